@@ -1,0 +1,41 @@
+# The commands people type. Each sets up what it needs; nothing outside this folder is changed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: env demo test test-slow lint bench clean
+.DEFAULT_GOAL := demo
+
+env: $(READY)
+
+$(READY): pyproject.toml conf/constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "rmqstore needs Python 3.11 or later: install it, or set PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "rmqstore needs Python 3.11 or later, $(PYTHON) is $$($(PYTHON) -V 2>&1): set PYTHON=/path/to/a newer python3"; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c conf/constraints.txt
+	@touch $@
+
+.PHONY: java
+java:
+	@$(PYTHON) examples/require_java.py
+
+demo: java env
+	$(BIN)/python examples/demo.py
+
+test: java env
+	$(BIN)/python -m pytest -m 'not slow'
+
+test-slow: java env
+	$(BIN)/python -m pytest -m slow
+
+lint: env
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: java env
+	$(BIN)/python benchmarks/run.py
+
+clean:
+	rm -rf $(VENV) .demo .mypy_cache .ruff_cache .pytest_cache spark-warehouse

@@ -1,0 +1,272 @@
+"""From places of records to a checked RecordBatch: verify, filter, decode, and do with damage what the mode says."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rmqstore.errors import CorruptRecordError, MalformedBytesError, OptionError
+from rmqstore.files.mapped_file_queue import Segment
+from rmqstore.format.checks import inflate_bodies, sound_crcs, sound_topics
+from rmqstore.format.decode import DECODED_COLUMNS, decode_columns, repeat_text, stored_bodies
+from rmqstore.format.frames import cut_batches
+from rmqstore.format.heads import Heads, check_heads, read_heads
+from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS, Bytes, Mask, Positions, SysFlag
+from rmqstore.format.record import Expected, check_record
+from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD
+
+logger = logging.getLogger(__name__)
+
+FAILFAST, DROPMALFORMED, PERMISSIVE = MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSpec:
+    """What to make of records: the same for every record of a read."""
+
+    schema: pa.Schema
+    mode: str = FAILFAST
+    corrupt_column: str = CORRUPT_RECORD
+    check_crc: bool = True
+    fail_on_data_loss: bool = True
+    tags: frozenset[str] | None = None
+    broker_name: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        if self.mode not in MODES:
+            raise OptionError(f"mode {self.mode!r}: one of {', '.join(MODES)}")
+        unknown = set(self.schema.names) - set(ALL_COLUMNS.names) - {self.corrupt_column}
+        if unknown:
+            raise OptionError(f"columns: unknown {', '.join(sorted(unknown))}")
+
+
+class UnitRows(NamedTuple):
+    """What queue units say of n records, row by row."""
+
+    topics: list[str]  # the distinct ones
+    topic_codes: NDArray[np.int64]  # in topics
+    queue_ids: NDArray[np.int64]
+    queue_offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    tags_codes: NDArray[np.int64]
+
+    def take(self, rows: slice | Positions | Mask) -> UnitRows:
+        """Return the chosen rows."""
+        return UnitRows(self.topics, *(column[rows] for column in self[1:]))
+
+    def expected(self, row: int) -> Expected:
+        """Return what is expected of one record."""
+        topic = self.topics[int(self.topic_codes[row])]
+        return Expected(topic, int(self.queue_ids[row]), int(self.queue_offsets[row]), int(self.sizes[row]))
+
+
+class LogFilter(NamedTuple):
+    """Which records of a scan in physical order are wanted; None wants all."""
+
+    queues: Mapping[str, frozenset[int] | None] | None = None
+    start_timestamp: int | None = None
+    end_timestamp: int | None = None
+
+
+class Fault(NamedTuple):
+    """A damaged record: its row in the batch at hand, what is known of it, what is wrong."""
+
+    row: int
+    known: Mapping[str, object]
+    reason: str
+
+
+class Assembler:
+    """Makes RecordBatches from records of one file."""
+
+    def __init__(self, spec: ReadSpec, segment: Segment, data: Bytes, wanted: LogFilter | None = None) -> None:
+        self._spec, self._segment, self._data, self._wanted = spec, segment, data, wanted
+        names = spec.schema.names
+        self._decoded = pa.schema([field for field in spec.schema if field.name in DECODED_COLUMNS])
+        self._needs_body = "body" in names
+
+    def batches(self, starts: Positions, sizes: NDArray[np.int64], units: UnitRows | None) -> Iterator[pa.RecordBatch]:
+        """Yield the records at ``starts``, in that order, as batches.
+
+        Args:
+            starts: int64 (n,), positions in the file.
+            sizes: int64 (n,), bytes of the records, as far as known; they bound a batch.
+            units: what the queue says of each, None in a scan by the log.
+
+        Raises:
+            CorruptRecordError: a record is damaged and the mode is FAILFAST.
+        """
+        for rows in cut_batches(sizes, BATCH_ROWS, BATCH_BYTES):
+            at, said = starts[rows], units.take(rows) if units else None
+            while len(at):
+                batch, done = self._make(at, said)
+                if batch.num_rows:
+                    yield batch
+                at, said = at[done:], said.take(slice(done, None)) if said else None
+
+    def _make(self, starts: Positions, units: UnitRows | None) -> tuple[pa.RecordBatch, int]:
+        """Make one batch; return it and how many of the records went into it (bodies that inflate hugely end it)."""
+        heads, whole = read_heads(self._data, starts)
+        sound = self._check(heads, whole, units)
+        reasons: dict[int, str] = {}
+        done, known = len(starts), {}
+        if sound.all():
+            good, rows = heads, None
+        else:
+            rows = np.flatnonzero(sound)
+            good = heads.take(rows)
+        chosen = self._choose(good, units if rows is None or units is None else units.take(rows))
+        if chosen is not None:
+            good, rows = good.take(chosen), chosen if rows is None else rows[chosen]
+        if self._needs_body and (good.column("sys_flag") & np.int32(SysFlag.COMPRESSED)).any():
+            bodies, inflated, broken = inflate_bodies(stored_bodies(self._data, good), good.column("sys_flag"))
+            rows = np.arange(len(starts)) if rows is None else rows
+            if inflated < len(rows):
+                done = int(rows[inflated])
+                rows, good = rows[:inflated], good.take(np.arange(inflated))
+            reasons = {int(rows[row]): reason for row, reason in broken.items()}
+            if broken:
+                kept = np.setdiff1d(np.arange(len(rows)), list(broken))
+                rows, good, bodies = rows[kept], good.take(kept), bodies.take(pa.array(kept))
+            known["body"] = bodies
+        faults = self._faults(starts[:done], sound[:done], reasons, units)
+        columns = self._columns(good, units if units is None or rows is None else units.take(rows), known)
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._spec.schema)
+        if faults and self._spec.mode == PERMISSIVE:
+            batch = merge_faults(batch, np.arange(done) if rows is None else rows, faults)
+        return batch, done
+
+    def _check(self, heads: Heads, whole: Mask, units: UnitRows | None) -> Mask:
+        sound = whole & check_heads(heads, self._segment.start)
+        if units is not None:
+            sound &= heads.column("total_size") == units.sizes
+            sound &= heads.column("queue_id") == units.queue_ids
+            sound &= heads.column("queue_offset") == units.queue_offsets
+            sound &= sound_topics(self._data, heads, units.topics, units.topic_codes)
+        if self._spec.check_crc:
+            sound &= sound_crcs(self._data, heads)
+        return sound
+
+    def _choose(self, heads: Heads, units: UnitRows | None) -> Positions | None:
+        """Return the rows that the filters keep, None for all."""
+        kept: Mask | None = None
+        spec, wanted = self._spec, self._wanted
+        if wanted is not None and wanted != LogFilter():
+            kept = self._choose_from_log(heads, wanted)
+        if spec.tags is not None:
+            tags = decode_columns(self._data, heads, pa.schema([ALL_COLUMNS.field("tags")]))[0]
+            found = pc.is_in(tags, value_set=pa.array(sorted(spec.tags), pa.string()), skip_nulls=True)
+            matched = found.to_numpy(zero_copy_only=False)
+            kept = matched if kept is None else kept & matched
+        return None if kept is None or kept.all() else np.flatnonzero(kept)
+
+    def _choose_from_log(self, heads: Heads, wanted: LogFilter) -> Mask:
+        kept = np.ones(len(heads.starts), np.bool_)
+        times = heads.column("store_timestamp")
+        if wanted.start_timestamp is not None:
+            kept &= times >= wanted.start_timestamp
+        if wanted.end_timestamp is not None:
+            kept &= times < wanted.end_timestamp
+        if wanted.queues is not None:
+            kept &= wanted_queues(self._data, heads, wanted.queues)
+        return kept
+
+    def _faults(
+        self, starts: Positions, sound: Mask, reasons: Mapping[int, str], units: UnitRows | None
+    ) -> list[Fault]:
+        rows = sorted({*np.flatnonzero(~sound).tolist(), *reasons})
+        if not rows:
+            return []
+        if self._spec.mode == DROPMALFORMED:
+            first = int(starts[rows[0]]) + self._segment.start
+            logger.warning("%s: dropped %d damaged records, the first at %d", self._segment.path, len(rows), first)
+            return []
+        faults = []
+        for row in rows:
+            expected = units.expected(row) if units else None
+            physical_offset = int(starts[row]) + self._segment.start
+            reason = reasons.get(row) or self._reason(int(starts[row]), expected)
+            if self._spec.mode == FAILFAST:
+                raise CorruptRecordError(str(self._segment.path), physical_offset, reason)
+            known: dict[str, object] = {"commitLogOffset": physical_offset}
+            if expected:
+                known |= expected_columns(expected)
+            faults.append(Fault(row, self._named(known, f"{self._segment.path}, {physical_offset}: {reason}"), reason))
+        return faults
+
+    def _named(self, known: Mapping[str, object], text: str) -> dict[str, object]:
+        return {**known, "brokerName": self._spec.broker_name, self._spec.corrupt_column: text}
+
+    def _reason(self, position: int, expected: Expected | None) -> str:
+        """Ask the reference codec what is wrong."""
+        try:
+            check_record(
+                self._data.data,
+                position,
+                position + self._segment.start,
+                check_crc=self._spec.check_crc,
+                expected=expected,
+            )
+        except MalformedBytesError as err:
+            return err.reason
+        return "the record changed while it was read"
+
+    def _columns(self, heads: Heads, units: UnitRows | None, known: Mapping[str, pa.Array]) -> list[pa.Array]:
+        n = len(heads.starts)
+        decoded = dict(zip(self._decoded.names, decode_columns(self._data, heads, self._decoded, known), strict=True))
+        if "brokerName" in self._spec.schema.names:
+            decoded["brokerName"] = repeat_text(self._spec.broker_name, n)
+        if "tagsCode" in self._spec.schema.names:
+            assert units is not None, "tagsCode is of the queue; a scan by the log is refused it"
+            decoded["tagsCode"] = pa.array(units.tags_codes)
+        if self._spec.corrupt_column in self._spec.schema.names:
+            decoded[self._spec.corrupt_column] = pa.nulls(n, pa.string())
+        return [decoded[name] for name in self._spec.schema.names]
+
+
+def wanted_queues(data: Bytes, heads: Heads, queues: Mapping[str, frozenset[int] | None]) -> Mask:
+    """Return a mask (n,) of the records that are of a wanted topic and queue; None stands for all queues."""
+    kept = np.zeros(len(heads.starts), np.bool_)
+    names = list(queues)
+    topics = decode_columns(data, heads, pa.schema([ALL_COLUMNS.field("topic")]))[0]
+    codes = pc.index_in(topics, value_set=pa.array(names, pa.string()))
+    at = codes.fill_null(-1).to_numpy()
+    queue_ids = heads.column("queue_id")
+    kept[:] = at >= 0
+    for code, name in enumerate(names):
+        chosen = queues[name]
+        if chosen is not None:
+            kept &= (at != code) | np.isin(queue_ids, list(chosen))
+    return kept
+
+
+def expected_columns(expected: Expected) -> dict[str, object]:
+    """Return what a queue unit says of a record, by column."""
+    return {
+        "topic": expected.topic,
+        "queueId": expected.queue_id,
+        "queueOffset": expected.queue_offset,
+        "storeSize": expected.size,
+    }
+
+
+def lost_rows(schema: pa.Schema, faults: list[Fault]) -> pa.RecordBatch:
+    """Return rows for damaged records alone: in each, what is known, the reason, and nulls."""
+    rows = [{name: value for name, value in fault.known.items() if name in schema.names} for fault in faults]
+    return pa.RecordBatch.from_pylist(rows, schema)
+
+
+def merge_faults(batch: pa.RecordBatch, rows: Positions, faults: list[Fault]) -> pa.RecordBatch:
+    """Put rows for damaged records in their places among the others."""
+    lost = lost_rows(batch.schema, faults)
+    order = np.argsort(np.concatenate((rows, [fault.row for fault in faults])), kind="stable")
+    both = pa.Table.from_batches([batch, lost]).take(pa.array(order)).combine_chunks()
+    return both.to_batches()[0] if both.num_rows else batch

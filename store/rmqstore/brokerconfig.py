@@ -1,0 +1,115 @@
+"""The broker's own tables under ``config/``: topics, consumer offsets; and the broker's name. Read-only."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from rmqstore.errors import CorruptConfigError
+from rmqstore.files.paths import StorePaths
+
+# fastjson writes integer keys without quotes: {0:12,1:7}. The text in strings is stepped over, not changed.
+_UNQUOTED_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|([{,]\s*)(-?\d+)(\s*:)')
+_MEMBER_TOPIC = "rmq_sys_SYNC_BROKER_MEMBER_"  # Source: TopicValidator.java#SYNC_BROKER_MEMBER_GROUP_PREFIX
+
+# Source: TopicValidator.java#SYSTEM_TOPIC_SET; MixAll.java and PopAckConstants.java for the prefixes.
+SYSTEM_TOPICS = frozenset(
+    {
+        "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRACE_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
+        "CHECKPOINT_TOPIC",
+    }
+)  # fmt: skip
+_SYSTEM_PREFIXES = ("rmq_sys_", "%RETRY%", "%DLQ%", "%LMQ%")
+_SYSTEM_SUFFIX = "_REPLY_TOPIC"
+LMQ_PREFIX = "%LMQ%"  # Source: MixAll.java#LMQ_PREFIX
+
+
+def is_system_topic(topic: str) -> bool:
+    """Tell whether a topic is the broker's own, or one it keeps for a consumer group (retry, dead letters, reply)."""
+    return topic in SYSTEM_TOPICS or topic.startswith(_SYSTEM_PREFIXES) or topic.endswith(_SYSTEM_SUFFIX)
+
+
+def load_table(path: Path) -> dict[str, Any]:
+    """Load a broker's JSON file, or its ``.bak`` where it is missing or empty; {} where there is neither.
+
+    Raises:
+        CorruptConfigError: it is no JSON object, unquoted integer keys aside.
+
+    Source: ConfigManager.java#load.
+    """
+    for file in (path, path.with_name(path.name + ".bak")):
+        try:
+            text = file.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            continue
+        if text.strip():
+            return _parse(file, text)
+    return {}
+
+
+def _parse(file: Path, text: str) -> dict[str, Any]:
+    quoted = _UNQUOTED_KEY.sub(lambda found: found[1] or f'{found[2]}"{found[3]}"{found[4]}', text)
+    try:
+        table = json.loads(quoted)
+    except (json.JSONDecodeError, RecursionError) as err:
+        raise CorruptConfigError(str(file), getattr(err, "pos", 0), f"no JSON that a broker writes: {err}") from err
+    if not isinstance(table, dict):
+        raise CorruptConfigError(str(file), 0, f"a {type(table).__name__} where a table is expected")
+    return table
+
+
+class BrokerConfig:
+    """What ``config/`` says; each table is read when asked for."""
+
+    def __init__(self, paths: StorePaths) -> None:
+        self._paths = paths
+
+    def _table(self, file: str, name: str) -> dict[str, Any]:
+        path = self._paths.config / file
+        table = load_table(path).get(name, {})
+        if not isinstance(table, dict):
+            raise CorruptConfigError(str(path), 0, f"{name} is a {type(table).__name__}, not a table")
+        return table
+
+    def topics(self) -> list[str]:
+        """Return the topics that the broker knows, sorted, also those without a message."""
+        return sorted(self._table("topics.json", "topicConfigTable"))
+
+    def consumer_offsets(self, group: str) -> dict[tuple[str, int], int]:
+        """Return the group's committed offsets by (topic, queue id): the next queue offset it will consume.
+
+        Source: ConsumerOffsetManager.java.
+        """
+        found: dict[tuple[str, int], int] = {}
+        for key, offsets in self._table("consumerOffset.json", "offsetTable").items():
+            topic, _, name = key.partition("@")
+            if name != group:
+                continue
+            try:
+                found |= {(topic, int(queue_id)): int(offset) for queue_id, offset in dict(offsets).items()}
+            except (TypeError, ValueError) as err:
+                path = self._paths.config / "consumerOffset.json"
+                raise CorruptConfigError(str(path), 0, f"offsets of {key!r} are no table of integers") from err
+        return found
+
+    def groups(self) -> list[str]:
+        """Return the consumer groups with a committed offset, sorted."""
+        keys = self._table("consumerOffset.json", "offsetTable")
+        return sorted({key.partition("@")[2] for key in keys})
+
+    def broker_name(self) -> str:
+        """Return the broker's name: from brokerIdentity, else the topic of its group members, else the root's name.
+
+        Source: BrokerMetadata.java; BrokerController.java#syncBrokerMemberGroup.
+        """
+        try:
+            identity = self._paths.broker_identity.read_text(encoding="utf-8", errors="replace").strip().split("#")
+        except FileNotFoundError:
+            identity = []
+        if len(identity) == 3 and identity[1]:  # cluster#broker#id
+            return identity[1]
+        member = next((topic for topic in self.topics() if topic.startswith(_MEMBER_TOPIC)), None)
+        return member.removeprefix(_MEMBER_TOPIC) if member else self._paths.root.resolve().name

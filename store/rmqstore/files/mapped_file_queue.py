@@ -1,0 +1,89 @@
+"""Files that follow one another as one address space: listing, finding, mapping. Knows no meaning of the bytes."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from rmqstore.files.mapped_file import MappedFile
+from rmqstore.files.paths import name_to_offset
+
+
+class Segment(NamedTuple):
+    """One file of the address space: it covers ``[start, start + size)``, by its name and length."""
+
+    start: int
+    size: int
+    path: Path
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size
+
+
+class MappedFileQueue:
+    """The files of one or several folders, by the offsets in their names. Listed once, at creation.
+
+    Source: MappedFileQueue.java, MultiPathMappedFileQueue.java.
+    """
+
+    def __init__(self, folders: Sequence[Path], mapped_at_once: int) -> None:
+        self.segments = _list_segments(folders)
+        self._starts = [segment.start for segment in self.segments]
+        self._mapped_at_once = mapped_at_once  # a mapping holds a file descriptor; a store may have thousands of files
+        self._mapped: OrderedDict[Path, MappedFile] = OrderedDict()
+
+    @property
+    def min_offset(self) -> int:
+        """Offset of the first byte of the first file, 0 without any."""
+        return self._starts[0] if self._starts else 0
+
+    @property
+    def max_offset(self) -> int:
+        """Offset behind the last file, written or not."""
+        return self.segments[-1].end if self.segments else 0
+
+    def find(self, offset: int) -> Segment | None:
+        """Return the file that covers the offset, None where none does."""
+        place = bisect_right(self._starts, offset) - 1
+        if place < 0 or offset >= self.segments[place].end:
+            return None
+        return self.segments[place]
+
+    def open(self, segment: Segment) -> MappedFile:
+        """Return the file mapped, from the few that stay open or anew.
+
+        Raises:
+            FileNotFoundError: it was deleted since the listing.
+        """
+        mapped = self._mapped.get(segment.path)
+        if mapped is None:
+            mapped = self._mapped[segment.path] = MappedFile(segment.path)
+            if len(self._mapped) > self._mapped_at_once:
+                self._mapped.popitem(last=False)[1].close()
+        self._mapped.move_to_end(segment.path)
+        return mapped
+
+    def close(self) -> None:
+        """Let go of every mapping."""
+        for mapped in self._mapped.values():
+            mapped.close()
+        self._mapped.clear()
+
+
+def _list_segments(folders: Sequence[Path]) -> list[Segment]:
+    found: list[Segment] = []
+    for folder in folders:
+        with suppress(FileNotFoundError), os.scandir(folder) as entries:
+            for entry in entries:
+                start = name_to_offset(entry.name)
+                if start is None or not entry.is_file():
+                    continue
+                with suppress(FileNotFoundError):  # retention deletes files while we list them
+                    found.append(Segment(start, entry.stat().st_size, Path(entry.path)))
+    return sorted(found)

@@ -1,0 +1,115 @@
+"""Where the parts of a store lie under its root; offsets as file names. Reads directory listings, no file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rmqstore.errors import NotAStoreError, UnsupportedFeatureError
+
+_NAME_DIGITS = 20
+
+
+def offset_to_name(file_offset: int) -> str:
+    """Return the name of the file that begins at this offset. Source: UtilAll.java#offset2FileName."""
+    return f"{file_offset:0{_NAME_DIGITS}d}"
+
+
+def name_to_offset(name: str) -> int | None:
+    """Return the offset that a file name says, None where the name is none of ours."""
+    return int(name) if len(name) == _NAME_DIGITS and name.isascii() and name.isdigit() else None
+
+
+@dataclass(frozen=True, slots=True)
+class StorePaths:
+    """The folders and files of one store. Source: StorePathConfigHelper.java, BrokerPathConfigHelper.java."""
+
+    root: Path
+    commitlogs: tuple[Path, ...]
+    consumequeue: Path
+    index: Path
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.root / "checkpoint"
+
+    @property
+    def abort(self) -> Path:
+        return self.root / "abort"
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config"
+
+    @property
+    def batch_consumequeue(self) -> Path:
+        return self.root / "batchconsumequeue"
+
+    @property
+    def broker_identity(self) -> Path:
+        return self.root / "brokerIdentity"
+
+    def topics(self) -> list[str]:
+        """Return the topics that have a queue folder, sorted."""
+        return _subfolders(self.consumequeue)
+
+    def batch_topics(self) -> list[str]:
+        """Return the topics whose queues are BatchConsumeQueues, sorted."""
+        return _subfolders(self.batch_consumequeue)
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Return the ids of a topic's queues, sorted; folders that are no number are none, as in RocketMQ."""
+        return sorted(int(name) for name in _subfolders(self.consumequeue / topic) if name.isascii() and name.isdigit())
+
+    def queue(self, topic: str, queue_id: int) -> Path:
+        return self.consumequeue / topic / str(queue_id)
+
+    @property
+    def has_rocksdb_queues(self) -> bool:
+        """Whether the queues lie in RocksDB. Source: RocksDBConsumeQueueStore.java."""
+        return (self.consumequeue / "CURRENT").exists()
+
+
+def find_store(
+    root: str | os.PathLike[str],
+    *,
+    commitlogs: Sequence[str] = (),
+    consumequeue: str | None = None,
+    index: str | None = None,
+) -> StorePaths:
+    """Return the paths of the store at ``root``.
+
+    Args:
+        root: the folder that holds ``commitlog/``.
+        commitlogs: log folders that lie elsewhere (the broker's ``storePathCommitLog``).
+        consumequeue: the queue folder where it lies elsewhere.
+        index: the index folder where it lies elsewhere.
+
+    Raises:
+        NotAStoreError: there is no such folder, or no CommitLog in it.
+        UnsupportedFeatureError: the log is a DLedger one.
+    """
+    base = Path(root)
+    logs = tuple(Path(log) for log in commitlogs) or (base / "commitlog",)
+    missing = next((log for log in logs if not log.is_dir()), None)
+    if missing is not None:
+        if base.is_dir() and any(base.glob("dledger-*")):
+            raise UnsupportedFeatureError(f"{base}: a DLedger CommitLog (dledger-*/) cannot be read yet")
+        hint = "give the folder that holds commitlog/, or set storePathCommitLog"
+        raise NotAStoreError(f"{base} is no RocketMQ store: there is no folder {missing}; {hint}")
+    return StorePaths(
+        root=base,
+        commitlogs=logs,
+        consumequeue=Path(consumequeue) if consumequeue else base / "consumequeue",
+        index=Path(index) if index else base / "index",
+    )
+
+
+def _subfolders(folder: Path) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir())
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,91 @@
+"""Compressed bodies, by the codec that sysFlag names; through well-kept libraries, imported when first met."""
+
+from __future__ import annotations
+
+import zlib
+
+from rmqstore.errors import UnsupportedFeatureError
+from rmqstore.format.layout import MAX_BODY_BYTES, SysFlag
+
+
+def decompress(stored: bytes, sys_flag: int) -> bytes:
+    """Return the body that the sender gave.
+
+    Args:
+        stored: the body as it lies on disk.
+        sys_flag: the record's; its COMPRESSED bit is not looked at.
+
+    Raises:
+        ValueError: the bytes do not inflate, or to more than MAX_BODY_BYTES.
+        UnsupportedFeatureError: the codec is unknown, or its library is not installed.
+
+    Source: CompressionType.java#findByValue, CompressorFactory.java.
+    """
+    codec = sys_flag & SysFlag.COMPRESSION_TYPE
+    if codec in (0, SysFlag.COMPRESSION_ZLIB):
+        return _inflate_zlib(stored)
+    if codec == SysFlag.COMPRESSION_LZ4:
+        return _inflate_lz4(stored)
+    if codec == SysFlag.COMPRESSION_ZSTD:
+        return _inflate_zstd(stored)
+    raise ValueError(f"sysFlag {sys_flag:#x} names an unknown compression type {codec >> 8}")
+
+
+def _inflate_zlib(stored: bytes) -> bytes:
+    inflater = zlib.decompressobj()
+    try:
+        body = inflater.decompress(stored, MAX_BODY_BYTES)
+    except zlib.error as err:
+        raise ValueError(f"body does not inflate as ZLIB: {err}") from err
+    return _whole(body, complete=inflater.eof, codec="ZLIB")
+
+
+def _inflate_lz4(stored: bytes) -> bytes:
+    try:
+        import lz4.frame
+    except ImportError as err:
+        raise _missing("LZ4", "lz4") from err
+    inflater = lz4.frame.LZ4FrameDecompressor()
+    try:
+        # LZ4 cannot expand by more than 255; the library allocates what it is allowed at once.
+        body = inflater.decompress(stored, min(MAX_BODY_BYTES, 255 * len(stored) + 64))
+    except RuntimeError as err:
+        raise ValueError(f"body does not inflate as LZ4: {err}") from err
+    return _whole(body, complete=inflater.eof, codec="LZ4")
+
+
+def _inflate_zstd(stored: bytes) -> bytes:
+    try:
+        import zstandard
+    except ImportError as err:
+        raise _missing("ZSTD", "zstd") from err
+    # The window bound keeps a hostile frame header from asking for gigabytes before the first byte.
+    codec = zstandard.ZstdDecompressor(max_window_size=MAX_BODY_BYTES)
+    try:
+        if len(stored) > _ZSTD_SMALL:
+            inflated = 0
+            for chunk in codec.read_to_iter(stored):
+                inflated += len(chunk)
+                if inflated > MAX_BODY_BYTES:
+                    return _whole(b"", complete=False, codec="ZSTD")
+        inflater = codec.decompressobj()
+        body = inflater.decompress(stored)
+    except zstandard.ZstdError as err:
+        raise ValueError(f"body does not inflate as ZSTD: {err}") from err
+    return _whole(body, complete=inflater.eof, codec="ZSTD")
+
+
+# A block of at least 4 bytes gives at most 128 KiB, so a frame this small stays under MAX_BODY_BYTES unmeasured.
+_ZSTD_SMALL = MAX_BODY_BYTES // (128 << 10) * 4
+
+
+def _whole(body: bytes, *, complete: bool, codec: str) -> bytes:
+    if not complete:
+        raise ValueError(f"body is not one whole {codec} stream of at most {MAX_BODY_BYTES} bytes")
+    return body
+
+
+def _missing(codec: str, extra: str) -> UnsupportedFeatureError:
+    return UnsupportedFeatureError(
+        f"a body is compressed with {codec}, whose library is not installed: pip install 'pyspark-rmqstore[{extra}]'"
+    )

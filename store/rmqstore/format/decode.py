@@ -1,0 +1,215 @@
+"""Records to columns: buffer and heads in, Arrow RecordBatch out; only the columns asked for, no loop per record.
+
+Bodies that are compressed cost one library call each; everything else is array work. Opens no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rmqstore.format.gather import gather_spans
+from rmqstore.format.heads import Heads, windows
+from rmqstore.format.layout import (
+    FIXED_PART,
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQ_KEY,
+    Bytes,
+    Positions,
+    SysFlag,
+)
+from rmqstore.format.property_columns import Entries, parse_entries, property_column, property_map
+from rmqstore.format.record import address_text
+from rmqstore.format.schema import PROPERTIES
+from rmqstore.format.text import valid_text
+
+_FIXED_COLUMNS = {
+    "queueId": "queue_id",
+    "queueOffset": "queue_offset",
+    "flag": "flag",
+    "sysFlag": "sys_flag",
+    "reconsumeTimes": "reconsume_times",
+    "bodyCRC": "body_crc",
+    "preparedTransactionOffset": "prepared_transaction_offset",
+    "commitLogOffset": "physical_offset",
+    "storeSize": "total_size",
+}
+_TIME_COLUMNS = {"bornTimestamp": "born_timestamp", "storeTimestamp": "store_timestamp"}
+_PROPERTY_COLUMNS = {"tags": PROPERTY_TAGS, "keys": PROPERTY_KEYS, "msgId": PROPERTY_UNIQ_KEY}
+DECODED_COLUMNS = frozenset(
+    {"topic", "body", "properties", "bornHost", "storeHost", "offsetMsgId"}
+    | _FIXED_COLUMNS.keys() | _TIME_COLUMNS.keys() | _PROPERTY_COLUMNS.keys()
+)  # fmt: skip
+
+
+class Host(NamedTuple):
+    """Which of a record's two hosts: the bit that makes it IPv6, and where it stands by the IPv6 bits."""
+
+    wide: SysFlag
+    field: str
+
+
+BORN_HOST = Host(SysFlag.BORN_HOST_V6, "born_host")
+STORE_HOST = Host(SysFlag.STORE_HOST_V6, "store_host")
+
+
+def decode_columns(
+    buf: Bytes, heads: Heads, schema: pa.Schema, known: Mapping[str, pa.Array] = MappingProxyType({})
+) -> list[pa.Array]:
+    """Decode whole records into columns.
+
+    Args:
+        buf: uint8 (nbytes,), the buffer that ``heads`` was read from.
+        heads: n records, all of them whole.
+        schema: fields named in DECODED_COLUMNS; a type that ``schema.ALSO_AS`` lists is honoured.
+        known: columns in their own type that the caller has already, as ``body`` where some had to be decompressed;
+            without it bodies are taken as stored.
+
+    Returns:
+        One array (n,) a field; nothing of ``buf`` is referred to.
+
+    Source: MessageDecoder.java#decode.
+    """
+    columns: list[pa.Array] = []
+    entries: Entries | None = None
+    for field in schema:
+        if field.name in _PROPERTY_COLUMNS or (field.name == "properties" and field.type == PROPERTIES):
+            entries = entries or parse_entries(buf, heads.property_starts, heads.property_lengths)
+            columns.append(_property_column(buf, heads, entries, field.name))
+        elif field.name == "body":
+            found = known["body"] if "body" in known else stored_bodies(buf, heads)
+            columns.append(_as_text(found) if field.type == pa.string() else found)
+        else:
+            column = _plain_column(buf, heads, field.name)
+            columns.append(column if column.type == field.type else column.cast(field.type))
+    return columns
+
+
+def _plain_column(buf: Bytes, heads: Heads, name: str) -> pa.Array:
+    if name in _FIXED_COLUMNS:
+        return pa.array(heads.column(_FIXED_COLUMNS[name]))
+    if name in _TIME_COLUMNS:
+        return pa.array(heads.column(_TIME_COLUMNS[name]) * 1000).view(pa.timestamp("us", tz="UTC"))
+    if name == "topic":
+        return valid_text(topics(buf, heads))
+    if name == "properties":
+        return valid_text(gather_spans(buf, heads.property_starts, heads.property_lengths, pa.string()))
+    if name == "bornHost":
+        return host_column(buf, heads, BORN_HOST)
+    if name == "storeHost":
+        return host_column(buf, heads, STORE_HOST)
+    assert name == "offsetMsgId", name
+    return offset_message_ids(buf, heads)
+
+
+def _property_column(buf: Bytes, heads: Heads, entries: Entries, name: str) -> pa.Array:
+    if name == "properties":
+        return property_map(entries)
+    column = property_column(entries, _PROPERTY_COLUMNS[name])
+    if name == "msgId" and column.null_count:
+        return pc.coalesce(column, offset_message_ids(buf, heads))
+    return column
+
+
+def _as_text(bodies: pa.Array) -> pa.Array:
+    return valid_text(bodies.view(pa.string()))
+
+
+def topics(buf: Bytes, heads: Heads) -> pa.Array:
+    """Return the topics as stored, string (n,), not yet proved to be UTF-8."""
+    return gather_spans(buf, heads.topic_starts, heads.topic_lengths, pa.string())
+
+
+def stored_bodies(buf: Bytes, heads: Heads) -> pa.Array:
+    """Return the bodies as stored, perhaps compressed, binary (n,)."""
+    return gather_spans(buf, heads.body_starts, heads.body_lengths, pa.binary())
+
+
+def host_column(buf: Bytes, heads: Heads, host: Host) -> pa.Array:
+    """Return one of the two hosts as ``ip:port``, string (n,). Few hosts are distinct: each is spelled once."""
+    bits = heads.column("sys_flag") & np.int32(SysFlag.HOSTS_V6)
+    if not bits.any():
+        return _spell_hosts(_host_bytes(buf, heads.starts, 0, host))
+    column = np.empty(len(heads.starts), np.int64)
+    parts: list[pa.Array] = []
+    filled = 0
+    for flags in FIXED_PART:
+        rows = np.flatnonzero(bits == flags)
+        if len(rows):
+            parts.append(_spell_hosts(_host_bytes(buf, heads.starts[rows], flags, host)))
+            column[rows] = np.arange(filled, filled + len(rows))
+            filled += len(rows)
+    return pa.concat_arrays(parts).take(pa.array(column))
+
+
+def _host_bytes(buf: Bytes, starts: Positions, flags: int, host: Host) -> NDArray[np.void]:
+    kind, at = FIXED_PART[flags].fields[host.field][:2]  # type: ignore[index]
+    return windows(buf, kind.itemsize)[starts + at]
+
+
+def _spell_hosts(hosts: NDArray[np.void]) -> pa.Array:
+    n, width = len(hosts), hosts.dtype.itemsize
+    packed = hosts.tobytes()
+    if packed == packed[:width] * n:
+        return repeat_text(_spell(packed[:width]), n)
+    fixed = pa.Array.from_buffers(pa.binary(width), n, [None, pa.py_buffer(packed)])
+    if width == np.dtype(np.int64).itemsize:
+        fixed = pa.Array.from_buffers(pa.int64(), n, [None, pa.py_buffer(packed)])  # hashes faster
+    encoded = fixed.dictionary_encode()
+    distinct = np.frombuffer(encoded.dictionary.buffers()[1], hosts.dtype, len(encoded.dictionary))
+    return pa.array([_spell(host.tobytes()) for host in distinct], pa.string()).take(encoded.indices)
+
+
+@lru_cache(maxsize=65536)
+def _spell(host: bytes) -> str:
+    port_bytes = 4
+    return address_text(host[:-port_bytes], int.from_bytes(host[-port_bytes:], signed=True))
+
+
+def repeat_text(text: str, times: int) -> pa.Array:
+    """Return the same text so many times, string (times,)."""
+    stored = text.encode()
+    offsets = np.arange(times + 1, dtype=np.int32) * np.int32(len(stored))
+    return pa.Array.from_buffers(pa.string(), times, [None, pa.py_buffer(offsets), pa.py_buffer(stored * times)])
+
+
+# Two upper-case hex digits of each byte, as one 16-bit value in memory order.
+_HEX = np.frombuffer("".join(f"{byte:02X}" for byte in range(256)).encode(), np.uint16)
+
+
+def offset_message_ids(buf: Bytes, heads: Heads) -> pa.Array:
+    """Return the offset message ids: store host and physical offset in hex, string (n,).
+
+    Source: MessageDecoder.java#createMessageId.
+    """
+    bits = heads.column("sys_flag") & np.int32(SysFlag.HOSTS_V6)
+    order = np.empty(len(heads.starts), np.int64)
+    parts: list[pa.Array] = []
+    filled = 0
+    for flags in FIXED_PART:
+        rows = np.flatnonzero(bits == flags)
+        if len(rows):
+            hosts = _host_bytes(buf, heads.starts[rows], flags, STORE_HOST)
+            offsets = np.ascontiguousarray(heads.fixed["physical_offset"][rows])
+            packed = np.hstack([column.view(np.uint8).reshape(len(rows), -1) for column in (hosts, offsets)])
+            parts.append(_text_rows(_HEX[packed]))
+            order[rows] = np.arange(filled, filled + len(rows))
+            filled += len(rows)
+    if len(parts) == 1:
+        return parts[0]
+    return pa.concat_arrays(parts).take(pa.array(order)) if parts else pa.array([], pa.string())
+
+
+def _text_rows(rows: NDArray[Any]) -> pa.Array:
+    """Return each row of a C-contiguous matrix of ASCII bytes as one string."""
+    n, width = len(rows), rows.strides[0]
+    offsets = np.arange(n + 1, dtype=np.int32) * np.int32(width)
+    return pa.Array.from_buffers(pa.string(), n, [None, pa.py_buffer(offsets), pa.py_buffer(rows)])

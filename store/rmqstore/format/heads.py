@@ -1,0 +1,157 @@
+"""The fixed parts of many records as columns, with every length checked; no loop per record, no meaning of the parts.
+
+The plain form of the same checks is ``record.check_record``; the two agree on every record (tests/equivalence).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqstore.format.layout import (
+    FIRST_TIMESTAMP,
+    FIXED_PART,
+    FIXED_PART_V4,
+    LAST_TIMESTAMP,
+    MESSAGE_MAGIC_V1,
+    MESSAGE_MAGIC_V2,
+    MIN_RECORD_BYTES,
+    PROPERTIES_LENGTH_BYTES,
+    Bytes,
+    Mask,
+    Positions,
+    SysFlag,
+)
+
+# Fields whose place depends on the width of the hosts.
+_SHIFTED = ("store_timestamp", "reconsume_times", "prepared_transaction_offset", "body_length")
+
+
+class Heads(NamedTuple):
+    """n records side by side; positions are in the buffer they were read from."""
+
+    starts: Positions
+    fixed: NDArray[np.void]  # layout.FIXED_PART_V4 (n,), also of records with IPv6 hosts; their hosts are not in it
+    body_starts: Positions
+    body_lengths: Positions
+    topic_starts: Positions
+    topic_lengths: Positions
+    property_starts: Positions
+    property_lengths: Positions
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return a field of the fixed part in native byte order, (n,)."""
+        field = self.fixed[name]
+        return field.astype(field.dtype.newbyteorder("="))
+
+    def take(self, rows: Mask | Positions) -> Heads:
+        """Return the chosen rows."""
+        return Heads(*(column[rows] for column in self))
+
+
+def windows(buf: Bytes, width: int) -> NDArray[np.void]:
+    """Return a view whose item *i* is the ``width`` bytes of ``buf`` from *i* on: void (nbytes - width + 1,).
+
+    Indexed with positions it gathers them at once, five times as fast as field by field.
+    """
+    kind = np.dtype((np.void, width))
+    count = len(buf) - width + 1
+    return np.ndarray((count,), kind, buf, 0, (1,)) if count > 0 else np.empty(0, kind)
+
+
+def read_heads(buf: Bytes, starts: Positions) -> tuple[Heads, Mask]:
+    """Read the fixed parts of the records at ``starts`` and find their variable parts.
+
+    Args:
+        buf: uint8 (nbytes,), a view of one CommitLog file; neither copied nor written.
+        starts: int64 (n,), any positions, in any order.
+
+    Returns:
+        The heads, and a mask (n,) of those that are whole records: lengths that agree with one another and stay
+        inside ``buf``. Fields of the others mean nothing, but their positions are safe to read at.
+
+    Source: CommitLog.java#checkMessageAndReturnSize.
+    """
+    if len(buf) < MIN_RECORD_BYTES:
+        nowhere = np.zeros(len(starts), np.int64)
+        fixed = np.zeros(len(starts), FIXED_PART_V4)
+        return Heads(starts, fixed, *[nowhere] * 6), np.zeros(len(starts), np.bool_)
+    whole = (starts >= 0) & (starts <= len(buf) - MIN_RECORD_BYTES)
+    safe = starts if whole.all() else np.where(whole, starts, 0)
+    fixed = windows(buf, FIXED_PART_V4.itemsize)[safe].view(FIXED_PART_V4)
+
+    magics = fixed["magic"].astype(np.int32)
+    sizes = fixed["total_size"].astype(np.int64)
+    is_v2 = magics == MESSAGE_MAGIC_V2
+    whole &= (magics == MESSAGE_MAGIC_V1) | is_v2
+    whole &= (sizes >= MIN_RECORD_BYTES) & (sizes <= len(buf) - safe)
+
+    widths = _normalise_hosts(buf, safe, fixed, sizes, whole)
+    body_starts = safe + widths
+    body_lengths = fixed["body_length"].astype(np.int64)
+    topic_width = np.where(is_v2, 2, 1) if is_v2.any() else 1
+    rest = sizes - widths - topic_width - PROPERTIES_LENGTH_BYTES
+    whole &= (body_lengths >= 0) & (body_lengths <= rest)
+    body_lengths = _only(body_lengths, whole)
+
+    topic_starts = body_starts + body_lengths + topic_width
+    np.minimum(topic_starts, len(buf) - PROPERTIES_LENGTH_BYTES, out=topic_starts)
+    topic_lengths = buf[topic_starts - 1].view(np.int8).astype(np.int64)
+    if is_v2.any():
+        high = buf[topic_starts - 2].view(np.int8).astype(np.int64) << 8
+        topic_lengths = np.where(is_v2, high | (topic_lengths & 0xFF), topic_lengths)
+    rest = rest - body_lengths
+    whole &= (topic_lengths >= 0) & (topic_lengths <= rest)
+    topic_lengths = _only(topic_lengths, whole)
+
+    property_starts = topic_starts + topic_lengths + PROPERTIES_LENGTH_BYTES
+    np.minimum(property_starts, len(buf), out=property_starts)
+    high = buf[property_starts - 2].view(np.int8).astype(np.int64) << 8
+    property_lengths = high | buf[property_starts - 1]
+    whole &= property_lengths == rest - topic_lengths
+    property_lengths = _only(property_lengths, whole)
+    return Heads(
+        starts, fixed, body_starts, body_lengths, topic_starts, topic_lengths, property_starts, property_lengths
+    ), whole
+
+
+def _normalise_hosts(
+    buf: Bytes, starts: Positions, fixed: NDArray[np.void], sizes: Positions, whole: Mask
+) -> Positions | int:
+    """Bring records with IPv6 hosts into the IPv4 form; return the width of each fixed part as it is on disk."""
+    bits = fixed["sys_flag"].astype(np.int32) & np.int32(SysFlag.HOSTS_V6)
+    if not bits.any():
+        return FIXED_PART_V4.itemsize
+    widths = np.full(len(starts), FIXED_PART_V4.itemsize, np.int64)
+    for flags, kind in FIXED_PART.items():
+        rows = np.flatnonzero((bits == flags) & whole) if flags else np.empty(0, np.intp)
+        if not len(rows):
+            continue
+        fits = sizes[rows] >= kind.itemsize + MIN_RECORD_BYTES - FIXED_PART_V4.itemsize
+        whole[rows[~fits]] = False
+        rows = rows[fits]
+        wide = windows(buf, kind.itemsize)[starts[rows]].view(kind)
+        for name in _SHIFTED:
+            fixed[name][rows] = wide[name]
+        widths[rows] = kind.itemsize
+    return widths
+
+
+def _only(values: Positions, whole: Mask) -> Positions:
+    return values if whole.all() else np.where(whole, values, 0)
+
+
+def check_heads(heads: Heads, physical_base: int) -> Mask:
+    """Return a mask (n,) of the records that stand where they say they stand, at times a calendar holds.
+
+    Args:
+        heads: whole records.
+        physical_base: physical offset of the buffer's first byte.
+    """
+    sound: Mask = heads.column("physical_offset") == heads.starts + physical_base
+    for name in ("born_timestamp", "store_timestamp"):
+        times = heads.column(name)
+        sound &= (times >= FIRST_TIMESTAMP) & (times <= LAST_TIMESTAMP)
+    return sound

@@ -1,0 +1,143 @@
+"""The on-disk format as constants: dtypes with byte offsets in the margin, magics, flags, limits; no functions, no I/O.
+
+Every integer on disk is big-endian and signed (Java's ByteBuffer). FORMAT.md draws the same layouts.
+"""
+
+from __future__ import annotations
+
+from enum import IntFlag
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes: TypeAlias = NDArray[np.uint8]
+Positions: TypeAlias = NDArray[np.int64]
+Mask: TypeAlias = NDArray[np.bool_]
+
+# Source: MessageDecoder.java#MESSAGE_MAGIC_CODE, #MESSAGE_MAGIC_CODE_V2; CommitLog.java#BLANK_MAGIC_CODE. Signed, as read.
+MESSAGE_MAGIC_V1: Final = 0xDAA320A7 - (1 << 32)
+MESSAGE_MAGIC_V2: Final = 0xDAA320AB - (1 << 32)
+BLANK_MAGIC: Final = 0xCBD43194 - (1 << 32)
+
+TOPIC_LENGTH_BYTES: Final = {MESSAGE_MAGIC_V1: 1, MESSAGE_MAGIC_V2: 2}
+PROPERTIES_LENGTH_BYTES: Final = 2
+
+
+class SysFlag(IntFlag):
+    """Bits of a record's ``sysFlag``. Source: MessageSysFlag.java."""
+
+    COMPRESSED = 0x001
+    MULTI_TAGS = 0x002
+    TRANSACTION_PREPARED = 0x004
+    TRANSACTION_COMMIT = 0x008
+    TRANSACTION_TYPE = 0x00C  # the mask; both bits set is a rollback
+    BORN_HOST_V6 = 0x010
+    STORE_HOST_V6 = 0x020
+    HOSTS_V6 = 0x030
+    NEED_UNWRAP = 0x040
+    INNER_BATCH = 0x080
+    COMPRESSION_LZ4 = 0x100
+    COMPRESSION_ZSTD = 0x200
+    COMPRESSION_ZLIB = 0x300
+    COMPRESSION_TYPE = 0x700  # the mask; no bit set is ZLIB, from clients before 4.9.4
+
+
+# fmt: off
+FRAME_HEAD: Final = np.dtype([        # the first bytes of a record and of a blank: enough to step over it
+    ("total_size",      ">i4"),       #  0  bytes of the whole record, or of the blank: up to the end of the file
+    ("magic",           ">i4"),       #  4  MESSAGE_MAGIC_V1 | MESSAGE_MAGIC_V2 | BLANK_MAGIC
+])
+
+_HEAD: Final = [                      # the part of a record whose offsets never move
+    ("total_size",      ">i4"),       #  0  bytes of the whole record, this field included
+    ("magic",           ">i4"),       #  4
+    ("body_crc",        ">i4"),       #  8  crc32(stored body) & 0x7FFF_FFFF, 0 for an empty body
+    ("queue_id",        ">i4"),       # 12
+    ("flag",            ">i4"),       # 16  the sender's, opaque to the store
+    ("queue_offset",    ">i8"),       # 20  ordinal in (topic, queue); 0 for PREPARED and ROLLBACK
+    ("physical_offset", ">i8"),       # 28  the record's own place in the CommitLog
+    ("sys_flag",        ">i4"),       # 36  SysFlag: host widths, compression, transaction
+    ("born_timestamp",  ">i8"),       # 40  ms; from here on sys_flag moves the rest
+]
+_TAIL: Final = [                      # after the store host
+    ("reconsume_times",               ">i4"),   # 72 (IPv4 hosts; 12 more for each IPv6 host)
+    ("prepared_transaction_offset",   ">i8"),   # 76  physical offset of the half message
+    ("body_length",                   ">i4"),   # 84  stored bytes, perhaps compressed
+]                                               # 88  body, topic length and topic, properties length and properties
+_HOST_V4: Final = np.dtype([("address", "V4"),  ("port", ">i4")])
+_HOST_V6: Final = np.dtype([("address", "V16"), ("port", ">i4")])
+
+
+# The fixed part of a record, from total_size to body_length, by the IPv6 bits of sys_flag.
+# Source: MessageExtEncoder.java#encode.
+FIXED_PART: Final = {
+    int(born | store): np.dtype([
+        *_HEAD,
+        ("born_host", _HOST_V6 if born else _HOST_V4),        # 48
+        ("store_timestamp", ">i8"),                           # 56 (IPv4 born host)
+        ("store_host", _HOST_V6 if store else _HOST_V4),      # 64 (IPv4 born host)
+        *_TAIL,
+    ])
+    for born in (0, SysFlag.BORN_HOST_V6)
+    for store in (0, SysFlag.STORE_HOST_V6)
+}
+
+QUEUE_UNIT: Final = np.dtype([        # one entry of a ConsumeQueue. Source: ConsumeQueue.java
+    ("physical_offset", ">i8"),       #  0
+    ("size",            ">i4"),       #  8  bytes of the record; 0 behind the end; MAX_INT in the pre-blank filler
+    ("tags_code",       ">i8"),       # 12  hash of the tag, delivery time in SCHEDULE_TOPIC_XXXX, or an ext address
+])
+
+CHECKPOINT: Final = np.dtype([        # the first bytes of `checkpoint`. Source: StoreCheckpoint.java
+    ("physic_msg_timestamp",  ">i8"),   #  0  store time of the last record known to be on disk, ms
+    ("logics_msg_timestamp",  ">i8"),   #  8  the same of the ConsumeQueues
+    ("index_msg_timestamp",   ">i8"),   # 16  end time of the last full IndexFile
+    ("master_flushed_offset", ">i8"),   # 24  5.x only
+    ("confirm_phy_offset",    ">i8"),   # 32  5.1.1 and later only
+])
+# fmt: on
+
+assert FRAME_HEAD.itemsize == 8
+assert {bits: fixed.itemsize for bits, fixed in FIXED_PART.items()} == {0: 88, 0x10: 100, 0x20: 100, 0x30: 112}
+assert QUEUE_UNIT.itemsize == 20
+
+FIXED_PART_V4: Final = FIXED_PART[0]
+MIN_RECORD_BYTES: Final = FIXED_PART_V4.itemsize + 1 + PROPERTIES_LENGTH_BYTES
+MAX_FIXED_BYTES: Final = FIXED_PART[int(SysFlag.HOSTS_V6)].itemsize
+# Source: CommitLog.java#END_FILE_MIN_BLANK_LENGTH: a record never touches the last bytes of a file.
+MIN_BLANK_BYTES: Final = 8
+
+# Source: ConsumeQueue.java#fillPreBlank: units before the first one of a queue that does not begin at 0.
+PRE_BLANK_SIZE: Final = 0x7FFFFFFF
+# Source: ConsumeQueueExt.java#MAX_ADDR: a tags_code at or below this is an address into consumequeue_ext.
+MAX_EXT_ADDRESS: Final = -(1 << 31) - 1
+
+# Source: MessageDecoder.java#NAME_VALUE_SEPARATOR, #PROPERTY_SEPARATOR.
+NAME_VALUE_SEPARATOR: Final = 0x01
+PROPERTY_SEPARATOR: Final = 0x02
+
+# Names of properties with a meaning to this package. Source: MessageConst.java.
+PROPERTY_KEYS: Final = "KEYS"
+PROPERTY_TAGS: Final = "TAGS"
+PROPERTY_UNIQ_KEY: Final = "UNIQ_KEY"
+PROPERTY_CRC32: Final = "__CRC32#"
+
+CRC_MASK: Final = 0x7FFFFFFF
+# Source: MessageDecoder.java#createCrc32: name, separator, ten digits (least significant first), separator.
+CRC_PROPERTY_HEAD: Final = PROPERTY_CRC32.encode() + bytes([NAME_VALUE_SEPARATOR])
+CRC_PROPERTY_DIGITS: Final = 10
+CRC_PROPERTY_BYTES: Final = len(CRC_PROPERTY_HEAD) + CRC_PROPERTY_DIGITS + 1
+
+# A body may inflate to this and no further: no sane broker's maxMessageSize (4 MiB by default) comes near it,
+# and a few hostile kilobytes could otherwise ask for gigabytes.
+MAX_BODY_BYTES: Final = 256 << 20
+
+# The first and last millisecond of a proleptic calendar (years 1 to 9999), which is what Arrow, Python and Spark can
+# all hold. RocketMQ checks no time; a time outside is a damaged one.
+FIRST_TIMESTAMP: Final = -62_135_596_800_000
+LAST_TIMESTAMP: Final = 253_402_300_799_999
+
+# How much is decoded at once: large enough to spread the cost of a call, small enough for the second-level cache.
+BATCH_ROWS: Final = 16_384
+BATCH_BYTES: Final = 16 << 20

@@ -1,0 +1,243 @@
+"""The reference codec: one record read field by field, plainly; every columnar path must equal it. Opens no file."""
+
+from __future__ import annotations
+
+import ipaddress
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+import numpy as np
+
+from rmqstore.errors import MalformedBytesError, OptionError
+from rmqstore.format.compression import decompress
+from rmqstore.format.hashing import body_crc
+from rmqstore.format.layout import (
+    CRC_PROPERTY_BYTES,
+    CRC_PROPERTY_DIGITS,
+    CRC_PROPERTY_HEAD,
+    FIXED_PART,
+    FIXED_PART_V4,
+    FIRST_TIMESTAMP,
+    LAST_TIMESTAMP,
+    MIN_RECORD_BYTES,
+    PROPERTIES_LENGTH_BYTES,
+    PROPERTY_KEYS,
+    PROPERTY_SEPARATOR,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQ_KEY,
+    TOPIC_LENGTH_BYTES,
+    SysFlag,
+)
+from rmqstore.format.properties import parse_properties
+from rmqstore.format.schema import Message
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Offset message ids: host bytes, port, physical offset. Source: MessageDecoder.java#createMessageId.
+_ID_PORT_BYTES, _ID_OFFSET_BYTES = 4, 8
+
+
+class Expected(NamedTuple):
+    """What a ConsumeQueue says of the record that one of its units points at."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    size: int
+
+
+class Parts(NamedTuple):
+    """A record cut into its parts: the fixed part by field name, and the three variable ones as stored."""
+
+    fixed: np.void
+    body: bytes
+    topic: bytes
+    properties: bytes
+
+
+def split_record(buf: bytes | memoryview, position: int) -> Parts:
+    """Cut the record at ``position`` into its parts, checking every length against the record and the buffer.
+
+    Raises:
+        MalformedBytesError: there is no whole V1 or V2 record.
+
+    Source: CommitLog.java#checkMessageAndReturnSize.
+    """
+
+    def refuse(reason: str) -> MalformedBytesError:
+        return MalformedBytesError(position, reason)
+
+    left = len(buf) - position
+    if position < 0 or left < MIN_RECORD_BYTES:
+        raise refuse(f"a record needs {MIN_RECORD_BYTES} bytes at least, the file has {max(left, 0)} left")
+    fixed = np.frombuffer(buf, FIXED_PART_V4, 1, position)[0]
+    total_size, magic = int(fixed["total_size"]), int(fixed["magic"])
+    if magic not in TOPIC_LENGTH_BYTES:
+        raise refuse(f"magic {magic & 0xFFFFFFFF:#010x} is no record's")
+    if not MIN_RECORD_BYTES <= total_size <= left:
+        raise refuse(f"total size {total_size} is not between {MIN_RECORD_BYTES} and the {left} bytes left")
+    kind = FIXED_PART[int(fixed["sys_flag"]) & SysFlag.HOSTS_V6]
+    if kind.itemsize + TOPIC_LENGTH_BYTES[magic] + PROPERTIES_LENGTH_BYTES > total_size:
+        raise refuse(f"total size {total_size} is too small for its IPv6 hosts")
+    fixed = np.frombuffer(buf, kind, 1, position)[0]
+    view, parts, at = memoryview(buf)[position : position + total_size], [], kind.itemsize
+    body_length = int(fixed["body_length"])
+    if not 0 <= body_length <= total_size - at - TOPIC_LENGTH_BYTES[magic] - PROPERTIES_LENGTH_BYTES:
+        raise refuse(f"body length {body_length} does not fit the total size {total_size}")
+    parts.append(bytes(view[at : at + body_length]))
+    at += body_length
+    for name, width in (("topic", TOPIC_LENGTH_BYTES[magic]), ("properties", PROPERTIES_LENGTH_BYTES)):
+        length = int.from_bytes(view[at : at + width], signed=True)
+        at += width
+        rest = total_size - at - (PROPERTIES_LENGTH_BYTES if name == "topic" else 0)
+        if not 0 <= length <= rest:
+            raise refuse(f"{name} length {length} does not fit the total size {total_size}")
+        parts.append(bytes(view[at : at + length]))
+        at += length
+    if at != total_size:
+        raise refuse(f"the parts take {at} bytes, the total size is {total_size}")
+    return Parts(fixed, *parts)
+
+
+def check_record(
+    buf: bytes | memoryview,
+    position: int,
+    physical_offset: int,
+    *,
+    check_crc: bool = True,
+    expected: Expected | None = None,
+) -> None:
+    """Check all that guards the record at ``position``.
+
+    Args:
+        buf: the bytes of one CommitLog file.
+        position: of the record in ``buf``.
+        physical_offset: where that is in the CommitLog.
+        check_crc: whether to compare the body CRC, and the record CRC where the properties hold one.
+        expected: what the queue unit says that points here.
+
+    Raises:
+        MalformedBytesError: with the first thing that is wrong.
+    """
+
+    def want(got: object, wanted: object, what: str) -> None:
+        if got != wanted:
+            raise MalformedBytesError(position, f"{what} is {got}, not {wanted}")
+
+    parts = split_record(buf, position)
+    fixed = parts.fixed
+    want(int(fixed["physical_offset"]), physical_offset, "physical offset")
+    for name in ("born_timestamp", "store_timestamp"):
+        if not FIRST_TIMESTAMP <= int(fixed[name]) <= LAST_TIMESTAMP:
+            raise MalformedBytesError(position, f"{name} {int(fixed[name])} is no time of the years 1 to 9999")
+    if expected is not None:
+        want(int(fixed["total_size"]), expected.size, "size in the queue's view: total size")
+        want(int(fixed["queue_id"]), expected.queue_id, "queue id")
+        want(int(fixed["queue_offset"]), expected.queue_offset, "queue offset")
+        want(parts.topic, expected.topic.encode(), "topic")
+    if check_crc:
+        want(body_crc(parts.body), int(fixed["body_crc"]), "CRC of the body")
+        recorded = recorded_crc(parts.properties)
+        if recorded is not None:
+            guarded = buf[position : position + int(fixed["total_size"]) - CRC_PROPERTY_BYTES]
+            want(body_crc(bytes(guarded)), recorded, "CRC of the record")
+
+
+def recorded_crc(properties: bytes) -> int | None:
+    """Return the record's CRC as its last property holds it, None where it has none; -1 where it is no number.
+
+    Source: MessageDecoder.java#createCrc32.
+    """
+    tail = properties[-CRC_PROPERTY_BYTES:]
+    if not tail.startswith(CRC_PROPERTY_HEAD) or tail[-1] != PROPERTY_SEPARATOR or len(tail) < CRC_PROPERTY_BYTES:
+        return None
+    digits = tail[len(CRC_PROPERTY_HEAD) :][:CRC_PROPERTY_DIGITS]
+    return int(digits[::-1]) if digits.isdigit() else -1
+
+
+def decode_record(buf: bytes | memoryview, position: int, broker_name: str | None = None) -> Message:
+    """Decode the record at ``position``; lengths are checked, nothing else is (see :func:`check_record`).
+
+    Raises:
+        MalformedBytesError: there is no whole record, or its body does not inflate.
+        UnsupportedFeatureError: the library of the body's codec is missing.
+
+    Source: MessageDecoder.java#decode.
+    """
+    fixed, body, topic, stored_properties = split_record(buf, position)
+    properties = parse_properties(stored_properties)
+    sys_flag = int(fixed["sys_flag"])
+    if sys_flag & SysFlag.COMPRESSED:
+        try:
+            body = decompress(body, sys_flag)
+        except ValueError as err:
+            raise MalformedBytesError(position, str(err)) from err
+    offset_id = message_id(fixed["store_host"], int(fixed["physical_offset"]))
+    return Message(
+        topic=topic.decode(errors="replace"),
+        queueId=int(fixed["queue_id"]),
+        queueOffset=int(fixed["queue_offset"]),
+        body=body,
+        tags=properties.get(PROPERTY_TAGS),
+        keys=properties.get(PROPERTY_KEYS),
+        msgId=properties.get(PROPERTY_UNIQ_KEY, offset_id),
+        properties=properties,
+        bornTimestamp=from_millis(int(fixed["born_timestamp"])),
+        storeTimestamp=from_millis(int(fixed["store_timestamp"])),
+        bornHost=host_text(fixed["born_host"]),
+        storeHost=host_text(fixed["store_host"]),
+        flag=int(fixed["flag"]),
+        sysFlag=sys_flag,
+        reconsumeTimes=int(fixed["reconsume_times"]),
+        bodyCRC=int(fixed["body_crc"]),
+        preparedTransactionOffset=int(fixed["prepared_transaction_offset"]),
+        commitLogOffset=int(fixed["physical_offset"]),
+        storeSize=int(fixed["total_size"]),
+        brokerName=broker_name,
+        offsetMsgId=offset_id,
+    )
+
+
+def from_millis(timestamp: int) -> datetime:
+    """Return the UTC time of epoch milliseconds."""
+    return _EPOCH + timedelta(milliseconds=timestamp)
+
+
+def host_text(host: np.void) -> str:
+    """Return ``ip:port`` of a stored host; IPv6 in brackets and unabbreviated, as Java's getHostAddress prints it."""
+    return address_text(host["address"].tobytes(), int(host["port"]))
+
+
+def address_text(address: bytes, port: int) -> str:
+    """Return ``ip:port`` of 4 or 16 address bytes."""
+    if len(address) == ipaddress.IPV4LENGTH // 8:
+        return f"{ipaddress.IPv4Address(address)}:{port}"
+    groups = np.frombuffer(address, ">u2").tolist()
+    return f"[{':'.join(f'{group:x}' for group in groups)}]:{port}"
+
+
+def message_id(store_host: np.void, physical_offset: int) -> str:
+    """Return the offset message id: address, port and physical offset in upper-case hex, 32 or 56 digits.
+
+    Source: MessageDecoder.java#createMessageId.
+    """
+    return (store_host.tobytes() + physical_offset.to_bytes(_ID_OFFSET_BYTES, signed=True)).hex().upper()
+
+
+def parse_message_id(text: str) -> tuple[str, int]:
+    """Return the store host (``ip:port``) and the physical offset that an offset message id holds.
+
+    Raises:
+        OptionError: it is not 32 or 56 hex digits.
+
+    Source: MessageDecoder.java#decodeMessageId.
+    """
+    widths = {2 * (bits // 8 + _ID_PORT_BYTES + _ID_OFFSET_BYTES) for bits in (32, 128)}
+    try:
+        packed = bytes.fromhex(text)
+    except ValueError:
+        packed = b""
+    if len(text) not in widths or 2 * len(packed) != len(text):
+        raise OptionError(f"message id {text!r}: an offset message id has 32 or 56 hex digits")
+    host, offset = packed[:-_ID_OFFSET_BYTES], packed[-_ID_OFFSET_BYTES:]
+    port = int.from_bytes(host[-_ID_PORT_BYTES:], signed=True)
+    return address_text(host[:-_ID_PORT_BYTES], port), int.from_bytes(offset, signed=True)

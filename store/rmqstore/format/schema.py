@@ -1,0 +1,96 @@
+"""The columns of a message: names, Arrow types, order; and ``Message``, one row of them. Knows no bytes and no files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from rmqstore.errors import OptionError
+
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+PROPERTIES: Final = pa.map_(pa.string(), pa.string())
+
+
+class Message(NamedTuple):
+    """One message with the default columns, in their order; field names are those of RocketMQ's MessageExt."""
+
+    topic: str
+    queueId: int
+    queueOffset: int
+    body: bytes
+    tags: str | None
+    keys: str | None
+    msgId: str
+    properties: dict[str, str]
+    bornTimestamp: datetime
+    storeTimestamp: datetime
+    bornHost: str
+    storeHost: str
+    flag: int
+    sysFlag: int
+    reconsumeTimes: int
+    bodyCRC: int
+    preparedTransactionOffset: int
+    commitLogOffset: int
+    storeSize: int
+    brokerName: str | None
+    offsetMsgId: str
+
+
+CORRUPT_RECORD: Final = "_corrupt_record"
+
+# fmt: off
+_TYPES: Final[dict[str, pa.DataType]] = {
+    "topic":                     pa.string(),
+    "queueId":                   pa.int32(),
+    "queueOffset":               pa.int64(),
+    "body":                      pa.binary(),    # decompressed; also as string
+    "tags":                      pa.string(),    # property TAGS
+    "keys":                      pa.string(),    # property KEYS
+    "msgId":                     pa.string(),    # property UNIQ_KEY, or else offsetMsgId
+    "properties":                PROPERTIES,     # also as string: as stored
+    "bornTimestamp":             TIMESTAMP,
+    "storeTimestamp":            TIMESTAMP,
+    "bornHost":                  pa.string(),
+    "storeHost":                 pa.string(),
+    "flag":                      pa.int32(),
+    "sysFlag":                   pa.int32(),     # as stored: the COMPRESSED bit stays, though body is decompressed
+    "reconsumeTimes":            pa.int32(),
+    "bodyCRC":                   pa.int32(),     # of the stored body
+    "preparedTransactionOffset": pa.int64(),
+    "commitLogOffset":           pa.int64(),
+    "storeSize":                 pa.int32(),
+    "brokerName":                pa.string(),
+    "offsetMsgId":               pa.string(),
+    "tagsCode":                  pa.int64(),     # of the ConsumeQueue unit, not of the record
+}
+# fmt: on
+
+ON_REQUEST: Final = ("offsetMsgId", "tagsCode")
+MESSAGE: Final = pa.schema([pa.field(name, kind) for name, kind in _TYPES.items() if name not in ON_REQUEST])
+ALL_COLUMNS: Final = pa.schema([pa.field(name, kind) for name, kind in _TYPES.items()])
+
+# What a column may be asked as besides its own type: a wider integer, text for bytes, the stored property string.
+ALSO_AS: Final[dict[pa.DataType, tuple[pa.DataType, ...]]] = {
+    pa.int32(): (pa.int64(),),
+    pa.binary(): (pa.string(),),
+    PROPERTIES: (pa.string(),),
+}
+
+
+def select_columns(names: Iterable[str]) -> pa.Schema:
+    """Return the schema of the named columns, in the order given.
+
+    Raises:
+        OptionError: a name is unknown or comes twice, or there is none.
+    """
+    chosen = list(names)
+    unknown = [name for name in chosen if name not in _TYPES]
+    if unknown:
+        raise OptionError(f"columns: unknown {', '.join(unknown)}; a message has {', '.join(_TYPES)}")
+    if not chosen or len(set(chosen)) < len(chosen):
+        raise OptionError(f"columns: name each column once and at least one, got {chosen}")
+    return pa.schema([ALL_COLUMNS.field(name) for name in chosen])

@@ -1,0 +1,143 @@
+"""Records in the order of the CommitLog, of every topic, with or without queues that point at them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from rmqstore.assemble import DROPMALFORMED, FAILFAST, Assembler, Fault, LogFilter, ReadSpec, lost_rows
+from rmqstore.commitlog import CommitLog
+from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
+from rmqstore.files.mapped_file_queue import Segment
+from rmqstore.format.frames import StopKind, Walk, find_next_record, walk, walk_plainly
+from rmqstore.format.heads import read_heads
+from rmqstore.format.layout import Bytes, Positions
+from rmqstore.recovery import damage_at
+
+logger = logging.getLogger(__name__)
+
+_WINDOW_BYTES = 128 << 20
+
+
+class LogSlice(NamedTuple):
+    """A range of the CommitLog that begins at a record's head; ``end`` is one too, or the end of a file or the log."""
+
+    start: int
+    end: int
+
+
+class LogScan:
+    """Reads slices of the log.
+
+    Args:
+        log: of a store.
+        log_end: where it ends, for a store that was not closed; None where only its bytes say so.
+        queues_end: asks for the physical offset behind the last record that a queue points at, -1 without queues.
+        spec: what to make of the records.
+        wanted: which of them.
+    """
+
+    def __init__(
+        self, log: CommitLog, log_end: int | None, queues_end: Callable[[], int], spec: ReadSpec, wanted: LogFilter
+    ) -> None:
+        self._log, self._log_end, self._queues_end = log, log_end, queues_end
+        self._spec, self._wanted = spec, wanted
+
+    def batches(self, piece: LogSlice) -> Iterator[pa.RecordBatch]:
+        """Yield the records of a slice.
+
+        Raises:
+            CorruptRecordError: bytes are no record, or a damaged one, and the mode is FAILFAST.
+            OffsetOutOfRangeError: a file is missing, and data loss is to fail.
+        """
+        end = piece.end if self._log_end is None else min(piece.end, self._log_end)
+        at = piece.start
+        for segment in self._log.segments:
+            if segment.end <= at or segment.start >= end:
+                continue
+            if segment.start > at:
+                self._lose(at, segment.start)
+                at = segment.start
+            try:
+                data = self._log.data(segment)
+            except OffsetOutOfRangeError as err:
+                self._lose(at, segment.end, str(err))
+                at = segment.end
+                continue
+            ended = yield from self._read_file(segment, data, at - segment.start, min(end, segment.end) - segment.start)
+            if ended:
+                return
+            at = segment.end
+
+    def _lose(self, start: int, end: int, reason: str = "the files that held it are missing") -> None:
+        text = f"the CommitLog from {start} to {end} is gone: {reason}"
+        if self._spec.fail_on_data_loss:
+            raise OffsetOutOfRangeError(f"{text}; set failOnDataLoss to false to go on without it")
+        logger.warning("data loss: %s", text)
+
+    def _read_file(self, segment: Segment, data: Bytes, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Yield the records of one file; return whether the log ends in it."""
+        assembler = Assembler(self._spec, segment, data, self._wanted)
+        at = start
+        while at < end:
+            found = walk(data, at, min(at + _WINDOW_BYTES, end), segment.start)
+            starts = self._rejoin(data, segment.start, found)
+            sizes = np.diff(starts, append=found.position)
+            yield from assembler.batches(starts, sizes, None)
+            at = found.position
+            if found.kind is StopKind.BLANK:
+                return False
+            if found.kind is StopKind.END:
+                continue
+            reason = found.reason
+            if self._log_end is None:
+                damage = damage_at(self._log, segment, found, self._queues_end())
+                if damage is None:
+                    return True
+                reason = damage
+            at = find_next_record(data, found.position + 1, end, segment.start)
+            yield from self._refuse(segment, found.position, at, reason or found.kind.value)
+        if at > end and end < segment.size:
+            yield from self._refuse(segment, at, at, f"a record reaches over the bound {segment.start + end} of a task")
+        return False
+
+    def _rejoin(self, data: Bytes, physical_base: int, found: Walk) -> Positions:
+        """Look for records that a damaged total size made the walk step over; in FAILFAST the first damage ends it."""
+        if self._spec.mode == FAILFAST:
+            return found.starts
+        _, whole = read_heads(data, found.starts)
+        pieces, done = [], 0
+        for row in np.flatnonzero(~whole).tolist():
+            start = int(found.starts[row])
+            limit = int(found.starts[row + 1]) if row + 1 < len(found.starts) else found.position
+            pieces.append(found.starts[done : row + 1])
+            done = row + 1
+            at = find_next_record(data, start + 1, limit, physical_base)
+            while at < limit:
+                inside = walk_plainly(data, at, limit)
+                pieces.append(inside.starts)
+                at = limit if inside.position >= limit else find_next_record(
+                    data, inside.position + 1, limit, physical_base
+                )  # fmt: skip
+        pieces.append(found.starts[done:])
+        return np.concatenate(pieces)
+
+    def _refuse(self, segment: Segment, start: int, end: int, reason: str) -> Iterator[pa.RecordBatch]:
+        """Do with a stretch that holds no record what the mode says."""
+        physical_offset = segment.start + start
+        text = f"{reason}; {end - start} bytes up to the next record"
+        if self._spec.mode == FAILFAST:
+            raise CorruptRecordError(str(segment.path), physical_offset, text)
+        if self._spec.mode == DROPMALFORMED:
+            logger.warning("%s: dropped a damaged stretch at %d: %s", segment.path, physical_offset, text)
+            return
+        known = {
+            "commitLogOffset": physical_offset,
+            "brokerName": self._spec.broker_name,
+            self._spec.corrupt_column: f"{segment.path}, {physical_offset}: {text}",
+        }
+        yield lost_rows(self._spec.schema, [Fault(0, known, text)])

@@ -1,0 +1,258 @@
+"""Messages by topic and queue: the units of any number of queues, merged so that the log is read once and forwards."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rmqstore.assemble import (
+    DROPMALFORMED,
+    FAILFAST,
+    Assembler,
+    Fault,
+    ReadSpec,
+    UnitRows,
+    expected_columns,
+    lost_rows,
+)
+from rmqstore.commitlog import CommitLog
+from rmqstore.consumequeue import ConsumeQueue
+from rmqstore.errors import CorruptQueueError, OffsetOutOfRangeError
+from rmqstore.format.hashing import tags_code
+from rmqstore.format.layout import MAX_EXT_ADDRESS, PRE_BLANK_SIZE, Mask, Positions
+
+logger = logging.getLogger(__name__)
+
+_WINDOW_UNITS = 1 << 19  # units held at once, all queues together
+
+
+class QueueSlice(NamedTuple):
+    """A range of one queue, by queue offset; ``end`` is excluded."""
+
+    topic: str
+    queue_id: int
+    start: int
+    end: int
+
+
+class _Window(NamedTuple):
+    """Units of several queues in the order of the log, and their physical offsets."""
+
+    units: UnitRows
+    physical_offsets: Positions
+
+    def take(self, rows: Positions | Mask | slice) -> _Window:
+        return _Window(self.units.take(rows), self.physical_offsets[rows])
+
+
+class QueueScan:
+    """Reads slices of queues.
+
+    Messages come in the order of the CommitLog, so those of one queue come in the order of that queue. Reading queue
+    after queue would touch every page of the log once for each queue that has messages in it.
+    """
+
+    def __init__(self, log: CommitLog, open_queue: Callable[[str, int], ConsumeQueue], spec: ReadSpec) -> None:
+        self._log, self._open_queue, self._spec = log, open_queue, spec
+
+    def batches(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of the slices.
+
+        Raises:
+            CorruptRecordError, CorruptQueueError: a record or unit is damaged and the mode is FAILFAST.
+            OffsetOutOfRangeError: messages were deleted, and data loss is to fail.
+        """
+        for window in self._windows([piece for piece in slices if piece.start < piece.end]):
+            yield from self._read(window)
+
+    def _windows(self, slices: list[QueueSlice]) -> Iterator[_Window]:
+        """Yield all units in the order of the log, so many at a time."""
+        topics = list(dict.fromkeys(piece.topic for piece in slices))
+        readers = [_SliceReader(self._open_queue, piece, topics.index(piece.topic)) for piece in slices]
+        while readers:
+            left = sum(reader.left for reader in readers)
+            share = min(1.0, _WINDOW_UNITS / max(left, 1))
+            for reader in readers:
+                reader.fill(max(1, int(reader.left * share)))
+            # Beyond the last unit that any unfinished queue has shown, a unit of that queue may still come first.
+            limit = min((reader.horizon for reader in readers if reader.left), default=None)
+            parts = [reader.pop(limit) for reader in readers]
+            readers = [reader for reader in readers if reader.left or reader.buffered]
+            yield _merge(topics, [part for part in parts if len(part.keys)])
+
+    def _read(self, window: _Window) -> Iterator[pa.RecordBatch]:
+        sizes, offsets = window.units.sizes, window.physical_offsets
+        valid = (sizes > 0) & (offsets >= 0) & (sizes != PRE_BLANK_SIZE)
+        if not valid.all():
+            yield from self._refuse_units(window.take(~valid))
+            window = window.take(valid)
+        window = self._hashed(window)
+        yield from self._read_files(window)
+
+    def _hashed(self, window: _Window) -> _Window:
+        """Keep what the tags ask for, as far as hash codes tell."""
+        if self._spec.tags is None:
+            return window
+        codes = window.units.tags_codes
+        wanted = np.array([tags_code(tag) for tag in self._spec.tags], np.int64)
+        return window.take(np.isin(codes, wanted) | (codes <= MAX_EXT_ADDRESS))
+
+    def _read_files(self, window: _Window) -> Iterator[pa.RecordBatch]:
+        """Read the records file by file of the CommitLog."""
+        segments = self._log.segments
+        bounds = np.array([segment.start for segment in segments], np.int64)
+        places = np.searchsorted(bounds, window.physical_offsets, side="right") - 1
+        ends = np.array([segment.end for segment in segments] or [0], np.int64)
+        gone = (places < 0) | (window.physical_offsets >= ends[places])
+        places[gone] = -1
+        changes = np.flatnonzero(np.diff(places)) + 1
+        for rows in np.split(np.arange(len(places)), changes):
+            if not len(rows):
+                continue
+            part = window.take(slice(int(rows[0]), int(rows[-1]) + 1))
+            place = int(places[rows[0]])
+            if place < 0:
+                yield from self._refuse_gone(part)
+                continue
+            segment = segments[place]
+            try:
+                data = self._log.data(segment)
+            except OffsetOutOfRangeError as err:
+                self._lose(part, str(err))
+                continue
+            assembler = Assembler(self._spec, segment, data)
+            yield from assembler.batches(part.physical_offsets - segment.start, part.units.sizes, part.units)
+
+    def _refuse_gone(self, part: _Window) -> Iterator[pa.RecordBatch]:
+        """Units whose record lies in no file: deleted, if before the end of the log; beyond it the unit is wrong."""
+        beyond = part.physical_offsets >= self._log.max_offset
+        if not beyond.all():
+            self._lose(part.take(~beyond), "their CommitLog files were deleted or are missing")
+        if beyond.any():
+            reason = f"the unit points behind the CommitLog, which ends at {self._log.max_offset}"
+            yield from self._refuse_units(part.take(beyond), reason)
+
+    def _lose(self, part: _Window, reason: str) -> None:
+        lost = part.units.expected(0)
+        text = (
+            f"{len(part.physical_offsets)} messages are gone, the first at queue offset {lost.queue_offset} of "
+            f"{lost.topic}-{lost.queue_id} (physical offset {int(part.physical_offsets[0])}): {reason}"
+        )
+        if self._spec.fail_on_data_loss:
+            raise OffsetOutOfRangeError(f"{text}; set failOnDataLoss to false to go on without them")
+        logger.warning("data loss: %s", text)
+
+    def _refuse_units(self, part: _Window, reason: str | None = None) -> Iterator[pa.RecordBatch]:
+        """Do with damaged units what the mode says."""
+        mode = self._spec.mode
+        if mode == DROPMALFORMED:
+            first = part.units.expected(0)
+            logger.warning(
+                "dropped %d damaged queue units, the first at queue offset %d of %s-%d",
+                len(part.physical_offsets), first.queue_offset, first.topic, first.queue_id,
+            )  # fmt: skip
+            return
+        faults = []
+        for row, physical_offset in enumerate(part.physical_offsets.tolist()):
+            expected = part.units.expected(row)
+            path, byte = self._open_queue(expected.topic, expected.queue_id).place(expected.queue_offset)
+            why = reason or f"no unit: physical offset {physical_offset}, size {expected.size}"
+            if mode == FAILFAST:
+                raise CorruptQueueError(path, byte, why)
+            known = expected_columns(expected) | {"brokerName": self._spec.broker_name}
+            del known["storeSize"]  # a damaged unit's size is no size
+            known[self._spec.corrupt_column] = f"{path}, {byte}: {why}"
+            faults.append(Fault(row, known, why))
+        yield lost_rows(self._spec.schema, faults)
+
+
+class _Part(NamedTuple):
+    """Units of one slice, ready to be merged."""
+
+    keys: Positions  # what they are merged by
+    topic_code: int
+    queue_id: int
+    queue_offset: int  # of the first
+    physical_offsets: Positions
+    sizes: NDArray[np.int64]
+    tags_codes: NDArray[np.int64]
+
+
+class _SliceReader:
+    """The units of one slice, read as they are needed."""
+
+    def __init__(self, open_queue: Callable[[str, int], ConsumeQueue], piece: QueueSlice, topic_code: int) -> None:
+        self._open_queue, self._piece, self._topic_code = open_queue, piece, topic_code
+        self._at = piece.start
+        self._highest = -1
+        empty = np.empty(0, np.int64)
+        self._part = _Part(empty, topic_code, piece.queue_id, piece.start, empty, empty, empty)
+
+    @property
+    def left(self) -> int:
+        """Units not read yet."""
+        return self._piece.end - self._at
+
+    @property
+    def buffered(self) -> int:
+        """Units read and not handed on."""
+        return len(self._part.keys)
+
+    @property
+    def horizon(self) -> int:
+        """The highest merge key seen."""
+        return self._highest
+
+    def fill(self, count: int) -> None:
+        """Read on until so many units are buffered, or all."""
+        count = min(count - self.buffered, self.left)
+        if count <= 0:
+            return
+        units = self._open_queue(self._piece.topic, self._piece.queue_id).units(self._at, self._at + count)
+        # A queue's own order stands above the log's: a key is never lower than the ones before it.
+        keys = np.maximum(np.maximum.accumulate(units.physical_offsets), self._highest)
+        self._highest = int(keys[-1])
+        self._at += count
+        part = self._part
+        if not len(part.keys):
+            self._part = part._replace(queue_offset=self._at - count, keys=keys, **units._asdict())
+            return
+        self._part = part._replace(
+            keys=np.concatenate((part.keys, keys)),
+            physical_offsets=np.concatenate((part.physical_offsets, units.physical_offsets)),
+            sizes=np.concatenate((part.sizes, units.sizes)),
+            tags_codes=np.concatenate((part.tags_codes, units.tags_codes)),
+        )
+
+    def pop(self, limit: int | None) -> _Part:
+        """Hand on the units with keys up to ``limit``, all without one."""
+        part = self._part
+        count = len(part.keys) if limit is None else int(np.searchsorted(part.keys, limit, side="right"))
+        columns = ("keys", "physical_offsets", "sizes", "tags_codes")
+        self._part = part._replace(
+            queue_offset=part.queue_offset + count, **{name: getattr(part, name)[count:] for name in columns}
+        )
+        return part._replace(**{name: getattr(part, name)[:count] for name in columns})
+
+
+def _merge(topics: list[str], parts: list[_Part]) -> _Window:
+    counts = [len(part.keys) for part in parts]
+
+    def joined(columns: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+        return np.concatenate(columns) if columns else np.empty(0, np.int64)
+
+    units = UnitRows(
+        topics=topics,
+        topic_codes=np.repeat([part.topic_code for part in parts], counts) if parts else np.empty(0, np.int64),
+        queue_ids=np.repeat([part.queue_id for part in parts], counts) if parts else np.empty(0, np.int64),
+        queue_offsets=joined([np.arange(part.queue_offset, part.queue_offset + len(part.keys)) for part in parts]),
+        sizes=joined([part.sizes for part in parts]),
+        tags_codes=joined([part.tags_codes for part in parts]),
+    )
+    window = _Window(units, joined([part.physical_offsets for part in parts]))
+    return window if len(parts) < 2 else window.take(np.argsort(joined([part.keys for part in parts]), kind="stable"))

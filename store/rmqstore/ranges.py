@@ -1,0 +1,204 @@
+"""Where queues begin and end, in offsets and in times, and which ranges of them a selection asks for."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+
+from rmqstore.brokerconfig import LMQ_PREFIX, BrokerConfig, is_system_topic
+from rmqstore.commitlog import CommitLog
+from rmqstore.consumequeue import ConsumeQueue
+from rmqstore.errors import OffsetOutOfRangeError, OptionError, UnsupportedFeatureError
+from rmqstore.files.paths import StorePaths
+from rmqstore.queue_scan import QueueSlice
+from rmqstore.selection import EARLIEST, LATEST, Bound, Selection
+
+logger = logging.getLogger(__name__)
+
+
+class QueueRanges:
+    """The queues of one store.
+
+    Args:
+        log_end: physical offset where the log of a store that was not closed ends; None asks for nothing.
+    """
+
+    def __init__(
+        self,
+        paths: StorePaths,
+        log: CommitLog,
+        open_queue: Callable[[str, int], ConsumeQueue],
+        log_end: Callable[[], int | None],
+    ) -> None:
+        self._paths, self._log, self._open_queue, self._log_end = paths, log, open_queue, log_end
+
+    def range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Return the first queue offset whose message is there, and the one behind the last.
+
+        Raises:
+            CorruptQueueError: the queue's files contradict themselves.
+        """
+        queue = self._open_queue(topic, queue_id)
+        end, log_end = queue.end(), self._log_end()
+        first = queue.first(end, self._log.min_offset)
+        if log_end is not None:
+            end = queue.search(first, end, lambda at: queue.unit(at)[0] >= log_end)
+        return first, end
+
+    def at_time(self, topic: str, queue_id: int, timestamp: int, span: tuple[int, int]) -> int:
+        """Return the first queue offset in ``span`` stored at or after a time (ms), the end of it if none is."""
+        queue = self._open_queue(topic, queue_id)
+        return queue.search(*span, lambda at: self._log.store_timestamp(queue.unit(at)[0]) >= timestamp)
+
+    def require_plain_queues(self) -> None:
+        """Refuse a store whose queues this version cannot read.
+
+        Raises:
+            UnsupportedFeatureError: they lie in RocksDB.
+        """
+        if self._paths.has_rocksdb_queues:
+            raise UnsupportedFeatureError(
+                f"{self._paths.consumequeue} holds RocksDB queues (storeType=defaultRocksDB), which cannot be read yet; "
+                "the messages can: use scan=commitlog"
+            )
+
+    def require_plain_topic(self, topic: str) -> None:
+        """Refuse a topic whose queues this version cannot read.
+
+        Raises:
+            UnsupportedFeatureError: it has batch queues or is a light message queue.
+        """
+        if topic.startswith(LMQ_PREFIX):
+            raise UnsupportedFeatureError(
+                f"{topic} is a light message queue (LMQ), whose units point at records of other topics; it cannot be "
+                "read yet: read the parent topic, or use scan=commitlog"
+            )
+        if topic in self._paths.batch_topics():
+            raise UnsupportedFeatureError(
+                f"{topic} has BatchConsumeQueues (queue.type=BatchCQ), which cannot be read yet: choose other topics "
+                "with subscribe, or use scan=commitlog for its records as stored"
+            )
+
+    def choose(self, selection: Selection, config: BrokerConfig) -> dict[str, list[int]]:
+        """Return the chosen topics and their queues.
+
+        A topic that only another store of the same read has is not an error here: see ``known_topics``.
+
+        Raises:
+            UnsupportedFeatureError: a chosen topic has queues of a kind that cannot be read.
+        """
+        self.require_plain_queues()
+        topics = choose_topics(selection, self.known_topics(config))
+        for topic in topics:
+            self.require_plain_topic(topic)
+        assign = selection.assign
+        chosen = {}
+        for topic in topics:
+            queue_ids = self._paths.queue_ids(topic)
+            chosen[topic] = [queue for queue in queue_ids if queue in assign[topic]] if assign else queue_ids
+        return chosen
+
+    def known_topics(self, config: BrokerConfig) -> list[str]:
+        """Return every topic with a queue folder or an entry in ``config/topics.json``, sorted."""
+        return sorted({*self._paths.topics(), *self._paths.batch_topics(), *config.topics()})
+
+    def resolve(
+        self, selection: Selection, config: BrokerConfig, broker: str, *, fail_on_data_loss: bool
+    ) -> list[QueueSlice]:
+        """Return the ranges that a selection asks for, empty ones left out.
+
+        Raises:
+            OffsetOutOfRangeError: offsets that were asked for are not there, and data loss is to fail; or no message
+                is as late as a start time, and the strategy is ``error``.
+            OptionError: the group has no offsets.
+            UnsupportedFeatureError: a chosen topic has queues of a kind that cannot be read.
+        """
+        resolver = _Resolver(self, selection, config, broker, fail_on_data_loss)
+        slices = []
+        for topic, queue_ids in self.choose(selection, config).items():
+            for queue_id in queue_ids:
+                start, end = resolver.bounds(topic, queue_id)
+                if start < end:
+                    slices.append(QueueSlice(topic, queue_id, start, end))
+        return slices
+
+
+def choose_topics(selection: Selection, known: list[str]) -> list[str]:
+    """Return those of the known topics that a selection names, in the order known."""
+    if selection.subscribe is not None:
+        return [topic for topic in known if topic in selection.subscribe]
+    if selection.assign is not None:
+        return [topic for topic in known if topic in selection.assign]
+    if selection.subscribe_pattern is not None:
+        pattern = re.compile(selection.subscribe_pattern)
+        return [topic for topic in known if pattern.fullmatch(topic)]
+    return [topic for topic in known if selection.include_system_topics or not is_system_topic(topic)]
+
+
+class _Resolver:
+    """Turns the bounds of a selection into queue offsets."""
+
+    def __init__(
+        self, ranges: QueueRanges, selection: Selection, config: BrokerConfig, broker: str, fail_on_data_loss: bool
+    ) -> None:
+        self._ranges, self._selection, self._broker = ranges, selection, broker
+        self._fail_on_data_loss = fail_on_data_loss
+        self._start_committed = _committed(selection.start.group, config)
+        self._end_committed = _committed(selection.end.group, config)
+
+    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        span = self._ranges.range(topic, queue_id)
+        start = self._bound(topic, queue_id, span, self._selection.start, self._start_committed, "startingOffsets")
+        end = self._bound(topic, queue_id, span, self._selection.end, self._end_committed, "endingOffsets")
+        return start, end
+
+    def _bound(
+        self,
+        topic: str,
+        queue_id: int,
+        span: tuple[int, int],
+        bound: Bound,
+        committed: Mapping[tuple[str, int], int],
+        name: str,
+    ) -> int:
+        timestamp = bound.timestamp
+        if timestamp is None:
+            timestamp = bound.of(self._broker, topic, queue_id, bound.by_timestamp)
+        if timestamp is not None:
+            found = self._ranges.at_time(topic, queue_id, timestamp, span)
+            if found == span[1] and name == "startingOffsets" and self._selection.timestamp_strategy == "error":
+                raise OffsetOutOfRangeError(
+                    f"{topic}-{queue_id} has no message stored at or after {timestamp} ms; "
+                    "set startingOffsetsByTimestampStrategy to latest to begin at the end of such queues"
+                )
+            return found
+        asked = committed.get((topic, queue_id))
+        if asked is None:
+            asked = bound.of(self._broker, topic, queue_id, bound.offsets)
+        if asked is None:
+            asked = bound.default
+        if asked in (EARLIEST, LATEST):
+            return span[0] if asked == EARLIEST else span[1]
+        return self._within(topic, queue_id, span, asked, name)
+
+    def _within(self, topic: str, queue_id: int, span: tuple[int, int], asked: int, name: str) -> int:
+        if span[0] <= asked <= span[1]:
+            return asked
+        if name == "endingOffsets" and asked < span[0]:
+            return span[0]  # what was asked for ends before what is left: the start tells whether anything is lost
+        text = f"{name} of {topic}-{queue_id} is {asked}, the queue holds {span[0]} to {span[1]} (excluded)"
+        if self._fail_on_data_loss:
+            raise OffsetOutOfRangeError(f"{text}; set failOnDataLoss to false to read what is left")
+        logger.warning("data loss: %s; reading what is left", text)
+        return min(max(asked, span[0]), span[1])
+
+
+def _committed(group: str | None, config: BrokerConfig) -> Mapping[tuple[str, int], int]:
+    if group is None:
+        return {}
+    offsets = config.consumer_offsets(group)
+    if not offsets:
+        known = ", ".join(config.groups()) or "none"
+        raise OptionError(f"group {group!r} has no committed offsets in consumerOffset.json; groups that have: {known}")
+    return offsets

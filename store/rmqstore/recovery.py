@@ -1,0 +1,130 @@
+"""Where a store's log ends, found in memory as a broker's recovery finds it on disk; changes nothing."""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+import numpy as np
+
+from rmqstore.checkpoint import Checkpoint
+from rmqstore.commitlog import CommitLog
+from rmqstore.errors import MalformedBytesError
+from rmqstore.files.mapped_file_queue import Segment
+from rmqstore.format.decode import stored_bodies
+from rmqstore.format.frames import StopKind, Walk, cut_batches, knows_its_place, walk
+from rmqstore.format.hashing import body_crcs
+from rmqstore.format.heads import read_heads
+from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS, FIXED_PART_V4, FRAME_HEAD, TOPIC_LENGTH_BYTES, Bytes
+from rmqstore.format.record import check_record, split_record
+
+logger = logging.getLogger(__name__)
+
+_WINDOW_BYTES = 128 << 20
+
+
+class LogEnd(NamedTuple):
+    """The end of a log: what a recovery keeps lies before ``physical_offset``."""
+
+    physical_offset: int
+    path: str
+    reason: str  # why the scan stopped; empty where nothing but unwritten bytes follow
+    bytes_behind: int  # up to the end of that file
+
+
+def find_log_end(log: CommitLog, checkpoint: Checkpoint) -> LogEnd:
+    """Find the end of the log of a store that was not closed: the first record that a recovery scan refuses.
+
+    The scan begins where the real one would: at the newest file whose first record the checkpoint says was safe.
+
+    Source: CommitLog.java#recoverAbnormally, #isMappedFileMatchedRecover, #checkMessageAndReturnSize.
+    """
+    if not log.segments:
+        return LogEnd(0, "", "", 0)
+    for segment in log.segments[_first_to_scan(log, checkpoint) :]:
+        data = log.data(segment)
+        stop = _scan(data, segment.start)
+        if stop.kind is not StopKind.BLANK:
+            end = segment.start + stop.position
+            reason = "" if stop.kind is StopKind.EMPTY else stop.reason or stop.kind.value
+            return LogEnd(end, str(segment.path), reason, segment.end - end)
+    return LogEnd(log.max_offset, str(log.segments[-1].path), "", 0)
+
+
+def _first_to_scan(log: CommitLog, checkpoint: Checkpoint) -> int:
+    for place in range(len(log.segments) - 1, 0, -1):
+        data = log.data(log.segments[place])
+        try:
+            fixed = split_record(data.data, 0).fixed
+        except MalformedBytesError:
+            continue
+        if 0 < int(fixed["store_timestamp"]) <= checkpoint.min_timestamp:
+            return place
+    return 0
+
+
+def _scan(data: Bytes, physical_base: int) -> Walk:
+    """Walk one file as recovery does: the chain of records, their parts and the CRC of their bodies."""
+    position = 0
+    while True:
+        found = walk(data, position, min(position + _WINDOW_BYTES, len(data)), physical_base)
+        sizes = np.diff(found.starts, append=found.position)
+        for rows in cut_batches(sizes, BATCH_ROWS, BATCH_BYTES):
+            starts = found.starts[rows]
+            heads, whole = read_heads(data, starts)
+            sums = body_crcs(stored_bodies(data, heads).to_pylist())
+            refused = np.flatnonzero(~whole | (sums != heads.column("body_crc")))
+            if len(refused):
+                at = int(starts[refused[0]])
+                return Walk(found.starts, StopKind.DAMAGE, at, _why(data, at))
+        position = found.position
+        if found.kind is not StopKind.END or position >= len(data):
+            return found
+
+
+def _why(data: Bytes, position: int) -> str:
+    head = data[position : position + FIXED_PART_V4.itemsize].view(FIXED_PART_V4)[0]
+    try:
+        check_record(data.data, position, int(head["physical_offset"]))
+    except MalformedBytesError as err:
+        return err.reason
+    return "a recovery refuses the record"
+
+
+def damage_at(log: CommitLog, segment: Segment, stop: Walk, queues_end: int) -> str | None:
+    """Tell whether a walk over a store that was *closed* met damage or the end of the log.
+
+    Args:
+        segment: the file that was walked.
+        stop: what ended the walk, EMPTY or DAMAGE.
+        queues_end: physical offset behind the last record that any queue points at, -1 where there are no queues.
+
+    Returns:
+        What is damaged; None where the log ends here.
+    """
+    at = segment.start + stop.position
+    if queues_end > at:
+        return f"{stop.reason or stop.kind.value}, but the queues point at records up to {queues_end}"
+    later = next((other for other in log.segments if other.start > segment.start and _begins(log, other)), None)
+    if later is not None and (stop.kind is StopKind.DAMAGE or later.start <= queues_end or queues_end < 0):
+        return f"{stop.reason or stop.kind.value}, though {later.path.name} holds records"
+    if stop.kind is StopKind.EMPTY:
+        return _damage_behind(log.data(segment), stop.position) if queues_end < 0 else None
+    if queues_end < 0 or knows_its_place(log.data(segment), stop.position, at):
+        return stop.reason
+    # Recovery cuts a log by moving its end: what stood behind stays, and the next record is written over it.
+    logger.warning("%s: the log ends at %d; old bytes follow, left by a recovery (%s)", segment.path, at, stop.reason)
+    return None
+
+
+def _begins(log: CommitLog, segment: Segment) -> bool:
+    head = log.data(segment)[: FRAME_HEAD.itemsize]
+    return len(head) == FRAME_HEAD.itemsize and int(head.view(FRAME_HEAD)[0]["magic"]) in TOPIC_LENGTH_BYTES
+
+
+def _damage_behind(data: Bytes, position: int) -> str | None:
+    """With no queue to ask, the end is the end only if nothing was ever written behind it."""
+    for start in range(position, len(data), _WINDOW_BYTES):
+        if data[start : start + _WINDOW_BYTES].any():
+            return "bytes never written, but more bytes follow in the file"
+    return None

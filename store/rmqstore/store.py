@@ -1,0 +1,367 @@
+"""The façade: one RocketMQ store, opened read-only; wiring only, each part is a module of its own."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+
+from rmqstore.assemble import LogFilter, ReadSpec
+from rmqstore.brokerconfig import BrokerConfig
+from rmqstore.checkpoint import read_checkpoint
+from rmqstore.commitlog import CommitLog
+from rmqstore.consumequeue import ConsumeQueue
+from rmqstore.errors import MessageNotFoundError, OptionError
+from rmqstore.files.paths import StorePaths, find_store
+from rmqstore.format.layout import PRE_BLANK_SIZE
+from rmqstore.format.record import parse_message_id
+from rmqstore.format.schema import MESSAGE, Message, select_columns
+from rmqstore.log_scan import LogScan, LogSlice
+from rmqstore.queue_scan import QueueScan, QueueSlice
+from rmqstore.ranges import QueueRanges, choose_topics
+from rmqstore.recovery import LogEnd, find_log_end
+from rmqstore.selection import Selection, parse_selection, parse_tags, parse_timestamp
+
+logger = logging.getLogger(__name__)
+
+_OPEN_QUEUES = 64
+_SAMPLED_UNITS = 16
+
+
+class QueueInfo(NamedTuple):
+    """One queue: offsets (``max_offset`` excluded), times of its first and last message in ms, bytes of its records."""
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    first_store_timestamp: int | None
+    last_store_timestamp: int | None
+    n_bytes: int
+
+
+class Sample(NamedTuple):
+    """A point of a queue, for planning: where its message lies in the log, and what messages there weigh."""
+
+    queue_offset: int
+    physical_offset: int
+    mean_bytes: float
+
+
+class MessageStore:
+    """A store opened for reading. Nothing in its folder is created or changed, also beside a running broker.
+
+    A context manager; :func:`rmqstore.open` makes one.
+
+    Source: DefaultMessageStore.java.
+    """
+
+    def __init__(self, paths: StorePaths, *, broker_name: str | None = None, ignore_log_end: bool = False) -> None:
+        self.paths = paths
+        self.config = BrokerConfig(paths)
+        self._given_name, self._ignore_log_end = broker_name, ignore_log_end
+        self._log = CommitLog(paths.commitlogs)
+        self._queues: OrderedDict[tuple[str, int], ConsumeQueue] = OrderedDict()
+        self._ranges = QueueRanges(paths, self._log, self._queue, self._end_of_records)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the mapped files. Batches that were read stay valid."""
+        for queue in self._queues.values():
+            queue.close()
+        self._queues.clear()
+        self._log.close()
+
+    @cached_property
+    def broker_name(self) -> str:
+        """The broker's name, as given or as the store tells it."""
+        return self._given_name or self.config.broker_name()
+
+    @cached_property
+    def log_end(self) -> LogEnd | None:
+        """Where the log ends, if the store was not closed (it has an ``abort`` file); None for a closed one."""
+        if self._ignore_log_end or not self.paths.abort.exists():
+            return None
+        end = find_log_end(self._log, read_checkpoint(self.paths.checkpoint))
+        if end.reason:
+            logger.warning(
+                "%s: the store was not closed; its log ends at physical offset %d, %d bytes behind it are no messages (%s)",
+                end.path, end.physical_offset, end.bytes_behind, end.reason,
+            )  # fmt: skip
+        return end
+
+    def _end_of_records(self) -> int | None:
+        return None if self.log_end is None else self.log_end.physical_offset
+
+    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        key = (topic, queue_id)
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = ConsumeQueue(self.paths.queue(topic, queue_id))
+            if len(self._queues) > _OPEN_QUEUES:
+                self._queues.popitem(last=False)[1].close()
+        self._queues.move_to_end(key)
+        return queue
+
+    def topics(self) -> list[str]:
+        """Return every topic with queues, also the system's, sorted."""
+        return sorted({*self.paths.topics(), *self.paths.batch_topics()} if not self.paths.has_rocksdb_queues else ())
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Return the ids of a topic's queues, sorted."""
+        return self.paths.queue_ids(topic)
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Return the first queue offset whose message is there and the one behind the last.
+
+        Raises:
+            UnsupportedFeatureError: the queue is of a kind that cannot be read.
+            CorruptQueueError: its files contradict themselves.
+        """
+        self._ranges.require_plain_queues()
+        self._ranges.require_plain_topic(topic)
+        return self._ranges.range(topic, queue_id)
+
+    def queues(self, topic: str) -> list[QueueInfo]:
+        """Return what there is of a topic, queue by queue; [] for a topic without queues."""
+        return [self._queue_info(topic, queue_id) for queue_id in self.queue_ids(topic)]
+
+    def _queue_info(self, topic: str, queue_id: int) -> QueueInfo:
+        start, end = self.queue_range(topic, queue_id)
+        queue = self._queue(topic, queue_id)
+        if start >= end:
+            return QueueInfo(topic, queue_id, start, end, None, None, 0)
+        times = [self._log.store_timestamp(queue.unit(at)[0]) for at in (start, end - 1)]
+        block, n_bytes = 1 << 20, 0
+        for at in range(start, end, block):
+            n_bytes += int(queue.units(at, min(at + block, end)).sizes.sum())
+        return QueueInfo(topic, queue_id, start, end, times[0], times[1], n_bytes)
+
+    def offset_at(self, topic: str, queue_id: int, timestamp: int | str | datetime, boundary: str = "lower") -> int:
+        """Return the queue offset at a store time.
+
+        Args:
+            topic: its name.
+            queue_id: its queue.
+            timestamp: epoch ms, ISO-8601 or a datetime.
+            boundary: ``lower``: the first message at or after the time, the max offset if none is; ``upper``: the last
+                one at or before it, the min offset if none is.
+
+        Source: DefaultMessageStore.java#getOffsetInQueueByTime.
+        """
+        span = self.queue_range(topic, queue_id)
+        at = parse_timestamp("timestamp", timestamp)
+        if boundary == "lower":
+            return self._ranges.at_time(topic, queue_id, at, span)
+        if boundary == "upper":
+            return max(self._ranges.at_time(topic, queue_id, at + 1, span) - 1, span[0])
+        raise OptionError(f"boundary {boundary!r}: lower or upper")
+
+    def get(self, place: int | str) -> Message:
+        """Return the message at a physical offset, or with an offset message id (32 or 56 hex digits).
+
+        The host in an id is not looked at: the id of a store that was copied stays good.
+
+        Raises:
+            MessageNotFoundError: no message begins there.
+            CorruptRecordError: the record is damaged.
+            OffsetOutOfRangeError: no file holds the offset.
+        """
+        physical_offset = parse_message_id(place)[1] if isinstance(place, str) else place
+        end = self._end_of_records()
+        if end is not None and physical_offset >= end:
+            raise MessageNotFoundError(f"the log ends at {end}: nothing is stored at physical offset {physical_offset}")
+        return self._log.get(physical_offset, self.broker_name)
+
+    def scan(
+        self,
+        *,
+        tags: str | None = None,
+        columns: str | Iterable[str] | pa.Schema | None = None,
+        scan: str = "queue",
+        mode: str = "FAILFAST",
+        column_name_of_corrupt_record: str = "_corrupt_record",
+        check_crc: bool = True,
+        fail_on_data_loss: bool = True,
+        **selection: Any,  # noqa: ANN401
+    ) -> pa.RecordBatchReader:
+        """Return the chosen messages as a stream of batches; the arguments are the read options of the README.
+
+        ``selection`` takes those that choose topics and bounds, ``selection.parse_selection`` lists them.
+        ``scan="queue"``: by topic and queue; messages of one queue in order, of several in the order of the log.
+        ``scan="commitlog"``: every valid record in the order of the log, with or without a queue.
+
+        Raises:
+            OptionError: arguments that contradict one another.
+            CorruptRecordError, CorruptQueueError: while reading, damage in mode FAILFAST.
+            OffsetOutOfRangeError: messages asked for are gone and ``fail_on_data_loss`` holds.
+        """
+        chosen = parse_selection(**selection)
+        schema = _schema(columns)
+        if mode == "PERMISSIVE" and column_name_of_corrupt_record not in schema.names:
+            schema = schema.append(pa.field(column_name_of_corrupt_record, pa.string()))
+        spec = ReadSpec(
+            schema=schema,
+            mode=mode,
+            corrupt_column=column_name_of_corrupt_record,
+            check_crc=check_crc,
+            fail_on_data_loss=fail_on_data_loss,
+            tags=parse_tags(tags),
+            broker_name=self.broker_name,
+        )
+        batches = self._by_queue(chosen, spec) if scan == "queue" else self._by_log(chosen, spec, scan)
+        return pa.RecordBatchReader.from_batches(schema, batches)
+
+    def _by_queue(self, selection: Selection, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
+        self.require_topics(selection)
+        self.warn_without_queues()
+        return self.read_queues(self.plan_queues(selection, fail_on_data_loss=spec.fail_on_data_loss), spec)
+
+    def _by_log(self, selection: Selection, spec: ReadSpec, scan: str) -> Iterator[pa.RecordBatch]:
+        if scan != "commitlog":
+            raise OptionError(f"scan {scan!r}: queue or commitlog")
+        wanted = self.log_filter(selection, spec)
+        return self.read_log(LogSlice(self._log.min_offset, self._log.max_offset), spec, wanted)
+
+    def require_topics(self, selection: Selection) -> None:
+        """Refuse a selection that names topics or queues which are not there.
+
+        Raises:
+            OptionError: with those that are.
+        """
+        known = self.known_topics()
+        missing = [topic for topic in (*(selection.subscribe or ()), *(selection.assign or {})) if topic not in known]
+        if missing:
+            raise OptionError(
+                f"no topic {', '.join(missing)} in {self.paths.root}; it has: {', '.join(known) or 'none'}"
+            )
+        for topic, queues in (selection.assign or {}).items():
+            lacking = sorted(queues - set(self.queue_ids(topic)))
+            if lacking:
+                raise OptionError(f"{topic} has no queue {lacking}; it has {self.queue_ids(topic)}")
+
+    def warn_without_queues(self) -> None:
+        """Say so where a log has no queues at all: a read by queue gives nothing then."""
+        if self._log.segments and not self.paths.topics() and not self.paths.batch_topics():
+            logger.warning(
+                "%s has a CommitLog but no queues in %s: a read by queue finds nothing, scan=commitlog reads all records",
+                self.paths.root, self.paths.consumequeue,
+            )  # fmt: skip
+
+    def known_topics(self) -> list[str]:
+        """Return every topic with queues or an entry in ``config/topics.json``, sorted."""
+        return self._ranges.known_topics(self.config)
+
+    def plan_queues(self, selection: Selection, *, fail_on_data_loss: bool) -> list[QueueSlice]:
+        """Return the ranges of queues that a selection asks for; see ``ranges.QueueRanges.resolve``."""
+        return self._ranges.resolve(selection, self.config, self.broker_name, fail_on_data_loss=fail_on_data_loss)
+
+    def read_queues(self, slices: Sequence[QueueSlice], spec: ReadSpec) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of ranges of queues; see ``queue_scan.QueueScan``."""
+        return QueueScan(self._log, self._queue, spec).batches(slices)
+
+    def log_filter(self, selection: Selection, spec: ReadSpec) -> LogFilter:
+        """Return what a selection means for a scan in the order of the log.
+
+        Raises:
+            OptionError: it speaks of queue offsets, or of columns that only a queue has.
+        """
+        if selection.bounds_by_queue:
+            raise OptionError(
+                "scan=commitlog knows no queue offsets: start and end it by startingTimestamp and endingTimestamp"
+            )
+        if "tagsCode" in spec.schema.names:
+            raise OptionError("tagsCode stands in the ConsumeQueue, which scan=commitlog does not read")
+        times = (selection.start.timestamp, selection.end.timestamp)
+        if selection.assign is not None:
+            return LogFilter(selection.assign, *times)
+        if selection.subscribe is not None:
+            return LogFilter(dict.fromkeys(selection.subscribe), *times)
+        if selection.subscribe_pattern is None:
+            return LogFilter(None, *times)
+        return LogFilter(dict.fromkeys(choose_topics(selection, self.known_topics())), *times)
+
+    def log_slice(self) -> LogSlice:
+        """Return the range of the log that holds records: up to its end, or to its last byte in a closed store."""
+        end = self._end_of_records()
+        return LogSlice(self._log.min_offset, self._log.max_offset if end is None else end)
+
+    def log_files(self) -> list[LogSlice]:
+        """Return the range of each file of the log."""
+        return [LogSlice(segment.start, segment.end) for segment in self._log.segments]
+
+    def read_log(self, piece: LogSlice, spec: ReadSpec, wanted: LogFilter) -> Iterator[pa.RecordBatch]:
+        """Yield the records of a range of the log; see ``log_scan.LogScan``."""
+        return LogScan(self._log, self._end_of_records(), self.queues_end, spec, wanted).batches(piece)
+
+    def queues_end(self) -> int:
+        """Return the physical offset behind the last record that a queue points at, -1 without queues."""
+        if self.paths.has_rocksdb_queues:
+            return -1
+        ends = [-1]
+        for topic in self.paths.topics():
+            for queue_id in self.queue_ids(topic):
+                queue = self._queue(topic, queue_id)
+                physical_offset, size, _ = queue.unit(queue.end() - 1)
+                ends.append(physical_offset + size if 0 < size < PRE_BLANK_SIZE else -1)
+        return max(ends)
+
+    def sample(self, piece: QueueSlice, count: int) -> list[Sample]:
+        """Return up to ``count`` points of a queue, evenly spaced by offset from the first on, for planning."""
+        n = min(count, piece.end - piece.start)
+        samples = []
+        for at in np.unique(np.linspace(piece.start, piece.end, n, endpoint=False).astype(np.int64)).tolist():
+            units = self._queue(piece.topic, piece.queue_id).units(at, min(at + _SAMPLED_UNITS, piece.end))
+            sizes = np.clip(units.sizes, 0, 1 << 24)
+            samples.append(Sample(at, int(units.physical_offsets[0]), float(sizes.mean())))
+        return samples
+
+
+def _schema(columns: str | Iterable[str] | pa.Schema | None) -> pa.Schema:
+    if columns is None:
+        return MESSAGE
+    if isinstance(columns, pa.Schema):
+        return columns
+    return select_columns(name.strip() for name in (columns.split(",") if isinstance(columns, str) else columns))
+
+
+def open_store(
+    path: str | os.PathLike[str],
+    *,
+    broker_name: str | None = None,
+    ignore_log_end: bool = False,
+    commitlogs: Sequence[str] = (),
+    consumequeue: str | None = None,
+    index: str | None = None,
+) -> MessageStore:
+    """Open the store at ``path`` for reading.
+
+    Args:
+        path: the folder that holds ``commitlog/``.
+        broker_name: for column ``brokerName``; else the store is asked.
+        ignore_log_end: read on behind the end of a log that was not closed.
+        commitlogs: log folders that lie elsewhere (the broker's ``storePathCommitLog``).
+        consumequeue: the queue folder where it lies elsewhere.
+        index: the index folder where it lies elsewhere.
+
+    Raises:
+        NotAStoreError: there is no store.
+        UnsupportedFeatureError: it is of a kind that cannot be read.
+    """
+    paths = find_store(path, commitlogs=commitlogs, consumequeue=consumequeue, index=index)
+    return MessageStore(paths, broker_name=broker_name, ignore_log_end=ignore_log_end)
