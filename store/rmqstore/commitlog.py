@@ -89,6 +89,13 @@ class CommitLog:
         except MalformedBytesError as err:
             raise CorruptRecordError(str(segment.path), physical_offset, err.reason) from err
 
+    def is_head(self, physical_offset: int) -> bool:
+        """Tell whether something at the offset calls itself the record of this place, be it whole or not."""
+        segment = self.find(physical_offset)
+        return segment is not None and knows_its_place(
+            self.data(segment), physical_offset - segment.start, physical_offset
+        )
+
     def store_timestamp(self, physical_offset: int) -> int:
         """Return when the record at the offset was stored, ms; only its head is read.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -24,10 +24,15 @@ _WINDOW_BYTES = 128 << 20
 
 
 class LogSlice(NamedTuple):
-    """A range of the CommitLog that begins at a record's head; ``end`` is one too, or the end of a file or the log."""
+    """A range of the CommitLog that begins at a record's head.
+
+    ``end`` is a head too, or the end of a file or of the log. In a store that was closed the bytes tell where in the
+    range the log ends; in one that was not, the recovery scan told, and the range does not reach beyond.
+    """
 
     start: int
     end: int
+    is_closed: bool
 
 
 class LogScan:
@@ -35,16 +40,13 @@ class LogScan:
 
     Args:
         log: of a store.
-        log_end: where it ends, for a store that was not closed; None where only its bytes say so.
         queues_end: asks for the physical offset behind the last record that a queue points at, -1 without queues.
         spec: what to make of the records.
         wanted: which of them.
     """
 
-    def __init__(
-        self, log: CommitLog, log_end: int | None, queues_end: Callable[[], int], spec: ReadSpec, wanted: LogFilter
-    ) -> None:
-        self._log, self._log_end, self._queues_end = log, log_end, queues_end
+    def __init__(self, log: CommitLog, queues_end: Callable[[], int], spec: ReadSpec, wanted: LogFilter) -> None:
+        self._log, self._queues_end = log, queues_end
         self._spec, self._wanted = spec, wanted
 
     def batches(self, piece: LogSlice) -> Iterator[pa.RecordBatch]:
@@ -54,8 +56,7 @@ class LogScan:
             CorruptRecordError: bytes are no record, or a damaged one, and the mode is FAILFAST.
             OffsetOutOfRangeError: a file is missing, and data loss is to fail.
         """
-        end = piece.end if self._log_end is None else min(piece.end, self._log_end)
-        at = piece.start
+        at, end = piece.start, piece.end
         for segment in self._log.segments:
             if segment.end <= at or segment.start >= end:
                 continue
@@ -68,7 +69,8 @@ class LogScan:
                 self._lose(at, segment.end, str(err))
                 at = segment.end
                 continue
-            ended = yield from self._read_file(segment, data, at - segment.start, min(end, segment.end) - segment.start)
+            bounds = (at - segment.start, min(end, segment.end) - segment.start)
+            ended = yield from self._read_file(segment, data, bounds, is_closed=piece.is_closed)
             if ended:
                 return
             at = segment.end
@@ -79,10 +81,12 @@ class LogScan:
             raise OffsetOutOfRangeError(f"{text}; set failOnDataLoss to false to go on without it")
         logger.warning("data loss: %s", text)
 
-    def _read_file(self, segment: Segment, data: Bytes, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    def _read_file(
+        self, segment: Segment, data: Bytes, bounds: tuple[int, int], *, is_closed: bool
+    ) -> Generator[pa.RecordBatch, None, bool]:
         """Yield the records of one file; return whether the log ends in it."""
         assembler = Assembler(self._spec, segment, data, self._wanted)
-        at = start
+        at, end = bounds
         while at < end:
             found = walk(data, at, min(at + _WINDOW_BYTES, end), segment.start)
             starts = self._rejoin(data, segment.start, found)
@@ -94,7 +98,7 @@ class LogScan:
             if found.kind is StopKind.END:
                 continue
             reason = found.reason
-            if self._log_end is None:
+            if is_closed:
                 damage = damage_at(self._log, segment, found, self._queues_end())
                 if damage is None:
                     return True

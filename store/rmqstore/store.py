@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmqstore.assemble import LogFilter, ReadSpec
-from rmqstore.brokerconfig import BrokerConfig
+from rmqstore.brokerconfig import LMQ_PREFIX, BrokerConfig
 from rmqstore.checkpoint import read_checkpoint
 from rmqstore.commitlog import CommitLog
 from rmqstore.consumequeue import ConsumeQueue
@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 _OPEN_QUEUES = 64
 _SAMPLED_UNITS = 16
+_SAMPLED_QUEUES, _SAMPLED_HEADS = 256, 64
 
 
 class QueueInfo(NamedTuple):
@@ -236,7 +237,7 @@ class MessageStore:
         if scan != "commitlog":
             raise OptionError(f"scan {scan!r}: queue or commitlog")
         wanted = self.log_filter(selection, spec)
-        return self.read_log(LogSlice(self._log.min_offset, self._log.max_offset), spec, wanted)
+        return self.read_log(self.log_slice(), spec, wanted)
 
     def require_topics(self, selection: Selection) -> None:
         """Refuse a selection that names topics or queues which are not there.
@@ -299,15 +300,30 @@ class MessageStore:
     def log_slice(self) -> LogSlice:
         """Return the range of the log that holds records: up to its end, or to its last byte in a closed store."""
         end = self._end_of_records()
-        return LogSlice(self._log.min_offset, self._log.max_offset if end is None else end)
+        return LogSlice(self._log.min_offset, self._log.max_offset if end is None else end, is_closed=end is None)
 
-    def log_files(self) -> list[LogSlice]:
-        """Return the range of each file of the log."""
-        return [LogSlice(segment.start, segment.end) for segment in self._log.segments]
+    def log_heads(self) -> list[int]:
+        """Return places where a scan of the log may be cut, sorted: files' starts, and records that queues point at.
+
+        A place counts only if the record there knows it; without queues only the starts of files are sure.
+        """
+        heads = {segment.start for segment in self._log.segments}
+        queues = [(topic, queue_id) for topic in self._plain_topics() for queue_id in self.queue_ids(topic)]
+        for topic, queue_id in queues[:: max(1, len(queues) // _SAMPLED_QUEUES)]:
+            start, end = self._ranges.range(topic, queue_id)
+            for sample in self.sample(QueueSlice(topic, queue_id, start, end), _SAMPLED_HEADS):
+                if self._log.is_head(sample.physical_offset):
+                    heads.add(sample.physical_offset)
+        return sorted(heads)
+
+    def _plain_topics(self) -> list[str]:
+        if self.paths.has_rocksdb_queues:
+            return []
+        return [topic for topic in self.paths.topics() if not topic.startswith(LMQ_PREFIX)]
 
     def read_log(self, piece: LogSlice, spec: ReadSpec, wanted: LogFilter) -> Iterator[pa.RecordBatch]:
         """Yield the records of a range of the log; see ``log_scan.LogScan``."""
-        return LogScan(self._log, self._end_of_records(), self.queues_end, spec, wanted).batches(piece)
+        return LogScan(self._log, self.queues_end, spec, wanted).batches(piece)
 
     def queues_end(self) -> int:
         """Return the physical offset behind the last record that a queue points at, -1 without queues."""
@@ -322,10 +338,11 @@ class MessageStore:
         return max(ends)
 
     def sample(self, piece: QueueSlice, count: int) -> list[Sample]:
-        """Return up to ``count`` points of a queue, evenly spaced by offset from the first on, for planning."""
-        n = min(count, piece.end - piece.start)
+        """Return up to ``count`` points of a queue, evenly spaced by offset, the first and the last among them."""
+        if piece.start >= piece.end:
+            return []
         samples = []
-        for at in np.unique(np.linspace(piece.start, piece.end, n, endpoint=False).astype(np.int64)).tolist():
+        for at in np.unique(np.linspace(piece.start, piece.end - 1, max(count, 2)).astype(np.int64)).tolist():
             units = self._queue(piece.topic, piece.queue_id).units(at, min(at + _SAMPLED_UNITS, piece.end))
             sizes = np.clip(units.sizes, 0, 1 << 24)
             samples.append(Sample(at, int(units.physical_offsets[0]), float(sizes.mean())))

@@ -1,0 +1,158 @@
+"""From ranges to tasks; pure: no session, no files.
+
+Tasks are ranges of the *CommitLog*, over all chosen queues at once. The log interleaves the queues, so a task that
+read one queue would touch nearly every page of the log, and as many tasks as queues would each read all of it from a
+cold disk. Cut by place in the log, each page is read by one task, or by two at a cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pyspark.sql.datasource import InputPartition
+
+from pyspark_rmqstore.options import StoreRef
+from rmqstore.store import LogSlice, QueueSlice, Sample
+
+
+@dataclass(frozen=True)
+class QueueSplit(InputPartition):
+    """A task by queue: ranges of queues of one store."""
+
+    store: StoreRef
+    slices: tuple[QueueSlice, ...]
+
+
+@dataclass(frozen=True)
+class LogSplit(InputPartition):
+    """A task by log: a range of one store's CommitLog."""
+
+    store: StoreRef
+    piece: LogSlice
+
+
+class Limits(NamedTuple):
+    """How large a task may be, and how many there are at least."""
+
+    max_bytes: int
+    max_records: int | None = None
+    min_partitions: int | None = None
+
+
+class SampledSlice(NamedTuple):
+    """A range of a queue with points of it: the first and the last message, and some between."""
+
+    piece: QueueSlice
+    samples: Sequence[Sample]
+
+    @property
+    def n_bytes(self) -> float:
+        """Estimated bytes of all its records."""
+        return float(_weights(self).sum())
+
+
+def _weights(sampled: SampledSlice) -> NDArray[np.float64]:
+    """Return the estimated bytes from each sample to the next."""
+    offsets = np.array([sample.queue_offset for sample in sampled.samples] + [sampled.piece.end])
+    return np.diff(offsets) * np.array([sample.mean_bytes for sample in sampled.samples])
+
+
+def plan_queues(sampled: Sequence[SampledSlice], limits: Limits) -> list[tuple[QueueSlice, ...]]:
+    """Cut and join ranges of queues into tasks of about equal bytes.
+
+    Every queue offset of every range lands in exactly one task; the ranges of one queue in successive tasks follow one
+    another; no task is empty.
+
+    Args:
+        sampled: the ranges, each with its samples; empty ranges are dropped.
+        limits: ``max_bytes`` is aimed at, ``max_records`` is kept strictly, ``min_partitions`` as far as there are
+            messages.
+    """
+    sampled = [one for one in sampled if one.piece.start < one.piece.end]
+    if not sampled:
+        return []
+    places = np.concatenate([[sample.physical_offset for sample in one.samples] for one in sampled])
+    weights = np.concatenate([_weights(one) for one in sampled])
+    n_records = sum(one.piece.end - one.piece.start for one in sampled)
+    n_tasks = _task_count(float(weights.sum()), n_records, limits)
+    cuts = _cuts(places, weights, n_tasks)
+    tasks: list[list[QueueSlice]] = [[] for _ in range(len(cuts) + 1)]
+    for one in sampled:
+        for task, piece in _cut_slice(one, cuts):
+            tasks[task].append(piece)
+    return [tuple(part) for task in tasks if task for part in _within_records(task, limits.max_records)]
+
+
+def _task_count(n_bytes: float, n_records: int, limits: Limits) -> int:
+    count = max(1, -(-int(n_bytes) // limits.max_bytes), limits.min_partitions or 1)
+    if limits.max_records:
+        count = max(count, -(-n_records // limits.max_records))
+    return min(count, n_records)
+
+
+def _cuts(places: NDArray[np.int64], weights: NDArray[np.float64], n_tasks: int) -> NDArray[np.float64]:
+    """Return the physical offsets where one task ends and the next begins, (n_tasks - 1,), not decreasing."""
+    order = np.argsort(places, kind="stable")
+    ends = np.cumsum(weights[order])
+    goals = ends[-1] * np.arange(1, n_tasks) / n_tasks
+    # Between two samples the bytes are taken to lie evenly.
+    reached = np.concatenate(([0.0], ends))[:-1]
+    return np.interp(goals, reached, places[order].astype(np.float64))
+
+
+def _cut_slice(one: SampledSlice, cuts: NDArray[np.float64]) -> list[tuple[int, QueueSlice]]:
+    """Return the parts of a range, each with the number of its task."""
+    places = np.maximum.accumulate([sample.physical_offset for sample in one.samples]).astype(np.float64)
+    offsets = np.array([sample.queue_offset for sample in one.samples], np.float64)
+    start, end = one.piece.start, one.piece.end
+    # Behind the last message everything is in the last task that the range reaches.
+    inner = np.where(cuts > places[-1], end, np.ceil(np.interp(cuts, places, offsets)))
+    bounds = np.concatenate(([start], np.clip(inner, start, end), [end])).astype(np.int64)
+    bounds = np.maximum.accumulate(bounds).tolist()
+    return [
+        (task, one.piece._replace(start=low, end=high))
+        for task, (low, high) in enumerate(zip(bounds, bounds[1:], strict=False))
+        if low < high
+    ]
+
+
+def _within_records(task: list[QueueSlice], max_records: int | None) -> list[list[QueueSlice]]:
+    """Halve a task, each of its ranges in the middle, until no part has more records than allowed."""
+    if max_records is None or sum(piece.end - piece.start for piece in task) <= max_records:
+        return [task]
+    if all(piece.end - piece.start == 1 for piece in task):
+        middle = len(task) // 2
+        halves = [task[:middle], task[middle:]]
+    else:
+        middles = [(piece.start + piece.end + 1) // 2 for piece in task]
+        halves = [
+            [piece._replace(end=middle) for piece, middle in zip(task, middles, strict=True)],
+            [piece._replace(start=middle) for piece, middle in zip(task, middles, strict=True) if middle < piece.end],
+        ]
+    return [part for half in halves for part in _within_records(half, max_records)]
+
+
+def plan_log(whole: LogSlice, heads: Sequence[int], limits: Limits) -> list[LogSlice]:
+    """Cut a range of the log into tasks at places where records are known to begin.
+
+    Args:
+        whole: the range.
+        heads: such places, sorted; some may lie outside the range.
+        limits: ``max_bytes`` is exceeded where no place is near enough.
+    """
+    goal = limits.max_bytes
+    if limits.min_partitions:
+        goal = max(1, min(goal, (whole.end - whole.start) // limits.min_partitions))
+    pieces, start, last = [], whole.start, whole.start
+    for head in (*(head for head in heads if whole.start < head < whole.end), whole.end):
+        if head - start > goal and last > start:
+            pieces.append(whole._replace(start=start, end=last))
+            start = last
+        last = head
+    if start < whole.end:
+        pieces.append(whole._replace(start=start))
+    return pieces

@@ -1,0 +1,88 @@
+"""Spark's schema of messages and Arrow's: which columns, as which types, may they be null. No session, no files."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from pyspark_rmqstore.options import ReadOptions
+from rmqstore.errors import OptionError
+from rmqstore.format.schema import ALL_COLUMNS, ALSO_AS, MESSAGE, PROPERTIES, TIMESTAMP, select_columns
+
+_SPARK_TYPES: dict[pa.DataType, DataType] = {
+    pa.string(): StringType(),
+    pa.binary(): BinaryType(),
+    pa.int32(): IntegerType(),
+    pa.int64(): LongType(),
+    TIMESTAMP: TimestampType(),
+    PROPERTIES: MapType(StringType(), StringType()),
+}
+_MAY_BE_NULL = {"tags", "keys"}
+
+
+def default_schema(options: ReadOptions) -> StructType:
+    """Return the columns that the options ask for, as Spark types."""
+    chosen = MESSAGE if options.columns is None else select_columns(options.columns)
+    fields = [StructField(field.name, _SPARK_TYPES[field.type]) for field in chosen]
+    if options.mode == "PERMISSIVE":
+        fields.append(StructField(options.corrupt_column, StringType()))
+    return StructType(fields)
+
+
+def arrow_schema(schema: StructType, options: ReadOptions) -> pa.Schema:
+    """Return the Arrow schema of a Spark one, which may be a user's: a projection with types of the user's choice.
+
+    Raises:
+        OptionError: a column is unknown or named twice, a type is not the column's nor a safe widening of it, or a
+            column that may be null is declared NOT NULL.
+    """
+    names = [field.name for field in schema.fields]
+    if len(set(names)) < len(names) or not names:
+        raise OptionError(f"schema: name each column once and at least one, got {names}")
+    if options.columns is not None and set(options.columns) != set(names) - {options.corrupt_column}:
+        raise OptionError(
+            f"columns ({', '.join(options.columns)}) and the schema ({', '.join(names)}) disagree; give one"
+        )
+    return pa.schema([_arrow_field(field, options) for field in schema.fields])
+
+
+def _arrow_field(field: StructField, options: ReadOptions) -> pa.Field:
+    may_be_null = field.name in _MAY_BE_NULL or options.mode == "PERMISSIVE"
+    if field.name == options.corrupt_column:
+        allowed, may_be_null = (pa.string(),), True
+        if options.mode != "PERMISSIVE":
+            raise OptionError(f"schema: column {field.name} comes only with mode=PERMISSIVE, not {options.mode}")
+    elif field.name in ALL_COLUMNS.names:
+        own = ALL_COLUMNS.field(field.name).type
+        allowed = (own, *ALSO_AS.get(own, ()))
+    else:
+        raise OptionError(f"schema: unknown column {field.name}; a message has {', '.join(ALL_COLUMNS.names)}")
+    for kind in allowed:
+        if _same_type(field.dataType, _SPARK_TYPES[kind]):
+            if may_be_null and not field.nullable:
+                raise OptionError(f"schema: column {field.name} may be null, it cannot be NOT NULL")
+            return pa.field(field.name, _nullable_values(kind, field.dataType), field.nullable)
+    names = " or ".join(_SPARK_TYPES[kind].simpleString() for kind in allowed)
+    raise OptionError(f"schema: column {field.name} is {names}, it cannot be read as {field.dataType.simpleString()}")
+
+
+def _same_type(asked: DataType, own: DataType) -> bool:
+    if isinstance(asked, MapType) and isinstance(own, MapType):
+        return asked.keyType == own.keyType and asked.valueType == own.valueType
+    return asked == own
+
+
+def _nullable_values(kind: pa.DataType, asked: DataType) -> pa.DataType:
+    if isinstance(asked, MapType) and not asked.valueContainsNull:
+        return pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))
+    return kind

@@ -1,0 +1,42 @@
+"""The data source that Spark sees: wiring only. Every import of ours stands inside a method, see the package."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class RmqStoreDataSource(DataSource):
+    """``spark.read.format("rmqstore").load(path)``: messages of an Apache RocketMQ store, from its files.
+
+    The options, columns and their meanings stand in the README.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "rmqstore"
+
+    def schema(self) -> StructType:
+        """Return the columns that the options ask for. Runs on the driver."""
+        from pyspark_rmqstore.options import parse_read_options
+        from pyspark_rmqstore.schema import default_schema
+
+        return default_schema(parse_read_options(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return a batch reader of these columns. Runs on the driver."""
+        from pyspark_rmqstore.batch_reader import RmqStoreReader
+        from pyspark_rmqstore.options import parse_read_options
+
+        return RmqStoreReader(schema, parse_read_options(self.options))
+
+
+def register(spark: SparkSession) -> None:
+    """Register the source with a session, for where Spark's own look-up is hindered by another package."""
+    spark.dataSource.register(RmqStoreDataSource)
