@@ -117,7 +117,7 @@ class Assembler:
         heads, whole = read_heads(self._data, starts)
         sound = self._check(heads, whole, units)
         reasons: dict[int, str] = {}
-        done, known = len(starts), {}
+        done, known = len(starts), dict[str, pa.Array]()
         if sound.all():
             good, rows = heads, None
         else:
@@ -137,6 +137,8 @@ class Assembler:
                 kept = np.setdiff1d(np.arange(len(rows)), list(broken))
                 rows, good, bodies = rows[kept], good.take(kept), bodies.take(pa.array(kept))
             known["body"] = bodies
+        if units is not None and len(units.topics) == 1:
+            known["topic"] = repeat_text(units.topics[0], len(good))  # it was compared with the stored one
         faults = self._faults(starts[:done], sound[:done], reasons, units)
         columns = self._columns(good, units if units is None or rows is None else units.take(rows), known)
         batch = pa.RecordBatch.from_arrays(columns, schema=self._spec.schema)

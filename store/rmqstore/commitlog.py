@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rmqstore.errors import CorruptRecordError, MalformedBytesError, MessageNotFoundError, OffsetOutOfRangeError
+from rmqstore.errors import CorruptRecordError, MalformedBytesError, MessageNotFoundError, OffsetOutOfRangeError, UnsupportedFeatureError
 from rmqstore.files.mapped_file_queue import MappedFileQueue, Segment
 from rmqstore.format.frames import knows_its_place
-from rmqstore.format.layout import FIXED_PART, FIXED_PART_V4, MAX_FIXED_BYTES, Bytes, SysFlag
+from rmqstore.format.layout import FIXED_PART, FIXED_PART_V4, MAX_FILE_BYTES, MAX_FIXED_BYTES, Bytes, SysFlag
 from rmqstore.format.record import Parts, check_record, decode_record, split_record
 from rmqstore.format.schema import Message
 
@@ -51,6 +51,10 @@ class CommitLog:
         Raises:
             OffsetOutOfRangeError: the file was deleted since the store was opened.
         """
+        if segment.size > MAX_FILE_BYTES:
+            raise UnsupportedFeatureError(
+                f"{segment.path} has {segment.size} bytes; a CommitLog file has {MAX_FILE_BYTES} at most, as in RocketMQ"
+            )
         try:
             return self._files.open(segment).data
         except FileNotFoundError as err:

@@ -57,6 +57,7 @@ class Host(NamedTuple):
     field: str
 
 
+_HOST_V6_BYTES = FIXED_PART[int(SysFlag.HOSTS_V6)]["born_host"].itemsize
 BORN_HOST = Host(SysFlag.BORN_HOST_V6, "born_host")
 STORE_HOST = Host(SysFlag.STORE_HOST_V6, "store_host")
 
@@ -87,6 +88,8 @@ def decode_columns(
         elif field.name == "body":
             found = known["body"] if "body" in known else stored_bodies(buf, heads)
             columns.append(_as_text(found) if field.type == pa.string() else found)
+        elif field.name in known:
+            columns.append(known[field.name])
         else:
             column = _plain_column(buf, heads, field.name)
             columns.append(column if column.type == field.type else column.cast(field.type))
@@ -115,7 +118,11 @@ def _property_column(buf: Bytes, heads: Heads, entries: Entries, name: str) -> p
         return property_map(entries)
     column = property_column(entries, _PROPERTY_COLUMNS[name])
     if name == "msgId" and column.null_count:
-        return pc.coalesce(column, offset_message_ids(buf, heads))
+        lacking = column.is_null()
+        if column.null_count == len(column):
+            return offset_message_ids(buf, heads)
+        some = heads.take(np.flatnonzero(lacking.to_numpy(zero_copy_only=False)))
+        return pc.replace_with_mask(column, lacking, offset_message_ids(buf, some))
     return column
 
 
@@ -135,19 +142,21 @@ def stored_bodies(buf: Bytes, heads: Heads) -> pa.Array:
 
 def host_column(buf: Bytes, heads: Heads, host: Host) -> pa.Array:
     """Return one of the two hosts as ``ip:port``, string (n,). Few hosts are distinct: each is spelled once."""
-    bits = heads.column("sys_flag") & np.int32(SysFlag.HOSTS_V6)
-    if not bits.any():
-        return _spell_hosts(_host_bytes(buf, heads.starts, 0, host))
-    column = np.empty(len(heads.starts), np.int64)
-    parts: list[pa.Array] = []
-    filled = 0
-    for flags in FIXED_PART:
-        rows = np.flatnonzero(bits == flags)
-        if len(rows):
-            parts.append(_spell_hosts(_host_bytes(buf, heads.starts[rows], flags, host)))
-            column[rows] = np.arange(filled, filled + len(rows))
-            filled += len(rows)
-    return pa.concat_arrays(parts).take(pa.array(column))
+    if not heads.has_v6_hosts:
+        return _spell_hosts(heads.hosts_v4(host.field))
+    flags = heads.column("sys_flag")
+    wide = (flags & np.int32(host.wide)) != 0
+    narrow = heads.hosts_v4(host.field)
+    narrow[wide] = 0
+    column = _spell_hosts(narrow)
+    if not wide.any():
+        return column
+    rows = np.flatnonzero(wide)
+    found = np.empty(len(rows), f"V{_HOST_V6_BYTES}")
+    for bits in np.unique(flags[rows] & np.int32(SysFlag.HOSTS_V6)).tolist():
+        same = flags[rows] & np.int32(SysFlag.HOSTS_V6) == bits
+        found[same] = _host_bytes(buf, heads.starts[rows[same]], bits, host)
+    return pc.replace_with_mask(column, pa.array(wide), _spell_hosts(found))
 
 
 def _host_bytes(buf: Bytes, starts: Positions, flags: int, host: Host) -> NDArray[np.void]:
@@ -155,7 +164,7 @@ def _host_bytes(buf: Bytes, starts: Positions, flags: int, host: Host) -> NDArra
     return windows(buf, kind.itemsize)[starts + at]
 
 
-def _spell_hosts(hosts: NDArray[np.void]) -> pa.Array:
+def _spell_hosts(hosts: NDArray[Any]) -> pa.Array:
     n, width = len(hosts), hosts.dtype.itemsize
     packed = hosts.tobytes()
     if packed == packed[:width] * n:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pyarrow as pa
 
@@ -30,11 +32,14 @@ def gather_spans(buf: Bytes, starts: Positions, lengths: Positions, kind: pa.Dat
     if width <= _SHORT and (lengths == width).all():
         return equal_spans(buf, starts, width, kind)
     # Every second value of this array is a wanted span, the others are what lies between and is never looked at.
-    ends = np.empty(2 * n, np.int32)
-    ends[0::2] = starts
-    ends[1::2] = starts + lengths
-    spans = pa.Array.from_buffers(kind, 2 * n - 1, [None, pa.py_buffer(ends), pa.py_buffer(buf)])
-    return spans.take(pa.array(np.arange(0, 2 * n, 2, dtype=np.int32)))
+    bounds = np.empty(2 * n + 2, np.int32)
+    bounds[1:-1:2] = starts
+    bounds[2:-1:2] = ends = starts + lengths
+    # Arrow reserves memory by the mean length of all values, which the first and last bound tell it.
+    bounds[-1] = last = int(ends.max())
+    bounds[0] = max(0, last - 2 * int(lengths.sum() * 1.05) - 64)
+    spans = pa.Array.from_buffers(kind, 2 * n + 1, [None, pa.py_buffer(bounds), pa.py_buffer(buf)])
+    return spans.take(pa.array(np.arange(1, 2 * n, 2, dtype=np.int32)))
 
 
 def equal_spans(buf: Bytes, starts: Positions, width: int, kind: pa.DataType) -> pa.Array:
@@ -50,3 +55,33 @@ def array_bytes(values: pa.Array) -> tuple[Bytes, Positions]:
     _, offsets, data = values.buffers()
     ends = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1].astype(np.int64)
     return np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8), ends
+
+
+def find_byte(data: Bytes, byte: int) -> Positions:
+    """Return the positions of a byte value, int64, rising; for values that are rare, eight bytes are looked at in one.
+
+    Equals ``np.flatnonzero(data == byte)``.
+    """
+    hits = data == byte
+    if sys.byteorder != "little":
+        return np.flatnonzero(hits)
+    in_words = len(hits) // 8 * 8
+    words = hits[:in_words].view(np.uint64)
+    places = np.flatnonzero(words != 0)
+    left = words[places]
+    found: list[Positions] = []
+    while len(left):
+        below = left - np.uint64(1)
+        # A hit is one bit at the bottom of its byte, so the bits below it are eight for each byte below.
+        found.append((places << 3) + (np.bitwise_count(below & ~left) >> 3))
+        left &= below
+        if left.any():
+            more = left != 0
+            places, left = places[more], left[more]
+        else:
+            break
+    found.append(np.flatnonzero(hits[in_words:]) + in_words)
+    positions = np.concatenate(found)
+    if len(found) > 2:  # words with several hits
+        positions.sort()
+    return positions

@@ -5,7 +5,8 @@ The plain form of the same checks is ``record.check_record``; the two agree on e
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,26 +30,52 @@ from rmqstore.format.layout import (
 _SHIFTED = ("store_timestamp", "reconsume_times", "prepared_transaction_offset", "body_length")
 
 
-class Heads(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Heads:
     """n records side by side; positions are in the buffer they were read from."""
 
     starts: Positions
-    fixed: NDArray[np.void]  # layout.FIXED_PART_V4 (n,), also of records with IPv6 hosts; their hosts are not in it
+    fixed: NDArray[np.void]  # layout.FIXED_PART_V4 (n,), also of records with an IPv6 host; that host is not in it
     body_starts: Positions
     body_lengths: Positions
     topic_starts: Positions
     topic_lengths: Positions
     property_starts: Positions
     property_lengths: Positions
+    has_v6_hosts: bool
+    _columns: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.starts)
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return a field of the fixed part in native byte order, (n,)."""
-        field = self.fixed[name]
-        return field.astype(field.dtype.newbyteorder("="))
+        """Return a field of the fixed part in native byte order, (n,); it is kept, as checks and columns share many."""
+        found = self._columns.get(name)
+        if found is None:
+            stored = self.fixed[name]
+            found = self._columns[name] = stored.astype(stored.dtype.newbyteorder("="))
+        return found
 
-    def take(self, rows: Mask | Positions) -> Heads:
+    def hosts_v4(self, name: str) -> NDArray[np.uint64]:
+        """Return a host of records without IPv6 hosts as its 8 bytes in memory order, (n,)."""
+        if not len(self):
+            return np.empty(0, np.uint64)
+        at = FIXED_PART_V4.fields[name][1]  # type: ignore[index]
+        return np.ndarray((len(self),), np.uint64, self.fixed, at, (FIXED_PART_V4.itemsize,)).copy()
+
+    def take(self, rows: Mask | Positions | slice) -> Heads:
         """Return the chosen rows."""
-        return Heads(*(column[rows] for column in self))
+        return Heads(
+            self.starts[rows],
+            self.fixed[rows],
+            self.body_starts[rows],
+            self.body_lengths[rows],
+            self.topic_starts[rows],
+            self.topic_lengths[rows],
+            self.property_starts[rows],
+            self.property_lengths[rows],
+            self.has_v6_hosts,
+        )
 
 
 def windows(buf: Bytes, width: int) -> NDArray[np.void]:
@@ -77,7 +104,7 @@ def read_heads(buf: Bytes, starts: Positions) -> tuple[Heads, Mask]:
     if len(buf) < MIN_RECORD_BYTES:
         nowhere = np.zeros(len(starts), np.int64)
         fixed = np.zeros(len(starts), FIXED_PART_V4)
-        return Heads(starts, fixed, *[nowhere] * 6), np.zeros(len(starts), np.bool_)
+        return Heads(starts, fixed, *[nowhere] * 6, has_v6_hosts=False), np.zeros(len(starts), np.bool_)
     whole = (starts >= 0) & (starts <= len(buf) - MIN_RECORD_BYTES)
     safe = starts if whole.all() else np.where(whole, starts, 0)
     fixed = windows(buf, FIXED_PART_V4.itemsize)[safe].view(FIXED_PART_V4)
@@ -112,9 +139,8 @@ def read_heads(buf: Bytes, starts: Positions) -> tuple[Heads, Mask]:
     property_lengths = high | buf[property_starts - 1]
     whole &= property_lengths == rest - topic_lengths
     property_lengths = _only(property_lengths, whole)
-    return Heads(
-        starts, fixed, body_starts, body_lengths, topic_starts, topic_lengths, property_starts, property_lengths
-    ), whole
+    places = (body_starts, body_lengths, topic_starts, topic_lengths, property_starts, property_lengths)
+    return Heads(starts, fixed, *places, has_v6_hosts=not isinstance(widths, int)), whole
 
 
 def _normalise_hosts(
@@ -133,7 +159,7 @@ def _normalise_hosts(
         whole[rows[~fits]] = False
         rows = rows[fits]
         wide = windows(buf, kind.itemsize)[starts[rows]].view(kind)
-        for name in _SHIFTED:
+        for name in (*_SHIFTED, *(() if flags & SysFlag.STORE_HOST_V6 else ("store_host",))):
             fixed[name][rows] = wide[name]
         widths[rows] = kind.itemsize
     return widths

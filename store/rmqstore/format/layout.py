@@ -108,6 +108,9 @@ MAX_FIXED_BYTES: Final = FIXED_PART[int(SysFlag.HOSTS_V6)].itemsize
 # Source: CommitLog.java#END_FILE_MIN_BLANK_LENGTH: a record never touches the last bytes of a file.
 MIN_BLANK_BYTES: Final = 8
 
+# Source: MessageStoreConfig.java: mappedFileSizeCommitLog is a Java int.
+MAX_FILE_BYTES: Final = (1 << 31) - 1
+
 # Source: ConsumeQueue.java#fillPreBlank: units before the first one of a queue that does not begin at 0.
 PRE_BLANK_SIZE: Final = 0x7FFFFFFF
 # Source: ConsumeQueueExt.java#MAX_ADDR: a tags_code at or below this is an address into consumequeue_ext.

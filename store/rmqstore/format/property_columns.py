@@ -13,13 +13,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmqstore.format.gather import array_bytes, gather_spans
+from rmqstore.format.gather import array_bytes, find_byte, gather_spans
 from rmqstore.format.heads import windows
 from rmqstore.format.layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, Bytes, Mask, Positions
-from rmqstore.format.schema import PROPERTIES
 from rmqstore.format.text import valid_text
 
-_EQUALS = bytes([NAME_VALUE_SEPARATOR])
+_EQUALS, _STOP = bytes([NAME_VALUE_SEPARATOR]), bytes([PROPERTY_SEPARATOR])
 _CODE_BITS = 62  # names that a row's int64 bit set can hold
 
 
@@ -32,6 +31,8 @@ class Entries(NamedTuple):
     value_lengths: Positions  # (m,)
     names: list[str]  # the distinct names
     codes: NDArray[np.int32] | None  # (m,) in names; None: every record has just these names in this order
+    rows: Positions | None  # (m,) the record of each entry; None with codes
+    spelled: pa.Array | None  # the names, string (m,), where they had to be gathered anyway
 
 
 def parse_entries(buf: Bytes, starts: Positions, lengths: Positions) -> Entries:
@@ -40,36 +41,39 @@ def parse_entries(buf: Bytes, starts: Positions, lengths: Positions) -> Entries:
     Source: MessageDecoder.java#string2messageProperties.
     """
     data, ends = array_bytes(gather_spans(buf, starts, lengths, pa.binary()))
-    data, ends = _close(data, ends)
-    stops = np.flatnonzero(data == PROPERTY_SEPARATOR)
-    return _parse_by_template(data, ends, stops) or _parse_generally(data, ends, stops)
+    stops = find_byte(data, PROPERTY_SEPARATOR)
+    open_ends = _open_ends(data, ends)
+    if len(open_ends):
+        # Brokers 4.9.1 to 5.1.4 leave the last separator out: the piece stops where the next record's string begins.
+        before = np.searchsorted(stops, open_ends)
+        stops = np.insert(stops, before, open_ends)
+    begins = np.empty_like(stops)
+    begins[:1] = 0
+    begins[1:] = stops[:-1] + 1
+    if len(open_ends):
+        after = before + np.arange(1, len(before) + 1)
+        begins[after[after < len(begins)]] -= 1
+    return _parse_by_template(data, ends, begins, stops) or _parse_generally(data, ends, begins, stops)
 
 
-def _close(data: Bytes, ends: Positions) -> tuple[Bytes, Positions]:
-    """Give every string that is not empty its last separator, which brokers 4.9.1 to 5.1.4 leave out."""
+def _open_ends(data: Bytes, ends: Positions) -> Positions:
+    """Return the ends of the strings that are not empty and whose last byte is no separator."""
     bounds = ends[1:]
-    is_open = bounds > ends[:-1]
-    is_open[is_open] = data[bounds[is_open] - 1] != PROPERTY_SEPARATOR
-    if not is_open.any():
-        return data, ends
-    closed = np.insert(data, bounds[is_open], PROPERTY_SEPARATOR)
-    return closed, np.concatenate((ends[:1], bounds + np.cumsum(is_open)))
+    filled = bounds[bounds > ends[:-1]]
+    return filled[data[filled - 1] != PROPERTY_SEPARATOR]
 
 
-def _parse_by_template(data: Bytes, ends: Positions, stops: Positions) -> Entries | None:
+def _parse_by_template(data: Bytes, ends: Positions, begins: Positions, stops: Positions) -> Entries | None:
     """Parse records that repeat the names of the first one; None where they do not."""
     n = len(ends) - 1
-    first = data[: ends[1]].tobytes() if n else b""
-    heads = [piece.partition(_EQUALS)[0] + _EQUALS for piece in first.split(bytes([PROPERTY_SEPARATOR]))[:-1]]
+    pieces = data[: ends[1]].tobytes().removesuffix(_STOP).split(_STOP) if n and ends[1] else []
+    heads = [piece.partition(_EQUALS)[0] + _EQUALS for piece in pieces]
     width = len(heads)
     if not width or len(stops) != n * width or len(set(heads)) < width or _EQUALS in heads:
         return None
-    stops = stops.reshape(n, width)
-    if (stops[:, -1] + 1 != ends[1:]).any():
+    begins, stops = begins.reshape(n, width), stops.reshape(n, width)
+    if (begins[:, 0] != ends[:-1]).any():
         return None
-    begins = np.empty_like(stops)
-    begins[:, 0] = ends[:-1]
-    begins[:, 1:] = stops[:, :-1] + 1
     value_starts = begins + np.array([len(head) for head in heads])
     value_lengths = stops - value_starts
     if (value_lengths <= 0).any():
@@ -80,36 +84,27 @@ def _parse_by_template(data: Bytes, ends: Positions, stops: Positions) -> Entrie
     names = [head[:-1].decode(errors="replace") for head in heads]
     if len(set(names)) < width:
         return None
-    return Entries(data, np.arange(0, n * width + 1, width), value_starts.ravel(), value_lengths.ravel(), names, None)
+    offsets = np.arange(0, n * width + 1, width)
+    return Entries(data, offsets, value_starts.ravel(), value_lengths.ravel(), names, None, None, None)
 
 
-def _parse_generally(data: Bytes, ends: Positions, stops: Positions) -> Entries:
-    """Parse any records: each piece ends at a 0x02 and is cut at its first 0x01, if that leaves a name and a value."""
-    begins = np.empty_like(stops)
-    begins[:1] = 0
-    begins[1:] = stops[:-1] + 1
-    splits = np.flatnonzero(data == NAME_VALUE_SEPARATOR)
+def _parse_generally(data: Bytes, ends: Positions, begins: Positions, stops: Positions) -> Entries:
+    """Parse any records: each piece is cut at its first 0x01, if that leaves a name and a value."""
+    splits = find_byte(data, NAME_VALUE_SEPARATOR)
     if len(splits) != len(stops) or (splits < begins).any() or (splits > stops).any():
-        nearest = np.searchsorted(splits, begins)
-        splits = np.append(splits, len(data))[nearest]
+        splits = np.append(splits, len(data))[np.searchsorted(splits, begins)]
+    offsets = np.searchsorted(begins, ends)
+    rows = np.repeat(np.arange(len(ends) - 1), np.diff(offsets))
     kept = (splits > begins) & (splits < stops - 1)
-    offsets = np.searchsorted(stops, ends)
     if not kept.all():
         offsets = np.concatenate(([0], np.cumsum(kept)))[offsets]
-        begins, splits, stops = begins[kept], splits[kept], stops[kept]
-    encoded = gather_spans(data, begins, splits - begins, pa.binary()).dictionary_encode()
-    names, codes = _as_text(encoded)
-    entries = Entries(data, offsets, splits + 1, stops - splits - 1, names, codes)
+        begins, splits, stops, rows = begins[kept], splits[kept], stops[kept], rows[kept]
+    spelled = valid_text(gather_spans(data, begins, splits - begins, pa.string()))
+    encoded = spelled.dictionary_encode()
+    names, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
+    entries = Entries(data, offsets, splits + 1, stops - splits - 1, names, codes, rows, spelled)
     repeated = _repeated(entries)
     return entries if repeated is None else _without(entries, repeated)
-
-
-def _as_text(encoded: pa.DictionaryArray) -> tuple[list[str], NDArray[np.int32]]:
-    """Return distinct names and codes as text; names that differ only in broken bytes become one."""
-    places: dict[str, int] = {}
-    texts = [name.decode(errors="replace") for name in encoded.dictionary.to_pylist()]
-    remap = np.array([places.setdefault(text, len(places)) for text in texts], np.int32)
-    return list(places), remap[encoded.indices.to_numpy()] if len(texts) else np.empty(0, np.int32)
 
 
 def _repeated(entries: Entries) -> Mask | None:
@@ -123,8 +118,8 @@ def _repeated(entries: Entries) -> Mask | None:
         bits = np.left_shift(np.int64(1), codes.astype(np.int64))
         if (np.add.reduceat(bits, filled) == np.bitwise_or.reduceat(bits, filled)).all():
             return None
-    rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    keys = rows * len(entries.names) + codes
+    assert entries.rows is not None
+    keys = entries.rows * len(entries.names) + codes
     order = np.argsort(keys, kind="stable")
     repeated = np.zeros(len(codes), np.bool_)
     repeated[order[:-1]] = keys[order[:-1]] == keys[order[1:]]
@@ -134,20 +129,24 @@ def _repeated(entries: Entries) -> Mask | None:
 def _without(entries: Entries, dropped: Mask) -> Entries:
     kept = ~dropped
     assert entries.codes is not None
+    assert entries.rows is not None
+    assert entries.spelled is not None
     return entries._replace(
         offsets=np.concatenate(([0], np.cumsum(kept)))[entries.offsets],
         value_starts=entries.value_starts[kept],
         value_lengths=entries.value_lengths[kept],
         codes=entries.codes[kept],
+        rows=entries.rows[kept],
+        spelled=entries.spelled.filter(pa.array(kept)),
     )
 
 
 def property_map(entries: Entries) -> pa.MapArray:
     """Return all properties, map<string, string> (n,)."""
     values = valid_text(gather_spans(entries.data, entries.value_starts, entries.value_lengths, pa.string()))
-    names = _repeat(entries.names, len(entries.offsets) - 1) if entries.codes is None else _spell(entries)
+    names = _repeat(entries.names, len(entries.offsets) - 1) if entries.spelled is None else entries.spelled
     offsets = pa.array(entries.offsets.astype(np.int32))
-    return pa.MapArray.from_arrays(offsets, names, values).cast(PROPERTIES)
+    return pa.MapArray.from_arrays(offsets, names, values)
 
 
 def _repeat(names: list[str], times: int) -> pa.Array:
@@ -158,10 +157,6 @@ def _repeat(names: list[str], times: int) -> pa.Array:
     offsets = np.append((rows + lengths[None, :-1]).ravel(), np.int32(times) * lengths[-1])
     data = pa.py_buffer(b"".join(texts) * times)
     return pa.Array.from_buffers(pa.string(), times * len(names), [None, pa.py_buffer(offsets), data])
-
-
-def _spell(entries: Entries) -> pa.Array:
-    return pa.array(entries.names, pa.string()).take(pa.array(entries.codes))
 
 
 def property_column(entries: Entries, name: str) -> pa.Array:
@@ -175,11 +170,13 @@ def property_column(entries: Entries, name: str) -> pa.Array:
         return valid_text(
             gather_spans(entries.data, entries.value_starts[found], entries.value_lengths[found], pa.string())
         )
+    assert entries.rows is not None
     at = np.flatnonzero(entries.codes == code)
-    values = valid_text(gather_spans(entries.data, entries.value_starts[at], entries.value_lengths[at], pa.string()))
-    if len(at) == n:
-        return values
-    rows = np.searchsorted(entries.offsets, at, side="right") - 1
-    places = np.full(n, -1, np.int64)
-    places[rows] = np.arange(len(at))
-    return values.take(pa.array(places, mask=places < 0))
+    starts, lengths = np.zeros(n, np.int64), np.zeros(n, np.int64)
+    starts[entries.rows[at]] = entries.value_starts[at]
+    lengths[entries.rows[at]] = entries.value_lengths[at]
+    values = gather_spans(entries.data, starts, lengths, pa.string())
+    if len(at) < n:  # a value is never empty, so no length means no value
+        valid = pa.py_buffer(np.packbits(lengths > 0, bitorder="little"))
+        values = pa.Array.from_buffers(pa.string(), n, [valid, *values.buffers()[1:]])
+    return valid_text(values)

@@ -1,0 +1,129 @@
+"""The core on one thread: full decode, pruned decode, walk of the log; in units of G, the gather of one column.
+
+G is the time to gather the bodies (200 bytes) of the same rows, the cheapest thing any reader must do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import struct
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from measure import Case, measure, ratio, report
+
+import rmqstore
+from rmqstore.files.mapped_file import MappedFile
+from rmqstore.format.decode import stored_bodies
+from rmqstore.format.frames import walk
+from rmqstore.format.heads import Heads, read_heads
+from rmqstore.format.layout import BATCH_ROWS, Bytes
+from rmqstore.format.schema import MESSAGE
+
+_FRAME = struct.Struct(">ii")
+GOALS = {"full": 12.0, "full, queue order": 15.0, "queueOffset, tags, body": 6.5, "all but properties": 4.8}
+
+
+def first_segment(path: Path) -> Bytes:
+    """Return the bytes of the first CommitLog file."""
+    return MappedFile(min((path / "commitlog").iterdir())).data
+
+
+def gather(data: Bytes, heads: Heads) -> Case:
+    """Gather the bodies batch by batch."""
+    parts = [heads.take(np.arange(at, min(at + BATCH_ROWS, len(heads.starts)))) for at in range(0, len(heads.starts), BATCH_ROWS)]
+
+    def run() -> int:
+        for part in parts:
+            stored_bodies(data, part)
+        return len(heads.starts)
+
+    return run
+
+
+def scan(path: Path, **options: object) -> Case:
+    """Read through the public API."""
+
+    def run() -> int:
+        with rmqstore.open(path) as store:
+            return sum(batch.num_rows for batch in store.scan(check_crc=False, **{**options}))  # type: ignore[arg-type]
+
+    return run
+
+
+def queue_by_queue(path: Path, topic: str, queues: int) -> Case:
+    """Read each queue by itself: ConsumeQueue order."""
+
+    def run() -> int:
+        rows = 0
+        with rmqstore.open(path) as store:
+            for queue in range(queues):
+                rows += sum(batch.num_rows for batch in store.scan(assign={topic: [queue]}, check_crc=False))
+        return rows
+
+    return run
+
+
+def plain_walk(data: Bytes) -> Case:
+    """Follow the chain of sizes with a struct loop."""
+
+    def run() -> int:
+        view, position, rows, end = memoryview(data), 0, 0, len(data) - _FRAME.size
+        unpack = _FRAME.unpack_from
+        while position < end:
+            size, magic = unpack(view, position)
+            if magic not in (-626843481, -626843477):
+                break
+            position += size
+            rows += 1
+        return rows
+
+    return run
+
+
+def main() -> None:
+    """Run the cases and print JSON lines."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("store", type=Path, help="a uniform store of generate.py")
+    parser.add_argument("--mixed", type=Path, help="a mixed one")
+    parser.add_argument("--passes", type=int, default=5)
+    arguments = parser.parse_args()
+    data = first_segment(arguments.store)
+    heads, whole = read_heads(data, walk(data, 0, len(data), 0).starts)
+    assert whole.all()
+    without = [name for name in MESSAGE.names if name not in ("properties", "tags", "keys", "msgId")]
+    cases: dict[str, Case] = {
+        "G": gather(data, heads),
+        "full": scan(arguments.store),
+        "full, by log": scan(arguments.store, scan="commitlog"),
+        "full, queue order": queue_by_queue(arguments.store, "bench", 8),
+        "queueOffset, tags, body": scan(arguments.store, columns="queueOffset,tags,body"),
+        "all but properties": scan(arguments.store, columns=",".join(without)),
+        "walk": lambda: len(walk(data, 0, len(data), 0).starts),
+        "walk, struct loop": plain_walk(data),
+        "full, CRC checked": lambda: _checked(arguments.store),
+    }
+    if arguments.mixed:
+        cases["full, mixed data"] = scan(arguments.mixed, include_system_topics=True)
+    found = measure(cases, arguments.passes)
+    for name, times in found.items():
+        cost = ratio(found, name, "G")
+        goal = {"goal_g": GOALS[name]} if name in GOALS else {}
+        report("core", name, ns_per_row=statistics.median(times), g=cost, **goal)
+    report("core", "walk against struct loop", times_faster=ratio(found, "walk, struct loop", "walk"), goal=6.0)
+    crc = [a - b for a, b in zip(found["full, CRC checked"], found["full"], strict=True)]
+    report("core", "CRC on top", g=statistics.median(a / b for a, b in zip(crc, found["G"], strict=True)), goal_g=7.0)
+    if arguments.mixed:
+        report("core", "mixed against uniform", times=ratio(found, "full, mixed data", "full"), goal=1.6)
+    pa.default_memory_pool().release_unused()
+
+
+def _checked(path: Path) -> int:
+    with rmqstore.open(path) as store:
+        return sum(batch.num_rows for batch in store.scan())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""Interleaved timing: each pass runs every case once, so that a noisy neighbour hits them alike."""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Case = Callable[[], int]  # does the work once and returns how many rows it was
+
+
+def measure(cases: Mapping[str, Case], passes: int = 5) -> dict[str, list[float]]:
+    """Return the CPU nanoseconds a row of each case, pass by pass, after one pass to warm up."""
+    found: dict[str, list[float]] = {name: [] for name in cases}
+    for number in range(passes + 1):
+        for name, case in cases.items():
+            begun = time.process_time()
+            rows = case()
+            if number:
+                found[name].append((time.process_time() - begun) / rows * 1e9)
+        print(f"pass {number} of {passes}", file=sys.stderr)
+    return found
+
+
+def ratio(found: Mapping[str, list[float]], name: str, unit: str) -> float:
+    """Return the median, over the passes, of a case in units of another."""
+    return statistics.median(a / b for a, b in zip(found[name], found[unit], strict=True))
+
+
+def report(benchmark: str, case: str, **figures: Any) -> None:  # noqa: ANN401 - figures are numbers or texts
+    """Print one result as a line of JSON."""
+    machine = f"{platform.machine()}, Python {platform.python_version()}"
+    rounded = {name: round(value, 3) if isinstance(value, float) else value for name, value in figures.items()}
+    print(json.dumps({"benchmark": benchmark, "case": case, **rounded, "machine": machine}), flush=True)
