@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/)java
 
 .PHONY: env demo test test-slow lint bench clean
 .DEFAULT_GOAL := demo
@@ -18,7 +19,8 @@ $(READY): pyproject.toml conf/constraints.txt
 
 .PHONY: java
 java:
-	@$(PYTHON) examples/require_java.py
+	@command -v "$(JAVA)" >/dev/null || { echo "Spark needs Java 17 or later and none was found: install a JDK 17 (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"; exit 1; }
+	@"$(JAVA)" -version 2>&1 | awk -F'"' '/version/ {split($$2, v, "."); if (v[1] < 17) {print "Spark needs Java 17 or later, " $$2 " was found: install a JDK 17 or set JAVA_HOME"; exit 1}}'
 
 demo: java env
 	$(BIN)/python examples/demo.py

@@ -602,7 +602,7 @@ def encode(kind: Kind, rows: Rows, rng: np.random.Generator, log: CommitLog, bod
     return units
 
 
-def generate(  # noqa: PLR0913  # one argument an option of the command line
+def generate(  # one argument an option of the command line
     path: str | Path,
     messages: int = 3_000_000,
     kind: str = "uniform",

@@ -182,7 +182,7 @@ def _expand(pattern: str) -> list[str]:
     absolute = _absolute(pattern)
     if not glob.has_magic(absolute):
         return [absolute]
-    found = sorted(glob.glob(absolute))
+    found = sorted(glob.glob(absolute))  # noqa: PTH207 - Path.glob takes no absolute pattern
     if not found:
         raise OptionError(f"path {pattern!r} matches nothing")
     return found

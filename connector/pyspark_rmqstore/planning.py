@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -115,7 +116,7 @@ def _cut_slice(one: SampledSlice, cuts: NDArray[np.float64]) -> list[tuple[int, 
     bounds = np.maximum.accumulate(bounds).tolist()
     return [
         (task, one.piece._replace(start=low, end=high))
-        for task, (low, high) in enumerate(zip(bounds, bounds[1:], strict=False))
+        for task, (low, high) in enumerate(pairwise(bounds))
         if low < high
     ]
 

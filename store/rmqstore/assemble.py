@@ -123,7 +123,7 @@ class Assembler:
         else:
             rows = np.flatnonzero(sound)
             good = heads.take(rows)
-        chosen = self._choose(good, units if rows is None or units is None else units.take(rows))
+        chosen = self._choose(good)
         if chosen is not None:
             good, rows = good.take(chosen), chosen if rows is None else rows[chosen]
         if self._needs_body and (good.column("sys_flag") & np.int32(SysFlag.COMPRESSED)).any():
@@ -157,7 +157,7 @@ class Assembler:
             sound &= sound_crcs(self._data, heads)
         return sound
 
-    def _choose(self, heads: Heads, units: UnitRows | None) -> Positions | None:
+    def _choose(self, heads: Heads) -> Positions | None:
         """Return the rows that the filters keep, None for all."""
         kept: Mask | None = None
         spec, wanted = self._spec, self._wanted

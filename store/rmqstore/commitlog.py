@@ -8,7 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rmqstore.errors import CorruptRecordError, MalformedBytesError, MessageNotFoundError, OffsetOutOfRangeError, UnsupportedFeatureError
+from rmqstore.errors import (
+    CorruptRecordError,
+    MalformedBytesError,
+    MessageNotFoundError,
+    OffsetOutOfRangeError,
+    UnsupportedFeatureError,
+)
 from rmqstore.files.mapped_file_queue import MappedFileQueue, Segment
 from rmqstore.format.frames import knows_its_place
 from rmqstore.format.layout import FIXED_PART, FIXED_PART_V4, MAX_FILE_BYTES, MAX_FIXED_BYTES, Bytes, SysFlag
@@ -53,7 +59,7 @@ class CommitLog:
         """
         if segment.size > MAX_FILE_BYTES:
             raise UnsupportedFeatureError(
-                f"{segment.path} has {segment.size} bytes; a CommitLog file has {MAX_FILE_BYTES} at most, as in RocketMQ"
+                f"{segment.path} has {segment.size} bytes; {MAX_FILE_BYTES} is the most that RocketMQ can write"
             )
         try:
             return self._files.open(segment).data

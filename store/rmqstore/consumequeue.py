@@ -47,7 +47,7 @@ class ConsumeQueue:
             return 0, 0, 0
         units = self._view(segment)
         at = queue_offset - segment.start // _UNIT
-        return tuple(units[at].tolist()) if at < len(units) else (0, 0, 0)  # type: ignore[return-value]
+        return units[at].item() if at < len(units) else (0, 0, 0)
 
     def units(self, start: int, end: int) -> Units:
         """Return the units ``[start, end)``.
@@ -59,8 +59,8 @@ class ConsumeQueue:
         pieces, at = [], start
         while at < end:
             segment = self._files.find(at * _UNIT)
-            piece = self._view(segment)[at - segment.start // _UNIT :][: end - at] if segment else ()
-            if not len(piece):
+            piece = self._view(segment)[at - segment.start // _UNIT :][: end - at] if segment else None
+            if piece is None or not len(piece):
                 raise self._missing(at)
             pieces.append(piece)
             at += len(piece)
@@ -95,7 +95,7 @@ class ConsumeQueue:
             units = self._view(segment)
             if not len(units):
                 continue
-            n_written = _search(len(units), lambda at, units=units: not _is_written(units[at]))
+            n_written = _count_written(units)
             self._check_rest(segment, n_written)
             if n_written:
                 return segment.start // _UNIT + n_written
@@ -132,7 +132,7 @@ class ConsumeQueue:
         return begin + _search(end - begin, is_there)
 
     def search(self, start: int, end: int, found: Callable[[int], bool]) -> int:
-        """Return the first queue offset in ``[start, end)`` for which ``found`` holds, ``end`` if none; by bisection."""
+        """Return the first queue offset in ``[start, end)`` where ``found`` holds, ``end`` if none; by bisection."""
         return start + _search(end - start, lambda at: found(start + at))
 
     def close(self) -> None:
@@ -160,6 +160,10 @@ def _is_written(unit: np.void) -> bool:
     return bool(unit["size"] > 0 and unit["physical_offset"] >= 0)
 
 
+def _count_written(units: NDArray[np.void]) -> int:
+    return _search(len(units), lambda at: not _is_written(units[at]))
+
+
 def _search(count: int, found: Callable[[int], bool]) -> int:
     """Return the first of ``range(count)`` for which ``found`` holds, ``count`` if none; it holds for all behind it."""
     low, high = 0, max(count, 0)
@@ -175,7 +179,7 @@ def _search(count: int, found: Callable[[int], bool]) -> int:
 def _data_ranges(path: Path, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield the ranges of a sparse file that hold data, in bounded pieces."""
     piece = 1 << 20
-    with open(path, "rb", buffering=0) as file:
+    with path.open("rb", buffering=0) as file:
         while start < end:
             try:
                 start = max(start, os.lseek(file.fileno(), start, os.SEEK_DATA))

@@ -73,7 +73,7 @@ class MessageNotFoundError(RmqStoreError, LookupError):
 
 
 class UnsupportedFeatureError(RmqStoreError):
-    """The store or the request needs something this version does not do; the message says what, why and the way round."""
+    """The store or the request needs what this version does not do; the message says what, why and the way round."""
 
 
 class OptionError(RmqStoreError, ValueError):

@@ -59,7 +59,7 @@ class QueueRanges:
         """
         if self._paths.has_rocksdb_queues:
             raise UnsupportedFeatureError(
-                f"{self._paths.consumequeue} holds RocksDB queues (storeType=defaultRocksDB), which cannot be read yet; "
+                f"{self._paths.consumequeue} holds RocksDB queues (storeType=defaultRocksDB), not readable yet; "
                 "the messages can: use scan=commitlog"
             )
 

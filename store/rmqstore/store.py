@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import cached_property
 from types import TracebackType
@@ -29,6 +29,17 @@ from rmqstore.queue_scan import QueueScan, QueueSlice
 from rmqstore.ranges import QueueRanges, choose_topics
 from rmqstore.recovery import LogEnd, find_log_end
 from rmqstore.selection import Selection, parse_selection, parse_tags, parse_timestamp
+
+__all__ = [
+    "LogFilter",
+    "LogSlice",
+    "MessageStore",
+    "QueueInfo",
+    "QueueSlice",
+    "ReadSpec",
+    "Sample",
+    "open_store",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +112,7 @@ class MessageStore:
         end = find_log_end(self._log, read_checkpoint(self.paths.checkpoint))
         if end.reason:
             logger.warning(
-                "%s: the store was not closed; its log ends at physical offset %d, %d bytes behind it are no messages (%s)",
+                "%s: the store was not closed; its log ends at physical offset %d, %d bytes behind are no messages: %s",
                 end.path, end.physical_offset, end.bytes_behind, end.reason,
             )  # fmt: skip
         return end
@@ -260,13 +271,17 @@ class MessageStore:
         """Say so where a log has no queues at all: a read by queue gives nothing then."""
         if self._log.segments and not self.paths.topics() and not self.paths.batch_topics():
             logger.warning(
-                "%s has a CommitLog but no queues in %s: a read by queue finds nothing, scan=commitlog reads all records",
+                "%s has a CommitLog but no queues in %s: a read by queue finds nothing, use scan=commitlog",
                 self.paths.root, self.paths.consumequeue,
             )  # fmt: skip
 
     def known_topics(self) -> list[str]:
         """Return every topic with queues or an entry in ``config/topics.json``, sorted."""
         return self._ranges.known_topics(self.config)
+
+    def chosen_queues(self, selection: Selection) -> dict[str, list[int]]:
+        """Return the topics that a selection names and their queues; see ``ranges.QueueRanges.choose``."""
+        return self._ranges.choose(selection, self.config)
 
     def plan_queues(self, selection: Selection, *, fail_on_data_loss: bool) -> list[QueueSlice]:
         """Return the ranges of queues that a selection asks for; see ``ranges.QueueRanges.resolve``."""

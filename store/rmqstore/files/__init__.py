@@ -1,0 +1,1 @@
+"""Where bytes lie: folders, names, mapped files. Knows no meaning of the bytes."""

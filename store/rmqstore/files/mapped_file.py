@@ -6,6 +6,7 @@ import mmap
 import os
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +39,7 @@ class MappedFile:
     def __len__(self) -> int:
         return len(self.data)
 
-    def __enter__(self) -> MappedFile:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -1,0 +1,1 @@
+"""What bytes mean: layouts, the reference codec, the columnar one. Opens no file."""

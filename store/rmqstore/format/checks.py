@@ -1,5 +1,6 @@
-"""The checks of many records that look beyond the heads: topics, checksums, compressed bodies. The plain form of the
-first two is ``record.check_record``.
+"""Checks of many records that look beyond the heads: topics, checksums, compressed bodies.
+
+The plain form of the first two is ``record.check_record``.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ def sound_topics(buf: Bytes, heads: Heads, names: list[str], codes: NDArray[np.i
         if (heads.topic_lengths == width).all():
             found, _ = array_bytes(topics(buf, heads))
             if found.tobytes() == expected[0] * n:
-                return np.ones(n, np.bool_)
-    same_length = heads.topic_lengths == lengths[codes]
+                return np.full(n, fill_value=True)
+    same_length: Mask = heads.topic_lengths == lengths[codes]
     found = gather_spans(buf, heads.topic_starts, heads.topic_lengths, pa.binary())
     wanted = pa.array(expected, pa.binary()).take(pa.array(codes))
-    same: Mask = pc.equal(found, wanted).to_numpy(zero_copy_only=False)
-    return same & same_length
+    same_length &= pc.equal(found, wanted).to_numpy(zero_copy_only=False)
+    return same_length
 
 
 def sound_crcs(buf: Bytes, heads: Heads) -> Mask:

@@ -70,7 +70,7 @@ def walk_plainly(buf: Bytes, start: int, end: int) -> Walk:
 
     Source: CommitLog.java#recoverNormally.
     """
-    starts, position, view = [], start, memoryview(buf)
+    starts, position, view = [], start, buf.data
     while position < end:
         if len(buf) - position < FRAME_HEAD.itemsize:
             break
@@ -90,7 +90,7 @@ def _stopped(buf: Bytes, starts: Positions, position: int, end: int) -> Walk:
     if left < FRAME_HEAD.itemsize:
         kind = StopKind.DAMAGE if buf[position:].any() else StopKind.EMPTY
         return Walk(starts, kind, position, f"{left} bytes are left, too few for a record or a blank")
-    total_size, magic = _FRAME_HEAD.unpack_from(memoryview(buf), position)
+    total_size, magic = _FRAME_HEAD.unpack_from(buf.data, position)
     if magic == BLANK_MAGIC:
         if total_size <= left:  # Source: CommitLog.java#checkMessageAndReturnSize: a shorter one closes the file too
             return Walk(starts, StopKind.BLANK, position)
@@ -172,13 +172,12 @@ def _follow(buf: Bytes, heads: Positions, bounds: Positions) -> tuple[Positions,
     Returns:
         All starts, chain by chain; how many each chain has; where each chain ended.
     """
-    frames = windows(buf, FRAME_HEAD.itemsize)
     last, counts = heads.copy(), np.zeros(len(heads), np.int64)
     phases: list[_Phase] = []
     alive = np.arange(len(heads))
     while len(alive):
         follow = _follow_together if len(alive) > _FEW_CHAINS else _follow_singly
-        phase, ends, running = follow(buf, frames, alive, last[alive], counts[alive], bounds[alive])
+        phase, ends, running = follow(buf, _Chains(alive, last[alive], counts[alive], bounds[alive]))
         phases.append(phase)
         last[alive] = ends
         counts[alive] += phase.moved
@@ -195,57 +194,54 @@ class _Phase(NamedTuple):
     starts: Positions
 
 
-def _follow_together(
-    buf: Bytes,
-    frames: NDArray[np.void],
-    chains: NDArray[np.int64],
-    cursors: Positions,
-    before: NDArray[np.int64],
-    bounds: Positions,
-) -> tuple[_Phase, Positions, Mask]:
+class _Chains(NamedTuple):
+    """Chains to follow, side by side: which, where each is, how many records it had before, where it is to end."""
+
+    numbers: NDArray[np.int64]
+    cursors: Positions
+    before: NDArray[np.int64]
+    bounds: Positions
+
+
+def _follow_together(buf: Bytes, chains: _Chains) -> tuple[_Phase, Positions, Mask]:
     """Take a block of steps on all chains, blindly; then see how many of the steps each chain was right to take.
 
     Returns:
         The phase; where each chain is now; which of them have not ended yet.
     """
+    frames, cursors, n_chains = windows(buf, FRAME_HEAD.itemsize), chains.cursors, len(chains.numbers)
     last_head = np.uint64(len(frames) - 1)
-    n_steps = _block_steps(frames, cursors, bounds)
-    visited = np.empty((n_steps + 1, len(chains)), np.int64)
-    heads = np.empty((n_steps, len(chains)), frames.dtype)
+    n_steps = _block_steps(frames, chains)
+    visited = np.empty((n_steps + 1, n_chains), np.int64)
+    heads = np.empty((n_steps, n_chains), frames.dtype)
     for step in range(n_steps):
         visited[step] = cursors
         heads[step] = frames[np.minimum(cursors.view(np.uint64), last_head)]  # what is negative becomes huge
         cursors = cursors + heads[step].view(np.int32)[0::2].byteswap()
     visited[n_steps] = cursors
-    raw = heads.view(np.int32).reshape(n_steps, len(chains), 2)
+    raw = heads.view(np.int32).reshape(n_steps, n_chains, 2)
     sizes, magics, at = raw[:, :, 0].byteswap(), raw[:, :, 1], visited[:-1]
     right = (magics == _RAW_MAGICS[0]) | (magics == _RAW_MAGICS[1])
-    right &= (at < bounds) & (at <= len(frames) - 1) & (sizes >= MIN_RECORD_BYTES) & (sizes <= len(buf) - at)
+    right &= (at < chains.bounds) & (at <= len(frames) - 1) & (sizes >= MIN_RECORD_BYTES) & (sizes <= len(buf) - at)
     right = np.logical_and.accumulate(right, axis=0)
     moved = np.count_nonzero(right, axis=0)
-    phase = _Phase(chains, before, moved, at.T[right.T])
-    return phase, visited[moved, np.arange(len(chains))], right[-1]
+    phase = _Phase(chains.numbers, chains.before, moved, at.T[right.T])
+    return phase, visited[moved, np.arange(n_chains)], right[-1]
 
 
-def _follow_singly(
-    buf: Bytes,
-    frames: NDArray[np.void],
-    chains: NDArray[np.int64],
-    cursors: Positions,
-    before: NDArray[np.int64],
-    bounds: Positions,
-) -> tuple[_Phase, Positions, Mask]:
+def _follow_singly(buf: Bytes, chains: _Chains) -> tuple[_Phase, Positions, Mask]:
     """Do what :func:`_follow_together` does, chain after chain and each to its end."""
-    walks = [walk_plainly(buf, int(cursor), int(bound)) for cursor, bound in zip(cursors, bounds, strict=True)]
+    pairs = zip(chains.cursors.tolist(), chains.bounds.tolist(), strict=True)
+    walks = [walk_plainly(buf, cursor, bound) for cursor, bound in pairs]
     moved = np.array([len(found.starts) for found in walks])
-    phase = _Phase(chains, before, moved, np.concatenate([found.starts for found in walks]))
-    return phase, np.array([found.position for found in walks]), np.zeros(len(chains), np.bool_)
+    phase = _Phase(chains.numbers, chains.before, moved, np.concatenate([found.starts for found in walks]))
+    return phase, np.array([found.position for found in walks]), np.zeros(len(walks), np.bool_)
 
 
-def _block_steps(frames: NDArray[np.void], cursors: Positions, bounds: Positions) -> int:
+def _block_steps(frames: NDArray[np.void], chains: _Chains) -> int:
     """Guess how many steps most chains still have to go."""
-    sizes = frames[np.minimum(cursors, len(frames) - 1)].view(np.int32)[0::2].byteswap()
-    steps = np.median(bounds - cursors) / max(float(np.median(sizes)), MIN_RECORD_BYTES)
+    sizes = frames[np.minimum(chains.cursors, len(frames) - 1)].view(np.int32)[0::2].byteswap()
+    steps = np.median(chains.bounds - chains.cursors) / max(float(np.median(sizes)), MIN_RECORD_BYTES)
     return int(np.clip(steps, *_BLOCK_STEPS))
 
 

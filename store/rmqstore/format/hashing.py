@@ -15,7 +15,7 @@ try:  # about twice as fast on short bodies; the `fast` extra
 except ImportError:
     _crc32 = zlib.crc32
 
-crc32: Callable[[bytes], int] = _crc32
+crc32: Callable[[bytes | memoryview], int] = _crc32
 
 
 def body_crc(body: bytes | memoryview) -> int:

@@ -104,7 +104,8 @@ def read_heads(buf: Bytes, starts: Positions) -> tuple[Heads, Mask]:
     if len(buf) < MIN_RECORD_BYTES:
         nowhere = np.zeros(len(starts), np.int64)
         fixed = np.zeros(len(starts), FIXED_PART_V4)
-        return Heads(starts, fixed, *[nowhere] * 6, has_v6_hosts=False), np.zeros(len(starts), np.bool_)
+        nothing = Heads(starts, fixed, nowhere, nowhere, nowhere, nowhere, nowhere, nowhere, has_v6_hosts=False)
+        return nothing, np.zeros(len(starts), np.bool_)
     whole = (starts >= 0) & (starts <= len(buf) - MIN_RECORD_BYTES)
     safe = starts if whole.all() else np.where(whole, starts, 0)
     fixed = windows(buf, FIXED_PART_V4.itemsize)[safe].view(FIXED_PART_V4)
@@ -116,7 +117,7 @@ def read_heads(buf: Bytes, starts: Positions) -> tuple[Heads, Mask]:
     whole &= (sizes >= MIN_RECORD_BYTES) & (sizes <= len(buf) - safe)
 
     widths = _normalise_hosts(buf, safe, fixed, sizes, whole)
-    body_starts = safe + widths
+    body_starts: Positions = np.add(safe, widths)
     body_lengths = fixed["body_length"].astype(np.int64)
     topic_width = np.where(is_v2, 2, 1) if is_v2.any() else 1
     rest = sizes - widths - topic_width - PROPERTIES_LENGTH_BYTES
@@ -139,8 +140,18 @@ def read_heads(buf: Bytes, starts: Positions) -> tuple[Heads, Mask]:
     property_lengths = high | buf[property_starts - 1]
     whole &= property_lengths == rest - topic_lengths
     property_lengths = _only(property_lengths, whole)
-    places = (body_starts, body_lengths, topic_starts, topic_lengths, property_starts, property_lengths)
-    return Heads(starts, fixed, *places, has_v6_hosts=not isinstance(widths, int)), whole
+    heads = Heads(
+        starts,
+        fixed,
+        body_starts,
+        body_lengths,
+        topic_starts,
+        topic_lengths,
+        property_starts,
+        property_lengths,
+        has_v6_hosts=not isinstance(widths, int),
+    )
+    return heads, whole
 
 
 def _normalise_hosts(
@@ -165,7 +176,7 @@ def _normalise_hosts(
     return widths
 
 
-def _only(values: Positions, whole: Mask) -> Positions:
+def _only(values: NDArray[Any], whole: Mask) -> NDArray[Any]:
     return values if whole.all() else np.where(whole, values, 0)
 
 

@@ -15,7 +15,7 @@ Bytes: TypeAlias = NDArray[np.uint8]
 Positions: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.bool_]
 
-# Source: MessageDecoder.java#MESSAGE_MAGIC_CODE, #MESSAGE_MAGIC_CODE_V2; CommitLog.java#BLANK_MAGIC_CODE. Signed, as read.
+# Source: MessageDecoder.java#MESSAGE_MAGIC_CODE, #MESSAGE_MAGIC_CODE_V2; CommitLog.java#BLANK_MAGIC_CODE; signed.
 MESSAGE_MAGIC_V1: Final = 0xDAA320A7 - (1 << 32)
 MESSAGE_MAGIC_V2: Final = 0xDAA320AB - (1 << 32)
 BLANK_MAGIC: Final = 0xCBD43194 - (1 << 32)

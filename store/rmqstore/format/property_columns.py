@@ -1,4 +1,4 @@
-"""The property strings of many records as columns; no loop per record. The plain form is ``properties.parse_properties``.
+"""The property strings of many records as columns; the plain form is ``properties.parse_properties``.
 
 Two ways lead to the same entries. The *template* way serves records that all carry the same names in the same order,
 as one producer's do: it looks for the end of each value only, and compares names in place. The *general* way serves
@@ -60,7 +60,8 @@ def _open_ends(data: Bytes, ends: Positions) -> Positions:
     """Return the ends of the strings that are not empty and whose last byte is no separator."""
     bounds = ends[1:]
     filled = bounds[bounds > ends[:-1]]
-    return filled[data[filled - 1] != PROPERTY_SEPARATOR]
+    is_open: Mask = data[filled - 1] != PROPERTY_SEPARATOR
+    return filled[is_open]
 
 
 def _parse_by_template(data: Bytes, ends: Positions, begins: Positions, stops: Positions) -> Entries | None:
@@ -108,7 +109,7 @@ def _parse_generally(data: Bytes, ends: Positions, begins: Positions, stops: Pos
 
 
 def _repeated(entries: Entries) -> Mask | None:
-    """Return a mask (m,) of the entries that a later one of the same name and record replaces; None if there are none."""
+    """Return a mask (m,) of the entries that a later one of the same name and record replaces, None for none."""
     codes, offsets = entries.codes, entries.offsets
     assert codes is not None
     filled = offsets[:-1][offsets[1:] > offsets[:-1]]

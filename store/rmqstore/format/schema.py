@@ -1,4 +1,4 @@
-"""The columns of a message: names, Arrow types, order; and ``Message``, one row of them. Knows no bytes and no files."""
+"""The columns of a message: names, Arrow types, order; and ``Message``, one row of them. Knows no files."""
 
 from __future__ import annotations
 

@@ -1,0 +1,37 @@
+"""The core alone: a store as Arrow batches, without Spark and without a broker.
+
+Usage: python examples/02_without_spark.py STORE TOPIC
+"""
+
+from __future__ import annotations
+
+import sys
+
+import pyarrow as pa
+
+import rmqstore
+
+
+def main(path: str, topic: str) -> None:
+    with rmqstore.open(path) as store:
+        for queue in store.queues(topic):
+            print(f"{queue.topic}-{queue.queue_id}: {queue.min_offset} to {queue.max_offset}, {queue.n_bytes:,} bytes")
+
+        # A RecordBatchReader: nothing is read before it is asked for. pandas, Polars and DuckDB take it as it is.
+        reader: pa.RecordBatchReader = store.scan(subscribe=topic, columns="queueId,queueOffset,tags,commitLogOffset")
+        table = reader.read_all()
+        print(table.group_by("tags").aggregate([("queueOffset", "count")]).to_pylist())
+
+        # One message, by where it lies in the log or by its offset message id.
+        message = store.get(table["commitLogOffset"][0].as_py())
+        print(message.offsetMsgId, message.keys, message.body[:40])
+        assert store.get(message.offsetMsgId) == message
+
+        # The first message at or after a time.
+        print(
+            "offset at", message.storeTimestamp, "is", store.offset_at(topic, message.queueId, message.storeTimestamp)
+        )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
