@@ -63,7 +63,7 @@ class RmqStoreReader(DataSourceReader):
     def _plan(self, ref: StoreRef, store: MessageStore) -> list[QueueSplit]:
         options = self._options
         store.warn_without_queues()
-        slices = store.plan_queues(options.selection, fail_on_data_loss=options.fail_on_data_loss)
+        slices = store.plan_queues(options.selection, self._spec(store))
         limits = self._limits()
         sampled = [SampledSlice(piece, store.sample(piece, self._sample_count(store, piece))) for piece in slices]
         return [QueueSplit(ref, task) for task in plan_queues(sampled, limits)]

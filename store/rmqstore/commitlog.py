@@ -34,6 +34,7 @@ class CommitLog:
     """Fixed-size files of records, named by their start offset. Source: CommitLog.java."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
+        self.folders = ", ".join(map(str, folders))
         self._files = MappedFileQueue(folders, mapped_at_once=16)
 
     @property
@@ -68,6 +69,10 @@ class CommitLog:
                 f"{segment.path} was deleted while it was read (retention); open the store anew"
             ) from err
 
+    def read_into(self, segment: Segment, window: Bytes, position: int) -> Bytes:
+        """Copy the bytes of a file from a position on into ``window``; return as much of it as the file filled."""
+        return window[: self._files.open(segment).read_into(window, position)]
+
     def find(self, physical_offset: int) -> Segment | None:
         """Return the file that covers the offset, None where none does."""
         return self._files.find(physical_offset)
@@ -81,7 +86,7 @@ class CommitLog:
         segment = self.find(physical_offset)
         if segment is None:
             raise OffsetOutOfRangeError(
-                f"no CommitLog file holds physical offset {physical_offset}; "
+                f"{self.folders}: no file holds physical offset {physical_offset}; "
                 f"the log reaches from {self.min_offset} to {self.max_offset}"
             )
         return Place(segment, self.data(segment), physical_offset - segment.start)

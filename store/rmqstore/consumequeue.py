@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.errors import CorruptQueueError, OffsetOutOfRangeError
+from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.files.mapped_file_queue import MappedFileQueue, Segment
 from rmqstore.format.layout import PRE_BLANK_SIZE, QUEUE_UNIT, Bytes
 
@@ -50,31 +50,36 @@ class ConsumeQueue:
         return units[at].item() if at < len(units) else (0, 0, 0)
 
     def units(self, start: int, end: int) -> Units:
-        """Return the units ``[start, end)``.
+        """Return the units ``[start, end)``, all of which the files hold: see :meth:`runs`.
 
         Raises:
-            CorruptQueueError: a file between them is missing or too short.
-            OffsetOutOfRangeError: their files were deleted.
+            OffsetOutOfRangeError: a file was deleted since the store was opened.
         """
         pieces, at = [], start
         while at < end:
             segment = self._files.find(at * _UNIT)
-            piece = self._view(segment)[at - segment.start // _UNIT :][: end - at] if segment else None
+            piece = None if segment is None else self._view(segment)[at - segment.start // _UNIT :][: end - at]
             if piece is None or not len(piece):
-                raise self._missing(at)
+                raise OffsetOutOfRangeError(f"{self.folder}: queue offset {at} is in none of the queue's files")
             pieces.append(piece)
             at += len(piece)
         return _to_columns(np.concatenate(pieces) if len(pieces) != 1 else pieces[0])
 
-    def _missing(self, queue_offset: int) -> OffsetOutOfRangeError | CorruptQueueError:
-        first = self.segments[0].start // _UNIT if self.segments else 0
-        if queue_offset < first or not self.segments:
-            return OffsetOutOfRangeError(
-                f"{self.folder}: queue offset {queue_offset} was deleted (retention), the queue files begin at {first}"
-            )
-        reason = f"the file is missing or too short: queue offset {queue_offset} should stand there"
-        before = [segment for segment in self.segments if segment.start <= queue_offset * _UNIT]
-        return CorruptQueueError(str(before[-1].path), queue_offset * _UNIT - before[-1].start, reason)
+    def runs(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield the parts of ``[start, end)`` that the files hold; what lies between is in a missing or cut file."""
+        begun = reached = start
+        for segment in self.segments:
+            first, stop = segment.start // _UNIT, (segment.start + segment.size) // _UNIT
+            low, high = max(first, start), min(stop, end)
+            if low >= high:
+                continue
+            if low > reached:
+                if reached > begun:
+                    yield begun, reached
+                begun = low
+            reached = high
+        if reached > begun:
+            yield begun, reached
 
     def place(self, queue_offset: int) -> tuple[str, int]:
         """Return the file and the byte in it where a unit stands, to name it in an error."""
@@ -84,42 +89,36 @@ class ConsumeQueue:
         return str(segment.path), queue_offset * _UNIT - segment.start
 
     def end(self) -> int:
-        """Return the queue offset behind the last unit written.
+        """Return the queue offset behind the last unit, whole or not, that was ever written.
 
-        Raises:
-            CorruptQueueError: units stand behind one that was never written or is damaged.
+        Units are found by bisection; that nothing stands behind the last one is then looked up, for one damaged unit
+        where the search came by would else hide all that follow it.
 
-        Source: ConsumeQueue.java#recover, which stops at the first unit without a size.
+        Source: ConsumeQueue.java#recover.
         """
         for segment in reversed(self.segments):
             units = self._view(segment)
-            if not len(units):
-                continue
-            n_written = _count_written(units)
-            self._check_rest(segment, n_written)
+            n_written = self._behind_last(segment, _count_written(units))
             if n_written:
                 return segment.start // _UNIT + n_written
         return self.segments[0].start // _UNIT if self.segments else 0
 
-    def _check_rest(self, segment: Segment, n_written: int) -> None:
-        """Prove that nothing stands behind the last unit: the search for it assumed so.
+    def _behind_last(self, segment: Segment, n_written: int) -> int:
+        """Return how many units reach up to the last byte that is not zero, of which so many are known.
 
         A queue file is sparse, so only the parts that hold data are looked at.
         """
-        data = self._files.open(segment).data
+        data = self._files.open(segment).data[: segment.size]
         for start, stop in _data_ranges(segment.path, n_written * _UNIT, len(data)):
             rest = np.flatnonzero(data[start:stop])
-            if not len(rest):
-                continue
-            if _is_written(self._view(segment)[n_written]):
-                return  # a broker appended meanwhile; the end that was found is an end that was
-            reason = f"no unit, though more bytes follow (the first at byte {start + int(rest[0])})"
-            raise CorruptQueueError(str(segment.path), n_written * _UNIT, reason)
+            if len(rest):
+                n_written = max(n_written, (start + int(rest[-1])) // _UNIT + 1)
+        return n_written
 
     def first(self, end: int, min_physical_offset: int) -> int:
         """Return the first queue offset before ``end`` whose record is not deleted; ``end`` if all are.
 
-        Pre-blank units, which stand for offsets before the queue's first, are none.
+        Pre-blank units, which stand for offsets before the queue's first, are none. A damaged unit counts as there.
 
         Source: ConsumeQueue.java#correctMinOffset; unlike it, the search is not limited to the first file.
         """
@@ -129,7 +128,26 @@ class ConsumeQueue:
             physical_offset, size, _ = self.unit(begin + at)
             return physical_offset >= min_physical_offset and size != PRE_BLANK_SIZE
 
-        return begin + _search(end - begin, is_there)
+        found = begin + _search(end - begin, is_there)
+        for low, high in self.runs(begin, found):
+            units = self.units(low, high)
+            sizes, offsets = units.sizes, units.physical_offsets
+            filler = (sizes == PRE_BLANK_SIZE) & (offsets == 0)
+            other = np.flatnonzero(~filler & ((sizes <= 0) | (offsets < 0) | (offsets >= min_physical_offset)))
+            if len(other):
+                return low + int(other[0])
+        return found
+
+    def cut(self, start: int, end: int, log_end: int) -> int:
+        """Return the queue offset in ``[start, end]`` behind the last unit that points before the end of the log."""
+        found = start + _search(end - start, lambda at: self.unit(start + at)[0] >= log_end)
+        kept = found
+        for low, high in self.runs(found, end):
+            offsets = self.units(low, high).physical_offsets
+            before = np.flatnonzero((offsets >= 0) & (offsets < log_end) & (self.units(low, high).sizes > 0))
+            if len(before):
+                kept = low + int(before[-1]) + 1
+        return kept
 
     def search(self, start: int, end: int, found: Callable[[int], bool]) -> int:
         """Return the first queue offset in ``[start, end)`` where ``found`` holds, ``end`` if none; by bisection."""
@@ -144,7 +162,7 @@ class ConsumeQueue:
             data = self._files.open(segment).data
         except FileNotFoundError as err:
             raise OffsetOutOfRangeError(f"{segment.path} was deleted while it was read (retention)") from err
-        return whole_units(data)
+        return whole_units(data[: segment.size])
 
 
 def whole_units(data: Bytes) -> NDArray[np.void]:

@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from rmqstore.assemble import DROPMALFORMED, FAILFAST, Assembler, Fault, LogFilter, ReadSpec, lost_rows
 from rmqstore.commitlog import CommitLog
 from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
 from rmqstore.files.mapped_file_queue import Segment
-from rmqstore.format.frames import StopKind, Walk, find_next_record, walk, walk_plainly
+from rmqstore.format.frames import StopKind, Walk, find_next_record, total_sizes, walk, walk_plainly
 from rmqstore.format.heads import read_heads
 from rmqstore.format.layout import Bytes, Positions
 from rmqstore.recovery import damage_at
@@ -76,7 +77,7 @@ class LogScan:
             at = segment.end
 
     def _lose(self, start: int, end: int, reason: str = "the files that held it are missing") -> None:
-        text = f"the CommitLog from {start} to {end} is gone: {reason}"
+        text = f"{self._log.folders}: the log from {start} to {end} is gone: {reason}"
         if self._spec.fail_on_data_loss:
             raise OffsetOutOfRangeError(f"{text}; set failOnDataLoss to false to go on without it")
         logger.warning("data loss: %s", text)
@@ -85,12 +86,11 @@ class LogScan:
         self, segment: Segment, data: Bytes, bounds: tuple[int, int], *, is_closed: bool
     ) -> Generator[pa.RecordBatch, None, bool]:
         """Yield the records of one file; return whether the log ends in it."""
-        assembler = Assembler(self._spec, segment, data, self._wanted)
+        assembler = Assembler(self._spec, self._log, segment, self._wanted)
         at, end = bounds
         while at < end:
             found = walk(data, at, min(at + _WINDOW_BYTES, end), segment.start)
-            starts = self._rejoin(data, segment.start, found)
-            sizes = np.diff(starts, append=found.position)
+            starts, sizes = self._rejoin(data, segment.start, found)
             yield from assembler.batches(starts, sizes, None)
             at = found.position
             if found.kind is StopKind.BLANK:
@@ -109,10 +109,13 @@ class LogScan:
             yield from self._refuse(segment, at, at, f"a record reaches over the bound {segment.start + end} of a task")
         return False
 
-    def _rejoin(self, data: Bytes, physical_base: int, found: Walk) -> Positions:
-        """Look for records that a damaged total size made the walk step over; in FAILFAST the first damage ends it."""
+    def _rejoin(self, data: Bytes, physical_base: int, found: Walk) -> tuple[Positions, NDArray[np.int64]]:
+        """Look for records that a damaged total size made the walk step over; return all starts, and sizes.
+
+        In FAILFAST the first damage ends the scan, so there is nothing to look for.
+        """
         if self._spec.mode == FAILFAST:
-            return found.starts
+            return found.starts, np.diff(found.starts, append=found.position)
         _, whole = read_heads(data, found.starts)
         pieces, done = [], 0
         for row in np.flatnonzero(~whole).tolist():
@@ -128,7 +131,9 @@ class LogScan:
                     data, inside.position + 1, limit, physical_base
                 )  # fmt: skip
         pieces.append(found.starts[done:])
-        return np.concatenate(pieces)
+        starts = np.concatenate(pieces)
+        # Records overlap where a size is damaged, so the way to the next one is no size.
+        return starts, total_sizes(data, starts)
 
     def _refuse(self, segment: Segment, start: int, end: int, reason: str) -> Iterator[pa.RecordBatch]:
         """Do with a stretch that holds no record what the mode says."""

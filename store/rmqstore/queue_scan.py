@@ -20,6 +20,7 @@ from rmqstore.assemble import (
     expected_columns,
     lost_rows,
 )
+from rmqstore.brokerconfig import SCHEDULE_TOPIC
 from rmqstore.commitlog import CommitLog
 from rmqstore.consumequeue import ConsumeQueue
 from rmqstore.errors import CorruptQueueError, OffsetOutOfRangeError
@@ -100,7 +101,10 @@ class QueueScan:
             return window
         codes = window.units.tags_codes
         wanted = np.array([tags_code(tag) for tag in self._spec.tags], np.int64)
-        return window.take(np.isin(codes, wanted) | (codes <= MAX_EXT_ADDRESS))
+        kept = np.isin(codes, wanted) | (codes <= MAX_EXT_ADDRESS)
+        if SCHEDULE_TOPIC in window.units.topics:  # its codes are times of delivery
+            kept |= window.units.topic_codes == window.units.topics.index(SCHEDULE_TOPIC)
+        return window.take(kept)
 
     def _read_files(self, window: _Window) -> Iterator[pa.RecordBatch]:
         """Read the records file by file of the CommitLog."""
@@ -121,11 +125,10 @@ class QueueScan:
                 continue
             segment = segments[place]
             try:
-                data = self._log.data(segment)
+                assembler = Assembler(self._spec, self._log, segment)
             except OffsetOutOfRangeError as err:
                 self._lose(part, str(err))
                 continue
-            assembler = Assembler(self._spec, segment, data)
             yield from assembler.batches(part.physical_offsets - segment.start, part.units.sizes, part.units)
 
     def _refuse_gone(self, part: _Window) -> Iterator[pa.RecordBatch]:
@@ -141,7 +144,8 @@ class QueueScan:
         lost = part.units.expected(0)
         text = (
             f"{len(part.physical_offsets)} messages are gone, the first at queue offset {lost.queue_offset} of "
-            f"{lost.topic}-{lost.queue_id} (physical offset {int(part.physical_offsets[0])}): {reason}"
+            f"{lost.topic}-{lost.queue_id} (physical offset {int(part.physical_offsets[0])} in {self._log.folders}): "
+            f"{reason}"
         )
         if self._spec.fail_on_data_loss:
             raise OffsetOutOfRangeError(f"{text}; set failOnDataLoss to false to go on without them")
@@ -248,8 +252,8 @@ def _merge(topics: list[str], parts: list[_Part]) -> _Window:
 
     units = UnitRows(
         topics=topics,
-        topic_codes=np.repeat([part.topic_code for part in parts], counts) if parts else np.empty(0, np.int64),
-        queue_ids=np.repeat([part.queue_id for part in parts], counts) if parts else np.empty(0, np.int64),
+        topic_codes=np.repeat(np.array([part.topic_code for part in parts], np.int32), counts),
+        queue_ids=np.repeat(np.array([part.queue_id for part in parts], np.int32), counts),
         queue_offsets=joined([np.arange(part.queue_offset, part.queue_offset + len(part.keys)) for part in parts]),
         sizes=joined([part.sizes for part in parts]),
         tags_codes=joined([part.tags_codes for part in parts]),

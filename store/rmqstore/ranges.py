@@ -9,12 +9,20 @@ from collections.abc import Callable, Mapping
 from rmqstore.brokerconfig import LMQ_PREFIX, BrokerConfig, is_system_topic
 from rmqstore.commitlog import CommitLog
 from rmqstore.consumequeue import ConsumeQueue
-from rmqstore.errors import OffsetOutOfRangeError, OptionError, UnsupportedFeatureError
+from rmqstore.errors import (
+    CorruptQueueError,
+    CorruptRecordError,
+    OffsetOutOfRangeError,
+    OptionError,
+    UnsupportedFeatureError,
+)
 from rmqstore.files.paths import StorePaths
 from rmqstore.queue_scan import QueueSlice
 from rmqstore.selection import EARLIEST, LATEST, Bound, Selection
 
 logger = logging.getLogger(__name__)
+
+_NEIGHBOURS = 256
 
 
 class QueueRanges:
@@ -36,20 +44,36 @@ class QueueRanges:
     def range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the first queue offset whose message is there, and the one behind the last.
 
-        Raises:
-            CorruptQueueError: the queue's files contradict themselves.
+        Damaged units between them count: reading them is what tells.
         """
         queue = self._open_queue(topic, queue_id)
         end, log_end = queue.end(), self._log_end()
         first = queue.first(end, self._log.min_offset)
-        if log_end is not None:
-            end = queue.search(first, end, lambda at: queue.unit(at)[0] >= log_end)
-        return first, end
+        return first, end if log_end is None else queue.cut(first, end, log_end)
 
-    def at_time(self, topic: str, queue_id: int, timestamp: int, span: tuple[int, int]) -> int:
-        """Return the first queue offset in ``span`` stored at or after a time (ms), the end of it if none is."""
+    def at_time(
+        self, topic: str, queue_id: int, timestamp: int, span: tuple[int, int], *, tolerant: bool = False
+    ) -> int:
+        """Return the first queue offset in ``span`` stored at or after a time (ms), the end of it if none is.
+
+        Args:
+            tolerant: ask the next readable message where one is damaged.
+
+        Raises:
+            CorruptRecordError, OffsetOutOfRangeError: a message that was asked for its time is damaged or missing.
+        """
         queue = self._open_queue(topic, queue_id)
-        return queue.search(*span, lambda at: self._log.store_timestamp(queue.unit(at)[0]) >= timestamp)
+
+        def is_late(at: int) -> bool:
+            for neighbour in range(at, min(at + _NEIGHBOURS, span[1])):
+                try:
+                    return self._log.store_timestamp(queue.unit(neighbour)[0]) >= timestamp
+                except (CorruptRecordError, OffsetOutOfRangeError):
+                    if not tolerant:
+                        raise
+            return False
+
+        return queue.search(*span, is_late)
 
     def require_plain_queues(self) -> None:
         """Refuse a store whose queues this version cannot read.
@@ -104,24 +128,44 @@ class QueueRanges:
         return sorted({*self._paths.topics(), *self._paths.batch_topics(), *config.topics()})
 
     def resolve(
-        self, selection: Selection, config: BrokerConfig, broker: str, *, fail_on_data_loss: bool
+        self, selection: Selection, config: BrokerConfig, broker: str, *, fail_on_data_loss: bool, tolerant: bool
     ) -> list[QueueSlice]:
         """Return the ranges that a selection asks for, empty ones left out.
 
+        Args:
+            selection: topics, queues and bounds.
+            config: of the store's broker, for the offsets of groups.
+            broker: its name.
+            fail_on_data_loss: whether bounds outside of what is there are an error.
+            tolerant: go on, with a warning, where a queue's file is missing or cut.
+
         Raises:
+            CorruptQueueError: a queue's file is missing or cut, and that is not tolerated.
             OffsetOutOfRangeError: offsets that were asked for are not there, and data loss is to fail; or no message
                 is as late as a start time, and the strategy is ``error``.
             OptionError: the group has no offsets.
             UnsupportedFeatureError: a chosen topic has queues of a kind that cannot be read.
         """
-        resolver = _Resolver(self, selection, config, broker, fail_on_data_loss)
+        resolver = _Resolver(self, selection, config, broker, fail_on_data_loss=fail_on_data_loss, tolerant=tolerant)
         slices = []
         for topic, queue_ids in self.choose(selection, config).items():
             for queue_id in queue_ids:
                 start, end = resolver.bounds(topic, queue_id)
-                if start < end:
-                    slices.append(QueueSlice(topic, queue_id, start, end))
+                runs = list(self._open_queue(topic, queue_id).runs(start, end))
+                if start < end and runs != [(start, end)]:
+                    self._report_gap(topic, queue_id, start, runs, tolerant=tolerant)
+                slices += [QueueSlice(topic, queue_id, *run) for run in runs]
         return slices
+
+    def _report_gap(
+        self, topic: str, queue_id: int, start: int, runs: list[tuple[int, int]], *, tolerant: bool
+    ) -> None:
+        missing = runs[0][1] if runs and runs[0][0] == start else start
+        path, byte = self._open_queue(topic, queue_id).place(missing)
+        reason = f"a file is missing or cut: queue offset {missing} should stand there"
+        if not tolerant:
+            raise CorruptQueueError(path, byte, reason)
+        logger.warning("%s, byte %d: %s; going on with what is left", path, byte, reason)
 
 
 def choose_topics(selection: Selection, known: list[str]) -> list[str]:
@@ -140,10 +184,17 @@ class _Resolver:
     """Turns the bounds of a selection into queue offsets."""
 
     def __init__(
-        self, ranges: QueueRanges, selection: Selection, config: BrokerConfig, broker: str, fail_on_data_loss: bool
+        self,
+        ranges: QueueRanges,
+        selection: Selection,
+        config: BrokerConfig,
+        broker: str,
+        *,
+        fail_on_data_loss: bool,
+        tolerant: bool,
     ) -> None:
         self._ranges, self._selection, self._broker = ranges, selection, broker
-        self._fail_on_data_loss = fail_on_data_loss
+        self._fail_on_data_loss, self._tolerant = fail_on_data_loss, tolerant
         self._start_committed = _committed(selection.start.group, config)
         self._end_committed = _committed(selection.end.group, config)
 
@@ -166,7 +217,7 @@ class _Resolver:
         if timestamp is None:
             timestamp = bound.of(self._broker, topic, queue_id, bound.by_timestamp)
         if timestamp is not None:
-            found = self._ranges.at_time(topic, queue_id, timestamp, span)
+            found = self._ranges.at_time(topic, queue_id, timestamp, span, tolerant=self._tolerant)
             if found == span[1] and name == "startingOffsets" and self._selection.timestamp_strategy == "error":
                 raise OffsetOutOfRangeError(
                     f"{topic}-{queue_id} has no message stored at or after {timestamp} ms; "

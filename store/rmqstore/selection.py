@@ -60,7 +60,7 @@ class Selection:
         """Whether start or end is said by queue, which a scan by the log cannot follow."""
         plain = self.start.default == EARLIEST and self.end.default == LATEST
         tables = (self.start.offsets, self.start.by_timestamp, self.end.offsets, self.end.by_timestamp)
-        return not plain or any(tables) or self.start.group is not None
+        return not plain or any(tables) or self.start.group is not None or self.end.group is not None
 
 
 def parse_topics(value: str | Iterable[str]) -> tuple[str, ...]:

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import pyarrow as pa
 
-from rmqstore.assemble import LogFilter, ReadSpec
+from rmqstore.assemble import FAILFAST, LogFilter, ReadSpec
 from rmqstore.brokerconfig import LMQ_PREFIX, BrokerConfig
 from rmqstore.checkpoint import read_checkpoint
 from rmqstore.commitlog import CommitLog
 from rmqstore.consumequeue import ConsumeQueue
 from rmqstore.errors import MessageNotFoundError, OptionError
 from rmqstore.files.paths import StorePaths, find_store
-from rmqstore.format.layout import PRE_BLANK_SIZE
+from rmqstore.format.layout import MAX_FILE_BYTES, PRE_BLANK_SIZE
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import MESSAGE, Message, select_columns
 from rmqstore.log_scan import LogScan, LogSlice
@@ -161,7 +161,8 @@ class MessageStore:
         times = [self._log.store_timestamp(queue.unit(at)[0]) for at in (start, end - 1)]
         block, n_bytes = 1 << 20, 0
         for at in range(start, end, block):
-            n_bytes += int(queue.units(at, min(at + block, end)).sizes.sum())
+            for run in queue.runs(at, min(at + block, end)):
+                n_bytes += int(np.clip(queue.units(*run).sizes, 0, MAX_FILE_BYTES).sum())
         return QueueInfo(topic, queue_id, start, end, times[0], times[1], n_bytes)
 
     def offset_at(self, topic: str, queue_id: int, timestamp: int | str | datetime, boundary: str = "lower") -> int:
@@ -242,7 +243,7 @@ class MessageStore:
     def _by_queue(self, selection: Selection, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
         self.require_topics(selection)
         self.warn_without_queues()
-        return self.read_queues(self.plan_queues(selection, fail_on_data_loss=spec.fail_on_data_loss), spec)
+        return self.read_queues(self.plan_queues(selection, spec), spec)
 
     def _by_log(self, selection: Selection, spec: ReadSpec, scan: str) -> Iterator[pa.RecordBatch]:
         if scan != "commitlog":
@@ -256,6 +257,7 @@ class MessageStore:
         Raises:
             OptionError: with those that are.
         """
+        self._ranges.require_plain_queues()
         known = self.known_topics()
         missing = [topic for topic in (*(selection.subscribe or ()), *(selection.assign or {})) if topic not in known]
         if missing:
@@ -283,9 +285,15 @@ class MessageStore:
         """Return the topics that a selection names and their queues; see ``ranges.QueueRanges.choose``."""
         return self._ranges.choose(selection, self.config)
 
-    def plan_queues(self, selection: Selection, *, fail_on_data_loss: bool) -> list[QueueSlice]:
+    def plan_queues(self, selection: Selection, spec: ReadSpec) -> list[QueueSlice]:
         """Return the ranges of queues that a selection asks for; see ``ranges.QueueRanges.resolve``."""
-        return self._ranges.resolve(selection, self.config, self.broker_name, fail_on_data_loss=fail_on_data_loss)
+        return self._ranges.resolve(
+            selection,
+            self.config,
+            self.broker_name,
+            fail_on_data_loss=spec.fail_on_data_loss,
+            tolerant=spec.mode != FAILFAST,
+        )
 
     def read_queues(self, slices: Sequence[QueueSlice], spec: ReadSpec) -> Iterator[pa.RecordBatch]:
         """Yield the messages of ranges of queues; see ``queue_scan.QueueScan``."""
@@ -358,7 +366,11 @@ class MessageStore:
             return []
         samples = []
         for at in np.unique(np.linspace(piece.start, piece.end - 1, max(count, 2)).astype(np.int64)).tolist():
-            units = self._queue(piece.topic, piece.queue_id).units(at, min(at + _SAMPLED_UNITS, piece.end))
+            queue = self._queue(piece.topic, piece.queue_id)
+            run = next(queue.runs(at, min(at + _SAMPLED_UNITS, piece.end)), None)
+            if run is None or run[0] != at:
+                continue
+            units = queue.units(*run)
             sizes = np.clip(units.sizes, 0, 1 << 24)
             samples.append(Sample(at, int(units.physical_offsets[0]), float(sizes.mean())))
         return samples

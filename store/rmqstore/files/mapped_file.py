@@ -1,4 +1,4 @@
-"""One file, mapped read-only as bytes. Knows no meaning of them."""
+"""One file, read-only: mapped as bytes, or read in pieces. Knows no meaning of the bytes."""
 
 from __future__ import annotations
 
@@ -24,16 +24,19 @@ class MappedFile:
     Source: DefaultMappedFile.java.
     """
 
-    __slots__ = ("data", "path")
+    __slots__ = ("_descriptor", "data", "path")
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._descriptor = -1
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             size = os.fstat(descriptor).st_size
             mapped = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) if size else b""
-        finally:
+        except BaseException:
             os.close(descriptor)
+            raise
+        self._descriptor = descriptor
         self.data: NDArray[np.uint8] = np.frombuffer(mapped, np.uint8)
 
     def __len__(self) -> int:
@@ -47,6 +50,22 @@ class MappedFile:
     ) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        self.close()
+
     def close(self) -> None:
-        """Let go of the mapping."""
-        self.data = np.empty(0, np.uint8)
+        """Let go of the mapping and the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            self.data = np.empty(0, np.uint8)
+
+    def read_into(self, window: NDArray[np.uint8], start: int) -> int:
+        """Copy the bytes from ``start`` on into a window; return how many there were, fewer only at the file's end."""
+        done = 0
+        while done < len(window):
+            count = os.preadv(self._descriptor, [window[done:].data], start + done)
+            if not count:
+                break
+            done += count
+        return done

@@ -86,4 +86,13 @@ def _list_segments(folders: Sequence[Path]) -> list[Segment]:
                     continue
                 with suppress(FileNotFoundError):  # retention deletes files while we list them
                     found.append(Segment(start, entry.stat().st_size, Path(entry.path)))
-    return sorted(found)
+    found.sort()
+    # A file that is longer than the way to the next one has no say about what lies behind.
+    return (
+        [
+            segment._replace(size=min(segment.size, following.start - segment.start))
+            for segment, following in zip(found, [*found[1:], found[-1]._replace(start=found[-1].end)], strict=True)
+        ]
+        if found
+        else []
+    )

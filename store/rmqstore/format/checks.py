@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqstore.format.compression import decompress
-from rmqstore.format.decode import stored_bodies, topics
-from rmqstore.format.gather import array_bytes, gather_spans
+from rmqstore.format.decode import stored_bodies
+from rmqstore.format.gather import gather_spans
 from rmqstore.format.hashing import body_crc, body_crcs
 from rmqstore.format.heads import Heads, windows
 from rmqstore.format.layout import CRC_PROPERTY_BYTES, CRC_PROPERTY_HEAD, Bytes, Mask, SysFlag
@@ -22,7 +22,7 @@ from rmqstore.format.record import recorded_crc
 _INFLATED_BYTES = 64 << 20
 
 
-def sound_topics(buf: Bytes, heads: Heads, names: list[str], codes: NDArray[np.int64]) -> Mask:
+def sound_topics(buf: Bytes, heads: Heads, names: list[str], codes: NDArray[np.int32]) -> Mask:
     """Return a mask (n,) of the records whose topic is the expected one.
 
     Args:
@@ -31,15 +31,10 @@ def sound_topics(buf: Bytes, heads: Heads, names: list[str], codes: NDArray[np.i
         names: expected topics.
         codes: (n,), which of them each record should have.
     """
-    n = len(heads.starts)
     expected = [name.encode() for name in names]
+    if heads.common_topic is not None and expected == [heads.common_topic]:
+        return np.full(len(heads), fill_value=True)
     lengths = np.array([len(name) for name in expected])
-    if len(expected) == 1:
-        width = len(expected[0])
-        if (heads.topic_lengths == width).all():
-            found, _ = array_bytes(topics(buf, heads))
-            if found.tobytes() == expected[0] * n:
-                return np.full(n, fill_value=True)
     same_length: Mask = heads.topic_lengths == lengths[codes]
     found = gather_spans(buf, heads.topic_starts, heads.topic_lengths, pa.binary())
     wanted = pa.array(expected, pa.binary()).take(pa.array(codes))

@@ -88,8 +88,6 @@ def decode_columns(
         elif field.name == "body":
             found = known["body"] if "body" in known else stored_bodies(buf, heads)
             columns.append(_as_text(found) if field.type == pa.string() else found)
-        elif field.name in known:
-            columns.append(known[field.name])
         else:
             column = _plain_column(buf, heads, field.name)
             columns.append(column if column.type == field.type else column.cast(field.type))
@@ -132,6 +130,8 @@ def _as_text(bodies: pa.Array) -> pa.Array:
 
 def topics(buf: Bytes, heads: Heads) -> pa.Array:
     """Return the topics as stored, string (n,), not yet proved to be UTF-8."""
+    if heads.common_topic is not None:
+        return repeat_bytes(heads.common_topic, len(heads))
     return gather_spans(buf, heads.topic_starts, heads.topic_lengths, pa.string())
 
 
@@ -185,7 +185,11 @@ def _spell(host: bytes) -> str:
 
 def repeat_text(text: str, times: int) -> pa.Array:
     """Return the same text so many times, string (times,)."""
-    stored = text.encode()
+    return repeat_bytes(text.encode(), times)
+
+
+def repeat_bytes(stored: bytes, times: int) -> pa.Array:
+    """Return the same UTF-8 so many times, string (times,)."""
     offsets = np.arange(times + 1, dtype=np.int32) * np.int32(len(stored))
     return pa.Array.from_buffers(pa.string(), times, [None, pa.py_buffer(offsets), pa.py_buffer(stored * times)])
 

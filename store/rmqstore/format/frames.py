@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.format.heads import read_heads, windows
+from rmqstore.format.gather import gather_words
+from rmqstore.format.heads import read_heads
 from rmqstore.format.layout import (
     BLANK_MAGIC,
     FIXED_PART_V4,
@@ -209,20 +210,22 @@ def _follow_together(buf: Bytes, chains: _Chains) -> tuple[_Phase, Positions, Ma
     Returns:
         The phase; where each chain is now; which of them have not ended yet.
     """
-    frames, cursors, n_chains = windows(buf, FRAME_HEAD.itemsize), chains.cursors, len(chains.numbers)
-    last_head = np.uint64(len(frames) - 1)
-    n_steps = _block_steps(frames, chains)
+    cursors, n_chains = chains.cursors, len(chains.numbers)
+    last_head = len(buf) - FRAME_HEAD.itemsize
+    limit = np.uint64(last_head)
+    n_steps = _block_steps(buf, chains)
     visited = np.empty((n_steps + 1, n_chains), np.int64)
-    heads = np.empty((n_steps, n_chains), frames.dtype)
+    heads = np.empty((n_steps, n_chains), np.uint64)
     for step in range(n_steps):
         visited[step] = cursors
-        heads[step] = frames[np.minimum(cursors.view(np.uint64), last_head)]  # what is negative becomes huge
+        at = np.minimum(cursors.view(np.uint64), limit).view(np.int64)  # what is negative becomes huge
+        heads[step] = gather_words(buf, at)
         cursors = cursors + heads[step].view(np.int32)[0::2].byteswap()
     visited[n_steps] = cursors
     raw = heads.view(np.int32).reshape(n_steps, n_chains, 2)
     sizes, magics, at = raw[:, :, 0].byteswap(), raw[:, :, 1], visited[:-1]
     right = (magics == _RAW_MAGICS[0]) | (magics == _RAW_MAGICS[1])
-    right &= (at < chains.bounds) & (at <= len(frames) - 1) & (sizes >= MIN_RECORD_BYTES) & (sizes <= len(buf) - at)
+    right &= (at < chains.bounds) & (at <= last_head) & (sizes >= MIN_RECORD_BYTES) & (sizes <= len(buf) - at)
     right = np.logical_and.accumulate(right, axis=0)
     moved = np.count_nonzero(right, axis=0)
     phase = _Phase(chains.numbers, chains.before, moved, at.T[right.T])
@@ -238,9 +241,10 @@ def _follow_singly(buf: Bytes, chains: _Chains) -> tuple[_Phase, Positions, Mask
     return phase, np.array([found.position for found in walks]), np.zeros(len(walks), np.bool_)
 
 
-def _block_steps(frames: NDArray[np.void], chains: _Chains) -> int:
+def _block_steps(buf: Bytes, chains: _Chains) -> int:
     """Guess how many steps most chains still have to go."""
-    sizes = frames[np.minimum(chains.cursors, len(frames) - 1)].view(np.int32)[0::2].byteswap()
+    heads = gather_words(buf, np.minimum(chains.cursors, len(buf) - FRAME_HEAD.itemsize))
+    sizes = heads.view(np.int32)[0::2].byteswap()
     steps = np.median(chains.bounds - chains.cursors) / max(float(np.median(sizes)), MIN_RECORD_BYTES)
     return int(np.clip(steps, *_BLOCK_STEPS))
 
@@ -253,6 +257,12 @@ def _join(phases: list[_Phase], counts: NDArray[np.int64]) -> Positions:
         ranks = np.arange(len(phase.starts)) - np.repeat(np.cumsum(phase.moved) - phase.moved, phase.moved)
         starts[np.repeat(firsts[phase.chains] + phase.before, phase.moved) + ranks] = phase.starts
     return starts
+
+
+def total_sizes(buf: Bytes, starts: Positions) -> NDArray[np.int64]:
+    """Return what the heads at ``starts`` say is their size, int64 (n,), never more than the buffer has left."""
+    heads = gather_words(buf, np.minimum(starts, max(len(buf) - FRAME_HEAD.itemsize, 0)))
+    return np.clip(heads.view(np.int32)[0::2].byteswap().astype(np.int64), 0, len(buf) - starts)
 
 
 def knows_its_place(buf: Bytes, position: int, physical_offset: int) -> bool:

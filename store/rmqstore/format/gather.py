@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from rmqstore.format.heads import windows
 from rmqstore.format.layout import Bytes, Positions
@@ -55,6 +56,22 @@ def array_bytes(values: pa.Array) -> tuple[Bytes, Positions]:
     _, offsets, data = values.buffers()
     ends = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1].astype(np.int64)
     return np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8), ends
+
+
+def gather_words(buf: Bytes, positions: Positions) -> NDArray[np.uint64]:
+    """Return the 8 bytes at each position as they lie in memory, uint64 (n,); every position has them behind it.
+
+    Two aligned words and a shift are faster than one unaligned read where the bytes are not in the cache.
+    """
+    if buf.ctypes.data % 8 or len(buf) < 16 or sys.byteorder != "little":
+        return windows(buf, 8)[positions].view(np.uint64)
+    words = buf[: len(buf) // 8 * 8].view(np.uint64)
+    if int(positions.max(initial=0)) + 16 > len(buf):
+        return windows(buf, 8)[positions].view(np.uint64)
+    at = positions >> 3
+    shift = ((positions & 7) << 3).astype(np.uint64)
+    found: NDArray[np.uint64] = (words[at] >> shift) | (words[at + 1] << (np.uint64(64) - shift))
+    return found
 
 
 def find_byte(data: Bytes, byte: int) -> Positions:

@@ -1,0 +1,44 @@
+"""All benchmarks, one command: makes the stores it needs, prints one JSON line a result.
+
+Usage: python benchmarks/run.py [--messages N] [--passes N] [--folder DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from generate import generate
+
+HERE = Path(__file__).parent
+
+
+def main() -> None:
+    """Make a uniform and a mixed store, then run the core's and Spark's benchmarks on them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=3_000_000)
+    parser.add_argument("--passes", type=int, default=5)
+    parser.add_argument("--folder", type=Path, help="keeps the stores here for the next run")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = arguments.folder or Path(scratch)
+        stores = {}
+        for kind, messages in (("uniform", arguments.messages), ("mixed", arguments.messages // 3)):
+            stores[kind] = folder / f"{kind}-{messages}"
+            if not stores[kind].exists():
+                generate(stores[kind], messages, kind)
+        passes = ["--passes", str(arguments.passes)]
+        run("bench_core.py", str(stores["uniform"]), "--mixed", str(stores["mixed"]), *passes)
+        run("bench_spark.py", str(stores["uniform"]), *passes)
+
+
+def run(script: str, *arguments: str) -> None:
+    """Run one benchmark in a process of its own."""
+    subprocess.run([sys.executable, str(HERE / script), *arguments], check=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""The fast walk over a log stops where the plain one stops, having found the same records."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from rmqstore.format.frames import find_next_record, walk, walk_plainly
+from rmqstore.format.record import MalformedBytesError, split_record
+from store import build
+
+BASE = 1 << 30
+
+
+def _long_log(seed: int, n_bytes: int) -> tuple[bytearray, list[int]]:
+    """Return a log long enough for many chains; some bodies hold what looks like records that know their place."""
+    rng = random.Random(seed)
+    packed, starts = bytearray(), []
+    body_bytes = rng.choice((50, 500, 5_000))
+    while len(packed) < n_bytes:
+        body = rng.randbytes(rng.randrange(body_bytes))
+        at = len(packed)
+        if rng.random() < 0.2:
+            # A copy of a record at the very place where it lies in the file: only the chain tells it is none.
+            inside = at + 88 + len(body)
+            fake = build.pack(build.Record(body=bytes(rng.randrange(200))), BASE + inside)
+            body += fake[: rng.choice((12, 60, len(fake), len(fake)))] + rng.randbytes(rng.randrange(50))
+        starts.append(at)
+        packed += build.pack(build.Record(body=body, magic=rng.choice((build.V1, build.V2))), BASE + at)
+    return packed, starts
+
+
+def _assert_same(data: bytes, start: int, end: int) -> None:
+    buf = np.frombuffer(data, np.uint8)
+    fast, slow = walk(buf, start, end, BASE), walk_plainly(buf, start, end)
+    assert fast.starts.tolist() == slow.starts.tolist()
+    assert (fast.kind, fast.position, fast.reason) == (slow.kind, slow.position, slow.reason)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_fast_walk_equals_the_plain_walk_on_sound_logs(seed: int) -> None:
+    packed, starts = _long_log(seed, 1_500_000)
+    end = len(packed)
+    packed += random.Random(seed).choice((b"", bytes(100), build.pack_blank(100).ljust(100, b"\0"), b"\xff" * 100))
+    data = bytes(packed)
+    assert walk_plainly(np.frombuffer(data, np.uint8), 0, end).starts.tolist() == starts
+    _assert_same(data, 0, len(data))
+    _assert_same(data, 0, end)
+    _assert_same(data, starts[3], starts[-5])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_fast_walk_equals_the_plain_walk_on_damaged_logs(seed: int) -> None:
+    packed, starts = _long_log(seed, 700_000)
+    rng = random.Random(seed)
+    for _ in range(rng.choice((1, 1, 3, 20))):
+        kind, at = rng.randrange(4), rng.choice(starts)
+        if kind == 0:  # the size: too long, too short, negative
+            packed[at : at + 4] = rng.choice((0, 1, 90, 200, 100_000, 1 << 30, -5, -(1 << 31))).to_bytes(4, signed=True)
+        elif kind == 1:
+            packed[at + 4 + rng.randrange(4)] ^= rng.randrange(1, 256)
+        elif kind == 2:
+            width = rng.randrange(20_000)
+            packed[at : at + width] = bytes(min(width, len(packed) - at))
+        else:
+            packed[at] ^= 0x80
+    _assert_same(bytes(packed), 0, len(packed))
+    cut = rng.randrange(len(packed))
+    _assert_same(bytes(packed[:cut]), 0, cut)
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_next_record_is_the_first_whole_one_that_knows_its_place(seed: int) -> None:
+    packed, _ = _long_log(seed, 60_000)
+    rng = random.Random(seed)
+    for _ in range(40):
+        packed[rng.randrange(len(packed))] ^= rng.randrange(1, 256)
+    data = bytes(packed)
+
+    def is_record(at: int) -> bool:
+        if data[at + 4 : at + 7] != b"\xda\xa3\x20":
+            return False
+        try:
+            return int(split_record(data, at).fixed["physical_offset"]) == BASE + at
+        except MalformedBytesError:
+            return False
+
+    places = [at for at in range(len(data) - 8) if is_record(at)]
+    buf = np.frombuffer(data, np.uint8)
+    for start in [0, *(rng.randrange(len(data)) for _ in range(60)), *(at + 1 for at in places[:20])]:
+        end = rng.choice((len(data), min(start + 3000, len(data))))
+        assert find_next_record(buf, start, end, BASE) == next((at for at in places if start <= at < end), end)

@@ -1,0 +1,84 @@
+"""The golden stores: unpacking them, and the answers of the real RocketMQ that lie beside them (golden/README.md)."""
+
+from __future__ import annotations
+
+import base64
+import json
+import lzma
+import tarfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent / "golden"
+
+PLAIN = (
+    "basic", "edges", "v2", "compressed", "ipv6", "prop-crc", "expired", "expired2", "empty", "one", "default-sizes",
+    "preblank", "live", "v49",
+)  # fmt: skip
+CRASHED = ("crash", "crash2", "crash3", "crash4", "crash5")
+OTHER_QUEUES = ("batch-cq", "cq-ext", "lmq", "rocksdb-cq")
+EVERY = PLAIN + CRASHED + OTHER_QUEUES
+
+Row = dict[str, Any]
+
+
+def unpack(name: str, folder: Path) -> Path:
+    """Unpack a store into ``folder`` and return its root. Holes stay holes: `default-sizes` is 1 GiB long."""
+    with tarfile.open(FOLDER / f"{name}.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder / name
+
+
+@cache
+def lines(name: str, kind: str) -> list[Row]:
+    """Return the rows of ``NAME.KIND.jsonl.xz``: kind is expected, commitlog or keys."""
+    with lzma.open(FOLDER / f"{name}.{kind}.jsonl.xz", "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+@cache
+def summary(name: str) -> Row:
+    return json.loads((FOLDER / f"{name}.summary.json").read_text(encoding="utf-8"))
+
+
+def records(name: str) -> list[Row]:
+    """Return the rows of the CommitLog without its blanks."""
+    return [row for row in lines(name, "commitlog") if not row.get("blank")]
+
+
+def queues(name: str) -> dict[tuple[str, int], list[Row]]:
+    """Return what every queue that the real store knows holds, in order; also the empty ones."""
+    found: dict[tuple[str, int], list[Row]] = {(row["topic"], row["queueId"]): [] for row in summary(name)["queues"]}
+    for row in lines(name, "expected"):
+        found[row["topic"], row["queueId"]].append(row)
+    return found
+
+
+def message(row: Row, broker_name: str | None) -> Row:
+    """Return the row of `expected` under our column names; times in ms, properties as a map."""
+    properties = row["properties"]
+    return {
+        "topic": row["recordTopic"],
+        "queueId": row["recordQueueId"],
+        "queueOffset": row["recordQueueOffset"],
+        "body": base64.b64decode(row["bodyBase64"]),
+        "tags": row["tags"],
+        "keys": row["keys"],
+        "msgId": properties.get("UNIQ_KEY", row["msgId"]),
+        "properties": properties,
+        "bornTimestamp": row["bornTimestamp"],
+        "storeTimestamp": row["storeTimestamp"],
+        "bornHost": row["bornHost"],
+        "storeHost": row["storeHost"],
+        "flag": row["flag"],
+        "sysFlag": row["sysFlag"],
+        "reconsumeTimes": row["reconsumeTimes"],
+        "bodyCRC": row["bodyCRC"],
+        "preparedTransactionOffset": row["preparedTransactionOffset"],
+        "commitLogOffset": row["physicalOffset"],
+        "storeSize": row["storeSize"],
+        "brokerName": broker_name,
+        "offsetMsgId": row["msgId"],
+        "tagsCode": row["tagsCode"],
+    }

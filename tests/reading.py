@@ -1,0 +1,75 @@
+"""Reading a store in tests: batches to rows that compare easily, folders to states that do."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from rmqstore import MessageStore
+from rmqstore.format.schema import ALL_COLUMNS
+
+Row = dict[str, Any]
+EVERY_COLUMN: list[str] = ALL_COLUMNS.names
+LOG_COLUMNS: list[str] = [name for name in EVERY_COLUMN if name != "tagsCode"]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def rows(batches: Iterable[pa.RecordBatch]) -> list[Row]:
+    """Return the rows of batches as plain Python values: times as ms, properties as a dict."""
+    return [plain(row) for batch in batches for row in batch.to_pylist()]
+
+
+def plain(row: Row) -> Row:
+    """Return a row with times as ms and properties as a dict."""
+    for name in ("bornTimestamp", "storeTimestamp"):
+        if isinstance(row.get(name), datetime):
+            row[name] = (row[name] - _EPOCH) // timedelta(milliseconds=1)
+    if isinstance(row.get("properties"), list):
+        pairs = row["properties"]
+        row["properties"] = dict(pairs)
+        assert len(row["properties"]) == len(pairs), "a name twice in a map"
+    return row
+
+
+def read(store: MessageStore, **options: Any) -> list[Row]:
+    """Scan with every column the scan has, unless told otherwise."""
+    default = LOG_COLUMNS if options.get("scan") == "commitlog" else EVERY_COLUMN
+    return rows(store.scan(**{"columns": default, "include_system_topics": True, **options}))
+
+
+def offsets(found: Iterable[Row]) -> list[int]:
+    """Return the physical offsets of rows."""
+    return [row["commitLogOffset"] for row in found]
+
+
+def by_queue(found: Iterable[Row]) -> dict[tuple[str, int], list[Row]]:
+    """Return rows by queue, in the order they came."""
+    queues: dict[tuple[str, int], list[Row]] = {}
+    for row in found:
+        queues.setdefault((row["topic"], row["queueId"]), []).append(row)
+    return queues
+
+
+def state(folder: Path) -> dict[str, tuple[int, int, str]]:
+    """Return what stands in a folder: of each entry the time of its last change, its size, a digest of its bytes."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        told, digest = path.stat(), ""
+        if path.is_file():
+            hashed = hashlib.blake2b(path.read_bytes() if told.st_size < 1 << 24 else _head_and_tail(path))
+            digest = hashed.hexdigest()
+        found[str(path.relative_to(folder))] = (told.st_mtime_ns, told.st_size, digest)
+    return found
+
+
+def _head_and_tail(path: Path) -> bytes:
+    piece = 1 << 20
+    with path.open("rb") as file:
+        head = file.read(piece)
+        file.seek(-piece, 2)
+        return head + file.read()

@@ -1,0 +1,211 @@
+"""Queues: where they begin and end, and units that are damaged, missing or fillers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import rmqstore
+from reading import offsets, read
+from rmqstore import CorruptQueueError, OffsetOutOfRangeError
+from rmqstore.consumequeue import ConsumeQueue
+from store import build
+
+UNITS = [(100 * at, 100, at) for at in range(50)]
+
+
+def _queue(folder: Path, units: list[tuple[int, int, int]], first: int = 0) -> ConsumeQueue:
+    build.write_queue(folder, units, first)
+    return ConsumeQueue(folder)
+
+
+def _store(n_records: int = 30) -> build.Store:
+    store = build.Store()
+    for number in range(n_records):
+        store.append(build.Record(body=b"%d" % number, store_timestamp=build.T0 + number))
+    return store
+
+
+@pytest.mark.parametrize("count", [0, 1, 19, 20, 21, 40, 50])
+def test_end_is_behind_the_last_unit_written(tmp_path: Path, count: int) -> None:
+    assert _queue(tmp_path / "0", UNITS[:count]).end() == count
+
+
+def test_end_of_files_made_ahead_is_behind_the_last_unit(tmp_path: Path) -> None:
+    queue = _queue(tmp_path / "0", [*UNITS[:25], *[build.NO_UNIT] * 35])
+    assert queue.end() == 25
+
+
+def test_end_of_a_queue_without_units_is_its_first_offset(tmp_path: Path) -> None:
+    assert _queue(tmp_path / "0", [build.NO_UNIT] * 20, first=40).end() == 40
+    assert ConsumeQueue(tmp_path / "missing").end() == 0
+
+
+def test_units_are_read_over_file_bounds(tmp_path: Path) -> None:
+    units = _queue(tmp_path / "0", UNITS, first=60).units(78, 105)
+    assert list(zip(*(column.tolist() for column in units), strict=True)) == UNITS[18:45]
+
+
+def test_units_of_a_deleted_file_are_out_of_range(tmp_path: Path) -> None:
+    with pytest.raises(OffsetOutOfRangeError, match="59"):
+        _queue(tmp_path / "0", UNITS, first=60).units(59, 70)
+
+
+def test_missing_middle_file_is_damage_that_is_named(tmp_path: Path) -> None:
+    build.write_queue(tmp_path / "0", UNITS)
+    (tmp_path / "0" / f"{400:020d}").unlink()
+    assert list(ConsumeQueue(tmp_path / "0").runs(15, 45)) == [(15, 20), (40, 45)]
+
+
+def test_read_over_a_missing_middle_file_names_where_it_should_stand(tmp_path: Path) -> None:
+    store = _store(60)
+    root = store.write(tmp_path / "s")
+    (root / f"consumequeue/T/0/{400:020d}").unlink()
+    with rmqstore.open(root) as opened:
+        with pytest.raises(CorruptQueueError, match=r"queue offset 20 should stand there"):
+            read(opened)
+        assert len(read(opened, mode="DROPMALFORMED")) == 40
+
+
+@pytest.mark.parametrize("place", [0, 1, 9, 10, 14, 18])
+def test_zero_unit_in_the_middle_is_an_error_not_a_silent_end(tmp_path: Path, place: int) -> None:
+    store = _store(20)
+    store.queues["T", 0][place] = build.NO_UNIT
+    with rmqstore.open(store.write(tmp_path / "s")) as opened, pytest.raises(CorruptQueueError) as caught:
+        read(opened)
+    assert (caught.value.path, caught.value.offset) == (str(tmp_path / f"s/consumequeue/T/0/{0:020d}"), place * 20)
+
+
+@pytest.mark.parametrize("place", [0, 1, 9, 10, 14, 18])
+@pytest.mark.parametrize("mode", ["DROPMALFORMED", "PERMISSIVE"])
+def test_zero_unit_in_the_middle_costs_one_message_where_damage_is_borne(tmp_path: Path, place: int, mode: str) -> None:
+    store = _store(20)
+    store.queues["T", 0][place] = build.NO_UNIT
+    with rmqstore.open(store.write(tmp_path / "s")) as opened:
+        found = read(opened, mode=mode, columns="queueOffset")
+    good = [row["queueOffset"] for row in found if row.get("_corrupt_record") is None]
+    assert good == [at for at in range(20) if at != place]
+    told = [row["queueOffset"] for row in found if row.get("_corrupt_record") is not None]
+    assert told == ([place] if mode == "PERMISSIVE" else [])
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        pytest.param((-1, 99, 0), id="negative offset"),
+        pytest.param((-(1 << 63), 99, 0), id="top bit"),
+        pytest.param((0, 0x7FFFFFFF, 0), id="filler amid messages"),
+        pytest.param((1 << 62, 99, 0), id="far beyond the log"),
+        pytest.param((50, 99, 0), id="between records"),
+        pytest.param((0, 98, 0), id="another record"),
+        pytest.param((4090, 99, 0), id="end of a file"),
+        pytest.param((4200, 1 << 30, 0), id="huge size"),
+        pytest.param((100, -5, 0), id="negative size"),
+    ],
+)
+@pytest.mark.parametrize("place", [1, 5, 10, 15, 30, 45])  # also those that a bisection looks at
+@pytest.mark.parametrize("abort", [False, True])
+def test_damaged_unit_is_never_a_silent_loss(
+    tmp_path: Path, unit: tuple[int, int, int], place: int, *, abort: bool
+) -> None:
+    store = _store(60)
+    store.queues["T", 0][place] = unit
+    root = store.write(tmp_path / "s", abort=abort)
+    with rmqstore.open(root) as opened:
+        with pytest.raises((rmqstore.StoreFormatError, OffsetOutOfRangeError), match=str(root)):
+            read(opened)
+        found = read(opened, mode="DROPMALFORMED", columns="queueOffset", fail_on_data_loss=False)
+    assert [row["queueOffset"] for row in found] == [at for at in range(60) if at != place]
+
+
+@pytest.mark.parametrize("unit", [(-1, 99, 0), (-(1 << 63), 99, 0), (0, 0, 0), (0, -1, 0), (1 << 62, 99, 0)])
+def test_damaged_first_unit_is_never_a_silent_loss(tmp_path: Path, unit: tuple[int, int, int]) -> None:
+    store = _store(60)
+    store.queues["T", 0][0] = unit
+    root = store.write(tmp_path / "s")
+    with rmqstore.open(root) as opened, pytest.raises(rmqstore.StoreFormatError, match=str(root)):
+        read(opened)
+
+
+@pytest.mark.parametrize("place", [10, 25, 29])
+def test_log_scan_does_not_fail_on_a_damaged_queue(tmp_path: Path, place: int) -> None:
+    store = _store(30)
+    store.queues["T", 0][place] = build.NO_UNIT
+    with rmqstore.open(store.write(tmp_path / "s")) as opened:
+        found = read(opened, scan="commitlog", mode="DROPMALFORMED")
+    assert offsets(found) == [at.physical_offset for at in store.placed]
+
+
+def test_fillers_before_the_first_message_are_no_messages(tmp_path: Path) -> None:
+    store = build.Store()
+    store.first_units["T", 0] = 20
+    store.queues["T", 0] = [build.PRE_BLANK] * 13
+    for number in range(30):
+        store.append(build.Record(store_timestamp=build.T0 + number))
+    with rmqstore.open(store.write(tmp_path / "s")) as opened:
+        assert opened.queue_range("T", 0) == (33, 63)
+        assert [row["queueOffset"] for row in read(opened)] == list(range(33, 63))
+        assert opened.offset_at("T", 0, 0) == 33
+        assert opened.offset_at("T", 0, build.T0 + 7, "upper") == 40
+
+
+def test_units_before_the_first_log_file_are_out_of_the_range(tmp_path: Path) -> None:
+    store = _store(60)
+    root = store.write(tmp_path / "s")
+    (root / "commitlog" / f"{0:020d}").unlink()
+    left = [at for at in store.placed if at.physical_offset >= 4096]
+    with rmqstore.open(root) as opened:
+        assert opened.queue_range("T", 0) == (left[0].record.queue_offset, 60)
+        assert offsets(read(opened)) == [at.physical_offset for at in left]
+        assert offsets(read(opened, scan="commitlog")) == [at.physical_offset for at in left]
+
+
+def test_queue_whose_records_are_all_deleted_is_empty_at_its_end(tmp_path: Path) -> None:
+    store = build.Store()
+    for topic in ["Old"] * 5 + ["New"] * 60:
+        store.append(build.Record(topic=topic))
+    root = store.write(tmp_path / "s")
+    (root / "commitlog" / f"{0:020d}").unlink()
+    with rmqstore.open(root) as opened:
+        assert opened.queue_range("Old", 0) == (5, 5)
+        assert opened.queues("Old")[0].first_store_timestamp is None
+        assert {row["topic"] for row in read(opened)} == {"New"}
+
+
+@pytest.mark.parametrize("abort", [False, True])
+def test_units_beyond_the_end_of_the_log(tmp_path: Path, *, abort: bool) -> None:
+    """In a store that was not closed they are no messages; in a closed one they are damage."""
+    store = _store(30)
+    end = store.end
+    store.queues["T", 0] += [(end, 100, 0), (end + 100, 100, 0)]
+    root = store.write(tmp_path / "s", abort=abort)
+    with rmqstore.open(root) as opened:
+        if abort:
+            assert opened.queue_range("T", 0) == (0, 30)
+            assert len(read(opened)) == 30
+        else:
+            with pytest.raises(rmqstore.CorruptRecordError, match=rf"physical offset {end}\b"):
+                read(opened)
+            assert len(read(opened, mode="DROPMALFORMED")) == 30
+            told = [row for row in read(opened, mode="PERMISSIVE") if row["_corrupt_record"]]
+            assert [(row["topic"], row["queueId"], row["queueOffset"]) for row in told] == [("T", 0, 30), ("T", 0, 31)]
+
+
+def test_unit_that_is_cut_is_still_the_last_one_and_its_absence_is_named(tmp_path: Path) -> None:
+    build.write_queue(tmp_path / "0", UNITS[:20])
+    path = tmp_path / "0" / f"{0:020d}"
+    path.write_bytes(path.read_bytes()[:-7])
+    assert ConsumeQueue(tmp_path / "0").end() == 20
+    assert list(ConsumeQueue(tmp_path / "0").runs(0, 20)) == [(0, 19)]
+
+
+def test_folders_and_files_with_other_names_are_not_read(tmp_path: Path) -> None:
+    root = _store(5).write(tmp_path / "s")
+    (root / "consumequeue/T/notanumber").mkdir()
+    (root / "consumequeue/T/0/00000000000000000400.bak").write_bytes(b"junk")
+    (root / "commitlog/backup").write_bytes(b"junk")
+    (root / "commitlog" / f"{4096:020d}").mkdir()
+    with rmqstore.open(root) as opened:
+        assert opened.queue_ids("T") == [0]
+        assert len(read(opened)) == len(read(opened, scan="commitlog")) == 5

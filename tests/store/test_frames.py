@@ -1,0 +1,135 @@
+"""Where records begin and what ends a walk, on bytes built by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rmqstore.format.frames import StopKind, Walk, cut_batches, find_next_record, knows_its_place, walk, walk_plainly
+from store import build
+
+Walker = Any
+
+
+def _walk_fast(buf: np.ndarray[Any, np.dtype[np.uint8]], start: int, end: int) -> Walk:
+    return walk(buf, start, end, 0)
+
+
+WALKERS = pytest.mark.parametrize("walker", [walk_plainly, _walk_fast], ids=["plain", "fast"])
+
+
+def _buf(data: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    return np.frombuffer(data, np.uint8)
+
+
+def _three() -> tuple[bytes, list[int]]:
+    packed, starts = b"", []
+    for body in (b"", b"x" * 10, b"y" * 100):
+        starts.append(len(packed))
+        packed += build.pack(build.Record(body=body), len(packed))
+    return packed, starts
+
+
+@WALKERS
+def test_walk_finds_each_record_and_ends_with_the_range(walker: Walker) -> None:
+    packed, starts = _three()
+    found = walker(_buf(packed), 0, len(packed))
+    assert (found.starts.tolist(), found.kind, found.position) == (starts, StopKind.END, len(packed))
+
+
+@WALKERS
+def test_walk_reads_the_record_that_begins_before_the_end_of_the_range(walker: Walker) -> None:
+    packed, starts = _three()
+    found = walker(_buf(packed), 0, starts[1] + 1)
+    assert (found.starts.tolist(), found.kind, found.position) == (starts[:2], StopKind.END, starts[2])
+
+
+@WALKERS
+@pytest.mark.parametrize(
+    ("tail", "kind"),
+    [
+        pytest.param(build.pack_blank(8), StopKind.BLANK, id="smallest blank"),
+        pytest.param(build.pack_blank(50).ljust(50, b"\0"), StopKind.BLANK, id="blank over zeros"),
+        pytest.param(build.pack_blank(50).ljust(50, b"z"), StopKind.BLANK, id="blank over stale bytes"),
+        pytest.param(bytes(8), StopKind.EMPTY, id="zeros"),
+        pytest.param(bytes(3), StopKind.EMPTY, id="too few zeros for a head"),
+        pytest.param(b"\0\0z", StopKind.DAMAGE, id="too few bytes for a head"),
+        pytest.param(build.pack_blank(51).ljust(50, b"\0"), StopKind.DAMAGE, id="blank beyond the file"),
+        pytest.param(build.pack(build.Record(), 0)[:-1], StopKind.DAMAGE, id="record cut by the end of the file"),
+        pytest.param(build.pack(build.Record(total_size=90), 0), StopKind.DAMAGE, id="record smaller than its head"),
+        pytest.param(build.pack(build.Record(total_size=-1), 0), StopKind.DAMAGE, id="negative size"),
+        pytest.param(build.pack(build.Record(total_size=0), 0), StopKind.DAMAGE, id="size 0 with a magic"),
+        pytest.param(b"\0\0\0\0junk", StopKind.DAMAGE, id="junk behind a zero size"),
+        pytest.param(build.pack(build.Record(magic=0xDAA320A8), 0), StopKind.DAMAGE, id="unknown magic"),
+        pytest.param(b"\xff" * 100, StopKind.DAMAGE, id="noise"),
+    ],
+)
+def test_walk_tells_what_ended_it(walker: Walker, tail: bytes, kind: StopKind) -> None:
+    packed, starts = _three()
+    found = walker(_buf(packed + tail), 0, len(packed + tail))
+    assert (found.starts.tolist(), found.kind, found.position) == (starts, kind, len(packed))
+    assert bool(found.reason) == (kind is StopKind.DAMAGE) or len(tail) < 8
+
+
+@WALKERS
+def test_body_that_holds_records_is_stepped_over(walker: Walker) -> None:
+    inner, _ = _three()
+    packed = build.pack(build.Record(body=inner), 0)
+    found = walker(_buf(packed * 2), 0, len(packed) * 2)
+    assert found.starts.tolist() == [0, len(packed)]
+
+
+@WALKERS
+def test_empty_range_has_no_records(walker: Walker) -> None:
+    found = walker(_buf(b""), 0, 0)
+    assert (found.starts.tolist(), found.kind, found.position) == ([], StopKind.END, 0)
+
+
+def test_next_record_is_looked_for_behind_damage() -> None:
+    junk = b"\xda\xa3\x20" * 7
+    record = build.pack(build.Record(), len(junk))
+    assert find_next_record(_buf(junk + record), 0, len(junk + record), 0) == len(junk)
+    assert find_next_record(_buf(junk + record), 0, len(junk), 0) == len(junk)  # not in the range: its end
+
+
+def test_record_from_another_place_is_no_next_record() -> None:
+    junk = bytes(13)
+    stale = build.pack(build.Record(), 4_000)
+    assert find_next_record(_buf(junk + stale), 0, len(junk + stale), 0) == len(junk + stale)
+    assert find_next_record(_buf(junk + stale), 0, len(junk + stale), 4_000 - 13) == 13
+
+
+def test_place_is_known_by_a_record_that_is_torn() -> None:
+    record = build.pack(build.Record(body=b"x" * 100), 77)
+    torn = _buf(bytes(5) + record[:90])
+    assert knows_its_place(torn, 5, 77)
+    assert not knows_its_place(torn, 5, 78)
+    assert not knows_its_place(_buf(record[:87]), 0, 77)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "max_rows", "max_bytes", "expected"),
+    [
+        pytest.param([], 3, 10, [], id="none"),
+        pytest.param([1, 1, 1, 1], 3, 10, [3, 1], id="by rows"),
+        pytest.param([4, 4, 4, 4], 9, 10, [2, 2], id="by bytes"),
+        pytest.param([5, 5, 1], 9, 10, [2, 1], id="exactly full"),
+        pytest.param([99, 99, 1, 1], 9, 10, [1, 1, 2], id="one that is too large alone"),
+        pytest.param([0, 0, 0], 9, 10, [3], id="without a size"),
+        pytest.param([2**31] * 3, 9, 10, [1, 1, 1], id="huge"),
+    ],
+)
+def test_batches_cover_all_records_in_order(
+    sizes: list[int], max_rows: int, max_bytes: int, expected: list[int]
+) -> None:
+    cuts = list(cut_batches(np.array(sizes, np.int64), max_rows, max_bytes))
+    assert [cut.stop - cut.start for cut in cuts] == expected
+    assert [cut.start for cut in cuts] == [sum(expected[:at]) for at in range(len(expected))]
+
+
+def test_batches_end_with_sizes_that_are_negative() -> None:
+    """Sizes are a queue's word; damaged ones must not make the cutting run for ever."""
+    cuts = list(cut_batches(np.array([5, -100, 5, -1, 7], np.int64), 2, 10))
+    assert [row for cut in cuts for row in range(cut.start, cut.stop)] == [0, 1, 2, 3, 4]

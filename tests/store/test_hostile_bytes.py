@@ -1,0 +1,334 @@
+"""Any byte changed, any file cut: a read ends in an error that names a file, or in messages that are right.
+
+The judge here knows the format by itself (struct), the damage by comparing bytes, and nothing of the code under test.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import signal
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import rmqstore
+from reading import plain
+from rmqstore import CorruptConfigError, RmqStoreError
+from store import build
+
+SEGMENT, UNITS = 2048, 8
+SECONDS = 10
+MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
+SCANS = ("queue", "commitlog")
+COLUMNS = [
+    "topic", "queueId", "queueOffset", "body", "tags", "keys", "msgId", "properties", "bornTimestamp", "storeTimestamp",
+    "bornHost", "storeHost", "flag", "sysFlag", "reconsumeTimes", "bodyCRC", "preparedTransactionOffset",
+    "commitLogOffset", "storeSize", "brokerName", "offsetMsgId",
+]  # fmt: skip
+
+
+def _build() -> tuple[build.Store, dict[int, bytes]]:
+    """Return a store of three log files and four queues, and the sent bodies by physical offset."""
+    rng = random.Random(7)
+    store, bodies = build.Store(SEGMENT, UNITS), {}
+    for number in range(38):
+        body = rng.choice((b"", rng.randbytes(rng.randrange(60)), b"words " * rng.randrange(1, 9)))
+        packed = number % 5 == 0
+        record = build.Record(
+            topic=("A", "A", "A", "Long" * 5)[number % 4],
+            queue_id=(0, 0, 1)[number % 3],
+            body=zlib.compress(body) if packed else body,
+            properties=build.properties({"TAGS": "x", "UNIQ_KEY": f"{number:04X}"}, last_separator=number % 2 == 0),
+            sys_flag=build.COMPRESSED if packed else 0,
+            store_timestamp=build.T0 + 700 * number,
+            born_host=build.HOST_V6 if number % 7 == 3 else build.HOST,
+            store_host=build.HOST_V6 if number % 9 == 4 else build.HOST,
+            magic=build.V2 if number % 4 == 3 else build.V1,
+            prop_crc=number % 6 == 2,
+        )
+        at = store.append(record, queued=number % 11 != 5, tags="x")
+        bodies[at.physical_offset] = body
+    assert len(store.segments) == 3
+    return store, bodies
+
+
+@dataclass(slots=True)
+class Judge:
+    """The store as it was, and what a read of a damaged one may say."""
+
+    root: Path
+    store: build.Store
+    bodies: dict[int, bytes]
+    abort: bool
+
+    def log(self) -> bytes:
+        """Return the log as it is now, zeros where a file ends early or is missing."""
+        paths = [self.root / "commitlog" / f"{start:020d}" for start in self.store.segments]
+        return b"".join((path.read_bytes()[:SEGMENT] if path.exists() else b"").ljust(SEGMENT, b"\0") for path in paths)
+
+    def units(self) -> dict[tuple[str, int, int], bytes]:
+        """Return the units as they are now, by topic, queue and number."""
+        found = {}
+        for topic, queue_id in self.store.queues:
+            for path in (self.root / "consumequeue" / topic / str(queue_id)).iterdir():
+                data = path.read_bytes()[: UNITS * 20]
+                for at in range(0, len(data) // 20 * 20, 20):
+                    found[topic, queue_id, (int(path.name) + at) // 20] = data[at : at + 20]
+        return found
+
+    def complaints(self, *, scan: str, mode: str) -> list[str]:
+        """Read the store and return what is wrong with the answer."""
+        options: dict[str, Any] = {"scan": scan, "mode": mode, "columns": COLUMNS}
+        if mode != "FAILFAST":
+            options["fail_on_data_loss"] = False
+        try:
+            with _deadline(), rmqstore.open(self.root) as store:
+                rows = [plain(row) for row in store.scan(**options).read_all().to_pylist()]
+        except CorruptConfigError as err:
+            return [] if str(self.root) in str(err) else [f"names no path: {err!r}"]
+        except RmqStoreError as err:
+            if mode != "FAILFAST":
+                return [f"escaped: {err!r}"]
+            return [] if str(self.root) in str(err) else [f"names no path: {err!r}"]
+        except Exception as err:  # noqa: BLE001 - what else may come is the question
+            return [f"foreign: {type(err).__name__}: {err}"]
+        return self._judge_rows(rows, scan)
+
+    def _judge_rows(self, rows: list[dict[str, Any]], scan: str) -> list[str]:
+        log, units = self.log(), self.units()
+        good = [row for row in rows if row.get("_corrupt_record") is None]
+        wrong = [
+            f"corrupt row names no path: {row}"
+            for row in rows
+            if row.get("_corrupt_record") is not None and str(self.root) not in row["_corrupt_record"]
+        ]
+        for row in good:
+            wrong += self._judge_message(row, log, units if scan == "queue" else None)
+        got = [(row["topic"], row["queueId"], row["queueOffset"], row["commitLogOffset"]) for row in good]
+        if len(set(got)) < len(got):
+            wrong.append("a message twice")
+        if scan == "commitlog" and [row[3] for row in got] != sorted(row[3] for row in got):
+            wrong.append("not in the order of the log")
+        lost = self._must_be_there(log, units if scan == "queue" else None) - {row[3] for row in got}
+        if lost:
+            wrong.append(f"undamaged, but missing: {sorted(lost)}")
+        return wrong
+
+    def _judge_message(
+        self, row: dict[str, Any], log: bytes, units: dict[tuple[str, int, int], bytes] | None
+    ) -> list[str]:
+        at, size = row["commitLogOffset"], row["storeSize"]
+        record = log[at : at + size]
+        if len(record) < 91:
+            return [f"not in the log: {row}"]
+        stored_size, magic, crc, queue_id, _, queue_offset, place, sys_flag = struct.unpack_from(">iIiiiqqI", record)
+        hosts = 12 * ((sys_flag >> 4 & 1) + (sys_flag >> 5 & 1))
+        (body_length,) = struct.unpack_from(">i", record, 84 + hosts)
+        body = record[88 + hosts : 88 + hosts + body_length]
+        facts = {
+            "size": stored_size == size,
+            "magic": magic in (build.V1, build.V2),
+            "place": place == at,
+            "body": zlib.crc32(body) & 0x7FFFFFFF == crc == row["bodyCRC"],
+            "queue": (queue_id, queue_offset) == (row["queueId"], row["queueOffset"]),
+        }
+        if units is not None:
+            unit = units.get((row["topic"], row["queueId"], row["queueOffset"]), b"")
+            facts["unit"] = unit[:12] == struct.pack(">qi", at, size)
+        placed = next((known for known in self.store.placed if known.physical_offset == at), None)
+        if placed is not None and record == build.pack(placed.record, at):
+            facts |= self._facts_of_undamaged(row, placed)
+        return [f"{name} is wrong in {row}" for name, holds in facts.items() if not holds]
+
+    def _facts_of_undamaged(self, row: dict[str, Any], placed: build.Placed) -> dict[str, bool]:
+        record = placed.record
+        pairs = dict(part.split("\x01") for part in record.properties.decode().split("\x02") if part)
+        found = {name: value for name, value in row["properties"].items() if name != "__CRC32#"}
+        return {
+            "sent body": row["body"] == self.bodies[placed.physical_offset],
+            "properties": found == pairs,
+            "topic": row["topic"] == record.topic,
+            "ids": (row["queueId"], row["queueOffset"]) == (record.queue_id, record.queue_offset),
+            "msgId": row["msgId"] == pairs["UNIQ_KEY"],
+            "times": (row["bornTimestamp"], row["storeTimestamp"]) == (record.born_timestamp, record.store_timestamp),
+        }
+
+    def _must_be_there(self, log: bytes, units: dict[tuple[str, int, int], bytes] | None) -> set[int]:
+        """Return the physical offsets of messages that no damage touched."""
+        found: set[int] = set()
+        for placed in self.store.placed:
+            at, record = placed.physical_offset, placed.record
+            if log[at : at + placed.size] != build.pack(record, at):
+                if self.abort:  # the log of a store that was not closed ends here
+                    break
+                continue
+            key = str(record.topic), record.queue_id, record.queue_offset
+            known = self.store.queues[key[:2]]
+            if units is None or (known[key[2]][0] == at and units.get(key) == build.pack_unit(*known[key[2]])):
+                found.add(at)
+        return found
+
+
+@contextmanager
+def _deadline() -> Iterator[None]:
+    def late(_number: int, _frame: FrameType | None) -> None:
+        raise TimeoutError(f"a read takes more than {SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["closed", "abort"])
+def judge(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Judge:
+    store, bodies = _build()
+    root = store.write(tmp_path_factory.mktemp("hostile") / "s", abort=request.param)
+    build.write_config(root, topics=["A", "Long" * 5], offsets={"A@g": {0: 3}})
+    return Judge(root, store, bodies, request.param)
+
+
+LOG_FILES = [f"commitlog/{at:020d}" for at in range(0, 3 * SEGMENT, SEGMENT)]
+QUEUE_FILES = [
+    f"consumequeue/{topic}/{queue_id}/{at * 20:020d}"
+    for (topic, queue_id), units in sorted(_build()[0].queues.items())
+    for at in range(0, len(units), UNITS)
+]
+OTHER_FILES = ["checkpoint", "lock", "config/topics.json", "config/consumerOffset.json"]
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Put a new file in place of one that may be mapped still."""
+    fresh = path.with_name("fresh")
+    fresh.write_bytes(data)
+    fresh.replace(path)
+
+
+def _run(judge: Judge, file: str, cases: list[tuple[str, bytes]]) -> None:
+    path = judge.root / file
+    sound, wrong = path.read_bytes(), []
+    try:
+        for name, data in cases:
+            _replace(path, data)
+            for scan in SCANS:
+                for mode in MODES:
+                    wrong += [f"{name}, {scan}, {mode}: {text}" for text in judge.complaints(scan=scan, mode=mode)]
+    finally:
+        _replace(path, sound)
+    assert not wrong, f"{len(wrong)} complaints in {len(cases)} damages of {file}\n{_digest(wrong)}"
+
+
+def _digest(wrong: list[str]) -> str:
+    """Return one complaint of each kind."""
+    kinds: dict[str, str] = {}
+    for text in wrong:
+        kinds.setdefault(re.sub(r"\d+", "", text.partition(", ")[2])[:80], text)
+    return "\n".join(kinds.values())
+
+
+def _flipped(data: bytes, at: int, mask: int) -> tuple[str, bytes]:
+    return f"byte {at} ^ {mask:#x}", data[:at] + bytes([data[at] ^ mask]) + data[at + 1 :]
+
+
+def _cut(data: bytes, at: int) -> tuple[str, bytes]:
+    return f"cut to {at}", data[:at]
+
+
+def test_the_undamaged_store_reads_whole(judge: Judge) -> None:
+    for scan in SCANS:
+        for mode in MODES:
+            assert judge.complaints(scan=scan, mode=mode) == []
+
+
+@pytest.mark.parametrize("file", LOG_FILES + QUEUE_FILES + OTHER_FILES)
+def test_changed_bytes_of_a_sample(judge: Judge, file: str) -> None:
+    data, rng = (judge.root / file).read_bytes(), random.Random(file)
+    used = len(data.rstrip(b"\0")) or len(data)
+    places = [*rng.sample(range(used), min(40 if file in LOG_FILES else 20, used)), rng.randrange(len(data))]
+    if file in LOG_FILES:  # the heads of records above all: everything hangs on them
+        base = int(Path(file).name)
+        starts = [at.physical_offset - base for at in judge.store.placed if 0 <= at.physical_offset - base < SEGMENT]
+        places += [start + rng.randrange(48) for start in starts]
+    _run(judge, file, [_flipped(data, at, rng.choice((0x80, 0xFF, rng.randrange(1, 256)))) for at in places])
+
+
+@pytest.mark.parametrize("file", LOG_FILES + QUEUE_FILES + OTHER_FILES)
+def test_cuts_of_a_sample(judge: Judge, file: str) -> None:
+    data, rng = (judge.root / file).read_bytes(), random.Random(file)
+    places = {0, 1, len(data) - 1, *rng.sample(range(len(data)), min(12, len(data)))}
+    _run(judge, file, [_cut(data, at) for at in sorted(places)])
+
+
+@pytest.mark.parametrize("file", LOG_FILES + QUEUE_FILES)
+def test_missing_files(judge: Judge, file: str) -> None:
+    path, aside = judge.root / file, judge.root / "aside"
+    path.rename(aside)
+    try:
+        wrong = [
+            f"{scan}, {mode}: {text}"
+            for scan in SCANS
+            for mode in MODES
+            for text in judge.complaints(scan=scan, mode=mode)
+        ]
+    finally:
+        aside.rename(path)
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    "tail", [b"\0", b"\0" * 100, b"\xff" * 7, b"\xda\xa3\x20\xa7" * 99], ids=["0", "0s", "1s", "heads"]
+)
+@pytest.mark.parametrize("file", LOG_FILES + QUEUE_FILES + OTHER_FILES)
+def test_grown_files(judge: Judge, file: str, tail: bytes) -> None:
+    """The judge looks at what a file of the right length would hold; nothing of that may be lost in silence."""
+    data = (judge.root / file).read_bytes()
+    _run(judge, file, [(f"{len(tail)} bytes more", data + tail)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", LOG_FILES + QUEUE_FILES + OTHER_FILES)
+def test_every_byte_changed(judge: Judge, file: str) -> None:
+    data, rng = (judge.root / file).read_bytes(), random.Random(file)
+    used = min(len(data), len(data.rstrip(b"\0")) + 64)
+    _run(judge, file, [_flipped(data, at, mask) for at in range(used) for mask in (0x80, rng.randrange(1, 256))])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", LOG_FILES + QUEUE_FILES + OTHER_FILES)
+def test_every_cut(judge: Judge, file: str) -> None:
+    data = (judge.root / file).read_bytes()
+    _run(judge, file, [_cut(data, at) for at in range(len(data))])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100))
+def test_several_bytes_changed_at_once(judge: Judge, seed: int) -> None:
+    """With damage in several places only soundness of what comes is judged, and that nothing escapes or hangs."""
+    rng = random.Random(seed)
+    saved = {file: (judge.root / file).read_bytes() for file in LOG_FILES + QUEUE_FILES}
+    wrong = []
+    try:
+        for file in rng.sample(sorted(saved), 3):
+            data = bytearray(saved[file])
+            for _ in range(rng.randrange(1, 6)):
+                data[rng.randrange(len(data))] ^= rng.randrange(1, 256)
+            _replace(judge.root / file, bytes(data))
+        for scan in SCANS:
+            for mode in MODES:
+                found = judge.complaints(scan=scan, mode=mode)
+                wrong += [f"{scan}, {mode}: {text}" for text in found if not text.startswith("undamaged")]
+    finally:
+        for file, data in saved.items():
+            _replace(judge.root / file, data)
+    assert not wrong, _digest(wrong)

@@ -1,0 +1,110 @@
+"""The property string as RocketMQ reads it, the record CRC in it, hosts and ids: known strings, known answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqstore import OptionError
+from rmqstore.errors import MalformedBytesError
+from rmqstore.format.hashing import body_crc, java_hash, tags_code
+from rmqstore.format.properties import parse_properties
+from rmqstore.format.record import check_record, decode_record, parse_message_id, recorded_crc
+from store import build
+
+
+@pytest.mark.parametrize(
+    ("stored", "expected"),
+    [
+        pytest.param(b"", {}, id="none"),
+        pytest.param(b"a\x01b\x02", {"a": "b"}, id="one"),
+        pytest.param(b"a\x01b\x02c\x01d", {"a": "b", "c": "d"}, id="last separator missing"),
+        pytest.param(b"a\x01\x02c\x01d\x02", {"c": "d"}, id="empty value is dropped"),
+        pytest.param(b"\x01b\x02c\x01d\x02", {"c": "d"}, id="empty name is dropped"),
+        pytest.param(b"ab\x02c\x01d\x02", {"c": "d"}, id="piece without a separator is dropped"),
+        pytest.param(b"a\x01b\x02a\x01c\x02", {"a": "c"}, id="last of two wins"),
+        pytest.param(b"a\x01b\x02a\x01\x02", {"a": "b"}, id="an empty one does not win"),
+        pytest.param(b"a\x01b\x01c\x02", {"a": "b\x01c"}, id="value keeps further separators"),
+        pytest.param(b"\x02\x02a\x01b\x02\x02", {"a": "b"}, id="empty pieces"),
+        pytest.param(b"a\x01b\x00c\x02", {"a": "b\0c"}, id="NUL"),
+        pytest.param(b"a\x01\xffz\x02", {"a": "�z"}, id="invalid UTF-8"),
+        pytest.param("größe\x01消息\x02".encode(), {"größe": "消息"}, id="UTF-8"),
+        pytest.param(b"\xff\x01a\x02\xfe\x01b\x02", {"�": "b"}, id="names that become one"),
+    ],
+)
+def test_property_string_is_parsed_as_rocketmq_does(stored: bytes, expected: dict[str, str]) -> None:
+    assert parse_properties(stored) == expected
+
+
+def test_java_hash_equals_string_hash_code() -> None:
+    known = {  # from a JVM
+        "": 0, "a": 97, "Aa": 2112, "BB": 2112, "TagA": 2598919, "a||b": 3012833, "polygenelubricants": -(1 << 31),
+        "hello": 99162322, "消息": 31 * 0x6D88 + 0x606F,
+    }  # fmt: skip
+    assert {text: java_hash(text) for text in known} == known
+    assert java_hash("😀") == 31 * 0xD83D + 0xDE00  # by UTF-16 units
+    assert (tags_code(None), tags_code(""), tags_code("BB")) == (0, 0, 2112)
+
+
+def test_body_crc_has_no_top_bit_and_is_0_for_nothing() -> None:
+    assert body_crc(b"") == 0
+    assert body_crc(b"123456789") == 0xCBF43926 & 0x7FFFFFFF
+
+
+def test_record_crc_is_read_with_its_digits_backwards() -> None:
+    assert recorded_crc(b"a\x01b\x02__CRC32#\x010825539031\x02") == 1309355280  # golden/README.md, fact 3
+    assert recorded_crc(b"a\x01b\x02") is None
+    assert recorded_crc(b"") is None
+    assert recorded_crc(b"__CRC32#\x010825539031") is None
+    assert recorded_crc(b"__CRC32#\x01082553903x\x02") == -1
+
+
+@pytest.mark.parametrize("properties", [b"", b"a\x01b", b"a\x01b\x02"])
+def test_record_crc_guards_topic_and_properties(properties: bytes) -> None:
+    record = build.Record(topic="Topic", properties=properties, prop_crc=True)
+    packed = build.pack(record, 0)
+    check_record(packed, 0, 0)
+    damaged = packed.replace(b"Topic", b"Toqic")
+    with pytest.raises(MalformedBytesError, match="CRC of the record"):
+        check_record(damaged, 0, 0)
+    check_record(damaged, 0, 0, check_crc=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"magic": 0xDAA320A8}, "magic"),
+        ({"body_crc": 7}, "CRC of the body"),
+        ({"physical_offset": 91}, "physical offset"),
+        ({"total_size": 92}, "total size"),
+        ({"store_timestamp": 1 << 60}, "store_timestamp"),
+        ({"born_timestamp": -(1 << 60)}, "born_timestamp"),
+    ],
+)
+def test_check_refuses_a_record_and_says_what_is_wrong(change: dict[str, int], reason: str) -> None:
+    buf = bytes(10) + build.pack(build.replace(build.Record(), **change), 90) + bytes(20)
+    with pytest.raises(MalformedBytesError, match=reason) as caught:
+        check_record(buf, 10, 90)
+    assert caught.value.position == 10
+
+
+def test_hosts_and_ids_are_spelled_as_java_does() -> None:
+    record = build.Record(born_host=build.HOST_V6, store_host=(b"\xff\x00\x00\x01", 65535))
+    message = decode_record(build.pack(record, 0x1234), 0)
+    assert message.bornHost == "[2001:db8:0:0:0:0:0:20]:63789"
+    assert message.storeHost == "255.0.0.1:65535"
+    assert message.offsetMsgId == message.msgId == "FF000001" + "0000FFFF" + "0000000000001234"
+
+
+def test_message_id_of_both_widths_is_parsed() -> None:
+    assert parse_message_id("7F00000100002A9F0000000000000677") == ("127.0.0.1:10911", 0x677)
+    wide = "20010db8000000000000000000000020" + "0000f92d" + "00000000000000ff"
+    assert parse_message_id(wide) == ("[2001:db8:0:0:0:0:0:20]:63789", 255)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "7F", "x" * 32, "7F00000100002A9F000000000000067", "7F 00000100002A9F00000000000677", "é" * 32],
+)
+def test_message_id_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(OptionError, match="message id"):
+        parse_message_id(text)

@@ -1,0 +1,280 @@
+"""Where a log ends: torn tails, stale bytes, lost files, with and without the ``abort`` file."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from pathlib import Path
+
+import pytest
+
+import rmqstore
+from reading import offsets, read
+from rmqstore import CorruptRecordError, MessageNotFoundError, OffsetOutOfRangeError
+from rmqstore.checkpoint import Checkpoint, read_checkpoint
+from store import build
+
+
+def _store(n_records: int = 60, *, topic: str = "T") -> build.Store:
+    store = build.Store()
+    for number in range(n_records):
+        record = build.Record(topic=topic, body=b"%d" % number * 9, store_timestamp=build.T0 + 1000 * number)
+        store.append(record)
+    return store
+
+
+def _tear_last(store: build.Store) -> build.Placed:
+    """Zero the last record from the middle of its body on, as a crash leaves it."""
+    last = store.placed[-1]
+    store.put(last.physical_offset + 90, bytes(last.size - 90))
+    return last
+
+
+def test_torn_tail_with_abort_is_the_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = _store()
+    last = _tear_last(store)
+    root = store.write(tmp_path / "s", abort=True)
+    kept = [at.physical_offset for at in store.placed[:-1]]
+    with rmqstore.open(root) as opened, caplog.at_level(logging.WARNING):
+        assert offsets(read(opened, scan="commitlog")) == kept
+        assert offsets(read(opened)) == kept
+        assert opened.queue_range("T", 0) == (0, 59)
+        assert opened.log_end is not None
+        assert opened.log_end.physical_offset == last.physical_offset
+        with pytest.raises(MessageNotFoundError):
+            opened.get(last.physical_offset)
+    told = [record.getMessage() for record in caplog.records if "log ends" in record.getMessage()]
+    assert len(told) == 1
+    assert str(last.physical_offset) in told[0]
+    assert str(root) in told[0]
+
+
+def test_torn_tail_without_abort_is_damage(tmp_path: Path) -> None:
+    store = _store()
+    last = _tear_last(store)
+    with rmqstore.open(store.write(tmp_path / "s")) as opened:
+        assert opened.log_end is None
+        for scan in ("queue", "commitlog"):
+            with pytest.raises(CorruptRecordError) as caught:
+                read(opened, scan=scan)
+            assert caught.value.offset == last.physical_offset
+            assert len(read(opened, scan=scan, mode="DROPMALFORMED")) == 59
+            told = read(opened, scan=scan, mode="PERMISSIVE")
+            assert [row["commitLogOffset"] for row in told if row["_corrupt_record"]] == [last.physical_offset]
+        with pytest.raises(CorruptRecordError):
+            opened.get(last.physical_offset)
+
+
+def test_record_with_a_broken_body_ends_a_log_that_was_not_closed(tmp_path: Path) -> None:
+    """Good records behind it are dropped by recovery, so they are no messages; ignoring the end shows them."""
+    store = _store()
+    broken = store.placed[40]
+    store.put(broken.physical_offset + 88, b"X")
+    root = store.write(tmp_path / "s", abort=True)
+    (root / "checkpoint").unlink()
+    with rmqstore.open(root) as opened:
+        for scan in ("queue", "commitlog"):
+            assert offsets(read(opened, scan=scan)) == [at.physical_offset for at in store.placed[:40]]
+            assert len(read(opened, scan=scan, check_crc=False)) == 40
+    with rmqstore.open(root, ignore_log_end=True) as opened:
+        for scan in ("queue", "commitlog"):
+            with pytest.raises(CorruptRecordError) as caught:
+                read(opened, scan=scan)
+            assert caught.value.offset == broken.physical_offset
+            assert len(read(opened, scan=scan, mode="DROPMALFORMED")) == 59
+            assert len(read(opened, scan=scan, check_crc=False)) == 60
+
+
+def test_recovery_starts_where_the_checkpoint_says_all_was_safe(tmp_path: Path) -> None:
+    """Damage before that place is no end of the log; it is damage, for the mode to decide on."""
+    store = _store(120)
+    broken = store.placed[3]
+    store.put(broken.physical_offset + 88, b"X")
+    with rmqstore.open(store.write(tmp_path / "s", abort=True)) as opened:
+        assert opened.log_end is not None
+        assert opened.log_end.physical_offset == store.end
+        with pytest.raises(CorruptRecordError):
+            read(opened)
+        assert len(read(opened, mode="DROPMALFORMED")) == 119
+        assert len(read(opened, mode="DROPMALFORMED", scan="commitlog")) == 119
+
+
+def test_next_file_made_ahead_is_no_damage(tmp_path: Path) -> None:
+    for abort in (False, True):
+        store = _store(20)
+        store.segments[max(store.segments) + store.segment_bytes] = bytearray(store.segment_bytes)
+        with rmqstore.open(store.write(tmp_path / f"{abort}", abort=abort)) as opened:
+            assert len(read(opened, scan="commitlog")) == 20
+            assert len(read(opened)) == 20
+
+
+def test_stale_bytes_behind_the_end_of_a_closed_store_are_no_damage(tmp_path: Path) -> None:
+    """A recovery cuts a log by moving its end; what stood behind stays until it is overwritten."""
+    store = _store(10)
+    stale = build.pack(build.Record(body=b"old" * 50), 3_000)
+    store.put(store.end, stale[37:] + stale)
+    with rmqstore.open(store.write(tmp_path / "s")) as opened:
+        for mode in ("FAILFAST", "DROPMALFORMED", "PERMISSIVE"):
+            assert offsets(read(opened, scan="commitlog", mode=mode)) == [at.physical_offset for at in store.placed]
+        assert len(read(opened)) == 10
+
+
+def test_zeros_amid_the_log_of_a_closed_store_are_damage(tmp_path: Path) -> None:
+    store = _store()
+    lost = store.placed[20:23]
+    for at in lost:
+        store.put(at.physical_offset, bytes(at.size))
+    with rmqstore.open(store.write(tmp_path / "s")) as opened:
+        for scan in ("queue", "commitlog"):
+            with pytest.raises(CorruptRecordError) as caught:
+                read(opened, scan=scan)
+            assert caught.value.offset == lost[0].physical_offset
+            assert len(read(opened, scan=scan, mode="DROPMALFORMED")) == 57
+        told = [row for row in read(opened, mode="PERMISSIVE") if row["_corrupt_record"]]
+        assert [row["queueOffset"] for row in told] == [20, 21, 22]
+
+
+def test_damaged_sizes_cost_no_record_but_their_own(tmp_path: Path) -> None:
+    store = _store()
+    sizes = {5: 0, 12: -1, 20: 1 << 30, 25: store.placed[25].size * 2, 31: store.placed[31].size + 7, 44: 95}
+    for row, size in sizes.items():
+        store.put(store.placed[row].physical_offset, struct.pack(">i", size))
+    good = [at.physical_offset for row, at in enumerate(store.placed) if row not in sizes]
+    with rmqstore.open(store.write(tmp_path / "s")) as opened:
+        for scan in ("queue", "commitlog"):
+            assert offsets(read(opened, scan=scan, mode="DROPMALFORMED")) == good
+            kept = [row for row in read(opened, scan=scan, mode="PERMISSIVE") if row["_corrupt_record"] is None]
+            assert offsets(kept) == good
+
+
+@pytest.mark.parametrize("abort", [False, True])
+def test_missing_middle_file_is_data_loss(tmp_path: Path, *, abort: bool) -> None:
+    store = _store(120)
+    root = store.write(tmp_path / "s", abort=abort)
+    assert len(store.segments) == 4
+    (root / "commitlog" / f"{4096:020d}").unlink()
+    left = [at.physical_offset for at in store.placed if not 4096 <= at.physical_offset < 8192]
+    with rmqstore.open(root) as opened:
+        for scan in ("queue", "commitlog"):
+            with pytest.raises(OffsetOutOfRangeError, match="failOnDataLoss"):
+                read(opened, scan=scan)
+            assert offsets(read(opened, scan=scan, fail_on_data_loss=False)) == left
+
+
+def test_missing_first_file_is_retention_not_data_loss(tmp_path: Path) -> None:
+    store = _store(120)
+    root = store.write(tmp_path / "s")
+    (root / "commitlog" / f"{0:020d}").unlink()
+    left = [at for at in store.placed if at.physical_offset >= 4096]
+    with rmqstore.open(root) as opened:
+        for scan in ("queue", "commitlog"):
+            assert offsets(read(opened, scan=scan)) == [at.physical_offset for at in left]
+        with pytest.raises(OffsetOutOfRangeError, match=r"startingOffsets.*failOnDataLoss"):
+            read(opened, starting_offsets={"T": {"0": 0}})
+        found = read(opened, starting_offsets={"T": {"0": 0}}, fail_on_data_loss=False)
+        assert offsets(found) == [at.physical_offset for at in left]
+        with pytest.raises(OffsetOutOfRangeError):
+            opened.get(0)
+
+
+def test_missing_last_file_is_not_a_silent_end_by_queue(tmp_path: Path) -> None:
+    store = _store(60)
+    root = store.write(tmp_path / "s")
+    (root / "commitlog" / f"{max(store.segments):020d}").unlink()
+    left = [at.physical_offset for at in store.placed if at.physical_offset < max(store.segments)]
+    with rmqstore.open(root) as opened:
+        with pytest.raises(rmqstore.RmqStoreError):
+            read(opened)
+        assert offsets(read(opened, mode="DROPMALFORMED", fail_on_data_loss=False)) == left
+
+
+def test_log_file_deleted_while_read_is_data_loss(tmp_path: Path) -> None:
+    store = _store(120)
+    root = store.write(tmp_path / "s")
+    left = [at.physical_offset for at in store.placed if at.physical_offset >= 4096]
+    for scan in ("queue", "commitlog"):
+        path = root / "commitlog" / f"{0:020d}"
+        data = path.read_bytes()
+        with rmqstore.open(root) as opened:
+            readers = [opened.scan(scan=scan), opened.scan(scan=scan, fail_on_data_loss=False)]
+            path.unlink()
+            with pytest.raises(OffsetOutOfRangeError, match="deleted"):
+                readers[0].read_all()
+            assert readers[1].read_all()["commitLogOffset"].to_pylist() == left
+        path.write_bytes(data)
+
+
+def test_file_deleted_under_a_mapping_is_still_read(tmp_path: Path) -> None:
+    store = _store(60)
+    root = store.write(tmp_path / "s")
+    with rmqstore.open(root) as opened:
+        read(opened, scan="commitlog")
+        (root / "commitlog" / f"{0:020d}").unlink()
+        assert len(read(opened)) == 60
+
+
+def test_queue_file_deleted_while_read_is_out_of_range(tmp_path: Path) -> None:
+    store = _store(60)
+    root = store.write(tmp_path / "s")
+    with rmqstore.open(root) as opened:
+        assert opened.queue_ids("T") == [0]
+        opened._queue("T", 0)
+        for path in (root / "consumequeue/T/0").iterdir():
+            path.unlink()
+        with pytest.raises(OffsetOutOfRangeError, match="deleted"):
+            read(opened)
+
+
+def test_empty_last_file_is_borne(tmp_path: Path) -> None:
+    store = _store(20)
+    for abort in (False, True):
+        root = store.write(tmp_path / f"{abort}", abort=abort)
+        (root / "commitlog" / f"{4096 * len(store.segments):020d}").touch()
+        with rmqstore.open(root) as opened:
+            assert len(read(opened)) == len(read(opened, scan="commitlog")) == 20
+
+
+def test_log_without_queues_reads_by_log_and_warns_by_queue(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = _store(60)
+    store.queues.clear()
+    with rmqstore.open(store.write(tmp_path / "s")) as opened, caplog.at_level(logging.WARNING):
+        assert len(read(opened, scan="commitlog")) == 60
+        assert read(opened) == []
+    assert any("scan=commitlog" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize("n_bytes", [0, 7, 24, 39])
+def test_short_checkpoint_counts_as_zeros(tmp_path: Path, n_bytes: int) -> None:
+    full = struct.pack(">5q", 5000, 6000, 7000, 8000, 9000)
+    (tmp_path / "checkpoint").write_bytes(full[:n_bytes])
+    expected = [5000, 6000, 7000, 8000][: n_bytes // 8]
+    assert list(read_checkpoint(tmp_path / "checkpoint"))[: len(expected)] == expected
+    assert read_checkpoint(tmp_path / "missing") == Checkpoint(0, 0, 0, 0, 0)
+    assert Checkpoint(5000, 6000).min_timestamp == 2000
+    assert Checkpoint(5000, 10).min_timestamp == 0
+
+
+@pytest.mark.parametrize("hurt", range(0, 60, 7))
+def test_damaged_record_does_not_spoil_the_search_for_a_time(tmp_path: Path, hurt: int) -> None:
+    """The search may meet the damaged record; modes that bear damage must then find their way round it."""
+    store = _store()
+    store.put(store.placed[hurt].physical_offset + 4, b"XXXX")
+    with rmqstore.open(store.write(tmp_path / "s")) as opened:
+        for bound in range(0, 61, 5):
+            at = build.T0 + 1000 * bound
+            expected = [row for row in range(60) if row != hurt]
+            late = read(opened, mode="DROPMALFORMED", starting_timestamp=at)
+            assert [row["queueOffset"] for row in late] == [row for row in expected if row >= bound]
+            early = read(opened, mode="DROPMALFORMED", ending_timestamp=at)
+            assert [row["queueOffset"] for row in early] == [row for row in expected if row < bound]
+
+
+def test_damaged_record_spoils_no_look_at_the_queues(tmp_path: Path) -> None:
+    """Times of a queue are told by its first and last record; where these are damaged it is an error with a place."""
+    store = _store()
+    store.put(store.placed[0].physical_offset + 4, b"XXXX")
+    with rmqstore.open(store.write(tmp_path / "s")) as opened:
+        assert opened.queue_range("T", 0) == (0, 60)
+        with pytest.raises(CorruptRecordError) as caught:
+            opened.queues("T")
+        assert caught.value.offset == 0

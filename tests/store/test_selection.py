@@ -1,0 +1,247 @@
+"""Which messages are chosen: options in, queues and bounds out, and refusals that name the option."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rmqstore
+from reading import by_queue, offsets, read
+from rmqstore import OffsetOutOfRangeError, OptionError
+from rmqstore.selection import EARLIEST, LATEST, parse_selection, parse_tags, parse_timestamp
+from store import build
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of topics A (queues 0, 1), B, %RETRY%g; message n of each queue is stored at T0 + 10 n."""
+    store = build.Store()
+    for number in range(12):
+        for topic, queue_id in (("A", 0), ("A", 1), ("B", 0), ("%RETRY%g", 0)):
+            store.append(build.Record(topic=topic, queue_id=queue_id, store_timestamp=build.T0 + 10 * number))
+    path = store.write(tmp_path_factory.mktemp("selection") / "s")
+    build.write_config(path, topics=["A", "B", "NoQueues"], offsets={"A@g": {0: 5, 1: 12}, "B@h": {0: 3}})
+    return path
+
+
+def _numbers(root: Path, **options: Any) -> dict[str, list[int]]:
+    with rmqstore.open(root) as store:
+        found = read(store, columns="topic,queueId,queueOffset", include_system_topics=False, **options)
+    return {
+        f"{topic}-{queue}": [row["queueOffset"] for row in rows] for (topic, queue), rows in by_queue(found).items()
+    }
+
+
+ALL = list(range(12))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        pytest.param({}, {"A-0": ALL, "A-1": ALL, "B-0": ALL}, id="all user topics"),
+        pytest.param({"subscribe": "B"}, {"B-0": ALL}, id="a topic"),
+        pytest.param({"subscribe": " B , %RETRY%g"}, {"B-0": ALL, "%RETRY%g-0": ALL}, id="topics, also the system's"),
+        pytest.param({"subscribe": ["B", "B"]}, {"B-0": ALL}, id="twice is once"),
+        pytest.param({"subscribe": "NoQueues"}, {}, id="a topic without queues"),
+        pytest.param({"subscribe_pattern": "A|.*"}, {"A-0": ALL, "A-1": ALL, "B-0": ALL, "%RETRY%g-0": ALL}, id="any"),
+        pytest.param({"subscribe_pattern": "RETRY"}, {}, id="a pattern must match the whole"),
+        pytest.param({"assign": '{"A":[1],"B":[0]}'}, {"A-1": ALL, "B-0": ALL}, id="queues"),
+        pytest.param({"assign": {"A": range(1)}}, {"A-0": ALL}, id="queues as Python"),
+        pytest.param(
+            {"starting_offsets": '{"A":{"0":3,"1":-2}}', "ending_offsets": '{"A":{"0":5,"1":-1}}', "subscribe": "A"},
+            {"A-0": [3, 4], "A-1": ALL},
+            id="offsets",
+        ),
+        pytest.param(
+            {"starting_offsets": {"A": {"s": {"0": 9}, "other": {"1": 9}}}, "subscribe": "A"},
+            {"A-0": [9, 10, 11], "A-1": ALL},
+            id="offsets by broker",
+        ),
+        pytest.param({"starting_offsets": {"B": {0: 12}}, "subscribe": "B"}, {}, id="from the end"),
+        pytest.param({"starting_offsets": "group:g", "subscribe": "A"}, {"A-0": ALL[5:]}, id="of a group"),
+        pytest.param(
+            {"starting_offsets": "group:h", "subscribe": "B,A"},
+            {"A-0": ALL, "A-1": ALL, "B-0": ALL[3:]},
+            id="of a group that has not begun all queues",
+        ),
+        pytest.param(
+            {"starting_timestamp": build.T0 + 11, "ending_timestamp": build.T0 + 40, "subscribe": "B"},
+            {"B-0": [2, 3]},
+            id="times",
+        ),
+        pytest.param(
+            {
+                "starting_offsets_by_timestamp": {"B": {"0": build.T0 + 95}},
+                "starting_offsets": {"B": {"0": 1}},
+                "subscribe": "B",
+            },
+            {"B-0": [10, 11]},
+            id="by-timestamp before offsets",
+        ),
+        pytest.param(
+            {
+                "starting_timestamp": build.T0 + 110,
+                "starting_offsets_by_timestamp": {"B": {"0": build.T0}},
+                "subscribe": "B",
+            },
+            {"B-0": [11]},
+            id="timestamp before by-timestamp",
+        ),
+        pytest.param({"starting_timestamp": build.T0 + 111, "subscribe": "B"}, {}, id="later than all"),
+        pytest.param({"ending_timestamp": 0, "subscribe": "B"}, {}, id="earlier than all"),
+        pytest.param(
+            {"starting_offsets": {"B": {"0": 5}}, "ending_offsets": {"B": {"0": 5}}, "subscribe": "B"},
+            {},
+            id="from where it ends",
+        ),
+    ],
+)
+def test_selection_chooses_queues_and_bounds(
+    root: Path, options: dict[str, Any], expected: dict[str, list[int]]
+) -> None:
+    assert _numbers(root, **options) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        ({}, 48),
+        ({"subscribe": "A"}, 24),
+        ({"assign": {"A": [1]}}, 12),
+        ({"subscribe_pattern": "[AB]"}, 36),
+        ({"starting_timestamp": build.T0 + 100}, 8),
+        ({"subscribe": "B", "starting_timestamp": build.T0 + 11, "ending_timestamp": build.T0 + 40}, 2),
+    ],
+)
+def test_scan_by_log_is_filtered_by_topics_and_times(root: Path, options: dict[str, Any], count: int) -> None:
+    with rmqstore.open(root) as store:
+        found = offsets(read(store, scan="commitlog", **options))
+    assert (len(found), found) == (count, sorted(found))
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        pytest.param({"subscribe": "A", "assign": {"A": [0]}}, "subscribe and assign", id="two selections"),
+        pytest.param({"subscribe": "A", "subscribe_pattern": "A"}, "subscribe and subscribePattern", id="two others"),
+        pytest.param({"subscribe": "A,,B"}, "subscribe", id="empty topic"),
+        pytest.param({"subscribe": []}, "subscribe", id="no topic"),
+        pytest.param({"subscribe_pattern": "("}, "subscribePattern", id="no pattern"),
+        pytest.param({"assign": "A"}, "assign", id="no JSON"),
+        pytest.param({"assign": '["A"]'}, "assign", id="no table"),
+        pytest.param({"assign": '{"A":0}'}, "assign", id="no list"),
+        pytest.param({"assign": '{"A":["x"]}'}, "assign", id="no queue id"),
+        pytest.param({"assign": '{"A":[true]}'}, "assign", id="a truth for a queue id"),
+        pytest.param({"assign": '{"A":[1.5]}'}, "assign", id="half a queue id"),
+        pytest.param({"starting_offsets": "latest"}, "startingOffsets", id="nothing to read from latest"),
+        pytest.param({"ending_offsets": "earliest"}, "endingOffsets", id="nothing to read to earliest"),
+        pytest.param({"starting_offsets": "newest"}, "startingOffsets", id="unknown word"),
+        pytest.param({"starting_offsets": '{"A":{"0":-1}}'}, "startingOffsets", id="latest for a queue"),
+        pytest.param({"ending_offsets": '{"A":{"0":-2}}'}, "endingOffsets", id="earliest for a queue"),
+        pytest.param({"ending_offsets": '{"A":{"0":-3}}'}, "endingOffsets", id="negative"),
+        pytest.param({"ending_offsets": '{"A":{"0":null}}'}, "endingOffsets", id="null"),
+        pytest.param({"ending_offsets": '{"A":{"x":1}}'}, "endingOffsets", id="no queue"),
+        pytest.param({"ending_offsets": '{"A":7}'}, "endingOffsets", id="no table of queues"),
+        pytest.param({"starting_timestamp": "soon"}, "startingTimestamp", id="no time"),
+        pytest.param({"ending_timestamp": "2024-13-01"}, "endingTimestamp", id="no month"),
+        pytest.param(
+            {"starting_offsets_by_timestamp": '{"A":{"0":"x"}}'}, "startingOffsetsByTimestamp", id="no time by queue"
+        ),
+        pytest.param({"ending_offsets_by_timestamp": "1"}, "endingOffsetsByTimestamp", id="no table of times"),
+        pytest.param(
+            {"starting_offsets_by_timestamp_strategy": "guess"}, "startingOffsetsByTimestampStrategy", id="no strategy"
+        ),
+    ],
+)
+def test_refusal_names_the_option(options: dict[str, Any], name: str) -> None:
+    with pytest.raises(OptionError, match=rf"^{name}\b"):
+        parse_selection(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        pytest.param({"subscribe": "Nope"}, "no topic Nope", id="unknown topic"),
+        pytest.param({"assign": {"A": [0, 7]}}, r"A has no queue \[7\]", id="unknown queue"),
+        pytest.param({"starting_offsets": "group:nope"}, "'nope'", id="unknown group"),
+        pytest.param({"columns": "topic,nope"}, "columns.*nope", id="unknown column"),
+        pytest.param({"columns": "topic,topic"}, "columns", id="column twice"),
+        pytest.param({"columns": []}, "columns", id="no column"),
+        pytest.param({"mode": "LENIENT"}, "mode", id="unknown mode"),
+        pytest.param({"scan": "index"}, "scan", id="unknown scan"),
+        pytest.param({"scan": "commitlog", "starting_offsets": {"A": {"0": 1}}}, "commitlog", id="offsets by log"),
+        pytest.param({"scan": "commitlog", "ending_offsets": {"A": {"0": 1}}}, "commitlog", id="ends by log"),
+        pytest.param({"scan": "commitlog", "starting_offsets": "group:g"}, "commitlog", id="group by log"),
+        pytest.param({"scan": "commitlog", "ending_offsets": "group:g"}, "commitlog", id="end group by log"),
+        pytest.param({"scan": "commitlog", "columns": "tagsCode"}, "tagsCode", id="queue's column by log"),
+        pytest.param({"tags": "||"}, "tags", id="no tag"),
+    ],
+)
+def test_scan_refuses_what_the_store_or_the_scan_does_not_have(root: Path, options: dict[str, Any], text: str) -> None:
+    with rmqstore.open(root) as store, pytest.raises(OptionError, match=text):
+        read(store, **options)
+
+
+def test_unknown_argument_is_refused_by_name(root: Path) -> None:
+    with rmqstore.open(root) as store, pytest.raises((TypeError, OptionError), match="starting_offset"):
+        store.scan(starting_offset="earliest")
+
+
+@pytest.mark.parametrize("name", ["starting", "ending"])
+@pytest.mark.parametrize("offset", [13, 1 << 40])
+def test_offsets_beyond_the_queue_are_data_loss(root: Path, name: str, offset: int) -> None:
+    options: dict[str, Any] = {"subscribe": "B", f"{name}_offsets": {"B": {"0": offset}}}
+    with rmqstore.open(root) as store:
+        with pytest.raises(OffsetOutOfRangeError, match=f"{name}Offsets.*failOnDataLoss"):
+            read(store, **options)
+        found = read(store, fail_on_data_loss=False, **options)
+    assert [row["queueOffset"] for row in found] == ([] if name == "starting" else ALL)
+
+
+def test_strategy_error_refuses_a_time_that_no_message_has(root: Path) -> None:
+    options: dict[str, Any] = {"subscribe": "B", "starting_offsets_by_timestamp_strategy": "error"}
+    with rmqstore.open(root) as store:
+        assert len(read(store, starting_timestamp=build.T0 + 110, **options)) == 1
+        with pytest.raises(OffsetOutOfRangeError, match="startingOffsetsByTimestampStrategy"):
+            read(store, starting_timestamp=build.T0 + 111, **options)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (0, 0),
+        ("1700000000000", 1_700_000_000_000),
+        ("2023-11-14T22:13:20Z", 1_700_000_000_000),
+        ("2023-11-14T22:13:20", 1_700_000_000_000),
+        ("2023-11-15T00:13:20.007+02:00", 1_700_000_000_007),
+        ("2023-11-14", 1_699_920_000_000),
+        (datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC), 1_700_000_000_000),
+        (datetime(2023, 11, 14, 22, 13, 20), 1_700_000_000_000),  # noqa: DTZ001 - as the users give it
+        (datetime(2023, 11, 14, 17, 13, 20, 1000, timezone(timedelta(hours=-5))), 1_700_000_000_001),
+    ],
+)
+def test_times_are_epoch_ms_or_iso_and_utc_by_default(value: Any, expected: int) -> None:
+    assert parse_timestamp("startingTimestamp", value) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (None, None),
+        ("", None),
+        (" * ", None),
+        ("A", {"A"}),
+        ("A||B || C ", {"A", "B", "C"}),
+        ("A || || B", {"A", "B"}),
+        ("A|B", {"A|B"}),
+    ],
+)
+def test_tags_are_split_as_consumers_do(text: str | None, expected: set[str] | None) -> None:
+    assert parse_tags(text) == expected
+
+
+def test_numbers_for_earliest_and_latest_are_those_of_spark() -> None:
+    assert (EARLIEST, LATEST) == (-2, -1)

@@ -1,0 +1,409 @@
+"""The façade: opening, filters, damage by mode, limits, errors; on stores built by hand."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import tracemalloc
+import zlib
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import rmqstore
+from reading import offsets, read
+from rmqstore import (
+    CorruptConfigError,
+    CorruptQueueError,
+    CorruptRecordError,
+    Message,
+    MessageNotFoundError,
+    NotAStoreError,
+    OffsetOutOfRangeError,
+    OptionError,
+    RmqStoreError,
+    UnsupportedFeatureError,
+    errors,
+)
+from rmqstore.format.compression import decompress
+from store import build
+
+DEFAULT_COLUMNS = [  # INTERFACE.md, section 2
+    "topic", "queueId", "queueOffset", "body", "tags", "keys", "msgId", "properties", "bornTimestamp", "storeTimestamp",
+    "bornHost", "storeHost", "flag", "sysFlag", "reconsumeTimes", "bodyCRC", "preparedTransactionOffset",
+    "commitLogOffset", "storeSize", "brokerName",
+]  # fmt: skip
+
+
+def _write(root: Path, *records: build.Record, tags: list[str] | None = None) -> build.Store:
+    store = build.Store(segment_bytes=1 << 16)
+    for row, record in enumerate(records):
+        store.append(record, tags=tags[row] if tags else None)
+    store.write(root)
+    return store
+
+
+def test_default_columns_come_in_the_documented_order_and_types(tmp_path: Path) -> None:
+    _write(tmp_path / "s", build.Record())
+    with rmqstore.open(tmp_path / "s") as store:
+        schema = store.scan().schema
+        permissive = store.scan(mode="PERMISSIVE", column_name_of_corrupt_record="_bad").schema
+    assert schema.names == DEFAULT_COLUMNS
+    assert permissive.names == [*DEFAULT_COLUMNS, "_bad"]
+    kinds = {"queueId": pa.int32(), "queueOffset": pa.int64(), "body": pa.binary(), "tags": pa.string()}
+    kinds |= {"storeTimestamp": pa.timestamp("us", tz="UTC"), "properties": pa.map_(pa.string(), pa.string())}
+    assert {name: schema.field(name).type for name in kinds} == kinds
+
+
+def test_message_has_what_the_record_holds(tmp_path: Path) -> None:
+    record = build.Record(
+        topic="Topic", queue_id=3, body=b"body", flag=-7, sys_flag=8, reconsume_times=2, prepared_transaction_offset=99,
+        properties=build.properties({"TAGS": "t", "KEYS": "a b", "UNIQ_KEY": "U", "x": "ü"}), born_host=build.HOST_V6,
+    )  # fmt: skip
+    _write(tmp_path / "s", record)
+    with rmqstore.open(tmp_path / "s") as store:
+        message = store.get(0)
+        row = store.scan().read_all().to_pylist()[0]
+    assert isinstance(message, Message)
+    assert (message.topic, message.queueId, message.queueOffset, message.body) == ("Topic", 3, 0, b"body")
+    assert (message.tags, message.keys, message.msgId) == ("t", "a b", "U")
+    assert message.properties == {"TAGS": "t", "KEYS": "a b", "UNIQ_KEY": "U", "x": "ü"} == dict(row["properties"])
+    assert message.bornTimestamp.timestamp() * 1000 == record.born_timestamp
+    assert (message.bornHost, message.storeHost) == ("[2001:db8:0:0:0:0:0:20]:63789", "127.0.0.1:10911")
+    assert (message.flag, message.sysFlag, message.reconsumeTimes) == (-7, 8 | build.BORN_V6, 2)
+    assert (message.preparedTransactionOffset, message.commitLogOffset) == (99, 0)
+    assert message.storeSize == 88 + 12 + 4 + 1 + 5 + 2 + len(record.properties)
+    assert message.brokerName == "s"
+    assert {name: row[name] for name in DEFAULT_COLUMNS if name != "properties"} == {
+        name: value for name, value in message._asdict().items() if name not in ("properties", "offsetMsgId")
+    }
+
+
+def test_path_without_a_log_is_no_store(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(NotAStoreError, match=str(path)):
+            rmqstore.open(path)
+
+
+def test_dledger_store_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "dledger-n0").mkdir()
+    with pytest.raises(UnsupportedFeatureError, match="DLedger"):
+        rmqstore.open(tmp_path)
+
+
+def test_folders_may_lie_apart(tmp_path: Path) -> None:
+    store = build.Store()
+    for number in range(60):
+        store.append(build.Record(store_timestamp=build.T0 + number))
+    root = store.write(tmp_path / "s")
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    for at, path in enumerate(sorted((root / "commitlog").iterdir())):
+        path.rename(tmp_path / ("one", "two")[at % 2] / path.name)
+    (root / "consumequeue").rename(tmp_path / "queues")
+    with rmqstore.open(
+        root, commitlogs=[str(tmp_path / "two"), str(tmp_path / "one")], consumequeue=str(tmp_path / "queues")
+    ) as opened:
+        expected = [at.physical_offset for at in store.placed]
+        assert offsets(read(opened)) == offsets(read(opened, scan="commitlog")) == expected
+
+
+def test_tags_with_equal_hashes_are_told_apart(tmp_path: Path) -> None:
+    tags = ["Aa", "BB", "Aa", "C", "BB", "AaAa", "BBBB", "AaBB"]
+    records = [build.Record(properties=build.properties({"TAGS": tag})) for tag in tags]
+    store = _write(tmp_path / "s", *records, build.Record(), tags=[*tags, ""])
+    at = [placed.physical_offset for placed in store.placed]
+    with rmqstore.open(tmp_path / "s") as opened:
+        for scan in ("queue", "commitlog"):
+            assert offsets(read(opened, tags="Aa", scan=scan)) == [at[0], at[2]]
+            assert offsets(read(opened, tags="BB||C", scan=scan)) == [at[1], at[3], at[4]]
+            assert offsets(read(opened, tags="BBBB", scan=scan)) == [at[6]]
+            assert offsets(read(opened, tags="nope", scan=scan)) == []
+            assert len(read(opened, tags="*", scan=scan)) == 9
+
+
+def test_records_without_a_queue_come_by_log_only(tmp_path: Path) -> None:
+    store = build.Store()
+    flags = [0, build.PREPARED, build.ROLLBACK, build.COMMIT]
+    for flag in flags:
+        store.append(build.Record(sys_flag=flag), queued=flag in (0, build.COMMIT))
+    with rmqstore.open(store.write(tmp_path / "s")) as opened:
+        assert [row["sysFlag"] for row in read(opened, scan="commitlog")] == flags
+        assert [row["sysFlag"] for row in read(opened)] == [0, build.COMMIT]
+
+
+def test_unit_that_points_at_another_record_is_damage(tmp_path: Path) -> None:
+    store = build.Store()
+    for number in range(4):
+        store.append(build.Record(queue_id=number % 2))
+    one, other = store.queues["T", 0], store.queues["T", 1]
+    one[1], other[1] = other[1], one[1]
+    with rmqstore.open(store.write(tmp_path / "s")) as opened:
+        with pytest.raises(CorruptRecordError, match="queue id is 1, not 0"):
+            read(opened, assign={"T": [0]})
+        assert len(read(opened, mode="DROPMALFORMED")) == 2
+        told = [row["_corrupt_record"] for row in read(opened, mode="PERMISSIVE") if row["_corrupt_record"]]
+        assert len(told) == 2
+
+
+def test_units_out_of_the_order_of_the_log_keep_the_order_of_their_queue(tmp_path: Path) -> None:
+    """Never so in a real store, but nothing in the files forbids it."""
+    store = build.Store()
+    placed = [store.append(build.Record(queue_offset=at, body=b"x" * at), queued=False) for at in (2, 0, 1)]
+    units = {at.record.queue_offset: (at.physical_offset, at.size, 0) for at in placed}
+    store.queues["T", 0] = [units[at] for at in range(3)]
+    with rmqstore.open(store.write(tmp_path / "s")) as opened:
+        assert [row["queueOffset"] for row in read(opened)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("scan", ["queue", "commitlog"])
+def test_body_that_does_not_match_its_checksum_is_damage_unless_unchecked(tmp_path: Path, scan: str) -> None:
+    store = _write(tmp_path / "s", build.Record(), build.Record(body_crc=1), build.Record())
+    place = store.placed[1].physical_offset
+    with rmqstore.open(tmp_path / "s") as opened:
+        with pytest.raises(CorruptRecordError, match="CRC of the body") as caught:
+            read(opened, scan=scan)
+        assert (caught.value.path, caught.value.offset) == (str(tmp_path / f"s/commitlog/{0:020d}"), place)
+        assert len(read(opened, scan=scan, check_crc=False)) == 3
+        assert len(read(opened, scan=scan, mode="DROPMALFORMED")) == 2
+        rows = read(opened, scan=scan, mode="PERMISSIVE")
+        assert [row["_corrupt_record"] is None for row in rows] == [True, False, True]
+        assert rows[1]["commitLogOffset"] == place
+        assert rows[1]["body"] is None
+        assert rows[1]["topic"] == ("T" if scan == "queue" else None)
+
+
+def test_permissive_rows_fit_any_choice_of_columns(tmp_path: Path) -> None:
+    store = _write(tmp_path / "s", build.Record(), build.Record(body_crc=1), build.Record())
+    wide = [("storeSize", pa.int64()), ("properties", pa.string()), ("body", pa.string()), ("bad", pa.string())]
+    with rmqstore.open(tmp_path / "s") as opened:
+        for scan in ("queue", "commitlog"):
+            assert [row["tags"] for row in read(opened, columns="tags", mode="PERMISSIVE", scan=scan)] == [None] * 3
+            rows = read(
+                opened,
+                columns=pa.schema(wide),
+                mode="PERMISSIVE",
+                scan=scan,
+                column_name_of_corrupt_record="bad",
+            )
+            assert [row["body"] for row in rows] == ["hello", None, "hello"]
+            assert [row["bad"] is None for row in rows] == [True, False, True]
+            assert rows[0]["storeSize"] == rows[2]["storeSize"] == store.placed[0].size
+
+
+def test_corrupt_column_is_null_where_the_mode_never_fills_it(tmp_path: Path) -> None:
+    _write(tmp_path / "s", build.Record())
+    schema = pa.schema([("queueOffset", pa.int64()), ("_corrupt_record", pa.string())])
+    with rmqstore.open(tmp_path / "s") as opened:
+        assert read(opened, columns=schema) == [{"queueOffset": 0, "_corrupt_record": None}]
+
+
+def test_damage_of_a_column_not_asked_for_is_found_all_the_same(tmp_path: Path) -> None:
+    _write(tmp_path / "s", build.Record(body_crc=1))
+    with rmqstore.open(tmp_path / "s") as opened, pytest.raises(CorruptRecordError):
+        read(opened, columns="queueOffset")
+
+
+@pytest.mark.parametrize("sys_flag", [build.ZLIB, 0, build.LZ4, build.ZSTD, 0x400, 0x700])
+def test_body_that_does_not_inflate_is_damage_of_that_record_only(tmp_path: Path, sys_flag: int) -> None:
+    broken = build.Record(body=b"this is no stream", sys_flag=build.COMPRESSED | sys_flag)
+    _write(tmp_path / "s", build.Record(), broken, build.Record())
+    with rmqstore.open(tmp_path / "s") as opened:
+        with pytest.raises(CorruptRecordError):
+            read(opened)
+        assert len(read(opened, mode="DROPMALFORMED")) == 2
+        rows = read(opened, mode="PERMISSIVE")
+        assert [row["_corrupt_record"] is None for row in rows] == [True, False, True]
+        assert len(read(opened, columns="queueOffset")) == 3  # nobody asked for the body
+        with pytest.raises(CorruptRecordError):
+            opened.get(rows[1]["commitLogOffset"])
+
+
+def _bomb(codec: str, n_bytes: int) -> bytes:
+    zeros = bytes(1 << 20)
+    if codec == "zlib":
+        packer = zlib.compressobj(9)
+        return b"".join(packer.compress(zeros) for _ in range(n_bytes >> 20)) + packer.flush()
+    if codec == "lz4":
+        frame = pytest.importorskip("lz4.frame")
+        return bytes(frame.compress(bytes(n_bytes)))
+    packer = pytest.importorskip("zstandard").ZstdCompressor().compressobj()
+    return b"".join(packer.compress(zeros) for _ in range(n_bytes >> 20)) + packer.flush()
+
+
+@pytest.mark.parametrize(
+    ("codec", "sys_flag"), [("zlib", build.ZLIB), ("lz4", build.LZ4), ("zstd", build.ZSTD)], ids=["zlib", "lz4", "zstd"]
+)
+def test_decompression_bomb_is_refused_within_bounds(codec: str, sys_flag: int) -> None:
+    limit = 256 << 20
+    stored = _bomb(codec, limit + (1 << 20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=codec.upper()):
+            decompress(stored, sys_flag)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 * limit
+
+
+def test_bodies_that_inflate_hugely_end_their_batch(tmp_path: Path) -> None:
+    """What lies small in the log must not become one batch of gigabytes; damaged records keep their places."""
+    body = bytes(40 << 20)
+    huge = build.Record(body=zlib.compress(body, 9), sys_flag=build.COMPRESSED)
+    store = build.Store(segment_bytes=1 << 20)
+    for record in (huge, build.Record(body_crc=1), huge, build.Record(), huge, huge, build.Record()):
+        store.append(record)
+    with rmqstore.open(store.write(tmp_path / "s")) as opened:
+        n_batches, found = 0, []
+        for batch in opened.scan(mode="PERMISSIVE"):
+            n_batches += 1
+            found += list(
+                zip(batch["commitLogOffset"].to_pylist(), pc.binary_length(batch["body"]).to_pylist(), strict=True)
+            )
+    lengths = [len(body), None, len(body), 5, len(body), len(body), 5]
+    assert found == list(zip([at.physical_offset for at in store.placed], lengths, strict=True))
+    assert n_batches >= 2
+
+
+def test_compressed_bodies_are_inflated_and_flags_stay(tmp_path: Path) -> None:
+    flag = build.COMPRESSED | build.ZLIB
+    _write(tmp_path / "s", build.Record(body=zlib.compress(b"text" * 99), sys_flag=flag), build.Record(body=b"plain"))
+    with rmqstore.open(tmp_path / "s") as opened:
+        rows = read(opened)
+        assert [(row["body"], row["sysFlag"]) for row in rows] == [(b"text" * 99, flag), (b"plain", 0)]
+        assert opened.get(0).body == b"text" * 99
+        text = opened.scan(columns=pa.schema([("body", pa.string())])).read_all()
+        assert text["body"].to_pylist() == ["text" * 99, "plain"]
+
+
+def test_many_rows_come_in_several_batches_without_loss(tmp_path: Path) -> None:
+    store = build.Store(segment_bytes=1 << 20, units_per_file=3000)
+    for number in range(20_000):
+        store.append(build.Record(queue_id=number % 3, body=b"%d" % number))
+    with rmqstore.open(store.write(tmp_path / "s")) as opened:
+        expected = [at.physical_offset for at in store.placed]
+        for scan in ("queue", "commitlog"):
+            batches = list(opened.scan(scan=scan, columns=["commitLogOffset", "body"]))
+            assert [at for batch in batches for at in batch["commitLogOffset"].to_pylist()] == expected
+            assert all(0 < batch.num_rows <= 16_384 for batch in batches)
+            assert batches[-1]["body"][-1].as_py() == b"19999"
+
+
+def test_batches_may_be_left_unread(tmp_path: Path) -> None:
+    _write(tmp_path / "s", *[build.Record()] * 3)
+    with rmqstore.open(tmp_path / "s") as opened:
+        reader = opened.scan()
+    assert reader.schema.names == DEFAULT_COLUMNS
+
+
+def test_offset_at_refuses_an_unknown_boundary(tmp_path: Path) -> None:
+    _write(tmp_path / "s", build.Record())
+    with rmqstore.open(tmp_path / "s") as opened, pytest.raises(OptionError, match="boundary"):
+        opened.offset_at("T", 0, 0, "middle")
+
+
+@pytest.mark.parametrize("place", [-1, -(1 << 62), 1 << 40, 1 << 62])
+def test_get_outside_the_log_is_out_of_range(tmp_path: Path, place: int) -> None:
+    _write(tmp_path / "s", build.Record())
+    with rmqstore.open(tmp_path / "s") as opened, pytest.raises(OffsetOutOfRangeError):
+        opened.get(place)
+
+
+@pytest.mark.parametrize("place", [1, 97, 200, 65_535, 65_530])
+def test_get_where_no_record_begins_finds_no_message(tmp_path: Path, place: int) -> None:
+    _write(tmp_path / "s", build.Record())
+    with rmqstore.open(tmp_path / "s") as opened, pytest.raises(MessageNotFoundError):
+        opened.get(place)
+
+
+def test_config_with_unquoted_keys_and_its_backup_are_read(tmp_path: Path) -> None:
+    _write(tmp_path / "s", *[build.Record(topic="A")] * 5)
+    tricky = '{"A@g,{1:2}":{0:1},"A@g":{0:2,-1:3}}'
+    build.write_config(tmp_path / "s", topics=["A"])
+    path = tmp_path / "s/config/consumerOffset.json"
+    path.write_text(f'{{"offsetTable":{tricky}}}')
+    with rmqstore.open(tmp_path / "s") as opened:
+        assert opened.config.groups() == ["g", "g,{1:2}"]
+        assert opened.config.consumer_offsets("g") == {("A", 0): 2, ("A", -1): 3}
+        assert len(read(opened, starting_offsets="group:g")) == 3
+    path.rename(path.with_name("consumerOffset.json.bak"))
+    with rmqstore.open(tmp_path / "s") as opened:
+        assert len(read(opened, starting_offsets="group:g,{1:2}")) == 4
+    path.write_text("")
+    with rmqstore.open(tmp_path / "s") as opened:
+        assert len(read(opened, starting_offsets="group:g")) == 3
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "null", '{"topicConfigTable":[]}', "[" * 100_000, "\0", '"a"'])
+def test_broken_config_is_an_error_that_names_the_file(tmp_path: Path, text: str) -> None:
+    _write(tmp_path / "s", build.Record())
+    build.write_config(tmp_path / "s", topics=[])
+    path = tmp_path / "s/config/topics.json"
+    path.write_text(text)
+    with rmqstore.open(tmp_path / "s") as opened:
+        with pytest.raises(CorruptConfigError) as caught:
+            opened.known_topics()
+        assert caught.value.path == str(path)
+        assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("offsets_text", ['{"A@g":[1]}', '{"A@g":{"x":1}}', '{"A@g":{"0":null}}', '{"A@g":7}'])
+def test_broken_offsets_are_an_error_that_names_the_file(tmp_path: Path, offsets_text: str) -> None:
+    _write(tmp_path / "s", build.Record(topic="A"))
+    build.write_config(tmp_path / "s", topics=["A"])
+    (tmp_path / "s/config/consumerOffset.json").write_text(f'{{"offsetTable":{offsets_text}}}')
+    with rmqstore.open(tmp_path / "s") as opened, pytest.raises(CorruptConfigError, match=r"consumerOffset\.json"):
+        read(opened, starting_offsets="group:g")
+
+
+def test_broker_name_comes_from_the_best_source(tmp_path: Path) -> None:
+    root = tmp_path / "folder"
+    _write(root, build.Record())
+    with rmqstore.open(root) as opened:
+        assert opened.broker_name == "folder"
+    build.write_config(root, topics=["A", "rmq_sys_SYNC_BROKER_MEMBER_from-topic"])
+    with rmqstore.open(root) as opened:
+        assert opened.broker_name == "from-topic"
+    (root / "brokerIdentity").write_text("cluster#from-identity#0")
+    with rmqstore.open(root) as opened:
+        assert opened.broker_name == "from-identity"
+    with rmqstore.open(root, broker_name="given") as opened:
+        assert read(opened, columns="brokerName") == [{"brokerName": "given"}]
+        assert opened.get(0).brokerName == "given"
+
+
+ERRORS = [
+    errors.MalformedBytesError(3, "why"),
+    CorruptRecordError("/s/commitlog/0", 5, "why"),
+    CorruptQueueError("/s/consumequeue/0", 5, "why"),
+    CorruptConfigError("/s/config/topics.json", 5, "why"),
+    NotAStoreError("why"),
+    OffsetOutOfRangeError("why"),
+    MessageNotFoundError("why"),
+    UnsupportedFeatureError("why"),
+    OptionError("why"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_errors_survive_pickling(error: RmqStoreError) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.args, vars(again)) == (type(error), str(error), error.args, vars(error))
+    assert isinstance(again, RmqStoreError)
+
+
+def test_every_public_error_is_tried_above() -> None:
+    public = {name for name in rmqstore.__all__ if name.endswith("Error")} - {"RmqStoreError", "StoreFormatError"}
+    assert public <= {type(error).__name__ for error in ERRORS}
+
+
+def test_rows_are_json_friendly_in_their_text_columns(tmp_path: Path) -> None:
+    """Text is UTF-8 for certain, whatever the bytes were."""
+    _write(tmp_path / "s", build.Record(properties=b"TAGS\x01\xff\xfe\x02\xc3\x01\xed\xa0\x80\x02"))
+    with rmqstore.open(tmp_path / "s") as opened:
+        row = read(opened, columns="tags,properties")[0]
+    assert row["tags"] == "��"
+    assert json.loads(json.dumps(row)) == row

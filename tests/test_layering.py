@@ -1,0 +1,95 @@
+"""Each module of rmqstore imports only modules listed before it (ARCHITECTURE.md, section 3)."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "store" / "rmqstore"
+# fmt: off
+ORDER = [
+    "errors", "selection",
+    "format.layout", "format.hashing", "format.properties", "format.schema", "format.compression", "format.record",
+    "format.heads", "format.gather", "format.text", "format.property_columns", "format.decode", "format.checks",
+    "format.frames",
+    "files.paths", "files.mapped_file", "files.mapped_file_queue",
+    "brokerconfig", "checkpoint", "commitlog", "consumequeue",
+    "recovery", "assemble", "log_scan", "queue_scan", "ranges", "store", "cli",
+]
+# fmt: on
+STRUCTURES = ["commitlog", "consumequeue", "checkpoint", "brokerconfig"]
+FILES_BY_OTHER_NAMES = {"os", "pathlib", "mmap", "io", "shutil", "tempfile", "glob"}
+BANNED = {name: {"pyspark", "pyspark_rmqstore"} for name in ORDER}
+for name in ORDER:
+    if name.startswith("format."):
+        BANNED[name] |= {"rmqstore.files", *FILES_BY_OTHER_NAMES}
+    if name.startswith("files."):
+        BANNED[name] |= {"rmqstore.format"}
+    if name in STRUCTURES:
+        BANNED[name] |= {f"rmqstore.{other}" for other in STRUCTURES if other != name}
+
+MODULES = sorted(path for path in ROOT.rglob("*.py") if path.name != "__init__.py")
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def imports_of(path: Path) -> set[str]:
+    """Return what a module imports, also inside functions."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: write absolute imports"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def is_part(target: str, module: str) -> bool:
+    return target == module or target.startswith(module + ".")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_module_has_its_place_in_the_order(path: Path) -> None:
+    assert module_name(path) in ORDER, f"give {module_name(path)} its place in ORDER"
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if module_name(path) in ORDER], ids=module_name)
+def test_module_imports_only_earlier_ones(path: Path) -> None:
+    name = module_name(path)
+    for target in imports_of(path):
+        inside = [module for module in ORDER if is_part(target, f"rmqstore.{module}")]
+        assert all(ORDER.index(module) < ORDER.index(name) for module in inside), f"{name} imports {target}"
+        assert not is_part(target, "rmqstore") or inside, f"{name} imports {target}, which has no place in ORDER"
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if module_name(path) in ORDER], ids=module_name)
+def test_module_imports_nothing_banned(path: Path) -> None:
+    name = module_name(path)
+    hit = {target for target in imports_of(path) for ban in BANNED[name] if is_part(target, ban)}
+    assert not hit, f"{name} imports {sorted(hit)}"
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if module_name(path).startswith("format.")], ids=module_name)
+def test_format_modules_open_no_file(path: Path) -> None:
+    calls = {
+        node.func.id
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    assert "open" not in calls
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("__init__.py")), ids=lambda path: path.parent.name)
+def test_packages_hold_nothing_but_names(path: Path) -> None:
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    docstring = (ast.Expr,) if body and isinstance(body[0], ast.Expr) else ()
+    assert all(isinstance(node, (ast.ImportFrom, ast.Assign, *docstring)) for node in body)
+
+
+def test_the_order_names_no_module_that_is_gone() -> None:
+    assert set(ORDER) == {module_name(path) for path in MODULES}
