@@ -108,7 +108,13 @@ def main() -> None:
 
 
 def compare(
-    spark: SparkSession, jvm: int, arguments: argparse.Namespace, name: str, columns: str | None, goal: float, scratch: Path
+    spark: SparkSession,
+    jvm: int,
+    arguments: argparse.Namespace,
+    name: str,
+    columns: str | None,
+    goal: float,
+    scratch: Path,
 ) -> None:
     """Time our source against prebuilt batches of the same rows, in turn."""
     options = {"checkCRC": "false", **({"columns": columns} if columns else {})}

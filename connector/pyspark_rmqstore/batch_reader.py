@@ -25,6 +25,7 @@ from rmqstore.store import MessageStore, QueueSlice, ReadSpec, open_store
 logger = logging.getLogger(__name__)
 
 _SAMPLES_PER_TASK = 16
+_SMALL_QUEUE = 64  # records; its first and last say enough
 
 
 class RmqStoreReader(DataSourceReader):
@@ -70,8 +71,10 @@ class RmqStoreReader(DataSourceReader):
 
     def _sample_count(self, store: MessageStore, piece: QueueSlice) -> int:
         """Return how many samples let a range be cut well: several for each task that it fills."""
-        first = store.sample(piece, 2)[0]
         n_records = piece.end - piece.start
+        if n_records <= _SMALL_QUEUE:
+            return 2
+        first = store.sample(piece, 2)[0]
         limits = self._limits()
         goal = limits.max_bytes / _SAMPLES_PER_TASK
         if limits.min_partitions:

@@ -76,11 +76,10 @@ def plan_queues(sampled: Sequence[SampledSlice], limits: Limits) -> list[tuple[Q
     sampled = [one for one in sampled if one.piece.start < one.piece.end]
     if not sampled:
         return []
-    places = np.concatenate([[sample.physical_offset for sample in one.samples] for one in sampled])
-    weights = np.concatenate([_weights(one) for one in sampled])
+    weights = [_weights(one) for one in sampled]
     n_records = sum(one.piece.end - one.piece.start for one in sampled)
-    n_tasks = _task_count(float(weights.sum()), n_records, limits)
-    cuts = _cuts(places, weights, n_tasks)
+    n_tasks = _task_count(sum(float(one.sum()) for one in weights), n_records, limits)
+    cuts = _cuts([_places(one) for one in sampled], weights, n_tasks)
     tasks: list[list[QueueSlice]] = [[] for _ in range(len(cuts) + 1)]
     for one in sampled:
         for task, piece in _cut_slice(one, cuts):
@@ -95,23 +94,37 @@ def _task_count(n_bytes: float, n_records: int, limits: Limits) -> int:
     return min(count, n_records)
 
 
-def _cuts(places: NDArray[np.int64], weights: NDArray[np.float64], n_tasks: int) -> NDArray[np.float64]:
-    """Return the physical offsets where one task ends and the next begins, (n_tasks - 1,), not decreasing."""
-    order = np.argsort(places, kind="stable")
-    ends = np.cumsum(weights[order])
-    goals = ends[-1] * np.arange(1, n_tasks) / n_tasks
-    # Between two samples the bytes are taken to lie evenly.
-    reached = np.concatenate(([0.0], ends))[:-1]
-    return np.interp(goals, reached, places[order].astype(np.float64))
+def _places(one: SampledSlice) -> NDArray[np.float64]:
+    """Return the physical offsets of the samples and the end of the last one's message, never falling, (n + 1,)."""
+    last = one.samples[-1]
+    places = [sample.physical_offset for sample in one.samples] + [last.physical_offset + last.mean_bytes]
+    return np.maximum.accumulate(np.array(places, np.float64))
+
+
+def _cuts(
+    places: Sequence[NDArray[np.float64]], weights: Sequence[NDArray[np.float64]], n_tasks: int
+) -> NDArray[np.float64]:
+    """Return the physical offsets where one task ends and the next begins, (n_tasks - 1,), not falling.
+
+    Between two samples of a queue its bytes are taken to lie evenly over the log. So the chosen bytes before a place
+    are a sum of straight lines, which bends only where a line begins or ends.
+    """
+    widths = [np.maximum(np.diff(one), 1.0) for one in places]
+    slopes = np.concatenate([weight / width for weight, width in zip(weights, widths, strict=True)])
+    begins = np.concatenate([one[:-1] for one in places])
+    bends = np.concatenate((begins, begins + np.concatenate(widths)))
+    order = np.argsort(bends, kind="stable")
+    bends, turns = bends[order], np.concatenate((slopes, -slopes))[order]
+    reached = np.concatenate(([0.0], np.cumsum(np.cumsum(turns)[:-1] * np.diff(bends))))
+    goals = reached[-1] * np.arange(1, n_tasks) / n_tasks
+    return np.maximum.accumulate(np.interp(goals, reached, bends)) if n_tasks > 1 else np.empty(0)
 
 
 def _cut_slice(one: SampledSlice, cuts: NDArray[np.float64]) -> list[tuple[int, QueueSlice]]:
     """Return the parts of a range, each with the number of its task."""
-    places = np.maximum.accumulate([sample.physical_offset for sample in one.samples]).astype(np.float64)
-    offsets = np.array([sample.queue_offset for sample in one.samples], np.float64)
     start, end = one.piece.start, one.piece.end
-    # Behind the last message everything is in the last task that the range reaches.
-    inner = np.where(cuts > places[-1], end, np.ceil(np.interp(cuts, places, offsets)))
+    offsets = np.array([*(sample.queue_offset for sample in one.samples), end], np.float64)
+    inner = np.ceil(np.interp(cuts, _places(one), offsets))
     bounds = np.concatenate(([start], np.clip(inner, start, end), [end])).astype(np.int64)
     bounds = np.maximum.accumulate(bounds).tolist()
     return [

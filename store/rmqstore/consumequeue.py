@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -11,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.errors import OffsetOutOfRangeError
+from rmqstore.files.mapped_file import MappedFile
 from rmqstore.files.mapped_file_queue import MappedFileQueue, Segment
-from rmqstore.format.layout import PRE_BLANK_SIZE, QUEUE_UNIT, Bytes
+from rmqstore.format.layout import PRE_BLANK_SIZE, QUEUE_UNIT
 
 _UNIT = QUEUE_UNIT.itemsize
 
@@ -45,9 +45,8 @@ class ConsumeQueue:
         segment = self._files.find(queue_offset * _UNIT)
         if segment is None:
             return 0, 0, 0
-        units = self._view(segment)
-        at = queue_offset - segment.start // _UNIT
-        return units[at].item() if at < len(units) else (0, 0, 0)
+        units = self._read(segment, queue_offset, queue_offset + 1)
+        return units[0].item() if len(units) else (0, 0, 0)
 
     def units(self, start: int, end: int) -> Units:
         """Return the units ``[start, end)``, all of which the files hold: see :meth:`runs`.
@@ -58,7 +57,7 @@ class ConsumeQueue:
         pieces, at = [], start
         while at < end:
             segment = self._files.find(at * _UNIT)
-            piece = None if segment is None else self._view(segment)[at - segment.start // _UNIT :][: end - at]
+            piece = None if segment is None else self._read(segment, at, end)
             if piece is None or not len(piece):
                 raise OffsetOutOfRangeError(f"{self.folder}: queue offset {at} is in none of the queue's files")
             pieces.append(piece)
@@ -91,29 +90,16 @@ class ConsumeQueue:
     def end(self) -> int:
         """Return the queue offset behind the last unit, whole or not, that was ever written.
 
-        Units are found by bisection; that nothing stands behind the last one is then looked up, for one damaged unit
-        where the search came by would else hide all that follow it.
+        It is found from behind, by the last byte that is not zero: a search for the first unit that was not written
+        would stop at a damaged one and hide all that follow.
 
         Source: ConsumeQueue.java#recover.
         """
         for segment in reversed(self.segments):
-            units = self._view(segment)
-            n_written = self._behind_last(segment, _count_written(units))
-            if n_written:
-                return segment.start // _UNIT + n_written
+            written = self._open(segment).written_end(segment.size)
+            if written:
+                return segment.start // _UNIT + -(-written // _UNIT)
         return self.segments[0].start // _UNIT if self.segments else 0
-
-    def _behind_last(self, segment: Segment, n_written: int) -> int:
-        """Return how many units reach up to the last byte that is not zero, of which so many are known.
-
-        A queue file is sparse, so only the parts that hold data are looked at.
-        """
-        data = self._files.open(segment).data[: segment.size]
-        for start, stop in _data_ranges(segment.path, n_written * _UNIT, len(data)):
-            rest = np.flatnonzero(data[start:stop])
-            if len(rest):
-                n_written = max(n_written, (start + int(rest[-1])) // _UNIT + 1)
-        return n_written
 
     def first(self, end: int, min_physical_offset: int) -> int:
         """Return the first queue offset before ``end`` whose record is not deleted; ``end`` if all are.
@@ -157,29 +143,23 @@ class ConsumeQueue:
         """Let go of the mapped files."""
         self._files.close()
 
-    def _view(self, segment: Segment) -> NDArray[np.void]:
+    def _open(self, segment: Segment) -> MappedFile:
         try:
-            data = self._files.open(segment).data
+            return self._files.open(segment)
         except FileNotFoundError as err:
             raise OffsetOutOfRangeError(f"{segment.path} was deleted while it was read (retention)") from err
-        return whole_units(data[: segment.size])
 
-
-def whole_units(data: Bytes) -> NDArray[np.void]:
-    """Return the units in the bytes of a queue file, QUEUE_UNIT (n,); bytes behind the last whole one are left out."""
-    return data[: len(data) // _UNIT * _UNIT].view(QUEUE_UNIT)
+    def _read(self, segment: Segment, start: int, end: int) -> NDArray[np.void]:
+        """Return the whole units ``[start, end)`` of the queue that this file holds, QUEUE_UNIT (n,)."""
+        first = segment.start // _UNIT
+        stop = min(end, first + segment.size // _UNIT)
+        stored = np.empty(max(stop - start, 0) * _UNIT, np.uint8)
+        count = self._open(segment).read_into(stored, (start - first) * _UNIT)
+        return stored[: count // _UNIT * _UNIT].view(QUEUE_UNIT)
 
 
 def _to_columns(units: NDArray[np.void]) -> Units:
     return Units(*(units[name].astype(np.int64) for name in QUEUE_UNIT.names or ()))
-
-
-def _is_written(unit: np.void) -> bool:
-    return bool(unit["size"] > 0 and unit["physical_offset"] >= 0)
-
-
-def _count_written(units: NDArray[np.void]) -> int:
-    return _search(len(units), lambda at: not _is_written(units[at]))
 
 
 def _search(count: int, found: Callable[[int], bool]) -> int:
@@ -192,19 +172,3 @@ def _search(count: int, found: Callable[[int], bool]) -> int:
         else:
             low = middle + 1
     return low
-
-
-def _data_ranges(path: Path, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of a sparse file that hold data, in bounded pieces."""
-    piece = 1 << 20
-    with path.open("rb", buffering=0) as file:
-        while start < end:
-            try:
-                start = max(start, os.lseek(file.fileno(), start, os.SEEK_DATA))
-                stop = min(os.lseek(file.fileno(), start, os.SEEK_HOLE), end, start + piece)
-            except OSError:  # ENXIO: no data behind
-                return
-            if start >= end:
-                return
-            yield start, stop
-            start = stop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 from pathlib import Path
@@ -11,12 +12,15 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+_PIECE_BYTES = 64 << 10
+
 
 class MappedFile:
     """A file whose bytes are read as they are now: what a broker writes later into the same file is seen.
 
-    The mapping ends when the last array over it is gone; :meth:`close` only lets go of ours. A file that another
-    process *cuts* under a mapping ends this process with SIGBUS; RocketMQ deletes files, which is harmless.
+    It is mapped when :attr:`data` is first asked for. The mapping ends when the last array over it is gone;
+    :meth:`close` only lets go of ours. A file that another process *cuts* under a mapping ends this process with
+    SIGBUS; RocketMQ deletes files, which is harmless.
 
     Raises:
         OSError: the file cannot be opened; FileNotFoundError where retention was faster.
@@ -24,23 +28,13 @@ class MappedFile:
     Source: DefaultMappedFile.java.
     """
 
-    __slots__ = ("_descriptor", "data", "path")
+    __slots__ = ("_data", "_descriptor", "path")
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._descriptor = -1
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            size = os.fstat(descriptor).st_size
-            mapped = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) if size else b""
-        except BaseException:
-            os.close(descriptor)
-            raise
-        self._descriptor = descriptor
-        self.data: NDArray[np.uint8] = np.frombuffer(mapped, np.uint8)
-
-    def __len__(self) -> int:
-        return len(self.data)
+        self._data: NDArray[np.uint8] | None = None
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def __enter__(self) -> Self:
         return self
@@ -53,12 +47,50 @@ class MappedFile:
     def __del__(self) -> None:
         self.close()
 
+    @property
+    def data(self) -> NDArray[np.uint8]:
+        """The bytes, uint8 (nbytes,), mapped."""
+        if self._data is None:
+            size = os.fstat(self._descriptor).st_size
+            mapped = mmap.mmap(self._descriptor, size, access=mmap.ACCESS_READ) if size else b""
+            self._data = np.frombuffer(mapped, np.uint8)
+        return self._data
+
     def close(self) -> None:
         """Let go of the mapping and the file."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
-            self._descriptor = -1
-            self.data = np.empty(0, np.uint8)
+            self._descriptor, self._data = -1, None
+
+    def written_end(self, size: int) -> int:
+        """Return the position behind the last byte before ``size`` that is not zero, 0 if all are.
+
+        The holes of a sparse file are not looked into: reading them would fill the page cache with zeros.
+        """
+        end = size
+        for start, stop in reversed(self._data_ranges(size)):
+            end = stop
+            while end > start:
+                piece = np.empty(min(_PIECE_BYTES, end - start), np.uint8)
+                found = np.flatnonzero(piece[: self.read_into(piece, end - len(piece))])
+                if len(found):
+                    return end - len(piece) + int(found[-1]) + 1
+                end -= len(piece)
+        return 0
+
+    def _data_ranges(self, size: int) -> list[tuple[int, int]]:
+        ranges, at = [], 0
+        while at < size:
+            try:
+                start = os.lseek(self._descriptor, at, os.SEEK_DATA)
+            except OSError as err:
+                if err.errno != errno.ENXIO:
+                    raise
+                break  # no data behind
+            at = os.lseek(self._descriptor, start, os.SEEK_HOLE)
+            if start < size:
+                ranges.append((start, min(at, size)))
+        return ranges
 
     def read_into(self, window: NDArray[np.uint8], start: int) -> int:
         """Copy the bytes from ``start`` on into a window; return how many there were, fewer only at the file's end."""

@@ -1,0 +1,57 @@
+"""Reading a store through Spark in tests: options in, rows out that compare easily."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+import goldens
+from reading import Row, rows
+
+GoldenStore = Callable[[str], Path]
+
+
+def load(
+    spark: SparkSession, path: Path | list[Path] | str, *, schema: str | None = None, **options: object
+) -> DataFrame:
+    """Return a read of one store or several; options that are no text become JSON."""
+    reader = spark.read.format("rmqstore")
+    if schema is not None:
+        reader = reader.schema(schema)
+    for name, value in options.items():
+        reader = reader.option(name, value if isinstance(value, str) else json.dumps(value))
+    return reader.load([str(one) for one in path] if isinstance(path, list) else str(path))
+
+
+def collect(frame: DataFrame) -> list[Row]:
+    """Return the rows, times as ms, properties as a dict."""
+    return rows(frame.toArrow().to_batches())
+
+
+def read(spark: SparkSession, path: Path | list[Path] | str, **options: Any) -> list[Row]:
+    """Return the rows of a read."""
+    return collect(load(spark, path, **options))
+
+
+def in_queue_order(found: Iterable[Row]) -> list[Row]:
+    return sorted(found, key=lambda row: (row["topic"], row["queueId"], row["queueOffset"]))
+
+
+def in_log_order(found: Iterable[Row]) -> list[Row]:
+    return sorted(found, key=lambda row: row["commitLogOffset"])
+
+
+def messages(name: str, broker_name: str = "b") -> list[Row]:
+    """Return the answer key of a golden store, by queue, in order."""
+    return in_queue_order(goldens.message(row, broker_name) for row in goldens.lines(name, "expected"))
+
+
+def offsets(found: Iterable[Row]) -> set[int]:
+    """Return the physical offsets of rows, none of which may come twice."""
+    listed = [row["commitLogOffset"] for row in found]
+    assert len(set(listed)) == len(listed), "a message came twice"
+    return set(listed)

@@ -1,0 +1,305 @@
+"""Read options: text in, checked values out, and refusals that name the option. No session."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from pyspark_rmqstore.options import ReadOptions, StoreRef, parse_read_options
+from rmqstore.errors import OptionError, RmqStoreError, UnsupportedFeatureError
+from rmqstore.selection import EARLIEST, LATEST
+
+STORE = "/data/store"
+
+
+def parse(**given: str) -> ReadOptions:
+    return parse_read_options({"path": STORE, **given})
+
+
+def paths(value: str) -> list[str]:
+    return [ref.path for ref in parse_read_options({"path": value}).stores]
+
+
+@pytest.fixture
+def brokers(tmp_path: Path) -> Path:
+    """Return a folder with the folders broker-a, broker-b, broker-c, other, and `with space`."""
+    for name in ("broker-b", "broker-c", "other", "broker-a", "with space"):  # in no order, lest sorting go unproved
+        (tmp_path / name).mkdir()
+    return tmp_path
+
+
+def test_defaults_are_those_of_the_readme() -> None:
+    options = parse()
+    assert options.stores == (StoreRef(STORE, None, (), None, None, ignore_log_end=False),)
+    assert (options.columns, options.tags, options.scan, options.mode) == (None, None, "queue", "FAILFAST")
+    assert (options.corrupt_column, options.check_crc, options.fail_on_data_loss) == ("_corrupt_record", True, True)
+    assert (options.min_partitions, options.max_records_per_partition) == (None, None)
+    assert options.max_bytes_per_partition == 128 << 20
+    selection = options.selection
+    assert (selection.subscribe, selection.subscribe_pattern, selection.assign) == (None, None, None)
+    assert (selection.start.default, selection.end.default) == (EARLIEST, LATEST)
+    assert (selection.include_system_topics, selection.timestamp_strategy) == (False, "latest")
+
+
+# Each documented option with a value of its own, and where that value is to arrive.
+GIVEN = {
+    "subscribe": ("T", lambda read: read.selection.subscribe == ("T",)),
+    "subscribePattern": ("T.*", lambda read: read.selection.subscribe_pattern == "T.*"),
+    "assign": ('{"T":[1]}', lambda read: read.selection.assign == {"T": frozenset({1})}),
+    "includeSystemTopics": ("true", lambda read: read.selection.include_system_topics),
+    "startingOffsets": ('{"T":{"0":5}}', lambda read: read.selection.start.offsets == {(None, "T", 0): 5}),
+    "endingOffsets": ('{"T":{"0":6}}', lambda read: read.selection.end.offsets == {(None, "T", 0): 6}),
+    "startingTimestamp": ("7", lambda read: read.selection.start.timestamp == 7),
+    "endingTimestamp": ("1970-01-01T00:00:01", lambda read: read.selection.end.timestamp == 1000),
+    "startingOffsetsByTimestamp": (
+        '{"T":{"b":{"0":8}}}', lambda read: read.selection.start.by_timestamp == {("b", "T", 0): 8},
+    ),
+    "endingOffsetsByTimestamp": (
+        '{"T":{"0":9}}', lambda read: read.selection.end.by_timestamp == {(None, "T", 0): 9},
+    ),
+    "startingOffsetsByTimestampStrategy": ("ERROR", lambda read: read.selection.timestamp_strategy == "error"),
+    "tags": ("A || B", lambda read: read.tags == {"A", "B"}),
+    "columns": (" body , topic", lambda read: read.columns == ("body", "topic")),
+    "scan": ("CommitLog", lambda read: read.scan == "commitlog"),
+    "minPartitions": ("3", lambda read: read.min_partitions == 3),
+    "maxRecordsPerPartition": ("4", lambda read: read.max_records_per_partition == 4),
+    "maxBytesPerPartition": ("5k", lambda read: read.max_bytes_per_partition == 5120),
+    "mode": ("permissive", lambda read: read.mode == "PERMISSIVE"),
+    "columnNameOfCorruptRecord": ("Broken", lambda read: read.corrupt_column == "Broken"),
+    "checkCRC": ("False", lambda read: not read.check_crc),
+    "failOnDataLoss": ("false", lambda read: not read.fail_on_data_loss),
+    "storePathCommitLog": ("/x/a, /x/b", lambda read: read.stores[0].commitlogs == ("/x/a", "/x/b")),
+    "storePathConsumeQueue": ("/x/q", lambda read: read.stores[0].consumequeue == "/x/q"),
+    "storePathIndex": ("/x/i", lambda read: read.stores[0].index == "/x/i"),
+    "ignoreLogEnd": ("true", lambda read: read.stores[0].ignore_log_end),
+    "brokerName": ("b", lambda read: read.stores[0].broker_name == "b"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("spell", [str, str.lower, str.upper], ids=["documented", "lower", "upper"])
+@pytest.mark.parametrize("name", GIVEN)
+def test_an_option_arrives_however_its_key_is_spelled(name: str, spell: type[str]) -> None:
+    value, arrived = GIVEN[name]
+    assert not arrived(parse())
+    assert arrived(parse(**{spell(name): value}))
+
+
+@pytest.mark.parametrize("name", ["subscribes", "offsets", "kafka.bootstrap.servers", "min-partitions", "body"])
+def test_an_unknown_option_is_refused_with_those_known(name: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(repr(name))) as caught:
+        parse(**{name: "1"})
+    assert all(known in str(caught.value) for known in GIVEN)
+
+
+@pytest.mark.parametrize(
+    "name", ["path", "queryName", "checkpointLocation", "timeZone", "recursiveFileLookup", "PATH", "queryname"]
+)
+def test_keys_of_spark_are_never_unknown(name: str) -> None:
+    assert parse_read_options({"path": STORE, name: STORE}).stores[0].path == STORE
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        pytest.param({"subscribe": "A", "assign": '{"A":[0]}'}, ["subscribe", "assign"], id="subscribe and assign"),
+        pytest.param(
+            {"subscribe": "A", "subscribePattern": "A"}, ["subscribe", "subscribePattern"], id="subscribe and pattern"
+        ),
+        pytest.param({"subscribePattern": "A", "assign": "{}"}, ["subscribePattern", "assign"], id="pattern, assign"),
+        pytest.param({"startingOffsets": "latest"}, ["startingOffsets"], id="start at the end"),
+        pytest.param({"endingOffsets": "earliest"}, ["endingOffsets"], id="end at the start"),
+        pytest.param({"startingOffsets": '{"A":{"0":-1}}'}, ["startingOffsets", "latest"], id="a queue from its end"),
+        pytest.param({"endingOffsets": '{"A":{"0":-2}}'}, ["endingOffsets", "earliest"], id="a queue to its start"),
+        pytest.param({"scan": "commitlog", "startingOffsets": '{"A":{"0":1}}'}, ["scan=commitlog"], id="log, start"),
+        pytest.param({"scan": "commitlog", "endingOffsets": '{"A":{"0":1}}'}, ["scan=commitlog"], id="log, end"),
+        pytest.param({"scan": "commitlog", "startingOffsets": "group:g"}, ["scan=commitlog"], id="log, group"),
+        pytest.param({"scan": "commitlog", "endingOffsets": "group:g"}, ["scan=commitlog"], id="log, group at end"),
+        pytest.param(
+            {"scan": "commitlog", "startingOffsetsByTimestamp": '{"A":{"0":1}}'}, ["scan=commitlog"], id="log, by time"
+        ),
+        pytest.param(
+            {"scan": "commitlog", "endingOffsetsByTimestamp": '{"A":{"0":1}}'},
+            ["scan=commitlog"],
+            id="log, by end time",
+        ),
+        pytest.param(
+            {"scan": "commitlog", "maxRecordsPerPartition": "5"},
+            ["maxRecordsPerPartition", "maxBytesPerPartition"],
+            id="log, records",
+        ),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused_by_name(given: dict[str, str], named: list[str]) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse(**given)
+    assert all(name in str(caught.value) for name in named), caught.value
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("scan", "queues"), ("mode", "FAILFASTER"), ("startingOffsetsByTimestampStrategy", "earliest"),
+        ("checkCRC", "yes"), ("failOnDataLoss", "1"), ("includeSystemTopics", ""), ("ignoreLogEnd", "on"),
+        ("minPartitions", "0"), ("minPartitions", "-1"), ("minPartitions", "2.0"), ("minPartitions", "many"),
+        ("minPartitions", "²"), ("maxRecordsPerPartition", "0"), ("maxRecordsPerPartition", "1k"),
+        ("subscribe", ""), ("subscribe", "A,,B"), ("subscribePattern", "A("), ("assign", "A"), ("assign", "[1]"),
+        ("assign", '{"A":1}'), ("assign", '{"A":["x"]}'), ("assign", '{"A":[true]}'),
+        ("startingOffsets", "begin"), ("startingOffsets", '{"A":1}'), ("startingOffsets", '{"A":{"0":-3}}'),
+        ("startingOffsets", '{"A":{"x":1}}'), ("startingOffsets", '{"A":{"0":1.5}}'), ("endingOffsets", "[]"),
+        ("startingTimestamp", "yesterday"), ("endingTimestamp", "2026-13-01"),
+        ("startingOffsetsByTimestamp", "5"), ("endingOffsetsByTimestamp", '{"A":{"0":"soon"}}'), ("tags", "||"),
+    ],
+)  # fmt: skip
+def test_a_value_out_of_its_domain_is_refused_with_the_name_of_its_option(name: str, value: str) -> None:
+    with pytest.raises(OptionError, match=name):
+        parse(**{name.lower(): value})
+
+
+@pytest.mark.parametrize(
+    ("value", "n_bytes"),
+    [
+        ("1", 1), ("65536", 65536), ("128m", 128 << 20), ("128M", 128 << 20), ("128 mb", 128 << 20),
+        ("128MiB", 128 << 20), ("64k", 64 << 10), ("2g", 2 << 30), ("1t", 1 << 40), (" 10b ", 10),
+    ],
+)  # fmt: skip
+def test_sizes_are_bytes_or_have_a_unit(value: str, n_bytes: int) -> None:
+    assert parse(maxBytesPerPartition=value).max_bytes_per_partition == n_bytes
+
+
+@pytest.mark.parametrize("value", ["", "0", "0m", "-1", "1.5m", "m", "12x", "1 2", "128mm", "1e6"])
+def test_what_is_no_size_is_refused(value: str) -> None:
+    with pytest.raises(OptionError, match="maxBytesPerPartition"):
+        parse(maxBytesPerPartition=value)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"msgKey": "k"}, "msgKey"), ({"msgid": "0A"}, "msgId"), ({"msgKeyLimit": "1"}, "msgKeyLimit"),
+        ({"filter": "a > 1"}, "filter"), ({"includePending": "true"}, "includePending"), ({"view": "queues"}, "queues"),
+        ({"view": "commitlog"}, "commitlog"), ({"maxOffsetsPerTrigger": "9"}, "maxOffsetsPerTrigger"),
+        ({"minoffsetspertrigger": "9"}, "minOffsetsPerTrigger"), ({"maxTriggerDelay": "9"}, "maxTriggerDelay"),
+        ({"maxBytesPerTrigger": "9"}, "maxBytesPerTrigger"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_yet_is_refused_by_name(given: dict[str, str], named: str) -> None:
+    with pytest.raises(UnsupportedFeatureError, match=named):
+        parse(**given)
+
+
+@pytest.mark.parametrize("given", [{"includePending": "false"}, {"includepending": "FALSE"}, {"view": "messages"}])
+def test_asking_for_what_is_the_default_anyway_is_no_error(given: dict[str, str]) -> None:
+    assert parse(**given) == parse()
+
+
+@pytest.mark.parametrize("given", [{}, {"path": ""}, {"paths": "[]"}])
+def test_a_read_without_a_path_is_refused(given: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match="path"):
+        parse_read_options(given)
+
+
+def test_a_list_of_paths_arrives_in_its_order() -> None:
+    options = parse_read_options({"paths": json.dumps(["/data/b", "/data/a"])})
+    assert [ref.path for ref in options.stores] == ["/data/b", "/data/a"]
+
+
+@pytest.mark.parametrize("twice", ['["/data/a","/data/a"]', '["/data/a","/data/a/"]', '["/data/a","file:/data/a"]'])
+def test_a_store_named_twice_is_refused(twice: str) -> None:
+    with pytest.raises(OptionError, match=r"twice.*/data/a"):
+        parse_read_options({"paths": twice})
+
+
+def test_a_store_that_two_globs_match_is_refused(brokers: Path) -> None:
+    with pytest.raises(OptionError, match="broker-a"):
+        parse_read_options({"paths": json.dumps([f"{brokers}/broker-*", f"{brokers}/*-a"])})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("broker-*", ["broker-a", "broker-b", "broker-c"]), ("broker-[ac]", ["broker-a", "broker-c"]),
+        ("?ther", ["other"]), ("broker-a", ["broker-a"]), ("with*", ["with space"]), ("not-there", ["not-there"]),
+    ],
+)  # fmt: skip
+def test_globs_are_expanded_to_sorted_absolute_paths(
+    brokers: Path, monkeypatch: pytest.MonkeyPatch, pattern: str, names: list[str]
+) -> None:
+    expected = [f"{brokers}/{name}" for name in names]
+    assert paths(f"{brokers}/{pattern}") == expected
+    monkeypatch.chdir(brokers)
+    assert paths(pattern) == expected
+    assert paths(f"./{pattern}") == expected
+
+
+def test_a_glob_that_matches_nothing_is_refused(brokers: Path) -> None:
+    with pytest.raises(OptionError, match=re.escape(f"{brokers}/nothing-*")):
+        paths(f"{brokers}/nothing-*")
+
+
+def test_a_leading_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert paths("~/store") == ["/home/someone/store"]
+
+
+@pytest.mark.parametrize(
+    ("uri", "names"),
+    [
+        ("file:{}/broker-a", ["broker-a"]), ("file://{}/broker-a", ["broker-a"]), ("FILE:{}/broker-a", ["broker-a"]),
+        ("file:{}/with%20space", ["with space"]), ("file:{}/broker-[ab]", ["broker-a", "broker-b"]),
+        ("file:{}/broker-?", ["broker-a", "broker-b", "broker-c"]), ("file://{}/*-c", ["broker-c"]),
+        ("file:{}/a#b", ["a#b"]),
+    ],
+)  # fmt: skip
+def test_file_uris_are_local_paths(brokers: Path, uri: str, names: list[str]) -> None:
+    assert paths(uri.format(brokers)) == [f"{brokers}/{name}" for name in names]
+
+
+def test_a_file_uri_of_another_machine_is_not_taken_for_a_local_path() -> None:
+    with pytest.raises(RmqStoreError, match="data"):
+        paths("file://data/store")
+
+
+@pytest.mark.parametrize("scheme", ["hdfs", "s3a", "https", "dbfs", "abfss"])
+def test_other_schemes_are_refused_by_name(scheme: str) -> None:
+    with pytest.raises(UnsupportedFeatureError, match=f"{scheme}:"):
+        paths(f"{scheme}://host/store")
+
+
+def test_broker_names_are_given_by_path(brokers: Path) -> None:
+    table = {f"{brokers}/broker-a": "first", f"{brokers}/broker-c/": "third"}
+    options = parse_read_options({"path": f"{brokers}/broker-*", "brokerName": json.dumps(table)})
+    assert [ref.broker_name for ref in options.stores] == ["first", None, "third"]
+
+
+def test_broker_names_are_given_by_relative_path(brokers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(brokers)
+    options = parse_read_options({"path": "other", "brokerName": '{"./other":"o"}'})
+    assert [ref.broker_name for ref in options.stores] == ["o"]
+
+
+def test_broker_names_are_given_by_uri_as_the_path_is(brokers: Path) -> None:
+    uri = f"file:{brokers}/other"
+    options = parse_read_options({"path": uri, "brokerName": json.dumps({uri: "o"})})
+    assert [ref.broker_name for ref in options.stores] == ["o"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        pytest.param("b", "names 3 stores", id="one name for three"),
+        pytest.param('{"/elsewhere":"b"}', "/elsewhere", id="a stranger"),
+        pytest.param('{"/elsewhere":', "JSON", id="no JSON"),
+    ],
+)
+def test_broker_names_that_do_not_fit_the_stores_are_refused(brokers: Path, name: str, message: str) -> None:
+    with pytest.raises(OptionError, match=f"brokerName.*{message}"):
+        parse_read_options({"path": f"{brokers}/broker-*", "brokerName": name})
+
+
+@pytest.mark.parametrize("name", ["storePathCommitLog", "storePathConsumeQueue", "storePathIndex"])
+def test_folders_that_lie_apart_fit_one_store_only(name: str) -> None:
+    with pytest.raises(OptionError, match=name):
+        parse_read_options({"paths": '["/data/a","/data/b"]', name: "/x"})

@@ -1,0 +1,340 @@
+"""Planning: ranges in, tasks out. No session, no files; the logs are made up, with true sizes to judge by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from pyspark_rmqstore.planning import Limits, SampledSlice, plan_log, plan_queues
+from rmqstore.store import LogSlice, QueueSlice, Sample
+
+Tasks = list[tuple[QueueSlice, ...]]
+SEEDS = range(25)
+UNLIMITED = 1 << 60
+
+
+class MadeQueue(NamedTuple):
+    """A queue of a made-up log: its range, and where each message of it lies and how long it is."""
+
+    piece: QueueSlice
+    physical_offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+    def sampled(self, n_samples: int, n_units: int = 16) -> SampledSlice:
+        """Return the range with points of it, as the planner gets them from a store."""
+        count = len(self.sizes)
+        samples = [
+            Sample(self.piece.start + at, int(self.physical_offsets[at]), float(self.sizes[at : at + n_units].mean()))
+            for at in np.unique(np.linspace(0, count - 1, max(n_samples, 2)).astype(int)).tolist()
+        ]
+        return SampledSlice(self.piece, samples)
+
+    def n_bytes(self, part: QueueSlice) -> int:
+        return int(self.sizes[part.start - self.piece.start : part.end - self.piece.start].sum())
+
+
+def make_log(rng: np.random.Generator, n_queues: int, n_records: int, mean_bytes: int = 1000) -> list[MadeQueue]:
+    """Return the queues of a log whose records are dealt to queues by chance, to some much more than to others."""
+    shares = rng.exponential(size=n_queues) ** 2 + 1e-9
+    owners = rng.choice(n_queues, n_records, p=shares / shares.sum())
+    sizes = rng.integers(100, 2 * mean_bytes - 100, n_records)
+    places = int(rng.integers(1 << 40)) + np.concatenate(([0], np.cumsum(sizes)[:-1]))
+    queues = []
+    for owner in np.unique(owners).tolist():
+        mine = np.flatnonzero(owners == owner)
+        start = int(rng.integers(1 << 33))
+        piece = QueueSlice(f"topic-{owner // 4}", owner % 4, start, start + len(mine))
+        queues.append(MadeQueue(piece, places[mine], sizes[mine]))
+    return queues
+
+
+def random_limits(rng: np.random.Generator, n_bytes: int) -> Limits:
+    return Limits(
+        int(max(1, n_bytes / rng.uniform(0.5, 40))),
+        int(rng.integers(1, 300)) if rng.random() < 0.5 else None,
+        int(rng.integers(1, 60)) if rng.random() < 0.5 else None,
+    )
+
+
+def assert_exact(tasks: Tasks, pieces: Sequence[QueueSlice]) -> None:
+    """Every offset of every range is in one task; over the tasks each queue goes on where it stopped; none is empty."""
+    reached = {(piece.topic, piece.queue_id): piece.start for piece in pieces}
+    for task in tasks:
+        assert task
+        assert len({(part.topic, part.queue_id) for part in task}) == len(task), "a queue comes twice in a task"
+        for part in task:
+            assert part.start < part.end
+            assert part.start == reached[part.topic, part.queue_id]
+            reached[part.topic, part.queue_id] = part.end
+    assert reached == {(piece.topic, piece.queue_id): max(piece.start, piece.end) for piece in pieces}
+
+
+def n_records(task: Sequence[QueueSlice]) -> int:
+    return sum(part.end - part.start for part in task)
+
+
+def true_bytes(tasks: Tasks, queues: list[MadeQueue]) -> NDArray[np.int64]:
+    by_key = {(queue.piece.topic, queue.piece.queue_id): queue for queue in queues}
+    return np.array([sum(by_key[part.topic, part.queue_id].n_bytes(part) for part in task) for task in tasks])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_queue_offset_is_in_one_task_and_queues_go_on_where_they_stopped(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    queues = make_log(rng, int(rng.integers(1, 40)), int(rng.integers(1, 4000)))
+    limits = random_limits(rng, sum(int(queue.sizes.sum()) for queue in queues))
+    tasks = plan_queues([queue.sampled(int(rng.integers(2, 64))) for queue in queues], limits)
+    assert_exact(tasks, [queue.piece for queue in queues])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_task_has_more_records_than_allowed(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    queues = make_log(rng, int(rng.integers(1, 30)), int(rng.integers(1, 2000)))
+    allowed = int(rng.integers(1, 50))
+    limits = Limits(UNLIMITED, max_records=allowed, min_partitions=int(rng.integers(1, 9)))
+    tasks = plan_queues([queue.sampled(int(rng.integers(2, 20))) for queue in queues], limits)
+    assert max(map(n_records, tasks)) <= allowed
+    assert_exact(tasks, [queue.piece for queue in queues])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_tasks_are_about_equal_in_bytes(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    queues = make_log(rng, int(rng.integers(1, 25)), 40_000)
+    total = sum(int(queue.sizes.sum()) for queue in queues)
+    n_tasks = int(rng.integers(2, 25))
+    tasks = plan_queues([queue.sampled(256) for queue in queues], Limits(total // n_tasks))
+    found = true_bytes(tasks, queues)
+    assert n_tasks <= len(tasks) <= n_tasks + 2
+    assert found.max() / found.mean() < 1.3
+    assert_exact(tasks, [queue.piece for queue in queues])
+
+
+def test_tasks_are_about_equal_in_bytes_where_records_change_in_size() -> None:
+    rng = np.random.default_rng(7)
+    (queue,) = make_log(rng, 1, 20_000)
+    sizes = np.where(np.arange(20_000) < 10_000, 200, 6_000).astype(np.int64)
+    queue = queue._replace(sizes=sizes, physical_offsets=np.concatenate(([0], np.cumsum(sizes)[:-1])))
+    tasks = plan_queues([queue.sampled(256)], Limits(int(sizes.sum()) // 10))
+    found = true_bytes(tasks, [queue])
+    assert found.max() / found.mean() < 1.1
+    assert max(map(n_records, tasks)) > 5 * min(map(n_records, tasks))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_tasks_are_ranges_of_the_log_so_that_each_page_is_read_once(seed: int) -> None:
+    """Successive tasks may overlap around a cut, where samples tell the place only about."""
+    rng = np.random.default_rng(seed)
+    queues = make_log(rng, 12, 20_000)
+    by_key = {(queue.piece.topic, queue.piece.queue_id): queue for queue in queues}
+    tasks = plan_queues([queue.sampled(512) for queue in queues], Limits(UNLIMITED, min_partitions=8))
+    spans = []
+    for task in tasks:
+        places = []
+        for part in task:
+            queue = by_key[part.topic, part.queue_id]
+            places += queue.physical_offsets[
+                [part.start - queue.piece.start, part.end - 1 - queue.piece.start]
+            ].tolist()
+        spans.append(max(places) - min(places))
+    whole = max(queue.physical_offsets[-1] for queue in queues) - min(queue.physical_offsets[0] for queue in queues)
+    assert len(tasks) == 8
+    assert sum(spans) < 1.25 * whole
+
+
+@pytest.mark.parametrize("asked", [1, 2, 7, 64, 500])
+@pytest.mark.parametrize("seed", range(8))
+def test_there_are_as_many_tasks_as_asked_for_when_there_are_as_many_messages(seed: int, asked: int) -> None:
+    rng = np.random.default_rng(seed)
+    queues = make_log(rng, int(rng.integers(1, 20)), int(rng.integers(1, 1000)))
+    total = sum(n_records([queue.piece]) for queue in queues)
+    n_samples = min(total, 16 * asked + 2)
+    tasks = plan_queues([queue.sampled(n_samples) for queue in queues], Limits(UNLIMITED, min_partitions=asked))
+    assert len(tasks) >= min(asked, total)
+    assert_exact(tasks, [queue.piece for queue in queues])
+
+
+def test_a_single_message_larger_than_all_others_does_not_take_tasks_away() -> None:
+    pieces = [QueueSlice("big", 0, 0, 1), QueueSlice("small", 0, 0, 9)]
+    samples = [
+        [Sample(0, 0, 1e6)],
+        [Sample(at, 1_000_000 + 100 * at, 100.0) for at in range(9)],
+    ]
+    tasks = plan_queues(list(map(SampledSlice, pieces, samples)), Limits(UNLIMITED, min_partitions=10))
+    assert len(tasks) == 10
+    assert_exact(tasks, pieces)
+
+
+def test_asking_for_far_more_tasks_than_messages_gives_each_message_its_own() -> None:
+    one = SampledSlice(QueueSlice("T", 0, 5, 8), [Sample(5, 0, 100.0), Sample(7, 200, 100.0)])
+    tasks = plan_queues([one], Limits(UNLIMITED, min_partitions=10**12))
+    assert tasks == [(one.piece._replace(start=at, end=at + 1),) for at in (5, 6, 7)]
+
+
+def test_without_need_there_is_one_task() -> None:
+    queues = make_log(np.random.default_rng(1), 10, 500)
+    tasks = plan_queues([queue.sampled(4) for queue in queues], Limits(UNLIMITED))
+    assert [set(task) for task in tasks] == [{queue.piece for queue in queues}]
+
+
+@pytest.mark.parametrize("limits", [Limits(1), Limits(100, 1, 1), Limits(100, None, 8)], ids=str)
+def test_empty_ranges_are_dropped(limits: Limits) -> None:
+    empty = [SampledSlice(QueueSlice("T", 0, 5, 5), []), SampledSlice(QueueSlice("T", 1, 9, 3), [])]
+    assert plan_queues([], limits) == []
+    assert plan_queues(empty, limits) == []
+    full = SampledSlice(QueueSlice("T", 2, 4, 5), [Sample(4, 0, 50.0)])
+    assert plan_queues([empty[0], full, empty[1]], limits) == [(full.piece,)]
+
+
+def test_a_single_huge_queue_is_cut() -> None:
+    start, count, size = 10**12, 10**9, 1000
+    points = np.linspace(start, start + count - 1, 1024).astype(np.int64).tolist()
+    one = SampledSlice(
+        QueueSlice("huge", 0, start, start + count),
+        [Sample(at, (at - start) * size, float(size)) for at in points],
+    )
+    tasks = plan_queues([one], Limits(128 << 20))
+    assert len(tasks) == -(-count * size // (128 << 20))
+    assert_exact(tasks, [one.piece])
+    counts = np.array([n_records(task) for task in tasks])
+    assert counts.max() / counts.mean() < 1.01
+
+
+def test_sixteen_thousand_small_queues_share_tasks() -> None:
+    """2000 topics of 8 queues, 20 messages of 1 kB in each, dealt in turn: 320 MB."""
+    n_queues, n_each, size = 16_000, 20, 1000
+    sampled = []
+    for number in range(n_queues):
+        piece = QueueSlice(f"topic-{number // 8}", number % 8, 0, n_each)
+        points = [Sample(at, (at * n_queues + number) * size, float(size)) for at in (0, n_each - 1)]
+        sampled.append(SampledSlice(piece, points))
+    tasks = plan_queues(sampled, Limits(128 << 20))
+    assert len(tasks) == 3
+    counts = np.array([n_records(task) for task in tasks])
+    assert counts.max() / counts.mean() < 1.2
+    assert_exact(tasks, [one.piece for one in sampled])
+
+
+def _shuffled(rng: np.random.Generator, places: list[int]) -> list[int]:
+    return rng.permutation(places).tolist()
+
+
+def _reversed(_rng: np.random.Generator, places: list[int]) -> list[int]:
+    return places[::-1]
+
+
+def _equal(_rng: np.random.Generator, places: list[int]) -> list[int]:
+    return [places[0]] * len(places)
+
+
+def _wild(rng: np.random.Generator, places: list[int]) -> list[int]:
+    return rng.choice(np.array([-(1 << 63), -1, 0, 1, (1 << 63) - 1]), len(places)).tolist()
+
+
+def _one_stray(_rng: np.random.Generator, places: list[int]) -> list[int]:
+    return [(1 << 62) if at == len(places) // 2 else place for at, place in enumerate(places)]
+
+
+@pytest.mark.parametrize("bend", [_shuffled, _reversed, _equal, _wild, _one_stray])
+@pytest.mark.parametrize("seed", range(6))
+def test_samples_that_contradict_the_log_still_give_every_offset_once(
+    seed: int, bend: Callable[[np.random.Generator, list[int]], list[int]]
+) -> None:
+    rng = np.random.default_rng(seed)
+    queues = make_log(rng, 8, 1500)
+    bent = []
+    for queue in queues:
+        piece, samples = queue.sampled(12)
+        places = bend(rng, [sample.physical_offset for sample in samples])
+        bent.append(
+            SampledSlice(
+                piece,
+                [
+                    sample._replace(physical_offset=place, mean_bytes=float(rng.choice([0.0, 1.0, sample.mean_bytes])))
+                    for sample, place in zip(samples, places, strict=True)
+                ],
+            )
+        )
+    for limits in (Limits(50_000), Limits(UNLIMITED, 40, 9), Limits(1, None, 3)):
+        tasks = plan_queues(bent, limits)
+        assert_exact(tasks, [queue.piece for queue in queues])
+        if limits.max_records:
+            assert max(map(n_records, tasks)) <= limits.max_records
+
+
+@pytest.mark.parametrize("mean_bytes", [0.0, 1e-9])
+def test_records_that_weigh_nothing_still_give_every_offset_once(mean_bytes: float) -> None:
+    one = SampledSlice(QueueSlice("T", 0, 3, 103), [Sample(3, 0, mean_bytes), Sample(102, 900, mean_bytes)])
+    assert_exact(plan_queues([one], Limits(10, None, 5)), [one.piece])
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        pytest.param([], id="none"),
+        pytest.param([Sample(50, 5000, 100.0)], id="one inside"),
+        pytest.param([Sample(10, 1000, 100.0), Sample(60, 6000, 100.0)], id="neither the first nor the last"),
+    ],
+)
+def test_a_range_with_units_that_could_not_be_sampled_is_planned_whole(samples: list[Sample]) -> None:
+    """Where a queue file is missing, a store has no point of the queue to give."""
+    poor = SampledSlice(QueueSlice("T", 0, 0, 100), samples)
+    sound = SampledSlice(QueueSlice("T", 1, 7, 107), [Sample(7 + at, 200 * at, 100.0) for at in (0, 50, 99)])
+    for limits in (Limits(UNLIMITED), Limits(2000), Limits(UNLIMITED, 7, 9)):
+        assert_exact(plan_queues([poor], limits), [poor.piece])
+        assert_exact(plan_queues([sound, poor], limits), [sound.piece, poor.piece])
+
+
+def random_heads(rng: np.random.Generator, whole: LogSlice) -> list[int]:
+    """Return heads in the range, at its ends, and outside of it."""
+    inside = rng.integers(whole.start, whole.end, int(rng.integers(0, 200))).tolist()
+    return sorted({whole.start, whole.start - 500, whole.end, whole.end + 500, *inside})
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_log_is_covered_once_and_cut_only_where_records_begin(seed: int, is_closed: bool) -> None:
+    rng = np.random.default_rng(seed)
+    start = int(rng.integers(1000, 1 << 40))
+    whole = LogSlice(start, start + int(rng.integers(1, 1_000_000)), is_closed)
+    heads = random_heads(rng, whole)
+    limits = random_limits(rng, whole.end - whole.start)._replace(max_records=None)
+    pieces = plan_log(whole, heads, limits)
+    assert [piece.start for piece in pieces] == [whole.start, *(piece.end for piece in pieces[:-1])]
+    assert pieces[-1].end == whole.end
+    assert {piece.start for piece in pieces[1:]} <= set(heads)
+    assert all(piece.start < piece.end and piece.is_closed == is_closed for piece in pieces)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_piece_of_the_log_is_too_long_only_where_no_head_lies_in_it_and_never_needlessly_short(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    whole = LogSlice(10_000, 10_000 + int(rng.integers(1000, 1_000_000)), is_closed=True)
+    heads = random_heads(rng, whole)
+    goal = int(rng.integers(1, 300_000))
+    pieces = plan_log(whole, heads, Limits(goal))
+    for piece in pieces:
+        inside = [head for head in heads if piece.start < head < piece.end]
+        assert piece.end - piece.start <= goal or not inside
+    for piece in pieces[:-1]:
+        following = min(head for head in heads if head > piece.end)
+        assert min(following, whole.end) - piece.start > goal, "it could have been joined with what follows"
+
+
+@pytest.mark.parametrize("asked", [1, 3, 10, 100])
+def test_the_log_is_cut_into_as_many_pieces_as_asked_for(asked: int) -> None:
+    whole = LogSlice(4096, 4096 + 1_000_000, is_closed=True)
+    heads = list(range(4096, 4096 + 1_000_000, 250))
+    pieces = plan_log(whole, heads, Limits(UNLIMITED, None, asked))
+    assert asked <= len(pieces) <= asked + 2
+    assert max(piece.end - piece.start for piece in pieces) <= 1_000_000 // asked
+
+
+@pytest.mark.parametrize("heads", [[], [0], [7], [0, 7, 9]], ids=str)
+def test_an_empty_log_gives_no_task(heads: list[int]) -> None:
+    assert plan_log(LogSlice(7, 7, is_closed=True), heads, Limits(1, None, 4)) == []

@@ -1,0 +1,221 @@
+"""Spark's schema and Arrow's: the documented columns, and what a schema of the user may ask. No session."""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from pyspark_rmqstore.options import ReadOptions, parse_read_options
+from pyspark_rmqstore.schema import arrow_schema, default_schema
+from rmqstore.errors import OptionError
+
+TEXT_MAP = MapType(StringType(), StringType())
+# Written out from INTERFACE.md, section 2, not taken from the code.
+DOCUMENTED: dict[str, DataType] = {
+    "topic": StringType(),
+    "queueId": IntegerType(),
+    "queueOffset": LongType(),
+    "body": BinaryType(),
+    "tags": StringType(),
+    "keys": StringType(),
+    "msgId": StringType(),
+    "properties": TEXT_MAP,
+    "bornTimestamp": TimestampType(),
+    "storeTimestamp": TimestampType(),
+    "bornHost": StringType(),
+    "storeHost": StringType(),
+    "flag": IntegerType(),
+    "sysFlag": IntegerType(),
+    "reconsumeTimes": IntegerType(),
+    "bodyCRC": IntegerType(),
+    "preparedTransactionOffset": LongType(),
+    "commitLogOffset": LongType(),
+    "storeSize": IntegerType(),
+    "brokerName": StringType(),
+}
+ON_REQUEST: dict[str, DataType] = {"offsetMsgId": StringType(), "tagsCode": LongType()}
+EVERY = DOCUMENTED | ON_REQUEST
+NEVER_NULL = [name for name in EVERY if name not in ("tags", "keys")]
+ARROW: dict[DataType, pa.DataType] = {
+    StringType(): pa.string(),
+    IntegerType(): pa.int32(),
+    LongType(): pa.int64(),
+    BinaryType(): pa.binary(),
+    TimestampType(): pa.timestamp("us", tz="UTC"),
+    TEXT_MAP: pa.map_(pa.string(), pa.string()),
+}
+
+
+def options(**given: str) -> ReadOptions:
+    return parse_read_options({"path": "/data/store", **given})
+
+
+def struct(**columns: DataType) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+def one(name: str, kind: DataType, *, nullable: bool = True, **given: str) -> pa.Field:
+    """Return the Arrow field of a schema of one column."""
+    return arrow_schema(StructType([StructField(name, kind, nullable)]), options(**given)).field(0)
+
+
+def test_default_columns_are_the_documented_ones_in_their_order() -> None:
+    fields = default_schema(options()).fields
+    assert [(field.name, field.dataType) for field in fields] == list(DOCUMENTED.items())
+    assert all(field.nullable for field in fields)
+
+
+def test_mode_permissive_adds_the_column_of_corrupt_records_as_the_last() -> None:
+    plain, permissive = default_schema(options()), default_schema(options(mode="PERMISSIVE"))
+    assert permissive.fields == [*plain.fields, StructField("_corrupt_record", StringType())]
+    renamed = default_schema(options(mode="PERMISSIVE", columnNameOfCorruptRecord="why", columns="topic"))
+    assert renamed.names == ["topic", "why"]
+
+
+@pytest.mark.parametrize("mode", ["FAILFAST", "DROPMALFORMED"])
+def test_other_modes_have_no_column_of_corrupt_records(mode: str) -> None:
+    assert default_schema(options(mode=mode, columnNameOfCorruptRecord="why")).names == list(DOCUMENTED)
+
+
+def test_columns_choose_fields_and_their_order() -> None:
+    schema = default_schema(options(columns="tagsCode, body,queueId"))
+    assert [(field.name, field.dataType) for field in schema.fields] == [
+        ("tagsCode", LongType()), ("body", BinaryType()), ("queueId", IntegerType()),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("columns", ["bodies", "body,Topic", "body,,topic", "", "body,body"])
+def test_columns_that_are_unknown_or_named_twice_are_refused(columns: str) -> None:
+    with pytest.raises(OptionError, match="columns"):
+        default_schema(options(columns=columns))
+
+
+@pytest.mark.parametrize("given", [{}, {"mode": "PERMISSIVE"}, {"columns": ",".join(EVERY)}], ids=str)
+def test_the_default_schema_goes_through_to_arrow_field_by_field(given: dict[str, str]) -> None:
+    schema = default_schema(options(**given))
+    expected = [pa.field(field.name, ARROW[field.dataType], nullable=True) for field in schema.fields]
+    assert arrow_schema(schema, options(**given)) == pa.schema(expected)
+
+
+@pytest.mark.parametrize("name", NEVER_NULL)
+def test_a_column_that_is_never_null_may_be_declared_so(name: str) -> None:
+    assert one(name, EVERY[name], nullable=False) == pa.field(name, ARROW[EVERY[name]], nullable=False)
+
+
+@pytest.mark.parametrize("name", ["tags", "keys"])
+def test_a_column_that_may_be_null_cannot_be_not_null(name: str) -> None:
+    with pytest.raises(OptionError, match=f"{name}.*NOT NULL"):
+        one(name, StringType(), nullable=False)
+
+
+@pytest.mark.parametrize("name", [*EVERY, "_corrupt_record"])
+def test_in_mode_permissive_no_column_can_be_not_null(name: str) -> None:
+    with pytest.raises(OptionError, match=f"{name}.*NOT NULL"):
+        one(name, EVERY.get(name, StringType()), nullable=False, mode="PERMISSIVE")
+
+
+@pytest.mark.parametrize("name", [name for name, kind in EVERY.items() if kind == IntegerType()])
+def test_an_int_may_be_asked_as_a_long(name: str) -> None:
+    assert one(name, LongType()).type == pa.int64()
+
+
+@pytest.mark.parametrize("name", ["body", "properties"])
+@pytest.mark.parametrize("nullable", [True, False])
+def test_body_and_properties_may_be_asked_as_strings(name: str, nullable: bool) -> None:
+    assert one(name, StringType(), nullable=nullable) == pa.field(name, pa.string(), nullable)
+
+
+def test_a_map_without_null_values_keeps_that_in_arrow() -> None:
+    field = one("properties", MapType(StringType(), StringType(), valueContainsNull=False))
+    assert field.type == pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))
+    assert not field.type.item_field.nullable
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        pytest.param(name, kind, id=f"{name} as {kind.simpleString()}")
+        for name, kind in [
+            ("topic", BinaryType()), ("queueId", ShortType()), ("queueId", StringType()), ("queueId", DoubleType()),
+            ("queueOffset", IntegerType()), ("commitLogOffset", IntegerType()), ("tagsCode", IntegerType()),
+            ("queueOffset", DecimalType(20, 0)), ("flag", DecimalType(10, 0)), ("msgId", BinaryType()),
+            ("storeTimestamp", LongType()), ("storeTimestamp", StringType()), ("bornTimestamp", DateType()),
+            ("bornTimestamp", TimestampNTZType()), ("body", LongType()), ("properties", BinaryType()),
+            ("properties", MapType(StringType(), BinaryType())), ("properties", MapType(StringType(), LongType())),
+            ("properties", MapType(IntegerType(), StringType())), ("bornHost", LongType()),
+        ]
+    ],
+)  # fmt: skip
+def test_a_type_that_is_not_the_columns_is_refused_with_those_that_are(name: str, kind: DataType) -> None:
+    with pytest.raises(OptionError, match=name) as caught:
+        one(name, kind)
+    assert EVERY[name].simpleString() in str(caught.value)
+    assert kind.simpleString() in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["bodies", "Topic", "queueoffset", "properties.TAGS", ""])
+def test_an_unknown_column_is_refused_with_those_known(name: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(f"unknown column {name}")) as caught:
+        one(name, StringType())
+    assert all(known in str(caught.value) for known in EVERY)
+
+
+def test_the_order_of_the_users_schema_is_kept() -> None:
+    asked = struct(body=StringType(), tags=StringType(), queueId=LongType()).add("topic", StringType(), nullable=False)
+    found = arrow_schema(asked, options())
+    assert found == pa.schema(
+        [
+            pa.field("body", pa.string()), pa.field("tags", pa.string()), pa.field("queueId", pa.int64()),
+            pa.field("topic", pa.string(), nullable=False),
+        ]
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("schema", [StructType(), struct(body=BinaryType(), topic=StringType()).add("body", "string")])
+def test_a_schema_of_no_column_or_one_named_twice_is_refused(schema: StructType) -> None:
+    with pytest.raises(OptionError, match="schema"):
+        arrow_schema(schema, options())
+
+
+def test_the_column_of_corrupt_records_comes_anywhere_but_only_in_mode_permissive() -> None:
+    asked = struct(why=StringType(), topic=StringType())
+    given = {"columnNameOfCorruptRecord": "why"}
+    assert arrow_schema(asked, options(mode="PERMISSIVE", **given)).names == ["why", "topic"]
+    for mode in ("FAILFAST", "DROPMALFORMED"):
+        with pytest.raises(OptionError, match=f"why.*PERMISSIVE.*{mode}"):
+            arrow_schema(asked, options(mode=mode, **given))
+    with pytest.raises(OptionError, match="why"):
+        one("why", BinaryType(), mode="PERMISSIVE", **given)
+
+
+def test_a_schema_without_the_column_of_corrupt_records_is_fine_in_mode_permissive() -> None:
+    assert one("topic", StringType(), mode="PERMISSIVE") == pa.field("topic", pa.string())
+
+
+@pytest.mark.parametrize("columns", ["body", "body,topic,tags", "body,keys"])
+def test_columns_and_a_schema_that_disagree_are_refused(columns: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(columns.replace(",", ", "))):
+        arrow_schema(struct(body=BinaryType(), topic=StringType()), options(columns=columns))
+
+
+def test_columns_and_a_schema_that_agree_are_fine() -> None:
+    asked = struct(topic=StringType(), body=StringType(), _corrupt_record=StringType())
+    assert arrow_schema(asked, options(columns="body,topic", mode="PERMISSIVE")).names == asked.names

@@ -1,0 +1,102 @@
+"""The command line: what goes to stdout, and how a command ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from rmqstore.cli import main
+from store import build
+
+Golden = Callable[[str], Path]
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def test_stat_lists_queues_as_json_lines(golden_store: Golden) -> None:
+    shown = run("stat", golden_store("live"), "-t", "LiveTx", "--json")
+    assert shown.exit_code == 0
+    rows = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert [(row["topic"], row["queue_id"], row["messages"]) for row in rows] == [("LiveTx", 0, 3), ("LiveTx", 1, 3)]
+
+
+def test_stat_shows_a_table_without_system_topics(golden_store: Golden) -> None:
+    shown = run("stat", golden_store("live"))
+    assert shown.exit_code == 0
+    assert "LivePlain" in shown.stdout
+    assert "%RETRY%" not in shown.stdout
+    assert "%RETRY%CG_retry" in run("stat", golden_store("live"), "--all").stdout
+
+
+def test_dump_writes_the_messages_asked_for(golden_store: Golden) -> None:
+    shown = run("dump", golden_store("live"), "-t", "LivePlain", "-i", 0, "-o", 10, "-n", 2)
+    assert shown.exit_code == 0
+    rows = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert [row["queueOffset"] for row in rows] == [10, 11]
+    assert all(row["topic"] == "LivePlain" and isinstance(row["properties"], dict) for row in rows)
+
+
+def test_dump_gives_a_body_that_is_no_text_as_base64(tmp_path: Path) -> None:
+    store = build.Store()
+    store.append(build.Record(body=b"\xff\x00"))
+    shown = run("dump", store.write(tmp_path / "s"))
+    assert json.loads(shown.stdout)["bodyBase64"] == "/wA="
+
+
+def test_get_shows_one_message_by_offset_and_by_id(golden_store: Golden) -> None:
+    by_offset = json.loads(run("get", golden_store("basic"), 257).stdout)
+    assert (by_offset["topic"], by_offset["queueId"], by_offset["queueOffset"]) == ("TopicB", 0, 1)
+    assert json.loads(run("get", golden_store("basic"), by_offset["offsetMsgId"]).stdout) == by_offset
+
+
+def _damaged(folder: Path) -> Path:
+    store = build.Store()
+    for number in range(3):
+        store.append(build.Record(body=b"body %d" % number))
+    root = store.write(folder)
+    log = root / "commitlog" / f"{0:020d}"
+    stored = log.read_bytes()
+    log.write_bytes(stored.replace(b"body 1", b"bodY 1"))
+    return root
+
+
+def test_damage_ends_with_1_and_names_the_place(tmp_path: Path) -> None:
+    shown = run("dump", _damaged(tmp_path / "s"))
+    assert shown.exit_code == 1
+    assert "damage:" in shown.stderr
+    assert "CRC of the body" in shown.stderr
+
+
+def test_permissive_dump_shows_damage_among_the_rest_and_ends_with_1(tmp_path: Path) -> None:
+    shown = run("dump", _damaged(tmp_path / "s"), "--mode", "PERMISSIVE")
+    assert shown.exit_code == 1
+    rows = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert [bool(row["_corrupt_record"]) for row in rows] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        pytest.param(["get", "259"], "no message begins", id="no message there"),
+        pytest.param(["get", "ABCDEF"], "32 or 56 hex digits", id="no id"),
+        pytest.param(["dump", "-t", "Nope"], "no topic Nope", id="no such topic"),
+        pytest.param(["dump", "-o", "3"], "-i needs one -t", id="offset without queue"),
+        pytest.param(["dump", "-b", "soon"], "startingTimestamp", id="no time"),
+    ],
+)
+def test_usage_errors_end_with_2(golden_store: Golden, arguments: list[str], said: str) -> None:
+    shown = run(arguments[0], golden_store("basic"), *arguments[1:])
+    assert shown.exit_code == 2
+    assert said in shown.stderr
+
+
+def test_folder_that_is_no_store_is_named(tmp_path: Path) -> None:
+    shown = run("stat", tmp_path)
+    assert shown.exit_code == 2
+    assert f"{tmp_path} is no RocketMQ store" in shown.stderr

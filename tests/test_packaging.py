@@ -1,0 +1,163 @@
+"""What is built and what is imported: one wheel of two packages, of which the core stands alone."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import os
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Callable
+from email import message_from_string
+from email.message import Message
+from pathlib import Path
+
+import pytest
+
+import goldens
+
+ROOT = Path(__file__).parents[1]
+SOURCES = {"rmqstore": ROOT / "store" / "rmqstore", "pyspark_rmqstore": ROOT / "connector" / "pyspark_rmqstore"}
+DOORS = {"rmqstore.store", "rmqstore.format.schema", "rmqstore.selection", "rmqstore.errors"}
+CONNECTOR = sorted(SOURCES["pyspark_rmqstore"].glob("**/*.py"))
+
+
+def run(*arguments: str, folder: Path = ROOT) -> str:
+    """Run this Python in a process of its own, warnings being errors of ours only; return what it printed."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=120,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    run("-m", "hatchling", "build", "-t", "wheel", "-d", str(folder))
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def _metadata(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        return message_from_string(archive.read(name).decode())
+
+
+def test_the_wheel_holds_every_module_of_both_packages_and_no_other_folder(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    found = {name for name in names if ".dist-info/" not in name}
+    expected = {
+        f"{package}/{path.relative_to(source)}" for package, source in SOURCES.items() for path in source.rglob("*.py")
+    }
+    assert len(expected) > 20
+    assert expected <= found
+    assert {name.split("/")[0] for name in found} == set(SOURCES)
+    assert not [name for name in found if "__pycache__" in name]
+
+
+def test_the_wheel_holds_the_licence_word_by_word(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith("/LICENSE")]
+        assert archive.read(name) == (ROOT / "LICENSE").read_bytes()
+    assert _metadata(wheel)["License-Expression"] == "Apache-2.0"
+
+
+def test_the_wheel_has_the_command_line_as_its_entry_point(wheel: Path) -> None:
+    entries = configparser.ConfigParser()
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith("entry_points.txt")]
+        entries.read_string(archive.read(name).decode())
+    assert dict(entries["console_scripts"]) == {"rmqstore": "rmqstore.cli:main"}
+    assert run("-c", "from rmqstore.cli import main; print(callable(main))").strip() == "True"
+
+
+def test_the_core_needs_numpy_and_pyarrow_only_and_spark_is_an_extra(wheel: Path) -> None:
+    metadata = _metadata(wheel)
+    needed = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
+    assert sorted(line.split(">")[0].split("<")[0].strip() for line in needed) == ["numpy", "pyarrow"]
+    extras = set(metadata.get_all("Provides-Extra", []))
+    assert {"spark", "cli", "lz4", "zstd", "fast", "all", "test", "dev"} <= extras
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert (metadata["Name"], metadata["Version"]) == (project["name"], project["version"])
+
+
+def test_the_unpacked_wheel_reads_a_store_by_itself(
+    wheel: Path, golden_store: Callable[[str], Path], tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import rmqstore, pyspark_rmqstore\n"
+        "with rmqstore.open(sys.argv[2]) as store: print(store.scan().read_all().num_rows)\n"
+        "print(rmqstore.__file__, pyspark_rmqstore.__file__, sep='\\n')"
+    )
+    rows, *files = run("-c", script, str(tmp_path / "site"), str(golden_store("one")), folder=tmp_path).splitlines()
+    assert int(rows) == len(goldens.lines("one", "expected")) == 1
+    assert all(file.startswith(str(tmp_path / "site")) for file in files)
+
+
+def test_importing_the_connector_imports_nothing_of_the_core() -> None:
+    """An import that fails there would hide every other Python data source from Spark's look-up."""
+    script = "import sys, pyspark_rmqstore; print(pyspark_rmqstore.DefaultSource.name(), *sorted(sys.modules))"
+    name, *modules = run("-c", script).split()
+    assert name == "rmqstore"
+    assert not [module for module in modules if module.split(".")[0] == "rmqstore"]
+    ours = {module for module in modules if module.startswith("pyspark_rmqstore")}
+    assert ours == {"pyspark_rmqstore", "pyspark_rmqstore.source"}
+
+
+def test_importing_the_connector_survives_a_core_that_cannot_be_imported() -> None:
+    script = (
+        "import sys\n"
+        "sys.modules.update(rmqstore=None)\n"
+        "import pyspark_rmqstore; print(pyspark_rmqstore.DefaultSource.name())"
+    )
+    assert run("-c", script).strip() == "rmqstore"
+
+
+def test_the_core_reads_a_store_where_pyspark_cannot_be_imported(golden_store: Callable[[str], Path]) -> None:
+    script = (
+        "import sys\n"
+        "class Blocker:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] in ('pyspark', 'py4j', 'pyspark_rmqstore', 'pandas'):\n"
+        "            raise ModuleNotFoundError(name)\n"
+        "sys.meta_path.insert(0, Blocker())\n"
+        "try:\n"
+        "    import pyspark\n"
+        "except ModuleNotFoundError:\n"
+        "    import rmqstore\n"
+        "    with rmqstore.open(sys.argv[1]) as store:\n"
+        "        print(store.scan(include_system_topics=True).read_all().num_rows)\n"
+    )
+    assert int(run("-c", script, str(golden_store("basic")))) == len(goldens.lines("basic", "expected"))
+
+
+def _imports(path: Path) -> set[str]:
+    """Return the modules that a file imports, also inside functions; `from a import b` is module a."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: write absolute imports"
+            found.add(str(node.module))
+    return found
+
+
+@pytest.mark.parametrize("path", CONNECTOR, ids=lambda path: path.stem)
+def test_the_connector_enters_the_core_by_its_doors_only(path: Path) -> None:
+    core = {module for module in _imports(path) if module.split(".")[0] == "rmqstore"}
+    assert core <= DOORS, f"{path.name} imports {sorted(core - DOORS)}"
+
+
+def test_the_connector_does_enter_the_core() -> None:
+    """So that the test above cannot hold because nothing was found."""
+    assert set().union(*map(_imports, CONNECTOR)) >= DOORS
