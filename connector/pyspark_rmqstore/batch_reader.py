@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -38,28 +38,37 @@ class RmqStoreReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks. Runs on the driver."""
         splits: list[InputPartition] = []
-        known, names = set[str](), dict[str, str]()
+        known, names = dict[str, set[int]](), dict[str, str]()
         for ref in self._options.stores:
             with _open(ref) as store:
-                known |= set(store.known_topics())
+                for topic in self._named(store):
+                    known.setdefault(topic, set()).update(store.queue_ids(topic))
                 if names.setdefault(store.broker_name, ref.path) != ref.path:
                     raise OptionError(
                         f"{names[store.broker_name]} and {ref.path} are both of broker {store.broker_name}; "
                         "tell them apart with brokerName, JSON from path to name"
                     )
                 splits += self._plan_log(ref, store) if self._options.scan == "commitlog" else self._plan(ref, store)
-        self._require_topics(known)
+        self._require_named(known)
         logger.info("planned %d tasks over %d stores", len(splits), len(self._options.stores))
         return splits
 
-    def _require_topics(self, known: set[str]) -> None:
+    def _named(self, store: MessageStore) -> list[str]:
+        """Return the topics of a store, to be held against those that are named; none where none are."""
+        return store.known_topics() if self._options.selection.names_topics else []
+
+    def _require_named(self, known: Mapping[str, set[int]]) -> None:
+        """Refuse a topic or a queue that is named and is in none of the stores."""
         selection = self._options.selection
-        missing = sorted({*(selection.subscribe or ()), *(selection.assign or {})} - known)
+        where = ", ".join(ref.path for ref in self._options.stores)
+        missing = sorted({*(selection.subscribe or ()), *(selection.assign or {})} - set(known))
         if missing:
-            where = ", ".join(ref.path for ref in self._options.stores)
-            raise OptionError(
-                f"no topic {', '.join(missing)} in {where}; there are: {', '.join(sorted(known)) or 'none'}"
-            )
+            there = ", ".join(sorted(known)) or "none"
+            raise OptionError(f"no topic {', '.join(missing)} in {where}; there are: {there}")
+        for topic, queues in (selection.assign or {}).items():
+            if queues - known[topic]:
+                lacking = sorted(queues - known[topic])
+                raise OptionError(f"topic {topic} has no queue {lacking} in {where}; it has {sorted(known[topic])}")
 
     def _plan(self, ref: StoreRef, store: MessageStore) -> list[QueueSplit]:
         options = self._options
@@ -105,7 +114,8 @@ class RmqStoreReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task. Runs in a task; stateless."""
-        assert isinstance(partition, QueueSplit | LogSplit)
+        if not isinstance(partition, QueueSplit | LogSplit):
+            return  # Spark asks for one partition of its own where there is none
         with _open(partition.store) as store:
             spec = self._spec(store)
             if isinstance(partition, QueueSplit):

@@ -7,7 +7,8 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import unquote, urlsplit
+from pathlib import Path
+from urllib.parse import unquote
 
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.format.schema import CORRUPT_RECORD
@@ -45,6 +46,7 @@ _LATER = {
 _SPARK_OWN = {"path", "paths", "queryname", "checkpointlocation", "timezone", "recursivefilelookup"}
 _SPELLINGS = {name.lower(): name for name in (*_SELECTION, *_STORE_PATHS, *_OTHERS, *_LATER, "view")}
 
+_URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?://(?P<host>[^/]*))?")
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _DEFAULT_SPLIT = "128m"
 
@@ -174,11 +176,6 @@ def _path_values(options: Mapping[str, str]) -> list[str]:
 
 
 def _expand(pattern: str) -> list[str]:
-    parts = urlsplit(pattern)
-    if parts.scheme and len(parts.scheme) > 1:
-        if parts.scheme != "file":
-            raise UnsupportedFeatureError(f"path {pattern!r}: only local files can be read yet, not {parts.scheme}:")
-        pattern = unquote(parts.path)
     absolute = _absolute(pattern)
     if not glob.has_magic(absolute):
         return [absolute]
@@ -189,8 +186,13 @@ def _expand(pattern: str) -> list[str]:
 
 
 def _absolute(path: str) -> str:
-    from pathlib import Path
-
+    """Return an absolute local path; a ``file:`` URI loses its scheme, others are refused."""
+    found = _URI.match(path)
+    if found:
+        scheme, host = found["scheme"].lower(), found["host"] or ""
+        if scheme != "file" or host not in ("", "localhost"):
+            raise UnsupportedFeatureError(f"path {path!r}: only files of this machine can be read yet")
+        path = unquote(path[found.end() :])
     return str(Path(path).expanduser().absolute())
 
 
@@ -231,7 +233,7 @@ def _count(given: Mapping[str, str], name: str) -> int | None:
     value = given.get(name)
     if value is None:
         return None
-    if not value.strip().isdigit() or int(value) < 1:
+    if not re.fullmatch(r"[0-9]+", value.strip()) or int(value) < 1:
         raise OptionError(f"{name} {value!r}: a whole number from 1 on")
     return int(value)
 

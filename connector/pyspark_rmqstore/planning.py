@@ -50,10 +50,9 @@ class SampledSlice(NamedTuple):
     piece: QueueSlice
     samples: Sequence[Sample]
 
-    @property
-    def n_bytes(self) -> float:
-        """Estimated bytes of all its records."""
-        return float(_weights(self).sum())
+    def with_a_sample(self) -> SampledSlice:
+        """Return the same with at least one sample: a queue whose files are missing has none, and weighs nothing."""
+        return self if self.samples else self._replace(samples=[Sample(self.piece.start, 0, 0.0)])
 
 
 def _weights(sampled: SampledSlice) -> NDArray[np.float64]:
@@ -73,7 +72,7 @@ def plan_queues(sampled: Sequence[SampledSlice], limits: Limits) -> list[tuple[Q
         limits: ``max_bytes`` is aimed at, ``max_records`` is kept strictly, ``min_partitions`` as far as there are
             messages.
     """
-    sampled = [one for one in sampled if one.piece.start < one.piece.end]
+    sampled = [one.with_a_sample() for one in sampled if one.piece.start < one.piece.end]
     if not sampled:
         return []
     weights = [_weights(one) for one in sampled]
@@ -84,7 +83,8 @@ def plan_queues(sampled: Sequence[SampledSlice], limits: Limits) -> list[tuple[Q
     for one in sampled:
         for task, piece in _cut_slice(one, cuts):
             tasks[task].append(piece)
-    return [tuple(part) for task in tasks if task for part in _within_records(task, limits.max_records)]
+    parts = [part for task in tasks if task for part in _within_records(task, limits.max_records)]
+    return [tuple(part) for part in _at_least(parts, min(limits.min_partitions or 1, n_records))]
 
 
 def _task_count(n_bytes: float, n_records: int, limits: Limits) -> int:
@@ -138,6 +138,22 @@ def _within_records(task: list[QueueSlice], max_records: int | None) -> list[lis
     """Halve a task, each of its ranges in the middle, until no part has more records than allowed."""
     if max_records is None or sum(piece.end - piece.start for piece in task) <= max_records:
         return [task]
+    return [part for half in _halves(task) for part in _within_records(half, max_records)]
+
+
+def _at_least(tasks: list[list[QueueSlice]], count: int) -> list[list[QueueSlice]]:
+    """Halve the tasks with most records until there are so many; the order of tasks is kept."""
+    while len(tasks) < count:
+        sizes = [sum(piece.end - piece.start for piece in task) for task in tasks]
+        wanted = count - len(tasks)
+        largest = sorted(range(len(tasks)), key=sizes.__getitem__, reverse=True)[:wanted]
+        chosen = {number for number in largest if sizes[number] > 1}
+        tasks = [part for number, task in enumerate(tasks) for part in (_halves(task) if number in chosen else [task])]
+    return tasks
+
+
+def _halves(task: list[QueueSlice]) -> list[list[QueueSlice]]:
+    """Cut a task of more than one record in two, each of its ranges in the middle if one can be."""
     if all(piece.end - piece.start == 1 for piece in task):
         middle = len(task) // 2
         halves = [task[:middle], task[middle:]]
@@ -147,7 +163,7 @@ def _within_records(task: list[QueueSlice], max_records: int | None) -> list[lis
             [piece._replace(end=middle) for piece, middle in zip(task, middles, strict=True)],
             [piece._replace(start=middle) for piece, middle in zip(task, middles, strict=True) if middle < piece.end],
         ]
-    return [part for half in halves for part in _within_records(half, max_records)]
+    return halves
 
 
 def plan_log(whole: LogSlice, heads: Sequence[int], limits: Limits) -> list[LogSlice]:

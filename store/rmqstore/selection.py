@@ -56,6 +56,11 @@ class Selection:
             raise OptionError(f"startingOffsetsByTimestampStrategy {self.timestamp_strategy!r}: one of latest, error")
 
     @property
+    def names_topics(self) -> bool:
+        """Whether topics are named one by one, so that one which is missing is an error."""
+        return self.subscribe is not None or self.assign is not None
+
+    @property
     def bounds_by_queue(self) -> bool:
         """Whether start or end is said by queue, which a scan by the log cannot follow."""
         plain = self.start.default == EARLIEST and self.end.default == LATEST

@@ -26,7 +26,7 @@ def paths(value: str) -> list[str]:
 @pytest.fixture
 def brokers(tmp_path: Path) -> Path:
     """Return a folder with the folders broker-a, broker-b, broker-c, other, and `with space`."""
-    for name in ("broker-b", "broker-c", "other", "broker-a", "with space"):  # in no order, lest sorting go unproved
+    for name in ("broker-a", "broker-b", "broker-c", "other", "with space"):
         (tmp_path / name).mkdir()
     return tmp_path
 
@@ -232,6 +232,13 @@ def test_globs_are_expanded_to_sorted_absolute_paths(
     monkeypatch.chdir(brokers)
     assert paths(pattern) == expected
     assert paths(f"./{pattern}") == expected
+
+
+def test_stores_of_a_glob_come_by_name_not_as_the_folder_lists_them(tmp_path: Path) -> None:
+    names = [f"broker-{number:02d}" for number in range(30)]
+    for name in names[::2] + names[1::2]:
+        (tmp_path / name).mkdir()
+    assert paths(f"{tmp_path}/broker-*") == [f"{tmp_path}/{name}" for name in names]
 
 
 def test_a_glob_that_matches_nothing_is_refused(brokers: Path) -> None:

@@ -28,7 +28,6 @@ from rmqstore.format.layout import (
 )
 from rmqstore.format.property_columns import Entries, parse_entries, property_column, property_map
 from rmqstore.format.record import address_text
-from rmqstore.format.schema import PROPERTIES
 from rmqstore.format.text import valid_text
 
 _FIXED_COLUMNS = {
@@ -82,9 +81,10 @@ def decode_columns(
     columns: list[pa.Array] = []
     entries: Entries | None = None
     for field in schema:
-        if field.name in _PROPERTY_COLUMNS or (field.name == "properties" and field.type == PROPERTIES):
+        if field.name in _PROPERTY_COLUMNS or pa.types.is_map(field.type):
             entries = entries or parse_entries(buf, heads.property_starts, heads.property_lengths)
-            columns.append(_property_column(buf, heads, entries, field.name))
+            column = _property_column(buf, heads, entries, field.name)
+            columns.append(column if column.type == field.type else column.cast(field.type))
         elif field.name == "body":
             found = known["body"] if "body" in known else stored_bodies(buf, heads)
             columns.append(_as_text(found) if field.type == pa.string() else found)
