@@ -149,19 +149,20 @@ class Assembler:
         """Make one batch; return it and how many of the records went into it (bodies that inflate hugely end it)."""
         topic = units.topics[0].encode() if units is not None and len(units.topics) == 1 else None
         heads, whole = read_heads(self._data, starts, topic)
-        sound = self._check(heads, whole, units)
+        sound, known = self._check(heads, whole, units)
         reasons: dict[int, str] = {}
-        done, known = len(starts), dict[str, pa.Array]()
-        if sound.all():
-            good, rows = heads, None
-        else:
+        done, good, rows = len(starts), heads, None
+        if not sound.all():
             rows = np.flatnonzero(sound)
             good = heads.take(rows)
         chosen = self._choose(good)
         if chosen is not None:
             good, rows = good.take(chosen), chosen if rows is None else rows[chosen]
+        if rows is not None:
+            known.clear()  # of all records, not of these
         if self._needs_body and (good.column("sys_flag") & np.int32(SysFlag.COMPRESSED)).any():
-            bodies, inflated, broken = inflate_bodies(stored_bodies(self._data, good), good.column("sys_flag"))
+            stored = known["body"] if "body" in known else stored_bodies(self._data, good)
+            bodies, inflated, broken = inflate_bodies(stored, good.column("sys_flag"))
             rows = np.arange(len(starts)) if rows is None else rows
             if inflated < len(rows):
                 done = int(rows[inflated])
@@ -178,16 +179,22 @@ class Assembler:
             batch = merge_faults(batch, np.arange(done) if rows is None else rows, faults)
         return batch, done
 
-    def _check(self, heads: Heads, whole: Mask, units: UnitRows | None) -> Mask:
+    def _check(self, heads: Heads, whole: Mask, units: UnitRows | None) -> tuple[Mask, dict[str, pa.Array]]:
+        """Return which records are sound, and the columns that came about on the way."""
+        known: dict[str, pa.Array] = {}
         sound = whole & check_heads(heads, self._base)
         if units is not None:
             sound &= heads.column("total_size") == units.sizes
             sound &= heads.column("queue_id") == units.queue_ids
             sound &= heads.column("queue_offset") == units.queue_offsets
-            sound &= sound_topics(self._data, heads, units.topics, units.topic_codes)
+            same, expected = sound_topics(self._data, heads, units.topics, units.topic_codes)
+            sound &= same
+            if expected is not None:
+                known["topic"] = expected
         if self._spec.check_crc:
-            sound &= sound_crcs(self._data, heads)
-        return sound
+            known["body"] = stored_bodies(self._data, heads)
+            sound &= sound_crcs(self._data, heads, known["body"])
+        return sound, known
 
     def _choose(self, heads: Heads) -> Positions | None:
         """Return the rows that the filters keep, None for all."""

@@ -11,10 +11,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqstore.format.compression import decompress
-from rmqstore.format.decode import stored_bodies
-from rmqstore.format.gather import gather_spans
+from rmqstore.format.gather import gather_spans, gather_words
 from rmqstore.format.hashing import body_crc, body_crcs
-from rmqstore.format.heads import Heads, windows
+from rmqstore.format.heads import Heads
 from rmqstore.format.layout import CRC_PROPERTY_BYTES, CRC_PROPERTY_HEAD, Bytes, Mask, SysFlag
 from rmqstore.format.record import recorded_crc
 
@@ -22,8 +21,10 @@ from rmqstore.format.record import recorded_crc
 _INFLATED_BYTES = 64 << 20
 
 
-def sound_topics(buf: Bytes, heads: Heads, names: list[str], codes: NDArray[np.int32]) -> Mask:
-    """Return a mask (n,) of the records whose topic is the expected one.
+def sound_topics(buf: Bytes, heads: Heads, names: list[str], codes: NDArray[np.int32]) -> tuple[Mask, pa.Array | None]:
+    """Return a mask (n,) of the records whose topic is the expected one, and the expected topics, string (n,).
+
+    The topics are None where all heads have one in common.
 
     Args:
         buf: the buffer of the heads.
@@ -33,25 +34,29 @@ def sound_topics(buf: Bytes, heads: Heads, names: list[str], codes: NDArray[np.i
     """
     expected = [name.encode() for name in names]
     if heads.common_topic is not None and expected == [heads.common_topic]:
-        return np.full(len(heads), fill_value=True)
+        return np.full(len(heads), fill_value=True), None
     lengths = np.array([len(name) for name in expected])
     same_length: Mask = heads.topic_lengths == lengths[codes]
     found = gather_spans(buf, heads.topic_starts, heads.topic_lengths, pa.binary())
-    wanted = pa.array(expected, pa.binary()).take(pa.array(codes))
-    same_length &= pc.equal(found, wanted).to_numpy(zero_copy_only=False)
-    return same_length
+    wanted = pa.array(names, pa.string()).take(pa.array(codes))
+    same_length &= pc.equal(found, wanted.view(pa.binary())).to_numpy(zero_copy_only=False)
+    return same_length, wanted
 
 
-def sound_crcs(buf: Bytes, heads: Heads) -> Mask:
-    """Return a mask (n,) of the records whose body CRC is right, and the record CRC where the properties hold one."""
-    bodies = stored_bodies(buf, heads).to_pylist()
-    sound: Mask = body_crcs(bodies) == heads.column("body_crc")
-    width = len(CRC_PROPERTY_HEAD)
-    long_enough = np.flatnonzero(heads.property_lengths >= CRC_PROPERTY_BYTES)
-    tails = heads.property_starts[long_enough] + heads.property_lengths[long_enough] - CRC_PROPERTY_BYTES
-    marked = windows(buf, width)[tails] == np.void(CRC_PROPERTY_HEAD)
+def sound_crcs(buf: Bytes, heads: Heads, bodies: pa.Array) -> Mask:
+    """Return a mask (n,) of the records whose body CRC is right, and the record CRC where the properties hold one.
+
+    Args:
+        buf: the buffer of the heads.
+        heads: n records.
+        bodies: their bodies as stored, binary (n,).
+    """
+    sound: Mask = body_crcs(bodies.to_pylist()) == heads.column("body_crc")
+    rows = np.flatnonzero(heads.property_lengths >= CRC_PROPERTY_BYTES)
+    tails = heads.property_starts[rows] + heads.property_lengths[rows] - CRC_PROPERTY_BYTES
+    marked = gather_words(buf, tails) == np.frombuffer(CRC_PROPERTY_HEAD, np.uint64, 1)
     sizes = heads.column("total_size")
-    for row, tail in zip(long_enough[marked].tolist(), tails[marked].tolist(), strict=True):
+    for row, tail in zip(rows[marked].tolist(), tails[marked].tolist(), strict=True):
         recorded = recorded_crc(buf[tail : tail + CRC_PROPERTY_BYTES].tobytes())
         if recorded is not None and sound[row]:
             start = int(heads.starts[row])

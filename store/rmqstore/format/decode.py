@@ -85,6 +85,8 @@ def decode_columns(
             entries = entries or parse_entries(buf, heads.property_starts, heads.property_lengths)
             column = _property_column(buf, heads, entries, field.name)
             columns.append(column if column.type == field.type else column.cast(field.type))
+        elif field.name == "topic" and field.name in known:
+            columns.append(known[field.name])
         elif field.name == "body":
             found = known["body"] if "body" in known else stored_bodies(buf, heads)
             columns.append(_as_text(found) if field.type == pa.string() else found)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.format.gather import gather_words
+from rmqstore.format.gather import aligned_words, gather_words, has_aligned_words
 from rmqstore.format.heads import read_heads
 from rmqstore.format.layout import (
     BLANK_MAGIC,
@@ -40,6 +40,7 @@ _FEW_CHAINS = 16  # fewer are cheaper one by one
 _SYNC_BYTES = 8 << 10
 _SYNC_TRIES = 8
 _BLOCK_STEPS = 4, 64
+_WORD_BITS, _IN_WORD, _WORD_WIDTH = np.uint64(3), np.uint64(7), np.uint64(64)
 _RESYNC_BLOCKS = 4 << 10, 1 << 20
 
 
@@ -112,7 +113,7 @@ def walk(buf: Bytes, start: int, end: int, physical_base: int) -> Walk:
         physical_base: physical offset of the buffer's first byte.
     """
     n_stripes = min(_STRIPES, (end - start) // _MIN_STRIPE_BYTES)
-    if n_stripes < 2:
+    if n_stripes < 2 or not has_aligned_words(buf):
         return walk_plainly(buf, start, end)
     heads = _guess_heads(buf, np.linspace(start, end, n_stripes, endpoint=False).astype(np.int64)[1:], physical_base)
     heads = np.unique(np.append(heads, start))
@@ -211,15 +212,16 @@ def _follow_together(buf: Bytes, chains: _Chains) -> tuple[_Phase, Positions, Ma
         The phase; where each chain is now; which of them have not ended yet.
     """
     cursors, n_chains = chains.cursors, len(chains.numbers)
-    last_head = len(buf) - FRAME_HEAD.itemsize
-    limit = np.uint64(last_head)
+    words, last_head = aligned_words(buf), len(buf) - 2 * FRAME_HEAD.itemsize
+    following, limit = words[1:], np.uint64(last_head)
     n_steps = _block_steps(buf, chains)
     visited = np.empty((n_steps + 1, n_chains), np.int64)
     heads = np.empty((n_steps, n_chains), np.uint64)
     for step in range(n_steps):
         visited[step] = cursors
-        at = np.minimum(cursors.view(np.uint64), limit).view(np.int64)  # what is negative becomes huge
-        heads[step] = gather_words(buf, at)
+        at = np.minimum(cursors.view(np.uint64), limit)  # what is negative becomes huge
+        word, shift = (at >> _WORD_BITS).view(np.int64), (at & _IN_WORD) << _WORD_BITS
+        heads[step] = (words[word] >> shift) | (following[word] << (_WORD_WIDTH - shift))
         cursors = cursors + heads[step].view(np.int32)[0::2].byteswap()
     visited[n_steps] = cursors
     raw = heads.view(np.int32).reshape(n_steps, n_chains, 2)

@@ -58,17 +58,24 @@ def array_bytes(values: pa.Array) -> tuple[Bytes, Positions]:
     return np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8), ends
 
 
+def has_aligned_words(buf: Bytes) -> bool:
+    """Tell whether the buffer begins at a word of memory and words are little-endian, as they are nearly everywhere."""
+    return buf.ctypes.data % 8 == 0 and sys.byteorder == "little"
+
+
+def aligned_words(buf: Bytes) -> NDArray[np.uint64]:
+    """Return the whole words of a buffer, uint64 (nbytes // 8,); nothing is copied."""
+    return buf[: len(buf) // 8 * 8].view(np.uint64)
+
+
 def gather_words(buf: Bytes, positions: Positions) -> NDArray[np.uint64]:
     """Return the 8 bytes at each position as they lie in memory, uint64 (n,); every position has them behind it.
 
     Two aligned words and a shift are faster than one unaligned read where the bytes are not in the cache.
     """
-    if buf.ctypes.data % 8 or len(buf) < 16 or sys.byteorder != "little":
+    if not has_aligned_words(buf) or int(positions.max(initial=0)) + 16 > len(buf):
         return windows(buf, 8)[positions].view(np.uint64)
-    words = buf[: len(buf) // 8 * 8].view(np.uint64)
-    if int(positions.max(initial=0)) + 16 > len(buf):
-        return windows(buf, 8)[positions].view(np.uint64)
-    at = positions >> 3
+    words, at = aligned_words(buf), positions >> 3
     shift = ((positions & 7) << 3).astype(np.uint64)
     found: NDArray[np.uint64] = (words[at] >> shift) | (words[at + 1] << (np.uint64(64) - shift))
     return found
