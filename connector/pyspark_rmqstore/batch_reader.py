@@ -61,7 +61,7 @@ class RmqStoreReader(DataSourceReader):
         """Refuse a topic or a queue that is named and is in none of the stores."""
         selection = self._options.selection
         where = ", ".join(ref.path for ref in self._options.stores)
-        missing = sorted({*(selection.subscribe or ()), *(selection.assign or {})} - set(known))
+        missing = sorted(selection.named_topics - set(known))
         if missing:
             there = ", ".join(sorted(known)) or "none"
             raise OptionError(f"no topic {', '.join(missing)} in {where}; there are: {there}")

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from rmqstore.errors import OptionError, UnsupportedFeatureError
-from rmqstore.format.schema import CORRUPT_RECORD
+from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD
 from rmqstore.selection import Selection, parse_selection, parse_tags
 
 _SELECTION = {
@@ -101,13 +101,20 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         tags=parse_tags(given.get("tags")),
         scan=_scan(given, selection),
         mode=_word(given, "mode", ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")),
-        corrupt_column=given.get("columnNameOfCorruptRecord", CORRUPT_RECORD),
+        corrupt_column=_corrupt_column(given),
         check_crc=_boolean(given, "checkCRC", default=True),
         fail_on_data_loss=_boolean(given, "failOnDataLoss", default=True),
         min_partitions=_count(given, "minPartitions"),
         max_records_per_partition=_count(given, "maxRecordsPerPartition"),
         max_bytes_per_partition=_size(given, "maxBytesPerPartition", _DEFAULT_SPLIT),
     )
+
+
+def _corrupt_column(given: Mapping[str, str]) -> str:
+    name = given.get("columnNameOfCorruptRecord", CORRUPT_RECORD)
+    if not name or name in ALL_COLUMNS.names:
+        raise OptionError(f"columnNameOfCorruptRecord {name!r}: a name that no column of a message has")
+    return name
 
 
 def _known(options: Mapping[str, str]) -> dict[str, str]:
@@ -136,6 +143,8 @@ def _scan(given: Mapping[str, str], selection: Selection) -> str:
         raise OptionError(
             "scan=commitlog knows no queue offsets: start and end it by startingTimestamp and endingTimestamp"
         )
+    if scan == "commitlog" and selection.timestamp_strategy == "error":
+        raise OptionError("startingOffsetsByTimestampStrategy error: scan=commitlog looks at no queue")
     if scan == "commitlog" and "maxRecordsPerPartition" in given:
         raise OptionError("maxRecordsPerPartition: scan=commitlog cannot count records before it reads them; "
                           "use maxBytesPerPartition")  # fmt: skip
@@ -169,10 +178,20 @@ def _path_values(options: Mapping[str, str]) -> list[str]:
     by_lower = {key.lower(): value for key, value in options.items()}
     values = [by_lower["path"]] if by_lower.get("path") else []
     if by_lower.get("paths"):
-        values += json.loads(by_lower["paths"])
+        values += _path_list(by_lower["paths"])
     if not values:
         raise OptionError("path: give the store's root, the folder that holds commitlog/: load('/path/to/store')")
     return values
+
+
+def _path_list(value: str) -> list[str]:
+    try:
+        paths = json.loads(value)
+    except json.JSONDecodeError as err:
+        raise OptionError(f"paths {value!r}: a JSON list of paths ({err})") from err
+    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+        raise OptionError(f"paths {value!r}: a JSON list of paths")
+    return paths
 
 
 def _expand(pattern: str) -> list[str]:
@@ -204,7 +223,9 @@ def _broker_names(value: str | None, paths: list[str]) -> dict[str, str]:
             table = json.loads(value)
         except json.JSONDecodeError as err:
             raise OptionError(f"brokerName {value!r}: a name, or JSON from path to name ({err})") from err
-        names = {_absolute(path): str(name) for path, name in table.items()}
+        if not isinstance(table, dict) or not all(isinstance(name, str) and name for name in table.values()):
+            raise OptionError(f"brokerName {value!r}: JSON from path to name")
+        names = {_absolute(path): name for path, name in table.items()}
         strangers = sorted(set(names) - set(paths))
         if strangers:
             raise OptionError(f"brokerName names stores that path does not: {', '.join(strangers)}")

@@ -32,11 +32,13 @@ _MAY_BE_NULL = {"tags", "keys"}
 
 def default_schema(options: ReadOptions) -> StructType:
     """Return the columns that the options ask for, as Spark types."""
-    chosen = MESSAGE if options.columns is None else select_columns(options.columns)
-    fields = [StructField(field.name, _SPARK_TYPES[field.type]) for field in chosen]
-    if options.mode == "PERMISSIVE":
-        fields.append(StructField(options.corrupt_column, StringType()))
-    return StructType(fields)
+    corrupt = options.corrupt_column if options.mode == "PERMISSIVE" else None
+    names = list(options.columns or MESSAGE.names)
+    if corrupt is not None and corrupt not in names:
+        names.append(corrupt)
+    chosen = select_columns(name for name in names if name != corrupt)
+    types = {field.name: _SPARK_TYPES[field.type] for field in chosen}
+    return StructType([StructField(name, types.get(name, StringType())) for name in names])
 
 
 def arrow_schema(schema: StructType, options: ReadOptions) -> pa.Schema:
@@ -49,7 +51,9 @@ def arrow_schema(schema: StructType, options: ReadOptions) -> pa.Schema:
     names = [field.name for field in schema.fields]
     if len(set(names)) < len(names) or not names:
         raise OptionError(f"schema: name each column once and at least one, got {names}")
-    if options.columns is not None and set(options.columns) != set(names) - {options.corrupt_column}:
+    if options.columns is not None and set(options.columns) - {options.corrupt_column} != set(names) - {
+        options.corrupt_column
+    }:
         raise OptionError(
             f"columns ({', '.join(options.columns)}) and the schema ({', '.join(names)}) disagree; give one"
         )

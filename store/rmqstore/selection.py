@@ -58,7 +58,14 @@ class Selection:
     @property
     def names_topics(self) -> bool:
         """Whether topics are named one by one, so that one which is missing is an error."""
-        return self.subscribe is not None or self.assign is not None
+        return bool(self.named_topics)
+
+    @property
+    def named_topics(self) -> set[str]:
+        """The topics that are named, to be read or in tables of offsets and times."""
+        tables = (self.start.offsets, self.start.by_timestamp, self.end.offsets, self.end.by_timestamp)
+        in_tables = {topic for table in tables for _, topic, _ in table}
+        return {*(self.subscribe or ()), *(self.assign or {}), *in_tables}
 
     @property
     def bounds_by_queue(self) -> bool:

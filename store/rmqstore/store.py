@@ -259,7 +259,7 @@ class MessageStore:
         """
         self._ranges.require_plain_queues()
         known = self.known_topics()
-        missing = [topic for topic in (*(selection.subscribe or ()), *(selection.assign or {})) if topic not in known]
+        missing = sorted(selection.named_topics - set(known))
         if missing:
             raise OptionError(
                 f"no topic {', '.join(missing)} in {self.paths.root}; it has: {', '.join(known) or 'none'}"

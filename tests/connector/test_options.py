@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_rmqstore.options import ReadOptions, StoreRef, parse_read_options
+from pyspark_rmqstore.schema import default_schema
 from rmqstore.errors import OptionError, RmqStoreError, UnsupportedFeatureError
 from rmqstore.selection import EARLIEST, LATEST
 
@@ -310,3 +311,27 @@ def test_broker_names_that_do_not_fit_the_stores_are_refused(brokers: Path, name
 def test_folders_that_lie_apart_fit_one_store_only(name: str) -> None:
     with pytest.raises(OptionError, match=name):
         parse_read_options({"paths": '["/data/a","/data/b"]', name: "/x"})
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        pytest.param({"paths": "oops"}, "paths", id="paths that are no JSON"),
+        pytest.param({"paths": "[1]"}, "paths", id="paths that are no text"),
+        pytest.param({"columnNameOfCorruptRecord": "body"}, "columnNameOfCorruptRecord", id="a column's own name"),
+        pytest.param({"brokerName": '{"/s":null}'}, "brokerName", id="no name"),
+        pytest.param(
+            {"scan": "commitlog", "startingOffsetsByTimestampStrategy": "error"},
+            "startingOffsetsByTimestampStrategy",
+            id="a strategy for queues in a scan by log",
+        ),
+    ],
+)
+def test_a_slip_is_refused_by_the_name_of_its_option(options: dict[str, str], named: str) -> None:
+    with pytest.raises(OptionError, match=named):
+        parse_read_options({"path": "/s", **options})
+
+
+def test_the_corrupt_column_may_be_among_the_columns() -> None:
+    parsed = parse_read_options({"path": "/s", "mode": "PERMISSIVE", "columns": "body,_corrupt_record,topic"})
+    assert default_schema(parsed).fieldNames() == ["body", "_corrupt_record", "topic"]

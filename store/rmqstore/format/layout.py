@@ -143,5 +143,5 @@ FIRST_TIMESTAMP: Final = -62_135_596_800_000
 LAST_TIMESTAMP: Final = 253_402_300_799_999
 
 # How much is decoded at once: large enough to spread the cost of a call, small enough for the second-level cache.
-BATCH_ROWS: Final = 16_384
+BATCH_ROWS: Final = 8_192
 BATCH_BYTES: Final = 16 << 20
