@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -20,6 +20,7 @@ from pyspark_rmqstore.planning import (
 )
 from pyspark_rmqstore.schema import arrow_schema
 from rmqstore.errors import OptionError
+from rmqstore.selection import require_named
 from rmqstore.store import MessageStore, QueueSlice, ReadSpec, open_store
 
 logger = logging.getLogger(__name__)
@@ -41,34 +42,17 @@ class RmqStoreReader(DataSourceReader):
         known, names = dict[str, set[int]](), dict[str, str]()
         for ref in self._options.stores:
             with _open(ref) as store:
-                for topic in self._named(store):
-                    known.setdefault(topic, set()).update(store.queue_ids(topic))
+                for topic, queues in store.named_queues(self._options.selection).items():
+                    known.setdefault(topic, set()).update(queues)
                 if names.setdefault(store.broker_name, ref.path) != ref.path:
                     raise OptionError(
                         f"{names[store.broker_name]} and {ref.path} are both of broker {store.broker_name}; "
                         "tell them apart with brokerName, JSON from path to name"
                     )
                 splits += self._plan_log(ref, store) if self._options.scan == "commitlog" else self._plan(ref, store)
-        self._require_named(known)
+        require_named(self._options.selection, known, ", ".join(ref.path for ref in self._options.stores))
         logger.info("planned %d tasks over %d stores", len(splits), len(self._options.stores))
         return splits
-
-    def _named(self, store: MessageStore) -> list[str]:
-        """Return the topics of a store, to be held against those that are named; none where none are."""
-        return store.known_topics() if self._options.selection.names_topics else []
-
-    def _require_named(self, known: Mapping[str, set[int]]) -> None:
-        """Refuse a topic or a queue that is named and is in none of the stores."""
-        selection = self._options.selection
-        where = ", ".join(ref.path for ref in self._options.stores)
-        missing = sorted(selection.named_topics - set(known))
-        if missing:
-            there = ", ".join(sorted(known)) or "none"
-            raise OptionError(f"no topic {', '.join(missing)} in {where}; there are: {there}")
-        for topic, queues in (selection.assign or {}).items():
-            if queues - known[topic]:
-                lacking = sorted(queues - known[topic])
-                raise OptionError(f"topic {topic} has no queue {lacking} in {where}; it has {sorted(known[topic])}")
 
     def _plan(self, ref: StoreRef, store: MessageStore) -> list[QueueSplit]:
         options = self._options

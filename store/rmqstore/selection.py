@@ -56,11 +56,6 @@ class Selection:
             raise OptionError(f"startingOffsetsByTimestampStrategy {self.timestamp_strategy!r}: one of latest, error")
 
     @property
-    def names_topics(self) -> bool:
-        """Whether topics are named one by one, so that one which is missing is an error."""
-        return bool(self.named_topics)
-
-    @property
     def named_topics(self) -> set[str]:
         """The topics that are named, to be read or in tables of offsets and times."""
         tables = (self.start.offsets, self.start.by_timestamp, self.end.offsets, self.end.by_timestamp)
@@ -223,3 +218,23 @@ def parse_selection(
         end=replace(end, timestamp=at[1], by_timestamp=by_end),
         timestamp_strategy=starting_offsets_by_timestamp_strategy.lower(),
     )
+
+
+def require_named(selection: Selection, known: Mapping[str, set[int]], where: str) -> None:
+    """Refuse a selection that names topics or queues which are not there.
+
+    Args:
+        selection: what was asked for.
+        known: the queues of each topic that is there.
+        where: the store or stores, for the message.
+
+    Raises:
+        OptionError: with those that are there.
+    """
+    missing = sorted(selection.named_topics - set(known))
+    if missing:
+        raise OptionError(f"no topic {', '.join(missing)} in {where}; it has: {', '.join(sorted(known)) or 'none'}")
+    for topic, queues in (selection.assign or {}).items():
+        lacking = sorted(queues - known[topic])
+        if lacking:
+            raise OptionError(f"topic {topic} has no queue {lacking} in {where}; it has {sorted(known[topic])}")

@@ -28,7 +28,7 @@ from rmqstore.log_scan import LogScan, LogSlice
 from rmqstore.queue_scan import QueueScan, QueueSlice
 from rmqstore.ranges import QueueRanges, choose_topics
 from rmqstore.recovery import LogEnd, find_log_end
-from rmqstore.selection import Selection, parse_selection, parse_tags, parse_timestamp
+from rmqstore.selection import Selection, parse_selection, parse_tags, parse_timestamp, require_named
 
 __all__ = [
     "LogFilter",
@@ -258,16 +258,11 @@ class MessageStore:
             OptionError: with those that are.
         """
         self._ranges.require_plain_queues()
-        known = self.known_topics()
-        missing = sorted(selection.named_topics - set(known))
-        if missing:
-            raise OptionError(
-                f"no topic {', '.join(missing)} in {self.paths.root}; it has: {', '.join(known) or 'none'}"
-            )
-        for topic, queues in (selection.assign or {}).items():
-            lacking = sorted(queues - set(self.queue_ids(topic)))
-            if lacking:
-                raise OptionError(f"{topic} has no queue {lacking}; it has {self.queue_ids(topic)}")
+        require_named(selection, self.named_queues(selection), str(self.paths.root))
+
+    def named_queues(self, selection: Selection) -> dict[str, set[int]]:
+        """Return the queues of every topic, to be held against those that are named; nothing where none are."""
+        return {topic: set(self.queue_ids(topic)) for topic in self.known_topics()} if selection.named_topics else {}
 
     def warn_without_queues(self) -> None:
         """Say so where a log has no queues at all: a read by queue gives nothing then."""
