@@ -16,7 +16,7 @@ ORDER = [
     "format.frames",
     "files.paths", "files.mapped_file", "files.mapped_file_queue",
     "brokerconfig", "checkpoint", "commitlog", "consumequeue",
-    "recovery", "assemble", "log_scan", "queue_scan", "ranges", "store", "cli",
+    "recovery", "log_filter", "assemble", "log_scan", "queue_scan", "ranges", "sampling", "store", "cli",
 ]
 # fmt: on
 STRUCTURES = ["commitlog", "consumequeue", "checkpoint", "brokerconfig"]

@@ -21,7 +21,7 @@ from pyspark_rmqstore.planning import (
 from pyspark_rmqstore.schema import arrow_schema
 from rmqstore.errors import OptionError
 from rmqstore.selection import require_named
-from rmqstore.store import MessageStore, QueueSlice, ReadSpec, open_store
+from rmqstore.store import MessageStore, QueueSlice, ReadSpec, log_filter, open_store
 
 logger = logging.getLogger(__name__)
 
@@ -42,19 +42,23 @@ class RmqStoreReader(DataSourceReader):
         known, names = dict[str, set[int]](), dict[str, str]()
         for ref in self._options.stores:
             with _open(ref) as store:
-                for topic, queues in store.named_queues(self._options.selection).items():
-                    known.setdefault(topic, set()).update(queues)
                 if names.setdefault(store.broker_name, ref.path) != ref.path:
                     raise OptionError(
                         f"{names[store.broker_name]} and {ref.path} are both of broker {store.broker_name}; "
                         "tell them apart with brokerName, JSON from path to name"
                     )
-                splits += self._plan_log(ref, store) if self._options.scan == "commitlog" else self._plan(ref, store)
-        require_named(self._options.selection, known, ", ".join(ref.path for ref in self._options.stores))
+                if self._options.scan == "commitlog":
+                    splits += self._plan_log(ref, store)
+                    continue
+                splits += self._plan_queues(ref, store)
+                for topic, queues in store.named_queues(self._options.selection).items():
+                    known.setdefault(topic, set()).update(queues)
+        if self._options.scan == "queue":
+            require_named(self._options.selection, known, ", ".join(ref.path for ref in self._options.stores))
         logger.info("planned %d tasks over %d stores", len(splits), len(self._options.stores))
         return splits
 
-    def _plan(self, ref: StoreRef, store: MessageStore) -> list[QueueSplit]:
+    def _plan_queues(self, ref: StoreRef, store: MessageStore) -> list[QueueSplit]:
         options = self._options
         store.warn_without_queues()
         slices = store.plan_queues(options.selection, self._spec(store))
@@ -75,8 +79,8 @@ class RmqStoreReader(DataSourceReader):
         return int(min(2 + n_records * first.mean_bytes / max(goal, 1.0), n_records, 1024))
 
     def _plan_log(self, ref: StoreRef, store: MessageStore) -> list[LogSplit]:
-        spec = self._spec(store)
-        store.log_filter(self._options.selection, spec)
+        log_filter(self._options.selection, self._schema.names)  # refuses what contradicts itself before any task runs
+        store.warn_unknown_topics(self._options.selection)
         whole = store.log_slice()
         return [LogSplit(ref, piece) for piece in plan_log(whole, store.log_heads(), self._limits())]
 
@@ -105,7 +109,7 @@ class RmqStoreReader(DataSourceReader):
             if isinstance(partition, QueueSplit):
                 yield from store.read_queues(partition.slices, spec)
             else:
-                wanted = store.log_filter(self._options.selection, spec)
+                wanted = log_filter(self._options.selection, self._schema.names)
                 yield from store.read_log(partition.piece, spec, wanted)
 
 

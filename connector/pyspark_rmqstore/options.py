@@ -127,7 +127,8 @@ def _known(options: Mapping[str, str]) -> dict[str, str]:
         if lower not in _SPELLINGS:
             raise OptionError(f"unknown option {key!r}; known are: path, {', '.join(sorted(_SPELLINGS.values()))}")
         given[_SPELLINGS[lower]] = value
-    given.pop("includePending", None) if given.get("includePending", "").lower() == "false" else None
+    if given.get("includePending", "").lower() == "false":
+        del given["includePending"]
     for name, what in _LATER.items():
         if name in given:
             raise UnsupportedFeatureError(f"option {name}: {what} cannot be read yet")
@@ -139,12 +140,8 @@ def _known(options: Mapping[str, str]) -> dict[str, str]:
 
 def _scan(given: Mapping[str, str], selection: Selection) -> str:
     scan = _word(given, "scan", ("queue", "commitlog"))
-    if scan == "commitlog" and selection.bounds_by_queue:
-        raise OptionError(
-            "scan=commitlog knows no queue offsets: start and end it by startingTimestamp and endingTimestamp"
-        )
-    if scan == "commitlog" and selection.timestamp_strategy == "error":
-        raise OptionError("startingOffsetsByTimestampStrategy error: scan=commitlog looks at no queue")
+    if scan == "commitlog":
+        selection.require_by_log()
     if scan == "commitlog" and "maxRecordsPerPartition" in given:
         raise OptionError("maxRecordsPerPartition: scan=commitlog cannot count records before it reads them; "
                           "use maxBytesPerPartition")  # fmt: skip

@@ -19,9 +19,10 @@ from rmqstore.format.checks import inflate_bodies, sound_crcs, sound_topics
 from rmqstore.format.decode import DECODED_COLUMNS, decode_columns, repeat_text, stored_bodies
 from rmqstore.format.frames import cut_batches
 from rmqstore.format.heads import Heads, check_heads, read_heads
-from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS, MAX_EXT_ADDRESS, Bytes, Mask, Positions, SysFlag
+from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS, MAX_EXT_ADDRESS, Mask, Positions, SysFlag
 from rmqstore.format.record import Expected, check_record
 from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD
+from rmqstore.log_filter import LogFilter
 
 logger = logging.getLogger(__name__)
 
@@ -79,20 +80,31 @@ class UnitRows(NamedTuple):
         return Expected(topic, int(self.queue_ids[row]), int(self.queue_offsets[row]), int(self.sizes[row]))
 
 
-class LogFilter(NamedTuple):
-    """Which records of a scan in physical order are wanted; None wants all."""
-
-    queues: Mapping[str, frozenset[int] | None] | None = None
-    start_timestamp: int | None = None
-    end_timestamp: int | None = None
-
-
 class Fault(NamedTuple):
     """A damaged record: its row in the batch at hand, what is known of it, what is wrong."""
 
     row: int
     known: Mapping[str, object]
     reason: str
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The records of a batch that are still in it."""
+
+    heads: Heads
+    columns: dict[str, pa.Array]  # that came about on the way
+    places: Positions | None = None  # where they stood in the batch; None for all of it
+
+    def narrow(self, rows: Positions) -> None:
+        """Keep only these rows."""
+        self.heads = self.heads.take(rows)
+        self.places = rows if self.places is None else self.places[rows]
+        self.columns = {name: column.take(pa.array(rows)) for name, column in self.columns.items()}
+
+    def all_places(self) -> Positions:
+        """Return the places, also where they are all of them."""
+        return np.arange(len(self.heads)) if self.places is None else self.places
 
 
 class Assembler:
@@ -150,34 +162,42 @@ class Assembler:
         topic = units.topics[0].encode() if units is not None and len(units.topics) == 1 else None
         heads, whole = read_heads(self._data, starts, topic)
         sound, known = self._check(heads, whole, units)
-        reasons: dict[int, str] = {}
-        done, good, rows = len(starts), heads, None
+        kept = _Kept(heads, known)
         if not sound.all():
-            rows = np.flatnonzero(sound)
-            good = heads.take(rows)
-        chosen = self._choose(good)
+            kept.narrow(np.flatnonzero(sound))
+        chosen = self._choose(kept.heads)
         if chosen is not None:
-            good, rows = good.take(chosen), chosen if rows is None else rows[chosen]
-        if rows is not None:
-            known.clear()  # of all records, not of these
-        if self._needs_body and (good.column("sys_flag") & np.int32(SysFlag.COMPRESSED)).any():
-            stored = known["body"] if "body" in known else stored_bodies(self._data, good)
-            bodies, inflated, broken = inflate_bodies(stored, good.column("sys_flag"))
-            rows = np.arange(len(starts)) if rows is None else rows
-            if inflated < len(rows):
-                done = int(rows[inflated])
-                rows, good = rows[:inflated], good.take(np.arange(inflated))
-            reasons = {int(rows[row]): reason for row, reason in broken.items()}
-            if broken:
-                kept = np.setdiff1d(np.arange(len(rows)), list(broken))
-                rows, good, bodies = rows[kept], good.take(kept), bodies.take(pa.array(kept))
-            known["body"] = bodies
+            kept.narrow(chosen)
+        reasons: dict[int, str] = {}
+        done = len(starts)
+        if self._needs_body and (kept.heads.column("sys_flag") & np.int32(SysFlag.COMPRESSED)).any():
+            inflated, reasons = self._inflate(kept)
+            done = done if inflated is None else inflated
         faults = self._faults(starts[:done], sound[:done], reasons, units)
-        columns = self._columns(good, units if units is None or rows is None else units.take(rows), known)
-        batch = pa.RecordBatch.from_arrays(columns, schema=self._spec.schema)
+        said = units if units is None or kept.places is None else units.take(kept.places)
+        batch = pa.RecordBatch.from_arrays(self._columns(kept.heads, said, kept.columns), schema=self._spec.schema)
         if faults and self._spec.mode == PERMISSIVE:
-            batch = merge_faults(batch, np.arange(done) if rows is None else rows, faults)
+            batch = merge_faults(batch, kept.all_places(), faults)
         return batch, done
+
+    def _inflate(self, kept: _Kept) -> tuple[int | None, dict[int, str]]:
+        """Put bodies as they were before compression among the columns; drop records whose body is broken.
+
+        Returns:
+            The place of the first record that is left for the next batch, None if none is; and what is wrong with the
+            broken bodies, by place.
+        """
+        flags = kept.heads.column("sys_flag")
+        stored = kept.columns.get("body")
+        bodies, inflated, broken = inflate_bodies(
+            stored_bodies(self._data, kept.heads) if stored is None else stored, flags
+        )
+        places = kept.all_places()
+        kept.columns["body"] = bodies
+        rest = int(places[inflated]) if inflated < len(places) else None
+        if rest is not None or broken:
+            kept.narrow(np.setdiff1d(np.arange(inflated), list(broken)))
+        return rest, {int(places[row]): reason for row, reason in broken.items()}
 
     def _check(self, heads: Heads, whole: Mask, units: UnitRows | None) -> tuple[Mask, dict[str, pa.Array]]:
         """Return which records are sound, and the columns that came about on the way."""
@@ -198,27 +218,14 @@ class Assembler:
 
     def _choose(self, heads: Heads) -> Positions | None:
         """Return the rows that the filters keep, None for all."""
-        kept: Mask | None = None
-        spec, wanted = self._spec, self._wanted
-        if wanted is not None and wanted != LogFilter():
-            kept = self._choose_from_log(heads, wanted)
+        spec = self._spec
+        kept = self._wanted.keep(self._data, heads) if self._wanted else None
         if spec.tags is not None:
             tags = decode_columns(self._data, heads, pa.schema([ALL_COLUMNS.field("tags")]))[0]
             found = pc.is_in(tags, value_set=pa.array(sorted(spec.tags), pa.string()), skip_nulls=True)
             matched = found.to_numpy(zero_copy_only=False)
             kept = matched if kept is None else kept & matched
         return None if kept is None or kept.all() else np.flatnonzero(kept)
-
-    def _choose_from_log(self, heads: Heads, wanted: LogFilter) -> Mask:
-        kept = np.ones(len(heads.starts), np.bool_)
-        times = heads.column("store_timestamp")
-        if wanted.start_timestamp is not None:
-            kept &= times >= wanted.start_timestamp
-        if wanted.end_timestamp is not None:
-            kept &= times < wanted.end_timestamp
-        if wanted.queues is not None:
-            kept &= wanted_queues(self._data, heads, wanted.queues)
-        return kept
 
     def _faults(
         self, starts: Positions, sound: Mask, reasons: Mapping[int, str], units: UnitRows | None
@@ -275,22 +282,6 @@ class Assembler:
         if self._spec.corrupt_column in self._spec.schema.names:
             decoded[self._spec.corrupt_column] = pa.nulls(n, pa.string())
         return [decoded[name] for name in self._spec.schema.names]
-
-
-def wanted_queues(data: Bytes, heads: Heads, queues: Mapping[str, frozenset[int] | None]) -> Mask:
-    """Return a mask (n,) of the records that are of a wanted topic and queue; None stands for all queues."""
-    kept = np.zeros(len(heads.starts), np.bool_)
-    names = list(queues)
-    topics = decode_columns(data, heads, pa.schema([ALL_COLUMNS.field("topic")]))[0]
-    codes = pc.index_in(topics, value_set=pa.array(names, pa.string()))
-    at = codes.fill_null(-1).to_numpy()
-    queue_ids = heads.column("queue_id")
-    kept[:] = at >= 0
-    for code, name in enumerate(names):
-        chosen = queues[name]
-        if chosen is not None:
-            kept &= (at != code) | np.isin(queue_ids, list(chosen))
-    return kept
 
 
 def expected_columns(expected: Expected) -> dict[str, object]:

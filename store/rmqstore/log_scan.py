@@ -10,13 +10,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmqstore.assemble import DROPMALFORMED, FAILFAST, Assembler, Fault, LogFilter, ReadSpec, lost_rows
+from rmqstore.assemble import DROPMALFORMED, FAILFAST, Assembler, Fault, ReadSpec, lost_rows
 from rmqstore.commitlog import CommitLog
 from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
 from rmqstore.files.mapped_file_queue import Segment
 from rmqstore.format.frames import StopKind, Walk, find_next_record, total_sizes, walk, walk_plainly
 from rmqstore.format.heads import read_heads
 from rmqstore.format.layout import Bytes, Positions
+from rmqstore.log_filter import LogFilter
 from rmqstore.recovery import damage_at
 
 logger = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ from rmqstore.errors import (
     UnsupportedFeatureError,
 )
 from rmqstore.files.paths import StorePaths
+from rmqstore.format.layout import PRE_BLANK_SIZE
 from rmqstore.queue_scan import QueueSlice
 from rmqstore.selection import EARLIEST, LATEST, Bound, Selection
 
@@ -126,6 +127,22 @@ class QueueRanges:
     def known_topics(self, config: BrokerConfig) -> list[str]:
         """Return every topic with a queue folder or an entry in ``config/topics.json``, sorted."""
         return sorted({*self._paths.topics(), *self._paths.batch_topics(), *config.topics()})
+
+    def plain_queues(self) -> list[tuple[str, int]]:
+        """Return every queue that can be read, by topic and id."""
+        if self._paths.has_rocksdb_queues:
+            return []
+        topics = [topic for topic in self._paths.topics() if not topic.startswith(LMQ_PREFIX)]
+        return [(topic, queue_id) for topic in topics for queue_id in self._paths.queue_ids(topic)]
+
+    def end_in_log(self) -> int:
+        """Return the physical offset behind the last record that a queue points at, -1 without queues."""
+        ends = [-1]
+        for topic, queue_id in self.plain_queues():
+            queue = self._open_queue(topic, queue_id)
+            physical_offset, size, _ = queue.unit(queue.end() - 1)
+            ends.append(physical_offset + size if 0 < size < PRE_BLANK_SIZE else -1)
+        return max(ends)
 
     def resolve(
         self, selection: Selection, config: BrokerConfig, broker: str, *, fail_on_data_loss: bool, tolerant: bool

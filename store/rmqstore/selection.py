@@ -69,6 +69,19 @@ class Selection:
         tables = (self.start.offsets, self.start.by_timestamp, self.end.offsets, self.end.by_timestamp)
         return not plain or any(tables) or self.start.group is not None or self.end.group is not None
 
+    def require_by_log(self) -> None:
+        """Refuse what a scan by the log cannot follow.
+
+        Raises:
+            OptionError: bounds are said by queue.
+        """
+        if self.bounds_by_queue:
+            raise OptionError(
+                "scan=commitlog knows no queue offsets: start and end it by startingTimestamp and endingTimestamp"
+            )
+        if self.timestamp_strategy == "error":
+            raise OptionError("startingOffsetsByTimestampStrategy error: scan=commitlog looks at no queue")
+
 
 def parse_topics(value: str | Iterable[str]) -> tuple[str, ...]:
     """Parse ``subscribe``: topics by list, or by a comma list."""

@@ -14,20 +14,22 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import pyarrow as pa
 
-from rmqstore.assemble import FAILFAST, LogFilter, ReadSpec
-from rmqstore.brokerconfig import LMQ_PREFIX, BrokerConfig
+from rmqstore.assemble import FAILFAST, ReadSpec
+from rmqstore.brokerconfig import BrokerConfig
 from rmqstore.checkpoint import read_checkpoint
 from rmqstore.commitlog import CommitLog
 from rmqstore.consumequeue import ConsumeQueue
 from rmqstore.errors import MessageNotFoundError, OptionError
 from rmqstore.files.paths import StorePaths, find_store
-from rmqstore.format.layout import MAX_FILE_BYTES, PRE_BLANK_SIZE
+from rmqstore.format.layout import MAX_FILE_BYTES
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import MESSAGE, Message, select_columns
+from rmqstore.log_filter import LogFilter, log_filter
 from rmqstore.log_scan import LogScan, LogSlice
 from rmqstore.queue_scan import QueueScan, QueueSlice
-from rmqstore.ranges import QueueRanges, choose_topics
+from rmqstore.ranges import QueueRanges
 from rmqstore.recovery import LogEnd, find_log_end
+from rmqstore.sampling import Sample, Sampler
 from rmqstore.selection import Selection, parse_selection, parse_tags, parse_timestamp, require_named
 
 __all__ = [
@@ -38,14 +40,13 @@ __all__ = [
     "QueueSlice",
     "ReadSpec",
     "Sample",
+    "log_filter",
     "open_store",
 ]
 
 logger = logging.getLogger(__name__)
 
 _OPEN_QUEUES = 64
-_SAMPLED_UNITS = 16
-_SAMPLED_QUEUES, _SAMPLED_HEADS = 256, 64
 
 
 class QueueInfo(NamedTuple):
@@ -58,14 +59,6 @@ class QueueInfo(NamedTuple):
     first_store_timestamp: int | None
     last_store_timestamp: int | None
     n_bytes: int
-
-
-class Sample(NamedTuple):
-    """A point of a queue, for planning: where its message lies in the log, and what messages there weigh."""
-
-    queue_offset: int
-    physical_offset: int
-    mean_bytes: float
 
 
 class MessageStore:
@@ -83,6 +76,7 @@ class MessageStore:
         self._log = CommitLog(paths.commitlogs)
         self._queues: OrderedDict[tuple[str, int], ConsumeQueue] = OrderedDict()
         self._ranges = QueueRanges(paths, self._log, self._queue, self._end_of_records)
+        self._sampler = Sampler(self._log, self._queue, self._ranges)
 
     def __enter__(self) -> Self:
         return self
@@ -248,7 +242,8 @@ class MessageStore:
     def _by_log(self, selection: Selection, spec: ReadSpec, scan: str) -> Iterator[pa.RecordBatch]:
         if scan != "commitlog":
             raise OptionError(f"scan {scan!r}: queue or commitlog")
-        wanted = self.log_filter(selection, spec)
+        wanted = log_filter(selection, spec.schema.names)
+        self.warn_unknown_topics(selection)
         return self.read_log(self.log_slice(), spec, wanted)
 
     def require_topics(self, selection: Selection) -> None:
@@ -263,6 +258,15 @@ class MessageStore:
     def named_queues(self, selection: Selection) -> dict[str, set[int]]:
         """Return the queues of every topic, to be held against those that are named; nothing where none are."""
         return {topic: set(self.queue_ids(topic)) for topic in self.known_topics()} if selection.named_topics else {}
+
+    def warn_unknown_topics(self, selection: Selection) -> None:
+        """Say so where a scan by the log names topics that neither queues nor topics.json know: a slip, or deleted."""
+        unknown = sorted(selection.named_topics - set(self.known_topics()))
+        if unknown:
+            logger.warning(
+                "%s: neither a queue nor config/topics.json knows %s; the records of the log decide",
+                self.paths.root, ", ".join(unknown),
+            )  # fmt: skip
 
     def warn_without_queues(self) -> None:
         """Say so where a log has no queues at all: a read by queue gives nothing then."""
@@ -294,81 +298,22 @@ class MessageStore:
         """Yield the messages of ranges of queues; see ``queue_scan.QueueScan``."""
         return QueueScan(self._log, self._queue, spec).batches(slices)
 
-    def log_filter(self, selection: Selection, spec: ReadSpec) -> LogFilter:
-        """Return what a selection means for a scan in the order of the log.
-
-        Raises:
-            OptionError: it speaks of queue offsets, or of columns that only a queue has.
-        """
-        if selection.bounds_by_queue:
-            raise OptionError(
-                "scan=commitlog knows no queue offsets: start and end it by startingTimestamp and endingTimestamp"
-            )
-        if "tagsCode" in spec.schema.names:
-            raise OptionError("tagsCode stands in the ConsumeQueue, which scan=commitlog does not read")
-        times = (selection.start.timestamp, selection.end.timestamp)
-        if selection.assign is not None:
-            return LogFilter(selection.assign, *times)
-        if selection.subscribe is not None:
-            return LogFilter(dict.fromkeys(selection.subscribe), *times)
-        if selection.subscribe_pattern is None:
-            return LogFilter(None, *times)
-        return LogFilter(dict.fromkeys(choose_topics(selection, self.known_topics())), *times)
-
     def log_slice(self) -> LogSlice:
         """Return the range of the log that holds records: up to its end, or to its last byte in a closed store."""
         end = self._end_of_records()
         return LogSlice(self._log.min_offset, self._log.max_offset if end is None else end, is_closed=end is None)
 
     def log_heads(self) -> list[int]:
-        """Return places where a scan of the log may be cut, sorted: files' starts, and records that queues point at.
-
-        A place counts only if the record there knows it; without queues only the starts of files are sure.
-        """
-        heads = {segment.start for segment in self._log.segments}
-        queues = [(topic, queue_id) for topic in self._plain_topics() for queue_id in self.queue_ids(topic)]
-        for topic, queue_id in queues[:: max(1, len(queues) // _SAMPLED_QUEUES)]:
-            start, end = self._ranges.range(topic, queue_id)
-            for sample in self.sample(QueueSlice(topic, queue_id, start, end), _SAMPLED_HEADS):
-                if self._log.is_head(sample.physical_offset):
-                    heads.add(sample.physical_offset)
-        return sorted(heads)
-
-    def _plain_topics(self) -> list[str]:
-        if self.paths.has_rocksdb_queues:
-            return []
-        return [topic for topic in self.paths.topics() if not topic.startswith(LMQ_PREFIX)]
+        """Return places where a scan of the log may be cut; see ``sampling.Sampler.log_heads``."""
+        return self._sampler.log_heads()
 
     def read_log(self, piece: LogSlice, spec: ReadSpec, wanted: LogFilter) -> Iterator[pa.RecordBatch]:
         """Yield the records of a range of the log; see ``log_scan.LogScan``."""
-        return LogScan(self._log, self.queues_end, spec, wanted).batches(piece)
-
-    def queues_end(self) -> int:
-        """Return the physical offset behind the last record that a queue points at, -1 without queues."""
-        if self.paths.has_rocksdb_queues:
-            return -1
-        ends = [-1]
-        for topic in self.paths.topics():
-            for queue_id in self.queue_ids(topic):
-                queue = self._queue(topic, queue_id)
-                physical_offset, size, _ = queue.unit(queue.end() - 1)
-                ends.append(physical_offset + size if 0 < size < PRE_BLANK_SIZE else -1)
-        return max(ends)
+        return LogScan(self._log, self._ranges.end_in_log, spec, wanted).batches(piece)
 
     def sample(self, piece: QueueSlice, count: int) -> list[Sample]:
-        """Return up to ``count`` points of a queue, evenly spaced by offset, the first and the last among them."""
-        if piece.start >= piece.end:
-            return []
-        samples = []
-        for at in np.unique(np.linspace(piece.start, piece.end - 1, max(count, 2)).astype(np.int64)).tolist():
-            queue = self._queue(piece.topic, piece.queue_id)
-            run = next(queue.runs(at, min(at + _SAMPLED_UNITS, piece.end)), None)
-            if run is None or run[0] != at:
-                continue
-            units = queue.units(*run)
-            sizes = np.clip(units.sizes, 0, 1 << 24)
-            samples.append(Sample(at, int(units.physical_offsets[0]), float(sizes.mean())))
-        return samples
+        """Return points of a queue; see ``sampling.Sampler.sample``."""
+        return self._sampler.sample(piece, count)
 
 
 def _schema(columns: str | Iterable[str] | pa.Schema | None) -> pa.Schema:

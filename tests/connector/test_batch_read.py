@@ -136,13 +136,35 @@ def test_topics_and_queues_are_chosen(
     assert offsets(found) == expected
 
 
-@pytest.mark.parametrize("scan", ["queue", "commitlog"])
-@pytest.mark.parametrize("options", [{"subscribe": "TopicA,Typo"}, {"assign": {"Typo": [0], "TopicA": [0]}}], ids=str)
+NAMES_A_MISSING_TOPIC = [{"subscribe": "TopicA,Typo"}, {"assign": {"Typo": [0], "TopicA": [0]}}]
+
+
+@pytest.mark.parametrize("options", NAMES_A_MISSING_TOPIC, ids=str)
 def test_a_missing_topic_is_refused_with_those_there_are(
-    spark: SparkSession, golden_store: GoldenStore, scan: str, options: dict[str, Any]
+    spark: SparkSession, golden_store: GoldenStore, options: dict[str, Any]
 ) -> None:
     topics = sorted({topic for topic, _ in goldens.queues("basic")})
-    refused(load(spark, golden_store("basic"), scan=scan, **options), "OptionError: no topic Typo", ", ".join(topics))
+    refused(load(spark, golden_store("basic"), **options), "OptionError: no topic Typo", ", ".join(topics))
+
+
+@pytest.mark.parametrize("options", NAMES_A_MISSING_TOPIC, ids=str)
+def test_by_log_the_records_decide_which_topics_there_are(
+    spark: SparkSession, golden_store: GoldenStore, options: dict[str, Any]
+) -> None:
+    found = read(spark, golden_store("basic"), scan="commitlog", columns="commitLogOffset", **options)
+    queues = range(4) if "subscribe" in options else [0]
+    rows = [row for row in goldens.records("basic") if row["topic"] == "TopicA" and row["queueId"] in queues]
+    assert offsets(found) == physical(rows)
+
+
+@pytest.mark.parametrize("options", [{"subscribe": "TopicA"}, {"subscribePattern": "Topic[A]"}], ids=str)
+def test_by_log_a_topic_is_read_whose_queues_and_entry_are_gone(
+    spark: SparkSession, golden_store: GoldenStore, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    root = Path(shutil.copytree(golden_store("basic"), tmp_path / "s"))
+    shutil.rmtree(root / "consumequeue" / "TopicA")
+    found = read(spark, root, scan="commitlog", columns="commitLogOffset", brokerName="b", **options)
+    assert offsets(found) == physical([row for row in goldens.records("basic") if row["topic"] == "TopicA"])
 
 
 def test_a_missing_queue_is_refused_with_those_there_are(spark: SparkSession, golden_store: GoldenStore) -> None:

@@ -206,10 +206,11 @@ def test_damage_of_a_column_not_asked_for_is_found_all_the_same(tmp_path: Path) 
         read(opened, columns="queueOffset")
 
 
+@pytest.mark.parametrize("topic", ["A", "B"], ids=["one topic", "two topics"])
 @pytest.mark.parametrize("sys_flag", [build.ZLIB, 0, build.LZ4, build.ZSTD, 0x400, 0x700])
-def test_body_that_does_not_inflate_is_damage_of_that_record_only(tmp_path: Path, sys_flag: int) -> None:
-    broken = build.Record(body=b"this is no stream", sys_flag=build.COMPRESSED | sys_flag)
-    _write(tmp_path / "s", build.Record(), broken, build.Record())
+def test_body_that_does_not_inflate_is_damage_of_that_record_only(tmp_path: Path, sys_flag: int, topic: str) -> None:
+    broken = build.Record(topic, body=b"this is no stream", sys_flag=build.COMPRESSED | sys_flag)
+    _write(tmp_path / "s", build.Record("A"), broken, build.Record(topic))
     with rmqstore.open(tmp_path / "s") as opened:
         with pytest.raises(CorruptRecordError):
             read(opened)

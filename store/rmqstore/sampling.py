@@ -1,0 +1,61 @@
+"""Points of queues and of the log that planning asks for: where a queue's messages lie, where the log may be cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from rmqstore.commitlog import CommitLog
+from rmqstore.consumequeue import ConsumeQueue
+from rmqstore.format.layout import MAX_FILE_BYTES
+from rmqstore.queue_scan import QueueSlice
+from rmqstore.ranges import QueueRanges
+
+_SAMPLED_UNITS = 16
+_SAMPLED_QUEUES, _SAMPLED_HEADS = 256, 64
+
+
+class Sample(NamedTuple):
+    """A point of a queue, for planning: where its message lies in the log, and what messages there weigh."""
+
+    queue_offset: int
+    physical_offset: int
+    mean_bytes: float
+
+
+class Sampler:
+    """Looks at a few places of a store."""
+
+    def __init__(self, log: CommitLog, open_queue: Callable[[str, int], ConsumeQueue], ranges: QueueRanges) -> None:
+        self._log, self._open_queue, self._ranges = log, open_queue, ranges
+
+    def sample(self, piece: QueueSlice, count: int) -> list[Sample]:
+        """Return up to ``count`` points of a queue, evenly spaced by offset, the first and the last among them."""
+        if piece.start >= piece.end:
+            return []
+        samples = []
+        queue = self._open_queue(piece.topic, piece.queue_id)
+        for at in np.unique(np.linspace(piece.start, piece.end - 1, max(count, 2)).astype(np.int64)).tolist():
+            run = next(queue.runs(at, min(at + _SAMPLED_UNITS, piece.end)), None)
+            if run is None or run[0] != at:
+                continue
+            units = queue.units(*run)
+            sizes = np.clip(units.sizes, 0, MAX_FILE_BYTES)
+            samples.append(Sample(at, int(units.physical_offsets[0]), float(sizes.mean())))
+        return samples
+
+    def log_heads(self) -> list[int]:
+        """Return places where a scan of the log may be cut, sorted: files' starts, and records that queues point at.
+
+        A place counts only if the record there knows it; without queues only the starts of files are sure.
+        """
+        heads = {segment.start for segment in self._log.segments}
+        queues = self._ranges.plain_queues()
+        for topic, queue_id in queues[:: max(1, len(queues) // _SAMPLED_QUEUES)]:
+            start, end = self._ranges.range(topic, queue_id)
+            for sample in self.sample(QueueSlice(topic, queue_id, start, end), _SAMPLED_HEADS):
+                if self._log.is_head(sample.physical_offset):
+                    heads.add(sample.physical_offset)
+        return sorted(heads)
