@@ -40,4 +40,4 @@ bench: java env
 	$(BIN)/python benchmarks/run.py
 
 clean:
-	rm -rf $(VENV) .demo .mypy_cache .ruff_cache .pytest_cache spark-warehouse
+	rm -rf $(VENV) .rocketmq .demo .mypy_cache .ruff_cache .pytest_cache spark-warehouse

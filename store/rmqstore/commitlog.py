@@ -37,6 +37,10 @@ class CommitLog:
         self.folders = ", ".join(map(str, folders))
         self._files = MappedFileQueue(folders, mapped_at_once=16)
 
+    def refresh(self) -> None:
+        """List the files anew."""
+        self._files.refresh()
+
     @property
     def segments(self) -> list[Segment]:
         """The files, by offset."""
@@ -56,18 +60,13 @@ class CommitLog:
         """Return the bytes of a file, uint8 (nbytes,), mapped.
 
         Raises:
-            OffsetOutOfRangeError: the file was deleted since the store was opened.
+            FileDeletedError: the file was deleted since it was listed.
         """
         if segment.size > MAX_FILE_BYTES:
             raise UnsupportedFeatureError(
                 f"{segment.path} has {segment.size} bytes; {MAX_FILE_BYTES} is the most that RocketMQ can write"
             )
-        try:
-            return self._files.open(segment).data
-        except FileNotFoundError as err:
-            raise OffsetOutOfRangeError(
-                f"{segment.path} was deleted while it was read (retention); open the store anew"
-            ) from err
+        return self._files.open(segment).data
 
     def read_into(self, segment: Segment, window: Bytes, position: int) -> Bytes:
         """Copy the bytes of a file from a position on into ``window``; return as much of it as the file filled."""

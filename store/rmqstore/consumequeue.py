@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.errors import OffsetOutOfRangeError
-from rmqstore.files.mapped_file import MappedFile
 from rmqstore.files.mapped_file_queue import MappedFileQueue, Segment
 from rmqstore.format.layout import PRE_BLANK_SIZE, QUEUE_UNIT
 
@@ -34,6 +33,10 @@ class ConsumeQueue:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._files = MappedFileQueue([folder], mapped_at_once=2)
+
+    def refresh(self) -> None:
+        """List the files anew."""
+        self._files.refresh()
 
     @property
     def segments(self) -> list[Segment]:
@@ -96,7 +99,7 @@ class ConsumeQueue:
         Source: ConsumeQueue.java#recover.
         """
         for segment in reversed(self.segments):
-            written = self._open(segment).written_end(segment.size)
+            written = self._files.open(segment).written_end(segment.size)
             if written:
                 return segment.start // _UNIT + -(-written // _UNIT)
         return self.segments[0].start // _UNIT if self.segments else 0
@@ -143,18 +146,12 @@ class ConsumeQueue:
         """Let go of the mapped files."""
         self._files.close()
 
-    def _open(self, segment: Segment) -> MappedFile:
-        try:
-            return self._files.open(segment)
-        except FileNotFoundError as err:
-            raise OffsetOutOfRangeError(f"{segment.path} was deleted while it was read (retention)") from err
-
     def _read(self, segment: Segment, start: int, end: int) -> NDArray[np.void]:
         """Return the whole units ``[start, end)`` of the queue that this file holds, QUEUE_UNIT (n,)."""
         first = segment.start // _UNIT
         stop = min(end, first + segment.size // _UNIT)
         stored = np.empty(max(stop - start, 0) * _UNIT, np.uint8)
-        count = self._open(segment).read_into(stored, (start - first) * _UNIT)
+        count = self._files.open(segment).read_into(stored, (start - first) * _UNIT)
         return stored[: count // _UNIT * _UNIT].view(QUEUE_UNIT)
 
 

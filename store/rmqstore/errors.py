@@ -68,6 +68,17 @@ class OffsetOutOfRangeError(RmqStoreError):
     """Messages that were asked for are not in the store: deleted by retention, or never there."""
 
 
+class FileDeletedError(OffsetOutOfRangeError):
+    """A file of the store was deleted, as retention does, after it had been listed. Field: path."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"{self.path} was deleted while it was read (retention); open the store anew"
+
+
 class MessageNotFoundError(RmqStoreError, LookupError):
     """No message stands at the id or offset asked for."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from rmqstore.assemble import (
 )
 from rmqstore.brokerconfig import SCHEDULE_TOPIC
 from rmqstore.commitlog import CommitLog
-from rmqstore.consumequeue import ConsumeQueue
+from rmqstore.consumequeue import ConsumeQueue, Units
 from rmqstore.errors import CorruptQueueError, OffsetOutOfRangeError
 from rmqstore.format.hashing import tags_code
 from rmqstore.format.layout import MAX_EXT_ADDRESS, PRE_BLANK_SIZE, Mask, Positions
@@ -74,7 +74,7 @@ class QueueScan:
     def _windows(self, slices: list[QueueSlice]) -> Iterator[_Window]:
         """Yield all units in the order of the log, so many at a time."""
         topics = list(dict.fromkeys(piece.topic for piece in slices))
-        readers = [_SliceReader(self._open_queue, piece, topics.index(piece.topic)) for piece in slices]
+        readers = [_SliceReader(self._held_units, piece, topics.index(piece.topic)) for piece in slices]
         while readers:
             left = sum(reader.left for reader in readers)
             share = min(1.0, _WINDOW_UNITS / max(left, 1))
@@ -84,7 +84,23 @@ class QueueScan:
             limit = min((reader.horizon for reader in readers if reader.left), default=None)
             parts = [reader.pop(limit) for reader in readers]
             readers = [reader for reader in readers if reader.left or reader.buffered]
-            yield _merge(topics, [part for part in parts if len(part.keys)])
+            yield _merge(topics, [part for part in parts if len(part.columns.keys)])
+
+    def _held_units(self, piece: QueueSlice, start: int, count: int) -> tuple[int, Units]:
+        """Return units from ``start`` on and the queue offset of the first; later than asked for if some are gone."""
+        queue = self._open_queue(piece.topic, piece.queue_id)
+        try:
+            return start, queue.units(start, start + count)
+        except OffsetOutOfRangeError as err:
+            queue.refresh()
+            low, high = next(queue.runs(start, piece.end), (piece.end, piece.end))
+            if low == start:
+                raise
+            text = f"queue offsets {start} to {low} of {piece.topic}-{piece.queue_id} are gone: {err}"
+            if self._spec.fail_on_data_loss:
+                raise OffsetOutOfRangeError(f"{text}; set failOnDataLoss to false to go on without them") from err
+            logger.warning("data loss: %s", text)
+            return low, queue.units(low, min(low + count, high))
 
     def _read(self, window: _Window) -> Iterator[pa.RecordBatch]:
         sizes, offsets = window.units.sizes, window.physical_offsets
@@ -175,27 +191,49 @@ class QueueScan:
         yield lost_rows(self._spec.schema, faults)
 
 
-class _Part(NamedTuple):
-    """Units of one slice, ready to be merged."""
+class _Columns(NamedTuple):
+    """Units, ready to be merged, (n,) each."""
 
     keys: Positions  # what they are merged by
-    topic_code: int
-    queue_id: int
-    queue_offset: int  # of the first
+    queue_offsets: NDArray[np.int64]
     physical_offsets: Positions
     sizes: NDArray[np.int64]
     tags_codes: NDArray[np.int64]
+
+    @classmethod
+    def joined(cls, parts: Iterable[_Columns]) -> _Columns:
+        """Return the units of all parts, one part behind the other."""
+        found = list(parts)
+        if len(found) == 1:
+            return found[0]
+        return cls(*(np.concatenate(column) for column in zip(_NO_UNITS, *found, strict=True)))
+
+    def take(self, rows: slice) -> _Columns:
+        return _Columns(*(column[rows] for column in self))
+
+
+_NO_UNITS = _Columns(*[np.empty(0, np.int64)] * 5)
+
+
+class _Part(NamedTuple):
+    """Units of one slice."""
+
+    topic_code: int
+    queue_id: int
+    columns: _Columns
 
 
 class _SliceReader:
     """The units of one slice, read as they are needed."""
 
-    def __init__(self, open_queue: Callable[[str, int], ConsumeQueue], piece: QueueSlice, topic_code: int) -> None:
-        self._open_queue, self._piece, self._topic_code = open_queue, piece, topic_code
+    def __init__(
+        self, read_units: Callable[[QueueSlice, int, int], tuple[int, Units]], piece: QueueSlice, topic_code: int
+    ) -> None:
+        self._read_units, self._piece = read_units, piece
+        self._topic_code = topic_code
         self._at = piece.start
         self._highest = -1
-        empty = np.empty(0, np.int64)
-        self._part = _Part(empty, topic_code, piece.queue_id, piece.start, empty, empty, empty)
+        self._buffer = _NO_UNITS
 
     @property
     def left(self) -> int:
@@ -205,7 +243,7 @@ class _SliceReader:
     @property
     def buffered(self) -> int:
         """Units read and not handed on."""
-        return len(self._part.keys)
+        return len(self._buffer.keys)
 
     @property
     def horizon(self) -> int:
@@ -217,46 +255,32 @@ class _SliceReader:
         count = min(count - self.buffered, self.left)
         if count <= 0:
             return
-        units = self._open_queue(self._piece.topic, self._piece.queue_id).units(self._at, self._at + count)
+        start, units = self._read_units(self._piece, self._at, count)
         # A queue's own order stands above the log's: a key is never lower than the ones before it.
         keys = np.maximum(np.maximum.accumulate(units.physical_offsets), self._highest)
-        self._highest = int(keys[-1])
-        self._at += count
-        part = self._part
-        if not len(part.keys):
-            self._part = part._replace(queue_offset=self._at - count, keys=keys, **units._asdict())
-            return
-        self._part = part._replace(
-            keys=np.concatenate((part.keys, keys)),
-            physical_offsets=np.concatenate((part.physical_offsets, units.physical_offsets)),
-            sizes=np.concatenate((part.sizes, units.sizes)),
-            tags_codes=np.concatenate((part.tags_codes, units.tags_codes)),
-        )
+        self._highest = int(keys[-1]) if len(keys) else self._highest
+        self._at = start + len(keys)
+        more = _Columns(keys, np.arange(start, self._at), *units)
+        self._buffer = _Columns.joined([self._buffer, more]) if self.buffered else more
 
     def pop(self, limit: int | None) -> _Part:
         """Hand on the units with keys up to ``limit``, all without one."""
-        part = self._part
-        count = len(part.keys) if limit is None else int(np.searchsorted(part.keys, limit, side="right"))
-        columns = ("keys", "physical_offsets", "sizes", "tags_codes")
-        self._part = part._replace(
-            queue_offset=part.queue_offset + count, **{name: getattr(part, name)[count:] for name in columns}
-        )
-        return part._replace(**{name: getattr(part, name)[:count] for name in columns})
+        held = self._buffer
+        count = self.buffered if limit is None else int(np.searchsorted(held.keys, limit, side="right"))
+        self._buffer = held.take(slice(count, None))
+        return _Part(self._topic_code, self._piece.queue_id, held.take(slice(count)))
 
 
 def _merge(topics: list[str], parts: list[_Part]) -> _Window:
-    counts = [len(part.keys) for part in parts]
-
-    def joined(columns: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-        return np.concatenate(columns) if columns else np.empty(0, np.int64)
-
+    counts = [len(part.columns.keys) for part in parts]
+    columns = _Columns.joined(part.columns for part in parts)
     units = UnitRows(
         topics=topics,
         topic_codes=np.repeat(np.array([part.topic_code for part in parts], np.int32), counts),
         queue_ids=np.repeat(np.array([part.queue_id for part in parts], np.int32), counts),
-        queue_offsets=joined([np.arange(part.queue_offset, part.queue_offset + len(part.keys)) for part in parts]),
-        sizes=joined([part.sizes for part in parts]),
-        tags_codes=joined([part.tags_codes for part in parts]),
+        queue_offsets=columns.queue_offsets,
+        sizes=columns.sizes,
+        tags_codes=columns.tags_codes,
     )
-    window = _Window(units, joined([part.physical_offsets for part in parts]))
-    return window if len(parts) < 2 else window.take(np.argsort(joined([part.keys for part in parts]), kind="stable"))
+    window = _Window(units, columns.physical_offsets)
+    return window if len(parts) < 2 else window.take(np.argsort(columns.keys, kind="stable"))

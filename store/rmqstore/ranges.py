@@ -234,7 +234,8 @@ class _Resolver:
         if timestamp is None:
             timestamp = bound.of(self._broker, topic, queue_id, bound.by_timestamp)
         if timestamp is not None:
-            found = self._ranges.at_time(topic, queue_id, timestamp, span, tolerant=self._tolerant)
+            tolerant = self._tolerant or not self._fail_on_data_loss
+            found = self._ranges.at_time(topic, queue_id, timestamp, span, tolerant=tolerant)
             if found == span[1] and name == "startingOffsets" and self._selection.timestamp_strategy == "error":
                 raise OffsetOutOfRangeError(
                     f"{topic}-{queue_id} has no message stored at or after {timestamp} ms; "

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, wraps
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, ParamSpec, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ from rmqstore.brokerconfig import BrokerConfig
 from rmqstore.checkpoint import read_checkpoint
 from rmqstore.commitlog import CommitLog
 from rmqstore.consumequeue import ConsumeQueue
-from rmqstore.errors import MessageNotFoundError, OptionError
+from rmqstore.errors import FileDeletedError, MessageNotFoundError, OptionError
 from rmqstore.files.paths import StorePaths, find_store
 from rmqstore.format.layout import MAX_FILE_BYTES
 from rmqstore.format.record import parse_message_id
@@ -47,6 +47,10 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 _OPEN_QUEUES = 64
+_PATIENCE = 10  # files that may vanish while one question is answered
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class QueueInfo(NamedTuple):
@@ -59,6 +63,24 @@ class QueueInfo(NamedTuple):
     first_store_timestamp: int | None
     last_store_timestamp: int | None
     n_bytes: int
+
+
+def _anew_if_deleted(ask: Callable[P, T]) -> Callable[P, T]:
+    """Ask again, of the files that are left, where retention deleted one that an answer was to come from."""
+
+    @wraps(ask)
+    def asked(*args: P.args, **kwargs: P.kwargs) -> T:
+        for _ in range(_PATIENCE):
+            try:
+                return ask(*args, **kwargs)
+            except FileDeletedError as err:
+                logger.info("%s; asking the files that are left", err)
+                store = args[0]
+                assert isinstance(store, MessageStore)
+                store.refresh()
+        return ask(*args, **kwargs)
+
+    return asked
 
 
 class MessageStore:
@@ -92,6 +114,12 @@ class MessageStore:
             queue.close()
         self._queues.clear()
         self._log.close()
+
+    def refresh(self) -> None:
+        """List the files anew, those of a running broker come and go. Where the log ends stays as it was found."""
+        self._log.refresh()
+        for queue in self._queues.values():
+            queue.refresh()
 
     @cached_property
     def broker_name(self) -> str:
@@ -132,6 +160,7 @@ class MessageStore:
         """Return the ids of a topic's queues, sorted."""
         return self.paths.queue_ids(topic)
 
+    @_anew_if_deleted
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the first queue offset whose message is there and the one behind the last.
 
@@ -147,6 +176,7 @@ class MessageStore:
         """Return what there is of a topic, queue by queue; [] for a topic without queues."""
         return [self._queue_info(topic, queue_id) for queue_id in self.queue_ids(topic)]
 
+    @_anew_if_deleted
     def _queue_info(self, topic: str, queue_id: int) -> QueueInfo:
         start, end = self.queue_range(topic, queue_id)
         queue = self._queue(topic, queue_id)
@@ -159,6 +189,7 @@ class MessageStore:
                 n_bytes += int(np.clip(queue.units(*run).sizes, 0, MAX_FILE_BYTES).sum())
         return QueueInfo(topic, queue_id, start, end, times[0], times[1], n_bytes)
 
+    @_anew_if_deleted
     def offset_at(self, topic: str, queue_id: int, timestamp: int | str | datetime, boundary: str = "lower") -> int:
         """Return the queue offset at a store time.
 
@@ -284,6 +315,7 @@ class MessageStore:
         """Return the topics that a selection names and their queues; see ``ranges.QueueRanges.choose``."""
         return self._ranges.choose(selection, self.config)
 
+    @_anew_if_deleted
     def plan_queues(self, selection: Selection, spec: ReadSpec) -> list[QueueSlice]:
         """Return the ranges of queues that a selection asks for; see ``ranges.QueueRanges.resolve``."""
         return self._ranges.resolve(
@@ -298,11 +330,13 @@ class MessageStore:
         """Yield the messages of ranges of queues; see ``queue_scan.QueueScan``."""
         return QueueScan(self._log, self._queue, spec).batches(slices)
 
+    @_anew_if_deleted
     def log_slice(self) -> LogSlice:
         """Return the range of the log that holds records: up to its end, or to its last byte in a closed store."""
         end = self._end_of_records()
         return LogSlice(self._log.min_offset, self._log.max_offset if end is None else end, is_closed=end is None)
 
+    @_anew_if_deleted
     def log_heads(self) -> list[int]:
         """Return places where a scan of the log may be cut; see ``sampling.Sampler.log_heads``."""
         return self._sampler.log_heads()
@@ -311,6 +345,7 @@ class MessageStore:
         """Yield the records of a range of the log; see ``log_scan.LogScan``."""
         return LogScan(self._log, self._ranges.end_in_log, spec, wanted).batches(piece)
 
+    @_anew_if_deleted
     def sample(self, piece: QueueSlice, count: int) -> list[Sample]:
         """Return points of a queue; see ``sampling.Sampler.sample``."""
         return self._sampler.sample(piece, count)

@@ -11,7 +11,10 @@ import pytest
 import rmqstore
 from reading import offsets, read
 from rmqstore import CorruptRecordError, MessageNotFoundError, OffsetOutOfRangeError
+from rmqstore.assemble import ReadSpec
 from rmqstore.checkpoint import Checkpoint, read_checkpoint
+from rmqstore.format.schema import MESSAGE
+from rmqstore.selection import parse_selection
 from store import build
 
 
@@ -213,16 +216,38 @@ def test_file_deleted_under_a_mapping_is_still_read(tmp_path: Path) -> None:
         assert len(read(opened)) == 60
 
 
-def test_queue_file_deleted_while_read_is_out_of_range(tmp_path: Path) -> None:
+def test_queue_file_deleted_after_planning_is_data_loss(tmp_path: Path) -> None:
     store = _store(60)
     root = store.write(tmp_path / "s")
+    selection = parse_selection()
+    for fail_on_data_loss in (True, False):
+        with rmqstore.open(root) as opened:
+            spec = ReadSpec(MESSAGE, fail_on_data_loss=fail_on_data_loss)
+            plan = opened.plan_queues(selection, spec)
+            opened.refresh()
+            first = min((root / "consumequeue/T/0").iterdir())
+            data, kept = first.read_bytes(), len(first.read_bytes()) // 20
+            for queue in opened._queues.values():
+                queue.close()  # as when so many others were read meanwhile that the file is not open any more
+            first.unlink()
+            if fail_on_data_loss:
+                with pytest.raises(OffsetOutOfRangeError, match="failOnDataLoss"):
+                    list(opened.read_queues(plan, spec))
+            else:
+                found = [at for batch in opened.read_queues(plan, spec) for at in batch["queueOffset"].to_pylist()]
+                assert found == list(range(kept, 60))
+        first.write_bytes(data)
+
+
+def test_queue_file_deleted_before_planning_is_as_if_it_had_not_been_there(tmp_path: Path) -> None:
+    root = _store(60).write(tmp_path / "s")
     with rmqstore.open(root) as opened:
-        assert opened.queue_ids("T") == [0]
         opened._queue("T", 0)
-        for path in (root / "consumequeue/T/0").iterdir():
-            path.unlink()
-        with pytest.raises(OffsetOutOfRangeError, match="deleted"):
-            read(opened)
+        first = min((root / "consumequeue/T/0").iterdir())
+        kept = len(first.read_bytes()) // 20
+        first.unlink()
+        assert opened.queue_range("T", 0) == (kept, 60)
+        assert [row["queueOffset"] for row in read(opened)] == list(range(kept, 60))
 
 
 def test_empty_last_file_is_borne(tmp_path: Path) -> None:

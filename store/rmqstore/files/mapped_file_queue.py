@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from rmqstore.errors import FileDeletedError
 from rmqstore.files.mapped_file import MappedFile
 from rmqstore.files.paths import name_to_offset
 
@@ -27,16 +28,21 @@ class Segment(NamedTuple):
 
 
 class MappedFileQueue:
-    """The files of one or several folders, by the offsets in their names. Listed once, at creation.
+    """The files of one or several folders, by the offsets in their names. Listed at creation and by :meth:`refresh`.
 
     Source: MappedFileQueue.java, MultiPathMappedFileQueue.java.
     """
 
     def __init__(self, folders: Sequence[Path], mapped_at_once: int) -> None:
-        self.segments = _list_segments(folders)
-        self._starts = [segment.start for segment in self.segments]
+        self._folders = folders
         self._mapped_at_once = mapped_at_once  # a mapping holds a file descriptor; a store may have thousands of files
         self._mapped: OrderedDict[Path, MappedFile] = OrderedDict()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """List the files anew: a running broker makes and deletes some."""
+        self.segments = _list_segments(self._folders)
+        self._starts = [segment.start for segment in self.segments]
 
     @property
     def min_offset(self) -> int:
@@ -59,11 +65,14 @@ class MappedFileQueue:
         """Return the file mapped, from the few that stay open or anew.
 
         Raises:
-            FileNotFoundError: it was deleted since the listing.
+            FileDeletedError: it was deleted since the listing.
         """
         mapped = self._mapped.get(segment.path)
         if mapped is None:
-            mapped = self._mapped[segment.path] = MappedFile(segment.path)
+            try:
+                mapped = self._mapped[segment.path] = MappedFile(segment.path)
+            except FileNotFoundError as err:
+                raise FileDeletedError(str(segment.path)) from err
             if len(self._mapped) > self._mapped_at_once:
                 self._mapped.popitem(last=False)[1].close()
         self._mapped.move_to_end(segment.path)

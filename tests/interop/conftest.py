@@ -1,0 +1,35 @@
+"""Fixtures of the tests with the real RocketMQ: one JVM for each version and session."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from interop.rocketmq import JarsUnavailableError, RocketMQ, resolve_jars
+
+JARS = Path(__file__).parents[2] / ".rocketmq"
+
+
+def _start(version: str, home: Path) -> RocketMQ:
+    """Start it; where that cannot be, the tests are skipped with the reason, and fail where nothing may be skipped."""
+    reason = "no Java 17"
+    if shutil.which("java") or os.environ.get("JAVA_HOME"):
+        try:
+            return RocketMQ(version, resolve_jars(version, JARS), home)
+        except JarsUnavailableError as err:
+            reason = str(err)
+    if os.environ.get("CI", "").lower() == "true":
+        pytest.fail(f"{reason}; with CI=true nothing is skipped")
+    pytest.skip(f"the real RocketMQ {version}: {reason}")
+
+
+@pytest.fixture(scope="session")
+def rocketmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
+    """Return RocketMQ 5.3.3."""
+    real = _start("5.3.3", tmp_path_factory.mktemp("rocketmq-5.3.3"))
+    yield real
+    real.close()

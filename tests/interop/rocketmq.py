@@ -1,0 +1,223 @@
+"""The real RocketMQ, driven from Python: its jars by Spark's own package resolution, its classes through py4j.
+
+Loads and kills stay on this machine; only processes started here are ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import pyspark
+from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+
+PACKAGES = {
+    "5.3.3": (
+        "org.apache.rocketmq:rocketmq-broker:5.3.3",
+        "org.apache.rocketmq:rocketmq-namesrv:5.3.3",
+        "org.apache.rocketmq:rocketmq-client:5.3.3",
+    ),
+    "4.9.8": ("org.apache.rocketmq:rocketmq-store:4.9.8",),
+}
+SPARK_HOME = Path(pyspark.__file__).parent
+JAVA_OPTIONS = [
+    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in (
+        "java.nio", "sun.nio.ch", "java.lang", "java.util", "java.net",
+    )),
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "-Xmx512m",
+]  # fmt: skip
+PAGE = 32  # messages that one call asks for
+Message = dict[str, Any]
+
+
+class JarsUnavailableError(Exception):
+    """The jars could not be had: no network, no repository."""
+
+
+def resolve_jars(version: str, folder: Path) -> Path:
+    """Return the folder with the jars of a version; resolved once, found there later."""
+    jars = folder / version / "jars"
+    ready = folder / version / "ready"
+    if ready.exists():
+        return jars
+    folder.mkdir(parents=True, exist_ok=True)
+    nothing = folder / "nothing.py"
+    nothing.write_text("")
+    environment = os.environ | {"SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable}
+    command = [
+        str(SPARK_HOME / "bin" / "spark-submit"),
+        *("--master", "local[1]", "--packages", ",".join(PACKAGES[version])),
+        *("--conf", f"spark.jars.ivy={folder / version}", "--conf", "spark.ui.enabled=false", str(nothing)),
+    ]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode or not list(jars.glob("*rocketmq-store*")):
+        raise JarsUnavailableError(f"RocketMQ {version} could not be resolved: {done.stderr[-2000:]}")
+    ready.touch()
+    return jars
+
+
+class RocketMQ:
+    """A JVM with one version of RocketMQ in it."""
+
+    def __init__(self, version: str, jars: Path, home: Path) -> None:
+        self.version = version
+        py4j = next((SPARK_HOME / "jars").glob("py4j-*.jar"))
+        options = [*JAVA_OPTIONS, f"-Duser.home={home}", f"-Drocketmq.client.logRoot={home}"]
+        self._log = (home / "jvm.log").open("a")  # a thread of py4j's writes to it until the JVM ends
+        port, token, self._process = launch_gateway(
+            jarpath=str(py4j),
+            classpath=f"{jars}/*",
+            javaopts=options,
+            die_on_exit=True,
+            enable_auth=True,
+            return_proc=True,
+            redirect_stdout=self._log,
+            redirect_stderr=self._log,
+            java_path=str(Path(os.environ["JAVA_HOME"], "bin", "java")) if os.environ.get("JAVA_HOME") else "java",
+        )
+        parameters = GatewayParameters(port=port, auth_token=token, auto_convert=True)
+        self._gateway = JavaGateway(gateway_parameters=parameters)
+        self.rocketmq = self._gateway.jvm.org.apache.rocketmq
+        self.java = self._gateway.jvm.java
+
+    def close(self) -> None:
+        self._gateway.shutdown()
+        self._process.stdin.close()
+        self._process.wait(timeout=30)
+
+    def kill(self) -> None:
+        """End the JVM as a power cut would."""
+        self._process.kill()
+        self._process.wait(timeout=30)
+
+    def open(self, root: Path, **sizes: Any) -> RealStore:
+        """Load and start the store at ``root``; ``sizes`` are fields of MessageStoreConfig."""
+        return RealStore(self, root, sizes)
+
+    def json(self, value: Any) -> Any:
+        """Return a Java object as RocketMQ itself spells it in JSON."""
+        return json.loads(self.rocketmq.remoting.protocol.RemotingSerializable.toJson(value, False))
+
+
+class RealStore:
+    """A DefaultMessageStore. A context manager: it is shut down as a broker does that is stopped."""
+
+    def __init__(self, real: RocketMQ, root: Path, sizes: dict[str, Any]) -> None:
+        self._real, self.root = real, root
+        rocketmq, java = real.rocketmq, real.java
+        config = rocketmq.store.config.MessageStoreConfig()
+        config.setStorePathRootDir(str(root))
+        config.setStorePathCommitLog(str(root / "commitlog"))
+        config.setHaListenPort(0)
+        for name, value in sizes.items():
+            getattr(config, f"set{name[0].upper()}{name[1:]}")(value)
+        broker = rocketmq.common.BrokerConfig()
+        broker.setBrokerName("interop")
+        broker.setLongPollingEnable(False)
+        arguments = [config, self._stats(), None, broker]
+        if real.version >= "5":
+            arguments.append(java.util.concurrent.ConcurrentHashMap())
+        self.store = rocketmq.store.DefaultMessageStore(*arguments)
+        assert self.store.load(), f"the real {real.version} store does not load {root}"
+        self.store.start()
+
+    def _stats(self) -> Any:
+        manager = self._real.rocketmq.store.stats.BrokerStatsManager
+        return manager("interop", False) if self._real.version >= "5" else manager("interop")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.store.shutdown()
+
+    @property
+    def commitlog(self) -> Any:
+        return self.store.getCommitLog()
+
+    def put(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        *,
+        tags: str | None = None,
+        keys: str | None = None,
+        properties: dict[str, str] | None = None,
+        born_timestamp: int = 1_700_000_000_000,
+    ) -> Any:
+        """Put one message; return the PutMessageResult's AppendMessageResult."""
+        rocketmq = self._real.rocketmq
+        address = self._real.java.net.InetSocketAddress("127.0.0.1", 10911)
+        inner = rocketmq.common.message.MessageExtBrokerInner()
+        inner.setTopic(topic)
+        inner.setQueueId(queue_id)
+        inner.setBody(body)
+        inner.setBornTimestamp(born_timestamp)
+        inner.setBornHost(address)
+        inner.setStoreHost(address)
+        accessor = rocketmq.common.message.MessageAccessor
+        for name, value in (properties or {}).items():
+            accessor.putProperty(inner, name, value)
+        if tags is not None:
+            inner.setTags(tags)
+            inner.setTagsCode(
+                rocketmq.common.message.MessageExtBrokerInner.tagsString2tagsCode(
+                    rocketmq.common.TopicFilterType.SINGLE_TAG, tags
+                )
+            )
+        if keys is not None:
+            inner.setKeys(keys)
+        decoder = rocketmq.common.message.MessageDecoder
+        inner.setPropertiesString(decoder.messageProperties2String(inner.getProperties()))
+        result = self.store.putMessage(inner)
+        assert result.getPutMessageStatus().toString() == "PUT_OK", result.toString()
+        return result.getAppendMessageResult()
+
+    def wait(self, seconds: float = 30) -> None:
+        """Wait until the queues and the index are built as far as the log goes."""
+        milliseconds = int(seconds * 1000)
+        waited = self._real.java.lang.System.currentTimeMillis() + milliseconds
+        while self.store.dispatchBehindBytes() > 0:
+            assert self._real.java.lang.System.currentTimeMillis() < waited, "the real store does not dispatch"
+            self._real.java.lang.Thread.sleep(5)
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        return self.store.getMinOffsetInQueue(topic, queue_id), self.store.getMaxOffsetInQueue(topic, queue_id)
+
+    def messages(self, topic: str, queue_id: int) -> Iterator[Message]:
+        """Yield what the real store serves of a queue, each message as its own MessageDecoder reads it."""
+        at, end = self.queue_range(topic, queue_id)
+        while at < end:
+            found = self.store.getMessage("interop", topic, queue_id, at, PAGE, None)
+            status, buffers = found.getStatus().toString(), found.getMessageBufferList()
+            assert status == "FOUND", f"{topic}-{queue_id} at {at}: {status}"
+            decoded = self._real.java.util.ArrayList()
+            for buffer in buffers:
+                decoded.add(self._real.rocketmq.common.message.MessageDecoder.decode(buffer))
+            at = found.getNextBeginOffset()
+            found.release()
+            yield from self._real.json(decoded)
+
+    def query(self, topic: str, key: str, count: int = 64) -> list[int]:
+        """Return the physical offsets that the real store's index finds for a key."""
+        found = self.store.queryMessage(topic, key, count, 0, (1 << 63) - 1)
+        decode = self._real.rocketmq.common.message.MessageDecoder.decode
+        offsets = [decode(buffer).getCommitLogOffset() for buffer in found.getMessageBufferList()]
+        found.release()
+        return offsets
+
+    def expire(self, n_files: int) -> int:
+        """Delete the oldest files of the log, and what of the queues points into them, as retention does."""
+        deleted = self.commitlog.deleteExpiredFile(0, 0, 1, True, n_files)
+        start = self.commitlog.getMinOffset()
+        for queues in self.store.getConsumeQueueTable().values():
+            for queue in queues.values():
+                queue.deleteExpiredFile(start)
+        return int(deleted)
