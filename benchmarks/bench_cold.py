@@ -1,0 +1,87 @@
+"""Cold reads: what tasks bring from the disk when the page cache holds nothing, by the way that they are cut.
+
+Every task runs in a process of its own and finds the store evicted, as on a store that is larger than memory, or with
+executors on several machines. `by log range` is what the connector plans; `by queue` is one task for each queue.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from measure import report
+
+from pyspark_rmqstore.planning import Limits, SampledSlice, plan_queues
+from rmqstore.format.schema import select_columns
+from rmqstore.selection import parse_selection
+from rmqstore.store import QueueSlice, ReadSpec, open_store
+
+_SAMPLES = 256
+_TASK_BYTES = 128 << 20
+_COLUMNS = ("queueOffset", "tags", "body")
+
+
+def evict(root: Path) -> None:
+    """Take a store out of the page cache; nothing may have it mapped."""
+    for path in root.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def read_bytes() -> int:
+    """Return the bytes that this process has brought from disks so far."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("read_bytes")).split()[1])
+
+
+def read_task(root: Path, slices: list[QueueSlice]) -> None:
+    """Read one task and print what it took."""
+    spec = ReadSpec(schema=select_columns(_COLUMNS), check_crc=False, broker_name="bench")
+    before, begun = read_bytes(), time.perf_counter()
+    with open_store(root, broker_name="bench") as store:
+        rows = sum(batch.num_rows for batch in store.read_queues(slices, spec))
+    print(json.dumps([rows, read_bytes() - before, time.perf_counter() - begun]))
+
+
+def plans(root: Path) -> dict[str, list[list[QueueSlice]]]:
+    """Return the ways to cut a store into tasks."""
+    with open_store(root, broker_name="bench") as store:
+        slices = store.plan_queues(parse_selection(), ReadSpec(schema=select_columns(_COLUMNS)))
+        sampled = [SampledSlice(piece, store.sample(piece, _SAMPLES)) for piece in slices]
+    by_log = plan_queues(sampled, Limits(_TASK_BYTES))
+    return {"by log range": [list(task) for task in by_log], "by queue": [[piece] for piece in slices]}
+
+
+def main() -> None:
+    """Read the store by each plan, task after task."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("store", type=Path)
+    parser.add_argument("--task", help="JSON of the slices of one task: read it, and print rows, bytes and seconds")
+    arguments = parser.parse_args()
+    if arguments.task:
+        read_task(arguments.store, [QueueSlice(*piece) for piece in json.loads(arguments.task)])
+        return
+    log_bytes = sum(path.stat().st_blocks * 512 for path in (arguments.store / "commitlog").iterdir())
+    for name, tasks in plans(arguments.store).items():
+        totals = [0.0, 0.0, 0.0]
+        for task in tasks:
+            evict(arguments.store)
+            command = [sys.executable, __file__, str(arguments.store), "--task", json.dumps(task)]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            totals = [total + value for total, value in zip(totals, json.loads(done.stdout), strict=True)]
+        rows, from_disk, seconds = totals
+        report(
+            "cold", name, tasks=len(tasks), rows=int(rows), log_bytes=log_bytes, bytes_from_disk=int(from_disk),
+            times_the_log=from_disk / log_bytes, seconds=seconds,
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
