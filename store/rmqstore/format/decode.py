@@ -146,19 +146,21 @@ def host_column(buf: Bytes, heads: Heads, host: Host) -> pa.Array:
     """Return one of the two hosts as ``ip:port``, string (n,). Few hosts are distinct: each is spelled once."""
     if not heads.has_v6_hosts:
         return _spell_hosts(heads.hosts_v4(host.field))
-    flags = heads.column("sys_flag")
-    wide = (flags & np.int32(host.wide)) != 0
-    narrow = heads.hosts_v4(host.field)
-    narrow[wide] = 0
-    column = _spell_hosts(narrow)
-    if not wide.any():
-        return column
-    rows = np.flatnonzero(wide)
-    found = np.empty(len(rows), f"V{_HOST_V6_BYTES}")
-    for bits in np.unique(flags[rows] & np.int32(SysFlag.HOSTS_V6)).tolist():
-        same = flags[rows] & np.int32(SysFlag.HOSTS_V6) == bits
-        found[same] = _host_bytes(buf, heads.starts[rows[same]], bits, host)
-    return pc.replace_with_mask(column, pa.array(wide), _spell_hosts(found))
+    bits = heads.column("sys_flag") & np.int32(SysFlag.HOSTS_V6)
+    wide = np.flatnonzero(bits & np.int32(host.wide))
+    if not len(wide):
+        return _spell_hosts(heads.hosts_v4(host.field))
+    found = np.empty(len(wide), f"V{_HOST_V6_BYTES}")
+    for flags in FIXED_PART:
+        same = np.flatnonzero(bits[wide] == flags)
+        if len(same):
+            found[same] = _host_bytes(buf, heads.starts[wide[same]], flags, host)
+    hosts_v4 = heads.hosts_v4(host.field)
+    hosts_v4[wide] = hosts_v4[0]  # their IPv4 field is other bytes, which would only make more distinct ones
+    spelled, codes = _distinct_hosts(hosts_v4)
+    spelled_v6, codes_v6 = _distinct_hosts(found)
+    codes[wide] = codes_v6 + len(spelled)
+    return pa.array(spelled + spelled_v6, pa.string()).take(pa.array(codes))
 
 
 def _host_bytes(buf: Bytes, starts: Positions, flags: int, host: Host) -> NDArray[np.void]:
@@ -171,12 +173,17 @@ def _spell_hosts(hosts: NDArray[Any]) -> pa.Array:
     packed = hosts.tobytes()
     if packed == packed[:width] * n:
         return repeat_text(_spell(packed[:width]), n)
-    fixed = pa.Array.from_buffers(pa.binary(width), n, [None, pa.py_buffer(packed)])
-    if width == np.dtype(np.int64).itemsize:
-        fixed = pa.Array.from_buffers(pa.int64(), n, [None, pa.py_buffer(packed)])  # hashes faster
-    encoded = fixed.dictionary_encode()
+    spelled, codes = _distinct_hosts(hosts)
+    return pa.array(spelled, pa.string()).take(pa.array(codes))
+
+
+def _distinct_hosts(hosts: NDArray[Any]) -> tuple[list[str], NDArray[np.int32]]:
+    """Return the distinct hosts as text, and which of them each row has."""
+    n, width = len(hosts), hosts.dtype.itemsize
+    kind = pa.int64() if width == np.dtype(np.int64).itemsize else pa.binary(width)  # integers hash faster
+    encoded = pa.Array.from_buffers(kind, n, [None, pa.py_buffer(hosts.tobytes())]).dictionary_encode()
     distinct = np.frombuffer(encoded.dictionary.buffers()[1], hosts.dtype, len(encoded.dictionary))
-    return pa.array([_spell(host.tobytes()) for host in distinct], pa.string()).take(encoded.indices)
+    return [_spell(host.tobytes()) for host in distinct], encoded.indices.to_numpy().copy()
 
 
 @lru_cache(maxsize=65536)

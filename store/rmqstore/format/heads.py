@@ -67,9 +67,10 @@ class Heads:
 
     def take(self, rows: Mask | Positions | slice) -> Heads:
         """Return the chosen rows."""
+        unnamed = self.fixed.view((np.void, FIXED_PART_V4.itemsize))  # numpy copies named fields one by one
         return Heads(
             self.starts[rows],
-            self.fixed[rows],
+            unnamed[rows].view(FIXED_PART_V4),
             self.body_starts[rows],
             self.body_lengths[rows],
             self.topic_starts[rows],
