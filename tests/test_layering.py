@@ -10,16 +10,16 @@ import pytest
 ROOT = Path(__file__).parents[1] / "store" / "rmqstore"
 # fmt: off
 ORDER = [
-    "errors", "selection",
+    "errors", "config", "selection",
     "format.layout", "format.hashing", "format.properties", "format.schema", "format.compression", "format.record",
     "format.heads", "format.gather", "format.text", "format.property_columns", "format.decode", "format.checks",
-    "format.frames",
-    "files.paths", "files.mapped_file", "files.mapped_file_queue",
-    "brokerconfig", "checkpoint", "commitlog", "consumequeue",
-    "recovery", "log_filter", "assemble", "log_scan", "queue_scan", "ranges", "sampling", "store", "cli",
+    "format.frames", "format.hosts", "format.encode", "format.requests",
+    "files.paths", "files.mapped_file", "files.mapped_file_queue", "files.disk", "files.lock",
+    "brokerconfig", "checkpoint", "commitlog", "consumequeue", "indexfile", "logwriter", "queuewriter", "dispatch",
+    "recovery", "log_filter", "assemble", "log_scan", "queue_scan", "ranges", "sampling", "store", "writer", "cli",
 ]
 # fmt: on
-STRUCTURES = ["commitlog", "consumequeue", "checkpoint", "brokerconfig"]
+STRUCTURES = ["commitlog", "consumequeue", "checkpoint", "brokerconfig", "indexfile", "logwriter", "queuewriter"]
 FILES_BY_OTHER_NAMES = {"os", "pathlib", "mmap", "io", "shutil", "tempfile", "glob"}
 BANNED = {name: {"pyspark", "pyspark_rmqstore"} for name in ORDER}
 for name in ORDER:

@@ -43,6 +43,7 @@ class ReadSpec:
     fail_on_data_loss: bool = True
     tags: frozenset[str] | None = None
     broker_name: str = ""
+    inflate: bool = True  # compressed bodies as they were before; else as stored
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
@@ -117,7 +118,7 @@ class Assembler:
         self._window = np.empty(0, np.uint8)
         names = spec.schema.names
         self._decoded = pa.schema([field for field in spec.schema if field.name in DECODED_COLUMNS])
-        self._needs_body = "body" in names
+        self._inflates = spec.inflate and "body" in names
 
     def batches(self, starts: Positions, sizes: NDArray[np.int64], units: UnitRows | None) -> Iterator[pa.RecordBatch]:
         """Yield the records at ``starts``, in that order, as batches.
@@ -170,7 +171,7 @@ class Assembler:
             kept.narrow(chosen)
         reasons: dict[int, str] = {}
         done = len(starts)
-        if self._needs_body and (kept.heads.column("sys_flag") & np.int32(SysFlag.COMPRESSED)).any():
+        if self._inflates and (kept.heads.column("sys_flag") & np.int32(SysFlag.COMPRESSED)).any():
             inflated, reasons = self._inflate(kept)
             done = done if inflated is None else inflated
         faults = self._faults(starts[:done], sound[:done], reasons, units)

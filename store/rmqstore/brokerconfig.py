@@ -9,13 +9,13 @@ from typing import Any
 
 from rmqstore.errors import CorruptConfigError
 from rmqstore.files.paths import StorePaths
+from rmqstore.format.layout import SCHEDULE_TOPIC
 
 # fastjson writes integer keys without quotes: {0:12,1:7}. The text in strings is stepped over, not changed.
 _UNQUOTED_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|([{,]\s*)(-?\d+)(\s*:)')
 _MEMBER_TOPIC = "rmq_sys_SYNC_BROKER_MEMBER_"  # Source: TopicValidator.java#SYNC_BROKER_MEMBER_GROUP_PREFIX
 
 # Source: TopicValidator.java#SYSTEM_TOPIC_SET; MixAll.java and PopAckConstants.java for the prefixes.
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 SYSTEM_TOPICS = frozenset(
     {
         "TBW102", SCHEDULE_TOPIC, "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRACE_TOPIC",

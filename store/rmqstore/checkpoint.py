@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rmqstore.format.layout import CHECKPOINT
+from rmqstore.format.layout import CHECKPOINT, CHECKPOINT_FILE_BYTES
 
 # Source: StoreCheckpoint.java#getMinTimestamp.
 _SAFETY_MS = 3000
@@ -26,6 +26,10 @@ class Checkpoint(NamedTuple):
     def min_timestamp(self) -> int:
         """Records stored up to this time were on disk, log and queues, when the checkpoint was written."""
         return max(0, min(self.physic_msg_timestamp, self.logics_msg_timestamp) - _SAFETY_MS)
+
+    def stored(self) -> bytes:
+        """Return the file's bytes."""
+        return np.array([tuple(self)], CHECKPOINT).tobytes().ljust(CHECKPOINT_FILE_BYTES, b"\0")
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

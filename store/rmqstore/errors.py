@@ -50,6 +50,12 @@ class CorruptQueueError(_DamageAtError):
     place = "byte"
 
 
+class CorruptIndexError(_DamageAtError):
+    """An index file is damaged. Fields: path, offset (byte in the file), reason."""
+
+    place = "byte"
+
+
 class CorruptConfigError(_DamageAtError):
     """A file under ``config/`` cannot be parsed. Fields: path, offset (character), reason."""
 
@@ -77,6 +83,14 @@ class FileDeletedError(OffsetOutOfRangeError):
 
     def __str__(self) -> str:
         return f"{self.path} was deleted while it was read (retention); open the store anew"
+
+
+class IllegalMessageError(RmqStoreError, ValueError):
+    """A message cannot be stored, as RocketMQ would not store it; the text names the row and the reason."""
+
+
+class StoreLockedError(StoreStateError):
+    """Another writer has the store: a running broker, or one of ours."""
 
 
 class MessageNotFoundError(RmqStoreError, LookupError):

@@ -20,12 +20,11 @@ from rmqstore.assemble import (
     expected_columns,
     lost_rows,
 )
-from rmqstore.brokerconfig import SCHEDULE_TOPIC
 from rmqstore.commitlog import CommitLog
 from rmqstore.consumequeue import ConsumeQueue, Units
 from rmqstore.errors import CorruptQueueError, OffsetOutOfRangeError
 from rmqstore.format.hashing import tags_code
-from rmqstore.format.layout import MAX_EXT_ADDRESS, PRE_BLANK_SIZE, Mask, Positions
+from rmqstore.format.layout import MAX_EXT_ADDRESS, PRE_BLANK_SIZE, SCHEDULE_TOPIC, Mask, Positions
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from rmqstore.errors import FileDeletedError, MessageNotFoundError, OptionError
 from rmqstore.files.paths import StorePaths, find_store
 from rmqstore.format.layout import MAX_FILE_BYTES
 from rmqstore.format.record import parse_message_id
-from rmqstore.format.schema import MESSAGE, Message, select_columns
+from rmqstore.format.schema import MESSAGE, VERBATIM, Message, select_columns
 from rmqstore.log_filter import LogFilter, log_filter
 from rmqstore.log_scan import LogScan, LogSlice
 from rmqstore.queue_scan import QueueScan, QueueSlice
@@ -236,6 +236,7 @@ class MessageStore:
         column_name_of_corrupt_record: str = "_corrupt_record",
         check_crc: bool = True,
         fail_on_data_loss: bool = True,
+        verbatim: bool = False,
         **selection: Any,  # noqa: ANN401
     ) -> pa.RecordBatchReader:
         """Return the chosen messages as a stream of batches; the arguments are the read options of the README.
@@ -243,6 +244,7 @@ class MessageStore:
         ``selection`` takes those that choose topics and bounds, ``selection.parse_selection`` lists them.
         ``scan="queue"``: by topic and queue; messages of one queue in order, of several in the order of the log.
         ``scan="commitlog"``: every valid record in the order of the log, with or without a queue.
+        ``verbatim``: what records hold as they hold it (``format.schema.VERBATIM``), for exact copies.
 
         Raises:
             OptionError: arguments that contradict one another.
@@ -250,7 +252,7 @@ class MessageStore:
             OffsetOutOfRangeError: messages asked for are gone and ``fail_on_data_loss`` holds.
         """
         chosen = parse_selection(**selection)
-        schema = _schema(columns)
+        schema = VERBATIM if verbatim and columns is None else _schema(columns)
         if mode == "PERMISSIVE" and column_name_of_corrupt_record not in schema.names:
             schema = schema.append(pa.field(column_name_of_corrupt_record, pa.string()))
         spec = ReadSpec(
@@ -261,6 +263,7 @@ class MessageStore:
             fail_on_data_loss=fail_on_data_loss,
             tags=parse_tags(tags),
             broker_name=self.broker_name,
+            inflate=not verbatim,
         )
         batches = self._by_queue(chosen, spec) if scan == "queue" else self._by_log(chosen, spec, scan)
         return pa.RecordBatchReader.from_batches(schema, batches)

@@ -40,6 +40,10 @@ class StorePaths:
         return self.root / "abort"
 
     @property
+    def lock(self) -> Path:
+        return self.root / "lock"
+
+    @property
     def config(self) -> Path:
         return self.root / "config"
 

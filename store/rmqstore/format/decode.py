@@ -91,12 +91,13 @@ def decode_columns(
             found = known["body"] if "body" in known else stored_bodies(buf, heads)
             columns.append(_as_text(found) if field.type == pa.string() else found)
         else:
-            column = _plain_column(buf, heads, field.name)
+            column = _plain_column(buf, heads, field)
             columns.append(column if column.type == field.type else column.cast(field.type))
     return columns
 
 
-def _plain_column(buf: Bytes, heads: Heads, name: str) -> pa.Array:
+def _plain_column(buf: Bytes, heads: Heads, field: pa.Field) -> pa.Array:
+    name = field.name
     if name in _FIXED_COLUMNS:
         return pa.array(heads.column(_FIXED_COLUMNS[name]))
     if name in _TIME_COLUMNS:
@@ -104,7 +105,8 @@ def _plain_column(buf: Bytes, heads: Heads, name: str) -> pa.Array:
     if name == "topic":
         return valid_text(topics(buf, heads))
     if name == "properties":
-        return valid_text(gather_spans(buf, heads.property_starts, heads.property_lengths, pa.string()))
+        stored = gather_spans(buf, heads.property_starts, heads.property_lengths, field.type)
+        return stored if pa.types.is_binary(field.type) else valid_text(stored)
     if name == "bornHost":
         return host_column(buf, heads, BORN_HOST)
     if name == "storeHost":

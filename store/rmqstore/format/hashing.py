@@ -42,6 +42,63 @@ def java_hash(text: str) -> int:
     return code - (1 << 32) if code >> 31 else code
 
 
+# 31 is odd, so it has an inverse modulo 2^32, and the power that a byte is weighed by needs no knowledge of its string:
+# sum(byte * 31^-place) over a string, times 31^(place of its last byte).
+_POWERS_AT_ONCE = 1 << 16
+_31 = np.uint32(31)
+_INVERSE_31 = np.uint32(pow(31, -1, 1 << 32))
+
+
+def _powers(base: np.uint32, count: int) -> NDArray[np.uint32]:
+    powers = np.full(count, base, np.uint32)
+    powers[:1] = 1
+    with np.errstate(over="ignore"):
+        found: NDArray[np.uint32] = np.multiply.accumulate(powers, dtype=np.uint32)
+    return found
+
+
+_POWERS, _INVERSE_POWERS = _powers(_31, _POWERS_AT_ONCE), _powers(_INVERSE_31, _POWERS_AT_ONCE)
+
+
+def java_hashes(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Return Java's ``String.hashCode`` of many strings; equals :func:`java_hash` of each.
+
+    Args:
+        data: uint8 (nbytes,), the strings in UTF-8, one behind the other.
+        offsets: int64 (n + 1,), where each begins; strings are shorter than 64 KiB.
+    """
+    lengths = np.diff(offsets)
+    n = len(lengths)
+    hashes = np.zeros(n, np.uint32)
+    done = 0
+    while done < n:  # so many strings at once as the table of powers reaches
+        stop = int(np.searchsorted(offsets, offsets[done] + _POWERS_AT_ONCE, side="right")) - 1
+        stop = max(stop, done + 1)
+        base = int(offsets[done])
+        text = data[base : int(offsets[stop])].astype(np.uint32)
+        weighed = text * _INVERSE_POWERS[: len(text)]
+        filled = np.flatnonzero(lengths[done:stop])
+        if len(filled):
+            sums = np.add.reduceat(weighed, offsets[done:stop][filled] - base, dtype=np.uint32)
+            hashes[done + filled] = sums * _POWERS[offsets[done + 1 : stop + 1][filled] - base - 1]
+        done = stop
+    if len(data) and (data[int(offsets[0]) : int(offsets[-1])] & 0x80).any():  # UTF-16 units are not UTF-8 bytes there
+        foreign = np.add.reduceat(np.append(data >> 7, np.uint8(0)).astype(np.int64), offsets[:-1]) * (lengths > 0)
+        for row in np.flatnonzero(foreign).tolist():
+            text_bytes = data[int(offsets[row]) : int(offsets[row + 1])].tobytes()
+            hashes[row] = java_hash(text_bytes.decode(errors="replace")) & 0xFFFFFFFF
+    return hashes.view(np.int32)
+
+
+def appended_hashes(
+    prefixes: NDArray[np.int32], suffixes: NDArray[np.int32], lengths: NDArray[np.int64]
+) -> NDArray[np.int32]:
+    """Return the hash codes of prefix + suffix, from those of the two and the UTF-16 lengths of the suffixes, (n,)."""
+    shifted = prefixes.view(np.uint32) * _POWERS[lengths]
+    found: NDArray[np.int32] = (shifted + suffixes.view(np.uint32)).view(np.int32)
+    return found
+
+
 def tags_code(tags: str | None) -> int:
     """Return what a ConsumeQueue unit holds for a tag: its hash code, 0 for none.
 

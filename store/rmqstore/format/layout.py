@@ -97,12 +97,29 @@ CHECKPOINT: Final = np.dtype([        # the first bytes of `checkpoint`. Source:
     ("master_flushed_offset", ">i8"),   # 24  5.x only
     ("confirm_phy_offset",    ">i8"),   # 32  5.1.1 and later only
 ])
+
+INDEX_HEADER: Final = np.dtype([      # an index file's first bytes. Source: IndexHeader.java
+    ("begin_timestamp",   ">i8"),     #  0  store time of the first record that is indexed, ms
+    ("end_timestamp",     ">i8"),     #  8  of the last one
+    ("begin_phy_offset",  ">i8"),     # 16
+    ("end_phy_offset",    ">i8"),     # 24
+    ("hash_slot_count",   ">i4"),     # 32  slots in use
+    ("index_count",       ">i4"),     # 36  number of the next item; item 0 is never used
+])
+INDEX_SLOT: Final = np.dtype(">i4")   # number of the newest item of the chain, 0 for none
+INDEX_ITEM: Final = np.dtype([        # Source: IndexFile.java#putKey
+    ("key_hash",          ">i4"),     #  0  |hash of "topic#key"|
+    ("physical_offset",   ">i8"),     #  4
+    ("seconds",           ">i4"),     # 12  from the file's begin_timestamp
+    ("previous",          ">i4"),     # 16  number of the item before in the chain, 0 for none
+])
 # fmt: on
 
 assert FRAME_HEAD.itemsize == 8
 assert {bits: fixed.itemsize for bits, fixed in FIXED_PART.items()} == {0: 88, 0x10: 100, 0x20: 100, 0x30: 112}
-assert QUEUE_UNIT.itemsize == 20
+assert (QUEUE_UNIT.itemsize, INDEX_HEADER.itemsize, INDEX_ITEM.itemsize) == (20, 40, 20)
 
+CHECKPOINT_FILE_BYTES: Final = 4096  # one page of the operating system
 FIXED_PART_V4: Final = FIXED_PART[0]
 MIN_RECORD_BYTES: Final = FIXED_PART_V4.itemsize + 1 + PROPERTIES_LENGTH_BYTES
 MAX_FIXED_BYTES: Final = FIXED_PART[int(SysFlag.HOSTS_V6)].itemsize
@@ -126,6 +143,18 @@ PROPERTY_KEYS: Final = "KEYS"
 PROPERTY_TAGS: Final = "TAGS"
 PROPERTY_UNIQ_KEY: Final = "UNIQ_KEY"
 PROPERTY_CRC32: Final = "__CRC32#"
+
+PROPERTY_DELAY: Final = "DELAY"
+PROPERTY_REAL_TOPIC: Final = "REAL_TOPIC"
+PROPERTY_REAL_QUEUE_ID: Final = "REAL_QID"
+PROPERTY_SHARDING_KEY: Final = "__SHARDINGKEY"
+
+# Source: TopicValidator.java#RMQ_SYS_SCHEDULE_TOPIC; MessageStoreConfig.java#messageDelayLevel, level 1 first.
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+DELAY_LEVELS_MS: Final = tuple(
+    seconds * 1000
+    for seconds in (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+)
 
 CRC_MASK: Final = 0x7FFFFFFF
 # Source: MessageDecoder.java#createCrc32: name, separator, ten digits (least significant first), separator.

@@ -73,11 +73,22 @@ ON_REQUEST: Final = ("offsetMsgId", "tagsCode")
 MESSAGE: Final = pa.schema([pa.field(name, kind) for name, kind in _TYPES.items() if name not in ON_REQUEST])
 ALL_COLUMNS: Final = pa.schema([pa.field(name, kind) for name, kind in _TYPES.items()])
 
+# What a record holds, as it holds it: for exact copies. The body may be compressed, the properties are one string.
+VERBATIM: Final = pa.schema(
+    [
+        pa.field(name, pa.binary() if name == "properties" else _TYPES[name])
+        for name in (
+            "topic", "queueId", "queueOffset", "body", "properties", "bornTimestamp", "storeTimestamp", "bornHost",
+            "storeHost", "flag", "sysFlag", "reconsumeTimes", "preparedTransactionOffset", "commitLogOffset",
+        )
+    ]
+)  # fmt: skip
+
 # What a column may be asked as besides its own type: a wider integer, text for bytes, the stored property string.
 ALSO_AS: Final[dict[pa.DataType, tuple[pa.DataType, ...]]] = {
     pa.int32(): (pa.int64(),),
     pa.binary(): (pa.string(),),
-    PROPERTIES: (pa.string(),),
+    PROPERTIES: (pa.string(), pa.binary()),
 }
 
 

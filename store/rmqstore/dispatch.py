@@ -1,0 +1,162 @@
+"""From records of the log to queue units and index items: for what was just appended, and for rebuilding.
+
+Source: DefaultMessageStore.java#ReputMessageService, #CommitLogDispatcherBuildConsumeQueue, #…BuildIndex.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from rmqstore.commitlog import CommitLog
+from rmqstore.config import StoreConfig
+from rmqstore.errors import CorruptRecordError
+from rmqstore.files.disk import Disk
+from rmqstore.format.frames import StopKind, cut_batches, walk
+from rmqstore.format.heads import read_heads
+from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS
+from rmqstore.format.requests import QueueUnits, Requests, read_requests
+from rmqstore.indexfile import IndexFile, IndexKeys, IndexSizes, index_files, next_name
+from rmqstore.queuewriter import QueueAppender
+
+_WINDOW_BYTES = 128 << 20
+
+
+class Dispatched(NamedTuple):
+    """What a dispatch has done."""
+
+    n_records: int
+    last_store_timestamp: int  # ms, 0 without records
+
+
+class Dispatcher:
+    """Builds queues and index of a store from its log.
+
+    Args:
+        open_queue: gives the end of a queue, by topic and queue id.
+        index_full: told of the end time (ms) of each index file that is full and flushed.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        log: CommitLog,
+        index_folder: Path,
+        config: StoreConfig,
+        open_queue: Callable[[str, int], QueueAppender],
+        index_full: Callable[[int], None],
+    ) -> None:
+        self._disk, self._log, self._config = disk, log, config
+        self._open_queue, self._index_full = open_queue, index_full
+        self._index = IndexAppender(disk, index_folder, IndexSizes(config.max_hash_slot_num, config.max_index_num))
+        self._touched: dict[tuple[str, int], QueueAppender] = {}
+
+    def dispatch(self, start: int, end: int) -> Dispatched:
+        """Build units and items of the records in ``[start, end)``; those that are there already are stepped over.
+
+        Raises:
+            CorruptRecordError: the range holds something that is no record.
+        """
+        at, n_records, last = start, 0, 0
+        while at < end:
+            segment, data, position = self._log.locate(at)
+            stop = min(end, segment.end) - segment.start
+            found = walk(data, position, min(position + _WINDOW_BYTES, stop), segment.start)
+            sizes = np.diff(found.starts, append=found.position)
+            for rows in cut_batches(sizes, BATCH_ROWS, BATCH_BYTES):
+                heads, whole = read_heads(data, found.starts[rows])
+                if not whole.all():
+                    damaged = segment.start + int(found.starts[rows][np.flatnonzero(~whole)[0]])
+                    raise CorruptRecordError(str(segment.path), damaged, "no whole record; nothing is built behind it")
+                requests = read_requests(data, heads)
+                self._put(requests)
+                n_records += len(heads)
+                last = int(requests.units.store_timestamps[-1])
+            at = segment.start + found.position
+            if found.kind is StopKind.BLANK:
+                at = segment.end
+            elif found.kind is not StopKind.END:
+                raise CorruptRecordError(str(segment.path), at, found.reason or found.kind.value)
+        return Dispatched(n_records, last)
+
+    def _put(self, requests: Requests) -> None:
+        units = requests.units if requests.has_unit.all() else requests.units.take(requests.has_unit)
+        self._put_units(units)
+        if self._config.message_index_enable:
+            offsets = requests.units.units["physical_offset"].astype(np.int64)
+            keys = IndexKeys(
+                requests.key_hashes, offsets[requests.key_rows], requests.units.store_timestamps[requests.key_rows]
+            )
+            for end_timestamp in self._index.put(keys):
+                self._index_full(end_timestamp)
+
+    def _put_units(self, units: QueueUnits) -> None:
+        """Group units by queue, each queue's in the order of the log, and append them."""
+        if not len(units.queue_ids):
+            return
+        keys = units.topic_codes.astype(np.int64) << 32 | units.queue_ids.astype(np.int64) & 0xFFFFFFFF
+        order = np.argsort(keys, kind="stable")
+        cuts = np.flatnonzero(np.diff(keys[order])) + 1
+        for rows in np.split(order, cuts):
+            row = int(rows[0])
+            key = (units.topics[int(units.topic_codes[row])], int(units.queue_ids[row]))
+            queue = self._touched.get(key)
+            if queue is None:
+                queue = self._touched[key] = self._open_queue(*key)
+            queue.append(units.queue_offsets[rows], units.units[rows])
+
+    def flush(self) -> None:
+        """Bring queues and index to the disk."""
+        for queue in self._touched.values():
+            for path in queue.touched:
+                self._disk.flush(path)
+                self._disk.flush_folder(path.parent)
+            queue.touched.clear()
+        self._touched.clear()
+        self._index.flush()
+
+
+class IndexAppender:
+    """The index as a whole: the file that has room, and the next one. Source: IndexService.java."""
+
+    def __init__(self, disk: Disk, folder: Path, sizes: IndexSizes) -> None:
+        self._disk, self._folder, self._sizes = disk, folder, sizes
+        files = index_files(folder)
+        self._last = IndexFile(disk, files[-1], sizes) if files else None
+        # Source: IndexService.java#buildIndex: what lies before the end of the index is in it. The record *at* the
+        # end is put once more: some of its keys may have gone to a file that is lost.
+        self._reached = -1
+        if self._last is not None and self._last.end_timestamp:
+            self._reached = self._last.end_phy_offset
+
+    def put(self, keys: IndexKeys) -> list[int]:
+        """Add keys; return the end times (ms) of the files that are full now and on the disk."""
+        full = []
+        new = keys.physical_offsets >= self._reached
+        at = int(np.argmax(new)) if new.any() else len(keys)
+        while at < len(keys):
+            if self._last is None or not self._last.room:
+                if self._last is not None:
+                    self._disk.flush(self._last.path)
+                    full.append(self._last.end_timestamp)
+                self._last = self._begin(self._last)
+            count = min(self._last.room, len(keys) - at)
+            self._last.put(keys.take(slice(at, at + count)))
+            at += count
+        if len(keys):
+            self._reached = max(self._reached, int(keys.physical_offsets[-1]))
+        return full
+
+    def _begin(self, last: IndexFile | None) -> IndexFile:
+        name = next_name(None if last is None else last.path.name, datetime.now().astimezone())
+        return IndexFile.create(self._disk, self._folder / name, self._sizes, last)
+
+    def flush(self) -> None:
+        """Bring the last file to the disk."""
+        if self._last is not None:
+            self._disk.flush(self._last.path)
+            self._disk.flush_folder(self._folder)

@@ -1,0 +1,131 @@
+"""The one door through which this package changes files: create, write at, flush, rename, delete. Knows no meaning.
+
+Every change is one method, so that a test can cut a writer at each of them (tests/crash).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_OPEN_FILES = 64
+
+
+class Disk:
+    """Changes files, the last few of which stay open. A context manager is not needed: :meth:`close` lets go."""
+
+    def __init__(self) -> None:
+        self._descriptors: OrderedDict[Path, int] = OrderedDict()
+
+    def make_folder(self, path: Path) -> None:
+        """Make a folder and those above it, durably."""
+        missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+        for folder in reversed(missing):
+            folder.mkdir(exist_ok=True)
+            self.flush_folder(folder.parent)
+
+    def create(self, path: Path, size: int) -> None:
+        """Create a file of so many zeros, which take no place on the disk until they are written.
+
+        Raises:
+            FileExistsError: it is there already.
+        """
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        os.ftruncate(descriptor, size)
+        self._keep(path, descriptor)
+
+    def write(self, path: Path, position: int, data: bytes | NDArray[Any]) -> None:
+        """Write bytes into a file that is there."""
+        view = memoryview(data).cast("B")  # type: ignore[arg-type]  # an array is a buffer
+        at = position
+        descriptor = self._open(path)
+        while len(view):
+            count = os.pwrite(descriptor, view, at)
+            view, at = view[count:], at + count
+
+    def scatter(self, path: Path, positions: NDArray[np.int64], values: NDArray[np.void]) -> None:
+        """Write values of one width at many places, (n,) each, that lie inside bytes written before.
+
+        Through a mapping: one call a value would be slow. A hole of a sparse file must not be among the places, for
+        a full disk would end the process there.
+        """
+        width = values.dtype.itemsize
+        low, high = int(positions.min()), int(positions.max()) + width
+        low -= low % mmap.ALLOCATIONGRANULARITY
+        with mmap.mmap(self._open(path), high - low, offset=low) as mapped:
+            view = np.ndarray((high - low - width + 1,), f"V{width}", mapped, 0, (1,))
+            view[positions - low] = values
+            del view
+            mapped.flush()
+
+    def flush(self, path: Path) -> None:
+        """Wait until a file's bytes are on the disk."""
+        os.fsync(self._open(path))
+
+    def flush_folder(self, path: Path) -> None:
+        """Wait until the names in a folder are on the disk."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def write_new(self, path: Path, content: bytes) -> None:
+        """Make a small file, durably; one that is there is written over."""
+        if not path.exists():
+            self.create(path, 0)
+        self.write(path, 0, content)
+        self.flush(path)
+        self.flush_folder(path.parent)
+        self._forget(path)
+
+    def replace(self, path: Path, text: bytes) -> None:
+        """Give a small file new content, all of it or none: written beside it, flushed, renamed over it."""
+        fresh = path.with_name(path.name + ".tmp")
+        fresh.unlink(missing_ok=True)
+        self.create(fresh, 0)
+        self.write(fresh, 0, text)
+        self.flush(fresh)
+        self._forget(fresh)
+        self._forget(path)
+        self.rename(fresh, path)
+        self.flush_folder(path.parent)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename a file, over another if there is one."""
+        source.replace(target)
+
+    def delete(self, path: Path) -> None:
+        """Delete a file that is there, or not any more."""
+        self._forget(path)
+        path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Close the files that are open."""
+        for descriptor in self._descriptors.values():
+            os.close(descriptor)
+        self._descriptors.clear()
+
+    def _open(self, path: Path) -> int:
+        descriptor = self._descriptors.get(path)
+        if descriptor is None:
+            return self._keep(path, os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        self._descriptors.move_to_end(path)
+        return descriptor
+
+    def _keep(self, path: Path, descriptor: int) -> int:
+        self._descriptors[path] = descriptor
+        if len(self._descriptors) > _OPEN_FILES:
+            os.close(self._descriptors.popitem(last=False)[1])
+        return descriptor
+
+    def _forget(self, path: Path) -> None:
+        descriptor = self._descriptors.pop(path, None)
+        if descriptor is not None:
+            os.close(descriptor)

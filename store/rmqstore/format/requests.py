@@ -1,0 +1,166 @@
+"""What queues and index need to know of many records: units, and the keys to be found by. Opens no file.
+
+Source: CommitLog.java#checkMessageAndReturnSize, which makes a DispatchRequest of each record.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rmqstore.format.decode import topics
+from rmqstore.format.gather import array_bytes
+from rmqstore.format.hashing import appended_hashes, java_hash, java_hashes
+from rmqstore.format.heads import Heads
+from rmqstore.format.layout import (
+    DELAY_LEVELS_MS,
+    PROPERTY_DELAY,
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQ_KEY,
+    QUEUE_UNIT,
+    SCHEDULE_TOPIC,
+    Bytes,
+    Mask,
+    SysFlag,
+)
+from rmqstore.format.property_columns import Entries, parse_entries, property_column
+
+_KEY_SEPARATOR = " "
+_UNKNOWN_DELAY_MS = 1000
+
+
+class QueueUnits(NamedTuple):
+    """Units of n records, in the order of the log."""
+
+    topics: list[str]  # the distinct ones
+    topic_codes: NDArray[np.int32]  # (n,) in topics
+    queue_ids: NDArray[np.int32]
+    queue_offsets: NDArray[np.int64]
+    units: NDArray[np.void]  # layout.QUEUE_UNIT
+    store_timestamps: NDArray[np.int64]  # ms
+
+    def take(self, rows: Mask) -> QueueUnits:
+        """Return the chosen rows."""
+        return QueueUnits(
+            self.topics,
+            self.topic_codes[rows],
+            self.queue_ids[rows],
+            self.queue_offsets[rows],
+            self.units[rows],
+            self.store_timestamps[rows],
+        )
+
+
+class Requests(NamedTuple):
+    """What dispatching needs of n records."""
+
+    units: QueueUnits
+    has_unit: Mask  # no unit for a half message or a rollback
+    key_rows: NDArray[np.int64]  # (m,) the record of each key, rising
+    key_hashes: NDArray[np.int32]  # (m,) never negative
+
+
+def read_requests(buf: Bytes, heads: Heads) -> Requests:
+    """Read what dispatching needs of whole records."""
+    encoded = topics(buf, heads).dictionary_encode()
+    names: list[str] = [name.decode(errors="replace") for name in encoded.dictionary.cast(pa.binary()).to_pylist()]
+    codes = encoded.indices.to_numpy()
+    entries = parse_entries(buf, heads.property_starts, heads.property_lengths)
+    units = np.empty(len(heads), QUEUE_UNIT)
+    units["physical_offset"] = heads.column("physical_offset")
+    units["size"] = heads.column("total_size")
+    units["tags_code"] = _tags_codes(entries, heads, names, codes)
+    kind = heads.column("sys_flag") & np.int32(SysFlag.TRANSACTION_TYPE)
+    has_unit = (kind == 0) | (kind == SysFlag.TRANSACTION_COMMIT)
+    rows, hashes = _keys(entries, names, codes, kind != SysFlag.TRANSACTION_TYPE)
+    return Requests(
+        QueueUnits(
+            names,
+            codes,
+            heads.column("queue_id"),
+            heads.column("queue_offset"),
+            units,
+            heads.column("store_timestamp"),
+        ),
+        has_unit,
+        rows,
+        hashes,
+    )
+
+
+def _tags_codes(entries: Entries, heads: Heads, names: list[str], codes: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Return what the units hold for tags: hash codes; for delayed messages the time when they are due."""
+    tags = property_column(entries, PROPERTY_TAGS)
+    distinct = tags.dictionary_encode()
+    hashes = np.array([java_hash(tag) for tag in distinct.dictionary.to_pylist()] + [0], np.int64)
+    found: NDArray[np.int64] = hashes[pc.fill_null(distinct.indices, len(hashes) - 1).to_numpy()]
+    if SCHEDULE_TOPIC in names:
+        levels = property_column(entries, PROPERTY_DELAY).to_pylist()
+        for row in np.flatnonzero(codes == names.index(SCHEDULE_TOPIC)).tolist():
+            delay = delay_ms(levels[row])
+            if delay is not None:
+                found[row] = int(heads.column("store_timestamp")[row]) + delay
+    return found
+
+
+def delay_ms(level: str | None) -> int | None:
+    """Return the delay of a level as the property holds it, None where it asks for none.
+
+    Source: ScheduleMessageService.java#computeDeliverTimestamp; CommitLog.java#checkMessageAndReturnSize.
+    """
+    try:
+        number = min(int(level or 0), len(DELAY_LEVELS_MS))
+    except ValueError:
+        return None
+    if number <= 0:
+        return None
+    return DELAY_LEVELS_MS[number - 1] if number <= len(DELAY_LEVELS_MS) else _UNKNOWN_DELAY_MS
+
+
+def _keys(
+    entries: Entries, names: list[str], codes: NDArray[np.int32], indexed: Mask
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Return the record and the hash of each key: of a record its UNIQ_KEY first, then each of its KEYS.
+
+    Source: IndexService.java#buildIndex, #buildKey; IndexFile.java#indexKeyHashMethod.
+    """
+    columns = [property_column(entries, PROPERTY_UNIQ_KEY), _split_keys(property_column(entries, PROPERTY_KEYS))]
+    parts = []
+    for place, column in enumerate(columns):
+        if pa.types.is_list(column.type):
+            counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+            texts, rows = column.flatten(), np.repeat(np.arange(len(counts)), counts)
+        else:
+            rows = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+            texts = column.drop_null()
+        parts.append((rows, np.full(len(rows), place), *_hashed(texts)))
+    rows, places, suffixes, lengths = (np.concatenate(column) for column in zip(*parts, strict=True))
+    kept = indexed[rows] & (lengths > 0)
+    rows, places, suffixes, lengths = rows[kept], places[kept], suffixes[kept], lengths[kept]
+    order = np.lexsort((places, rows))  # stable, so KEYS keep their order
+    rows, suffixes, lengths = rows[order], suffixes[order], lengths[order]
+    prefixes = np.array([java_hash(f"{name}#") for name in names] or [0], np.int32)[codes[rows]]
+    hashes = appended_hashes(prefixes, suffixes, lengths)
+    absolute = np.where(hashes == np.iinfo(np.int32).min, 0, np.abs(hashes))
+    return rows, absolute.astype(np.int32)
+
+
+def _split_keys(keys: pa.Array) -> pa.Array:
+    """Return KEYS as lists, or as they are where no record has several."""
+    if not pc.any(pc.match_substring(keys, _KEY_SEPARATOR)).as_py():
+        return keys
+    return pc.split_pattern(keys, _KEY_SEPARATOR)
+
+
+def _hashed(texts: pa.Array) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Return the hash codes of strings and their lengths in UTF-16 units."""
+    data, offsets = array_bytes(texts.cast(pa.binary()))
+    lengths = np.diff(offsets)
+    if len(data) and (data[int(offsets[0]) : int(offsets[-1])] & 0x80).any():
+        lengths = np.array([len(text.encode("utf-16-be")) // 2 for text in texts.to_pylist()], np.int64)
+    return java_hashes(data, offsets), lengths

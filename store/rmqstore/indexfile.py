@@ -1,0 +1,187 @@
+"""The index by key: 40 bytes of header, hash slots, and items chained from newest to oldest.
+
+Source: IndexFile.java, IndexHeader.java, IndexService.java.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqstore.errors import CorruptIndexError
+from rmqstore.files.disk import Disk
+from rmqstore.files.mapped_file import MappedFile
+from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT
+
+_MAX_DIFF_SECONDS = (1 << 31) - 1
+_SLOTS_ONE_BY_ONE = 512
+_NAME_FORMAT = "%Y%m%d%H%M%S"
+_NAME_DIGITS = 17
+
+
+class IndexSizes(NamedTuple):
+    """How many slots a file has, and how many items it could hold; the first item is never used."""
+
+    n_slots: int
+    n_items: int
+
+    @property
+    def file_size(self) -> int:
+        """Bytes of a file."""
+        return INDEX_HEADER.itemsize + self.n_slots * INDEX_SLOT.itemsize + self.n_items * INDEX_ITEM.itemsize
+
+
+class IndexKeys(NamedTuple):
+    """Keys to be found by, (m,) each, in the order of the log."""
+
+    hashes: NDArray[np.int32]  # never negative
+    physical_offsets: NDArray[np.int64]
+    store_timestamps: NDArray[np.int64]  # ms
+
+    def take(self, rows: slice) -> IndexKeys:
+        """Return the chosen keys."""
+        return IndexKeys(self.hashes[rows], self.physical_offsets[rows], self.store_timestamps[rows])
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+
+def index_files(folder: Path) -> list[Path]:
+    """Return the index files, oldest first; names that are no number are none."""
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if path.name.isascii() and path.name.isdigit())
+
+
+def next_name(last: str | None, now: datetime) -> str:
+    """Return a name for a new file: the time it is made, later than the last one's.
+
+    Source: UtilAll.java#timeMillisToHumanString.
+    """
+    name = f"{now.strftime(_NAME_FORMAT)}{now.microsecond // 1000:03d}"
+    while last is not None and (len(last), last) >= (len(name), name):
+        if len(last) > _NAME_DIGITS:  # none of RocketMQ's, but it must not be the greater one
+            return str(int(last) + 1)
+        now = datetime.strptime(last[:14], _NAME_FORMAT).astimezone(now.tzinfo)
+        now += timedelta(milliseconds=int(last[14:] or 0) + 1)
+        name = f"{now.strftime(_NAME_FORMAT)}{now.microsecond // 1000:03d}"
+    return name
+
+
+class IndexFile:
+    """One file, open for appending."""
+
+    def __init__(self, disk: Disk, path: Path, sizes: IndexSizes) -> None:
+        self.path, self._disk, self._sizes = path, disk, sizes
+        self._slots_at = INDEX_HEADER.itemsize
+        self._items_at = self._slots_at + sizes.n_slots * INDEX_SLOT.itemsize
+        with MappedFile(path) as mapped:
+            if len(mapped.data) != sizes.file_size:
+                reason = f"{len(mapped.data)} bytes, {sizes.file_size} are expected for {sizes.n_slots} slots"
+                raise CorruptIndexError(str(path), 0, reason)
+            self.header = mapped.data[: INDEX_HEADER.itemsize].view(INDEX_HEADER)[0].copy()
+        self.header["index_count"] = max(self.header["index_count"], 1)
+        if self.header["index_count"] > sizes.n_items:
+            raise CorruptIndexError(str(path), 36, f"{self.header['index_count']} items, {sizes.n_items} fit")
+
+    @classmethod
+    def create(cls, disk: Disk, path: Path, sizes: IndexSizes, before: IndexFile | None) -> IndexFile:
+        """Make a file that follows another one, whose end its header begins with."""
+        disk.make_folder(path.parent)
+        header = np.zeros(1, INDEX_HEADER)
+        header["index_count"] = 1
+        if before is not None:
+            header["begin_timestamp"] = header["end_timestamp"] = before.header["end_timestamp"]
+            header["begin_phy_offset"] = header["end_phy_offset"] = before.header["end_phy_offset"]
+        disk.create(path, sizes.file_size)
+        disk.write(path, 0, header)
+        return cls(disk, path, sizes)
+
+    @property
+    def room(self) -> int:
+        """How many more keys fit."""
+        return int(self._sizes.n_items - self.header["index_count"])
+
+    @property
+    def end_phy_offset(self) -> int:
+        """Physical offset of the last record that is indexed."""
+        return int(self.header["end_phy_offset"])
+
+    @property
+    def end_timestamp(self) -> int:
+        """Its store time, ms."""
+        return int(self.header["end_timestamp"])
+
+    def put(self, keys: IndexKeys) -> None:
+        """Add keys, no more than there is room for.
+
+        Written so that a cut anywhere leaves every key findable that was: first the items, which nothing points at,
+        then the count, for a slot beyond it hides its chain, then the slots, and the header's end last.
+
+        Source: IndexFile.java#putKey.
+        """
+        n, count = len(keys), int(self.header["index_count"])
+        if not n:
+            return
+        slots = keys.hashes % self._sizes.n_slots
+        numbers = np.arange(count, count + n, dtype=np.int32)
+        order = np.argsort(slots, kind="stable")
+        by_slot = slots[order]
+        is_first = np.append(True, by_slot[1:] != by_slot[:-1])
+        is_last = np.append(is_first[1:], True)
+        present = self._present_slots(by_slot[is_first])
+        present = np.where((present <= 0) | (present > count), 0, present)
+        previous = np.empty(n, np.int32)
+        previous[order[1:]] = numbers[order[:-1]]
+        previous[order[is_first]] = present
+
+        items = np.zeros(n, INDEX_ITEM)
+        items["key_hash"], items["physical_offset"] = keys.hashes, keys.physical_offsets
+        items["seconds"] = self._seconds(keys.store_timestamps)
+        items["previous"] = previous
+        header = self.header.copy()
+        if count <= 1:
+            header["begin_phy_offset"], header["begin_timestamp"] = keys.physical_offsets[0], keys.store_timestamps[0]
+        header["hash_slot_count"] += int((present == 0).sum())
+        header["index_count"] = count + n
+        self._disk.write(self.path, self._items_at + count * INDEX_ITEM.itemsize, items)
+        self._disk.flush(self.path)
+        self._disk.write(self.path, 0, header.tobytes())
+        self._disk.flush(self.path)
+        self._write_slots(by_slot[is_last], numbers[order][is_last])
+        self._disk.flush(self.path)
+        header["end_phy_offset"], header["end_timestamp"] = keys.physical_offsets[-1], keys.store_timestamps[-1]
+        self._disk.write(self.path, 0, header.tobytes())
+        self.header = header
+
+    def _seconds(self, store_timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
+        begin = int(self.header["begin_timestamp"])
+        begins = np.full(len(store_timestamps), begin)
+        if self.header["index_count"] <= 1:  # the first one still sees what the file before left here
+            begins[1:] = store_timestamps[0]
+        seconds = np.where(begins > 0, (store_timestamps - begins) // 1000, 0)
+        # Java's division goes towards zero, and what is negative becomes 0 all the same.
+        found: NDArray[np.int64] = np.clip(seconds, 0, _MAX_DIFF_SECONDS)
+        return found
+
+    def _present_slots(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
+        with MappedFile(self.path) as mapped:
+            stored = mapped.data[self._slots_at : self._items_at].view(INDEX_SLOT)
+            return stored[slots].astype(np.int32)
+
+    def _write_slots(self, slots: NDArray[np.int32], numbers: NDArray[np.int32]) -> None:
+        """Set slots, which rise: one by one where they are few, else all between the first and the last at once."""
+        values = numbers.astype(INDEX_SLOT)
+        if len(slots) <= _SLOTS_ONE_BY_ONE:
+            for row, slot in enumerate(slots.tolist()):
+                self._disk.write(self.path, self._slots_at + slot * INDEX_SLOT.itemsize, values[row : row + 1])
+            return
+        low, high = int(slots[0]), int(slots[-1]) + 1
+        between = np.arange(low, high, dtype=np.int32)
+        stored = self._present_slots(between).astype(INDEX_SLOT)
+        stored[slots - low] = values
+        self._disk.write(self.path, self._slots_at + low * INDEX_SLOT.itemsize, stored)

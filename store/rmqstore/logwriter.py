@@ -1,0 +1,171 @@
+"""Appending to the CommitLog so that all of a batch's records appear at once, to us and to a broker, or none.
+
+The order of writes, and why, is in FORMAT.md ("The one-write commit"). In short: records are written whole but for the
+first 8 bytes of each record, and of the blank, in the segment that is open; without them no scan takes any. Then those
+heads are written but the first; then the first one, which is the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqstore.errors import IllegalMessageError
+from rmqstore.files.disk import Disk
+from rmqstore.files.paths import offset_to_name
+from rmqstore.format.encode import Records
+from rmqstore.format.heads import windows
+from rmqstore.format.layout import BLANK_MAGIC, FRAME_HEAD, MIN_BLANK_BYTES, Positions
+
+_HEAD_BYTES = FRAME_HEAD.itemsize
+
+
+class Placement(NamedTuple):
+    """Where records of given sizes go, one behind the other over the files."""
+
+    physical_offsets: Positions  # (n,)
+    blanks: list[tuple[int, int]]  # physical offset and size of those that close a file on the way
+    end: int
+
+
+def place_records(sizes: NDArray[np.int64], end: int, file_size: int) -> Placement:
+    """Place records behind ``end``. A record that would leave fewer than 8 bytes of a file begins the next one.
+
+    Args:
+        sizes: (n,), bytes of the records.
+        end: physical offset behind the last record.
+        file_size: of a CommitLog file.
+
+    Raises:
+        IllegalMessageError: a record is larger than a file.
+
+    Source: CommitLog.java#DefaultAppendMessageCallback.
+    """
+    largest = file_size - MIN_BLANK_BYTES
+    if len(sizes) and int(sizes.max()) > largest:
+        row = int(sizes.argmax())
+        raise IllegalMessageError(
+            f"row {row}: MESSAGE_ILLEGAL: a record of {int(sizes[row])} bytes; a file holds {largest}"
+        )
+    ends = np.cumsum(sizes)
+    offsets = ends - sizes
+    blanks, row, at = [], 0, end
+    while row < len(sizes):
+        left = file_size - at % file_size
+        begun = int(offsets[row])
+        stop = int(np.searchsorted(ends, begun + left - MIN_BLANK_BYTES, side="right"))
+        offsets[row:stop] += at - begun
+        at += (int(ends[stop - 1]) if stop > row else begun) - begun
+        row = stop
+        if row < len(sizes):
+            left = file_size - at % file_size
+            blanks.append((at, left))
+            at += left
+    return Placement(offsets, blanks, at)
+
+
+class LogAppend:
+    """One append: any number of :meth:`write`, then :meth:`commit`, or :meth:`abandon`.
+
+    Source: CommitLog.java#asyncPutMessage; unlike it, what was written shows only after the commit.
+    """
+
+    def __init__(self, disk: Disk, folders: Sequence[Path], end: int, file_size: int) -> None:
+        self._disk, self._folders, self._file_size = disk, folders, file_size
+        self.start = self.end = end
+        self._first_file = end // file_size * file_size
+        self._withheld: list[tuple[Positions, NDArray[np.void]]] = []  # places in the first file, and their heads
+        self._created: list[Path] = []
+        self._touched: dict[Path, None] = {}
+
+    def place(self, sizes: NDArray[np.int64]) -> Placement:
+        """Return where the next records will go; see :func:`place_records`."""
+        return place_records(sizes, self.end, self._file_size)
+
+    def write(self, records: Records, placement: Placement) -> None:
+        """Write records, stamped for where they go; nothing of them shows yet."""
+        for blank_at, blank_size in placement.blanks:
+            self._write_blank(blank_at, blank_size)
+        files = placement.physical_offsets // self._file_size
+        cuts = [0, *(np.flatnonzero(np.diff(files)) + 1).tolist(), len(files)]
+        for low, high in pairwise(cuts):
+            if low < high:
+                self._write_run(records, low, high, placement.physical_offsets[low:high])
+        self.end = placement.end
+
+    def _write_run(self, records: Records, low: int, high: int, physical_offsets: Positions) -> None:
+        """Write records that go one behind the other into one file."""
+        begun = int(records.starts[low])
+        data = records.data[begun : int(records.starts[high])]
+        path, position = self._file(int(physical_offsets[0]))
+        if path == self._path(self._first_file):
+            view = windows(data, _HEAD_BYTES)
+            at = records.starts[low:high] - begun
+            self._withheld.append((physical_offsets - self._first_file, view[at]))
+            view[at] = np.void(b"\0" * _HEAD_BYTES)
+        self._disk.write(path, position, data)
+
+    def _write_blank(self, physical_offset: int, size: int) -> None:
+        blank = np.array([(size, BLANK_MAGIC)], FRAME_HEAD)
+        path, position = self._file(physical_offset)
+        if path == self._path(self._first_file):
+            self._withheld.append((np.array([position]), blank.view(f"V{_HEAD_BYTES}")))
+        else:
+            self._disk.write(path, position, blank)
+
+    def _path(self, file_offset: int) -> Path:
+        # Source: MultiPathMappedFileQueue.java: file n lies in the n-th folder, round and round.
+        folder = self._folders[file_offset // self._file_size % len(self._folders)]
+        return folder / offset_to_name(file_offset)
+
+    def _file(self, physical_offset: int) -> tuple[Path, int]:
+        """Return the file of a physical offset, made if need be, and the position in it."""
+        file_offset = physical_offset // self._file_size * self._file_size
+        path = self._path(file_offset)
+        if path not in self._touched:
+            if not path.exists():
+                self._disk.create(path, self._file_size)
+                self._created.append(path)
+            self._touched[path] = None
+        return path, physical_offset - file_offset
+
+    def flush(self) -> None:
+        """Bring all that was written to the disk, names of new files included."""
+        for path in self._touched:
+            self._disk.flush(path)
+        for folder in {path.parent for path in self._created}:
+            self._disk.flush_folder(folder)
+
+    def commit(self) -> None:
+        """Let all of it show. Until the last 8 bytes are written nothing does; from then on all of it does."""
+        if not self._withheld:
+            return
+        self.flush()
+        path = self._path(self._first_file)
+        positions = np.concatenate([places for places, _ in self._withheld])
+        heads = np.concatenate([heads for _, heads in self._withheld])
+        order = np.argsort(positions)[1:]
+        first = int(positions.argmin())
+        if len(order):
+            self._disk.scatter(path, positions[order], heads[order])
+            self._disk.flush(path)
+        self._disk.write(path, int(positions[first]), heads[first].tobytes())
+        self._disk.flush(path)
+        self._withheld.clear()
+
+    def abandon(self) -> None:
+        """Take back what was written and not committed: new files go, the open one is zero again behind its end."""
+        for path in reversed(self._created):
+            self._disk.delete(path)
+        path = self._path(self._first_file)
+        if self._withheld and path not in self._created:
+            written = min(self.end, self._first_file + self._file_size) - self.start
+            self._disk.write(path, self.start - self._first_file, bytes(written))
+            self._disk.flush(path)
+        self._withheld.clear()
+        self.end = self.start

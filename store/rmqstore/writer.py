@@ -1,0 +1,224 @@
+"""A store opened for writing: the lock, the order in which log, queues, index and checkpoint reach the disk.
+
+Source: DefaultMessageStore.java. What shows when, and why nothing is half there after a crash, is in FORMAT.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rmqstore.checkpoint import Checkpoint, read_checkpoint
+from rmqstore.commitlog import CommitLog
+from rmqstore.config import StoreConfig
+from rmqstore.consumequeue import ConsumeQueue
+from rmqstore.dispatch import Dispatcher
+from rmqstore.errors import CorruptRecordError, IllegalMessageError, StoreStateError, UnsupportedFeatureError
+from rmqstore.files.disk import Disk
+from rmqstore.files.lock import StoreLock
+from rmqstore.files.paths import StorePaths, find_store
+from rmqstore.format.encode import RecordColumns, encode_records, stamp
+from rmqstore.format.hosts import pack_hosts
+from rmqstore.format.schema import VERBATIM
+from rmqstore.indexfile import index_files
+from rmqstore.logwriter import LogAppend
+from rmqstore.queuewriter import QueueAppender
+from rmqstore.recovery import find_log_end
+
+logger = logging.getLogger(__name__)
+
+
+class StoreWriter:
+    """The one writer of a store. Rows appended show at :meth:`flush`, all of them at once.
+
+    A context manager: leaving it flushes and closes; leaving it by an exception takes back what was not flushed.
+
+    Raises:
+        StoreLockedError: a broker or another writer has the store.
+    """
+
+    def __init__(self, paths: StorePaths, config: StoreConfig, disk: Disk | None = None) -> None:
+        self.paths, self.config = paths, config
+        self._disk = disk or Disk()
+        self._lock = StoreLock(paths.lock)
+        try:
+            self._open()
+        except BaseException:
+            self._disk.close()
+            self._lock.release()
+            raise
+
+    def _open(self) -> None:
+        self._log = CommitLog(self.paths.commitlogs)
+        if self.paths.abort.exists():
+            raise UnsupportedFeatureError(
+                f"{self.paths.root} was not closed (it has an abort file); recovery for writing is not there yet: "
+                "let the broker open and close it once"
+            )
+        self._queues: dict[tuple[str, int], QueueAppender] = {}
+        self._next: dict[tuple[str, int], int] = {}  # queue offsets given out
+        self._checkpoint = read_checkpoint(self.paths.checkpoint)
+        end = find_log_end(self._log, Checkpoint())
+        if end.reason:
+            raise CorruptRecordError(
+                end.path, end.physical_offset, f"{end.reason}; repair the store before writing to it"
+            )
+        self._append = self._begin(end.physical_offset)
+        self._last_store_timestamp = 0
+        self._protect()
+
+    def _begin(self, end: int) -> LogAppend:
+        return LogAppend(self._disk, self.paths.commitlogs, end, self.config.mapped_file_size_commit_log)
+
+    def _protect(self) -> None:
+        """Make what is there safe from a recovery, then say that the store is open.
+
+        A recovery deletes index files that are newer than the checkpoint and rebuilds only what its scan comes by.
+        """
+        files = index_files(self.paths.index)
+        if files:
+            self._disk.flush(files[-1])
+        self._disk.write_new(self.paths.abort, str(os.getpid()).encode())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._append.abandon()
+        self.close()
+
+    def append(self, batch: pa.RecordBatch, *, verbatim: bool = False) -> None:
+        """Append the rows of a batch; they show at :meth:`flush`.
+
+        Args:
+            batch: columns of ``format.schema.VERBATIM``.
+            verbatim: bodies, properties, sysFlag, times, hosts and queue offsets as given.
+        """
+        if not verbatim:
+            raise UnsupportedFeatureError("append without verbatim cannot be written yet")
+        if not len(batch):
+            return
+        columns = verbatim_columns(batch)
+        records = encode_records(columns)
+        placement = self._append.place(np.diff(records.starts))
+        times = _millis(batch, "storeTimestamp")
+        queue_offsets = batch.column("queueOffset").to_numpy()
+        stamp(records, queue_offsets, placement.physical_offsets, times)
+        self._append.write(records, placement)
+        self._last_store_timestamp = max(self._last_store_timestamp, int(times[-1]))
+
+    def flush(self) -> None:
+        """Commit what was appended: log, then queues and index, then the checkpoint."""
+        start, end = self._append.start, self._append.end
+        if start == end:
+            return
+        self._append.commit()
+        self._append = self._begin(end)
+        self._log.refresh()
+        dispatcher = Dispatcher(self._disk, self._log, self.paths.index, self.config, self._queue, self._index_is_full)
+        dispatcher.dispatch(start, end)
+        dispatcher.flush()
+        self._save_checkpoint()
+
+    def _queue(self, topic: str, queue_id: int) -> QueueAppender:
+        key = (topic, queue_id)
+        if key not in self._queues:
+            folder = self.paths.queue(topic, queue_id)
+            queue = ConsumeQueue(folder)
+            end = queue.end()
+            reached = -1
+            if end:
+                physical_offset, size, _ = queue.unit(end - 1)
+                reached = physical_offset + size
+            self._queues[key] = QueueAppender(
+                self._disk,
+                folder,
+                self.config.mapped_file_size_consume_queue,
+                end=end,
+                reached=reached,
+                is_new=not queue.segments,
+            )
+            queue.close()
+        return self._queues[key]
+
+    def _index_is_full(self, end_timestamp: int) -> None:
+        self._checkpoint = self._checkpoint._replace(index_msg_timestamp=end_timestamp)
+
+    def _save_checkpoint(self) -> None:
+        latest = self._last_store_timestamp
+        self._checkpoint = self._checkpoint._replace(physic_msg_timestamp=latest, logics_msg_timestamp=latest)
+        self._disk.replace(self.paths.checkpoint, self._checkpoint.stored())
+
+    def close(self) -> None:
+        """Flush, say that the store is closed, let go of the lock."""
+        try:
+            self.flush()
+            self._disk.delete(self.paths.abort)
+            self._disk.flush_folder(self.paths.root)
+        finally:
+            self._disk.close()
+            self._log.close()
+            self._lock.release()
+
+
+def verbatim_columns(batch: pa.RecordBatch) -> RecordColumns:
+    """Return the columns of records from a batch that holds them as they are stored.
+
+    Raises:
+        IllegalMessageError: a column is missing, of another type, or has nulls.
+    """
+    for field in VERBATIM:
+        if field.name == "commitLogOffset":
+            continue
+        found = batch.schema.field(field.name) if field.name in batch.schema.names else None
+        if found is None or found.type != field.type:
+            raise IllegalMessageError(f"verbatim: column {field.name} must be {field.type}, got {found and found.type}")
+        if batch.column(field.name).null_count:
+            raise IllegalMessageError(f"verbatim: column {field.name} has nulls")
+
+    def numbers(name: str) -> NDArray[Any]:
+        found: NDArray[Any] = batch.column(name).to_numpy()
+        return found
+
+    return RecordColumns(
+        topics=batch.column("topic"),
+        queue_ids=numbers("queueId"),
+        bodies=batch.column("body"),
+        properties=batch.column("properties"),
+        flags=numbers("flag"),
+        sys_flags=numbers("sysFlag"),
+        born_timestamps=_millis(batch, "bornTimestamp"),
+        born_hosts=pack_hosts(batch.column("bornHost")),
+        store_hosts=pack_hosts(batch.column("storeHost")),
+        reconsume_times=numbers("reconsumeTimes"),
+        prepared_transaction_offsets=numbers("preparedTransactionOffset"),
+    )
+
+
+def _millis(batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:
+    micros: NDArray[np.int64] = batch.column(name).view(pa.int64()).to_numpy()
+    return micros // 1000
+
+
+def create_store(root: str | os.PathLike[str], config: StoreConfig, disk: Disk | None = None) -> StoreWriter:
+    """Make a store that is not there yet, and open it for writing.
+
+    Raises:
+        StoreStateError: there is one.
+    """
+    base, changes = Path(root), disk or Disk()
+    if (base / "commitlog").exists() and any((base / "commitlog").iterdir()):
+        raise StoreStateError(f"{base} holds a store already; open it with mode='a'")
+    for folder in (base / "commitlog", base / "consumequeue", base / "config"):
+        changes.make_folder(folder)
+    return StoreWriter(find_store(base), config, changes)

@@ -1,0 +1,50 @@
+"""Writing: what we write equals, byte for byte, what RocketMQ wrote of the same messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import goldens
+import rmqstore
+from rmqstore.config import StoreConfig
+from rmqstore.writer import create_store
+
+GoldenStore = Callable[[str], Path]
+
+
+def files(root: Path, folder: str) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in (root / folder).rglob("*") if path.is_file()}
+
+
+def index_bytes(root: Path) -> list[bytes]:
+    """The index files in the order of their names, which are the times when they were made."""
+    return [data for _, data in sorted(files(root, "index").items())]
+
+
+def config_of(name: str) -> StoreConfig:
+    return StoreConfig().updated(goldens.summary(name)["conf"])
+
+
+BYTE_FOR_BYTE = ["basic", "edges", "v2", "compressed", "ipv6", "prop-crc", "preblank", "one", "v49", "live"]
+
+
+@pytest.mark.parametrize("flush_every", [None, 1, 3])
+@pytest.mark.parametrize("name", BYTE_FOR_BYTE)
+def test_a_verbatim_copy_is_byte_for_byte_what_rocketmq_wrote(
+    golden_store: GoldenStore, tmp_path: Path, name: str, flush_every: int | None
+) -> None:
+    root, copy = golden_store(name), tmp_path / "copy"
+    step = {None: 1 << 30, 1: 7, 3: 100}[flush_every]
+    with rmqstore.open(root, broker_name="b") as store, create_store(copy, config_of(name)) as writer:
+        table = store.scan(scan="commitlog", verbatim=True).read_all().combine_chunks()
+        for number, batch in enumerate(table.to_batches(max_chunksize=step)):
+            writer.append(batch, verbatim=True)
+            if flush_every and number % flush_every == 0:
+                writer.flush()
+    assert files(copy, "commitlog") == files(root, "commitlog")
+    assert files(copy, "consumequeue") == files(root, "consumequeue")
+    assert index_bytes(copy) == index_bytes(root)
+    assert not (copy / "abort").exists()
