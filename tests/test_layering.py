@@ -16,7 +16,8 @@ ORDER = [
     "format.frames", "format.hosts", "format.encode", "format.requests",
     "files.paths", "files.mapped_file", "files.mapped_file_queue", "files.disk", "files.lock",
     "brokerconfig", "checkpoint", "commitlog", "consumequeue", "indexfile", "logwriter", "queuewriter", "dispatch",
-    "recovery", "log_filter", "assemble", "log_scan", "queue_scan", "ranges", "sampling", "store", "writer", "cli",
+    "recovery", "log_filter", "assemble", "log_scan", "queue_scan", "ranges", "sampling", "store",
+    "repair", "writer", "cli",
 ]
 # fmt: on
 STRUCTURES = ["commitlog", "consumequeue", "checkpoint", "brokerconfig", "indexfile", "logwriter", "queuewriter"]

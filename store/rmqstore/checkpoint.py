@@ -11,6 +11,7 @@ from rmqstore.format.layout import CHECKPOINT, CHECKPOINT_FILE_BYTES
 
 # Source: StoreCheckpoint.java#getMinTimestamp.
 _SAFETY_MS = 3000
+_LATEST = (1 << 63) - 1
 
 
 class Checkpoint(NamedTuple):
@@ -21,6 +22,11 @@ class Checkpoint(NamedTuple):
     index_msg_timestamp: int = 0
     master_flushed_offset: int = 0
     confirm_phy_offset: int = 0
+
+    @classmethod
+    def all_safe(cls) -> Checkpoint:
+        """Return what a store that was closed deserves: all of it was on disk."""
+        return cls(_LATEST, _LATEST, _LATEST)
 
     @property
     def min_timestamp(self) -> int:

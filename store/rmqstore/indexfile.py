@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.errors import CorruptIndexError
+from rmqstore.errors import CorruptIndexError, StoreStateError
 from rmqstore.files.disk import Disk
 from rmqstore.files.mapped_file import MappedFile
 from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT
@@ -70,6 +70,61 @@ def next_name(last: str | None, now: datetime) -> str:
         now += timedelta(milliseconds=int(last[14:] or 0) + 1)
         name = f"{now.strftime(_NAME_FORMAT)}{now.microsecond // 1000:03d}"
     return name
+
+
+def find_sizes(files: list[Path], guess: IndexSizes) -> IndexSizes:
+    """Return the numbers of slots and items that index files were made with: no file says them, all follow from them.
+
+    Args:
+        files: of one store.
+        guess: taken if it fits the length, as RocketMQ's defaults do nearly always.
+
+    Raises:
+        StoreStateError: no numbers fit what the files hold, or several do.
+    """
+    length = files[0].stat().st_size
+    if length == guess.file_size:
+        return guess
+    with MappedFile(files[0]) as file:
+        data = file.data
+        found = [sizes for sizes in _possible_sizes(length) if _fits(data, sizes)]
+    if len(found) != 1:
+        raise StoreStateError(
+            f"{files[0]}: {len(found)} pairs of maxHashSlotNum and maxIndexNum fit its {length} bytes; "
+            "give those of the broker's configuration"
+        )
+    return found[0]
+
+
+def _possible_sizes(length: int) -> list[IndexSizes]:
+    room = length - INDEX_HEADER.itemsize
+    slots = range(1, room // INDEX_SLOT.itemsize + 1)
+    width = INDEX_ITEM.itemsize
+    return [
+        IndexSizes(n_slots, (room - n_slots * INDEX_SLOT.itemsize) // width)
+        for n_slots in slots
+        if (room - n_slots * INDEX_SLOT.itemsize) % width == 0 and room - n_slots * INDEX_SLOT.itemsize >= 2 * width
+    ]
+
+
+def _fits(data: NDArray[np.uint8], sizes: IndexSizes) -> bool:
+    """Tell whether every item lies in the chain of its slot, if a file is read with these sizes."""
+    header = data[: INDEX_HEADER.itemsize].view(INDEX_HEADER)[0]
+    count = int(header["index_count"])
+    items_at = INDEX_HEADER.itemsize + sizes.n_slots * INDEX_SLOT.itemsize
+    if not 1 < count <= sizes.n_items:
+        return False
+    first = data[items_at + INDEX_ITEM.itemsize :][: INDEX_ITEM.itemsize].view(INDEX_ITEM)[0]
+    if first["physical_offset"] != header["begin_phy_offset"]:
+        return False
+    items = data[items_at : items_at + count * INDEX_ITEM.itemsize].view(INDEX_ITEM)[1:]
+    slots = data[INDEX_HEADER.itemsize : items_at].view(INDEX_SLOT)
+    hashes = items["key_hash"].astype(np.int64)
+    if (hashes < 0).any() or int((slots != 0).sum()) != header["hash_slot_count"]:
+        return False
+    newest = np.zeros(sizes.n_slots, np.int64)
+    newest[hashes % sizes.n_slots] = np.arange(1, count)  # the last of equal places stays
+    return bool((newest == slots).all())
 
 
 class IndexFile:

@@ -30,6 +30,7 @@ class LogEnd(NamedTuple):
     path: str
     reason: str  # why the scan stopped; empty where nothing but unwritten bytes follow
     bytes_behind: int  # up to the end of that file
+    last_store_timestamp: int = 0  # ms, of the last record; 0 without any
 
 
 def find_log_end(log: CommitLog, checkpoint: Checkpoint) -> LogEnd:
@@ -39,16 +40,18 @@ def find_log_end(log: CommitLog, checkpoint: Checkpoint) -> LogEnd:
 
     Source: CommitLog.java#recoverAbnormally, #isMappedFileMatchedRecover, #checkMessageAndReturnSize.
     """
+    last = 0
     if not log.segments:
         return LogEnd(0, "", "", 0)
     for segment in log.segments[_first_to_scan(log, checkpoint) :]:
         data = log.data(segment)
-        stop = _scan(data, segment.start)
+        stop, last_here = _scan(data, segment.start)
+        last = last_here or last
         if stop.kind is not StopKind.BLANK:
             end = segment.start + stop.position
             reason = "" if stop.kind is StopKind.EMPTY else stop.reason or stop.kind.value
-            return LogEnd(end, str(segment.path), reason, segment.end - end)
-    return LogEnd(log.max_offset, str(log.segments[-1].path), "", 0)
+            return LogEnd(end, str(segment.path), reason, segment.end - end, last)
+    return LogEnd(log.max_offset, str(log.segments[-1].path), "", 0, last)
 
 
 def _first_to_scan(log: CommitLog, checkpoint: Checkpoint) -> int:
@@ -63,9 +66,13 @@ def _first_to_scan(log: CommitLog, checkpoint: Checkpoint) -> int:
     return 0
 
 
-def _scan(data: Bytes, physical_base: int) -> Walk:
-    """Walk one file as recovery does: the chain of records, their parts and the CRC of their bodies."""
-    position = 0
+def _scan(data: Bytes, physical_base: int) -> tuple[Walk, int]:
+    """Walk one file as recovery does: the chain of records, their parts and the CRC of their bodies.
+
+    Returns:
+        What ended the walk, and the store time of the last record before it, 0 without any.
+    """
+    position = last = 0
     while True:
         found = walk(data, position, min(position + _WINDOW_BYTES, len(data)), physical_base)
         sizes = np.diff(found.starts, append=found.position)
@@ -74,12 +81,16 @@ def _scan(data: Bytes, physical_base: int) -> Walk:
             heads, whole = read_heads(data, starts)
             sums = body_crcs(stored_bodies(data, heads).to_pylist())
             refused = np.flatnonzero(~whole | (sums != heads.column("body_crc")))
+            times = heads.column("store_timestamp")
             if len(refused):
-                at = int(starts[refused[0]])
-                return Walk(found.starts, StopKind.DAMAGE, at, _why(data, at))
+                row = int(refused[0])
+                at = int(starts[row])
+                last = int(times[row - 1]) if row else last
+                return Walk(found.starts, StopKind.DAMAGE, at, _why(data, at)), last
+            last = int(times[-1])
         position = found.position
         if found.kind is not StopKind.END or position >= len(data):
-            return found
+            return found, last
 
 
 def _why(data: Bytes, position: int) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,22 +16,22 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmqstore.checkpoint import Checkpoint, read_checkpoint
 from rmqstore.commitlog import CommitLog
 from rmqstore.config import StoreConfig
-from rmqstore.consumequeue import ConsumeQueue
 from rmqstore.dispatch import Dispatcher
-from rmqstore.errors import CorruptRecordError, IllegalMessageError, StoreStateError, UnsupportedFeatureError
+from rmqstore.errors import IllegalMessageError, StoreStateError, UnsupportedFeatureError
 from rmqstore.files.disk import Disk
 from rmqstore.files.lock import StoreLock
+from rmqstore.files.mapped_file import MappedFile
 from rmqstore.files.paths import StorePaths, find_store
 from rmqstore.format.encode import RecordColumns, encode_records, stamp
 from rmqstore.format.hosts import pack_hosts
+from rmqstore.format.layout import INDEX_HEADER
 from rmqstore.format.schema import VERBATIM
-from rmqstore.indexfile import index_files
+from rmqstore.indexfile import IndexSizes, find_sizes, index_files
 from rmqstore.logwriter import LogAppend
 from rmqstore.queuewriter import QueueAppender
-from rmqstore.recovery import find_log_end
+from rmqstore.repair import Repairer
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +45,10 @@ class StoreWriter:
         StoreLockedError: a broker or another writer has the store.
     """
 
-    def __init__(self, paths: StorePaths, config: StoreConfig, disk: Disk | None = None) -> None:
-        self.paths, self.config = paths, config
+    def __init__(
+        self, paths: StorePaths, config: StoreConfig, disk: Disk | None = None, *, truncate: bool = False
+    ) -> None:
+        self.paths, self.config, self._truncate = paths, config, truncate
         self._disk = disk or Disk()
         self._lock = StoreLock(paths.lock)
         try:
@@ -57,21 +60,13 @@ class StoreWriter:
 
     def _open(self) -> None:
         self._log = CommitLog(self.paths.commitlogs)
-        if self.paths.abort.exists():
-            raise UnsupportedFeatureError(
-                f"{self.paths.root} was not closed (it has an abort file); recovery for writing is not there yet: "
-                "let the broker open and close it once"
-            )
+        self.config = existing_config(self.paths, self._log, self.config)
+        self._repairer = Repairer(self._disk, self.paths, self.config, self._log, truncate=self._truncate)
+        repaired = self._repairer.repair()
         self._queues: dict[tuple[str, int], QueueAppender] = {}
-        self._next: dict[tuple[str, int], int] = {}  # queue offsets given out
-        self._checkpoint = read_checkpoint(self.paths.checkpoint)
-        end = find_log_end(self._log, Checkpoint())
-        if end.reason:
-            raise CorruptRecordError(
-                end.path, end.physical_offset, f"{end.reason}; repair the store before writing to it"
-            )
-        self._append = self._begin(end.physical_offset)
-        self._last_store_timestamp = 0
+        self._last_store_timestamp = repaired.last_store_timestamp
+        self._checkpoint = repaired.checkpoint
+        self._append = self._begin(repaired.end)
         self._protect()
 
     def _begin(self, end: int) -> LogAppend:
@@ -80,11 +75,16 @@ class StoreWriter:
     def _protect(self) -> None:
         """Make what is there safe from a recovery, then say that the store is open.
 
-        A recovery deletes index files that are newer than the checkpoint and rebuilds only what its scan comes by.
+        A broker's recovery deletes index files that are newer than the checkpoint, and builds anew only what its scan
+        comes by: keys of older records would be lost.
         """
         files = index_files(self.paths.index)
         if files:
             self._disk.flush(files[-1])
+            with MappedFile(files[-1]) as file:
+                newest = int(file.data[: INDEX_HEADER.itemsize].view(INDEX_HEADER)[0]["end_timestamp"])
+            self._checkpoint = self._checkpoint._replace(index_msg_timestamp=newest)
+        self._save_checkpoint()
         self._disk.write_new(self.paths.abort, str(os.getpid()).encode())
 
     def __enter__(self) -> Self:
@@ -133,22 +133,7 @@ class StoreWriter:
     def _queue(self, topic: str, queue_id: int) -> QueueAppender:
         key = (topic, queue_id)
         if key not in self._queues:
-            folder = self.paths.queue(topic, queue_id)
-            queue = ConsumeQueue(folder)
-            end = queue.end()
-            reached = -1
-            if end:
-                physical_offset, size, _ = queue.unit(end - 1)
-                reached = physical_offset + size
-            self._queues[key] = QueueAppender(
-                self._disk,
-                folder,
-                self.config.mapped_file_size_consume_queue,
-                end=end,
-                reached=reached,
-                is_new=not queue.segments,
-            )
-            queue.close()
+            self._queues[key] = self._repairer.open_queue(topic, queue_id)
         return self._queues[key]
 
     def _index_is_full(self, end_timestamp: int) -> None:
@@ -208,6 +193,28 @@ def verbatim_columns(batch: pa.RecordBatch) -> RecordColumns:
 def _millis(batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:
     micros: NDArray[np.int64] = batch.column(name).view(pa.int64()).to_numpy()
     return micros // 1000
+
+
+def existing_config(paths: StorePaths, log: CommitLog, config: StoreConfig) -> StoreConfig:
+    """Return the sizes that a store's files have; those given where it has no such file yet.
+
+    Raises:
+        StoreStateError: files of one kind differ in length, or an index file fits no sizes.
+    """
+    changes: dict[str, int] = {}
+    if log.segments:
+        lengths = {segment.path.stat().st_size for segment in log.segments} - {0}
+        if len(lengths) > 1:
+            raise StoreStateError(f"{log.folders}: files of {sorted(lengths)} bytes; a broker wants them all alike")
+        changes["mapped_file_size_commit_log"] = next(iter(lengths), config.mapped_file_size_commit_log)
+    queue = next((queue for topic in paths.topics() for queue in paths.queue_files(topic)), None)
+    if queue is not None:
+        changes["mapped_file_size_consume_queue"] = queue.stat().st_size
+    files = index_files(paths.index)
+    if files:
+        sizes = find_sizes(files, IndexSizes(config.max_hash_slot_num, config.max_index_num))
+        changes |= {"max_hash_slot_num": sizes.n_slots, "max_index_num": sizes.n_items}
+    return replace(config, **changes)  # type: ignore[arg-type]  # sizes all of them
 
 
 def create_store(root: str | os.PathLike[str], config: StoreConfig, disk: Disk | None = None) -> StoreWriter:

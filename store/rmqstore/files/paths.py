@@ -70,6 +70,13 @@ class StorePaths:
     def queue(self, topic: str, queue_id: int) -> Path:
         return self.consumequeue / topic / str(queue_id)
 
+    def queue_files(self, topic: str) -> list[Path]:
+        """Return the files of all queues of a topic."""
+        folders = [self.queue(topic, queue_id) for queue_id in self.queue_ids(topic)]
+        return [
+            path for folder in folders for path in sorted(folder.iterdir()) if name_to_offset(path.name) is not None
+        ]
+
     @property
     def has_rocksdb_queues(self) -> bool:
         """Whether the queues lie in RocksDB. Source: RocksDBConsumeQueueStore.java."""

@@ -1,0 +1,254 @@
+"""Opening for writing after any exit: ends with the store that a broker's recovery would leave, and nothing missing.
+
+Unlike the broker's, it loses no key and no unit: every record of the valid log is in its queue and in the index. What
+is cut from the log is kept under ``.rmqstore/cut``. Readers find the same end of the log in memory (``recovery``).
+
+Source: DefaultMessageStore.java#load, #recover; CommitLog.java#recoverNormally, #recoverAbnormally.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from rmqstore.checkpoint import Checkpoint, read_checkpoint
+from rmqstore.commitlog import CommitLog
+from rmqstore.config import StoreConfig
+from rmqstore.consumequeue import ConsumeQueue
+from rmqstore.dispatch import Dispatcher
+from rmqstore.errors import CorruptQueueError, CorruptRecordError
+from rmqstore.files.disk import Disk
+from rmqstore.files.mapped_file import MappedFile
+from rmqstore.files.mapped_file_queue import Segment
+from rmqstore.files.paths import StorePaths
+from rmqstore.format.frames import StopKind, Walk, find_next_record
+from rmqstore.format.layout import INDEX_HEADER, PRE_BLANK_SIZE, QUEUE_UNIT
+from rmqstore.indexfile import index_files
+from rmqstore.queuewriter import QueueAppender
+from rmqstore.recovery import LogEnd, damage_at, find_log_end
+
+logger = logging.getLogger(__name__)
+
+_UNIT = QUEUE_UNIT.itemsize
+_PIECE_BYTES = 8 << 20
+
+
+class Repaired(NamedTuple):
+    """A store that may be appended to."""
+
+    end: int  # of the log
+    last_store_timestamp: int  # ms, 0 without records
+    checkpoint: Checkpoint
+
+
+class Repairer:
+    """Brings log, queues and index of one store into agreement.
+
+    Args:
+        truncate: cut the log at damage even where good records follow it.
+    """
+
+    def __init__(
+        self, disk: Disk, paths: StorePaths, config: StoreConfig, log: CommitLog, *, truncate: bool = False
+    ) -> None:
+        self._disk, self._paths, self._config, self._log = disk, paths, config, log
+        self._truncate = truncate
+        self._cut_folder = paths.root / ".rmqstore" / "cut"
+
+    def repair(self) -> Repaired:
+        """Do what the state of the store asks for; nothing in a store that was closed well.
+
+        Raises:
+            CorruptRecordError: the log is damaged and good records follow, and ``truncate`` does not hold.
+        """
+        was_closed = not self._paths.abort.exists()
+        checkpoint = read_checkpoint(self._paths.checkpoint)
+        end = find_log_end(self._log, Checkpoint.all_safe() if was_closed else checkpoint)
+        if end.reason:
+            self._require_no_records_behind(end, was_closed=was_closed)
+        self._cut_log(end)
+        reached = self._cut_queues(end.physical_offset)
+        indexed = self._drop_index(end.physical_offset, None if was_closed else checkpoint)
+        start = min(reached, indexed) if was_closed else self._log.min_offset
+        start = max(start, self._log.min_offset)
+        if start < end.physical_offset:
+            checkpoint = self._dispatch(start, end.physical_offset, checkpoint)
+        return Repaired(end.physical_offset, end.last_store_timestamp, checkpoint)
+
+    def _require_no_records_behind(self, end: LogEnd, *, was_closed: bool) -> None:
+        segment = self._log.find(end.physical_offset)
+        assert segment is not None, "a log that ends by damage ends inside a file"
+        data, position = self._log.data(segment), end.physical_offset - segment.start
+        if was_closed:
+            stop = Walk(np.empty(0, np.int64), StopKind.DAMAGE, position, end.reason)
+            if damage_at(self._log, segment, stop, self._queues_end()) is None:
+                return
+        behind = find_next_record(data, position + 1, len(data), segment.start)
+        follows = segment.start + behind if behind < len(data) else None
+        if follows is None and self._log.segments[-1].start > segment.start:
+            later = next(other for other in self._log.segments if other.start > segment.start)
+            at = find_next_record(self._log.data(later), 0, later.size, later.start)
+            follows = later.start + at if at < later.size else None
+        if follows is not None and not self._truncate:
+            raise CorruptRecordError(
+                end.path,
+                end.physical_offset,
+                f"{end.reason}; good records follow at {follows}. A broker that opens this store drops them: copy them "
+                "out first (mode=DROPMALFORMED), then open with truncate=True, which keeps a copy of what is cut",
+            )
+
+    def _cut_log(self, end: LogEnd) -> None:
+        """Zero what stands behind the end of the log, files and bytes; what was not zero is kept aside."""
+        for segment in self._log.segments:
+            if segment.start >= end.physical_offset and segment.start > self._log.min_offset:
+                self._drop(segment)
+            elif segment.start <= end.physical_offset < segment.end:
+                self._clear_tail(segment, end)
+        self._log.refresh()
+
+    def _drop(self, segment: Segment) -> None:
+        with MappedFile(segment.path) as file:
+            is_empty = not file.written_end(segment.size)
+        if is_empty:
+            self._disk.delete(segment.path)
+            return
+        self._disk.make_folder(self._cut_folder)
+        target = self._cut_folder / segment.path.name
+        logger.warning("%s lies behind the end of the log; it is moved to %s", segment.path, target)
+        self._disk.rename(segment.path, target)
+        self._disk.flush_folder(self._cut_folder)
+        self._disk.flush_folder(segment.path.parent)
+
+    def _clear_tail(self, segment: Segment, end: LogEnd) -> None:
+        position = end.physical_offset - segment.start
+        with MappedFile(segment.path) as file:
+            stop = file.written_end(segment.size)
+            if stop <= position:
+                return
+            self._disk.make_folder(self._cut_folder)
+            target = self._cut_folder / f"{segment.path.name}.{end.physical_offset}"
+            logger.warning(
+                "%s: the log ends at %d (%s); the %d bytes behind are kept in %s and cleared",
+                segment.path, end.physical_offset, end.reason or "never written", stop - position, target,
+            )  # fmt: skip
+            self._disk.delete(target)
+            self._disk.create(target, 0)
+            for at in range(position, stop, _PIECE_BYTES):
+                piece = np.empty(min(_PIECE_BYTES, stop - at), np.uint8)
+                file.read_into(piece, at)
+                self._disk.write(target, at - position, piece)
+        self._disk.flush(target)
+        self._disk.flush_folder(self._cut_folder)
+        for at in range(position, stop, _PIECE_BYTES):
+            self._disk.write(segment.path, at, bytes(min(_PIECE_BYTES, stop - at)))
+        self._disk.flush(segment.path)
+
+    def _every_queue(self) -> Iterator[tuple[str, int]]:
+        for topic in self._paths.topics():
+            for queue_id in self._paths.queue_ids(topic):
+                yield topic, queue_id
+
+    def _queues_end(self) -> int:
+        ends = [-1]
+        for topic, queue_id in self._every_queue():
+            queue = ConsumeQueue(self._paths.queue(topic, queue_id))
+            physical_offset, size, _ = queue.unit(queue.end() - 1)
+            ends.append(physical_offset + size if 0 < size < PRE_BLANK_SIZE else -1)
+            queue.close()
+        return max(ends)
+
+    def _cut_queues(self, log_end: int) -> int:
+        """Take away units of records that are no more; return the physical offset that the queues reach."""
+        reached = 0
+        for topic, queue_id in self._every_queue():
+            queue = ConsumeQueue(self._paths.queue(topic, queue_id))
+            start = queue.segments[0].start // _UNIT if queue.segments else 0
+            end = queue.end()
+            kept = queue.cut(start, end, log_end)
+            while kept > start and not _is_unit(queue.unit(kept - 1)):
+                kept -= 1
+            if kept < end:
+                logger.warning("%s: %d units behind the end of the log are removed", queue.folder, end - kept)
+                self._clear_units(queue, kept)
+            if kept > start:
+                physical_offset, size, _ = queue.unit(kept - 1)
+                reached = max(reached, physical_offset + size if size < PRE_BLANK_SIZE else 0)
+            queue.close()
+        return reached
+
+    def _clear_units(self, queue: ConsumeQueue, kept: int) -> None:
+        for segment in queue.segments:
+            if segment.start >= kept * _UNIT:
+                self._disk.delete(segment.path)
+            elif segment.end > kept * _UNIT:
+                position = kept * _UNIT - segment.start
+                self._disk.write(segment.path, position, bytes(segment.size - position))
+                self._disk.flush(segment.path)
+        self._disk.flush_folder(queue.folder)
+
+    def _drop_index(self, log_end: int, checkpoint: Checkpoint | None) -> int:
+        """Delete index files that nothing vouches for; return the physical offset from where to build it anew.
+
+        Source: IndexService.java#load.
+        """
+        reached = -1
+        files = index_files(self._paths.index)
+        for path in files:
+            with MappedFile(path) as file:
+                if len(file.data) < INDEX_HEADER.itemsize:
+                    header = np.zeros(1, INDEX_HEADER)[0]
+                else:
+                    header = file.data[: INDEX_HEADER.itemsize].view(INDEX_HEADER)[0].copy()
+            is_late = checkpoint is not None and header["end_timestamp"] > checkpoint.index_msg_timestamp
+            if is_late or header["end_phy_offset"] >= max(log_end, 1) or header["end_timestamp"] == 0:
+                logger.info("%s is newer than the checkpoint or the log; it is built anew", path)
+                self._disk.delete(path)
+                continue
+            reached = int(header["end_phy_offset"])
+        if not self._config.message_index_enable or (files and index_files(self._paths.index) == files):
+            return log_end  # nothing is missing, as far as can be told without reading the log
+        return reached
+
+    def _dispatch(self, start: int, end: int, checkpoint: Checkpoint) -> Checkpoint:
+        """Build what is missing; a queue whose files do not fit the log is built anew from it."""
+        full = [checkpoint.index_msg_timestamp]
+        for _ in range(1 + sum(1 for _ in self._every_queue())):
+            dispatcher = Dispatcher(
+                self._disk, self._log, self._paths.index, self._config, self.open_queue, full.append
+            )
+            try:
+                dispatcher.dispatch(start, end)
+            except CorruptQueueError as err:
+                dispatcher.flush()
+                folder = Path(err.path)
+                logger.warning("%s; the queue is built anew from the log", err)
+                for path in folder.iterdir():
+                    self._disk.delete(path)
+                self._disk.flush_folder(folder)
+                start = self._log.min_offset
+                continue
+            dispatcher.flush()
+            break
+        return checkpoint._replace(index_msg_timestamp=full[-1])
+
+    def open_queue(self, topic: str, queue_id: int) -> QueueAppender:
+        """Return the end of a queue, to append to."""
+        folder = self._paths.queue(topic, queue_id)
+        queue = ConsumeQueue(folder)
+        end, reached = queue.end(), -1
+        physical_offset, size, _ = queue.unit(end - 1) if end else (0, 0, 0)
+        if 0 < size < PRE_BLANK_SIZE:
+            reached = physical_offset + size
+        is_new = not queue.segments
+        queue.close()
+        file_size = self._config.mapped_file_size_consume_queue
+        return QueueAppender(self._disk, folder, file_size, end=end, reached=reached, is_new=is_new)
+
+
+def _is_unit(unit: tuple[int, int, int]) -> bool:
+    physical_offset, size, _ = unit
+    return physical_offset >= 0 and size > 0
