@@ -127,17 +127,21 @@ class IndexAppender:
         self._disk, self._folder, self._sizes = disk, folder, sizes
         files = index_files(folder)
         self._last = IndexFile(disk, files[-1], sizes) if files else None
-        # Source: IndexService.java#buildIndex: what lies before the end of the index is in it. The record *at* the
-        # end is put once more: some of its keys may have gone to a file that is lost.
-        self._reached = -1
+        # Source: IndexService.java#buildIndex: what lies before the end of the index is in it. Of the record at the end
+        # some keys may have gone to a file that is lost: those that are there are counted.
+        self._reached, self._has_of_reached = -1, 0
         if self._last is not None and self._last.end_timestamp:
             self._reached = self._last.end_phy_offset
+            self._has_of_reached = _items_of(self._reached, files, disk, sizes)
 
     def put(self, keys: IndexKeys) -> list[int]:
         """Add keys; return the end times (ms) of the files that are full now and on the disk."""
         full = []
-        new = keys.physical_offsets >= self._reached
-        at = int(np.argmax(new)) if new.any() else len(keys)
+        at = int(np.searchsorted(keys.physical_offsets, self._reached))
+        of_reached = int(np.searchsorted(keys.physical_offsets, self._reached, side="right")) - at
+        at += min(of_reached, self._has_of_reached)
+        if of_reached:
+            self._has_of_reached = 0
         while at < len(keys):
             if self._last is None or not self._last.room:
                 if self._last is not None:
@@ -147,8 +151,8 @@ class IndexAppender:
             count = min(self._last.room, len(keys) - at)
             self._last.put(keys.take(slice(at, at + count)))
             at += count
-        if len(keys):
-            self._reached = max(self._reached, int(keys.physical_offsets[-1]))
+        if len(keys) and int(keys.physical_offsets[-1]) > self._reached:
+            self._reached, self._has_of_reached = int(keys.physical_offsets[-1]), len(keys)
         return full
 
     def _begin(self, last: IndexFile | None) -> IndexFile:
@@ -160,3 +164,15 @@ class IndexAppender:
         if self._last is not None:
             self._disk.flush(self._last.path)
             self._disk.flush_folder(self._folder)
+
+
+def _items_of(physical_offset: int, files: list[Path], disk: Disk, sizes: IndexSizes) -> int:
+    """Return how many items at the end of the index are of one record; a record's keys may straddle files."""
+    total = 0
+    for path in reversed(files):
+        file = IndexFile(disk, path, sizes)
+        count = file.items_at_end(physical_offset)
+        total += count
+        if count < file.n_items:
+            break
+    return total

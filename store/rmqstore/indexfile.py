@@ -162,6 +162,19 @@ class IndexFile:
         return int(self._sizes.n_items - self.header["index_count"])
 
     @property
+    def n_items(self) -> int:
+        """How many keys it holds."""
+        return int(self.header["index_count"]) - 1
+
+    def items_at_end(self, physical_offset: int) -> int:
+        """Return how many of its newest items are of the record at this offset."""
+        with MappedFile(self.path) as mapped:
+            end = self._items_at + int(self.header["index_count"]) * INDEX_ITEM.itemsize
+            items = mapped.data[self._items_at + INDEX_ITEM.itemsize : end].view(INDEX_ITEM)
+            others = np.flatnonzero(items["physical_offset"] != physical_offset)
+            return len(items) - (int(others[-1]) + 1 if len(others) else 0)
+
+    @property
     def end_phy_offset(self) -> int:
         """Physical offset of the last record that is indexed."""
         return int(self.header["end_phy_offset"])

@@ -1,0 +1,150 @@
+"""Opening a store for writing after any exit: it ends as a broker's recovery leaves it, with nothing missing."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import goldens
+import rmqstore
+from rmqstore.config import StoreConfig
+from rmqstore.errors import CorruptRecordError, StoreLockedError
+from rmqstore.files.paths import find_store
+from rmqstore.writer import StoreWriter
+
+GoldenStore = Callable[[str], Path]
+MESSAGES = "topic,queueId,queueOffset,commitLogOffset"
+
+
+@pytest.fixture
+def copied(golden_store: GoldenStore, tmp_path: Path) -> GoldenStore:
+    return lambda name: Path(shutil.copytree(golden_store(name), tmp_path / name))
+
+
+def repair(root: Path, **options: Any) -> None:
+    StoreWriter(find_store(root), StoreConfig(), **options).close()
+
+
+def rows(root: Path, **options: Any) -> set[tuple[Any, ...]]:
+    with rmqstore.open(root, broker_name="b") as store:
+        return {tuple(row.values()) for row in store.scan(columns=MESSAGES, **options).read_all().to_pylist()}
+
+
+def data_files(root: Path) -> dict[str, bytes]:
+    found = (path for folder in ("commitlog", "consumequeue", "index") for path in (root / folder).rglob("*"))
+    return {str(path.relative_to(root)): path.read_bytes() for path in found if path.is_file()}
+
+
+@pytest.mark.parametrize("name", goldens.CRASHED)
+def test_a_crashed_store_has_every_record_of_the_valid_log_in_its_queues(copied: GoldenStore, name: str) -> None:
+    root = copied(name)
+    repair(root, truncate=True)
+    expected = {
+        (row["recordTopic"], row["recordQueueId"], row["recordQueueOffset"], row["physicalOffset"])
+        for row in goldens.lines(name, "expected")
+    }
+    by_log = {
+        (row["topic"], row["queueId"], row["queueOffset"], row["physicalOffset"]) for row in goldens.records(name)
+    }
+    assert expected <= by_log
+    assert rows(root, include_system_topics=True) == rows(root, scan="commitlog") == by_log
+    assert not (root / "abort").exists()
+
+
+@pytest.mark.parametrize("name", [name for name in goldens.PLAIN if name not in ("default-sizes", "empty")])
+def test_a_store_that_was_closed_is_left_as_it_is(copied: GoldenStore, name: str) -> None:
+    root = copied(name)
+    before = data_files(root)
+    repair(root)
+    assert data_files(root) == before
+
+
+@pytest.mark.parametrize("name", ["crash", "crash3", "crash4", "crash5"])
+def test_what_was_repaired_is_sound_when_opened_again(copied: GoldenStore, name: str) -> None:
+    root = copied(name)
+    repair(root)
+    before = data_files(root)
+    repair(root)
+    assert data_files(root) == before
+
+
+def test_good_records_behind_damage_are_cut_only_when_asked_for_and_kept_aside(copied: GoldenStore) -> None:
+    root = copied("crash2")
+    before = data_files(root)
+    with pytest.raises(CorruptRecordError, match="good records follow at"):
+        repair(root)
+    assert data_files(root) == before
+    assert (root / "abort").exists()
+    repair(root, truncate=True)
+    (kept,) = (root / ".rmqstore" / "cut").iterdir()
+    name, _, offset = kept.name.partition(".")
+    at = int(offset) - int(name)
+    data = before[f"commitlog/{name}"]
+    assert kept.read_bytes() == data[at:].rstrip(b"\0")
+    assert not any((root / "commitlog" / name).read_bytes()[at:])
+
+
+@pytest.mark.parametrize("lost", ["consumequeue", "index", "both"])
+def test_queues_and_index_are_built_anew_from_the_log(copied: GoldenStore, lost: str) -> None:
+    root = copied("basic")
+    before = data_files(root)
+    for folder in ("consumequeue", "index"):
+        if lost in (folder, "both"):
+            shutil.rmtree(root / folder)
+    StoreWriter(find_store(root), StoreConfig().updated(goldens.summary("basic")["conf"])).close()
+    after = data_files(root)
+    assert {k: v for k, v in after.items() if "index/" not in k} == {
+        k: v for k, v in before.items() if "index/" not in k
+    }
+    indexes = [[data for path, data in sorted(files.items()) if "index/" in path] for files in (before, after)]
+    assert indexes[0] == indexes[1]
+
+
+def test_a_queue_whose_newest_file_is_gone_is_built_anew(copied: GoldenStore) -> None:
+    root = copied("basic")
+    before = data_files(root)
+    newest = max((root / "consumequeue/TopicA/2").iterdir())
+    newest.unlink()
+    (root / "abort").touch()
+    repair(root)
+    after = data_files(root)
+    assert {k: v for k, v in after.items() if "index/" not in k} == {
+        k: v for k, v in before.items() if "index/" not in k
+    }
+
+
+def test_a_queue_with_a_hole_is_built_anew(copied: GoldenStore) -> None:
+    root = copied("basic")
+    before = data_files(root)
+    files = sorted((root / "consumequeue/TopicA/2").iterdir())
+    for path in files[-2:]:
+        path.unlink()
+    files[0].unlink()
+    (root / "abort").touch()
+    repair(root)
+    after = data_files(root)
+    missing = str(files[0].relative_to(root))
+    assert {k: v for k, v in after.items() if "index/" not in k} | {missing: before[missing]} == {
+        k: v for k, v in before.items() if "index/" not in k
+    }
+
+
+def test_another_writer_is_refused_at_once(copied: GoldenStore) -> None:
+    root = copied("one")
+    with StoreWriter(find_store(root), StoreConfig()):
+        with pytest.raises(StoreLockedError, match="this process"):
+            StoreWriter(find_store(root), StoreConfig())
+        program = (
+            "import sys; from rmqstore.writer import StoreWriter; from rmqstore.config import StoreConfig; "
+            "from rmqstore.files.paths import find_store; StoreWriter(find_store(sys.argv[1]), StoreConfig())"
+        )
+        done = subprocess.run([sys.executable, "-c", program, str(root)], capture_output=True, text=True, check=False)
+        assert done.returncode
+        assert "StoreLockedError" in done.stderr
+    repair(root)
