@@ -10,14 +10,16 @@ import pytest
 ROOT = Path(__file__).parents[1] / "store" / "rmqstore"
 # fmt: off
 ORDER = [
-    "errors", "config", "selection",
+    "errors", "config", "selection", "uniqkey",
     "format.layout", "format.hashing", "format.properties", "format.schema", "format.compression", "format.record",
-    "format.heads", "format.gather", "format.text", "format.property_columns", "format.decode", "format.checks",
+    "format.heads", "format.gather", "format.text", "format.property_columns", "format.property_strings",
+    "format.decode", "format.checks",
     "format.frames", "format.hosts", "format.encode", "format.requests",
     "files.paths", "files.mapped_file", "files.mapped_file_queue", "files.disk", "files.lock",
-    "brokerconfig", "checkpoint", "commitlog", "consumequeue", "indexfile", "logwriter", "queuewriter", "dispatch",
+    "brokerconfig", "topicconfig", "checkpoint", "commitlog", "consumequeue", "queueoffsets", "indexfile",
+    "logwriter", "queuewriter", "dispatch",
     "recovery", "log_filter", "assemble", "log_scan", "queue_scan", "ranges", "sampling", "store",
-    "repair", "writer", "cli",
+    "messages", "repair", "writer", "cli",
 ]
 # fmt: on
 STRUCTURES = ["commitlog", "consumequeue", "checkpoint", "brokerconfig", "indexfile", "logwriter", "queuewriter"]

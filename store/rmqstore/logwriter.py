@@ -41,17 +41,8 @@ def place_records(sizes: NDArray[np.int64], end: int, file_size: int) -> Placeme
         end: physical offset behind the last record.
         file_size: of a CommitLog file.
 
-    Raises:
-        IllegalMessageError: a record is larger than a file.
-
     Source: CommitLog.java#DefaultAppendMessageCallback.
     """
-    largest = file_size - MIN_BLANK_BYTES
-    if len(sizes) and int(sizes.max()) > largest:
-        row = int(sizes.argmax())
-        raise IllegalMessageError(
-            f"row {row}: MESSAGE_ILLEGAL: a record of {int(sizes[row])} bytes; a file holds {largest}"
-        )
     ends = np.cumsum(sizes)
     offsets = ends - sizes
     blanks, row, at = [], 0, end
@@ -82,6 +73,20 @@ class LogAppend:
         self._withheld: list[tuple[Positions, NDArray[np.void]]] = []  # places in the first file, and their heads
         self._created: list[Path] = []
         self._touched: dict[Path, None] = {}
+
+    def require_room(self, sizes: NDArray[np.int64]) -> None:
+        """Refuse a record that no file could hold.
+
+        Raises:
+            IllegalMessageError: with its row.
+        """
+        largest = self._file_size - MIN_BLANK_BYTES
+        if len(sizes) and int(sizes.max()) > largest:
+            row = int(sizes.argmax())
+            raise IllegalMessageError(
+                f"row {row}: MESSAGE_ILLEGAL: a record of {int(sizes[row])} bytes, a CommitLog file holds {largest}; "
+                "nothing was written"
+            )
 
     def place(self, sizes: NDArray[np.int64]) -> Placement:
         """Return where the next records will go; see :func:`place_records`."""

@@ -26,9 +26,8 @@ class QueueAppender:
 
     def __init__(self, disk: Disk, folder: Path, file_size: int, *, end: int, reached: int, is_new: bool) -> None:
         self._disk, self._folder, self._file_size = disk, folder, file_size
-        self.end, self.reached, self._is_new = end, reached, is_new
+        self.end, self.reached, self.is_new = end, reached, is_new
         self.touched: dict[Path, None] = {}  # files to flush
-        self.created_folder = False
 
     def append(self, queue_offsets: NDArray[np.int64], units: NDArray[np.void]) -> None:
         """Append units, QUEUE_UNIT (n,), in the order of the log; those that are there already are stepped over.
@@ -43,7 +42,7 @@ class QueueAppender:
         if not len(units):
             return
         first = int(queue_offsets[0])
-        if self._is_new:
+        if self.is_new:
             self._begin(first)
         expected = np.arange(self.end, self.end + len(units))
         wrong = np.flatnonzero(queue_offsets != expected)
@@ -64,7 +63,7 @@ class QueueAppender:
         Source: ConsumeQueue.java#fillPreBlank.
         """
         self._disk.make_folder(self._folder)
-        self._is_new, self.created_folder = False, True
+        self.is_new = False
         self.end = first
         per_file = self._file_size // _UNIT
         missing = first % per_file

@@ -9,6 +9,7 @@ import logging
 import os
 from dataclasses import replace
 from pathlib import Path
+from time import time_ns
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rmqstore.brokerconfig import SYSTEM_TOPICS
 from rmqstore.commitlog import CommitLog
 from rmqstore.config import StoreConfig
 from rmqstore.dispatch import Dispatcher
@@ -26,12 +28,15 @@ from rmqstore.files.mapped_file import MappedFile
 from rmqstore.files.paths import StorePaths, find_store
 from rmqstore.format.encode import RecordColumns, encode_records, stamp
 from rmqstore.format.hosts import pack_hosts
-from rmqstore.format.layout import INDEX_HEADER
+from rmqstore.format.layout import BATCH_ROWS, INDEX_HEADER, SysFlag
 from rmqstore.format.schema import VERBATIM
 from rmqstore.indexfile import IndexSizes, find_sizes, index_files
 from rmqstore.logwriter import LogAppend
+from rmqstore.messages import MessageMaker, WriteSpec
+from rmqstore.queueoffsets import QueueOffsets
 from rmqstore.queuewriter import QueueAppender
 from rmqstore.repair import Repairer
+from rmqstore.topicconfig import queue_nums, register_topics
 
 logger = logging.getLogger(__name__)
 
@@ -46,9 +51,16 @@ class StoreWriter:
     """
 
     def __init__(
-        self, paths: StorePaths, config: StoreConfig, disk: Disk | None = None, *, truncate: bool = False
+        self,
+        paths: StorePaths,
+        config: StoreConfig,
+        disk: Disk | None = None,
+        *,
+        spec: WriteSpec | None = None,
+        truncate: bool = False,
     ) -> None:
         self.paths, self.config, self._truncate = paths, config, truncate
+        self._spec = spec or WriteSpec(max_message_size=config.max_message_size)
         self._disk = disk or Disk()
         self._lock = StoreLock(paths.lock)
         try:
@@ -59,6 +71,8 @@ class StoreWriter:
             raise
 
     def _open(self) -> None:
+        if self.paths.has_rocksdb_queues:
+            raise UnsupportedFeatureError(f"{self.paths.consumequeue} holds RocksDB queues, which cannot be written")
         self._log = CommitLog(self.paths.commitlogs)
         self.config = existing_config(self.paths, self._log, self.config)
         self._repairer = Repairer(self._disk, self.paths, self.config, self._log, truncate=self._truncate)
@@ -67,6 +81,11 @@ class StoreWriter:
         self._last_store_timestamp = repaired.last_store_timestamp
         self._checkpoint = repaired.checkpoint
         self._append = self._begin(repaired.end)
+        self._offsets = QueueOffsets(self._next_queue_offset)
+        self._highest_queue: dict[str, int] = {}
+        self._batch_topics = self.paths.batch_topics()
+        known = queue_nums(self.paths)
+        self._maker = MessageMaker(replace(self._spec, queue_nums={**known, **self._spec.queue_nums}), now_ms)
         self._protect()
 
     def _begin(self, end: int) -> LogAppend:
@@ -98,24 +117,61 @@ class StoreWriter:
         self.close()
 
     def append(self, batch: pa.RecordBatch, *, verbatim: bool = False) -> None:
-        """Append the rows of a batch; they show at :meth:`flush`.
+        """Append the rows of a batch; they show at :meth:`flush`. A batch that is refused leaves nothing.
 
         Args:
-            batch: columns of ``format.schema.VERBATIM``.
-            verbatim: bodies, properties, sysFlag, times, hosts and queue offsets as given.
+            batch: messages (``messages.WRITE_TYPES``), or with ``verbatim`` columns of ``format.schema.VERBATIM``.
+            verbatim: bodies, properties, sysFlag, times, hosts and queue offsets are stored as given.
+
+        Raises:
+            IllegalMessageError: a row cannot be stored.
+            UnsupportedFeatureError: a topic has queues of a kind that cannot be written.
         """
-        if not verbatim:
-            raise UnsupportedFeatureError("append without verbatim cannot be written yet")
         if not len(batch):
             return
-        columns = verbatim_columns(batch)
-        records = encode_records(columns)
-        placement = self._append.place(np.diff(records.starts))
-        times = _millis(batch, "storeTimestamp")
-        queue_offsets = batch.column("queueOffset").to_numpy()
-        stamp(records, queue_offsets, placement.physical_offsets, times)
-        self._append.write(records, placement)
+        columns = verbatim_columns(batch) if verbatim else self._maker.make(batch)
+        self._require_plain(columns.topics)
+        parts = [encode_records(columns.take(rows)) for rows in slices(len(columns), BATCH_ROWS)]
+        self._append.require_room(np.concatenate([np.diff(part.starts) for part in parts]))
+        if verbatim:
+            times, queue_offsets = _millis(batch, "storeTimestamp"), batch.column("queueOffset").to_numpy()
+            kind = columns.sys_flags & np.int32(SysFlag.TRANSACTION_TYPE)
+            queued = (kind == 0) | (kind == SysFlag.TRANSACTION_COMMIT)
+            self._offsets.claim(columns.topics, columns.queue_ids, queue_offsets, queued)
+        else:
+            # Source: CommitLog.java#asyncPutMessage; searches by time rely on times that never fall.
+            times = np.full(len(columns), max(now_ms(), self._last_store_timestamp))
+            queue_offsets = self._offsets.assign(columns.topics, columns.queue_ids)
+        for rows, records in zip(slices(len(columns), BATCH_ROWS), parts, strict=True):
+            placement = self._append.place(np.diff(records.starts))
+            stamp(records, queue_offsets[rows], placement.physical_offsets, times[rows])
+            self._append.write(records, placement)
         self._last_store_timestamp = max(self._last_store_timestamp, int(times[-1]))
+        self._note_topics(columns)
+
+    def _require_plain(self, topics: pa.StringArray) -> None:
+        others = {*self._batch_topics} & set(topics.unique().to_pylist()) if self._batch_topics else None
+        if others:
+            raise UnsupportedFeatureError(f"{', '.join(sorted(others))}: BatchConsumeQueues cannot be written yet")
+
+    def _note_topics(self, columns: RecordColumns) -> None:
+        encoded = columns.topics.dictionary_encode()
+        codes = encoded.indices.to_numpy()
+        highest = np.full(len(encoded.dictionary), -1)
+        np.maximum.at(highest, codes, columns.queue_ids)
+        for topic, queue_id in zip(encoded.dictionary.to_pylist(), highest.tolist(), strict=True):
+            self._highest_queue[topic] = max(self._highest_queue.get(topic, -1), queue_id)
+
+    def _register_topics(self) -> None:
+        """Make a broker serve the topics that were written to."""
+        known = queue_nums(self.paths)
+        wanted = {
+            topic: max(highest + 1, 0 if topic in known else self._maker.spec.default_queue_nums)
+            for topic, highest in self._highest_queue.items()
+            if topic not in SYSTEM_TOPICS
+        }
+        register_topics(self._disk, self.paths, wanted)
+        self._highest_queue.clear()
 
     def flush(self) -> None:
         """Commit what was appended: log, then queues and index, then the checkpoint."""
@@ -128,6 +184,7 @@ class StoreWriter:
         dispatcher = Dispatcher(self._disk, self._log, self.paths.index, self.config, self._queue, self._index_is_full)
         dispatcher.dispatch(start, end)
         dispatcher.flush()
+        self._register_topics()
         self._save_checkpoint()
 
     def _queue(self, topic: str, queue_id: int) -> QueueAppender:
@@ -135,6 +192,10 @@ class StoreWriter:
         if key not in self._queues:
             self._queues[key] = self._repairer.open_queue(topic, queue_id)
         return self._queues[key]
+
+    def _next_queue_offset(self, topic: str, queue_id: int) -> int | None:
+        queue = self._queue(topic, queue_id)
+        return None if queue.is_new else queue.end
 
     def _index_is_full(self, end_timestamp: int) -> None:
         self._checkpoint = self._checkpoint._replace(index_msg_timestamp=end_timestamp)
@@ -190,6 +251,16 @@ def verbatim_columns(batch: pa.RecordBatch) -> RecordColumns:
     )
 
 
+def slices(count: int, step: int) -> list[slice]:
+    """Return slices of so many rows that make up all."""
+    return [slice(start, min(start + step, count)) for start in range(0, count, step)]
+
+
+def now_ms() -> int:
+    """Return the time in epoch ms."""
+    return time_ns() // 1_000_000
+
+
 def _millis(batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:
     micros: NDArray[np.int64] = batch.column(name).view(pa.int64()).to_numpy()
     return micros // 1000
@@ -217,7 +288,9 @@ def existing_config(paths: StorePaths, log: CommitLog, config: StoreConfig) -> S
     return replace(config, **changes)  # type: ignore[arg-type]  # sizes all of them
 
 
-def create_store(root: str | os.PathLike[str], config: StoreConfig, disk: Disk | None = None) -> StoreWriter:
+def create_store(
+    root: str | os.PathLike[str], config: StoreConfig, disk: Disk | None = None, *, spec: WriteSpec | None = None
+) -> StoreWriter:
     """Make a store that is not there yet, and open it for writing.
 
     Raises:
@@ -228,4 +301,4 @@ def create_store(root: str | os.PathLike[str], config: StoreConfig, disk: Disk |
         raise StoreStateError(f"{base} holds a store already; open it with mode='a'")
     for folder in (base / "commitlog", base / "consumequeue", base / "config"):
         changes.make_folder(folder)
-    return StoreWriter(find_store(base), config, changes)
+    return StoreWriter(find_store(base), config, changes, spec=spec)

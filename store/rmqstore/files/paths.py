@@ -48,6 +48,10 @@ class StorePaths:
         return self.root / "config"
 
     @property
+    def topics_json(self) -> Path:
+        return self.config / "topics.json"
+
+    @property
     def batch_consumequeue(self) -> Path:
         return self.root / "batchconsumequeue"
 

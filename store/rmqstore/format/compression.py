@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 
-from rmqstore.errors import UnsupportedFeatureError
+from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.format.layout import MAX_BODY_BYTES, SysFlag
 
 
@@ -29,6 +30,37 @@ def decompress(stored: bytes, sys_flag: int) -> bytes:
     if codec == SysFlag.COMPRESSION_ZSTD:
         return _inflate_zstd(stored)
     raise ValueError(f"sysFlag {sys_flag:#x} names an unknown compression type {codec >> 8}")
+
+
+_ZLIB_LEVEL = 5  # Source: DefaultMQProducer.java#compressLevel
+
+
+def compressor(codec: str) -> tuple[Callable[[bytes], bytes] | None, int]:
+    """Return what compresses a body, None for the codec ``none``, and the bits of sysFlag that name it.
+
+    Raises:
+        OptionError: there is no such codec.
+        UnsupportedFeatureError: its library is not installed.
+
+    Source: CompressorFactory.java.
+    """
+    if codec == "none":
+        return None, 0
+    if codec == "zlib":
+        return lambda body: zlib.compress(body, _ZLIB_LEVEL), int(SysFlag.COMPRESSION_ZLIB)
+    if codec == "lz4":
+        try:
+            import lz4.frame
+        except ImportError as err:
+            raise _missing("LZ4", "lz4") from err
+        return lz4.frame.compress, int(SysFlag.COMPRESSION_LZ4)
+    if codec == "zstd":
+        try:
+            import zstandard
+        except ImportError as err:
+            raise _missing("ZSTD", "zstd") from err
+        return zstandard.ZstdCompressor().compress, int(SysFlag.COMPRESSION_ZSTD)
+    raise OptionError(f"compression {codec!r}: one of none, zlib, lz4, zstd")
 
 
 def _inflate_zlib(stored: bytes) -> bytes:

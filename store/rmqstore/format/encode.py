@@ -58,6 +58,22 @@ class RecordColumns(NamedTuple):
     def __len__(self) -> int:
         return len(self.queue_ids)
 
+    def take(self, rows: slice) -> RecordColumns:
+        """Return consecutive rows."""
+        return RecordColumns(
+            self.topics[rows],
+            self.queue_ids[rows],
+            self.bodies[rows],
+            self.properties[rows],
+            self.flags[rows],
+            self.sys_flags[rows],
+            self.born_timestamps[rows],
+            self.born_hosts.take(rows),
+            self.store_hosts.take(rows),
+            self.reconsume_times[rows],
+            self.prepared_transaction_offsets[rows],
+        )
+
 
 class Records(NamedTuple):
     """n records, one behind the other."""

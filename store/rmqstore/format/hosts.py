@@ -22,7 +22,7 @@ class Hosts(NamedTuple):
     packed: NDArray[np.uint8]  # (n, 20)
     is_v6: Mask
 
-    def take(self, rows: Positions) -> Hosts:
+    def take(self, rows: Positions | slice) -> Hosts:
         """Return the chosen rows."""
         return Hosts(self.packed[rows], self.is_v6[rows])
 

@@ -23,6 +23,7 @@ BLANK_MAGIC: Final = 0xCBD43194 - (1 << 32)
 TOPIC_LENGTH_BYTES: Final = {MESSAGE_MAGIC_V1: 1, MESSAGE_MAGIC_V2: 2}
 MAX_V1_TOPIC_BYTES: Final = 127  # its length is a signed byte
 PROPERTIES_LENGTH_BYTES: Final = 2
+MAX_PROPERTIES_BYTES: Final = 32767  # Source: MessageExtEncoder.java#encode
 
 
 class SysFlag(IntFlag):

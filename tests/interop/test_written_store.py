@@ -1,0 +1,143 @@
+"""The real RocketMQ opens what we wrote: serves every message, finds every key, goes on appending; and we after it."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import goldens
+import rmqstore
+from interop.rocketmq import RealStore, RocketMQ
+from rmqstore.config import StoreConfig
+from rmqstore.files.paths import find_store
+from rmqstore.writer import StoreWriter, create_store
+
+SIZES = {
+    "mappedFileSizeCommitLog": 65536, "mappedFileSizeConsumeQueue": 20 * 30, "maxHashSlotNum": 100, "maxIndexNum": 400,
+}  # fmt: skip
+CONFIG = StoreConfig().updated({name: str(value) for name, value in SIZES.items()})
+N = 600
+
+
+def messages(n: int, first: int = 0) -> pa.RecordBatch:
+    numbers = range(first, first + n)
+    return pa.RecordBatch.from_pylist(
+        [
+            {
+                "topic": ["Orders", "Payments", "x" * 127][number % 3],
+                "body": f"body {number} ".encode() * (number % 30),
+                "tags": [None, "TagA", "标签"][number % 3],
+                "keys": f"k{number} all" if number % 2 else None,
+                "properties": [("colour", "blue"), ("n", str(number)), ("empty", "")],
+                "flag": number,
+                "bornTimestamp": 1_700_000_000_000_000 + number * 1000,
+                "bornHost": "10.1.2.3:4567" if number % 5 else "[2001:db8:0:0:0:0:0:1]:99",
+                "reconsumeTimes": number % 3,
+            }
+            for number in numbers
+        ],
+        pa.schema(
+            {
+                "topic": pa.string(),
+                "body": pa.binary(),
+                "tags": pa.string(),
+                "keys": pa.string(),
+                "properties": pa.map_(pa.string(), pa.string()),
+                "flag": pa.int32(),
+                "bornTimestamp": pa.timestamp("us", tz="UTC"),
+                "bornHost": pa.string(),
+                "reconsumeTimes": pa.int32(),
+            }
+        ),
+    )  # fmt: skip
+
+
+def ours(root: Path) -> list[dict[str, Any]]:
+    with rmqstore.open(root, broker_name="b") as store:
+        return store.scan(include_system_topics=True).read_all().to_pylist()
+
+
+def judge(real: RealStore, rows: list[dict[str, Any]]) -> None:
+    """The real store serves just these rows, and finds each by each of its keys."""
+    queues: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for row in rows:
+        queues.setdefault((row["topic"], row["queueId"]), []).append(row)
+    for (topic, queue_id), expected in queues.items():
+        found = list(real.messages(topic, queue_id))
+        assert [row["queueOffset"] for row in found] == [row["queueOffset"] for row in expected]
+        for message, row in zip(found, expected, strict=True):
+            assert base64.b64decode(message.get("body") or "") == row["body"]
+            assert message["properties"] == dict(row["properties"])
+            assert message["bornTimestamp"] == row["bornTimestamp"].timestamp() * 1000
+            assert (message["flag"], message["reconsumeTimes"]) == (row["flag"], row["reconsumeTimes"])
+            assert message["commitLogOffset"] == row["commitLogOffset"]
+    for row in rows[:: max(1, len(rows) // 150)]:
+        for key in [*filter(None, [dict(row["properties"]).get("UNIQ_KEY")]), *(row["keys"] or "").split()[:1]]:
+            assert row["commitLogOffset"] in real.query(row["topic"], key), (row["topic"], key)
+
+
+@pytest.mark.interop
+def test_the_real_store_serves_what_we_wrote_and_goes_on(rocketmq: RocketMQ, tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    with create_store(root, CONFIG) as writer:
+        writer.append(messages(N))
+    before = ours(root)
+    assert len(before) == N
+    with rocketmq.open(root, **SIZES) as real:
+        judge(real, before)
+        result = real.put("Orders", 0, b"from java", tags="J", keys="jk")
+        real.wait()
+        assert result.getLogicsOffset() == sum(row["topic"] == "Orders" and row["queueId"] == 0 for row in before)
+        judge(real, ours(root))
+    after = ours(root)
+    assert after[:N] == before
+    assert after[N]["body"] == b"from java"
+    with StoreWriter(find_store(root), StoreConfig()) as writer:
+        writer.append(messages(50, first=N))
+    assert len(ours(root)) == N + 51
+    with rocketmq.open(root, **SIZES) as real:
+        judge(real, ours(root))
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("name", ["basic", "expired", "v2", "ipv6", "preblank"])
+def test_we_append_to_what_the_real_store_wrote(
+    rocketmq: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path, name: str
+) -> None:
+    root = Path(shutil.copytree(golden_store(name), tmp_path / name))
+    sizes = {key: int(value) for key, value in goldens.summary(name)["conf"].items()}
+    before = ours(root)
+    with StoreWriter(find_store(root), StoreConfig()) as writer:
+        writer.append(messages(100))
+    after = ours(root)
+    assert after[: len(before)] == before
+    assert len(after) == len(before) + 100
+    with rocketmq.open(root, **sizes) as real:
+        judge(real, after[len(before) :])
+        for queue, rows in goldens.queues(name).items():
+            if rows:
+                assert real.queue_range(*queue)[1] >= rows[-1]["queueOffset"] + 1
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("name", ["crash", "crash3", "crash4", "crash5"])
+def test_the_real_store_finds_nothing_to_recover_in_what_we_repaired(
+    rocketmq: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path, name: str
+) -> None:
+    root = Path(shutil.copytree(golden_store(name), tmp_path / name))
+    sizes = {key: int(value) for key, value in goldens.summary(name)["conf"].items()}
+    StoreWriter(find_store(root), StoreConfig().updated(goldens.summary(name)["conf"])).close()
+    before = {path: path.read_bytes() for path in (root / "commitlog").iterdir()}
+    rows = ours(root)
+    with rocketmq.open(root, **sizes) as real:
+        judge(real, rows)
+        for answer in goldens.lines(name, "keys"):
+            found = real.query(answer["topic"], answer["key"])
+            assert set(answer["physicalOffsets"]) <= set(found)
+    assert {path: path.read_bytes() for path in (root / "commitlog").iterdir()} == before
