@@ -16,10 +16,10 @@ ORDER = [
     "format.decode", "format.checks",
     "format.frames", "format.hosts", "format.encode", "format.requests",
     "files.paths", "files.mapped_file", "files.mapped_file_queue", "files.disk", "files.lock",
-    "brokerconfig", "topicconfig", "checkpoint", "commitlog", "consumequeue", "queueoffsets", "indexfile",
+    "brokerconfig", "topicconfig", "checkpoint", "commitlog", "consumequeue", "queueoffsets", "ledger", "indexfile",
     "logwriter", "queuewriter", "dispatch",
     "recovery", "log_filter", "assemble", "log_scan", "queue_scan", "ranges", "sampling", "store",
-    "messages", "repair", "writer", "cli",
+    "messages", "repair", "writer", "entry", "cli",
 ]
 # fmt: on
 STRUCTURES = ["commitlog", "consumequeue", "checkpoint", "brokerconfig", "indexfile", "logwriter", "queuewriter"]

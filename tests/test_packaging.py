@@ -20,7 +20,10 @@ import goldens
 
 ROOT = Path(__file__).parents[1]
 SOURCES = {"rmqstore": ROOT / "store" / "rmqstore", "pyspark_rmqstore": ROOT / "connector" / "pyspark_rmqstore"}
-DOORS = {"rmqstore.store", "rmqstore.format.schema", "rmqstore.selection", "rmqstore.errors"}
+DOORS = {
+    "rmqstore.store", "rmqstore.entry", "rmqstore.messages", "rmqstore.writer", "rmqstore.config",
+    "rmqstore.format.schema", "rmqstore.format.encode", "rmqstore.selection", "rmqstore.errors",
+}  # fmt: skip
 CONNECTOR = sorted(SOURCES["pyspark_rmqstore"].glob("**/*.py"))
 
 

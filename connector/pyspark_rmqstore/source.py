@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
@@ -35,6 +35,17 @@ class RmqStoreDataSource(DataSource):
         from pyspark_rmqstore.options import parse_read_options
 
         return RmqStoreReader(schema, parse_read_options(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Return a batch writer of these columns. Runs on the driver."""
+        from pyspark_rmqstore.batch_writer import RmqStoreWriter
+        from pyspark_rmqstore.write_options import parse_write_options
+
+        if overwrite:
+            from rmqstore.errors import UnsupportedFeatureError
+
+            raise UnsupportedFeatureError('a store is a log and only grows: write with mode("append")')
+        return RmqStoreWriter(schema, parse_write_options(self.options))
 
 
 def register(spark: SparkSession) -> None:

@@ -89,6 +89,10 @@ class IllegalMessageError(RmqStoreError, ValueError):
     """A message cannot be stored, as RocketMQ would not store it; the text names the row and the reason."""
 
 
+class CommitError(StoreStateError):
+    """Messages are committed, and their queues or index are not complete; the next one to open the store does that."""
+
+
 class StoreLockedError(StoreStateError):
     """Another writer has the store: a running broker, or one of ours."""
 

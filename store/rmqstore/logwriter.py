@@ -21,6 +21,7 @@ from rmqstore.files.paths import offset_to_name
 from rmqstore.format.encode import Records
 from rmqstore.format.heads import windows
 from rmqstore.format.layout import BLANK_MAGIC, FRAME_HEAD, MIN_BLANK_BYTES, Positions
+from rmqstore.ledger import RecordMark
 
 _HEAD_BYTES = FRAME_HEAD.itemsize
 
@@ -73,6 +74,7 @@ class LogAppend:
         self._withheld: list[tuple[Positions, NDArray[np.void]]] = []  # places in the first file, and their heads
         self._created: list[Path] = []
         self._touched: dict[Path, None] = {}
+        self._marks: list[RecordMark] = []  # of the first record and the last
 
     def require_room(self, sizes: NDArray[np.int64]) -> None:
         """Refuse a record that no file could hold.
@@ -94,6 +96,7 @@ class LogAppend:
 
     def write(self, records: Records, placement: Placement) -> None:
         """Write records, stamped for where they go; nothing of them shows yet."""
+        self._mark(records, placement)
         for blank_at, blank_size in placement.blanks:
             self._write_blank(blank_at, blank_size)
         files = placement.physical_offsets // self._file_size
@@ -138,6 +141,16 @@ class LogAppend:
                 self._created.append(path)
             self._touched[path] = None
         return path, physical_offset - file_offset
+
+    def marks(self) -> tuple[RecordMark | None, RecordMark | None]:
+        """Return the marks of the first and the last record that were written."""
+        return (self._marks[0], self._marks[-1]) if self._marks else (None, None)
+
+    def _mark(self, records: Records, placement: Placement) -> None:
+        for row in (0, -1):
+            record = records.data[records.starts[:-1][row] : records.starts[1:][row]].tobytes()
+            self._marks.append(RecordMark.of(int(placement.physical_offsets[row]), record))
+        del self._marks[1:-1]
 
     def flush(self) -> None:
         """Bring all that was written to the disk, names of new files included."""

@@ -7,8 +7,9 @@ MessageExtEncoder.java for what is refused, whose PutMessageStatus the errors na
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from time import time_ns
 from typing import Any, Final
 
 import numpy as np
@@ -117,13 +118,11 @@ class MessageMaker:
     """Makes records' columns of batches; keeps the round robin and the counter of ids between them.
 
     Args:
-        now_ms: the time, for what is born now.
         turn: where the round robin begins; tasks that run side by side begin at different places.
     """
 
-    def __init__(self, spec: WriteSpec, now_ms: Callable[[], int], turn: int = 0) -> None:
+    def __init__(self, spec: WriteSpec, turn: int = 0) -> None:
         self.spec = spec
-        self._now_ms = now_ms
         self._turns: dict[str, int] = {}
         self._first_turn = turn
         self._ids = UniqueKeys(now_ms)
@@ -151,7 +150,7 @@ class MessageMaker:
         topics, queue_ids = _delay(overrides, topics, queue_ids, columns)
         properties = self._property_strings(columns.get("properties"), overrides, n, refuse)
         born = columns.get("bornTimestamp")
-        now = self._now_ms()
+        now = now_ms()
         return RecordColumns(
             topics=topics,
             queue_ids=queue_ids,
@@ -256,6 +255,11 @@ class MessageMaker:
             made = self._ids.make(keys.null_count)
             keys = pc.replace_with_mask(keys, keys.is_null(), made)
         overrides[PROPERTY_UNIQ_KEY] = keys
+
+
+def now_ms() -> int:
+    """Return the time in epoch ms."""
+    return time_ns() // 1_000_000
 
 
 class _Refusal:

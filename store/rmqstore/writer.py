@@ -5,11 +5,10 @@ Source: DefaultMessageStore.java. What shows when, and why nothing is half there
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from dataclasses import replace
-from pathlib import Path
-from time import time_ns
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,18 +20,28 @@ from rmqstore.brokerconfig import SYSTEM_TOPICS
 from rmqstore.commitlog import CommitLog
 from rmqstore.config import StoreConfig
 from rmqstore.dispatch import Dispatcher
-from rmqstore.errors import IllegalMessageError, StoreStateError, UnsupportedFeatureError
+from rmqstore.errors import (
+    CommitError,
+    CorruptRecordError,
+    IllegalMessageError,
+    RmqStoreError,
+    StoreStateError,
+    UnsupportedFeatureError,
+)
 from rmqstore.files.disk import Disk
 from rmqstore.files.lock import StoreLock
 from rmqstore.files.mapped_file import MappedFile
-from rmqstore.files.paths import StorePaths, find_store
-from rmqstore.format.encode import RecordColumns, encode_records, stamp
+from rmqstore.files.paths import StorePaths
+from rmqstore.format.decode import topics
+from rmqstore.format.encode import RecordColumns, Records, encode_batches, stamp
+from rmqstore.format.heads import read_heads
 from rmqstore.format.hosts import pack_hosts
-from rmqstore.format.layout import BATCH_ROWS, INDEX_HEADER, SysFlag
+from rmqstore.format.layout import BATCH_ROWS, INDEX_HEADER, Bytes, SysFlag
 from rmqstore.format.schema import VERBATIM
 from rmqstore.indexfile import IndexSizes, find_sizes, index_files
+from rmqstore.ledger import Ledger
 from rmqstore.logwriter import LogAppend
-from rmqstore.messages import MessageMaker, WriteSpec
+from rmqstore.messages import MessageMaker, WriteSpec, now_ms
 from rmqstore.queueoffsets import QueueOffsets
 from rmqstore.queuewriter import QueueAppender
 from rmqstore.repair import Repairer
@@ -83,9 +92,12 @@ class StoreWriter:
         self._append = self._begin(repaired.end)
         self._offsets = QueueOffsets(self._next_queue_offset)
         self._highest_queue: dict[str, int] = {}
+        self._is_whole = True  # queues and index hold all that the log holds
         self._batch_topics = self.paths.batch_topics()
         known = queue_nums(self.paths)
-        self._maker = MessageMaker(replace(self._spec, queue_nums={**known, **self._spec.queue_nums}), now_ms)
+        self._maker = MessageMaker(replace(self._spec, queue_nums={**known, **self._spec.queue_nums}))
+        self._ledger = Ledger(self._disk, self.paths.root)
+        self._ledger.settle(self._log)
         self._protect()
 
     def _begin(self, end: int) -> LogAppend:
@@ -113,7 +125,7 @@ class StoreWriter:
         self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is not None:
-            self._append.abandon()
+            self.abandon()
         self.close()
 
     def append(self, batch: pa.RecordBatch, *, verbatim: bool = False) -> None:
@@ -131,7 +143,7 @@ class StoreWriter:
             return
         columns = verbatim_columns(batch) if verbatim else self._maker.make(batch)
         self._require_plain(columns.topics)
-        parts = [encode_records(columns.take(rows)) for rows in slices(len(columns), BATCH_ROWS)]
+        parts = list(encode_batches(columns))
         self._append.require_room(np.concatenate([np.diff(part.starts) for part in parts]))
         if verbatim:
             times, queue_offsets = _millis(batch, "storeTimestamp"), batch.column("queueOffset").to_numpy()
@@ -143,22 +155,56 @@ class StoreWriter:
             times = np.full(len(columns), max(now_ms(), self._last_store_timestamp))
             queue_offsets = self._offsets.assign(columns.topics, columns.queue_ids)
         for rows, records in zip(slices(len(columns), BATCH_ROWS), parts, strict=True):
-            placement = self._append.place(np.diff(records.starts))
-            stamp(records, queue_offsets[rows], placement.physical_offsets, times[rows])
+            self._write(records, queue_offsets[rows], times[rows])
+        self._note_topics(columns.topics, columns.queue_ids)
+
+    def append_encoded(self, data: Bytes, sizes: NDArray[np.int64]) -> None:
+        """Append records that were encoded elsewhere and only lack their places: see ``format.encode.encode_records``.
+
+        Args:
+            data: uint8 (nbytes,), records one behind the other; they are written to.
+            sizes: int64 (n,), bytes of each.
+
+        Raises:
+            CorruptRecordError: these are no records of these sizes.
+        """
+        starts = np.concatenate(([0], np.cumsum(sizes)))
+        for rows in slices(len(sizes), BATCH_ROWS):
+            heads, whole = read_heads(data, starts[:-1][rows])
+            if not (whole & (heads.column("total_size") == sizes[rows])).all():
+                raise CorruptRecordError("encoded records", int(starts[rows][0]), "no whole records of the sizes given")
+            low, high = int(starts[rows.start]), int(starts[rows.stop])
+            records = Records(data[low:high], starts[rows.start : rows.stop + 1] - low, heads.column("sys_flag"))
+            names, queue_ids = topics(data, heads), heads.column("queue_id")
+            self._require_plain(names)
+            self._append.require_room(sizes[rows])
+            times = np.full(len(heads), max(now_ms(), self._last_store_timestamp))
+            self._write(records, self._offsets.assign(names, queue_ids), times)
+            self._note_topics(names, queue_ids)
+
+    def _write(self, records: Records, queue_offsets: NDArray[np.int64], times: NDArray[np.int64]) -> None:
+        placement = self._append.place(np.diff(records.starts))
+        stamp(records, queue_offsets, placement.physical_offsets, times)
+        try:
             self._append.write(records, placement)
+        except OSError as err:
+            if err.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self.abandon()
+            raise StoreStateError(
+                f"{self.paths.root}: CREATE_MAPPED_FILE_FAILED: the disk is full; nothing since the last flush is kept"
+            ) from err
         self._last_store_timestamp = max(self._last_store_timestamp, int(times[-1]))
-        self._note_topics(columns)
 
     def _require_plain(self, topics: pa.StringArray) -> None:
         others = {*self._batch_topics} & set(topics.unique().to_pylist()) if self._batch_topics else None
         if others:
             raise UnsupportedFeatureError(f"{', '.join(sorted(others))}: BatchConsumeQueues cannot be written yet")
 
-    def _note_topics(self, columns: RecordColumns) -> None:
-        encoded = columns.topics.dictionary_encode()
-        codes = encoded.indices.to_numpy()
+    def _note_topics(self, topics: pa.StringArray, queue_ids: NDArray[np.int32]) -> None:
+        encoded = topics.dictionary_encode()
         highest = np.full(len(encoded.dictionary), -1)
-        np.maximum.at(highest, codes, columns.queue_ids)
+        np.maximum.at(highest, encoded.indices.to_numpy(), queue_ids)
         for topic, queue_id in zip(encoded.dictionary.to_pylist(), highest.tolist(), strict=True):
             self._highest_queue[topic] = max(self._highest_queue.get(topic, -1), queue_id)
 
@@ -173,12 +219,46 @@ class StoreWriter:
         register_topics(self._disk, self.paths, wanted)
         self._highest_queue.clear()
 
-    def flush(self) -> None:
-        """Commit what was appended: log, then queues and index, then the checkpoint."""
+    def queue_nums(self) -> dict[str, int]:
+        """Return how many queues each topic may be written to in."""
+        return queue_nums(self.paths)
+
+    def done_version(self, app_id: str) -> int | None:
+        """Return the newest version of an application's writes that is in the store, None for none."""
+        return self._ledger.version(app_id, self._log)
+
+    def flush(self, *, txn: tuple[str, int] | None = None) -> None:
+        """Commit what was appended: log, then queues and index, then the checkpoint.
+
+        Args:
+            txn: the application and the version that this is, for :meth:`done_version`.
+        """
         start, end = self._append.start, self._append.end
-        if start == end:
-            return
-        self._append.commit()
+        if txn is not None:
+            self._ledger.intend(*txn, *self._append.marks())
+        if start != end:
+            self._append.commit()
+            self._is_whole = False
+            try:
+                self._complete(start, end)
+            except (OSError, RmqStoreError) as err:
+                raise CommitError(
+                    f"{self.paths.root}: committed, but queues and index are not complete ({err}); "
+                    "the next writer or broker that opens the store completes them"
+                ) from err
+            self._is_whole = True
+        if txn is not None:
+            self._ledger.done(txn[0])
+
+    def abandon(self) -> None:
+        """Take back what was appended since the last flush."""
+        self._append.abandon()
+        self._append = self._begin(self._append.start)
+        self._offsets.forget()
+        self._highest_queue.clear()
+
+    def _complete(self, start: int, end: int) -> None:
+        """Build queues and index of what was committed. Should this be cut, the next one to open the store does it."""
         self._append = self._begin(end)
         self._log.refresh()
         dispatcher = Dispatcher(self._disk, self._log, self.paths.index, self.config, self._queue, self._index_is_full)
@@ -209,8 +289,9 @@ class StoreWriter:
         """Flush, say that the store is closed, let go of the lock."""
         try:
             self.flush()
-            self._disk.delete(self.paths.abort)
-            self._disk.flush_folder(self.paths.root)
+            if self._is_whole:
+                self._disk.delete(self.paths.abort)
+                self._disk.flush_folder(self.paths.root)
         finally:
             self._disk.close()
             self._log.close()
@@ -256,11 +337,6 @@ def slices(count: int, step: int) -> list[slice]:
     return [slice(start, min(start + step, count)) for start in range(0, count, step)]
 
 
-def now_ms() -> int:
-    """Return the time in epoch ms."""
-    return time_ns() // 1_000_000
-
-
 def _millis(batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:
     micros: NDArray[np.int64] = batch.column(name).view(pa.int64()).to_numpy()
     return micros // 1000
@@ -286,19 +362,3 @@ def existing_config(paths: StorePaths, log: CommitLog, config: StoreConfig) -> S
         sizes = find_sizes(files, IndexSizes(config.max_hash_slot_num, config.max_index_num))
         changes |= {"max_hash_slot_num": sizes.n_slots, "max_index_num": sizes.n_items}
     return replace(config, **changes)  # type: ignore[arg-type]  # sizes all of them
-
-
-def create_store(
-    root: str | os.PathLike[str], config: StoreConfig, disk: Disk | None = None, *, spec: WriteSpec | None = None
-) -> StoreWriter:
-    """Make a store that is not there yet, and open it for writing.
-
-    Raises:
-        StoreStateError: there is one.
-    """
-    base, changes = Path(root), disk or Disk()
-    if (base / "commitlog").exists() and any((base / "commitlog").iterdir()):
-        raise StoreStateError(f"{base} holds a store already; open it with mode='a'")
-    for folder in (base / "commitlog", base / "consumequeue", base / "config"):
-        changes.make_folder(folder)
-    return StoreWriter(find_store(base), config, changes, spec=spec)

@@ -16,7 +16,7 @@ import rmqstore
 from interop.rocketmq import RealStore, RocketMQ
 from rmqstore.config import StoreConfig
 from rmqstore.files.paths import find_store
-from rmqstore.writer import StoreWriter, create_store
+from rmqstore.writer import StoreWriter
 
 SIZES = {
     "mappedFileSizeCommitLog": 65536, "mappedFileSizeConsumeQueue": 20 * 30, "maxHashSlotNum": 100, "maxIndexNum": 400,
@@ -85,7 +85,7 @@ def judge(real: RealStore, rows: list[dict[str, Any]]) -> None:
 @pytest.mark.interop
 def test_the_real_store_serves_what_we_wrote_and_goes_on(rocketmq: RocketMQ, tmp_path: Path) -> None:
     root = tmp_path / "s"
-    with create_store(root, CONFIG) as writer:
+    with rmqstore.create(root, config=CONFIG) as writer:
         writer.append(messages(N))
     before = ours(root)
     assert len(before) == N

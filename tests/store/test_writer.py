@@ -10,7 +10,6 @@ import pytest
 import goldens
 import rmqstore
 from rmqstore.config import StoreConfig
-from rmqstore.writer import create_store
 
 GoldenStore = Callable[[str], Path]
 
@@ -38,7 +37,7 @@ def test_a_verbatim_copy_is_byte_for_byte_what_rocketmq_wrote(
 ) -> None:
     root, copy = golden_store(name), tmp_path / "copy"
     step = {None: 1 << 30, 1: 7, 3: 100}[flush_every]
-    with rmqstore.open(root, broker_name="b") as store, create_store(copy, config_of(name)) as writer:
+    with rmqstore.open(root, broker_name="b") as store, rmqstore.create(copy, config=config_of(name)) as writer:
         table = store.scan(scan="commitlog", verbatim=True).read_all().combine_chunks()
         for number, batch in enumerate(table.to_batches(max_chunksize=step)):
             writer.append(batch, verbatim=True)

@@ -6,6 +6,7 @@ encodes, the driver appends): :func:`stamp` fills that in later.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from rmqstore.format.hashing import body_crc, body_crcs
 from rmqstore.format.heads import windows
 from rmqstore.format.hosts import Hosts
 from rmqstore.format.layout import (
+    BATCH_ROWS,
     CRC_PROPERTY_BYTES,
     CRC_PROPERTY_DIGITS,
     CRC_PROPERTY_HEAD,
@@ -81,6 +83,12 @@ class Records(NamedTuple):
     data: Bytes  # may be written to
     starts: Positions  # (n + 1,): where each begins in data, and the end of the last
     sys_flags: NDArray[np.int32]  # with the bits of the hosts
+
+
+def encode_batches(columns: RecordColumns) -> Iterator[Records]:
+    """Yield the records of many rows, so many at a time; see :func:`encode_records`."""
+    for start in range(0, len(columns), BATCH_ROWS):
+        yield encode_records(columns.take(slice(start, start + BATCH_ROWS)))
 
 
 def encode_records(columns: RecordColumns) -> Records:

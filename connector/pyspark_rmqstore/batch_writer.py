@@ -1,0 +1,103 @@
+"""The batch sink: tasks encode into staging files, the driver's commit gives places and appends, all rows or none."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from pyspark_rmqstore.staging import PartWriter, StagedPart, job_folder, read_part, sweep
+from pyspark_rmqstore.write_options import WriteOptions
+from rmqstore.entry import create, is_store, open_for
+from rmqstore.errors import IllegalMessageError
+from rmqstore.format.encode import encode_batches
+from rmqstore.messages import ASSIGNED, WRITE_TYPES, MessageMaker
+from rmqstore.writer import StoreWriter
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    partition: int
+    part: StagedPart
+
+
+class RmqStoreWriter(DataSourceArrowWriter):
+    """Appends rows to one store."""
+
+    def __init__(self, schema: StructType, options: WriteOptions) -> None:
+        _check_columns(schema, options)
+        self._options = options
+        self._job_id = uuid.uuid4().hex
+        self._spec = options.spec
+        if is_store(options.path):
+            with _open(options) as store:  # one that somebody else writes to is refused before any work
+                self._spec = replace(options.spec, queue_nums=store.queue_nums())
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Encode the rows of one task. Runs in a task; stateless."""
+        context = TaskContext.get()
+        assert context is not None, "Spark runs this in a task"
+        partition, attempt = context.partitionId(), context.taskAttemptId()
+        maker = MessageMaker(self._spec, turn=partition)
+        row = 0
+        with PartWriter(job_folder(self._options.path, self._job_id), f"part-{partition}-{attempt}") as file:
+            for batch in iterator:
+                columns = maker.make(batch, row)
+                for records in encode_batches(columns):
+                    file.write(records)
+                row += len(batch)
+            return Staged(partition, file.part())
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Append what the tasks staged. Runs on the driver."""
+        staged = sorted((message for message in messages if isinstance(message, Staged)), key=lambda one: one.partition)
+        options = self._options
+        with _open(options) as store:
+            if options.txn is not None:
+                done = store.done_version(options.txn[0])
+                if done is not None and options.txn[1] <= done:
+                    logger.warning("%s version %d is in %s already; skipped", *options.txn, options.path)
+                    staged = []
+                    options = replace(options, txn=None)
+            for one in staged:
+                for data, sizes in read_part(one.part):
+                    store.append_encoded(data, sizes)
+            store.flush(txn=options.txn)
+        sweep(job_folder(options.path, self._job_id))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Remove what the tasks staged; what was committed stays. Runs on the driver."""
+        del messages
+        sweep(job_folder(self._options.path, self._job_id))
+
+
+def _open(options: WriteOptions) -> StoreWriter:
+    if is_store(options.path):
+        return open_for(options.path, "a", config=options.config, spec=options.spec)
+    return create(options.path, config=options.config, spec=options.spec)
+
+
+def _check_columns(schema: StructType, options: WriteOptions) -> None:
+    """Refuse what no row could be written of, before any task runs."""
+    unknown = [name for name in schema.names if name not in WRITE_TYPES and name not in ASSIGNED]
+    if unknown:
+        raise IllegalMessageError(
+            f"columns {', '.join(unknown)} are none of a message; there are {', '.join(WRITE_TYPES)}: select or rename"
+        )
+    if "body" not in schema.names:
+        raise IllegalMessageError(f"no column body; there are {', '.join(schema.names) or 'none'}")
+    if "topic" not in schema.names and options.spec.topic is None:
+        raise IllegalMessageError("no topic: give a column topic, or the option")
+    ignored = [name for name in schema.names if name in ASSIGNED]
+    if ignored:
+        logger.warning("columns that the store assigns are not written: %s", ", ".join(ignored))

@@ -1,0 +1,70 @@
+"""Write options: keys, defaults, text to values; unknown keys are refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark_rmqstore.option_values import absolute_path, boolean, count, known_options, stated_paths, word
+from rmqstore.config import StoreConfig
+from rmqstore.errors import OptionError
+from rmqstore.messages import SELECTORS, WriteSpec
+
+_SIZES = (
+    "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum", "messageIndexEnable",
+)  # fmt: skip
+_OTHERS = (
+    "topic", "queueNums", "queueSelector", "compression", "compressMsgBodyOverHowmuch", "storeHost", "bornHost",
+    "uniqKey", "allowSystemTopics", "txnAppId", "txnVersion",
+)  # fmt: skip
+_COMPRESSIONS = ("none", "zlib", "lz4", "zstd")
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """The options of one write, checked."""
+
+    path: str
+    spec: WriteSpec
+    config: StoreConfig
+    txn: tuple[str, int] | None
+
+
+def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
+    """Parse the options of a batch write.
+
+    Raises:
+        OptionError: a key is unknown, a value out of its domain, or two contradict each other.
+    """
+    given = known_options(options, (*_SIZES, *_OTHERS))
+    paths, defaults = stated_paths(options), WriteSpec()
+    if len(paths) != 1:
+        raise OptionError(f"path: one store can be written to, {len(paths)} are named")
+    queue_nums, over = count(given, "queueNums"), count(given, "compressMsgBodyOverHowmuch")
+    return WriteOptions(
+        path=absolute_path(paths[0]),
+        spec=WriteSpec(
+            topic=given.get("topic") or None,
+            default_queue_nums=defaults.default_queue_nums if queue_nums is None else queue_nums,
+            queue_selector=word(given, "queueSelector", SELECTORS),
+            compression=word(given, "compression", _COMPRESSIONS),
+            compress_over=defaults.compress_over if over is None else over,
+            store_host=given.get("storeHost", defaults.store_host),
+            born_host=given.get("bornHost"),
+            make_uniq_key=word(given, "uniqKey", ("make", "keep")) == "make",
+            allow_system_topics=boolean(given, "allowSystemTopics", default=False),
+        ),
+        config=StoreConfig().updated({name: given[name] for name in _SIZES if name in given}),
+        txn=_txn(given),
+    )
+
+
+def _txn(given: Mapping[str, str]) -> tuple[str, int] | None:
+    app_id, version = given.get("txnAppId"), given.get("txnVersion")
+    if app_id is None and version is None:
+        return None
+    if not app_id or version is None:
+        raise OptionError("txnAppId and txnVersion: give both, or none")
+    if not version.strip().isascii() or not version.strip().isdigit():
+        raise OptionError(f"txnVersion {version!r}: a whole number from 0 on")
+    return app_id, int(version)

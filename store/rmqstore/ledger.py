@@ -1,0 +1,108 @@
+"""Which versions of an application's writes are done, so that a repeated one is skipped; the log decides.
+
+An entry names, before the commit, the first and the last record of a write by place and digest. The write is done if
+and only if these records stand there. Losing the ledger harms no message: then a repeated write is written again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from rmqstore.commitlog import CommitLog
+from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
+from rmqstore.files.disk import Disk
+
+_FOLDER = "ledger"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordMark:
+    """One record: where it stands, its bytes, and their digest."""
+
+    physical_offset: int
+    size: int
+    sha256: str
+
+    @classmethod
+    def of(cls, physical_offset: int, record: bytes) -> RecordMark:
+        """Return the mark of a record."""
+        return cls(physical_offset, len(record), hashlib.sha256(record).hexdigest())
+
+    def stands(self, log: CommitLog) -> bool:
+        """Tell whether just this record stands there."""
+        try:
+            _, data, position = log.locate(self.physical_offset)
+        except (OffsetOutOfRangeError, CorruptRecordError):
+            return False
+        return RecordMark.of(self.physical_offset, data[position : position + self.size].tobytes()) == self
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The newest write of one application."""
+
+    version: int
+    first: RecordMark | None  # None for a write without rows
+    last: RecordMark | None
+    is_done: bool
+
+
+class Ledger:
+    """The entries of one store, a file each, under ``.rmqstore/ledger``."""
+
+    def __init__(self, disk: Disk, root: Path) -> None:
+        self._disk, self._folder = disk, root / ".rmqstore" / _FOLDER
+
+    def _path(self, app_id: str) -> Path:
+        return self._folder / f"{quote(app_id, safe='')}.json"
+
+    def version(self, app_id: str, log: CommitLog) -> int | None:
+        """Return the newest version that is done, None for none."""
+        entry = self._read(self._path(app_id))
+        if entry is None:
+            return None
+        return entry.version if entry.is_done or _stands(entry, log) else None
+
+    def settle(self, log: CommitLog) -> None:
+        """Ask the log about every write that is not known to be done. For when a store is opened for writing."""
+        if not self._folder.is_dir():
+            return
+        for path in sorted(self._folder.glob("*.json")):
+            entry = self._read(path)
+            if entry is None or entry.is_done:
+                continue
+            if _stands(entry, log):
+                self._write(path, Entry(entry.version, entry.first, entry.last, is_done=True))
+            else:
+                self._disk.delete(path)
+
+    def intend(self, app_id: str, version: int, first: RecordMark | None, last: RecordMark | None) -> None:
+        """Say, durably, what is about to be committed."""
+        self._disk.make_folder(self._folder)
+        self._write(self._path(app_id), Entry(version, first, last, is_done=False))
+
+    def done(self, app_id: str) -> None:
+        """Remember that it was."""
+        entry = self._read(self._path(app_id))
+        assert entry is not None, "what is done was intended"
+        self._write(self._path(app_id), Entry(entry.version, entry.first, entry.last, is_done=True))
+
+    def _write(self, path: Path, entry: Entry) -> None:
+        self._disk.replace(path, json.dumps(asdict(entry)).encode())
+
+    @staticmethod
+    def _read(path: Path) -> Entry | None:
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            first, last = (None if found[name] is None else RecordMark(**found[name]) for name in ("first", "last"))
+            return Entry(int(found["version"]), first, last, is_done=bool(found["is_done"]))
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None  # only a cache of what the log says
+
+
+def _stands(entry: Entry, log: CommitLog) -> bool:
+    return all(mark is None or mark.stands(log) for mark in (entry.first, entry.last))
