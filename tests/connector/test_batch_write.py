@@ -1,0 +1,308 @@
+"""Appending DataFrames: columns, options, refusals, all rows or none."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+from pyspark.sql.types import BinaryType, IntegerType, MapType, StringType, StructType, TimestampType
+
+import goldens
+import rmqstore
+from connector.sparkreads import GoldenStore, load, read
+from rmqstore.files.lock import StoreLock
+
+pytestmark = pytest.mark.spark
+
+# Sizes that let a small job roll over files of every kind.
+SMALL = {
+    "mappedFileSizeCommitLog": "65536",
+    "mappedFileSizeConsumeQueue": "600",
+    "maxHashSlotNum": "100",
+    "maxIndexNum": "400",
+}
+SAME = ("topic", "queueId", "body", "properties", "flag", "bornTimestamp", "bornHost", "reconsumeTimes")
+
+
+def write(frame: DataFrame, path: Path, **options: str) -> None:
+    frame.write.format("rmqstore").mode("append").options(**options).save(str(path))
+
+
+def numbered(spark: SparkSession, n: int, partitions: int = 2) -> DataFrame:
+    numbers = spark.range(n, numPartitions=partitions)
+    return numbers.select(
+        F.lit("Orders").alias("topic"),
+        F.concat(F.lit("body "), F.col("id")).alias("body"),
+        F.concat(F.lit("k"), F.col("id")).alias("keys"),
+    )
+
+
+def refused(action: Callable[[], object], *texts: str) -> None:
+    with pytest.raises(PySparkException) as caught:
+        action()
+    for text in texts:
+        assert text in str(caught.value)
+
+
+def state(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def data_state(root: Path) -> dict[str, bytes]:
+    """What a broker would see: not the checkpoint, which only moves on, nor our own side files."""
+    return {
+        name: data for name, data in state(root).items() if name.split("/")[0] in ("commitlog", "consumequeue", "index")
+    }
+
+
+@pytest.mark.parametrize("name", ["basic", "live", "ipv6", "edges", "compressed"])
+def test_what_was_read_is_written_as_the_same_messages(
+    spark: SparkSession, golden_store: GoldenStore, tmp_path: Path, name: str
+) -> None:
+    options = {"includeSystemTopics": "true", "brokerName": "b"}
+    frame = load(spark, golden_store(name), **options)
+    write(
+        frame,
+        tmp_path / "copy",
+        allowSystemTopics="true",
+        uniqKey="keep",
+        **SMALL | {"mappedFileSizeCommitLog": "131072"},
+    )
+    before, after = read(spark, golden_store(name), **options), read(spark, tmp_path / "copy", **options)
+
+    def by_queue(rows: list[dict[str, Any]]) -> dict[tuple[str, int], list[dict[str, Any]]]:
+        queues: dict[tuple[str, int], list[dict[str, Any]]] = {}
+        for row in sorted(rows, key=lambda row: row["queueOffset"]):
+            queues.setdefault((row["topic"], row["queueId"]), []).append({column: row[column] for column in SAME})
+        return queues
+
+    assert by_queue(after) == by_queue(before)
+
+
+def test_rows_show_all_at_once_with_keys_ids_and_queues(spark: SparkSession, tmp_path: Path) -> None:
+    write(numbered(spark, 900, 3), tmp_path / "s", queueNums="5", **SMALL)
+    found = read(spark, tmp_path / "s", brokerName="b")
+    assert {row["body"].decode() for row in found} == {f"body {number}" for number in range(900)}
+    assert {row["queueId"] for row in found} == set(range(5))
+    assert len({row["msgId"] for row in found}) == 900
+    assert all(row["keys"] == f"k{row['body'].decode().split()[1]}" for row in found)
+    assert not (tmp_path / "s" / ".rmqstore" / "staging").exists()
+    assert not (tmp_path / "s" / "abort").exists()
+    topics = json.loads((tmp_path / "s/config/topics.json").read_text())["topicConfigTable"]
+    assert (topics["Orders"]["writeQueueNums"], topics["Orders"]["perm"]) == (5, 6)
+
+
+def test_order_of_a_partition_is_the_order_in_a_queue(spark: SparkSession, tmp_path: Path) -> None:
+    frame = numbered(spark, 1000, 1)
+    for _ in range(2):
+        write(frame, tmp_path / "s", queueNums="3", **SMALL)
+    rows = sorted(read(spark, tmp_path / "s", brokerName="b"), key=lambda row: (row["queueId"], row["queueOffset"]))
+    for queue_id in range(3):
+        numbers = [int(row["body"].split()[1]) for row in rows if row["queueId"] == queue_id]
+        half = len(numbers) // 2
+        assert numbers[:half] == sorted(numbers[:half])
+        assert numbers[half:] == sorted(numbers[half:])
+        assert [row["queueOffset"] for row in rows if row["queueId"] == queue_id] == list(range(len(numbers)))
+
+
+def test_hash_keeps_a_sharding_key_in_one_queue(spark: SparkSession, tmp_path: Path) -> None:
+    frame = numbered(spark, 400).withColumn("shardingKey", F.concat(F.lit("s"), F.crc32("body") % 17))
+    write(frame, tmp_path / "s", queueSelector="hash", queueNums="6", **SMALL)
+    queues: dict[str, set[int]] = {}
+    for row in read(spark, tmp_path / "s", brokerName="b"):
+        queues.setdefault(row["properties"]["__SHARDINGKEY"], set()).add(row["queueId"])
+    assert len(queues) == 17
+    assert all(len(ids) == 1 for ids in queues.values())
+    assert len(set.union(*queues.values())) > 1
+
+
+def test_every_column_and_what_overrides_what(spark: SparkSession, tmp_path: Path) -> None:
+    schema = (
+        StructType()
+        .add("topic", StringType())
+        .add("queueId", IntegerType())
+        .add("body", BinaryType())
+        .add("tags", StringType())
+        .add("keys", StringType())
+        .add("msgId", StringType())
+        .add("properties", MapType(StringType(), StringType()))
+        .add("flag", IntegerType())
+        .add("bornTimestamp", TimestampType())
+        .add("bornHost", StringType())
+        .add("reconsumeTimes", IntegerType())
+    )
+    from datetime import UTC, datetime
+
+    born = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
+    rows = [
+        ("T", 7, bytearray(b"a"), "tag", None, "ID1", {"TAGS": "old", "KEYS": "gone", "x": "1", "DELAY": "3"}, 9, born,
+         "[2001:db8:0:0:0:0:0:20]:99", 2),
+        ("T", None, bytearray(b""), None, "k1 k2", None, None, None, None, None, None),
+    ]  # fmt: skip
+    write(spark.createDataFrame(rows, schema), tmp_path / "s", bornHost="10.9.8.7:6", **SMALL)
+    first, second = sorted(read(spark, tmp_path / "s", brokerName="b"), key=lambda row: -row["queueId"])
+    assert first["properties"] == {"x": "1", "DELAY": "3", "TAGS": "tag", "UNIQ_KEY": "ID1"}
+    assert (first["queueId"], first["flag"], first["reconsumeTimes"]) == (7, 9, 2)
+    assert first["bornTimestamp"] == int(born.timestamp() * 1000)
+    assert first["bornHost"] == "[2001:db8:0:0:0:0:0:20]:99"
+    assert (second["keys"], second["tags"], second["body"]) == ("k1 k2", None, b"")
+    assert second["bornHost"] == "10.9.8.7:6"
+    assert len(second["msgId"]) == 32
+    topics = json.loads((tmp_path / "s/config/topics.json").read_text())["topicConfigTable"]
+    assert topics["T"]["writeQueueNums"] == 8
+
+
+def test_delayed_messages_wait_in_the_schedule_topic(spark: SparkSession, tmp_path: Path) -> None:
+    frame = numbered(spark, 30).withColumn("delayTimeLevel", (F.monotonically_increasing_id() % 3 * 10).cast("int"))
+    write(frame, tmp_path / "s", **SMALL)
+    columns = "topic,queueId,properties,storeTimestamp,tagsCode"
+    found = read(spark, tmp_path / "s", brokerName="b", includeSystemTopics="true", columns=columns)
+    delayed = [row for row in found if row["topic"] == "SCHEDULE_TOPIC_XXXX"]
+    assert len(delayed) == 20
+    assert {row["queueId"] for row in delayed} == {9, 17}
+    for row in delayed:
+        assert row["properties"]["REAL_TOPIC"] == "Orders"
+        wait = {"10": 360_000, "18": 7_200_000}[row["properties"]["DELAY"]]
+        assert row["tagsCode"] == row["storeTimestamp"] + wait
+
+
+@pytest.mark.parametrize("codec", ["zlib", "lz4", "zstd"])
+def test_bodies_are_compressed_above_a_size(spark: SparkSession, tmp_path: Path, codec: str) -> None:
+    frame = numbered(spark, 20).withColumn("body", F.repeat(F.col("body"), 10))
+    write(frame, tmp_path / "s", compression=codec, compressMsgBodyOverHowmuch="65", **SMALL)
+    found = read(spark, tmp_path / "s", brokerName="b")
+    assert {bool(row["sysFlag"] & 1) for row in found} == {True, False}
+    assert all(bool(row["sysFlag"] & 1) == (len(row["body"]) >= 65) for row in found)
+    assert {row["body"].decode()[:8].strip() for row in found} >= {"body 19b", "body 0bo"}
+
+
+@pytest.mark.parametrize(
+    ("change", "texts"),
+    [
+        (lambda f: f.withColumn("colour", F.lit("x")), ["IllegalMessageError", "colour"]),
+        (lambda f: f.drop("body"), ["IllegalMessageError", "body"]),
+        (lambda f: f.drop("topic"), ["IllegalMessageError", "topic"]),
+        (lambda f: f.withColumn("topic", F.lit("../../etc")), ["IllegalMessageError", "MESSAGE_ILLEGAL", "../../etc"]),
+        (lambda f: f.withColumn("topic", F.lit("SCHEDULE_TOPIC_XXXX")), ["MESSAGE_ILLEGAL", "allowSystemTopics"]),
+        (lambda f: f.withColumn("topic", F.lit(None).cast("string")), ["MESSAGE_ILLEGAL", "topic is null"]),
+        (lambda f: f.withColumn("body", F.lit(None).cast("string")), ["MESSAGE_ILLEGAL", "body is null"]),
+        (lambda f: f.withColumn("tags", F.lit("a\x02b")), ["MESSAGE_ILLEGAL", "0x02"]),
+        (lambda f: f.withColumn("keys", F.repeat(F.lit("k"), 33_000)), ["PROPERTIES_SIZE_EXCEEDED", "32767"]),
+        (lambda f: f.withColumn("bornHost", F.lit("nowhere")), ["IllegalMessageError", "nowhere"]),
+        (lambda f: f.withColumn("queueId", F.lit(-1)), ["MESSAGE_ILLEGAL", "queueId"]),
+        # only the last row of the last partition is too large
+        (
+            lambda f: f.withColumn(
+                "body", F.when(F.col("keys") == "k199", F.repeat(F.lit("x"), 70_000)).otherwise("b")
+            ),
+            ["MESSAGE_ILLEGAL", "70"],
+        ),
+    ],
+    ids=[
+        "column",
+        "no body",
+        "no topic",
+        "path",
+        "system",
+        "null topic",
+        "null body",
+        "control",
+        "properties",
+        "host",
+        "queue",
+        "size",
+    ],
+)
+def test_rows_that_rocketmq_would_refuse_leave_the_store_as_it_was(
+    spark: SparkSession, tmp_path: Path, change: Callable[[DataFrame], DataFrame], texts: list[str]
+) -> None:
+    root = tmp_path / "s"
+    write(numbered(spark, 50), root, **SMALL)
+    before = data_state(root)
+    refused(lambda: write(change(numbered(spark, 200)), root), *texts)
+    assert data_state(root) == before
+    assert not (root / ".rmqstore" / "staging").exists()
+    assert len(read(spark, root, brokerName="b")) == 50
+
+
+@pytest.mark.parametrize(
+    ("options", "texts"),
+    [
+        ({"colour": "x"}, ["unknown option", "colour"]),
+        ({"queueSelector": "random"}, ["queueSelector", "roundRobin", "hash"]),
+        ({"compression": "gzip"}, ["compression", "zstd"]),
+        ({"queueNums": "0"}, ["queueNums"]),
+        ({"txnAppId": "a"}, ["txnVersion"]),
+        ({"txnAppId": "a", "txnVersion": "-1"}, ["txnVersion"]),
+        ({"mappedFileSizeCommitLog": "many"}, ["mappedFileSizeCommitLog"]),
+        ({"storeHost": "x"}, ["host", "ip:port"]),
+    ],
+    ids=str,
+)
+def test_options_are_refused_by_name(
+    spark: SparkSession, tmp_path: Path, options: dict[str, str], texts: list[str]
+) -> None:
+    refused(lambda: write(numbered(spark, 5), tmp_path / "s", **options), *texts)
+    assert not (tmp_path / "s").exists() or not any((tmp_path / "s").iterdir())
+
+
+def test_overwrite_is_refused_with_the_reason(spark: SparkSession, tmp_path: Path) -> None:
+    frame = numbered(spark, 5).write.format("rmqstore").mode("overwrite")
+    refused(lambda: frame.save(str(tmp_path / "s")), "UnsupportedFeatureError", "append")
+
+
+def test_a_store_that_somebody_writes_to_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    write(numbered(spark, 50), tmp_path / "s", **SMALL)
+    before = data_state(tmp_path / "s")
+    lock = StoreLock(tmp_path / "s" / "lock")
+    try:
+        refused(lambda: write(numbered(spark, 5), tmp_path / "s"), "StoreLockedError")
+    finally:
+        lock.release()
+    assert data_state(tmp_path / "s") == before
+
+
+def test_a_version_of_an_application_is_written_once(spark: SparkSession, tmp_path: Path) -> None:
+    for version, expected in (("3", 50), ("3", 50), ("2", 50), ("4", 100)):
+        write(numbered(spark, 50), tmp_path / "s", txnAppId="job/1", txnVersion=version, **SMALL)
+        assert len(read(spark, tmp_path / "s", brokerName="b")) == expected
+    write(numbered(spark, 50), tmp_path / "s", txnAppId="job/2", txnVersion="1")
+    assert len(read(spark, tmp_path / "s", brokerName="b")) == 150
+
+
+def test_the_log_decides_whether_a_version_is_done(spark: SparkSession, tmp_path: Path) -> None:
+    """An intent whose records do not stand in the log is no write, whatever the ledger was about to say."""
+    root = tmp_path / "s"
+    write(numbered(spark, 50), root, txnAppId="a", txnVersion="1", **SMALL)
+    entry = root / ".rmqstore" / "ledger" / "a.json"
+    content = json.loads(entry.read_text())
+    entry.write_text(json.dumps(content | {"is_done": False}))
+    write(numbered(spark, 50), root, txnAppId="a", txnVersion="1")
+    assert len(read(spark, root, brokerName="b")) == 50
+    content["first"]["sha256"] = "0" * 64
+    entry.write_text(json.dumps(content | {"is_done": False}))
+    write(numbered(spark, 50), root, txnAppId="a", txnVersion="1")
+    assert len(read(spark, root, brokerName="b")) == 100
+
+
+def test_an_existing_store_keeps_its_sizes(spark: SparkSession, golden_store: GoldenStore, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(golden_store("basic"), tmp_path / "basic"))
+    write(numbered(spark, 500), root)
+    conf = goldens.summary("basic")["conf"]
+    assert {path.stat().st_size for path in (root / "commitlog").iterdir()} == {int(conf["mappedFileSizeCommitLog"])}
+    sizes = {path.stat().st_size for path in (root / "consumequeue").rglob("*") if path.is_file()}
+    assert sizes == {int(conf["mappedFileSizeConsumeQueue"])}
+    assert len({path.stat().st_size for path in (root / "index").iterdir()}) == 1
+
+
+def test_empty_frames_write_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    write(numbered(spark, 0), tmp_path / "s", **SMALL)
+    with rmqstore.open(tmp_path / "s") as store:
+        assert store.scan().read_all().num_rows == 0
