@@ -72,6 +72,13 @@ def next_name(last: str | None, now: datetime) -> str:
     return name
 
 
+def was_ended(path: Path) -> bool:
+    """Tell whether a file was ever put to whole: its end time is what a put writes last."""
+    with MappedFile(path) as file:
+        head = file.data[: INDEX_HEADER.itemsize]
+        return len(head) == INDEX_HEADER.itemsize and bool(head.view(INDEX_HEADER)[0]["end_timestamp"])
+
+
 def find_sizes(files: list[Path], guess: IndexSizes) -> IndexSizes:
     """Return the numbers of slots and items that index files were made with: no file says them, all follow from them.
 
@@ -108,23 +115,32 @@ def _possible_sizes(length: int) -> list[IndexSizes]:
 
 
 def _fits(data: NDArray[np.uint8], sizes: IndexSizes) -> bool:
-    """Tell whether every item lies in the chain of its slot, if a file is read with these sizes."""
+    """Tell whether a file that is read with these sizes is an index, perhaps one whose newest slots were not written.
+
+    Nothing stands where the first item would; slots point at items that belong to them, items at older ones of their
+    slot.
+    """
     header = data[: INDEX_HEADER.itemsize].view(INDEX_HEADER)[0]
     count = int(header["index_count"])
     items_at = INDEX_HEADER.itemsize + sizes.n_slots * INDEX_SLOT.itemsize
     if not 1 < count <= sizes.n_items:
         return False
-    first = data[items_at + INDEX_ITEM.itemsize :][: INDEX_ITEM.itemsize].view(INDEX_ITEM)[0]
-    if first["physical_offset"] != header["begin_phy_offset"]:
+    items = data[items_at : items_at + count * INDEX_ITEM.itemsize].view(INDEX_ITEM)
+    if data[items_at : items_at + INDEX_ITEM.itemsize].any():
         return False
-    items = data[items_at : items_at + count * INDEX_ITEM.itemsize].view(INDEX_ITEM)[1:]
-    slots = data[INDEX_HEADER.itemsize : items_at].view(INDEX_SLOT)
-    hashes = items["key_hash"].astype(np.int64)
-    if (hashes < 0).any() or int((slots != 0).sum()) != header["hash_slot_count"]:
+    if items[1]["physical_offset"] != header["begin_phy_offset"]:
         return False
-    newest = np.zeros(sizes.n_slots, np.int64)
-    newest[hashes % sizes.n_slots] = np.arange(1, count)  # the last of equal places stays
-    return bool((newest == slots).all())
+    own = items["key_hash"].astype(np.int64) % sizes.n_slots
+    previous = items["previous"].astype(np.int64)
+    numbers = np.arange(count)
+    if (items["key_hash"] < 0).any() or (previous < 0).any() or (previous[1:] >= numbers[1:]).any():
+        return False
+    linked = np.flatnonzero(previous)
+    if (own[linked] != own[previous[linked]]).any():
+        return False
+    slots = data[INDEX_HEADER.itemsize : items_at].view(INDEX_SLOT).astype(np.int64)
+    used = np.flatnonzero(slots)
+    return bool(len(used) and ((slots[used] > 0) & (slots[used] < count)).all() and (own[slots[used]] == used).all())
 
 
 class IndexFile:

@@ -64,11 +64,15 @@ def place_records(sizes: NDArray[np.int64], end: int, file_size: int) -> Placeme
 class LogAppend:
     """One append: any number of :meth:`write`, then :meth:`commit`, or :meth:`abandon`.
 
+    Args:
+        intent: file that says where an append began, while it is under way: what stands behind that place after a
+            crash was never committed, so it may be cleared without a question. Nothing else depends on it.
+
     Source: CommitLog.java#asyncPutMessage; unlike it, what was written shows only after the commit.
     """
 
-    def __init__(self, disk: Disk, folders: Sequence[Path], end: int, file_size: int) -> None:
-        self._disk, self._folders, self._file_size = disk, folders, file_size
+    def __init__(self, disk: Disk, folders: Sequence[Path], end: int, file_size: int, intent: Path) -> None:
+        self._disk, self._folders, self._file_size, self._intent = disk, folders, file_size, intent
         self.start = self.end = end
         self._first_file = end // file_size * file_size
         self._withheld: list[tuple[Positions, NDArray[np.void]]] = []  # places in the first file, and their heads
@@ -96,6 +100,9 @@ class LogAppend:
 
     def write(self, records: Records, placement: Placement) -> None:
         """Write records, stamped for where they go; nothing of them shows yet."""
+        if not self._marks:
+            self._disk.make_folder(self._intent.parent)
+            self._disk.replace(self._intent, str(self.start).encode())
         self._mark(records, placement)
         for blank_at, blank_size in placement.blanks:
             self._write_blank(blank_at, blank_size)
@@ -175,6 +182,7 @@ class LogAppend:
         self._disk.write(path, int(positions[first]), heads[first].tobytes())
         self._disk.flush(path)
         self._withheld.clear()
+        self._disk.delete(self._intent)
 
     def abandon(self) -> None:
         """Take back what was written and not committed: new files go, the open one is zero again behind its end."""
@@ -187,3 +195,4 @@ class LogAppend:
             self._disk.flush(path)
         self._withheld.clear()
         self.end = self.start
+        self._disk.delete(self._intent)

@@ -19,14 +19,17 @@ class QueueAppender:
     """The end of one queue. Source: ConsumeQueue.java#putMessagePositionInfo.
 
     Args:
+        start: queue offset of the first unit that the files have.
         end: queue offset of the next unit.
         reached: physical offset behind the record of the last unit, -1 for an empty queue.
         is_new: there is no file yet.
     """
 
-    def __init__(self, disk: Disk, folder: Path, file_size: int, *, end: int, reached: int, is_new: bool) -> None:
+    def __init__(
+        self, disk: Disk, folder: Path, file_size: int, *, start: int, end: int, reached: int, is_new: bool
+    ) -> None:
         self._disk, self._folder, self._file_size = disk, folder, file_size
-        self.end, self.reached, self.is_new = end, reached, is_new
+        self._start, self.end, self.reached, self.is_new = start, end, reached, is_new
         self.touched: dict[Path, None] = {}  # files to flush
 
     def append(self, queue_offsets: NDArray[np.int64], units: NDArray[np.void]) -> None:
@@ -38,6 +41,7 @@ class QueueAppender:
         ends = units["physical_offset"].astype(np.int64) + units["size"]
         new = ends > self.reached
         if not new.all():
+            self._require_there(queue_offsets[~new])
             queue_offsets, units, ends = queue_offsets[new], units[new], ends[new]
         if not len(units):
             return
@@ -57,6 +61,13 @@ class QueueAppender:
         self._write(first, units)
         self.end, self.reached = self.end + len(units), int(ends[-1])
 
+    def _require_there(self, queue_offsets: NDArray[np.int64]) -> None:
+        """Refuse to take units for built that stood in a file before the first one, which is missing then."""
+        lowest = int(queue_offsets.min())
+        if lowest < self._start:
+            reason = f"queue offset {lowest} is in the log, and the files begin at {self._start}: one is missing"
+            raise CorruptQueueError(str(self._folder), lowest * _UNIT, reason)
+
     def _begin(self, first: int) -> None:
         """Make the queue's first file; what stands in it for offsets before the first is filler.
 
@@ -64,7 +75,7 @@ class QueueAppender:
         """
         self._disk.make_folder(self._folder)
         self.is_new = False
-        self.end = first
+        self._start = self.end = first
         per_file = self._file_size // _UNIT
         missing = first % per_file
         if missing:

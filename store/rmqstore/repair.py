@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 _UNIT = QUEUE_UNIT.itemsize
 _PIECE_BYTES = 8 << 20
+_UNITS_AT_ONCE = 1 << 19
 
 
 class Repaired(NamedTuple):
@@ -68,16 +69,26 @@ class Repairer:
         was_closed = not self._paths.abort.exists()
         checkpoint = read_checkpoint(self._paths.checkpoint)
         end = find_log_end(self._log, Checkpoint.all_safe() if was_closed else checkpoint)
-        if end.reason:
+        is_our_own = self._began_at() == end.physical_offset
+        if end.reason and not is_our_own:
             self._require_no_records_behind(end, was_closed=was_closed)
-        self._cut_log(end)
-        reached = self._cut_queues(end.physical_offset)
+        self._cut_log(end, keep_copy=not is_our_own)
+        self._disk.delete(self._paths.append_intent)
+        reached = self._cut_queues(end.physical_offset, was_closed=was_closed)
         indexed = self._drop_index(end.physical_offset, None if was_closed else checkpoint)
         start = min(reached, indexed) if was_closed else self._log.min_offset
         start = max(start, self._log.min_offset)
         if start < end.physical_offset:
             checkpoint = self._dispatch(start, end.physical_offset, checkpoint)
         return Repaired(end.physical_offset, end.last_store_timestamp, checkpoint)
+
+    def _began_at(self) -> int | None:
+        """Return where an append of ours began that did not come to its end."""
+        try:
+            text = self._paths.append_intent.read_text(encoding="ascii", errors="replace")
+        except FileNotFoundError:
+            return None
+        return int(text) if text.isdigit() else None
 
     def _require_no_records_behind(self, end: LogEnd, *, was_closed: bool) -> None:
         segment = self._log.find(end.physical_offset)
@@ -101,19 +112,19 @@ class Repairer:
                 "out first (mode=DROPMALFORMED), then open with truncate=True, which keeps a copy of what is cut",
             )
 
-    def _cut_log(self, end: LogEnd) -> None:
-        """Zero what stands behind the end of the log, files and bytes; what was not zero is kept aside."""
+    def _cut_log(self, end: LogEnd, *, keep_copy: bool) -> None:
+        """Clear what stands behind the end of the log, files and bytes; what was not zero is kept aside if need be."""
         for segment in self._log.segments:
             if segment.start >= end.physical_offset and segment.start > self._log.min_offset:
-                self._drop(segment)
+                self._drop(segment, keep_copy=keep_copy)
             elif segment.start <= end.physical_offset < segment.end:
-                self._clear_tail(segment, end)
+                self._clear_tail(segment, end, keep_copy=keep_copy)
         self._log.refresh()
 
-    def _drop(self, segment: Segment) -> None:
+    def _drop(self, segment: Segment, *, keep_copy: bool) -> None:
         with MappedFile(segment.path) as file:
             is_empty = not file.written_end(segment.size)
-        if is_empty:
+        if is_empty or not keep_copy:
             self._disk.delete(segment.path)
             return
         self._disk.make_folder(self._cut_folder)
@@ -123,29 +134,35 @@ class Repairer:
         self._disk.flush_folder(self._cut_folder)
         self._disk.flush_folder(segment.path.parent)
 
-    def _clear_tail(self, segment: Segment, end: LogEnd) -> None:
+    def _clear_tail(self, segment: Segment, end: LogEnd, *, keep_copy: bool) -> None:
         position = end.physical_offset - segment.start
         with MappedFile(segment.path) as file:
             stop = file.written_end(segment.size)
             if stop <= position:
                 return
-            self._disk.make_folder(self._cut_folder)
-            target = self._cut_folder / f"{segment.path.name}.{end.physical_offset}"
-            logger.warning(
-                "%s: the log ends at %d (%s); the %d bytes behind are kept in %s and cleared",
-                segment.path, end.physical_offset, end.reason or "never written", stop - position, target,
-            )  # fmt: skip
-            self._disk.delete(target)
-            self._disk.create(target, 0)
-            for at in range(position, stop, _PIECE_BYTES):
-                piece = np.empty(min(_PIECE_BYTES, stop - at), np.uint8)
-                file.read_into(piece, at)
-                self._disk.write(target, at - position, piece)
-        self._disk.flush(target)
-        self._disk.flush_folder(self._cut_folder)
-        for at in range(position, stop, _PIECE_BYTES):
+            if keep_copy:
+                self._keep(segment, end, file, stop)
+        # From behind: what is left of a chain of records must never begin at the end of the log.
+        for at in reversed(range(position, stop, _PIECE_BYTES)):
             self._disk.write(segment.path, at, bytes(min(_PIECE_BYTES, stop - at)))
         self._disk.flush(segment.path)
+
+    def _keep(self, segment: Segment, end: LogEnd, file: MappedFile, stop: int) -> None:
+        position = end.physical_offset - segment.start
+        self._disk.make_folder(self._cut_folder)
+        target = self._cut_folder / f"{segment.path.name}.{end.physical_offset}"
+        logger.warning(
+            "%s: the log ends at %d (%s); the %d bytes behind are kept in %s and cleared",
+            segment.path, end.physical_offset, end.reason or "never written", stop - position, target,
+        )  # fmt: skip
+        self._disk.delete(target)
+        self._disk.create(target, 0)
+        for at in range(position, stop, _PIECE_BYTES):
+            piece = np.empty(min(_PIECE_BYTES, stop - at), np.uint8)
+            file.read_into(piece, at)
+            self._disk.write(target, at - position, piece)
+        self._disk.flush(target)
+        self._disk.flush_folder(self._cut_folder)
 
     def _every_queue(self) -> Iterator[tuple[str, int]]:
         for topic in self._paths.topics():
@@ -161,7 +178,7 @@ class Repairer:
             queue.close()
         return max(ends)
 
-    def _cut_queues(self, log_end: int) -> int:
+    def _cut_queues(self, log_end: int, *, was_closed: bool) -> int:
         """Take away units of records that are no more; return the physical offset that the queues reach."""
         reached = 0
         for topic, queue_id in self._every_queue():
@@ -169,6 +186,8 @@ class Repairer:
             start = queue.segments[0].start // _UNIT if queue.segments else 0
             end = queue.end()
             kept = queue.cut(start, end, log_end)
+            if not was_closed:
+                kept = _first_hole(queue, start, kept)
             while kept > start and not _is_unit(queue.unit(kept - 1)):
                 kept -= 1
             if kept < end:
@@ -244,9 +263,28 @@ class Repairer:
         if 0 < size < PRE_BLANK_SIZE:
             reached = physical_offset + size
         is_new = not queue.segments
+        start = 0 if is_new else queue.segments[0].start // _UNIT
         queue.close()
         file_size = self._config.mapped_file_size_consume_queue
-        return QueueAppender(self._disk, folder, file_size, end=end, reached=reached, is_new=is_new)
+        return QueueAppender(self._disk, folder, file_size, start=start, end=end, reached=reached, is_new=is_new)
+
+
+def _first_hole(queue: ConsumeQueue, start: int, end: int) -> int:
+    """Return the queue offset of the first unit that was never written, or whose file is missing; ``end`` if none.
+
+    Source: ConsumeQueue.java#recover, which looks at the last three files.
+    """
+    at = start
+    for low, high in queue.runs(start, end):
+        if low != at:
+            return at
+        for begin in range(low, high, _UNITS_AT_ONCE):
+            units = queue.units(begin, min(begin + _UNITS_AT_ONCE, high))
+            holes = np.flatnonzero((units.sizes <= 0) | (units.physical_offsets < 0))
+            if len(holes):
+                return begin + int(holes[0])
+        at = high
+    return at
 
 
 def _is_unit(unit: tuple[int, int, int]) -> bool:

@@ -38,7 +38,7 @@ from rmqstore.format.heads import read_heads
 from rmqstore.format.hosts import pack_hosts
 from rmqstore.format.layout import BATCH_ROWS, INDEX_HEADER, Bytes, SysFlag
 from rmqstore.format.schema import VERBATIM
-from rmqstore.indexfile import IndexSizes, find_sizes, index_files
+from rmqstore.indexfile import IndexSizes, find_sizes, index_files, was_ended
 from rmqstore.ledger import Ledger
 from rmqstore.logwriter import LogAppend
 from rmqstore.messages import MessageMaker, WriteSpec, now_ms
@@ -101,7 +101,9 @@ class StoreWriter:
         self._protect()
 
     def _begin(self, end: int) -> LogAppend:
-        return LogAppend(self._disk, self.paths.commitlogs, end, self.config.mapped_file_size_commit_log)
+        return LogAppend(
+            self._disk, self.paths.commitlogs, end, self.config.mapped_file_size_commit_log, self.paths.append_intent
+        )
 
     def _protect(self) -> None:
         """Make what is there safe from a recovery, then say that the store is open.
@@ -357,7 +359,7 @@ def existing_config(paths: StorePaths, log: CommitLog, config: StoreConfig) -> S
     queue = next((queue for topic in paths.topics() for queue in paths.queue_files(topic)), None)
     if queue is not None:
         changes["mapped_file_size_consume_queue"] = queue.stat().st_size
-    files = index_files(paths.index)
+    files = [path for path in index_files(paths.index) if was_ended(path)]
     if files:
         sizes = find_sizes(files, IndexSizes(config.max_hash_slot_num, config.max_index_num))
         changes |= {"max_hash_slot_num": sizes.n_slots, "max_index_num": sizes.n_items}

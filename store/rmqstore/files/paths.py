@@ -40,6 +40,11 @@ class StorePaths:
         return self.root / "abort"
 
     @property
+    def append_intent(self) -> Path:
+        """Our own note of where an append that is under way began."""
+        return self.root / ".rmqstore" / "append"
+
+    @property
     def lock(self) -> Path:
         return self.root / "lock"
 

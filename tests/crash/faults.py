@@ -1,0 +1,105 @@
+"""A disk that dies at a chosen change, and what is left then: as after a kill, or after a power cut."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rmqstore.files.disk import Disk
+
+
+class Cut(Exception):  # noqa: N818 - an event, not an error of ours
+    """The machine is gone."""
+
+
+class FaultyDisk(Disk):
+    """Dies in the middle of change number ``at``; counts them all with ``at=None``.
+
+    Args:
+        power: also lose, at random, what was not flushed: writes, and names of new files.
+    """
+
+    def __init__(self, at: int | None = None, power: random.Random | None = None) -> None:
+        super().__init__()
+        self.n_changes = 0
+        self.done: list[str] = []
+        self._at, self._power, self._is_dead = at, power, False
+        self._unflushed: dict[Path, list[tuple[int, bytes]]] = {}  # what stood there before
+        self._unnamed: dict[Path, Path] = {}  # new files whose folder was not flushed
+
+    def _step(self, what: str, path: Path) -> bool:
+        """Count a change; return whether it is the one that is cut in its middle."""
+        if self._is_dead:
+            raise Cut
+        self.n_changes += 1
+        self.done.append(f"{what} {path.name}")
+        return self._at == self.n_changes - 1
+
+    def _die(self) -> None:
+        self._is_dead = True
+        if self._power is not None:
+            for path, writes in self._unflushed.items():
+                for position, before in reversed(writes):
+                    if path.exists() and self._power.random() < 0.5:
+                        with path.open("r+b") as file:
+                            file.seek(position)
+                            file.write(before)
+            for path in self._unnamed:
+                if self._power.random() < 0.5:
+                    path.unlink(missing_ok=True)
+        raise Cut
+
+    def _remember(self, path: Path, position: int, length: int) -> None:
+        with path.open("rb") as file:
+            file.seek(position)
+            self._unflushed.setdefault(path, []).append((position, file.read(length)))
+
+    def create(self, path: Path, size: int) -> None:
+        if self._step("create", path):
+            self._die()
+        super().create(path, size)
+        self._unnamed[path] = path.parent
+
+    def write(self, path: Path, position: int, data: Any) -> None:
+        is_cut = self._step("write", path)
+        view = memoryview(data).cast("B")
+        self._remember(path, position, len(view))
+        super().write(path, position, view[: len(view) // 2] if is_cut else view)
+        if is_cut:
+            self._die()
+
+    def scatter(self, path: Path, positions: Any, values: Any) -> None:
+        is_cut = self._step("scatter", path)
+        width = values.dtype.itemsize
+        for position in positions.tolist():
+            self._remember(path, position, width)
+        rows = np.arange(len(positions))[:: 2 if is_cut else 1]
+        super().scatter(path, positions[rows], values[rows])
+        if is_cut:
+            self._die()
+
+    def flush(self, path: Path) -> None:
+        if self._step("flush", path):
+            self._die()
+        super().flush(path)
+        self._unflushed.pop(path, None)
+
+    def flush_folder(self, path: Path) -> None:
+        if self._step("flush folder", path):
+            self._die()
+        super().flush_folder(path)
+        self._unnamed = {file: folder for file, folder in self._unnamed.items() if folder != path}
+
+    def rename(self, source: Path, target: Path) -> None:
+        if self._step("rename", target):
+            self._die()
+        super().rename(source, target)
+        self._unnamed.pop(source, None)
+
+    def delete(self, path: Path) -> None:
+        if self._step("delete", path):
+            self._die()
+        super().delete(path)

@@ -1,0 +1,146 @@
+"""Cut an append at every change that it makes to the disk: its rows are there, all of them, or none; no key is lost."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import goldens
+import rmqstore
+from crash.faults import Cut, FaultyDisk
+from rmqstore.config import StoreConfig
+from rmqstore.files.paths import find_store
+from rmqstore.writer import StoreWriter
+
+pytestmark = pytest.mark.crash
+
+GoldenStore = Callable[[str], Path]
+MESSAGES = "topic,queueId,queueOffset,commitLogOffset,body"
+
+
+def messages(n: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {
+            "topic": [["TopicA", "Fresh"][number % 2] for number in range(n)],
+            "body": [f"new {number} ".encode() * (number % 40) for number in range(n)],
+            "keys": [f"new{number}" for number in range(n)],
+        },
+        pa.schema({"topic": pa.string(), "body": pa.binary(), "keys": pa.string()}),
+    )
+
+
+def append(root: Path, disk: FaultyDisk, n: int, txn: tuple[str, int] | None = None) -> None:
+    """Append and close, as a process does that may die anywhere in it."""
+    writer = None
+    try:
+        writer = StoreWriter(find_store(root), StoreConfig(), disk)
+        writer.append(messages(n))
+        writer.flush(txn=txn)
+        writer.close()
+    finally:
+        if writer is not None:
+            writer._lock.release()  # what the kernel does for a process that died
+        disk.close()
+
+
+def rows(root: Path, **options: Any) -> set[tuple[Any, ...]]:
+    with rmqstore.open(root, broker_name="b") as store:
+        found = store.scan(columns=MESSAGES, include_system_topics=True, **options).read_all().to_pylist()
+    return {tuple(row.values()) for row in found}
+
+
+def by_log(root: Path) -> set[tuple[Any, ...]]:
+    """Records that belong into a queue."""
+    with rmqstore.open(root, broker_name="b") as store:
+        found = store.scan(columns=f"{MESSAGES},sysFlag", scan="commitlog").read_all().to_pylist()
+    return {tuple(row.values())[:-1] for row in found if row["sysFlag"] & 0xC in (0, 8)}
+
+
+def cuts(golden_store: GoldenStore, tmp_path: Path, name: str, n: int) -> int:
+    root = Path(shutil.copytree(golden_store(name), tmp_path / "count"))
+    disk = FaultyDisk()
+    append(root, disk, n)
+    return disk.n_changes
+
+
+EVERYWHERE, SAMPLED = 10_000, 40
+CASES = [("one", 3, EVERYWHERE), ("basic", 5, SAMPLED), ("basic", 700, SAMPLED), ("edges", 200, SAMPLED)]
+
+
+def places(n_changes: int, at_most: int, seed: int) -> list[int]:
+    """Every change, or a sample of them."""
+    return sorted(random.Random(seed).sample(range(n_changes), min(n_changes, at_most)))
+
+
+@pytest.mark.parametrize("power", [None, 1, 2], ids=["kill", "power 1", "power 2"])
+@pytest.mark.parametrize(("name", "n", "at_most"), CASES, ids=[f"{name}-{n}" for name, n, _ in CASES])
+def test_every_cut_leaves_all_rows_or_none(
+    golden_store: GoldenStore, tmp_path: Path, name: str, n: int, at_most: int, power: int | None
+) -> None:
+    before = by_log(golden_store(name))
+    seen = set()
+    for at in places(cuts(golden_store, tmp_path, name, n), at_most, power or 0):
+        root = Path(shutil.copytree(golden_store(name), tmp_path / f"{at}"))
+        disk = FaultyDisk(at, None if power is None else random.Random(power * 1000 + at))
+        with suppress(Cut):  # keys are random, so the number of slots to write differs a little between runs
+            append(root, disk, n)
+        where = f"cut at change {at}: {disk.done[-1]}"
+        read = by_log(root)
+        assert len(read) in (len(before), len(before) + n), where
+        assert before <= read, where
+        seen.add(len(read))
+        StoreWriter(find_store(root), StoreConfig()).close()
+        assert by_log(root) == rows(root) == read, where
+        assert not (root / "abort").exists()
+        append(root, FaultyDisk(), n)
+        assert len(rows(root)) == len(read) + n, where
+        shutil.rmtree(root)
+    if at_most == EVERYWHERE:
+        assert seen == {len(before), len(before) + n}
+
+
+@pytest.mark.parametrize("name", ["one", "basic"])
+def test_a_version_is_written_once_whatever_is_cut(golden_store: GoldenStore, tmp_path: Path, name: str) -> None:
+    n, before = 20, len(by_log(golden_store(name)))
+    root = Path(shutil.copytree(golden_store(name), tmp_path / "count"))
+    disk = FaultyDisk()
+    append(root, disk, n, ("app", 1))
+    for at in places(disk.n_changes, EVERYWHERE if name == "one" else SAMPLED, 0):
+        root = Path(shutil.copytree(golden_store(name), tmp_path / f"{at}"))
+        with suppress(Cut):
+            append(root, FaultyDisk(at), n, ("app", 1))
+        with StoreWriter(find_store(root), StoreConfig()) as writer:
+            done = writer.done_version("app")
+            assert (len(by_log(root)) > before) == (done == 1), at
+            if done is None:
+                writer.append(messages(n))
+                writer.flush(txn=("app", 1))
+        assert len(rows(root)) == before + n, at
+        shutil.rmtree(root)
+
+
+@pytest.mark.parametrize("name", ["crash", "crash5"])
+def test_a_repair_may_be_cut_anywhere(golden_store: GoldenStore, tmp_path: Path, name: str) -> None:
+    config = StoreConfig().updated(goldens.summary(name)["conf"])
+    expected = by_log(golden_store(name))
+
+    def repair(root: Path, disk: FaultyDisk) -> None:
+        StoreWriter(find_store(root), config, disk).close()
+
+    root = Path(shutil.copytree(golden_store(name), tmp_path / "count"))
+    disk = FaultyDisk()
+    repair(root, disk)
+    for at in places(disk.n_changes, SAMPLED, 0):
+        root = Path(shutil.copytree(golden_store(name), tmp_path / f"{at}"))
+        with pytest.raises(Cut):
+            repair(root, FaultyDisk(at))
+        repair(root, FaultyDisk())
+        assert rows(root) == by_log(root) == expected, at
+        shutil.rmtree(root)
