@@ -38,7 +38,6 @@ class Dispatcher:
 
     Args:
         open_queue: gives the end of a queue, by topic and queue id.
-        index_full: told of the end time (ms) of each index file that is full and flushed.
     """
 
     def __init__(
@@ -48,10 +47,9 @@ class Dispatcher:
         index_folder: Path,
         config: StoreConfig,
         open_queue: Callable[[str, int], QueueAppender],
-        index_full: Callable[[int], None],
     ) -> None:
         self._disk, self._log, self._config = disk, log, config
-        self._open_queue, self._index_full = open_queue, index_full
+        self._open_queue = open_queue
         self._index = IndexAppender(disk, index_folder, IndexSizes(config.max_hash_slot_num, config.max_index_num))
         self._touched: dict[tuple[str, int], QueueAppender] = {}
 
@@ -91,8 +89,7 @@ class Dispatcher:
             keys = IndexKeys(
                 requests.key_hashes, offsets[requests.key_rows], requests.units.store_timestamps[requests.key_rows]
             )
-            for end_timestamp in self._index.put(keys):
-                self._index_full(end_timestamp)
+            self._index.put(keys)
 
     def _put_units(self, units: QueueUnits) -> None:
         """Group units by queue, each queue's in the order of the log, and append them."""
@@ -134,9 +131,8 @@ class IndexAppender:
             self._reached = self._last.end_phy_offset
             self._has_of_reached = _items_of(self._reached, files, disk, sizes)
 
-    def put(self, keys: IndexKeys) -> list[int]:
-        """Add keys; return the end times (ms) of the files that are full now and on the disk."""
-        full = []
+    def put(self, keys: IndexKeys) -> None:
+        """Add keys; those that are there already are stepped over."""
         at = int(np.searchsorted(keys.physical_offsets, self._reached))
         of_reached = int(np.searchsorted(keys.physical_offsets, self._reached, side="right")) - at
         at += min(of_reached, self._has_of_reached)
@@ -146,14 +142,12 @@ class IndexAppender:
             if self._last is None or not self._last.room:
                 if self._last is not None:
                     self._disk.flush(self._last.path)
-                    full.append(self._last.end_timestamp)
                 self._last = self._begin(self._last)
             count = min(self._last.room, len(keys) - at)
             self._last.put(keys.take(slice(at, at + count)))
             at += count
         if len(keys) and int(keys.physical_offsets[-1]) > self._reached:
             self._reached, self._has_of_reached = int(keys.physical_offsets[-1]), len(keys)
-        return full
 
     def _begin(self, last: IndexFile | None) -> IndexFile:
         name = next_name(None if last is None else last.path.name, datetime.now().astimezone())

@@ -79,7 +79,7 @@ class Repairer:
         start = min(reached, indexed) if was_closed else self._log.min_offset
         start = max(start, self._log.min_offset)
         if start < end.physical_offset:
-            checkpoint = self._dispatch(start, end.physical_offset, checkpoint)
+            self._dispatch(start, end.physical_offset)
         return Repaired(end.physical_offset, end.last_store_timestamp, checkpoint)
 
     def _began_at(self) -> int | None:
@@ -232,13 +232,10 @@ class Repairer:
             return log_end  # nothing is missing, as far as can be told without reading the log
         return reached
 
-    def _dispatch(self, start: int, end: int, checkpoint: Checkpoint) -> Checkpoint:
+    def _dispatch(self, start: int, end: int) -> None:
         """Build what is missing; a queue whose files do not fit the log is built anew from it."""
-        full = [checkpoint.index_msg_timestamp]
         for _ in range(1 + sum(1 for _ in self._every_queue())):
-            dispatcher = Dispatcher(
-                self._disk, self._log, self._paths.index, self._config, self.open_queue, full.append
-            )
+            dispatcher = Dispatcher(self._disk, self._log, self._paths.index, self._config, self.open_queue)
             try:
                 dispatcher.dispatch(start, end)
             except CorruptQueueError as err:
@@ -252,7 +249,6 @@ class Repairer:
                 continue
             dispatcher.flush()
             break
-        return checkpoint._replace(index_msg_timestamp=full[-1])
 
     def open_queue(self, topic: str, queue_id: int) -> QueueAppender:
         """Return the end of a queue, to append to."""

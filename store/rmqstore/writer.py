@@ -117,7 +117,7 @@ class StoreWriter:
             with MappedFile(files[-1]) as file:
                 newest = int(file.data[: INDEX_HEADER.itemsize].view(INDEX_HEADER)[0]["end_timestamp"])
             self._checkpoint = self._checkpoint._replace(index_msg_timestamp=newest)
-        self._save_checkpoint()
+        self._save_checkpoint(built=self._last_store_timestamp)
         self._disk.write_new(self.paths.abort, str(os.getpid()).encode())
 
     def __enter__(self) -> Self:
@@ -263,11 +263,13 @@ class StoreWriter:
         """Build queues and index of what was committed. Should this be cut, the next one to open the store does it."""
         self._append = self._begin(end)
         self._log.refresh()
-        dispatcher = Dispatcher(self._disk, self._log, self.paths.index, self.config, self._queue, self._index_is_full)
+        # A recovery deletes index files that are newer than the checkpoint, older keys and all: so that comes first.
+        self._save_checkpoint(index=self._last_store_timestamp)
+        dispatcher = Dispatcher(self._disk, self._log, self.paths.index, self.config, self._queue)
         dispatcher.dispatch(start, end)
         dispatcher.flush()
         self._register_topics()
-        self._save_checkpoint()
+        self._save_checkpoint(built=self._last_store_timestamp)
 
     def _queue(self, topic: str, queue_id: int) -> QueueAppender:
         key = (topic, queue_id)
@@ -279,12 +281,12 @@ class StoreWriter:
         queue = self._queue(topic, queue_id)
         return None if queue.is_new else queue.end
 
-    def _index_is_full(self, end_timestamp: int) -> None:
-        self._checkpoint = self._checkpoint._replace(index_msg_timestamp=end_timestamp)
-
-    def _save_checkpoint(self) -> None:
-        latest = self._last_store_timestamp
-        self._checkpoint = self._checkpoint._replace(physic_msg_timestamp=latest, logics_msg_timestamp=latest)
+    def _save_checkpoint(self, *, built: int | None = None, index: int | None = None) -> None:
+        """Say up to which store times (ms) log and queues are on the disk, and which index files are to be kept."""
+        if built is not None:
+            self._checkpoint = self._checkpoint._replace(physic_msg_timestamp=built, logics_msg_timestamp=built)
+        if index is not None:
+            self._checkpoint = self._checkpoint._replace(index_msg_timestamp=index)
         self._disk.replace(self.paths.checkpoint, self._checkpoint.stored())
 
     def close(self) -> None:

@@ -1,0 +1,65 @@
+"""The real RocketMQ opens what a dead append left: its rows are there, all of them, or none; no older key is lost."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import goldens
+import rmqstore
+from crash.faults import Cut, FaultyDisk
+from crash.test_append import append
+from interop.rocketmq import RocketMQ
+
+N = 60
+N_CUTS = 10
+N_KEYS = 25
+
+
+def total(real: object, queues: set[tuple[str, int]]) -> int:
+    return sum(high - low for low, high in (real.queue_range(*queue) for queue in queues))  # type: ignore[attr-defined]
+
+
+@pytest.mark.interop
+@pytest.mark.crash
+@pytest.mark.parametrize("power", [None, 7], ids=["kill", "power"])
+def test_the_real_store_sees_all_rows_of_a_dead_append_or_none(
+    rocketmq: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path, power: int | None
+) -> None:
+    name = "basic"
+    sizes = {key: int(value) for key, value in goldens.summary(name)["conf"].items()}
+    queues = {*goldens.queues(name), *(("Fresh", queue_id) for queue_id in range(4))}
+    before = sum(len(rows) for rows in goldens.queues(name).values())
+    rng = random.Random(power or 0)
+    keys = rng.sample(goldens.lines(name, "keys"), N_KEYS)
+    counting = FaultyDisk()
+    append(Path(shutil.copytree(golden_store(name), tmp_path / "count")), counting, N)
+    commit = counting.done.index("delete append", 1) - 2
+    places = {commit - 3, commit - 2, commit - 1, commit, commit + 1, counting.n_changes - 8}
+    places |= set(rng.sample(range(5, counting.n_changes - 8), N_CUTS - len(places)))
+    seen = set()
+    for at in sorted(places):
+        root = Path(shutil.copytree(golden_store(name), tmp_path / f"{at}"))
+        disk = FaultyDisk(at, None if power is None else random.Random(power * 100 + at))
+        with suppress(Cut):
+            append(root, disk, N)
+        where = f"cut at change {at}: {disk.done[-1]}"
+        with rocketmq.open(root, **sizes) as real:
+            found = total(real, queues)
+            assert found in (before, before + N), where
+            seen.add(found)
+            for answer in keys:
+                hits = real.query(answer["topic"], answer["key"])
+                assert set(answer["physicalOffsets"]) <= set(hits), (where, answer)
+            real.put("Fresh", 0, b"goes on", keys="on")
+            real.wait()
+            assert total(real, queues) == found + 1, where
+        with rmqstore.open(root, broker_name="b") as store:
+            assert store.scan(include_system_topics=True).read_all().num_rows == found + 1, where
+        shutil.rmtree(root)
+    assert seen == {before, before + N}
