@@ -33,3 +33,11 @@ def rocketmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
     real = _start("5.3.3", tmp_path_factory.mktemp("rocketmq-5.3.3"))
     yield real
     real.close()
+
+
+@pytest.fixture(scope="session")
+def rocketmq_4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
+    """Return RocketMQ 4.9.8, its store alone."""
+    real = _start("4.9.8", tmp_path_factory.mktemp("rocketmq-4.9.8"))
+    yield real
+    real.close()

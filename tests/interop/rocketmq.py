@@ -5,6 +5,7 @@ Loads and kills stay on this machine; only processes started here are ended.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
@@ -100,9 +101,16 @@ class RocketMQ:
         """Load and start the store at ``root``; ``sizes`` are fields of MessageStoreConfig."""
         return RealStore(self, root, sizes)
 
+    def inner_class(self) -> Any:
+        """Return MessageExtBrokerInner, which 5.0 moved."""
+        package = self.rocketmq.common.message if self.version >= "5" else self.rocketmq.store
+        return package.MessageExtBrokerInner
+
     def json(self, value: Any) -> Any:
-        """Return a Java object as RocketMQ itself spells it in JSON."""
-        return json.loads(self.rocketmq.remoting.protocol.RemotingSerializable.toJson(value, False))
+        """Return a Java object as JSON, spelled by the library that RocketMQ uses for it."""
+        alibaba = self._gateway.jvm.com.alibaba
+        spell = alibaba.fastjson2.JSON if self.version >= "5" else alibaba.fastjson.JSON
+        return json.loads(spell.toJSONString(value))
 
 
 class RealStore:
@@ -129,7 +137,7 @@ class RealStore:
 
     def _stats(self) -> Any:
         manager = self._real.rocketmq.store.stats.BrokerStatsManager
-        return manager("interop", False) if self._real.version >= "5" else manager("interop")
+        return manager("interop", False)
 
     def __enter__(self) -> Self:
         return self
@@ -155,7 +163,8 @@ class RealStore:
         """Put one message; return the PutMessageResult's AppendMessageResult."""
         rocketmq = self._real.rocketmq
         address = self._real.java.net.InetSocketAddress("127.0.0.1", 10911)
-        inner = rocketmq.common.message.MessageExtBrokerInner()
+        inner_class = self._real.inner_class()
+        inner = inner_class()
         inner.setTopic(topic)
         inner.setQueueId(queue_id)
         inner.setBody(body)
@@ -167,11 +176,7 @@ class RealStore:
             accessor.putProperty(inner, name, value)
         if tags is not None:
             inner.setTags(tags)
-            inner.setTagsCode(
-                rocketmq.common.message.MessageExtBrokerInner.tagsString2tagsCode(
-                    rocketmq.common.TopicFilterType.SINGLE_TAG, tags
-                )
-            )
+            inner.setTagsCode(inner_class.tagsString2tagsCode(rocketmq.common.TopicFilterType.SINGLE_TAG, tags))
         if keys is not None:
             inner.setKeys(keys)
         decoder = rocketmq.common.message.MessageDecoder
@@ -194,16 +199,22 @@ class RealStore:
     def messages(self, topic: str, queue_id: int) -> Iterator[Message]:
         """Yield what the real store serves of a queue, each message as its own MessageDecoder reads it."""
         at, end = self.queue_range(topic, queue_id)
+        loopback = self._real.java.net.InetSocketAddress("127.0.0.1", 1)
         while at < end:
             found = self.store.getMessage("interop", topic, queue_id, at, PAGE, None)
             status, buffers = found.getStatus().toString(), found.getMessageBufferList()
             assert status == "FOUND", f"{topic}-{queue_id} at {at}: {status}"
-            decoded = self._real.java.util.ArrayList()
+            decoded, hosts = self._real.java.util.ArrayList(), []
             for buffer in buffers:
-                decoded.add(self._real.rocketmq.common.message.MessageDecoder.decode(buffer))
+                message = self._real.rocketmq.common.message.MessageDecoder.decode(buffer)
+                hosts.append(message.getBornHost().toString().lstrip("/"))
+                for forget in (message.setBornHost, message.setStoreHost):
+                    forget(loopback)  # as JSON others would be looked up in the DNS
+                decoded.add(message)
             at = found.getNextBeginOffset()
             found.release()
-            yield from self._real.json(decoded)
+            for message, host in zip(self._real.json(decoded), hosts, strict=True):
+                yield message | {"body": _bytes(message.get("body")), "bornHost": host}
 
     def query(self, topic: str, key: str, count: int = 64) -> list[int]:
         """Return the physical offsets that the real store's index finds for a key."""
@@ -221,3 +232,10 @@ class RealStore:
             for queue in queues.values():
                 queue.deleteExpiredFile(start)
         return int(deleted)
+
+
+def _bytes(spelled: str | list[int] | None) -> bytes:
+    """Return a body, which one JSON library spells in base64 and the other as signed numbers."""
+    if isinstance(spelled, str):
+        return base64.b64decode(spelled)
+    return bytes(number & 0xFF for number in spelled or ())
