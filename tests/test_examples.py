@@ -32,6 +32,13 @@ def test_example_without_spark_shows_queues_and_a_message(golden_store: Callable
 
 
 @pytest.mark.spark
+def test_example_migrates_a_topic_once(golden_store: Callable[[str], Path], tmp_path: Path) -> None:
+    for _ in range(2):
+        shown = run("03_migrate_topic.py", golden_store("live"), tmp_path / "target", "LivePlain")
+        assert f"210 messages of LivePlain in {tmp_path / 'target'}, 210 in" in shown
+
+
+@pytest.mark.spark
 def test_example_reads_a_topic(golden_store: Callable[[str], Path]) -> None:
     shown = run("01_read_topic.py", golden_store("live"), "LivePlain")
     assert "210 messages in LivePlain" in shown

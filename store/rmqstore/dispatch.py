@@ -24,6 +24,7 @@ from rmqstore.indexfile import IndexFile, IndexKeys, IndexSizes, index_files, ne
 from rmqstore.queuewriter import QueueAppender
 
 _WINDOW_BYTES = 128 << 20
+_KEYS_AT_ONCE = 1 << 20
 
 
 class Dispatched(NamedTuple):
@@ -89,7 +90,7 @@ class Dispatcher:
             keys = IndexKeys(
                 requests.key_hashes, offsets[requests.key_rows], requests.units.store_timestamps[requests.key_rows]
             )
-            self._index.put(keys)
+            self._index.add(keys)
 
     def _put_units(self, units: QueueUnits) -> None:
         """Group units by queue, each queue's in the order of the log, and append them."""
@@ -126,13 +127,30 @@ class IndexAppender:
         self._last = IndexFile(disk, files[-1], sizes) if files else None
         # Source: IndexService.java#buildIndex: what lies before the end of the index is in it. Of the record at the end
         # some keys may have gone to a file that is lost: those that are there are counted.
+        self._waiting: list[IndexKeys] = []
+        self._n_waiting = 0
         self._reached, self._has_of_reached = -1, 0
         if self._last is not None and self._last.end_timestamp:
             self._reached = self._last.end_phy_offset
             self._has_of_reached = _items_of(self._reached, files, disk, sizes)
 
-    def put(self, keys: IndexKeys) -> None:
-        """Add keys; those that are there already are stepped over."""
+    def add(self, keys: IndexKeys) -> None:
+        """Add keys; those that are there already are stepped over. They reach the files by and by."""
+        self._waiting.append(keys)
+        self._n_waiting += len(keys)
+        if self._n_waiting >= _KEYS_AT_ONCE:
+            self._put_waiting()
+
+    def _put_waiting(self) -> None:
+        """Put many keys at once: a put flushes several times, and reads and writes slots all over the file."""
+        if self._n_waiting:
+            columns = zip(*self._waiting, strict=True)
+            hashes, offsets, times = (np.concatenate(column) for column in columns)
+            self._put(IndexKeys(hashes, offsets, times))
+        self._waiting.clear()
+        self._n_waiting = 0
+
+    def _put(self, keys: IndexKeys) -> None:
         at = int(np.searchsorted(keys.physical_offsets, self._reached))
         of_reached = int(np.searchsorted(keys.physical_offsets, self._reached, side="right")) - at
         at += min(of_reached, self._has_of_reached)
@@ -154,7 +172,8 @@ class IndexAppender:
         return IndexFile.create(self._disk, self._folder / name, self._sizes, last)
 
     def flush(self) -> None:
-        """Bring the last file to the disk."""
+        """Bring all keys to the disk."""
+        self._put_waiting()
         if self._last is not None:
             self._disk.flush(self._last.path)
             self._disk.flush_folder(self._folder)

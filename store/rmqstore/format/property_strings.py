@@ -12,8 +12,6 @@ import pyarrow.compute as pc
 from rmqstore.format.gather import array_bytes
 from rmqstore.format.layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, Positions
 
-_CONTROL = r"[\x01\x02]"
-
 
 class PropertyEntries(NamedTuple):
     """The properties of n messages, message by message: m in all."""
@@ -73,9 +71,15 @@ def _map_entries(
 
 def find_control_bytes(entries: PropertyEntries) -> int | None:
     """Return the first message whose properties hold a byte that separates properties, None where none does."""
-    bad = pc.or_(*(pc.match_substring_regex(column, _CONTROL) for column in (entries.names, entries.values)))
-    hits = np.flatnonzero(bad.to_numpy(zero_copy_only=False))
-    return int(entries.rows[hits[0]]) if len(hits) else None
+    found = []
+    for column in (entries.names, entries.values):
+        data, bounds = array_bytes(column)
+        used = data[int(bounds[0]) : int(bounds[-1])]
+        hits = np.flatnonzero((used == NAME_VALUE_SEPARATOR) | (used == PROPERTY_SEPARATOR))
+        if len(hits):
+            entry = int(np.searchsorted(bounds, int(hits[0]) + int(bounds[0]), side="right")) - 1
+            found.append(int(entries.rows[entry]))
+    return min(found, default=None)
 
 
 def property_strings(entries: PropertyEntries, n: int) -> pa.BinaryArray:

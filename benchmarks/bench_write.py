@@ -1,0 +1,146 @@
+"""The core's write path on one thread: encoding, dispatching, appending; in units of G where a goal is given in G.
+
+G is the time to gather the bodies of the same rows, see bench_core.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+from measure import Case, measure, ratio, report
+
+import rmqstore
+from rmqstore.commitlog import CommitLog
+from rmqstore.files.disk import Disk
+from rmqstore.format import encode
+from rmqstore.format.decode import stored_bodies
+from rmqstore.format.frames import walk
+from rmqstore.format.heads import read_heads
+from rmqstore.format.layout import BATCH_ROWS
+from rmqstore.format.requests import read_requests
+from rmqstore.indexfile import IndexFile, IndexKeys, IndexSizes
+from rmqstore.writer import verbatim_columns
+
+_WRITTEN = ("topic", "queueId", "body", "tags", "keys", "msgId", "properties", "flag", "bornTimestamp", "bornHost")
+_SIZES = IndexSizes(5_000_000, 20_000_000)
+
+
+class NoFlush(Disk):
+    """So that the disk's own speed is no part of the figures; it is printed apart."""
+
+    def flush(self, path: Path) -> None:
+        del path
+
+    def flush_folder(self, path: Path) -> None:
+        del path
+
+
+def encoding(batches: Sequence[pa.RecordBatch], *, crc: bool) -> Case:
+    """Encode batches as stored."""
+    columns = [verbatim_columns(batch) for batch in batches]
+
+    def run() -> int:
+        with mock.patch.object(
+            encode, "body_crcs", encode.body_crcs if crc else lambda bodies: np.zeros(len(bodies), np.int32)
+        ):
+            return sum(len(records.starts) - 1 for part in columns for records in encode.encode_batches(part))
+
+    return run
+
+
+def gathering(root: Path, n_rows: int) -> Case:
+    """Gather the bodies of as many rows."""
+    log = CommitLog([root / "commitlog"])
+    data = log.data(log.segments[0])
+    starts = walk(data, 0, len(data), 0).starts[:n_rows]
+    parts = [read_heads(data, starts[at : at + BATCH_ROWS])[0] for at in range(0, len(starts), BATCH_ROWS)]
+
+    def run() -> int:
+        for part in parts:
+            stored_bodies(data, part)
+        return len(starts)
+
+    return run
+
+
+def indexing(root: Path, n_rows: int, scratch: Path) -> Case:
+    """Put the keys of rows, hashed and chained; counted by entry."""
+    log = CommitLog([root / "commitlog"])
+    data = log.data(log.segments[0])
+    starts = walk(data, 0, len(data), 0).starts[:n_rows]
+    heads = [read_heads(data, starts[at : at + BATCH_ROWS])[0] for at in range(0, len(starts), BATCH_ROWS)]
+    requests = [read_requests(data, part) for part in heads]
+
+    def run() -> int:
+        shutil.rmtree(scratch, ignore_errors=True)
+        file, total = IndexFile.create(NoFlush(), scratch / "20260101000000000", _SIZES, None), 0
+        keys = []
+        for one in requests:
+            offsets = one.units.units["physical_offset"].astype(np.int64)[one.key_rows]
+            keys.append(IndexKeys(one.key_hashes, offsets, one.units.store_timestamps[one.key_rows]))
+            total += len(one.key_rows)
+        file.put(IndexKeys(*(np.concatenate(column) for column in zip(*keys, strict=True))))
+        return total
+
+    return run
+
+
+def appending(batches: Sequence[pa.RecordBatch], scratch: Path) -> Case:
+    """Append batches in memory until they are committed, with queues and index."""
+
+    def run() -> int:
+        shutil.rmtree(scratch, ignore_errors=True)
+        with rmqstore.create(scratch) as writer:
+            for batch in batches:
+                writer.append(batch)
+        return sum(map(len, batches))
+
+    return run
+
+
+def main() -> None:
+    """Run the cases and print JSON lines."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("store", type=Path)
+    parser.add_argument("--messages", type=int, default=300_000)
+    parser.add_argument("--passes", type=int, default=5)
+    arguments = parser.parse_args()
+    with rmqstore.open(arguments.store, broker_name="bench") as store:
+        verbatim = first_rows(store.scan(scan="commitlog", verbatim=True), arguments.messages)
+        messages = first_rows(store.scan(columns=_WRITTEN), arguments.messages)
+    with tempfile.TemporaryDirectory(dir=arguments.store.parent) as folder:
+        cases = {
+            "G": gathering(arguments.store, arguments.messages),
+            "encode": encoding(verbatim, crc=False),
+            "encode with CRC": encoding(verbatim, crc=True),
+            "index, an entry": indexing(arguments.store, arguments.messages, Path(folder) / "index"),
+            "append": appending(messages, Path(folder) / "store"),
+        }
+        found = measure(cases, arguments.passes)
+    for name, times in found.items():
+        goal = {"encode": 14.0, "index, an entry": 2.8}.get(name)
+        extra = {} if goal is None else {"goal_g": goal}
+        report("write", name, ns_per_row=statistics.median(times), g=ratio(found, name, "G"), **extra)
+
+
+def first_rows(reader: pa.RecordBatchReader, count: int) -> list[pa.RecordBatch]:
+    """Return batches of at least so many rows."""
+    batches: list[pa.RecordBatch] = []
+    for batch in reader:
+        batches.append(batch)
+        count -= len(batch)
+        if count <= 0:
+            break
+    return batches
+
+
+if __name__ == "__main__":
+    main()

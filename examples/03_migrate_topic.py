@@ -1,0 +1,37 @@
+"""Copy one topic from a store into another, new or existing, that a RocketMQ broker can open.
+
+Usage: python examples/03_migrate_topic.py SOURCE TARGET TOPIC
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from pyspark.sql import SparkSession
+
+
+def main(source: str, target: str, topic: str) -> None:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    spark = SparkSession.builder.appName("migrate").master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    messages = spark.read.format("rmqstore").option("subscribe", topic).load(source)
+    # The columns that a store assigns (offsets, store time) are given anew; all others are kept. A version of an
+    # application is written once, so this may be run again after a crash.
+    (
+        messages.write.format("rmqstore")
+        .mode("append")
+        .option("txnAppId", f"migrate-{topic}")
+        .option("txnVersion", "1")
+        .save(target)
+    )
+    copied = spark.read.format("rmqstore").option("subscribe", topic).load(target)
+    print(f"{copied.count()} messages of {topic} in {target}, {messages.count()} in {source}")
+    copied.groupBy("queueId").count().orderBy("queueId").show()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        raise SystemExit(__doc__)
+    main(*sys.argv[1:])
