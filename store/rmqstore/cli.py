@@ -15,6 +15,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rmqstore.entry import open_for
 from rmqstore.errors import RmqStoreError, StoreFormatError
 from rmqstore.store import MessageStore, QueueInfo, open_store
 
@@ -61,7 +62,7 @@ def _ends_clearly(command: Callable[..., None]) -> Callable[..., None]:
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="pyspark-rmqstore")
 def main() -> None:
-    """Look into an Apache RocketMQ store without a broker. Nothing in the store is changed."""
+    """Look into an Apache RocketMQ store without a broker. Only rebuild changes anything."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
 
 
@@ -209,6 +210,20 @@ def get(path: Path, place: str) -> None:
 
 
 _ID_DIGITS = 32
+
+
+@main.command()
+@_path
+@click.option("--truncate", is_flag=True, help="Cut a damaged log even where good records follow; a copy is kept.")
+@_ends_clearly
+def rebuild(path: Path, truncate: bool) -> None:
+    """Build ConsumeQueues and IndexFiles anew from the CommitLog. The store is locked meanwhile; no broker may run."""
+    with open_for(path, "a", truncate=truncate) as store, _err.status(f"building queues and index of {path}"):
+        store.rebuild()
+    with open_store(path) as built:
+        queues = sum(len(built.queue_ids(topic)) for topic in built.topics())
+    click.echo(f"{path}: {queues} queues and the index were built from the CommitLog", err=True)
+
 
 if __name__ == "__main__":
     main()

@@ -9,6 +9,7 @@ Source: DefaultMessageStore.java#load, #recover; CommitLog.java#recoverNormally,
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -59,6 +60,7 @@ class Repairer:
         self._disk, self._paths, self._config, self._log = disk, paths, config, log
         self._truncate = truncate
         self._cut_folder = paths.root / ".rmqstore" / "cut"
+        self._replaced = paths.root / ".rmqstore" / "replaced"  # while queues are built anew
 
     def repair(self) -> Repaired:
         """Do what the state of the store asks for; nothing in a store that was closed well.
@@ -80,6 +82,8 @@ class Repairer:
         start = max(start, self._log.min_offset)
         if start < end.physical_offset:
             self._dispatch(start, end.physical_offset)
+        if self._replaced.is_dir():
+            self._restore_queues()
         return Repaired(end.physical_offset, end.last_store_timestamp, checkpoint)
 
     def _began_at(self) -> int | None:
@@ -249,6 +253,34 @@ class Repairer:
                 continue
             dispatcher.flush()
             break
+
+    def rebuild(self, end: int) -> None:
+        """Build queues and index anew from the log alone, up to ``end``; a cut on the way is completed by a repair.
+
+        A queue none of whose records is left in the log stays as it was: it is where the next queue offset stands.
+        """
+        for path in index_files(self._paths.index):
+            self._disk.delete(path)
+        self._disk.make_folder(self._replaced)
+        target = self._replaced / "consumequeue"
+        if self._paths.consumequeue.is_dir():
+            self._disk.rename(self._paths.consumequeue, target)
+        self._disk.make_folder(self._paths.consumequeue)
+        if self._log.min_offset < end:
+            self._dispatch(self._log.min_offset, end)
+        self._restore_queues()
+
+    def _restore_queues(self) -> None:
+        """Put queues back that were set aside and not built anew; drop the others."""
+        aside = self._replaced / "consumequeue"
+        for topic in sorted(aside.iterdir()) if aside.is_dir() else ():
+            for queue in sorted(topic.iterdir()):
+                target = self._paths.consumequeue / topic.name / queue.name
+                if not target.exists():
+                    self._disk.make_folder(target.parent)
+                    self._disk.rename(queue, target)
+                    self._disk.flush_folder(target.parent)
+        shutil.rmtree(self._replaced, ignore_errors=True)
 
     def open_queue(self, topic: str, queue_id: int) -> QueueAppender:
         """Return the end of a queue, to append to."""

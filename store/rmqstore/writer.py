@@ -259,6 +259,17 @@ class StoreWriter:
         self._offsets.forget()
         self._highest_queue.clear()
 
+    def rebuild(self) -> None:
+        """Build queues and index anew from the CommitLog alone, whatever they hold now; flushes first."""
+        self.flush()
+        self._save_checkpoint(built=0, index=0)  # what a recovery finds half built is built anew
+        self._is_whole = False
+        self._repairer.rebuild(self._append.end)
+        self._queues.clear()
+        self._offsets.forget()
+        self._is_whole = True
+        self._protect()
+
     def _complete(self, start: int, end: int) -> None:
         """Build queues and index of what was committed. Should this be cut, the next one to open the store does it."""
         self._append = self._begin(end)

@@ -144,3 +144,30 @@ def test_a_repair_may_be_cut_anywhere(golden_store: GoldenStore, tmp_path: Path,
         repair(root, FaultyDisk())
         assert rows(root) == by_log(root) == expected, at
         shutil.rmtree(root)
+
+
+def test_a_rebuild_may_be_cut_anywhere(golden_store: GoldenStore, tmp_path: Path) -> None:
+    expected = by_log(golden_store("edges"))
+
+    def rebuild(root: Path, disk: FaultyDisk) -> None:
+        writer = None
+        try:
+            writer = StoreWriter(find_store(root), StoreConfig(), disk)
+            writer.rebuild()
+            writer.close()
+        finally:
+            if writer is not None:
+                writer._lock.release()
+            disk.close()
+
+    disk = FaultyDisk()
+    rebuild(Path(shutil.copytree(golden_store("edges"), tmp_path / "count")), disk)
+    for at in places(disk.n_changes, SAMPLED, 0):
+        root = Path(shutil.copytree(golden_store("edges"), tmp_path / f"{at}"))
+        with suppress(Cut):
+            rebuild(root, FaultyDisk(at))
+        config = StoreConfig().updated(goldens.summary("edges")["conf"])
+        StoreWriter(find_store(root), config).close()
+        assert rows(root) == by_log(root) == expected, at
+        assert not (root / ".rmqstore" / "replaced").exists()
+        shutil.rmtree(root)

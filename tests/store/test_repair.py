@@ -148,3 +148,35 @@ def test_another_writer_is_refused_at_once(copied: GoldenStore) -> None:
         assert done.returncode
         assert "StoreLockedError" in done.stderr
     repair(root)
+
+
+@pytest.mark.parametrize("name", ["basic", "preblank", "expired", "live", "v49"])
+def test_rebuilding_gives_what_rocketmq_built(copied: GoldenStore, name: str) -> None:
+    root = copied(name)
+    before, read = data_files(root), rows(root, include_system_topics=True)
+    with rmqstore.open(root, mode="a") as writer:
+        writer.rebuild()
+    after = data_files(root)
+    assert rows(root, include_system_topics=True) == read
+    assert not (root / ".rmqstore" / "replaced").exists()
+    if name != "expired":  # files that hold units of deleted records only are not built anew
+        assert {k: v for k, v in after.items() if "index/" not in k} == {
+            k: v for k, v in before.items() if "index/" not in k
+        }
+        indexes = [[data for path, data in sorted(files.items()) if "index/" in path] for files in (before, after)]
+        assert indexes[0] == indexes[1]
+
+
+def test_a_queue_without_records_keeps_its_offset_when_all_is_rebuilt(copied: GoldenStore) -> None:
+    root = copied("expired")
+    with rmqstore.open(root) as store:
+        before = {
+            (topic, at): store.queue_range(topic, at)[1] for topic in store.topics() for at in store.queue_ids(topic)
+        }
+    with rmqstore.open(root, mode="a") as writer:
+        writer.rebuild()
+    with rmqstore.open(root) as store:
+        after = {
+            (topic, at): store.queue_range(topic, at)[1] for topic in store.topics() for at in store.queue_ids(topic)
+        }
+    assert after == before
