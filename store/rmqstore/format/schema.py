@@ -88,7 +88,7 @@ VERBATIM: Final = pa.schema(
 ALSO_AS: Final[dict[pa.DataType, tuple[pa.DataType, ...]]] = {
     pa.int32(): (pa.int64(),),
     pa.binary(): (pa.string(),),
-    PROPERTIES: (pa.string(), pa.binary()),
+    PROPERTIES: (pa.string(),),
 }
 
 
