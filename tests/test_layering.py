@@ -19,7 +19,7 @@ ORDER = [
     "brokerconfig", "topicconfig", "checkpoint", "commitlog", "consumequeue", "queueoffsets", "ledger", "indexfile",
     "logwriter", "queuewriter", "dispatch",
     "recovery", "log_filter", "assemble", "log_scan", "queue_scan", "ranges", "sampling", "store",
-    "messages", "repair", "writer", "entry", "cli",
+    "messages", "repair", "writer", "entry", "verify", "cli",
 ]
 # fmt: on
 STRUCTURES = ["commitlog", "consumequeue", "checkpoint", "brokerconfig", "indexfile", "logwriter", "queuewriter"]

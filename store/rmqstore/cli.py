@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from rmqstore.entry import open_for
 from rmqstore.errors import RmqStoreError, StoreFormatError
 from rmqstore.store import MessageStore, QueueInfo, open_store
+from rmqstore.verify import verify as verify_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -210,6 +211,27 @@ def get(path: Path, place: str) -> None:
 
 
 _ID_DIGITS = 32
+
+
+@main.command()
+@_path
+@_as_json
+@_ends_clearly
+def verify(path: Path, as_json: bool) -> None:
+    """Name every disagreement of CommitLog, ConsumeQueues and IndexFiles; exit 1 if there is one."""
+    with open_store(path) as store, _err.status(f"reading all of {path}"):
+        findings = list(verify_store(store))
+    for finding in findings:
+        line = (
+            json.dumps(finding._asdict(), ensure_ascii=False)
+            if as_json
+            else f"{finding.part} {finding.place}: {finding.text}"
+        )
+        click.echo(line)
+    if findings:
+        click.echo(f"damage: {len(findings)} findings", err=True)
+        sys.exit(DAMAGE)
+    click.echo(f"{path}: log, queues and index agree", err=True)
 
 
 @main.command()

@@ -182,6 +182,28 @@ class IndexFile:
         """How many keys it holds."""
         return int(self.header["index_count"]) - 1
 
+    def items(self) -> NDArray[np.void]:
+        """Return the items in the order they were put, INDEX_ITEM (n,)."""
+        with MappedFile(self.path) as mapped:
+            end = self._items_at + int(self.header["index_count"]) * INDEX_ITEM.itemsize
+            return mapped.data[self._items_at + INDEX_ITEM.itemsize : end].view(INDEX_ITEM).copy()
+
+    def count_hidden(self) -> int:
+        """Return how many items a search does not come by: their slot, or an item before them, does not lead there."""
+        hashes = self.items()["key_hash"].astype(np.int64)
+        slots = np.where(hashes >= 0, hashes, 0) % self._sizes.n_slots
+        order = np.argsort(slots, kind="stable")
+        numbers = np.arange(1, len(slots) + 1)
+        expected = np.zeros(len(slots), np.int64)
+        same = slots[order[1:]] == slots[order[:-1]]
+        expected[order[1:][same]] = numbers[order[:-1][same]]
+        broken = self.items()["previous"] != expected
+        last = np.append(~same, True) if len(slots) else np.empty(0, np.bool_)
+        newest = order[last]
+        with MappedFile(self.path) as mapped:
+            stored = mapped.data[self._slots_at : self._items_at].view(INDEX_SLOT)[slots[newest]]
+        return int(broken.sum()) + int((stored != numbers[newest]).sum())
+
     def items_at_end(self, physical_offset: int) -> int:
         """Return how many of its newest items are of the record at this offset."""
         with MappedFile(self.path) as mapped:

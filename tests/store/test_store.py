@@ -386,6 +386,12 @@ ERRORS = [
     MessageNotFoundError("why"),
     UnsupportedFeatureError("why"),
     OptionError("why"),
+    errors.CorruptIndexError("/s/index/1", 5, "why"),
+    errors.FileDeletedError("/s/commitlog/0"),
+    errors.IllegalMessageError("why"),
+    errors.StoreLockedError("why"),
+    errors.StoreStateError("why"),
+    errors.CommitError("why"),
 ]
 
 

@@ -1,0 +1,230 @@
+"""Every disagreement of a store's log, queues and index; reads all of it, changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqstore.commitlog import CommitLog
+from rmqstore.config import StoreConfig
+from rmqstore.consumequeue import ConsumeQueue
+from rmqstore.errors import RmqStoreError
+from rmqstore.files.disk import Disk
+from rmqstore.files.paths import StorePaths
+from rmqstore.format.frames import StopKind, cut_batches, find_next_record, walk
+from rmqstore.format.heads import check_heads, read_heads
+from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS, MAX_EXT_ADDRESS, PRE_BLANK_SIZE, QUEUE_UNIT
+from rmqstore.format.requests import QueueUnits, Requests, read_requests
+from rmqstore.indexfile import IndexFile, IndexSizes, find_sizes, index_files
+from rmqstore.store import MessageStore
+
+_WINDOW_BYTES = 128 << 20
+_MAX_FINDINGS = 1000  # of damaged records named one by one
+
+
+class Finding(NamedTuple):
+    """One disagreement."""
+
+    part: str  # log, queue or index
+    place: str
+    text: str
+
+
+def verify(store: MessageStore) -> Iterator[Finding]:
+    """Yield what disagrees: damaged records; units missing, wrong or pointing at nothing; keys that cannot be found."""
+    yield from _damaged_records(store)
+    end = store.log_slice().end
+    log = CommitLog(store.paths.commitlogs)
+    queues, keys = _Queues(store.paths, log.min_offset), _Keys()
+    for requests in _requests(log, end):
+        queues.compare(requests)
+        keys.add(requests)
+    yield from queues.findings()
+    yield from _index_findings(store.paths, keys, log.min_offset)
+
+
+def _damaged_records(store: MessageStore) -> Iterator[Finding]:
+    n_named = 0
+    for batch in store.scan(scan="commitlog", columns=["commitLogOffset"], mode="PERMISSIVE"):
+        column = batch.column("_corrupt_record")
+        if column.null_count == len(column):
+            continue
+        for text in column.drop_null().to_pylist():
+            n_named += 1
+            if n_named <= _MAX_FINDINGS:
+                yield Finding("log", text.partition(": ")[0], text.partition(": ")[2])
+    if n_named > _MAX_FINDINGS:
+        yield Finding("log", str(store.paths.root), f"{n_named - _MAX_FINDINGS} more damaged records")
+
+
+def _requests(log: CommitLog, end: int) -> Iterator[Requests]:
+    """Yield what dispatching would make of every sound record, in the order of the log."""
+    for segment in log.segments:
+        if segment.start >= end:
+            return
+        data, at, stop = log.data(segment), 0, min(end, segment.end) - segment.start
+        while at < stop:
+            found = walk(data, at, min(at + _WINDOW_BYTES, stop), segment.start)
+            sizes = np.diff(found.starts, append=found.position)
+            for rows in cut_batches(sizes, BATCH_ROWS, BATCH_BYTES):
+                heads, whole = read_heads(data, found.starts[rows])
+                sound = np.flatnonzero(whole & check_heads(heads, segment.start))
+                if len(sound):
+                    yield read_requests(data, heads if len(sound) == len(heads) else heads.take(sound))
+            at = found.position
+            if found.kind in (StopKind.BLANK, StopKind.EMPTY):
+                break
+            if found.kind is StopKind.DAMAGE:
+                at = find_next_record(data, at + 1, stop, segment.start)
+
+
+class _Tally:
+    """One queue so far."""
+
+    def __init__(self, folder: Path) -> None:
+        self.queue = ConsumeQueue(folder)
+        self.start = self.queue.segments[0].start // QUEUE_UNIT.itemsize if self.queue.segments else 0
+        self.end = self.queue.end()
+        self.n_matched = self.n_missing = self.n_wrong = 0
+        self.first_missing = self.first_wrong = -1
+
+
+class _Queues:
+    def __init__(self, paths: StorePaths, log_start: int) -> None:
+        self._paths, self._log_start = paths, log_start
+        self._tallies: dict[tuple[str, int], _Tally] = {}
+
+    def _tally(self, topic: str, queue_id: int) -> _Tally:
+        key = (topic, queue_id)
+        if key not in self._tallies:
+            self._tallies[key] = _Tally(self._paths.queue(topic, queue_id))
+        return self._tallies[key]
+
+    def compare(self, requests: Requests) -> None:
+        """Hold units that records ask for against those that are there."""
+        units = requests.units.take(requests.has_unit)
+        keys = units.topic_codes.astype(np.int64) << 32 | units.queue_ids.astype(np.int64) & 0xFFFFFFFF
+        order = np.argsort(keys, kind="stable")
+        for rows in np.split(order, np.flatnonzero(np.diff(keys[order])) + 1):
+            if len(rows):
+                self._compare_queue(units, rows)
+
+    def _compare_queue(self, units: QueueUnits, rows: NDArray[np.int64]) -> None:
+        tally = self._tally(units.topics[int(units.topic_codes[rows[0]])], int(units.queue_ids[rows[0]]))
+        offsets = units.queue_offsets[rows]
+        there = np.zeros(len(rows), np.bool_)
+        wrong = np.zeros(len(rows), np.bool_)
+        low, high = max(int(offsets.min()), tally.start), min(int(offsets.max()) + 1, tally.end)
+        for start, stop in tally.queue.runs(low, high) if low < high else ():
+            held = tally.queue.units(start, stop)
+            inside = np.flatnonzero((offsets >= start) & (offsets < stop))
+            at = offsets[inside] - start
+            wanted = units.units[rows[inside]]
+            same = (held.physical_offsets[at] == wanted["physical_offset"]) & (held.sizes[at] == wanted["size"])
+            codes = held.tags_codes[at]
+            same &= (codes == wanted["tags_code"]) | (codes <= MAX_EXT_ADDRESS)
+            there[inside] = held.sizes[at] != 0
+            wrong[inside] = ~same & (held.sizes[at] != 0)
+        missing = np.flatnonzero(~there)
+        if len(missing) and not tally.n_missing:
+            tally.first_missing = int(offsets[missing[0]])
+        if wrong.any() and not tally.n_wrong:
+            tally.first_wrong = int(offsets[np.flatnonzero(wrong)[0]])
+        tally.n_missing += len(missing)
+        tally.n_wrong += int(wrong.sum())
+        tally.n_matched += len(rows) - len(missing)
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield what was found, queue by queue."""
+        for topic in self._paths.topics():
+            for queue_id in self._paths.queue_ids(topic):
+                self._tally(topic, queue_id)
+        for (topic, queue_id), tally in sorted(self._tallies.items()):
+            place = f"{topic}-{queue_id}"
+            if tally.n_missing:
+                text = f"{tally.n_missing} records have no unit, the first at queue offset {tally.first_missing}"
+                yield Finding("queue", place, text)
+            if tally.n_wrong:
+                text = f"{tally.n_wrong} units differ from their record, the first at queue offset {tally.first_wrong}"
+                yield Finding("queue", place, text)
+            n_extra = self._count(tally) - tally.n_matched
+            if n_extra > 0:
+                yield Finding("queue", place, f"{n_extra} units point at no record of the queue")
+            tally.queue.close()
+
+    def _count(self, tally: _Tally) -> int:
+        """Return how many units point into the log as it is, or behind it."""
+        total = 0
+        for start, stop in tally.queue.runs(tally.start, tally.end):
+            for low in range(start, stop, 1 << 19):
+                units = tally.queue.units(low, min(low + (1 << 19), stop))
+                real = (units.sizes > 0) & (units.sizes != PRE_BLANK_SIZE)
+                total += int((real & (units.physical_offsets >= self._log_start)).sum())
+        return total
+
+
+class _Keys:
+    """The keys of the records that were read, as they came: in the order of the log."""
+
+    def __init__(self) -> None:
+        self._offsets: list[NDArray[np.int64]] = []
+        self._hashes: list[NDArray[np.int32]] = []
+
+    def add(self, requests: Requests) -> None:
+        offsets = requests.units.units["physical_offset"].astype(np.int64)
+        self._offsets.append(offsets[requests.key_rows])
+        self._hashes.append(requests.key_hashes)
+
+    def between(self, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return offsets and hashes of the keys of records from one to another, both included."""
+        offsets = np.concatenate([*self._offsets, np.empty(0, np.int64)])
+        hashes = np.concatenate([*self._hashes, np.empty(0, np.int32)]).astype(np.int64)
+        rows = slice(np.searchsorted(offsets, first), np.searchsorted(offsets, last, side="right"))
+        return offsets[rows], hashes[rows]
+
+
+def _index_findings(paths: StorePaths, keys: _Keys, log_start: int) -> Iterator[Finding]:
+    files = index_files(paths.index)
+    if not files:
+        return
+    config = StoreConfig()
+    try:
+        sizes = find_sizes(files, IndexSizes(config.max_hash_slot_num, config.max_index_num))
+        opened = [IndexFile(Disk(), path, sizes) for path in files]
+    except RmqStoreError as err:
+        yield Finding("index", str(paths.index), str(err))
+        return
+    pieces = [file.items() for file in opened]
+    for file in opened:
+        n_hidden = file.count_hidden()
+        if n_hidden:
+            yield Finding("index", str(file.path), f"{n_hidden} keys are not in the chain of their slot")
+    found = np.concatenate([piece["physical_offset"].astype(np.int64) for piece in pieces])
+    hashes = np.concatenate([piece["key_hash"].astype(np.int64) for piece in pieces])
+    inside = found >= log_start
+    found, hashes = found[inside], hashes[inside]
+    if not len(found):
+        return
+    wanted_offsets, wanted_hashes = keys.between(int(found[0]), 1 << 62)
+    have, want = _pairs(found, hashes), _pairs(wanted_offsets, wanted_hashes)
+    missing = np.flatnonzero(~np.isin(want, have))
+    if found[0] > log_start:  # other keys of the first record may have gone with an older file
+        missing = missing[wanted_offsets[missing] != found[0]]
+    if len(missing):
+        first = wanted_offsets[missing[0]]
+        text = f"{len(missing)} keys are in no index file, the first of the record at {first}"
+        yield Finding("index", str(paths.index), text)
+    extra = np.flatnonzero(~np.isin(have, want))
+    if len(extra):
+        text = f"{len(extra)} items are of no key of their record, the first says {found[extra[0]]}"
+        yield Finding("index", str(paths.index), text)
+
+
+def _pairs(offsets: NDArray[np.int64], hashes: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return one number for each pair of offset and hash."""
+    found: NDArray[np.uint64] = offsets.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + hashes.astype(np.uint64)
+    return found
