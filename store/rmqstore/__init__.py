@@ -1,6 +1,6 @@
 """Apache RocketMQ stores as Arrow batches: read from the files of a live, stopped or crashed broker, and appended."""
 
-from rmqstore.config import StoreConfig
+from rmqstore.config import StoreConfig, read_properties
 from rmqstore.entry import create
 from rmqstore.entry import open_for as open  # noqa: A004 - `rmqstore.open(path)` reads as it should
 from rmqstore.errors import (
@@ -49,4 +49,5 @@ __all__ = [
     "WriteSpec",
     "create",
     "open",
+    "read_properties",
 ]

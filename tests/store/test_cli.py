@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rmqstore.cli import main
+from rmqstore.files.lock import StoreLock
 from store import build
 
 Golden = Callable[[str], Path]
@@ -100,3 +102,32 @@ def test_folder_that_is_no_store_is_named(tmp_path: Path) -> None:
     shown = run("stat", tmp_path)
     assert shown.exit_code == 2
     assert f"{tmp_path} is no RocketMQ store" in shown.stderr
+
+
+def test_verify_finds_nothing_in_a_sound_store(golden_store: Golden) -> None:
+    shown = run("verify", golden_store("basic"))
+    assert (shown.exit_code, shown.stdout) == (0, "")
+    assert "agree" in shown.stderr
+
+
+def test_rebuild_mends_what_verify_names(golden_store: Golden, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(golden_store("basic"), tmp_path / "basic"))
+    shutil.rmtree(root / "consumequeue" / "TopicA" / "1")
+    broken = run("verify", root, "--json")
+    assert broken.exit_code == 1
+    (finding,) = [json.loads(line) for line in broken.stdout.splitlines()]
+    assert (finding["part"], finding["place"]) == ("queue", "TopicA-1")
+    built = run("rebuild", root)
+    assert built.exit_code == 0, built.stderr
+    assert run("verify", root).exit_code == 0
+
+
+def test_rebuild_refuses_a_store_that_somebody_has(golden_store: Golden, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(golden_store("one"), tmp_path / "one"))
+    lock = StoreLock(root / "lock")
+    try:
+        shown = run("rebuild", root)
+    finally:
+        lock.release()
+    assert shown.exit_code == 2
+    assert "another writer" in shown.stderr or "this process" in shown.stderr

@@ -1,0 +1,43 @@
+"""Sizes of files, by the broker's keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rmqstore import OptionError, StoreConfig, read_properties
+
+PROPERTIES = Path(__file__).parents[2] / "conf" / "store.properties"
+
+
+def test_the_file_in_conf_holds_the_defaults() -> None:
+    given = read_properties(PROPERTIES)
+    assert len(given) == 6
+    assert StoreConfig().updated(given) == StoreConfig()
+
+
+def test_a_brokers_file_may_say_more(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text("brokerName = a\n! comment\n\nmappedFileSizeCommitLog = 65536\nmessageIndexEnable=FALSE\n")
+    config = StoreConfig().updated(read_properties(path))
+    assert (config.mapped_file_size_commit_log, config.message_index_enable) == (65536, False)
+
+
+def test_queue_files_hold_whole_units() -> None:
+    assert StoreConfig(mapped_file_size_consume_queue=601).mapped_file_size_consume_queue == 620
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"maxIndexNum": "many"},
+        {"maxHashSlotNum": "0"},
+        {"messageIndexEnable": "yes"},
+        {"mappedFileSizeCommitLog": "-1"},
+    ],
+    ids=str,
+)
+def test_values_are_refused_by_the_brokers_key(given: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match=next(iter(given))):
+        StoreConfig().updated(given)
