@@ -10,16 +10,17 @@ import pytest
 ROOT = Path(__file__).parents[1] / "store" / "rmqstore"
 # fmt: off
 ORDER = [
-    "errors", "config", "selection", "uniqkey",
-    "format.layout", "format.hashing", "format.properties", "format.schema", "format.compression", "format.record",
+    "errors", "config", "selection",
+    "format.layout", "format.hosts", "format.hashing", "format.properties",
+    "format.schema", "format.compression", "format.record",
     "format.heads", "format.gather", "format.text", "format.property_columns", "format.property_strings",
     "format.decode", "format.checks",
-    "format.frames", "format.hosts", "format.encode", "format.requests",
+    "format.frames", "format.encode", "format.requests",
     "files.paths", "files.mapped_file", "files.mapped_file_queue", "files.disk", "files.lock",
     "brokerconfig", "topicconfig", "checkpoint", "commitlog", "consumequeue", "queueoffsets", "ledger", "indexfile",
     "logwriter", "queuewriter", "dispatch",
     "recovery", "log_filter", "assemble", "log_scan", "queue_scan", "ranges", "sampling", "store",
-    "messages", "repair", "writer", "entry", "verify", "cli",
+    "uniqkey", "messages", "repair", "writer", "entry", "verify", "cli",
 ]
 # fmt: on
 STRUCTURES = ["commitlog", "consumequeue", "checkpoint", "brokerconfig", "indexfile", "logwriter", "queuewriter"]

@@ -22,7 +22,7 @@ from rmqstore.format.compression import compressor
 from rmqstore.format.encode import RecordColumns
 from rmqstore.format.gather import array_bytes
 from rmqstore.format.hashing import java_hashes
-from rmqstore.format.hosts import pack_host, pack_hosts
+from rmqstore.format.hosts import offset_ids, pack_host, pack_hosts
 from rmqstore.format.layout import (
     DELAY_LEVELS_MS,
     MAX_PROPERTIES_BYTES,
@@ -75,6 +75,7 @@ ASSIGNED: Final = (
 # Source: TopicValidator.java.
 _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _MAX_TOPIC, _MAX_GROUP_TOPIC = 127, 255
+_NO_HOST = "0.0.0.0:0"
 _GROUP_PREFIXES: Final = ("%RETRY%", "%DLQ%")
 FORBIDDEN_TOPICS: Final = frozenset(
     {
@@ -323,15 +324,10 @@ def _offset_ids(batch: pa.RecordBatch, keys: pa.StringArray, n: int) -> pa.Boole
         return pc.fill_null(pc.equal(keys, batch.column("offsetMsgId")), fill_value=False)
     if not {"storeHost", "commitLogOffset"} <= set(batch.schema.names):
         return pa.repeat(pa.scalar(value=False), n)
-    hosts, offsets = batch.column("storeHost").to_pylist(), batch.column("commitLogOffset").to_pylist()
-    said = keys.to_pylist()
-    return pa.array(
-        [
-            key is not None and host is not None and offset is not None and len(key) in (32, 56)
-            and key[-16:] == f"{offset:016X}" and key[:-16] == pack_host(host).hex().upper()
-            for key, host, offset in zip(said, hosts, offsets, strict=True)
-        ]
-    )  # fmt: skip
+    hosts, offsets = batch.column("storeHost"), batch.column("commitLogOffset")
+    known = pc.and_(hosts.is_valid(), offsets.is_valid())
+    ids = offset_ids(pack_hosts(hosts.fill_null(_NO_HOST)), offsets.fill_null(0).to_numpy())
+    return pc.fill_null(pc.and_(known, pc.equal(keys, ids)), fill_value=False)
 
 
 def _delay(

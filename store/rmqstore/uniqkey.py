@@ -12,6 +12,8 @@ from datetime import datetime
 import numpy as np
 import pyarrow as pa
 
+from rmqstore.format.hosts import hex_rows
+
 
 class UniqueKeys:
     """Makes UNIQ_KEYs as the Java client does: address, process, a number of this maker's own, time, counter.
@@ -22,7 +24,7 @@ class UniqueKeys:
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms, self._made = now_ms, 0
         own = ipaddress.ip_address(own_address()).packed
-        self._head = (own + (os.getpid() & 0xFFFF).to_bytes(2) + secrets.token_bytes(4)).hex().upper()
+        self._head = own + (os.getpid() & 0xFFFF).to_bytes(2) + secrets.token_bytes(4)
         self._begun = now_ms()
 
     def make(self, count: int) -> pa.StringArray:
@@ -35,9 +37,8 @@ class UniqueKeys:
         # A counter has 16 bits: every 65,536 keys the time moves on by a millisecond.
         tails["time"] = int((begun - month).total_seconds() * 1000) + (numbers >> 16)
         tails["counter"] = numbers & 0xFFFF
-        digits = tails.tobytes().hex().upper()
-        width = 2 * tails.dtype.itemsize
-        return pa.array([self._head + digits[at : at + width] for at in range(0, len(digits), width)], pa.string())
+        heads = np.broadcast_to(np.frombuffer(self._head, np.uint8), (count, len(self._head)))
+        return hex_rows(np.hstack((heads, tails.view(np.uint8).reshape(count, tails.dtype.itemsize))))
 
 
 def own_address() -> str:

@@ -16,6 +16,7 @@ from rmqstore.format.encode import RecordColumns, encode_records, stamp
 from rmqstore.format.hashing import appended_hashes, java_hash, java_hashes
 from rmqstore.format.hosts import pack_host, pack_hosts
 from rmqstore.format.record import encode_record
+from rmqstore.uniqkey import UniqueKeys
 from rmqstore.writer import verbatim_columns
 
 HOSTS = [
@@ -122,3 +123,12 @@ def test_hash_codes_of_columns_equal_the_plain_ones(seed: int) -> None:
     lengths = np.array([len(text.encode("utf-16-be")) // 2 for text in texts], np.int64)
     prefix = np.full(len(texts), java_hash("topic#"), np.int32)
     assert appended_hashes(prefix, found, lengths).tolist() == [java_hash("topic#" + text) for text in texts]
+
+
+def test_unique_keys_are_unique_beyond_their_counter() -> None:
+    maker = UniqueKeys(lambda: 1_700_000_000_000)
+    keys = [*maker.make(65_530).to_pylist(), *maker.make(70_000).to_pylist()]
+    assert len(set(keys)) == len(keys)
+    assert {len(key) for key in keys} == {32}
+    assert keys[0][-4:] == "0000"
+    assert int(keys[65_536][-12:-4], 16) == int(keys[0][-12:-4], 16) + 1

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from rmqstore.format.gather import gather_spans
 from rmqstore.format.heads import Heads, windows
+from rmqstore.format.hosts import Hosts, offset_ids
 from rmqstore.format.layout import (
     FIXED_PART,
     PROPERTY_KEYS,
@@ -205,35 +206,17 @@ def repeat_bytes(stored: bytes, times: int) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), times, [None, pa.py_buffer(offsets), pa.py_buffer(stored * times)])
 
 
-# Two upper-case hex digits of each byte, as one 16-bit value in memory order.
-_HEX = np.frombuffer("".join(f"{byte:02X}" for byte in range(256)).encode(), np.uint16)
-
-
 def offset_message_ids(buf: Bytes, heads: Heads) -> pa.Array:
     """Return the offset message ids: store host and physical offset in hex, string (n,).
 
     Source: MessageDecoder.java#createMessageId.
     """
     bits = heads.column("sys_flag") & np.int32(SysFlag.HOSTS_V6)
-    order = np.empty(len(heads.starts), np.int64)
-    parts: list[pa.Array] = []
-    filled = 0
+    packed = np.zeros((len(heads), _HOST_V6_BYTES), np.uint8)
     for flags in FIXED_PART:
         rows = np.flatnonzero(bits == flags)
         if len(rows):
-            hosts = _host_bytes(buf, heads.starts[rows], flags, STORE_HOST)
-            offsets = np.ascontiguousarray(heads.fixed["physical_offset"][rows])
-            packed = np.hstack([column.view(np.uint8).reshape(len(rows), -1) for column in (hosts, offsets)])
-            parts.append(_text_rows(_HEX[packed]))
-            order[rows] = np.arange(filled, filled + len(rows))
-            filled += len(rows)
-    if len(parts) == 1:
-        return parts[0]
-    return pa.concat_arrays(parts).take(pa.array(order)) if parts else pa.array([], pa.string())
-
-
-def _text_rows(rows: NDArray[Any]) -> pa.Array:
-    """Return each row of a C-contiguous matrix of ASCII bytes as one string."""
-    n, width = len(rows), rows.strides[0]
-    offsets = np.arange(n + 1, dtype=np.int32) * np.int32(width)
-    return pa.Array.from_buffers(pa.string(), n, [None, pa.py_buffer(offsets), pa.py_buffer(rows)])
+            found = _host_bytes(buf, heads.starts[rows], flags, STORE_HOST)
+            packed[rows, : found.dtype.itemsize] = found.view(np.uint8).reshape(len(rows), -1)
+    hosts = Hosts(packed, (bits & np.int32(SysFlag.STORE_HOST_V6)) != 0)
+    return offset_ids(hosts, heads.column("physical_offset"))

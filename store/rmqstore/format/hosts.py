@@ -58,3 +58,35 @@ def pack_host(text: str) -> bytes:
         return ipaddress.ip_address(address.removeprefix("[").removesuffix("]")).packed + int(port).to_bytes(4)
     except (ValueError, OverflowError) as err:
         raise IllegalMessageError(f"host {text!r}: ip:port, an IPv6 address in brackets ({err})") from err
+
+
+_OFFSET = np.dtype(">i8")
+
+# Two upper-case hex digits of each byte, as one 16-bit value in memory order.
+_HEX = np.frombuffer("".join(f"{byte:02X}" for byte in range(256)).encode(), np.uint16)
+
+
+def hex_rows(rows: NDArray[np.uint8]) -> pa.StringArray:
+    """Return each row of a matrix of bytes in upper-case hex, string (n,)."""
+    digits = np.ascontiguousarray(_HEX[rows])
+    n, width = len(digits), 2 * rows.shape[1]
+    offsets = np.arange(n + 1, dtype=np.int32) * np.int32(width)
+    return pa.Array.from_buffers(pa.string(), n, [None, pa.py_buffer(offsets), pa.py_buffer(digits)])
+
+
+def offset_ids(hosts: Hosts, physical_offsets: NDArray[np.int64]) -> pa.StringArray:
+    """Return offset message ids: store host and physical offset in hex, 32 or 56 digits, string (n,).
+
+    Source: MessageDecoder.java#createMessageId.
+    """
+    offsets = physical_offsets.astype(_OFFSET).view(np.uint8).reshape(len(physical_offsets), _OFFSET.itemsize)
+    parts, order, filled = [], np.empty(len(offsets), np.int64), 0
+    for wide, kind in _KINDS.items():
+        rows = np.flatnonzero(hosts.is_v6 == wide)
+        if len(rows):
+            parts.append(hex_rows(np.hstack((hosts.packed[rows, : kind.itemsize], offsets[rows]))))
+            order[rows] = np.arange(filled, filled + len(rows))
+            filled += len(rows)
+    if len(parts) == 1:
+        return parts[0]
+    return pa.concat_arrays(parts).take(pa.array(order)) if parts else pa.array([], pa.string())
