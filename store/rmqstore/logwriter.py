@@ -72,7 +72,8 @@ class LogAppend:
     """
 
     def __init__(self, disk: Disk, folders: Sequence[Path], end: int, file_size: int, intent: Path) -> None:
-        self._disk, self._folders, self._file_size, self._intent = disk, folders, file_size, intent
+        # Source: MultiPathMappedFileQueue.java, which sorts its folders.
+        self._disk, self._folders, self._file_size, self._intent = disk, sorted(folders), file_size, intent
         self.start = self.end = end
         self._first_file = end // file_size * file_size
         self._withheld: list[tuple[Positions, NDArray[np.void]]] = []  # places in the first file, and their heads

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from rmqstore.brokerconfig import LMQ_PREFIX
 from rmqstore.errors import IllegalMessageError, OptionError
 from rmqstore.format.compression import compressor
 from rmqstore.format.encode import RecordColumns
@@ -280,6 +281,8 @@ def topic_fault(topic: str, *, allow_system: bool) -> str | None:
         return f"topic {topic!r}: letters, digits, and % | _ - only"
     if len(topic) > longest:
         return f"topic {topic!r} has {len(topic)} characters, {longest} are allowed"
+    if topic.startswith(LMQ_PREFIX):
+        return f"topic {topic} is a light message queue, whose units point at records of other topics"
     if topic in FORBIDDEN_TOPICS and not allow_system:
         return f"topic {topic} is the broker's own (allowSystemTopics=true to write it all the same)"
     return None

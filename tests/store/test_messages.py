@@ -1,0 +1,84 @@
+"""Messages as users give them: what becomes of their columns, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from rmqstore.errors import IllegalMessageError
+from rmqstore.format.properties import parse_properties
+from rmqstore.messages import WRITE_TYPES, MessageMaker, WriteSpec, topic_fault
+
+TYPES = WRITE_TYPES | {"storeHost": pa.string(), "commitLogOffset": pa.int64(), "offsetMsgId": pa.string()}
+
+
+def batch(*rows: dict[str, Any]) -> pa.RecordBatch:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return pa.RecordBatch.from_pylist(list(rows), pa.schema([(name, TYPES[name]) for name in names]))
+
+
+def properties(spec: WriteSpec, *rows: dict[str, Any]) -> list[dict[str, str]]:
+    made = MessageMaker(spec).make(batch(*({"topic": "T", "body": b"x"} | row for row in rows)))
+    return [parse_properties(stored) for stored in made.properties.to_pylist()]
+
+
+KEEP = WriteSpec(make_uniq_key=False)
+
+
+def test_columns_stand_over_properties_and_null_removes() -> None:
+    given = [("TAGS", "old"), ("KEYS", "old"), ("a", "1"), ("empty", ""), ("a", "2")]
+    found = properties(KEEP, {"properties": given, "tags": "new", "keys": None}, {"properties": None, "tags": None})
+    assert found == [{"a": "2", "TAGS": "new"}, {}]
+
+
+def test_property_strings_end_as_5x_ends_them() -> None:
+    made = MessageMaker(KEEP).make(batch({"topic": "T", "body": b"x", "properties": [("a", "1")], "tags": "t"}))
+    assert made.properties.to_pylist() == [b"a\x011\x02TAGS\x01t\x02"]
+
+
+def test_an_id_that_names_a_place_is_no_key() -> None:
+    place = {"storeHost": "127.0.0.1:10911", "commitLogOffset": 257}
+    rows = [
+        {"msgId": "7F00000100002A9F0000000000000101", **place},
+        {"msgId": "7F00000100002A9F0000000000000102", **place},
+        {"msgId": "own", "storeHost": None, "commitLogOffset": None},
+    ]
+    assert properties(KEEP, *rows) == [{}, {"UNIQ_KEY": rows[1]["msgId"]}, {"UNIQ_KEY": "own"}]
+    assert properties(KEEP, {"msgId": "A", "offsetMsgId": "A"}, {"msgId": "A", "offsetMsgId": "B"}) == [
+        {},
+        {"UNIQ_KEY": "A"},
+    ]
+
+
+def test_an_id_of_an_ipv6_host_is_known_too() -> None:
+    place = {"storeHost": "[2001:db8:0:0:0:0:0:2]:10911", "commitLogOffset": 4096}
+    assert properties(KEEP, {"msgId": "20010DB800000000000000000000000200002A9F0000000000001000", **place}) == [{}]
+
+
+def test_the_key_among_the_properties_is_kept_where_no_column_speaks() -> None:
+    (found,) = properties(WriteSpec(), {"properties": [("UNIQ_KEY", "mine")]})
+    assert found == {"UNIQ_KEY": "mine"}
+    (made,) = properties(WriteSpec(), {"properties": [("a", "1")]})
+    assert len(made["UNIQ_KEY"]) == 32
+
+
+@pytest.mark.parametrize(
+    "topic", ["", "a/b", "..", "a b", "ü", "x" * 128, "%RETRY%" + "x" * 249, "%LMQ%a", "RMQ_SYS_TRANS_HALF_TOPIC"]
+)
+def test_topics_that_are_refused(topic: str) -> None:
+    assert topic_fault(topic, allow_system=False)
+    with pytest.raises(IllegalMessageError, match="MESSAGE_ILLEGAL"):
+        MessageMaker(WriteSpec()).make(batch({"topic": topic, "body": b"x"}))
+
+
+@pytest.mark.parametrize("topic", ["a", "A-b_1%|", "x" * 127, "%RETRY%" + "x" * 248, "%DLQ%g"])
+def test_topics_that_are_allowed(topic: str) -> None:
+    assert topic_fault(topic, allow_system=False) is None
+
+
+def test_round_robin_goes_on_over_batches() -> None:
+    maker = MessageMaker(WriteSpec(queue_nums={"T": 3}), turn=1)
+    rows = batch(*[{"topic": "T", "body": b"x"}] * 4)
+    assert [maker.make(rows).queue_ids.tolist() for _ in range(2)] == [[1, 2, 0, 1], [2, 0, 1, 2]]
