@@ -102,7 +102,17 @@ class ConsumeQueue:
             written = self._files.open(segment).written_end(segment.size)
             if written:
                 return segment.start // _UNIT + -(-written // _UNIT)
+        return self.begin
+
+    @property
+    def begin(self) -> int:
+        """The first queue offset that the files have, whether or not its record is still there; 0 without files."""
         return self.segments[0].start // _UNIT if self.segments else 0
+
+    def reach(self, end: int) -> int:
+        """Return the physical offset behind the record of the last unit before ``end``, -1 where that is no unit."""
+        physical_offset, size, _ = self.unit(end - 1)
+        return physical_offset + size if 0 < size < PRE_BLANK_SIZE else -1
 
     def first(self, end: int, min_physical_offset: int) -> int:
         """Return the first queue offset before ``end`` whose record is not deleted; ``end`` if all are.
@@ -111,7 +121,7 @@ class ConsumeQueue:
 
         Source: ConsumeQueue.java#correctMinOffset; unlike it, the search is not limited to the first file.
         """
-        begin = self.segments[0].start // _UNIT if self.segments else 0
+        begin = self.begin
 
         def is_there(at: int) -> bool:
             physical_offset, size, _ = self.unit(begin + at)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,22 +15,13 @@ from rmqstore.commitlog import CommitLog
 from rmqstore.config import StoreConfig
 from rmqstore.errors import CorruptRecordError
 from rmqstore.files.disk import Disk
-from rmqstore.format.frames import StopKind, cut_batches, walk
-from rmqstore.format.heads import read_heads
-from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS
-from rmqstore.format.requests import QueueUnits, Requests, read_requests
+from rmqstore.format.frames import StopKind, heads_of, walk
+from rmqstore.format.requests import QueueUnits, Requests, read_requests, rows_by_queue
 from rmqstore.indexfile import IndexFile, IndexKeys, IndexSizes, index_files, next_name
 from rmqstore.queuewriter import QueueAppender
 
 _WINDOW_BYTES = 128 << 20
 _KEYS_AT_ONCE = 1 << 20
-
-
-class Dispatched(NamedTuple):
-    """What a dispatch has done."""
-
-    n_records: int
-    last_store_timestamp: int  # ms, 0 without records
 
 
 class Dispatcher:
@@ -54,33 +44,27 @@ class Dispatcher:
         self._index = IndexAppender(disk, index_folder, IndexSizes(config.max_hash_slot_num, config.max_index_num))
         self._touched: dict[tuple[str, int], QueueAppender] = {}
 
-    def dispatch(self, start: int, end: int) -> Dispatched:
+    def dispatch(self, start: int, end: int) -> None:
         """Build units and items of the records in ``[start, end)``; those that are there already are stepped over.
 
         Raises:
             CorruptRecordError: the range holds something that is no record.
         """
-        at, n_records, last = start, 0, 0
+        at = start
         while at < end:
             segment, data, position = self._log.locate(at)
             stop = min(end, segment.end) - segment.start
             found = walk(data, position, min(position + _WINDOW_BYTES, stop), segment.start)
-            sizes = np.diff(found.starts, append=found.position)
-            for rows in cut_batches(sizes, BATCH_ROWS, BATCH_BYTES):
-                heads, whole = read_heads(data, found.starts[rows])
+            for starts, heads, whole in heads_of(data, found):
                 if not whole.all():
-                    damaged = segment.start + int(found.starts[rows][np.flatnonzero(~whole)[0]])
+                    damaged = segment.start + int(starts[np.flatnonzero(~whole)[0]])
                     raise CorruptRecordError(str(segment.path), damaged, "no whole record; nothing is built behind it")
-                requests = read_requests(data, heads)
-                self._put(requests)
-                n_records += len(heads)
-                last = int(requests.units.store_timestamps[-1])
+                self._put(read_requests(data, heads))
             at = segment.start + found.position
             if found.kind is StopKind.BLANK:
                 at = segment.end
             elif found.kind is not StopKind.END:
                 raise CorruptRecordError(str(segment.path), at, found.reason or found.kind.value)
-        return Dispatched(n_records, last)
 
     def _put(self, requests: Requests) -> None:
         units = requests.units if requests.has_unit.all() else requests.units.take(requests.has_unit)
@@ -94,12 +78,7 @@ class Dispatcher:
 
     def _put_units(self, units: QueueUnits) -> None:
         """Group units by queue, each queue's in the order of the log, and append them."""
-        if not len(units.queue_ids):
-            return
-        keys = units.topic_codes.astype(np.int64) << 32 | units.queue_ids.astype(np.int64) & 0xFFFFFFFF
-        order = np.argsort(keys, kind="stable")
-        cuts = np.flatnonzero(np.diff(keys[order])) + 1
-        for rows in np.split(order, cuts):
+        for rows in rows_by_queue(units.topic_codes, units.queue_ids):
             row = int(rows[0])
             key = (units.topics[int(units.topic_codes[row])], int(units.queue_ids[row]))
             queue = self._touched.get(key)
@@ -154,8 +133,6 @@ class IndexAppender:
         at = int(np.searchsorted(keys.physical_offsets, self._reached))
         of_reached = int(np.searchsorted(keys.physical_offsets, self._reached, side="right")) - at
         at += min(of_reached, self._has_of_reached)
-        if of_reached:
-            self._has_of_reached = 0
         while at < len(keys):
             if self._last is None or not self._last.room:
                 if self._last is not None:
@@ -164,8 +141,6 @@ class IndexAppender:
             count = min(self._last.room, len(keys) - at)
             self._last.put(keys.take(slice(at, at + count)))
             at += count
-        if len(keys) and int(keys.physical_offsets[-1]) > self._reached:
-            self._reached, self._has_of_reached = int(keys.physical_offsets[-1]), len(keys)
 
     def _begin(self, last: IndexFile | None) -> IndexFile:
         name = next_name(None if last is None else last.path.name, datetime.now().astimezone())

@@ -15,10 +15,13 @@ from numpy.typing import NDArray
 from rmqstore.errors import CorruptIndexError, StoreStateError
 from rmqstore.files.disk import Disk
 from rmqstore.files.mapped_file import MappedFile
-from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT
+from rmqstore.format.heads import windows
+from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, Bytes, Mask
 
 _MAX_DIFF_SECONDS = (1 << 31) - 1
 _SLOTS_ONE_BY_ONE = 512
+_SIZES_AT_ONCE = 1 << 18
+_MAX_TRIED = 1000  # pairs of sizes whose chains are looked at
 _NAME_FORMAT = "%Y%m%d%H%M%S"
 _NAME_DIGITS = 17
 
@@ -72,11 +75,18 @@ def next_name(last: str | None, now: datetime) -> str:
     return name
 
 
+def read_header(path: Path) -> np.void:
+    """Return the header of an index file, INDEX_HEADER; what a short file lacks of it is zero."""
+    stored = np.zeros(INDEX_HEADER.itemsize, np.uint8)
+    with MappedFile(path) as file:
+        file.read_into(stored, 0)
+    header: np.void = stored.view(INDEX_HEADER)[0]
+    return header
+
+
 def was_ended(path: Path) -> bool:
     """Tell whether a file was ever put to whole: its end time is what a put writes last."""
-    with MappedFile(path) as file:
-        head = file.data[: INDEX_HEADER.itemsize]
-        return len(head) == INDEX_HEADER.itemsize and bool(head.view(INDEX_HEADER)[0]["end_timestamp"])
+    return bool(read_header(path)["end_timestamp"])
 
 
 def find_sizes(files: list[Path], guess: IndexSizes) -> IndexSizes:
@@ -94,7 +104,8 @@ def find_sizes(files: list[Path], guess: IndexSizes) -> IndexSizes:
         return guess
     with MappedFile(files[0]) as file:
         data = file.data
-        found = [sizes for sizes in _possible_sizes(length) if _fits(data, sizes)]
+        possible = _possible_sizes(data)
+        found = [sizes for sizes in possible if _fits(data, sizes)] if len(possible) <= _MAX_TRIED else possible
     if len(found) != 1:
         raise StoreStateError(
             f"{files[0]}: {len(found)} pairs of maxHashSlotNum and maxIndexNum fit its {length} bytes; "
@@ -103,18 +114,36 @@ def find_sizes(files: list[Path], guess: IndexSizes) -> IndexSizes:
     return found[0]
 
 
-def _possible_sizes(length: int) -> list[IndexSizes]:
-    room = length - INDEX_HEADER.itemsize
-    slots = range(1, room // INDEX_SLOT.itemsize + 1)
-    width = INDEX_ITEM.itemsize
-    return [
-        IndexSizes(n_slots, (room - n_slots * INDEX_SLOT.itemsize) // width)
-        for n_slots in slots
-        if (room - n_slots * INDEX_SLOT.itemsize) % width == 0 and room - n_slots * INDEX_SLOT.itemsize >= 2 * width
-    ]
+def _possible_sizes(data: Bytes) -> list[IndexSizes]:
+    """Return the sizes that give the length of a file, and a first item that its header and its slot know."""
+    slot, item = INDEX_SLOT.itemsize, INDEX_ITEM.itemsize
+    room = len(data) - INDEX_HEADER.itemsize
+    step = item // slot  # one item fewer is room for so many slots
+    smallest = next((count for count in range(1, step + 1) if (room - count * slot) % item == 0), None)
+    if smallest is None:
+        return []
+    found: list[IndexSizes] = []
+    block = step * _SIZES_AT_ONCE
+    for low in range(smallest, (room - 2 * item) // slot + 1, block):
+        n_slots = np.arange(low, min(low + block, (room - 2 * item) // slot + 1), step)
+        likely = n_slots[_knows_its_first_item(data, n_slots)].tolist()
+        found += [IndexSizes(count, (room - count * slot) // item) for count in likely]
+    return found
 
 
-def _fits(data: NDArray[np.uint8], sizes: IndexSizes) -> bool:
+def _knows_its_first_item(data: Bytes, n_slots: NDArray[np.int64]) -> Mask:
+    """Return for which numbers of slots the first item is of the header's first record, and its slot is in use."""
+    begun = data[: INDEX_HEADER.itemsize].view(INDEX_HEADER)[0]["begin_phy_offset"]
+    offset, at = INDEX_ITEM.fields["physical_offset"][:2]  # type: ignore[index]
+    firsts = INDEX_HEADER.itemsize + n_slots * INDEX_SLOT.itemsize + INDEX_ITEM.itemsize
+    hashes = windows(data, INDEX_SLOT.itemsize)[firsts].view(INDEX_SLOT).astype(np.int64)
+    slots = INDEX_HEADER.itemsize + np.maximum(hashes, 0) % n_slots * INDEX_SLOT.itemsize
+    known: Mask = windows(data, INDEX_SLOT.itemsize)[slots].view(INDEX_SLOT) != 0
+    known &= windows(data, offset.itemsize)[firsts + at].view(offset) == begun
+    return known
+
+
+def _fits(data: Bytes, sizes: IndexSizes) -> bool:
     """Tell whether a file that is read with these sizes is an index, perhaps one whose newest slots were not written.
 
     Nothing stands where the first item would; slots point at items that belong to them, items at older ones of their
@@ -188,16 +217,20 @@ class IndexFile:
             end = self._items_at + int(self.header["index_count"]) * INDEX_ITEM.itemsize
             return mapped.data[self._items_at + INDEX_ITEM.itemsize : end].view(INDEX_ITEM).copy()
 
-    def count_hidden(self) -> int:
-        """Return how many items a search does not come by: their slot, or an item before them, does not lead there."""
-        hashes = self.items()["key_hash"].astype(np.int64)
+    def count_hidden(self, items: NDArray[np.void]) -> int:
+        """Return how many items a search does not come by: their slot, or an item before them, does not lead there.
+
+        Args:
+            items: of this file, see :meth:`items`.
+        """
+        hashes = items["key_hash"].astype(np.int64)
         slots = np.where(hashes >= 0, hashes, 0) % self._sizes.n_slots
         order = np.argsort(slots, kind="stable")
         numbers = np.arange(1, len(slots) + 1)
         expected = np.zeros(len(slots), np.int64)
         same = slots[order[1:]] == slots[order[:-1]]
         expected[order[1:][same]] = numbers[order[:-1][same]]
-        broken = self.items()["previous"] != expected
+        broken = items["previous"] != expected
         last = np.append(~same, True) if len(slots) else np.empty(0, np.bool_)
         newest = order[last]
         with MappedFile(self.path) as mapped:
@@ -205,12 +238,14 @@ class IndexFile:
         return int(broken.sum()) + int((stored != numbers[newest]).sum())
 
     def items_at_end(self, physical_offset: int) -> int:
-        """Return how many of its newest items are of the record at this offset."""
+        """Return how many of its newest items are of the record at this offset; looks at no others."""
         with MappedFile(self.path) as mapped:
-            end = self._items_at + int(self.header["index_count"]) * INDEX_ITEM.itemsize
+            end = self._items_at + (self.n_items + 1) * INDEX_ITEM.itemsize
             items = mapped.data[self._items_at + INDEX_ITEM.itemsize : end].view(INDEX_ITEM)
-            others = np.flatnonzero(items["physical_offset"] != physical_offset)
-            return len(items) - (int(others[-1]) + 1 if len(others) else 0)
+            count = 0
+            while count < len(items) and items[-1 - count]["physical_offset"] == physical_offset:
+                count += 1
+            return count
 
     @property
     def end_phy_offset(self) -> int:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import IllegalMessageError
 from rmqstore.format.layout import Mask
+from rmqstore.format.requests import rows_by_queue
 
 
 class QueueOffsets:
@@ -69,12 +70,6 @@ class QueueOffsets:
 
 def _by_queue(topics: pa.StringArray, queue_ids: NDArray[np.int32]) -> list[tuple[tuple[str, int], NDArray[np.int64]]]:
     """Return the rows of each queue, in their order."""
-    if not len(queue_ids):
-        return []
     encoded = topics.dictionary_encode()
-    names = encoded.dictionary.to_pylist()
-    keys = encoded.indices.to_numpy().astype(np.int64) << 32 | queue_ids.astype(np.int64) & 0xFFFFFFFF
-    order = np.argsort(keys, kind="stable")
-    parts = np.split(order, np.flatnonzero(np.diff(keys[order])) + 1)
-    codes = encoded.indices.to_numpy()
-    return [((names[int(codes[rows[0]])], int(queue_ids[rows[0]])), rows) for rows in parts]
+    names, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
+    return [((names[int(codes[rows[0]])], int(queue_ids[rows[0]])), rows) for rows in rows_by_queue(codes, queue_ids)]

@@ -17,7 +17,6 @@ from rmqstore.errors import (
     UnsupportedFeatureError,
 )
 from rmqstore.files.paths import StorePaths
-from rmqstore.format.layout import PRE_BLANK_SIZE
 from rmqstore.queue_scan import QueueSlice
 from rmqstore.selection import EARLIEST, LATEST, Bound, Selection
 
@@ -132,16 +131,14 @@ class QueueRanges:
         """Return every queue that can be read, by topic and id."""
         if self._paths.has_rocksdb_queues:
             return []
-        topics = [topic for topic in self._paths.topics() if not topic.startswith(LMQ_PREFIX)]
-        return [(topic, queue_id) for topic in topics for queue_id in self._paths.queue_ids(topic)]
+        return [queue for queue in self._paths.queues() if not queue[0].startswith(LMQ_PREFIX)]
 
     def end_in_log(self) -> int:
         """Return the physical offset behind the last record that a queue points at, -1 without queues."""
         ends = [-1]
         for topic, queue_id in self.plain_queues():
             queue = self._open_queue(topic, queue_id)
-            physical_offset, size, _ = queue.unit(queue.end() - 1)
-            ends.append(physical_offset + size if 0 < size < PRE_BLANK_SIZE else -1)
+            ends.append(queue.reach(queue.end()))
         return max(ends)
 
     def resolve(

@@ -12,10 +12,9 @@ from rmqstore.commitlog import CommitLog
 from rmqstore.errors import MalformedBytesError
 from rmqstore.files.mapped_file_queue import Segment
 from rmqstore.format.decode import stored_bodies
-from rmqstore.format.frames import StopKind, Walk, cut_batches, knows_its_place, walk
+from rmqstore.format.frames import StopKind, Walk, heads_of, knows_its_place, walk
 from rmqstore.format.hashing import body_crcs
-from rmqstore.format.heads import read_heads
-from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS, FIXED_PART_V4, FRAME_HEAD, TOPIC_LENGTH_BYTES, Bytes
+from rmqstore.format.layout import FIXED_PART_V4, FRAME_HEAD, TOPIC_LENGTH_BYTES, Bytes
 from rmqstore.format.record import check_record, split_record
 
 logger = logging.getLogger(__name__)
@@ -75,10 +74,7 @@ def _scan(data: Bytes, physical_base: int) -> tuple[Walk, int]:
     position = last = 0
     while True:
         found = walk(data, position, min(position + _WINDOW_BYTES, len(data)), physical_base)
-        sizes = np.diff(found.starts, append=found.position)
-        for rows in cut_batches(sizes, BATCH_ROWS, BATCH_BYTES):
-            starts = found.starts[rows]
-            heads, whole = read_heads(data, starts)
+        for starts, heads, whole in heads_of(data, found):
             sums = body_crcs(stored_bodies(data, heads).to_pylist())
             refused = np.flatnonzero(~whole | (sums != heads.column("body_crc")))
             times = heads.column("store_timestamp")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,8 +26,8 @@ from rmqstore.files.mapped_file import MappedFile
 from rmqstore.files.mapped_file_queue import Segment
 from rmqstore.files.paths import StorePaths
 from rmqstore.format.frames import StopKind, Walk, find_next_record
-from rmqstore.format.layout import INDEX_HEADER, PRE_BLANK_SIZE, QUEUE_UNIT
-from rmqstore.indexfile import index_files
+from rmqstore.format.layout import QUEUE_UNIT
+from rmqstore.indexfile import index_files, read_header
 from rmqstore.queuewriter import QueueAppender
 from rmqstore.recovery import LogEnd, damage_at, find_log_end
 
@@ -168,27 +167,20 @@ class Repairer:
         self._disk.flush(target)
         self._disk.flush_folder(self._cut_folder)
 
-    def _every_queue(self) -> Iterator[tuple[str, int]]:
-        for topic in self._paths.topics():
-            for queue_id in self._paths.queue_ids(topic):
-                yield topic, queue_id
-
     def _queues_end(self) -> int:
         ends = [-1]
-        for topic, queue_id in self._every_queue():
+        for topic, queue_id in self._paths.queues():
             queue = ConsumeQueue(self._paths.queue(topic, queue_id))
-            physical_offset, size, _ = queue.unit(queue.end() - 1)
-            ends.append(physical_offset + size if 0 < size < PRE_BLANK_SIZE else -1)
+            ends.append(queue.reach(queue.end()))
             queue.close()
         return max(ends)
 
     def _cut_queues(self, log_end: int, *, was_closed: bool) -> int:
         """Take away units of records that are no more; return the physical offset that the queues reach."""
         reached = 0
-        for topic, queue_id in self._every_queue():
+        for topic, queue_id in self._paths.queues():
             queue = ConsumeQueue(self._paths.queue(topic, queue_id))
-            start = queue.segments[0].start // _UNIT if queue.segments else 0
-            end = queue.end()
+            start, end = queue.begin, queue.end()
             kept = queue.cut(start, end, log_end)
             if not was_closed:
                 kept = _first_hole(queue, start, kept)
@@ -198,8 +190,7 @@ class Repairer:
                 logger.warning("%s: %d units behind the end of the log are removed", queue.folder, end - kept)
                 self._clear_units(queue, kept)
             if kept > start:
-                physical_offset, size, _ = queue.unit(kept - 1)
-                reached = max(reached, physical_offset + size if size < PRE_BLANK_SIZE else 0)
+                reached = max(reached, queue.reach(kept))
             queue.close()
         return reached
 
@@ -221,11 +212,7 @@ class Repairer:
         reached = -1
         files = index_files(self._paths.index)
         for path in files:
-            with MappedFile(path) as file:
-                if len(file.data) < INDEX_HEADER.itemsize:
-                    header = np.zeros(1, INDEX_HEADER)[0]
-                else:
-                    header = file.data[: INDEX_HEADER.itemsize].view(INDEX_HEADER)[0].copy()
+            header = read_header(path)
             is_late = checkpoint is not None and header["end_timestamp"] > checkpoint.index_msg_timestamp
             if is_late or header["end_phy_offset"] >= max(log_end, 1) or header["end_timestamp"] == 0:
                 logger.info("%s is newer than the checkpoint or the log; it is built anew", path)
@@ -238,7 +225,7 @@ class Repairer:
 
     def _dispatch(self, start: int, end: int) -> None:
         """Build what is missing; a queue whose files do not fit the log is built anew from it."""
-        for _ in range(1 + sum(1 for _ in self._every_queue())):
+        for _ in range(1 + len(self._paths.queues())):
             dispatcher = Dispatcher(self._disk, self._log, self._paths.index, self._config, self.open_queue)
             try:
                 dispatcher.dispatch(start, end)
@@ -286,12 +273,8 @@ class Repairer:
         """Return the end of a queue, to append to."""
         folder = self._paths.queue(topic, queue_id)
         queue = ConsumeQueue(folder)
-        end, reached = queue.end(), -1
-        physical_offset, size, _ = queue.unit(end - 1) if end else (0, 0, 0)
-        if 0 < size < PRE_BLANK_SIZE:
-            reached = physical_offset + size
-        is_new = not queue.segments
-        start = 0 if is_new else queue.segments[0].start // _UNIT
+        start, end, is_new = queue.begin, queue.end(), not queue.segments
+        reached = queue.reach(end)
         queue.close()
         file_size = self._config.mapped_file_size_consume_queue
         return QueueAppender(self._disk, folder, file_size, start=start, end=end, reached=reached, is_new=is_new)

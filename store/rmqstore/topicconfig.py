@@ -25,16 +25,18 @@ def queue_nums(paths: StorePaths) -> dict[str, int]:
     return {topic: int(entry.get("writeQueueNums", 0)) for topic, entry in table.items() if isinstance(entry, dict)}
 
 
-def register_topics(disk: Disk, paths: StorePaths, wanted: Mapping[str, int]) -> None:
+def register_topics(disk: Disk, paths: StorePaths, least: Mapping[str, int], of_new: int) -> None:
     """Add topics that have no entry, and raise the number of queues where an entry has too few.
 
     Args:
-        wanted: queues by topic.
+        least: how many queues there must be at least, by topic.
+        of_new: how many a topic without an entry gets at least.
     """
     content = load_table(paths.topics_json)
     table = content.setdefault("topicConfigTable", {})
     changed = False
-    for topic, n_queues in wanted.items():
+    for topic, n_least in least.items():
+        n_queues = n_least if topic in table else max(n_least, of_new)
         entry = table.setdefault(topic, _entry(topic, 0))
         for name in ("readQueueNums", "writeQueueNums"):
             if int(entry.get(name, 0)) < n_queues:

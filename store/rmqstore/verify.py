@@ -15,10 +15,10 @@ from rmqstore.consumequeue import ConsumeQueue
 from rmqstore.errors import RmqStoreError
 from rmqstore.files.disk import Disk
 from rmqstore.files.paths import StorePaths
-from rmqstore.format.frames import StopKind, cut_batches, find_next_record, walk
-from rmqstore.format.heads import check_heads, read_heads
-from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS, MAX_EXT_ADDRESS, PRE_BLANK_SIZE, QUEUE_UNIT
-from rmqstore.format.requests import QueueUnits, Requests, read_requests
+from rmqstore.format.frames import StopKind, find_next_record, heads_of, walk
+from rmqstore.format.heads import check_heads
+from rmqstore.format.layout import MAX_EXT_ADDRESS, PRE_BLANK_SIZE
+from rmqstore.format.requests import QueueUnits, Requests, read_requests, rows_by_queue
 from rmqstore.indexfile import IndexFile, IndexSizes, find_sizes, index_files
 from rmqstore.store import MessageStore
 
@@ -69,9 +69,7 @@ def _requests(log: CommitLog, end: int) -> Iterator[Requests]:
         data, at, stop = log.data(segment), 0, min(end, segment.end) - segment.start
         while at < stop:
             found = walk(data, at, min(at + _WINDOW_BYTES, stop), segment.start)
-            sizes = np.diff(found.starts, append=found.position)
-            for rows in cut_batches(sizes, BATCH_ROWS, BATCH_BYTES):
-                heads, whole = read_heads(data, found.starts[rows])
+            for _, heads, whole in heads_of(data, found):
                 sound = np.flatnonzero(whole & check_heads(heads, segment.start))
                 if len(sound):
                     yield read_requests(data, heads if len(sound) == len(heads) else heads.take(sound))
@@ -87,7 +85,7 @@ class _Tally:
 
     def __init__(self, folder: Path) -> None:
         self.queue = ConsumeQueue(folder)
-        self.start = self.queue.segments[0].start // QUEUE_UNIT.itemsize if self.queue.segments else 0
+        self.start = self.queue.begin
         self.end = self.queue.end()
         self.n_matched = self.n_missing = self.n_wrong = 0
         self.first_missing = self.first_wrong = -1
@@ -107,11 +105,8 @@ class _Queues:
     def compare(self, requests: Requests) -> None:
         """Hold units that records ask for against those that are there."""
         units = requests.units.take(requests.has_unit)
-        keys = units.topic_codes.astype(np.int64) << 32 | units.queue_ids.astype(np.int64) & 0xFFFFFFFF
-        order = np.argsort(keys, kind="stable")
-        for rows in np.split(order, np.flatnonzero(np.diff(keys[order])) + 1):
-            if len(rows):
-                self._compare_queue(units, rows)
+        for rows in rows_by_queue(units.topic_codes, units.queue_ids):
+            self._compare_queue(units, rows)
 
     def _compare_queue(self, units: QueueUnits, rows: NDArray[np.int64]) -> None:
         tally = self._tally(units.topics[int(units.topic_codes[rows[0]])], int(units.queue_ids[rows[0]]))
@@ -140,9 +135,8 @@ class _Queues:
 
     def findings(self) -> Iterator[Finding]:
         """Yield what was found, queue by queue."""
-        for topic in self._paths.topics():
-            for queue_id in self._paths.queue_ids(topic):
-                self._tally(topic, queue_id)
+        for topic, queue_id in self._paths.queues():
+            self._tally(topic, queue_id)
         for (topic, queue_id), tally in sorted(self._tallies.items()):
             place = f"{topic}-{queue_id}"
             if tally.n_missing:
@@ -199,8 +193,8 @@ def _index_findings(paths: StorePaths, keys: _Keys, log_start: int) -> Iterator[
         yield Finding("index", str(paths.index), str(err))
         return
     pieces = [file.items() for file in opened]
-    for file in opened:
-        n_hidden = file.count_hidden()
+    for file, items in zip(opened, pieces, strict=True):
+        n_hidden = file.count_hidden(items)
         if n_hidden:
             yield Finding("index", str(file.path), f"{n_hidden} keys are not in the chain of their slot")
     found = np.concatenate([piece["physical_offset"].astype(np.int64) for piece in pieces])

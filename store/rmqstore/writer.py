@@ -30,15 +30,15 @@ from rmqstore.errors import (
 )
 from rmqstore.files.disk import Disk
 from rmqstore.files.lock import StoreLock
-from rmqstore.files.mapped_file import MappedFile
 from rmqstore.files.paths import StorePaths
 from rmqstore.format.decode import topics
-from rmqstore.format.encode import RecordColumns, Records, encode_batches, stamp
+from rmqstore.format.encode import RecordColumns, Records, encode_batches, row_batches, stamp
 from rmqstore.format.heads import read_heads
 from rmqstore.format.hosts import pack_hosts
-from rmqstore.format.layout import BATCH_ROWS, INDEX_HEADER, Bytes, SysFlag
+from rmqstore.format.layout import Bytes
+from rmqstore.format.requests import have_units
 from rmqstore.format.schema import VERBATIM
-from rmqstore.indexfile import IndexSizes, find_sizes, index_files, was_ended
+from rmqstore.indexfile import IndexSizes, find_sizes, index_files, read_header, was_ended
 from rmqstore.ledger import Ledger
 from rmqstore.logwriter import LogAppend
 from rmqstore.messages import MessageMaker, WriteSpec, now_ms
@@ -94,8 +94,8 @@ class StoreWriter:
         self._highest_queue: dict[str, int] = {}
         self._is_whole = True  # queues and index hold all that the log holds
         self._batch_topics = self.paths.batch_topics()
-        known = queue_nums(self.paths)
-        self._maker = MessageMaker(replace(self._spec, queue_nums={**known, **self._spec.queue_nums}))
+        nums = {**self.queue_nums(), **self._spec.queue_nums}
+        self._maker = MessageMaker(replace(self._spec, queue_nums=nums))
         self._ledger = Ledger(self._disk, self.paths.root)
         self._ledger.settle(self._log)
         self._protect()
@@ -114,8 +114,7 @@ class StoreWriter:
         files = index_files(self.paths.index)
         if files:
             self._disk.flush(files[-1])
-            with MappedFile(files[-1]) as file:
-                newest = int(file.data[: INDEX_HEADER.itemsize].view(INDEX_HEADER)[0]["end_timestamp"])
+            newest = int(read_header(files[-1])["end_timestamp"])
             self._checkpoint = self._checkpoint._replace(index_msg_timestamp=newest)
         self._save_checkpoint(built=self._last_store_timestamp)
         self._disk.write_new(self.paths.abort, str(os.getpid()).encode())
@@ -149,14 +148,12 @@ class StoreWriter:
         self._append.require_room(np.concatenate([np.diff(part.starts) for part in parts]))
         if verbatim:
             times, queue_offsets = _millis(batch, "storeTimestamp"), batch.column("queueOffset").to_numpy()
-            kind = columns.sys_flags & np.int32(SysFlag.TRANSACTION_TYPE)
-            queued = (kind == 0) | (kind == SysFlag.TRANSACTION_COMMIT)
-            self._offsets.claim(columns.topics, columns.queue_ids, queue_offsets, queued)
+            self._offsets.claim(columns.topics, columns.queue_ids, queue_offsets, have_units(columns.sys_flags))
         else:
             # Source: CommitLog.java#asyncPutMessage; searches by time rely on times that never fall.
             times = np.full(len(columns), max(now_ms(), self._last_store_timestamp))
             queue_offsets = self._offsets.assign(columns.topics, columns.queue_ids)
-        for rows, records in zip(slices(len(columns), BATCH_ROWS), parts, strict=True):
+        for rows, records in zip(row_batches(len(columns)), parts, strict=True):
             self._write(records, queue_offsets[rows], times[rows])
         self._note_topics(columns.topics, columns.queue_ids)
 
@@ -171,7 +168,7 @@ class StoreWriter:
             CorruptRecordError: these are no records of these sizes.
         """
         starts = np.concatenate(([0], np.cumsum(sizes)))
-        for rows in slices(len(sizes), BATCH_ROWS):
+        for rows in row_batches(len(sizes)):
             heads, whole = read_heads(data, starts[:-1][rows])
             if not (whole & (heads.column("total_size") == sizes[rows])).all():
                 raise CorruptRecordError("encoded records", int(starts[rows][0]), "no whole records of the sizes given")
@@ -212,13 +209,8 @@ class StoreWriter:
 
     def _register_topics(self) -> None:
         """Make a broker serve the topics that were written to."""
-        known = queue_nums(self.paths)
-        wanted = {
-            topic: max(highest + 1, 0 if topic in known else self._maker.spec.default_queue_nums)
-            for topic, highest in self._highest_queue.items()
-            if topic not in SYSTEM_TOPICS
-        }
-        register_topics(self._disk, self.paths, wanted)
+        least = {topic: highest + 1 for topic, highest in self._highest_queue.items() if topic not in SYSTEM_TOPICS}
+        register_topics(self._disk, self.paths, least, self._maker.spec.default_queue_nums)
         self._highest_queue.clear()
 
     def queue_nums(self) -> dict[str, int]:
@@ -345,11 +337,6 @@ def verbatim_columns(batch: pa.RecordBatch) -> RecordColumns:
         reconsume_times=numbers("reconsumeTimes"),
         prepared_transaction_offsets=numbers("preparedTransactionOffset"),
     )
-
-
-def slices(count: int, step: int) -> list[slice]:
-    """Return slices of so many rows that make up all."""
-    return [slice(start, min(start + step, count)) for start in range(0, count, step)]
 
 
 def _millis(batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import goldens
@@ -47,3 +48,13 @@ def test_a_verbatim_copy_is_byte_for_byte_what_rocketmq_wrote(
     assert files(copy, "consumequeue") == files(root, "consumequeue")
     assert index_bytes(copy) == index_bytes(root)
     assert not (copy / "abort").exists()
+
+
+def test_large_index_files_tell_their_sizes(tmp_path: Path) -> None:
+    """Millions of pairs of sizes give this length; they are not tried one by one."""
+    config = StoreConfig(max_hash_slot_num=400_001, max_index_num=16_000_000)
+    batch = pa.RecordBatch.from_pylist([{"topic": "T", "body": b"x", "keys": f"k{number}"} for number in range(50)])
+    with rmqstore.create(tmp_path / "s", config=config) as writer:
+        writer.append(batch)
+    with rmqstore.open(tmp_path / "s", mode="a") as writer:
+        assert writer.config == config

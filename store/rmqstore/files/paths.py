@@ -76,6 +76,10 @@ class StorePaths:
         """Return the ids of a topic's queues, sorted; folders that are no number are none, as in RocketMQ."""
         return sorted(int(name) for name in _subfolders(self.consumequeue / topic) if name.isascii() and name.isdigit())
 
+    def queues(self) -> list[tuple[str, int]]:
+        """Return every queue, by topic and id."""
+        return [(topic, queue_id) for topic in self.topics() for queue_id in self.queue_ids(topic)]
+
     def queue(self, topic: str, queue_id: int) -> Path:
         return self.consumequeue / topic / str(queue_id)
 

@@ -85,10 +85,15 @@ class Records(NamedTuple):
     sys_flags: NDArray[np.int32]  # with the bits of the hosts
 
 
+def row_batches(count: int) -> list[slice]:
+    """Return the slices in which so many rows are made into records."""
+    return [slice(start, min(start + BATCH_ROWS, count)) for start in range(0, count, BATCH_ROWS)]
+
+
 def encode_batches(columns: RecordColumns) -> Iterator[Records]:
     """Yield the records of many rows, so many at a time; see :func:`encode_records`."""
-    for start in range(0, len(columns), BATCH_ROWS):
-        yield encode_records(columns.take(slice(start, start + BATCH_ROWS)))
+    for rows in row_batches(len(columns)):
+        yield encode_records(columns.take(rows))
 
 
 def encode_records(columns: RecordColumns) -> Records:

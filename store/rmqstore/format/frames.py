@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.format.gather import aligned_words, gather_words, has_aligned_words
-from rmqstore.format.heads import read_heads
+from rmqstore.format.heads import Heads, read_heads
 from rmqstore.format.layout import (
+    BATCH_BYTES,
+    BATCH_ROWS,
     BLANK_MAGIC,
     FIXED_PART_V4,
     FRAME_HEAD,
@@ -309,3 +311,10 @@ def cut_batches(sizes: NDArray[np.int64], max_rows: int, max_bytes: int) -> Iter
         stop = min(max(stop, start + 1), start + max_rows, len(sizes))
         yield slice(start, stop)
         start = stop
+
+
+def heads_of(buf: Bytes, found: Walk) -> Iterator[tuple[Positions, Heads, Mask]]:
+    """Yield the starts of walked records, their heads, and which are whole, so many at a time."""
+    for rows in cut_batches(np.diff(found.starts, append=found.position), BATCH_ROWS, BATCH_BYTES):
+        starts = found.starts[rows]
+        yield starts, *read_heads(buf, starts)

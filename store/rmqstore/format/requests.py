@@ -31,7 +31,6 @@ from rmqstore.format.layout import (
 from rmqstore.format.property_columns import Entries, parse_entries, property_column
 
 _KEY_SEPARATOR = " "
-_UNKNOWN_DELAY_MS = 1000
 
 
 class QueueUnits(NamedTuple):
@@ -65,6 +64,20 @@ class Requests(NamedTuple):
     key_hashes: NDArray[np.int32]  # (m,) never negative
 
 
+def have_units(sys_flags: NDArray[np.int32]) -> Mask:
+    """Return a mask (n,) of the records that get a unit in their queue: not half messages, nor rollbacks."""
+    kind = sys_flags & np.int32(SysFlag.TRANSACTION_TYPE)
+    found: Mask = (kind == 0) | (kind == SysFlag.TRANSACTION_COMMIT)
+    return found
+
+
+def rows_by_queue(topic_codes: NDArray[np.int32], queue_ids: NDArray[np.int32]) -> list[NDArray[np.int64]]:
+    """Return the rows of each queue, in their order; no queue without rows."""
+    keys = topic_codes.astype(np.int64) << 32 | queue_ids.astype(np.int64) & 0xFFFFFFFF
+    order = np.argsort(keys, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(keys[order])) + 1) if len(order) else []
+
+
 def read_requests(buf: Bytes, heads: Heads) -> Requests:
     """Read what dispatching needs of whole records."""
     encoded = topics(buf, heads).dictionary_encode()
@@ -76,7 +89,6 @@ def read_requests(buf: Bytes, heads: Heads) -> Requests:
     units["size"] = heads.column("total_size")
     units["tags_code"] = _tags_codes(entries, heads, names, codes)
     kind = heads.column("sys_flag") & np.int32(SysFlag.TRANSACTION_TYPE)
-    has_unit = (kind == 0) | (kind == SysFlag.TRANSACTION_COMMIT)
     rows, hashes = _keys(entries, names, codes, kind != SysFlag.TRANSACTION_TYPE)
     return Requests(
         QueueUnits(
@@ -87,7 +99,7 @@ def read_requests(buf: Bytes, heads: Heads) -> Requests:
             units,
             heads.column("store_timestamp"),
         ),
-        has_unit,
+        have_units(heads.column("sys_flag")),
         rows,
         hashes,
     )
@@ -117,9 +129,7 @@ def delay_ms(level: str | None) -> int | None:
         number = min(int(level or 0), len(DELAY_LEVELS_MS))
     except ValueError:
         return None
-    if number <= 0:
-        return None
-    return DELAY_LEVELS_MS[number - 1] if number <= len(DELAY_LEVELS_MS) else _UNKNOWN_DELAY_MS
+    return DELAY_LEVELS_MS[number - 1] if number > 0 else None
 
 
 def _keys(
