@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 import goldens
+
+PACKAGES = [Path(__file__).parents[1] / folder for folder in ("store", "connector")]
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +26,41 @@ def golden_store(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
         return goldens.unpack(name, tmp_path_factory.mktemp(f"golden-{name}"))
 
     return unpacked
+
+
+def _require_java() -> None:
+    """Look for a Java: without one a test is skipped with the reason, and fails where nothing may be skipped."""
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java") or (home and Path(home, "bin", "java").exists()):
+        return
+    reason = "Spark needs Java 17 or later: no `java` on PATH, and JAVA_HOME names none"
+    if os.environ.get("CI", "").lower() == "true":
+        pytest.fail(f"{reason}; with CI=true nothing is skipped")
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Return the session. The source is not registered: that Spark finds it by itself is tested by use."""
+    _require_java()
+    with pytest.MonkeyPatch.context() as patch:
+        inherited = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
+        patch.setenv("PYTHONPATH", os.pathsep.join([*map(str, PACKAGES), *inherited]))
+        for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+            patch.setenv(variable, sys.executable)
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        patch.delenv("SPARK_HOME", raising=False)  # the jars of the installed pyspark, no others
+        session = (
+            SparkSession.builder.master("local[2]")
+            .appName("rmqstore-tests")
+            .config("spark.driver.memory", "2g")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.log.level", "OFF")  # what fails on purpose would fill pages
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+            .getOrCreate()
+        )
+        yield session
+        session.stop()

@@ -32,6 +32,7 @@ JAVA_OPTIONS = [
     )),
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
     "-Xmx512m",
+    "-Drocketmq.client.rebalance.waitInterval=1000",  # a consumer waits 20 s for its queues else
 ]  # fmt: skip
 PAGE = 32  # messages that one call asks for
 Message = dict[str, Any]
@@ -106,11 +107,21 @@ class RocketMQ:
         package = self.rocketmq.common.message if self.version >= "5" else self.rocketmq.store
         return package.MessageExtBrokerInner
 
-    def json(self, value: Any) -> Any:
-        """Return a Java object as JSON, spelled by the library that RocketMQ uses for it."""
+    def spell_messages(self, messages: Any) -> list[Message]:
+        """Return a java.util.List of MessageExt as tables, the names and values as its getters give them."""
+        loopback = self.java.net.InetSocketAddress("127.0.0.1", 1)
+        hosts = []
+        for message in messages:
+            hosts.append(message.getBornHost().toString().lstrip("/"))
+            for forget in (message.setBornHost, message.setStoreHost):
+                forget(loopback)  # as JSON others would be looked up in the DNS
         alibaba = self._gateway.jvm.com.alibaba
         spell = alibaba.fastjson2.JSON if self.version >= "5" else alibaba.fastjson.JSON
-        return json.loads(spell.toJSONString(value))
+        spelled = json.loads(spell.toJSONString(messages))
+        return [
+            message | {"body": _bytes(message.get("body")), "bornHost": host}
+            for message, host in zip(spelled, hosts, strict=True)
+        ]
 
 
 class RealStore:
@@ -199,22 +210,16 @@ class RealStore:
     def messages(self, topic: str, queue_id: int) -> Iterator[Message]:
         """Yield what the real store serves of a queue, each message as its own MessageDecoder reads it."""
         at, end = self.queue_range(topic, queue_id)
-        loopback = self._real.java.net.InetSocketAddress("127.0.0.1", 1)
         while at < end:
             found = self.store.getMessage("interop", topic, queue_id, at, PAGE, None)
             status, buffers = found.getStatus().toString(), found.getMessageBufferList()
             assert status == "FOUND", f"{topic}-{queue_id} at {at}: {status}"
-            decoded, hosts = self._real.java.util.ArrayList(), []
+            decoded = self._real.java.util.ArrayList()
             for buffer in buffers:
-                message = self._real.rocketmq.common.message.MessageDecoder.decode(buffer)
-                hosts.append(message.getBornHost().toString().lstrip("/"))
-                for forget in (message.setBornHost, message.setStoreHost):
-                    forget(loopback)  # as JSON others would be looked up in the DNS
-                decoded.add(message)
+                decoded.add(self._real.rocketmq.common.message.MessageDecoder.decode(buffer))
             at = found.getNextBeginOffset()
             found.release()
-            for message, host in zip(self._real.json(decoded), hosts, strict=True):
-                yield message | {"body": _bytes(message.get("body")), "bornHost": host}
+            yield from self._real.spell_messages(decoded)
 
     def query(self, topic: str, key: str, count: int = 64) -> list[int]:
         """Return the physical offsets that the real store's index finds for a key."""

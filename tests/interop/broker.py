@@ -1,0 +1,101 @@
+"""A real name server and a real broker that serves a store, with real producers and consumers, all in one JVM."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+from typing import Any, Self
+
+from interop.rocketmq import Message, RocketMQ
+
+_POLL_MS = 500
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that nobody listens on; a broker also takes the one two below its own."""
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+class RealBroker:
+    """A NamesrvController and a BrokerController over the store at ``root``. A context manager: stopped in order.
+
+    Args:
+        sizes: fields of MessageStoreConfig.
+    """
+
+    def __init__(self, real: RocketMQ, root: Path, sizes: dict[str, Any]) -> None:
+        self._real, rocketmq = real, real.rocketmq
+        name_port, port, ha_port = free_ports(3)
+        self.namesrv_address, self.address = f"127.0.0.1:{name_port}", f"127.0.0.1:{port}"
+        name_config = rocketmq.remoting.netty.NettyServerConfig()
+        name_config.setListenPort(name_port)
+        self._namesrv = rocketmq.namesrv.NamesrvController(rocketmq.common.namesrv.NamesrvConfig(), name_config)
+        assert self._namesrv.initialize(), "the name server does not initialize"
+        self._namesrv.start()
+
+        broker_config = rocketmq.common.BrokerConfig()
+        broker_config.setBrokerName("interop")
+        broker_config.setBrokerIP1("127.0.0.1")
+        broker_config.setNamesrvAddr(self.namesrv_address)
+        broker_config.setListenPort(port)
+        broker_config.setEnableControllerMode(False)
+        server_config = rocketmq.remoting.netty.NettyServerConfig()
+        server_config.setListenPort(port)
+        store_config = rocketmq.store.config.MessageStoreConfig()
+        store_config.setStorePathRootDir(str(root))
+        store_config.setStorePathCommitLog(str(root / "commitlog"))
+        store_config.setHaListenPort(ha_port)
+        store_config.setFileReservedTime(1_000_000)
+        for name, value in sizes.items():
+            getattr(store_config, f"set{name[0].upper()}{name[1:]}")(value)
+        client_config = rocketmq.remoting.netty.NettyClientConfig()
+        self.controller = rocketmq.broker.BrokerController(broker_config, server_config, client_config, store_config)
+        assert self.controller.initialize(), f"the real broker does not initialize over {root}"
+        self.controller.start()
+        self.controller.registerBrokerAll(True, False, True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.controller.shutdown()
+        self._namesrv.shutdown()
+
+    def send(self, topic: str, bodies: list[bytes], *, tags: str = "", keys: str = "") -> list[str]:
+        """Send messages with a real producer; return their ids."""
+        client = self._real.rocketmq.client.producer.DefaultMQProducer("interop-producer")
+        client.setNamesrvAddr(self.namesrv_address)
+        client.start()
+        message = self._real.rocketmq.common.message.Message
+        try:
+            return [client.send(message(topic, tags, keys, body)).getMsgId() for body in bodies]
+        finally:
+            client.shutdown()
+
+    def consume(self, topic: str, group: str, count: int, seconds: float = 60) -> list[Message]:
+        """Return what a consumer of a new group gets, at least ``count`` messages, and those that follow at once."""
+        client = self._real.rocketmq.client.consumer.DefaultLitePullConsumer(group)
+        client.setNamesrvAddr(self.namesrv_address)
+        where = self._real.rocketmq.common.consumer.ConsumeFromWhere
+        client.setConsumeFromWhere(where.CONSUME_FROM_FIRST_OFFSET)
+        client.subscribe(topic, "*")
+        client.start()
+        found: list[Message] = []
+        until = time.monotonic() + seconds
+        try:
+            while time.monotonic() < until:
+                polled = client.poll(_POLL_MS)
+                found += self._real.spell_messages(polled)
+                if not polled and len(found) >= count:
+                    break
+            client.commit()
+        finally:
+            client.shutdown()
+        return found
