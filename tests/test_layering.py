@@ -20,7 +20,8 @@ ORDER = [
     "brokerconfig", "topicconfig", "checkpoint", "commitlog", "consumequeue", "queueoffsets", "ledger", "indexfile",
     "logwriter", "queuewriter", "dispatch",
     "recovery", "log_filter", "assemble", "log_scan", "queue_scan", "ranges", "sampling", "store",
-    "uniqkey", "messages", "repair", "writer", "entry", "verify", "cli",
+    "uniqkey", "messages", "repair", "writer", "entry", "verify", "exchange",
+    "cli.common", "cli.reading", "cli.checking", "cli.exchanging",
 ]
 # fmt: on
 STRUCTURES = ["commitlog", "consumequeue", "checkpoint", "brokerconfig", "indexfile", "logwriter", "queuewriter"]

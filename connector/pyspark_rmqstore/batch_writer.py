@@ -7,16 +7,17 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pyspark_rmqstore.staging import PartWriter, StagedPart, job_folder, read_part, sweep
+from pyspark_rmqstore.staging import PartWriter, StagedPart, begin, job_folder, read_part, sweep
 from pyspark_rmqstore.write_options import WriteOptions
 from rmqstore.entry import create, is_store, open_for
 from rmqstore.errors import IllegalMessageError
-from rmqstore.format.encode import encode_batches
+from rmqstore.format.encode import encode_batches, require_room
 from rmqstore.messages import ASSIGNED, WRITE_TYPES, MessageMaker
 from rmqstore.writer import StoreWriter
 
@@ -38,10 +39,12 @@ class RmqStoreWriter(DataSourceArrowWriter):
         _check_columns(schema, options)
         self._options = options
         self._job_id = uuid.uuid4().hex
-        self._spec = options.spec
+        self._spec, self._file_size = options.spec, options.config.mapped_file_size_commit_log
         if is_store(options.path):
             with _open(options) as store:  # one that somebody else writes to is refused before any work
                 self._spec = replace(options.spec, queue_nums=store.queue_nums())
+                self._file_size = store.config.mapped_file_size_commit_log
+        begin(options.path, self._job_id)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Encode the rows of one task. Runs in a task; stateless."""
@@ -54,8 +57,10 @@ class RmqStoreWriter(DataSourceArrowWriter):
             for batch in iterator:
                 columns = maker.make(batch, row)
                 for records in encode_batches(columns):
-                    file.write(records)
-                row += len(batch)
+                    sizes = np.diff(records.starts)
+                    require_room(sizes, self._file_size, row)
+                    file.write(records.data, sizes)
+                    row += len(sizes)
             return Staged(partition, file.part())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -73,12 +78,12 @@ class RmqStoreWriter(DataSourceArrowWriter):
                 for data, sizes in read_part(one.part):
                     store.append_encoded(data, sizes)
             store.flush(txn=options.txn)
-        sweep(job_folder(options.path, self._job_id))
+        sweep(options.path, self._job_id)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove what the tasks staged; what was committed stays. Runs on the driver."""
         del messages
-        sweep(job_folder(self._options.path, self._job_id))
+        sweep(self._options.path, self._job_id)
 
 
 def _open(options: WriteOptions) -> StoreWriter:

@@ -5,18 +5,23 @@ The commit uses only the files that the tasks' messages name; all else in the fo
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from time import time
 from typing import BinaryIO, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.format.encode import Records
+logger = logging.getLogger(__name__)
 
 _FOLDER = Path(".rmqstore", "staging")
 _WINDOW_BYTES = 64 << 20
+_ABANDONED_SECONDS = 24 * 60 * 60
+_PATIENCE = 10
 _SIZE = np.dtype("<i4")
 
 
@@ -50,16 +55,15 @@ class PartWriter:
             if file is not None:
                 file.close()
 
-    def write(self, records: Records) -> None:
-        """Stage records; the first ones make the files."""
+    def write(self, records: NDArray[np.uint8], sizes: NDArray[np.int64]) -> None:
+        """Stage records of these sizes; the first ones make the files."""
         if self._data is None or self._sizes is None:
-            self._folder.mkdir(parents=True, exist_ok=True)
             self._data = (self._folder / self._name).open("wb")
             self._sizes = _sizes_of(self._folder / self._name).open("wb")
-        self._data.write(records.data.data)
-        self._sizes.write(np.diff(records.starts).astype(_SIZE).tobytes())
-        self._n_records += len(records.starts) - 1
-        self._n_bytes += len(records.data)
+        self._data.write(records.data)
+        self._sizes.write(sizes.astype(_SIZE).tobytes())
+        self._n_records += len(sizes)
+        self._n_bytes += len(records)
 
     def part(self) -> StagedPart:
         """Return what was staged."""
@@ -87,9 +91,34 @@ def read_part(part: StagedPart) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.
             row = stop
 
 
-def sweep(folder: Path) -> None:
+def begin(root: str, job_id: str) -> None:
+    """Make a job's folder, and remove those that jobs left whose driver died.
+
+    Only the driver makes it: a task that still runs when its job is given up finds no place to write to.
+    """
+    folder = job_folder(root, job_id)
+    folder.mkdir(parents=True)
+    for other in folder.parent.iterdir():
+        if other != folder and time() - _last_change(other) > _ABANDONED_SECONDS:
+            logger.warning("%s was left by a job that came to no end; it is removed", other)
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def _last_change(folder: Path) -> float:
+    """Return when something in a folder was last written to, now if it just vanishes."""
+    try:
+        return max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
+    except FileNotFoundError:
+        return time()
+
+
+def sweep(root: str, job_id: str) -> None:
     """Remove a job's folder, and those above it that are empty then."""
-    shutil.rmtree(folder, ignore_errors=True)
+    folder = job_folder(root, job_id)
+    for _ in range(_PATIENCE):  # a task that is being killed may make one more file while the others are removed
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            break
     for above in (folder.parent, folder.parent.parent):
-        if above.is_dir() and not any(above.iterdir()):
+        with suppress(OSError):  # another job's folder is there
             above.rmdir()

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.errors import IllegalMessageError
 from rmqstore.files.disk import Disk
 from rmqstore.files.paths import offset_to_name
 from rmqstore.format.encode import Records
@@ -80,20 +79,6 @@ class LogAppend:
         self._created: list[Path] = []
         self._touched: dict[Path, None] = {}
         self._marks: list[RecordMark] = []  # of the first record and the last
-
-    def require_room(self, sizes: NDArray[np.int64]) -> None:
-        """Refuse a record that no file could hold.
-
-        Raises:
-            IllegalMessageError: with its row.
-        """
-        largest = self._file_size - MIN_BLANK_BYTES
-        if len(sizes) and int(sizes.max()) > largest:
-            row = int(sizes.argmax())
-            raise IllegalMessageError(
-                f"row {row}: MESSAGE_ILLEGAL: a record of {int(sizes[row])} bytes, a CommitLog file holds {largest}; "
-                "nothing was written"
-            )
 
     def place(self, sizes: NDArray[np.int64]) -> Placement:
         """Return where the next records will go; see :func:`place_records`."""

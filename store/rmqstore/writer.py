@@ -32,7 +32,7 @@ from rmqstore.files.disk import Disk
 from rmqstore.files.lock import StoreLock
 from rmqstore.files.paths import StorePaths
 from rmqstore.format.decode import topics
-from rmqstore.format.encode import RecordColumns, Records, encode_batches, row_batches, stamp
+from rmqstore.format.encode import RecordColumns, Records, encode_batches, require_room, row_batches, stamp
 from rmqstore.format.heads import read_heads
 from rmqstore.format.hosts import pack_hosts
 from rmqstore.format.layout import Bytes
@@ -101,9 +101,11 @@ class StoreWriter:
         self._protect()
 
     def _begin(self, end: int) -> LogAppend:
-        return LogAppend(
-            self._disk, self.paths.commitlogs, end, self.config.mapped_file_size_commit_log, self.paths.append_intent
-        )
+        return LogAppend(self._disk, self.paths.commitlogs, end, self._file_size, self.paths.append_intent)
+
+    @property
+    def _file_size(self) -> int:
+        return self.config.mapped_file_size_commit_log
 
     def _protect(self) -> None:
         """Make what is there safe from a recovery, then say that the store is open.
@@ -129,12 +131,13 @@ class StoreWriter:
             self.abandon()
         self.close()
 
-    def append(self, batch: pa.RecordBatch, *, verbatim: bool = False) -> None:
+    def append(self, batch: pa.RecordBatch, *, verbatim: bool = False, first_row: int = 0) -> None:
         """Append the rows of a batch; they show at :meth:`flush`. A batch that is refused leaves nothing.
 
         Args:
             batch: messages (``messages.WRITE_TYPES``), or with ``verbatim`` columns of ``format.schema.VERBATIM``.
             verbatim: bodies, properties, sysFlag, times, hosts and queue offsets are stored as given.
+            first_row: number of its first row, for errors.
 
         Raises:
             IllegalMessageError: a row cannot be stored.
@@ -142,10 +145,10 @@ class StoreWriter:
         """
         if not len(batch):
             return
-        columns = verbatim_columns(batch) if verbatim else self._maker.make(batch)
+        columns = verbatim_columns(batch) if verbatim else self._maker.make(batch, first_row)
         self._require_plain(columns.topics)
         parts = list(encode_batches(columns))
-        self._append.require_room(np.concatenate([np.diff(part.starts) for part in parts]))
+        require_room(np.concatenate([np.diff(part.starts) for part in parts]), self._file_size, first_row)
         if verbatim:
             times, queue_offsets = _millis(batch, "storeTimestamp"), batch.column("queueOffset").to_numpy()
             self._offsets.claim(columns.topics, columns.queue_ids, queue_offsets, have_units(columns.sys_flags))
@@ -176,7 +179,7 @@ class StoreWriter:
             records = Records(data[low:high], starts[rows.start : rows.stop + 1] - low, heads.column("sys_flag"))
             names, queue_ids = topics(data, heads), heads.column("queue_id")
             self._require_plain(names)
-            self._append.require_room(sizes[rows])
+            require_room(sizes[rows], self._file_size, rows.start)
             times = np.full(len(heads), max(now_ms(), self._last_store_timestamp))
             self._write(records, self._offsets.assign(names, queue_ids), times)
             self._note_topics(names, queue_ids)

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rmqstore.errors import IllegalMessageError
 from rmqstore.format.gather import array_bytes
 from rmqstore.format.hashing import body_crc, body_crcs
 from rmqstore.format.heads import windows
@@ -27,6 +28,7 @@ from rmqstore.format.layout import (
     MAX_V1_TOPIC_BYTES,
     MESSAGE_MAGIC_V1,
     MESSAGE_MAGIC_V2,
+    MIN_BLANK_BYTES,
     PROPERTIES_LENGTH_BYTES,
     PROPERTY_SEPARATOR,
     TOPIC_LENGTH_BYTES,
@@ -234,3 +236,23 @@ def _seal(records: Records) -> None:
         digits = f"{body_crc(records.data[start:end].data):0{CRC_PROPERTY_DIGITS}d}"[::-1]
         at = end + len(CRC_PROPERTY_HEAD)
         records.data[at : at + CRC_PROPERTY_DIGITS] = np.frombuffer(digits.encode(), np.uint8)
+
+
+def require_room(sizes: NDArray[np.int64], file_size: int, first_row: int = 0) -> None:
+    """Refuse a record that no file of a log could hold.
+
+    Args:
+        sizes: (n,), bytes of the records.
+        file_size: of a CommitLog file.
+        first_row: number of the first one, for the error.
+
+    Raises:
+        IllegalMessageError: with its row.
+    """
+    largest = file_size - MIN_BLANK_BYTES
+    if len(sizes) and int(sizes.max()) > largest:
+        row = int(sizes.argmax())
+        raise IllegalMessageError(
+            f"row {first_row + row}: MESSAGE_ILLEGAL: a record of {int(sizes[row])} bytes, a CommitLog file holds "
+            f"{largest}; nothing was written"
+        )

@@ -1,0 +1,8 @@
+"""The command line: arguments, tables, progress; no logic of its own. Messages go to stdout, all else to stderr."""
+
+from rmqstore.cli.common import main  # first: it says what to install where click is missing
+
+# isort: split
+from rmqstore.cli import checking, exchanging, reading  # the verbs
+
+__all__ = ["checking", "exchanging", "main", "reading"]

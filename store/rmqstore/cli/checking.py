@@ -1,0 +1,48 @@
+"""Verbs that check a store and mend it: verify, rebuild."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from rmqstore.cli.common import DAMAGE, as_json_lines, ends_clearly, err_console, main, store_path
+from rmqstore.entry import open_for
+from rmqstore.store import open_store
+from rmqstore.verify import verify as verify_store
+
+
+@main.command()
+@store_path
+@as_json_lines
+@ends_clearly
+def verify(path: Path, as_json: bool) -> None:
+    """Name every disagreement of CommitLog, ConsumeQueues and IndexFiles; exit 1 if there is one."""
+    with open_store(path) as store, err_console.status(f"reading all of {path}"):
+        findings = list(verify_store(store))
+    for finding in findings:
+        line = (
+            json.dumps(finding._asdict(), ensure_ascii=False)
+            if as_json
+            else f"{finding.part} {finding.place}: {finding.text}"
+        )
+        click.echo(line)
+    if findings:
+        click.echo(f"damage: {len(findings)} findings", err=True)
+        sys.exit(DAMAGE)
+    click.echo(f"{path}: log, queues and index agree", err=True)
+
+
+@main.command()
+@store_path
+@click.option("--truncate", is_flag=True, help="Cut a damaged log even where good records follow; a copy is kept.")
+@ends_clearly
+def rebuild(path: Path, truncate: bool) -> None:
+    """Build ConsumeQueues and IndexFiles anew from the CommitLog. The store is locked meanwhile; no broker may run."""
+    with open_for(path, "a", truncate=truncate) as store, err_console.status(f"building queues and index of {path}"):
+        store.rebuild()
+    with open_store(path) as built:
+        queues = sum(len(built.queue_ids(topic)) for topic in built.topics())
+    click.echo(f"{path}: {queues} queues and the index were built from the CommitLog", err=True)

@@ -1,0 +1,132 @@
+"""What the verbs share: the command itself, exit codes, consoles, options that choose messages, progress.
+
+Exit codes: 0 clean, 1 damage found, 2 usage or an error that ends the command.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from rmqstore.errors import RmqStoreError, StoreFormatError
+from rmqstore.store import MessageStore
+
+try:
+    import click
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+except ImportError as err:  # pragma: no cover - the message is the point
+    print(f"the command line needs click and rich: pip install 'pyspark-rmqstore[cli]' ({err})", file=sys.stderr)  # noqa: T201
+    raise SystemExit(2) from err
+
+DAMAGE, USAGE = 1, 2
+err_console = Console(stderr=True)
+
+_WIDE = 180  # columns of a table that goes into a file or a pipe
+
+T = TypeVar("T")
+Command = Callable[..., None]
+
+
+def out_console() -> Console:
+    """Return where tables go: as wide as the terminal, and wide where there is none."""
+    return Console() if sys.stdout.isatty() else Console(width=_WIDE)
+
+
+def ends_clearly(command: Command) -> Command:
+    """Turn our errors into a line on stderr and an exit code."""
+
+    @wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        try:
+            command(*args, **kwargs)
+        except BrokenPipeError:  # `| head` has seen enough; click ends quietly
+            raise
+        except StoreFormatError as err:
+            click.echo(f"damage: {err}", err=True)
+            sys.exit(DAMAGE)
+        except (RmqStoreError, OSError) as err:
+            click.echo(f"error: {err}", err=True)
+            sys.exit(USAGE)
+
+    return run
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="pyspark-rmqstore")
+def main() -> None:
+    """Look into an Apache RocketMQ store without a broker. Only rebuild and import change anything."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
+
+
+store_path = click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path))
+as_json_lines = click.option("--json", "as_json", is_flag=True, help="JSON Lines instead of a table.")
+with_system_topics = click.option("--all", "with_system", is_flag=True, help="System topics too.")
+some_topics = click.option("-t", "--topic", "topics", multiple=True, help="Only this topic; may be repeated.")
+
+
+def some_messages(command: Command) -> Command:
+    """Give a command the options that choose messages; :func:`scan` takes what they were given."""
+    for option in (
+        with_system_topics,
+        click.option("--mode", type=click.Choice(["FAILFAST", "DROPMALFORMED", "PERMISSIVE"]), default="FAILFAST"),
+        click.option(
+            "--scan", "scan_by", type=click.Choice(["queue", "commitlog"]), default="queue", show_default=True
+        ),
+        click.option("--columns", help="Comma list of columns; all by default."),
+        click.option("-s", "--tags", help="Tags: 'A || B'."),
+        click.option("-e", "--end", help="Stored before: epoch ms or ISO-8601."),
+        click.option("-b", "--begin", help="Stored at or after: epoch ms or ISO-8601."),
+        click.option("-o", "--offset", type=int, help="From this queue offset on (with -t and -i)."),
+        click.option("-i", "--queue", "queue_id", type=int, help="Only this queue of the one topic."),
+        some_topics,
+    ):
+        command = option(command)
+    return command
+
+
+def scan(
+    store: MessageStore,
+    *,
+    topics: tuple[str, ...],
+    queue_id: int | None,
+    offset: int | None,
+    begin: str | None,
+    end: str | None,
+    with_system: bool,
+    scan_by: str,
+    **others: Any,  # noqa: ANN401 - options of scan by the same name
+) -> pa.RecordBatchReader:
+    """Return the messages that :func:`some_messages` chose."""
+    chosen: dict[str, Any] = {"subscribe": topics or None}
+    if queue_id is not None or offset is not None:
+        if len(topics) != 1 or queue_id is None:
+            raise click.UsageError("-i needs one -t, and -o needs both")
+        chosen = {"assign": {topics[0]: [queue_id]}}
+        if offset is not None:
+            chosen["starting_offsets"] = {topics[0]: {queue_id: offset}}
+    return store.scan(
+        **chosen,
+        starting_timestamp=begin,
+        ending_timestamp=end,
+        include_system_topics=with_system,
+        scan=scan_by,
+        **others,
+    )
+
+
+def counted(batches: Iterable[pa.RecordBatch], doing: str, total: int | None = None) -> Iterator[pa.RecordBatch]:
+    """Hand batches on and show on stderr how many messages went by; the last line stays."""
+    parts = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*parts, console=err_console) as progress:
+        task = progress.add_task(doing, total=total)
+        for batch in batches:
+            yield batch
+            progress.advance(task, len(batch))
+        progress.update(task, total=progress.tasks[0].completed)

@@ -1,0 +1,109 @@
+"""Verbs that show what a store holds: stat, dump, get."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import pyarrow as pa
+from rich.table import Table
+
+from rmqstore.cli.common import (
+    DAMAGE,
+    as_json_lines,
+    ends_clearly,
+    err_console,
+    main,
+    out_console,
+    scan,
+    some_messages,
+    some_topics,
+    store_path,
+    with_system_topics,
+)
+from rmqstore.exchange import jsonable
+from rmqstore.selection import parse_selection
+from rmqstore.store import MessageStore, QueueInfo, open_store
+
+_ID_DIGITS = 32
+
+
+@main.command()
+@store_path
+@some_topics
+@with_system_topics
+@as_json_lines
+@ends_clearly
+def stat(path: Path, topics: tuple[str, ...], with_system: bool, as_json: bool) -> None:
+    """Show queues: offsets, messages, bytes, first and last store time."""
+    with open_store(path) as store:
+        selected = _queues(store, topics, with_system=with_system)
+        if as_json:
+            for info in selected:
+                click.echo(json.dumps({**info._asdict(), "messages": info.max_offset - info.min_offset}))
+            return
+        table = Table("topic", "queue", "min offset", "max offset", "messages", "bytes", "first stored", "last stored")
+        for info in selected:
+            times = [_time(at) for at in (info.first_store_timestamp, info.last_store_timestamp)]
+            numbers = (info.queue_id, info.min_offset, info.max_offset, info.max_offset - info.min_offset, info.n_bytes)
+            table.add_row(info.topic, *(f"{number:,}" for number in numbers), *times)
+        out_console().print(table)
+
+
+def _queues(store: MessageStore, topics: tuple[str, ...], *, with_system: bool) -> Iterator[QueueInfo]:
+    selection = parse_selection(subscribe=topics or None, include_system_topics=with_system)
+    store.require_topics(selection)
+    chosen = store.chosen_queues(selection)
+    with err_console.status("reading queues") as status:
+        for topic in chosen:
+            status.update(f"reading queues of {topic}")
+            yield from store.queues(topic)
+
+
+def _time(timestamp: int | None) -> str:
+    if timestamp is None:
+        return "-"
+    return datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
+
+
+@main.command()
+@store_path
+@some_messages
+@click.option("-n", "--limit", type=click.IntRange(min=1), help="At most so many messages.")
+@ends_clearly
+def dump(path: Path, limit: int | None, **choice: Any) -> None:  # noqa: ANN401 - see some_messages
+    """Write messages as JSON Lines. A body that is no UTF-8 comes as bodyBase64."""
+    with open_store(path) as store:
+        damaged = _write_rows(scan(store, **choice), limit)
+    if damaged:
+        click.echo(f"damage: {damaged} records, see _corrupt_record", err=True)
+        sys.exit(DAMAGE)
+
+
+def _write_rows(batches: Iterable[pa.RecordBatch], limit: int | None) -> int:
+    """Write rows as they come; return how many of them tell of damage."""
+    written = damaged = 0
+    for batch in batches:
+        for row in batch.to_pylist():
+            if limit is not None and written >= limit:
+                return damaged
+            click.echo(json.dumps(jsonable(row), ensure_ascii=False))
+            written += 1
+            damaged += bool(row.get("_corrupt_record"))
+    return damaged
+
+
+@main.command()
+@store_path
+@click.argument("place")
+@ends_clearly
+def get(path: Path, place: str) -> None:
+    """Show one message by PLACE: an offset message id (32 or 56 hex digits), or a physical offset in decimal."""
+    with open_store(path) as store:
+        message = store.get(int(place) if place.isdecimal() and len(place) < _ID_DIGITS else place)
+    click.echo(json.dumps(jsonable(message._asdict()), ensure_ascii=False, indent=2))

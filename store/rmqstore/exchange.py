@@ -1,0 +1,192 @@
+"""Messages in files that are no store: Parquet and JSON Lines, written from batches and read back into batches.
+
+Both go batch by batch. A file appears under its name when it is whole. JSON Lines are for people and small tools: each
+row passes through Python; Parquet stays in columns.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, Final
+
+import pyarrow as pa
+
+from rmqstore.errors import IllegalMessageError, OptionError
+from rmqstore.format.schema import ALL_COLUMNS, VERBATIM
+from rmqstore.messages import ASSIGNED, WRITE_TYPES
+from rmqstore.selection import parse_timestamp
+
+FORMATS: Final = ("parquet", "jsonl")
+_SUFFIXES: Final = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+_ROW_GROUP_ROWS, _ROW_GROUP_BYTES = 1 << 17, 64 << 20
+_ROWS_AT_ONCE = 8192
+_BASE64: Final = "Base64"
+# What a path of a partitioned folder may say: topic=Orders/queueId=3/….
+_PARTITIONED: Final = {"topic": pa.string(), "queueId": pa.int32()}
+# Of what the store assigns, the columns that tell whether a msgId only names the place a row was read from.
+_PLACE: Final = ("storeHost", "commitLogOffset", "offsetMsgId")
+
+
+def format_of(path: Path) -> str:
+    """Return the format of a file by its suffix; a folder holds Parquet files.
+
+    Raises:
+        OptionError: the suffix is none of ours.
+    """
+    found = "parquet" if path.is_dir() else _SUFFIXES.get(path.suffix)
+    if found is None:
+        raise OptionError(f"{path}: cannot tell the format by the name; end it with {', '.join(_SUFFIXES)}")
+    return found
+
+
+def write_parquet(target: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+    """Write batches to one Parquet file, compressed with zstd, in row groups of 128 Ki rows or 64 MiB."""
+    from pyarrow import parquet
+
+    with _in_place(target) as path, parquet.ParquetWriter(path, schema, compression="zstd") as file:
+        waiting: list[pa.RecordBatch] = []
+        rows = n_bytes = 0
+        for batch in batches:
+            waiting.append(batch)
+            rows, n_bytes = rows + len(batch), n_bytes + batch.nbytes
+            if rows >= _ROW_GROUP_ROWS or n_bytes >= _ROW_GROUP_BYTES:
+                file.write_table(pa.Table.from_batches(waiting), row_group_size=rows)
+                waiting, rows, n_bytes = [], 0, 0
+        if waiting:
+            file.write_table(pa.Table.from_batches(waiting), row_group_size=max(rows, 1))
+
+
+def write_json_lines(target: Path, batches: Iterable[pa.RecordBatch]) -> None:
+    """Write batches to one file of JSON Lines, see :func:`jsonable`."""
+    with _in_place(target) as path, path.open("w", encoding="utf-8") as file:
+        for batch in batches:
+            file.writelines(json.dumps(jsonable(row), ensure_ascii=False) + "\n" for row in batch.to_pylist())
+
+
+@contextmanager
+def _in_place(target: Path) -> Iterator[Path]:
+    """Give a name to write to; the file gets its own when all is written, and is removed after an error."""
+    path = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        yield path
+        path.replace(target)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def jsonable(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row as JSON can hold it: times as ISO-8601, properties as a table, bytes as text or else in base64.
+
+    Bytes that are no UTF-8 come under the column's name with ``Base64`` behind it.
+    """
+    found = dict(row)
+    for name, value in row.items():
+        if isinstance(value, datetime):
+            found[name] = value.isoformat(timespec="milliseconds")
+        elif name == "properties" and isinstance(value, list):
+            found[name] = dict(value)
+        elif isinstance(value, bytes):
+            try:
+                found[name] = value.decode()
+            except UnicodeDecodeError:
+                del found[name]
+                found[f"{name}{_BASE64}"] = base64.b64encode(value).decode()
+    return found
+
+
+def read_parquet(source: Path, columns: list[str] | None = None) -> tuple[int, Iterator[pa.RecordBatch]]:
+    """Return the rows of a Parquet file, or of all files of a folder in the order of their names, and how many.
+
+    Args:
+        source: in a folder that is partitioned as ``topic=…/queueId=…`` the paths give these columns.
+        columns: only these.
+
+    Raises:
+        IllegalMessageError: it is no Parquet, or a column is not there.
+    """
+    from pyarrow import dataset
+
+    said = [name for name in _PARTITIONED if source.is_dir() and any(source.glob(f"**/{name}=*"))]
+    partitioning = dataset.partitioning(pa.schema([(name, _PARTITIONED[name]) for name in said]), flavor="hive")
+    try:
+        found = dataset.dataset(source, format="parquet", partitioning=partitioning)
+        # One file after the other, and little of it ahead: rows keep their order, and memory its bounds.
+        batches = found.to_batches(columns=columns, batch_size=_ROWS_AT_ONCE, batch_readahead=2, fragment_readahead=1)
+        return found.count_rows(), batches
+    except (pa.ArrowInvalid, pa.ArrowKeyError, KeyError) as err:
+        raise IllegalMessageError(f"{source}: not to be read as Parquet: {err}") from err
+
+
+def read_json_lines(file: IO[str], name: str, *, verbatim: bool = False) -> Iterator[pa.RecordBatch]:
+    """Yield rows of JSON Lines as they were written by :func:`jsonable`; times may be epoch ms too.
+
+    Args:
+        file: open as UTF-8 text.
+        name: of the file, for errors.
+        verbatim: the rows are of ``format.schema.VERBATIM``, not of messages.
+
+    Raises:
+        IllegalMessageError: a line is no JSON object, a name no column, a value not of its column's type.
+    """
+    types = _types(verbatim=verbatim)
+    lines = enumerate(file, 1)
+    while chunk := list(islice(lines, _ROWS_AT_ONCE)):
+        rows = [_parsed(line, f"{name}: line {number}", types) for number, line in chunk if line.strip()]
+        names = list(dict.fromkeys(column for row in rows for column in row))
+        columns = []
+        for column in names:
+            try:
+                columns.append(pa.array([row.get(column) for row in rows], types[column]))
+            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as err:
+                where = f"{name}: lines {chunk[0][0]} to {chunk[-1][0]}"
+                raise IllegalMessageError(f"{where}: {column} must be {types[column]}: {err}") from err
+        if rows:
+            yield pa.RecordBatch.from_arrays(columns, schema=pa.schema([(column, types[column]) for column in names]))
+
+
+def _types(*, verbatim: bool) -> dict[str, pa.DataType]:
+    if verbatim:
+        return {field.name: field.type for field in VERBATIM}
+    return WRITE_TYPES | {name: ALL_COLUMNS.field(name).type for name in _PLACE}
+
+
+def _parsed(line: str, where: str, types: dict[str, pa.DataType]) -> dict[str, Any]:
+    """Return a line's values by column, as Arrow takes them."""
+    try:
+        row = json.loads(line)
+    except ValueError as err:
+        raise IllegalMessageError(f"{where}: no JSON: {err}") from err
+    if not isinstance(row, dict):
+        raise IllegalMessageError(f"{where}: no JSON object")
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        plain = name.removesuffix(_BASE64)
+        if plain in types:
+            try:
+                found[plain] = _value(value, types[plain], is_base64=plain != name)
+            except (ValueError, TypeError, AttributeError) as err:
+                raise IllegalMessageError(f"{where}: {name} {str(value)[:100]!r}: {err}") from err
+        elif name not in ASSIGNED:
+            raise IllegalMessageError(f"{where}: {name} is no column; there are {', '.join(types)}")
+    return found
+
+
+def _value(value: Any, kind: pa.DataType, *, is_base64: bool) -> Any:  # noqa: ANN401 - whatever JSON holds
+    if value is None:
+        return None
+    if is_base64:
+        return base64.b64decode(value, validate=True)
+    if pa.types.is_binary(kind):
+        return value.encode()
+    if pa.types.is_timestamp(kind):
+        return parse_timestamp("time", value) * 1000
+    if pa.types.is_map(kind):
+        return list(value.items())
+    return value

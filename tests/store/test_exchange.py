@@ -1,0 +1,208 @@
+"""Messages out to Parquet and JSON Lines and back into a store: by the verbs, judged by what real RocketMQ wrote."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from click.testing import CliRunner, Result
+from pyarrow import parquet
+
+import goldens
+import rmqstore
+from rmqstore.cli import main
+from store import build
+
+Golden = Callable[[str], Path]
+SIZES = "mappedFileSizeCommitLog=65536\nmappedFileSizeConsumeQueue=2000\nmaxHashSlotNum=100\nmaxIndexNum=400\n"
+# What "the same message" means; properties without what the store adds.
+SAME = ["topic", "queueId", "queueOffset", "body", "properties", "flag", "bornTimestamp", "bornHost", "reconsumeTimes"]
+
+
+def run(*arguments: object, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments], input=stdin)
+
+
+def rows(root: Path, columns: list[str] | None = None) -> list[dict[str, Any]]:
+    with rmqstore.open(root, broker_name="b") as store:
+        found = store.scan(columns=columns or SAME, include_system_topics=True).read_all()
+    order = [(name, "ascending") for name in ("topic", "queueId", "queueOffset") if name in found.column_names]
+    return [
+        row | {"properties": dict(row["properties"])} if "properties" in row else row
+        for row in found.sort_by(order).to_pylist()
+    ]
+
+
+def config(folder: Path, text: str = SIZES) -> Path:
+    path = folder / "broker.conf"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+@pytest.mark.parametrize("name", ["basic", "edges", "ipv6", "compressed"])
+def test_messages_come_back_the_same(golden_store: Golden, tmp_path: Path, name: str, suffix: str) -> None:
+    root, target = golden_store(name), tmp_path / f"out.{suffix}"
+    shown = run("export", root, target, "--all")
+    assert shown.exit_code == 0, shown.stderr
+    assert [path.name for path in tmp_path.iterdir()] == [target.name]
+    back = tmp_path / "back"
+    shown = run("import", back, target, "-c", config(tmp_path), "--uniq-key", "keep", "--allow-system-topics")
+    assert shown.exit_code == 0, shown.stderr
+    assert rows(back) == rows(root)
+    assert len(rows(back)) > 10
+    with rmqstore.open(back) as store:
+        ids = store.scan(columns="properties,msgId", include_system_topics=True).read_all()
+    keys = [dict(properties).get("UNIQ_KEY") for properties in ids.column("properties").to_pylist()]
+    assert all(key in (None, msg_id) for key, msg_id in zip(keys, ids.column("msgId").to_pylist(), strict=True))
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+@pytest.mark.parametrize("name", ["basic", "edges", "compressed", "prop-crc"])
+def test_a_verbatim_export_comes_back_byte_for_byte(
+    golden_store: Golden, tmp_path: Path, name: str, suffix: str
+) -> None:
+    root, target, back = golden_store(name), tmp_path / f"out.{suffix}", tmp_path / "back"
+    conf = "".join(f"{key}={value}\n" for key, value in goldens.summary(name)["conf"].items())
+    assert run("export", root, target, "--verbatim", "--scan", "commitlog").exit_code == 0
+    shown = run("import", back, target, "--verbatim", "-c", config(tmp_path, conf))
+    assert shown.exit_code == 0, shown.stderr
+    wrote = {path.name: path.read_bytes() for path in (root / "commitlog").iterdir()}
+    assert {path.name: path.read_bytes() for path in (back / "commitlog").iterdir()} == wrote
+
+
+def test_export_takes_what_was_chosen(golden_store: Golden, tmp_path: Path) -> None:
+    target = tmp_path / "some.parquet"
+    chosen = ("-t", "LivePlain", "-i", 0, "-o", 10, "--columns", "queueOffset,body")
+    assert run("export", golden_store("live"), target, *chosen).exit_code == 0
+    found = parquet.read_table(target)
+    assert found.column_names == ["queueOffset", "body"]
+    assert found.column("queueOffset").to_pylist()[:2] == [10, 11]
+    assert parquet.ParquetFile(target).metadata.row_group(0).column(1).compression == "ZSTD"
+
+
+def test_export_replaces_nothing_unasked(golden_store: Golden, tmp_path: Path) -> None:
+    target = tmp_path / "there.jsonl"
+    target.write_text("mine")
+    shown = run("export", golden_store("basic"), target)
+    assert (shown.exit_code, target.read_text()) == (2, "mine")
+    assert "--overwrite" in shown.stderr
+    assert run("export", golden_store("basic"), target, "--overwrite").exit_code == 0
+    assert len(target.read_text().splitlines()) > 10
+
+
+def test_export_leaves_nothing_half_written(tmp_path: Path) -> None:
+    store = build.Store()
+    for number in range(3):
+        store.append(build.Record(queue_offset=number, body_crc=1 if number == 1 else None))
+    root = store.write(tmp_path / "s")
+    (tmp_path / "out").mkdir()
+    assert run("export", root, tmp_path / "out" / "x.parquet").exit_code == 1
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_both_files_of_a_name_that_says_nothing_need_a_format(golden_store: Golden, tmp_path: Path) -> None:
+    shown = run("export", golden_store("basic"), tmp_path / "out.txt")
+    assert shown.exit_code == 2
+    assert "out.txt: cannot tell the format" in shown.stderr
+    assert run("export", golden_store("basic"), tmp_path / "out.txt", "--format", "jsonl").exit_code == 0
+
+
+def test_import_takes_rows_typed_by_hand(tmp_path: Path) -> None:
+    lines = [
+        {"topic": "Orders", "body": "one", "keys": "k1", "bornTimestamp": "2026-01-02T03:04:05Z"},
+        {"topic": "Orders", "bodyBase64": "/wA=", "properties": {"colour": "blue"}, "bornTimestamp": 1767323045000},
+        {"topic": "Orders", "body": "three", "queueId": 2, "tags": None},
+    ]
+    root = tmp_path / "s"
+    typed = "\n".join(map(json.dumps, lines)) + "\n\n"
+    shown = run("import", root, "-", "-c", config(tmp_path), "--queue-nums", 3, stdin=typed)
+    assert shown.exit_code == 0, shown.stderr
+    found = rows(root, ["queueId", "body", "keys", "bornTimestamp", "properties"])
+    assert {row["body"] for row in found} == {b"one", b"\xff\x00", b"three"}
+    assert next(row["queueId"] for row in found if row["body"] == b"three") == 2
+    assert {str(row["bornTimestamp"]) for row in found[:2]} >= {"2026-01-02 03:04:05+00:00"}
+    assert any(row["properties"].get("colour") == "blue" for row in found)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{", "line 2: no JSON"),
+        ("[1]", "line 2: no JSON object"),
+        ('{"topic": "T", "body": "x", "colour": "blue"}', "line 2: colour is no column"),
+        ('{"topic": "T", "body": 3}', "line 2: body '3'"),
+        ('{"topic": "T", "bodyBase64": "*"}', "line 2: bodyBase64"),
+        ('{"topic": "T", "body": "x", "queueId": "many"}', "queueId must be int32"),
+        ('{"topic": "T", "body": "x", "queueId": 99999999999}', "queueId must be int32"),
+        ('{"topic": "T", "body": "x", "bornTimestamp": "noon"}', "line 2: bornTimestamp 'noon'"),
+        ('{"topic": "../T", "body": "x"}', "row 1: MESSAGE_ILLEGAL"),
+        ('{"topic": "T"}', "row 1: MESSAGE_ILLEGAL: body is null"),
+    ],
+)
+def test_import_refuses_a_bad_line_and_writes_nothing(tmp_path: Path, line: str, reason: str) -> None:
+    root, source = tmp_path / "s", tmp_path / "in.jsonl"
+    good = '{"topic": "T", "body": "x"}\n'
+    source.write_text(good)
+    assert run("import", root, source, "-c", config(tmp_path)).exit_code == 0
+    source.write_text(good + line + "\n")
+    shown = run("import", root, source, "-c", config(tmp_path))
+    assert shown.exit_code == 2
+    assert reason in shown.stderr
+    assert len(rows(root)) == 1
+
+
+def test_the_row_of_an_error_counts_through_all_sources(tmp_path: Path) -> None:
+    one, two = tmp_path / "1.parquet", tmp_path / "2.parquet"
+    parquet.write_table(pa.table({"topic": ["T"] * 9000, "body": [b"x"] * 9000}), one)
+    parquet.write_table(pa.table({"topic": ["T"] * 9000, "body": [b"x"] * 8999 + [b"y" * (5 << 20)]}), two)
+    shown = run("import", tmp_path / "s", one, two)
+    assert shown.exit_code == 2
+    assert "row 17999: MESSAGE_ILLEGAL: a body of 5242880 bytes" in shown.stderr
+    assert rows(tmp_path / "s") == []
+
+
+def test_import_of_a_partitioned_folder_takes_columns_from_its_paths(tmp_path: Path) -> None:
+    for topic, queue_id, day in (("007", 1, 5), ("Orders", 0, 6)):
+        folder = tmp_path / "in" / f"topic={topic}" / f"queueId={queue_id}" / f"day={day}"
+        folder.mkdir(parents=True)
+        parquet.write_table(pa.table({"body": ["a", "b"], "rest": [1, 2]}), folder / "part-0.parquet")
+        (folder / "_SUCCESS").touch()
+    root = tmp_path / "s"
+    shown = run("import", root, tmp_path / "in", "-c", config(tmp_path))
+    assert shown.exit_code == 2
+    assert "column rest" in shown.stderr
+    shown = run("import", root, tmp_path / "in", "-c", config(tmp_path), "--columns", "body,topic,queueId")
+    assert shown.exit_code == 0, shown.stderr
+    found = [(row["topic"], row["queueId"], row["body"]) for row in rows(root)]
+    assert found == [("007", 1, b"a"), ("007", 1, b"b"), ("Orders", 0, b"a"), ("Orders", 0, b"b")]
+
+
+def test_rows_of_one_file_keep_their_order(tmp_path: Path) -> None:
+    n = 50_000
+    numbers = pa.array(range(n), pa.int32())
+    table = pa.table(
+        {"topic": ["T"] * n, "queueId": pa.array([0] * n, pa.int32()), "body": pc.cast(numbers, pa.string())}
+    )
+    parquet.write_table(table, tmp_path / "in.parquet", row_group_size=7000)
+    assert run("import", tmp_path / "s", tmp_path / "in.parquet").exit_code == 0
+    with rmqstore.open(tmp_path / "s") as store:
+        bodies = store.scan(columns="body").read_all().column("body").to_pylist()
+    assert bodies == [str(number).encode() for number in range(n)]
+
+
+def test_what_is_no_parquet_is_named(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.parquet"
+    bad.write_bytes(gzip.compress(b"x"))
+    shown = run("import", tmp_path / "s", bad)
+    assert (shown.exit_code, (tmp_path / "s").exists()) == (2, False)
+    assert "bad.parquet: not to be read as Parquet" in shown.stderr
+    shown = run("import", tmp_path / "s", tmp_path / "none.parquet")
+    assert shown.exit_code == 2
+    assert "none.parquet" in shown.stderr
