@@ -17,9 +17,10 @@ ORDER = [
     "format.decode", "format.checks",
     "format.frames", "format.encode", "format.requests",
     "files.paths", "files.mapped_file", "files.mapped_file_queue", "files.disk", "files.lock",
-    "brokerconfig", "topicconfig", "checkpoint", "commitlog", "consumequeue", "queueoffsets", "ledger", "indexfile",
+    "brokerconfig", "topicconfig", "checkpoint", "commitlog", "consumequeue", "queues", "queueoffsets",
+    "ledger", "indexfile",
     "logwriter", "queuewriter", "dispatch",
-    "recovery", "log_filter", "assemble", "log_scan", "queue_scan", "ranges", "sampling", "store",
+    "recovery", "queue_recovery", "log_filter", "assemble", "log_scan", "queue_scan", "ranges", "sampling", "store",
     "uniqkey", "messages", "repair", "writer", "entry", "verify", "exchange",
     "cli.common", "cli.reading", "cli.checking", "cli.exchanging",
 ]

@@ -64,7 +64,7 @@ class RmqStoreReader(DataSourceReader):
         slices = store.plan_queues(options.selection, self._spec(store))
         limits = self._limits()
         sampled = [SampledSlice(piece, store.sample(piece, self._sample_count(store, piece))) for piece in slices]
-        return [QueueSplit(ref, task) for task in plan_queues(sampled, limits)]
+        return [QueueSplit(ref, task, store.recovered_in(task)) for task in plan_queues(sampled, limits)]
 
     def _sample_count(self, store: MessageStore, piece: QueueSlice) -> int:
         """Return how many samples let a range be cut well: several for each task that it fills."""
@@ -107,6 +107,7 @@ class RmqStoreReader(DataSourceReader):
         with _open(partition.store) as store:
             spec = self._spec(store)
             if isinstance(partition, QueueSplit):
+                store.recovered = partition.recovered
                 yield from store.read_queues(partition.slices, spec)
             else:
                 wanted = log_filter(self._options.selection, self._schema.names)

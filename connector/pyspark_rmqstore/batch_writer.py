@@ -6,6 +6,7 @@ import logging
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from time import monotonic, sleep
 
 import numpy as np
 import pyarrow as pa
@@ -16,12 +17,15 @@ from pyspark.sql.types import StructType
 from pyspark_rmqstore.staging import PartWriter, StagedPart, begin, job_folder, read_part, sweep
 from pyspark_rmqstore.write_options import WriteOptions
 from rmqstore.entry import create, is_store, open_for
-from rmqstore.errors import IllegalMessageError
+from rmqstore.errors import IllegalMessageError, StoreLockedError
 from rmqstore.format.encode import encode_batches, require_room
 from rmqstore.messages import ASSIGNED, WRITE_TYPES, MessageMaker
 from rmqstore.writer import StoreWriter
 
 logger = logging.getLogger(__name__)
+
+_BEGIN_SECONDS, _COMMIT_SECONDS = 2, 300
+_PAUSE_SECONDS = 0.05
 
 
 @dataclass
@@ -41,7 +45,8 @@ class RmqStoreWriter(DataSourceArrowWriter):
         self._job_id = uuid.uuid4().hex
         self._spec, self._file_size = options.spec, options.config.mapped_file_size_commit_log
         if is_store(options.path):
-            with _open(options) as store:  # one that somebody else writes to is refused before any work
+            # One that a broker has is refused before any work; another job that begins has it for a moment only.
+            with _open(options, _BEGIN_SECONDS) as store:
                 self._spec = replace(options.spec, queue_nums=store.queue_nums())
                 self._file_size = store.config.mapped_file_size_commit_log
         begin(options.path, self._job_id)
@@ -67,7 +72,7 @@ class RmqStoreWriter(DataSourceArrowWriter):
         """Append what the tasks staged. Runs on the driver."""
         staged = sorted((message for message in messages if isinstance(message, Staged)), key=lambda one: one.partition)
         options = self._options
-        with _open(options) as store:
+        with _open(options, _COMMIT_SECONDS) as store:
             if options.txn is not None:
                 done = store.done_version(options.txn[0])
                 if done is not None and options.txn[1] <= done:
@@ -86,10 +91,19 @@ class RmqStoreWriter(DataSourceArrowWriter):
         sweep(self._options.path, self._job_id)
 
 
-def _open(options: WriteOptions) -> StoreWriter:
-    if is_store(options.path):
-        return open_for(options.path, "a", config=options.config, spec=options.spec)
-    return create(options.path, config=options.config, spec=options.spec)
+def _open(options: WriteOptions, patience: float) -> StoreWriter:
+    """Open the store, made if there is none; wait so many seconds for another job that has it."""
+    until = monotonic() + patience
+    while True:
+        try:
+            if is_store(options.path):
+                return open_for(options.path, "a", config=options.config, spec=options.spec)
+            return create(options.path, config=options.config, spec=options.spec)
+        except StoreLockedError as err:
+            if monotonic() > until:
+                raise
+            logger.info("%s; waiting", err)
+            sleep(_PAUSE_SECONDS)
 
 
 def _check_columns(schema: StructType, options: WriteOptions) -> None:

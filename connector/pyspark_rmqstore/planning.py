@@ -8,7 +8,7 @@ cold disk. Cut by place in the log, each page is read by one task, or by two at 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -17,15 +17,16 @@ from numpy.typing import NDArray
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_rmqstore.options import StoreRef
-from rmqstore.store import LogSlice, QueueSlice, Sample
+from rmqstore.store import LogSlice, QueueKey, QueueSlice, RecoveredUnits, Sample
 
 
 @dataclass(frozen=True)
 class QueueSplit(InputPartition):
-    """A task by queue: ranges of queues of one store."""
+    """A task by queue: ranges of queues of one store, and what of them only its log tells."""
 
     store: StoreRef
     slices: tuple[QueueSlice, ...]
+    recovered: dict[QueueKey, RecoveredUnits] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

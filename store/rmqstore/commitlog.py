@@ -72,6 +72,10 @@ class CommitLog:
         """Copy the bytes of a file from a position on into ``window``; return as much of it as the file filled."""
         return window[: self._files.open(segment).read_into(window, position)]
 
+    def written_end(self, segment: Segment) -> int:
+        """Return the position in a file behind its last byte that is not zero, 0 if all are."""
+        return self._files.open(segment).written_end(segment.size)
+
     def find(self, physical_offset: int) -> Segment | None:
         """Return the file that covers the offset, None where none does."""
         return self._files.find(physical_offset)

@@ -14,6 +14,7 @@ from rmqstore.files.mapped_file_queue import MappedFileQueue, Segment
 from rmqstore.format.layout import PRE_BLANK_SIZE, QUEUE_UNIT
 
 _UNIT = QUEUE_UNIT.itemsize
+_UNITS_AT_ONCE = 1 << 19
 
 
 class Units(NamedTuple):
@@ -24,15 +25,35 @@ class Units(NamedTuple):
     tags_codes: NDArray[np.int64]
 
 
+class RecoveredUnits(NamedTuple):
+    """The end of a queue as the log has it, where the files of a store that was not closed lack it or are wrong."""
+
+    start: int  # queue offset of the first
+    units: NDArray[np.void]  # QUEUE_UNIT (n,)
+
+    @property
+    def end(self) -> int:
+        """The queue offset behind the last."""
+        return self.start + len(self.units)
+
+
+_NOTHING_RECOVERED = RecoveredUnits(1 << 63, np.empty(0, QUEUE_UNIT))
+
+
 class ConsumeQueue:
     """The files of one queue of one topic. Source: ConsumeQueue.java.
 
     Numbers of units are queue offsets: the ordinal of a message in its queue, from the first there ever was.
+
+    Args:
+        recovered: units that are read instead of those that the files have from there on.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, recovered: RecoveredUnits | None = None) -> None:
         self.folder = folder
         self._files = MappedFileQueue([folder], mapped_at_once=2)
+        self.is_recovered = recovered is not None
+        self._recovered = recovered or _NOTHING_RECOVERED
 
     def refresh(self) -> None:
         """List the files anew."""
@@ -45,6 +66,9 @@ class ConsumeQueue:
 
     def unit(self, queue_offset: int) -> tuple[int, int, int]:
         """Return physical offset, size and tags code of one unit; zeros where no file has it."""
+        if self._recovered.start <= queue_offset < self._recovered.end:
+            found: tuple[int, int, int] = self._recovered.units[queue_offset - self._recovered.start].item()
+            return found
         segment = self._files.find(queue_offset * _UNIT)
         if segment is None:
             return 0, 0, 0
@@ -58,20 +82,22 @@ class ConsumeQueue:
             OffsetOutOfRangeError: a file was deleted since the store was opened.
         """
         pieces, at = [], start
-        while at < end:
+        while at < min(end, self._recovered.start):
             segment = self._files.find(at * _UNIT)
-            piece = None if segment is None else self._read(segment, at, end)
+            piece = None if segment is None else self._read(segment, at, min(end, self._recovered.start))
             if piece is None or not len(piece):
                 raise OffsetOutOfRangeError(f"{self.folder}: queue offset {at} is in none of the queue's files")
             pieces.append(piece)
             at += len(piece)
+        if at < end:
+            begun = at - self._recovered.start
+            pieces.append(self._recovered.units[begun : begun + end - at])
         return _to_columns(np.concatenate(pieces) if len(pieces) != 1 else pieces[0])
 
     def runs(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the parts of ``[start, end)`` that the files hold; what lies between is in a missing or cut file."""
         begun = reached = start
-        for segment in self.segments:
-            first, stop = segment.start // _UNIT, (segment.start + segment.size) // _UNIT
+        for first, stop in self._spans():
             low, high = max(first, start), min(stop, end)
             if low >= high:
                 continue
@@ -82,6 +108,13 @@ class ConsumeQueue:
             reached = high
         if reached > begun:
             yield begun, reached
+
+    def _spans(self) -> Iterator[tuple[int, int]]:
+        """Yield the queue offsets that each file has, then those recovered."""
+        for segment in self.segments:
+            first, stop = segment.start // _UNIT, (segment.start + segment.size) // _UNIT
+            yield first, min(stop, self._recovered.start)
+        yield self._recovered.start, self._recovered.end
 
     def place(self, queue_offset: int) -> tuple[str, int]:
         """Return the file and the byte in it where a unit stands, to name it in an error."""
@@ -98,6 +131,8 @@ class ConsumeQueue:
 
         Source: ConsumeQueue.java#recover.
         """
+        if self.is_recovered:
+            return self._recovered.end
         for segment in reversed(self.segments):
             written = self._files.open(segment).written_end(segment.size)
             if written:
@@ -107,7 +142,9 @@ class ConsumeQueue:
     @property
     def begin(self) -> int:
         """The first queue offset that the files have, whether or not its record is still there; 0 without files."""
-        return self.segments[0].start // _UNIT if self.segments else 0
+        if self.segments:
+            return min(self.segments[0].start // _UNIT, self._recovered.start)
+        return self._recovered.start if self.is_recovered else 0
 
     def reach(self, end: int) -> int:
         """Return the physical offset behind the record of the last unit before ``end``, -1 where that is no unit."""
@@ -147,6 +184,23 @@ class ConsumeQueue:
             if len(before):
                 kept = low + int(before[-1]) + 1
         return kept
+
+    def whole_end(self, start: int, end: int) -> int:
+        """Return the queue offset in ``[start, end]`` behind the last unit before the first that was never written.
+
+        Source: ConsumeQueue.java#recover, which looks at the last three files.
+        """
+        at = start
+        for low, high in self.runs(start, end):
+            if low != at:
+                return at
+            for begin in range(low, high, _UNITS_AT_ONCE):
+                units = self.units(begin, min(begin + _UNITS_AT_ONCE, high))
+                holes = np.flatnonzero((units.sizes <= 0) | (units.physical_offsets < 0))
+                if len(holes):
+                    return begin + int(holes[0])
+            at = high
+        return at
 
     def search(self, start: int, end: int, found: Callable[[int], bool]) -> int:
         """Return the first queue offset in ``[start, end)`` where ``found`` holds, ``end`` if none; by bisection."""

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 
 from rmqstore.brokerconfig import LMQ_PREFIX, BrokerConfig, is_system_topic
 from rmqstore.commitlog import CommitLog
-from rmqstore.consumequeue import ConsumeQueue
 from rmqstore.errors import (
     CorruptQueueError,
     CorruptRecordError,
@@ -18,6 +17,7 @@ from rmqstore.errors import (
 )
 from rmqstore.files.paths import StorePaths
 from rmqstore.queue_scan import QueueSlice
+from rmqstore.queues import Queues
 from rmqstore.selection import EARLIEST, LATEST, Bound, Selection
 
 logger = logging.getLogger(__name__)
@@ -32,24 +32,18 @@ class QueueRanges:
         log_end: physical offset where the log of a store that was not closed ends; None asks for nothing.
     """
 
-    def __init__(
-        self,
-        paths: StorePaths,
-        log: CommitLog,
-        open_queue: Callable[[str, int], ConsumeQueue],
-        log_end: Callable[[], int | None],
-    ) -> None:
-        self._paths, self._log, self._open_queue, self._log_end = paths, log, open_queue, log_end
+    def __init__(self, paths: StorePaths, log: CommitLog, queues: Queues, log_end: Callable[[], int | None]) -> None:
+        self._paths, self._log, self._queues, self._log_end = paths, log, queues, log_end
 
     def range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the first queue offset whose message is there, and the one behind the last.
 
         Damaged units between them count: reading them is what tells.
         """
-        queue = self._open_queue(topic, queue_id)
+        queue = self._queues.open(topic, queue_id)
         end, log_end = queue.end(), self._log_end()
         first = queue.first(end, self._log.min_offset)
-        return first, end if log_end is None else queue.cut(first, end, log_end)
+        return first, end if log_end is None or queue.is_recovered else queue.cut(first, end, log_end)
 
     def at_time(
         self, topic: str, queue_id: int, timestamp: int, span: tuple[int, int], *, tolerant: bool = False
@@ -62,7 +56,7 @@ class QueueRanges:
         Raises:
             CorruptRecordError, OffsetOutOfRangeError: a message that was asked for its time is damaged or missing.
         """
-        queue = self._open_queue(topic, queue_id)
+        queue = self._queues.open(topic, queue_id)
 
         def is_late(at: int) -> bool:
             for neighbour in range(at, min(at + _NEIGHBOURS, span[1])):
@@ -119,25 +113,19 @@ class QueueRanges:
         assign = selection.assign
         chosen = {}
         for topic in topics:
-            queue_ids = self._paths.queue_ids(topic)
+            queue_ids = self._queues.ids(topic)
             chosen[topic] = [queue for queue in queue_ids if queue in assign[topic]] if assign else queue_ids
         return chosen
 
     def known_topics(self, config: BrokerConfig) -> list[str]:
         """Return every topic with a queue folder or an entry in ``config/topics.json``, sorted."""
-        return sorted({*self._paths.topics(), *self._paths.batch_topics(), *config.topics()})
-
-    def plain_queues(self) -> list[tuple[str, int]]:
-        """Return every queue that can be read, by topic and id."""
-        if self._paths.has_rocksdb_queues:
-            return []
-        return [queue for queue in self._paths.queues() if not queue[0].startswith(LMQ_PREFIX)]
+        return sorted({*self._queues.topics(), *self._paths.batch_topics(), *config.topics()})
 
     def end_in_log(self) -> int:
         """Return the physical offset behind the last record that a queue points at, -1 without queues."""
         ends = [-1]
-        for topic, queue_id in self.plain_queues():
-            queue = self._open_queue(topic, queue_id)
+        for topic, queue_id in self._queues.plain():
+            queue = self._queues.open(topic, queue_id)
             ends.append(queue.reach(queue.end()))
         return max(ends)
 
@@ -165,7 +153,7 @@ class QueueRanges:
         for topic, queue_ids in self.choose(selection, config).items():
             for queue_id in queue_ids:
                 start, end = resolver.bounds(topic, queue_id)
-                runs = list(self._open_queue(topic, queue_id).runs(start, end))
+                runs = list(self._queues.open(topic, queue_id).runs(start, end))
                 if start < end and runs != [(start, end)]:
                     self._report_gap(topic, queue_id, start, runs, tolerant=tolerant)
                 slices += [QueueSlice(topic, queue_id, *run) for run in runs]
@@ -175,7 +163,7 @@ class QueueRanges:
         self, topic: str, queue_id: int, start: int, runs: list[tuple[int, int]], *, tolerant: bool
     ) -> None:
         missing = runs[0][1] if runs and runs[0][0] == start else start
-        path, byte = self._open_queue(topic, queue_id).place(missing)
+        path, byte = self._queues.open(topic, queue_id).place(missing)
         reason = f"a file is missing or cut: queue offset {missing} should stand there"
         if not tolerant:
             raise CorruptQueueError(path, byte, reason)

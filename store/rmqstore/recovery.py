@@ -30,6 +30,7 @@ class LogEnd(NamedTuple):
     reason: str  # why the scan stopped; empty where nothing but unwritten bytes follow
     bytes_behind: int  # up to the end of that file
     last_store_timestamp: int = 0  # ms, of the last record; 0 without any
+    scanned_from: int = 0  # physical offset where the scan began
 
 
 def find_log_end(log: CommitLog, checkpoint: Checkpoint) -> LogEnd:
@@ -42,15 +43,17 @@ def find_log_end(log: CommitLog, checkpoint: Checkpoint) -> LogEnd:
     last = 0
     if not log.segments:
         return LogEnd(0, "", "", 0)
-    for segment in log.segments[_first_to_scan(log, checkpoint) :]:
+    first = _first_to_scan(log, checkpoint)
+    begun = log.segments[first].start
+    for segment in log.segments[first:]:
         data = log.data(segment)
         stop, last_here = _scan(data, segment.start)
         last = last_here or last
         if stop.kind is not StopKind.BLANK:
             end = segment.start + stop.position
             reason = "" if stop.kind is StopKind.EMPTY else stop.reason or stop.kind.value
-            return LogEnd(end, str(segment.path), reason, segment.end - end, last)
-    return LogEnd(log.max_offset, str(log.segments[-1].path), "", 0, last)
+            return LogEnd(end, str(segment.path), reason, segment.end - end, last, begun)
+    return LogEnd(log.max_offset, str(log.segments[-1].path), "", 0, last, begun)
 
 
 def _first_to_scan(log: CommitLog, checkpoint: Checkpoint) -> int:

@@ -35,7 +35,6 @@ logger = logging.getLogger(__name__)
 
 _UNIT = QUEUE_UNIT.itemsize
 _PIECE_BYTES = 8 << 20
-_UNITS_AT_ONCE = 1 << 19
 
 
 class Repaired(NamedTuple):
@@ -183,7 +182,7 @@ class Repairer:
             start, end = queue.begin, queue.end()
             kept = queue.cut(start, end, log_end)
             if not was_closed:
-                kept = _first_hole(queue, start, kept)
+                kept = queue.whole_end(start, kept)
             while kept > start and not _is_unit(queue.unit(kept - 1)):
                 kept -= 1
             if kept < end:
@@ -278,24 +277,6 @@ class Repairer:
         queue.close()
         file_size = self._config.mapped_file_size_consume_queue
         return QueueAppender(self._disk, folder, file_size, start=start, end=end, reached=reached, is_new=is_new)
-
-
-def _first_hole(queue: ConsumeQueue, start: int, end: int) -> int:
-    """Return the queue offset of the first unit that was never written, or whose file is missing; ``end`` if none.
-
-    Source: ConsumeQueue.java#recover, which looks at the last three files.
-    """
-    at = start
-    for low, high in queue.runs(start, end):
-        if low != at:
-            return at
-        for begin in range(low, high, _UNITS_AT_ONCE):
-            units = queue.units(begin, min(begin + _UNITS_AT_ONCE, high))
-            holes = np.flatnonzero((units.sizes <= 0) | (units.physical_offsets < 0))
-            if len(holes):
-                return begin + int(holes[0])
-        at = high
-    return at
 
 
 def _is_unit(unit: tuple[int, int, int]) -> bool:

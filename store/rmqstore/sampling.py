@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from rmqstore.commitlog import CommitLog
-from rmqstore.consumequeue import ConsumeQueue
 from rmqstore.format.layout import MAX_FILE_BYTES
 from rmqstore.queue_scan import QueueSlice
+from rmqstore.queues import Queues
 from rmqstore.ranges import QueueRanges
 
 _SAMPLED_UNITS = 16
@@ -28,15 +27,15 @@ class Sample(NamedTuple):
 class Sampler:
     """Looks at a few places of a store."""
 
-    def __init__(self, log: CommitLog, open_queue: Callable[[str, int], ConsumeQueue], ranges: QueueRanges) -> None:
-        self._log, self._open_queue, self._ranges = log, open_queue, ranges
+    def __init__(self, log: CommitLog, queues: Queues, ranges: QueueRanges) -> None:
+        self._log, self._queues, self._ranges = log, queues, ranges
 
     def sample(self, piece: QueueSlice, count: int) -> list[Sample]:
         """Return up to ``count`` points of a queue, evenly spaced by offset, the first and the last among them."""
         if piece.start >= piece.end:
             return []
         samples = []
-        queue = self._open_queue(piece.topic, piece.queue_id)
+        queue = self._queues.open(piece.topic, piece.queue_id)
         for at in np.unique(np.linspace(piece.start, piece.end - 1, max(count, 2)).astype(np.int64)).tolist():
             run = next(queue.runs(at, min(at + _SAMPLED_UNITS, piece.end)), None)
             if run is None or run[0] != at:
@@ -52,7 +51,7 @@ class Sampler:
         A place counts only if the record there knows it; without queues only the starts of files are sure.
         """
         heads = {segment.start for segment in self._log.segments}
-        queues = self._ranges.plain_queues()
+        queues = self._queues.plain()
         for topic, queue_id in queues[:: max(1, len(queues) // _SAMPLED_QUEUES)]:
             start, end = self._ranges.range(topic, queue_id)
             for sample in self.sample(QueueSlice(topic, queue_id, start, end), _SAMPLED_HEADS):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property, wraps
 from types import TracebackType
@@ -16,9 +15,9 @@ import pyarrow as pa
 
 from rmqstore.assemble import FAILFAST, ReadSpec
 from rmqstore.brokerconfig import BrokerConfig
-from rmqstore.checkpoint import read_checkpoint
+from rmqstore.checkpoint import Checkpoint, read_checkpoint
 from rmqstore.commitlog import CommitLog
-from rmqstore.consumequeue import ConsumeQueue
+from rmqstore.consumequeue import ConsumeQueue, RecoveredUnits
 from rmqstore.errors import FileDeletedError, MessageNotFoundError, OptionError
 from rmqstore.files.paths import StorePaths, find_store
 from rmqstore.format.layout import MAX_FILE_BYTES
@@ -26,7 +25,9 @@ from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import MESSAGE, VERBATIM, Message, select_columns
 from rmqstore.log_filter import LogFilter, log_filter
 from rmqstore.log_scan import LogScan, LogSlice
+from rmqstore.queue_recovery import is_newest_built, recover_queues
 from rmqstore.queue_scan import QueueScan, QueueSlice
+from rmqstore.queues import QueueKey, Queues
 from rmqstore.ranges import QueueRanges
 from rmqstore.recovery import LogEnd, find_log_end
 from rmqstore.sampling import Sample, Sampler
@@ -37,8 +38,10 @@ __all__ = [
     "LogSlice",
     "MessageStore",
     "QueueInfo",
+    "QueueKey",
     "QueueSlice",
     "ReadSpec",
+    "RecoveredUnits",
     "Sample",
     "log_filter",
     "open_store",
@@ -46,7 +49,6 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-_OPEN_QUEUES = 64
 _PATIENCE = 10  # files that may vanish while one question is answered
 
 P = ParamSpec("P")
@@ -96,9 +98,9 @@ class MessageStore:
         self.config = BrokerConfig(paths)
         self._given_name, self._ignore_log_end = broker_name, ignore_log_end
         self._log = CommitLog(paths.commitlogs)
-        self._queues: OrderedDict[tuple[str, int], ConsumeQueue] = OrderedDict()
-        self._ranges = QueueRanges(paths, self._log, self._queue, self._end_of_records)
-        self._sampler = Sampler(self._log, self._queue, self._ranges)
+        self._queues = Queues(paths, lambda: self.recovered)
+        self._ranges = QueueRanges(paths, self._log, self._queues, self._end_of_records)
+        self._sampler = Sampler(self._log, self._queues, self._ranges)
 
     def __enter__(self) -> Self:
         return self
@@ -110,16 +112,13 @@ class MessageStore:
 
     def close(self) -> None:
         """Let go of the mapped files. Batches that were read stay valid."""
-        for queue in self._queues.values():
-            queue.close()
-        self._queues.clear()
+        self._queues.close()
         self._log.close()
 
     def refresh(self) -> None:
         """List the files anew, those of a running broker come and go. Where the log ends stays as it was found."""
         self._log.refresh()
-        for queue in self._queues.values():
-            queue.refresh()
+        self._queues.refresh()
 
     @cached_property
     def broker_name(self) -> str:
@@ -142,23 +141,44 @@ class MessageStore:
     def _end_of_records(self) -> int | None:
         return None if self.log_end is None else self.log_end.physical_offset
 
-    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        key = (topic, queue_id)
-        queue = self._queues.get(key)
-        if queue is None:
-            queue = self._queues[key] = ConsumeQueue(self.paths.queue(topic, queue_id))
-            if len(self._queues) > _OPEN_QUEUES:
-                self._queues.popitem(last=False)[1].close()
-        self._queues.move_to_end(key)
-        return queue
+    @cached_property
+    def recovered(self) -> Mapping[QueueKey, RecoveredUnits]:
+        """The ends of queues that their files lack and the log has: of a store that crashed, or was copied in haste.
+
+        May be set, to what was found before: see :meth:`recovered_in`.
+        """
+        was_closed = not self.paths.abort.exists()
+        if self.paths.has_rocksdb_queues or (self._ignore_log_end and not was_closed):
+            return {}
+        other = {*self.paths.batch_topics()}
+
+        def files_of(topic: str, queue_id: int) -> ConsumeQueue | None:
+            return None if topic in other else ConsumeQueue(self.paths.queue(topic, queue_id))
+
+        if was_closed and is_newest_built(self._log, files_of):
+            return {}
+        end = self.log_end or find_log_end(self._log, Checkpoint.all_safe())
+        start = self._log.min_offset if was_closed else end.scanned_from
+        return recover_queues(self._log, start, end.physical_offset, files_of, was_closed=was_closed)
+
+    def recovered_in(self, slices: Iterable[QueueSlice]) -> dict[QueueKey, RecoveredUnits]:
+        """Return of :attr:`recovered` what reading these slices needs, to be given to another process."""
+        found: dict[QueueKey, RecoveredUnits] = {}
+        for piece in slices:
+            tail = self.recovered.get((piece.topic, piece.queue_id))
+            if tail is not None and piece.end > tail.start:
+                start = max(piece.start, tail.start)
+                units = tail.units[start - tail.start : piece.end - tail.start]
+                found[piece.topic, piece.queue_id] = RecoveredUnits(start, units)
+        return found
 
     def topics(self) -> list[str]:
         """Return every topic with queues, also the system's, sorted."""
-        return sorted({*self.paths.topics(), *self.paths.batch_topics()} if not self.paths.has_rocksdb_queues else ())
+        return sorted({*self._queues.topics(), *self.paths.batch_topics()})
 
     def queue_ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues, sorted."""
-        return self.paths.queue_ids(topic)
+        return self._queues.ids(topic)
 
     @_anew_if_deleted
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
@@ -179,7 +199,7 @@ class MessageStore:
     @_anew_if_deleted
     def _queue_info(self, topic: str, queue_id: int) -> QueueInfo:
         start, end = self.queue_range(topic, queue_id)
-        queue = self._queue(topic, queue_id)
+        queue = self._queues.open(topic, queue_id)
         if start >= end:
             return QueueInfo(topic, queue_id, start, end, None, None, 0)
         times = [self._log.store_timestamp(queue.unit(at)[0]) for at in (start, end - 1)]
@@ -304,7 +324,7 @@ class MessageStore:
 
     def warn_without_queues(self) -> None:
         """Say so where a log has no queues at all: a read by queue gives nothing then."""
-        if self._log.segments and not self.paths.topics() and not self.paths.batch_topics():
+        if self._log.segments and not self.topics():
             logger.warning(
                 "%s has a CommitLog but no queues in %s: a read by queue finds nothing, use scan=commitlog",
                 self.paths.root, self.paths.consumequeue,
@@ -331,7 +351,7 @@ class MessageStore:
 
     def read_queues(self, slices: Sequence[QueueSlice], spec: ReadSpec) -> Iterator[pa.RecordBatch]:
         """Yield the messages of ranges of queues; see ``queue_scan.QueueScan``."""
-        return QueueScan(self._log, self._queue, spec).batches(slices)
+        return QueueScan(self._log, self._queues.open, spec).batches(slices)
 
     @_anew_if_deleted
     def log_slice(self) -> LogSlice:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
 from pathlib import Path
+from time import time
 from typing import Any
 
 import pytest
@@ -18,6 +22,7 @@ import goldens
 import rmqstore
 from connector.sparkreads import GoldenStore, load, read
 from rmqstore.files.lock import StoreLock
+from rmqstore.verify import verify
 
 pytestmark = pytest.mark.spark
 
@@ -267,6 +272,37 @@ def test_a_store_that_somebody_writes_to_is_refused(spark: SparkSession, tmp_pat
     finally:
         lock.release()
     assert data_state(tmp_path / "s") == before
+
+
+def test_jobs_that_append_at_once_do_so_one_after_the_other(spark: SparkSession, tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    write(numbered(spark, 10), root, **SMALL)
+
+    def job(number: int) -> None:
+        spark.createDataFrame([], "x int")  # makes the session the thread's: Spark looks for writers there
+        write(numbered(spark, 300, partitions=3).withColumn("tags", F.lit(f"job{number}")), root)
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(job, range(3)))
+    with rmqstore.open(root) as store:
+        tags = store.scan(columns="tags", scan="commitlog").read_all().column("tags").to_pylist()[10:]
+        assert not list(verify(store))
+    assert [len(list(run)) for _, run in groupby(tags)] == [300, 300, 300]
+    assert not (root / ".rmqstore" / "staging").exists()
+
+
+def test_what_a_dead_job_left_is_swept_when_it_is_old(spark: SparkSession, tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    write(numbered(spark, 10), root, **SMALL)
+    old, young = (root / ".rmqstore" / "staging" / name for name in ("old", "young"))
+    for folder in (old, young):
+        folder.mkdir(parents=True)
+        (folder / "part-0-0").write_bytes(b"x")
+    two_days_ago = time() - 2 * 24 * 60 * 60
+    for path in (old / "part-0-0", old):
+        os.utime(path, (two_days_ago, two_days_ago))
+    write(numbered(spark, 10), root)
+    assert (old.exists(), young.exists()) == (False, True)
 
 
 def test_a_version_of_an_application_is_written_once(spark: SparkSession, tmp_path: Path) -> None:

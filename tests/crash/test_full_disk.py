@@ -1,10 +1,13 @@
-"""The disk is full at some write: nothing is appended, or what was committed is completed later; each said clearly."""
+"""The disk is full or closed to us: nothing is appended, or what was committed is completed later; said clearly."""
 
 from __future__ import annotations
 
 import errno
 import os
 import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,3 +72,63 @@ def test_a_full_disk_leaves_nothing_or_is_completed_later(
     with StoreWriter(find_store(root), StoreConfig()) as writer:
         writer.append(messages(5))
     assert rows(root) == by_log(root)
+
+
+# Runs in a process of its own: on a file system of its own, or as somebody else.
+APPEND = """
+import os, sys
+from pathlib import Path
+import pyarrow as pa
+import rmqstore
+if os.geteuid() == 0 and sys.argv[3:]:
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)  # root may write anywhere
+root, n = Path(sys.argv[1]), int(sys.argv[2])
+batch = pa.RecordBatch.from_pydict({"topic": ["TopicA"] * n, "body": [b"x" * 1000] * n})
+try:
+    with rmqstore.open(root, mode="a") as writer:
+        writer.append(batch)
+except rmqstore.RmqStoreError as err:
+    print(f"{type(err).__name__}: {err}")
+"""
+
+
+def _run(*command: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)
+
+
+def test_a_file_system_that_is_full_leaves_the_store_as_it_was(
+    golden_store: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """A small tmpfs, in a mount namespace of its own."""
+    mount = tmp_path / "small"
+    mount.mkdir()
+    script = f"""
+set -e
+mount -t tmpfs -o size=4m tmpfs {mount}
+cp -r {golden_store("basic")} {mount}/s
+{sys.executable} -c '{APPEND}' {mount}/s 5000
+cp -r {mount}/s {tmp_path}/after
+"""
+    done = _run("unshare", "--user", "--map-root-user", "--mount", "bash", "-c", script)
+    if "unshare" in done.stderr or "mount" in done.stderr:
+        pytest.skip(f"no file system of its own to be had here: {done.stderr}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("StoreStateError"), done.stdout
+    assert "CREATE_MAPPED_FILE_FAILED" in done.stdout
+    assert data_state(tmp_path / "after") == data_state(golden_store("basic"))
+    assert rows(tmp_path / "after") == rows(golden_store("basic"))
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused(golden_store: Callable[[str], Path]) -> None:
+    with tempfile.TemporaryDirectory() as folder:  # one that others may enter
+        Path(folder).chmod(0o755)
+        root = Path(shutil.copytree(golden_store("basic"), Path(folder, "s")))
+        (root / "lock").unlink(missing_ok=True)
+        before = data_state(root)
+        for path in (root, *root.rglob("*")):
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        done = _run(sys.executable, "-c", APPEND, str(root), "5", "as nobody")
+        assert done.stdout.startswith(f"StoreStateError: {root} cannot be written to"), (done.stdout, done.stderr)
+        assert data_state(root) == before
+        for path in (root, *(path for path in root.rglob("*") if path.is_dir())):
+            path.chmod(0o755)

@@ -112,7 +112,11 @@ def test_damaged_unit_is_never_a_silent_loss(
     store = _store(60)
     store.queues["T", 0][place] = unit
     root = store.write(tmp_path / "s", abort=abort)
+    never_written = unit[0] < 0 or unit[1] < 0  # as a crash may leave it: a recovery builds it anew
     with rmqstore.open(root) as opened:
+        if abort and never_written:
+            assert [row["commitLogOffset"] for row in read(opened)] == [at.physical_offset for at in store.placed]
+            return
         with pytest.raises((rmqstore.StoreFormatError, OffsetOutOfRangeError), match=str(root)):
             read(opened)
         found = read(opened, mode="DROPMALFORMED", columns="queueOffset", fail_on_data_loss=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -159,22 +160,21 @@ def test_log_end_of_a_crashed_store_is_where_the_real_recovery_ends(golden_store
 
 
 @pytest.mark.parametrize("name", goldens.CRASHED)
-def test_scan_of_a_crashed_store_by_queue_gives_what_the_queue_files_still_hold(
-    golden_store: GoldenStore, name: str
-) -> None:
-    held: dict[tuple[str, int], range] = {}
-    for queue in goldens.summary(name)["queues"]:
-        disk = queue["onDiskBefore"]
-        if disk is not None:
-            held[queue["topic"], queue["queueId"]] = range(disk["firstUnit"], disk["endUnit"])
-    expected = {
-        key: [goldens.message(row, "b") for row in rows if row["queueOffset"] in held[key]]
-        for key, rows in goldens.queues(name).items()
-        if key in held
-    }
+def test_scan_of_a_crashed_store_by_queue_gives_every_record_of_its_log(golden_store: GoldenStore, name: str) -> None:
+    """More than the real store serves after its recovery, which loses some: golden/README.md, facts 27 and 28."""
+    expected: dict[tuple[str, int], list[dict[str, Any]]] = {}
     with rmqstore.open(golden_store(name), broker_name="b") as store:
+        for row in read(store, scan="commitlog", include_system_topics=True):
+            expected.setdefault((row["topic"], row["queueId"]), []).append(row)
         found = by_queue(read(store))
-    assert found == {key: rows for key, rows in expected.items() if rows}
+        topics = store.topics()
+    codes = {(key, row["queueOffset"]): row.pop("tagsCode") for key, rows in found.items() for row in rows}
+    assert found == expected
+    for key, rows in goldens.queues(name).items():
+        assert [codes[key, row["queueOffset"]] for row in rows] == [row["tagsCode"] for row in rows]
+    assert {topic for topic, _ in expected} <= {*topics}
+    served = {(key, row["queueOffset"]) for key, rows in goldens.queues(name).items() for row in rows}
+    assert served <= {(key, row["queueOffset"]) for key, rows in found.items() for row in rows}
 
 
 def test_units_behind_the_end_of_a_crashed_log_are_no_messages(golden_store: GoldenStore) -> None:

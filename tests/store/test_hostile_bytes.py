@@ -142,7 +142,9 @@ class Judge:
         }
         if units is not None:
             unit = units.get((row["topic"], row["queueId"], row["queueOffset"]), b"")
-            facts["unit"] = unit[:12] == struct.pack(">qi", at, size)
+            # What a queue lacks is taken from the log: behind its files, and where a crash may have left it wrong.
+            is_recovered = self.abort or not unit.strip(b"\0")
+            facts["unit"] = unit[:12] == struct.pack(">qi", at, size) or is_recovered
         placed = next((known for known in self.store.placed if known.physical_offset == at), None)
         if placed is not None and record == build.pack(placed.record, at):
             facts |= self._facts_of_undamaged(row, placed)

@@ -227,7 +227,7 @@ def test_queue_file_deleted_after_planning_is_data_loss(tmp_path: Path) -> None:
             opened.refresh()
             first = min((root / "consumequeue/T/0").iterdir())
             data, kept = first.read_bytes(), len(first.read_bytes()) // 20
-            for queue in opened._queues.values():
+            for queue in opened._queues._open.values():
                 queue.close()  # as when so many others were read meanwhile that the file is not open any more
             first.unlink()
             if fail_on_data_loss:
@@ -242,7 +242,7 @@ def test_queue_file_deleted_after_planning_is_data_loss(tmp_path: Path) -> None:
 def test_queue_file_deleted_before_planning_is_as_if_it_had_not_been_there(tmp_path: Path) -> None:
     root = _store(60).write(tmp_path / "s")
     with rmqstore.open(root) as opened:
-        opened._queue("T", 0)
+        opened._queues.open("T", 0)
         first = min((root / "consumequeue/T/0").iterdir())
         kept = len(first.read_bytes()) // 20
         first.unlink()
@@ -259,13 +259,46 @@ def test_empty_last_file_is_borne(tmp_path: Path) -> None:
             assert len(read(opened)) == len(read(opened, scan="commitlog")) == 20
 
 
-def test_log_without_queues_reads_by_log_and_warns_by_queue(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("abort", [False, True])
+@pytest.mark.parametrize("kept", [0, 1, 20, 59])
+def test_units_that_queues_lack_are_taken_from_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kept: int, *, abort: bool
+) -> None:
     store = _store(60)
-    store.queues.clear()
-    with rmqstore.open(store.write(tmp_path / "s")) as opened, caplog.at_level(logging.WARNING):
-        assert len(read(opened, scan="commitlog")) == 60
-        assert read(opened) == []
-    assert any("scan=commitlog" in record.getMessage() for record in caplog.records)
+    whole = dict(store.queues)
+    for key, units in whole.items():
+        store.queues[key] = units[:kept]
+    if not kept:
+        store.queues.clear()
+    root = store.write(tmp_path / "s", abort=abort)
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    with rmqstore.open(root) as opened, caplog.at_level(logging.WARNING):
+        assert [row["commitLogOffset"] for row in read(opened)] == [at.physical_offset for at in store.placed]
+        assert opened.queue_range("T", 0) == (0, 60)
+        assert [info.max_offset for info in opened.queues("T")] == [60]
+        assert [row["queueOffset"] for row in read(opened, starting_offsets={"T": {0: 40}})] == list(range(40, 60))
+    assert any(f"{60 - kept} units" in record.getMessage() for record in caplog.records)
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+
+
+def test_a_closed_store_whose_newest_record_is_in_its_queue_is_taken_at_its_word(tmp_path: Path) -> None:
+    store = _store(60)
+    store.queues["T", 0][20] = build.NO_UNIT
+    with rmqstore.open(store.write(tmp_path / "s")) as opened:
+        assert not opened.recovered
+        with pytest.raises(rmqstore.CorruptQueueError):
+            read(opened)
+
+
+def test_a_queue_whose_records_do_not_follow_on_it_is_read_as_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """5.3.3 gives a queue offset out twice after a loss: the first record of the two is in no queue."""
+    store = _store(30)
+    store.append(build.Record(topic="T", queue_offset=29), queued=False)
+    with rmqstore.open(store.write(tmp_path / "s", abort=True)) as opened, caplog.at_level(logging.WARNING):
+        assert [row["queueOffset"] for row in read(opened)] == list(range(30))
+    assert any("do not follow" in record.getMessage() for record in caplog.records)
 
 
 @pytest.mark.parametrize("n_bytes", [0, 7, 24, 39])

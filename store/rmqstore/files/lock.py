@@ -7,7 +7,7 @@ import os
 import threading
 from pathlib import Path
 
-from rmqstore.errors import StoreLockedError
+from rmqstore.errors import StoreLockedError, StoreStateError
 
 _CONTENT = b"lock"
 
@@ -22,6 +22,7 @@ class StoreLock:
 
     Raises:
         StoreLockedError: a broker or another writer, of this process too, has the store.
+        StoreStateError: the folder cannot be written to.
 
     Source: DefaultMessageStore.java#start, which locks the same byte by FileChannel.tryLock(0, 1).
     """
@@ -30,7 +31,10 @@ class StoreLock:
         with _guard:
             if path.exists() and self._identity(path.stat()) in _held:
                 raise StoreLockedError(f"{path}: a writer of this process has the store already; close it first")
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            except OSError as err:
+                raise StoreStateError(f"{path.parent} cannot be written to: {err}") from err
             try:
                 fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
             except OSError as err:

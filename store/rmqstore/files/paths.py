@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rmqstore.errors import NotAStoreError, UnsupportedFeatureError
+from rmqstore.errors import NotAStoreError, StoreStateError, UnsupportedFeatureError
 
 _NAME_DIGITS = 20
 
@@ -81,6 +81,13 @@ class StorePaths:
         return [(topic, queue_id) for topic in self.topics() for queue_id in self.queue_ids(topic)]
 
     def queue(self, topic: str, queue_id: int) -> Path:
+        """Return the folder of a queue.
+
+        Raises:
+            StoreStateError: the topic, as some record has it, is no name of a folder: it could lead out of the store.
+        """
+        if topic in {"", ".", ".."} or "/" in topic or "\0" in topic:
+            raise StoreStateError(f"{self.root}: topic {topic!r} of a record cannot name a folder of queues")
         return self.consumequeue / topic / str(queue_id)
 
     def queue_files(self, topic: str) -> list[Path]:

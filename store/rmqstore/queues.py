@@ -1,0 +1,69 @@
+"""The queues of one store: which there are, and each of them, opened when it is asked for.
+
+Source: ConsumeQueueStore.java.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+
+from rmqstore.brokerconfig import LMQ_PREFIX
+from rmqstore.consumequeue import ConsumeQueue, RecoveredUnits
+from rmqstore.files.paths import StorePaths
+
+_OPEN_AT_ONCE = 64
+QueueKey = tuple[str, int]
+
+
+class Queues:
+    """Queues by topic and id: those that have a folder, and those that only the log of a crashed store tells of.
+
+    Args:
+        recovered: gives the ends of queues that their files lack; asked once it is needed.
+    """
+
+    def __init__(self, paths: StorePaths, recovered: Callable[[], Mapping[QueueKey, RecoveredUnits]]) -> None:
+        self._paths, self._recovered = paths, recovered
+        self._open: OrderedDict[QueueKey, ConsumeQueue] = OrderedDict()
+
+    def open(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """Return a queue; it stays open until others push it out."""
+        key = (topic, queue_id)
+        queue = self._open.get(key)
+        if queue is None:
+            queue = self._open[key] = ConsumeQueue(self._paths.queue(topic, queue_id), self._recovered().get(key))
+            if len(self._open) > _OPEN_AT_ONCE:
+                self._open.popitem(last=False)[1].close()
+        self._open.move_to_end(key)
+        return queue
+
+    def topics(self) -> list[str]:
+        """Return every topic with queues of this kind, sorted."""
+        if self._paths.has_rocksdb_queues:
+            return []
+        return sorted({*self._paths.topics(), *(topic for topic, _ in self._recovered())})
+
+    def ids(self, topic: str) -> list[int]:
+        """Return the ids of a topic's queues, sorted."""
+        return sorted({*self._paths.queue_ids(topic), *(number for name, number in self._recovered() if name == topic)})
+
+    def plain(self) -> list[QueueKey]:
+        """Return every queue that can be read."""
+        return [
+            (topic, queue_id)
+            for topic in self.topics()
+            if not topic.startswith(LMQ_PREFIX)
+            for queue_id in self.ids(topic)
+        ]
+
+    def refresh(self) -> None:
+        """List the files of the open ones anew."""
+        for queue in self._open.values():
+            queue.refresh()
+
+    def close(self) -> None:
+        """Let go of the mapped files."""
+        for queue in self._open.values():
+            queue.close()
+        self._open.clear()
