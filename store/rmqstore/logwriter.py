@@ -74,6 +74,7 @@ class LogAppend:
         # Source: MultiPathMappedFileQueue.java, which sorts its folders.
         self._disk, self._folders, self._file_size, self._intent = disk, sorted(folders), file_size, intent
         self.start = self.end = end
+        self._touched_end = end  # behind the last byte that may have been written, also by a write that failed
         self._first_file = end // file_size * file_size
         self._withheld: list[tuple[Positions, NDArray[np.void]]] = []  # places in the first file, and their heads
         self._created: list[Path] = []
@@ -90,6 +91,7 @@ class LogAppend:
             self._disk.make_folder(self._intent.parent)
             self._disk.replace(self._intent, str(self.start).encode())
         self._mark(records, placement)
+        self._touched_end = placement.end
         for blank_at, blank_size in placement.blanks:
             self._write_blank(blank_at, blank_size)
         files = placement.physical_offsets // self._file_size
@@ -175,10 +177,11 @@ class LogAppend:
         for path in reversed(self._created):
             self._disk.delete(path)
         path = self._path(self._first_file)
-        if self._withheld and path not in self._created:
-            written = min(self.end, self._first_file + self._file_size) - self.start
-            self._disk.write(path, self.start - self._first_file, bytes(written))
+        written = min(self._touched_end, self._first_file + self._file_size) - self.start
+        if written and path not in self._created:
+            position = self.start - self._first_file
+            self._disk.clear(path, position, position + written)
             self._disk.flush(path)
         self._withheld.clear()
-        self.end = self.start
+        self.end = self._touched_end = self.start
         self._disk.delete(self._intent)

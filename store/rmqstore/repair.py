@@ -144,9 +144,7 @@ class Repairer:
                 return
             if keep_copy:
                 self._keep(segment, end, file, stop)
-        # From behind: what is left of a chain of records must never begin at the end of the log.
-        for at in reversed(range(position, stop, _PIECE_BYTES)):
-            self._disk.write(segment.path, at, bytes(min(_PIECE_BYTES, stop - at)))
+        self._disk.clear(segment.path, position, stop)
         self._disk.flush(segment.path)
 
     def _keep(self, segment: Segment, end: LogEnd, file: MappedFile, stop: int) -> None:
@@ -199,7 +197,7 @@ class Repairer:
                 self._disk.delete(segment.path)
             elif segment.end > kept * _UNIT:
                 position = kept * _UNIT - segment.start
-                self._disk.write(segment.path, position, bytes(segment.size - position))
+                self._disk.clear(segment.path, position, segment.size)
                 self._disk.flush(segment.path)
         self._disk.flush_folder(queue.folder)
 

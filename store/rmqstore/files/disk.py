@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _OPEN_FILES = 64
+_ZEROS_AT_ONCE = 8 << 20
 
 
 class Disk:
@@ -48,6 +49,14 @@ class Disk:
         while len(view):
             count = os.pwrite(descriptor, view, at)
             view, at = view[count:], at + count
+
+    def clear(self, path: Path, start: int, stop: int) -> None:
+        """Write zeros over ``[start, stop)`` of a file, piece by piece and from behind.
+
+        From behind, so that what is left of a chain of records after a cut never begins where the chain began.
+        """
+        for at in reversed(range(start, stop, _ZEROS_AT_ONCE)):
+            self.write(path, at, bytes(min(_ZEROS_AT_ONCE, stop - at)))
 
     def scatter(self, path: Path, positions: NDArray[np.int64], values: NDArray[np.void]) -> None:
         """Write values of one width at many places, (n,) each, that lie inside bytes written before.
