@@ -59,14 +59,15 @@ class Dispatcher:
                 if not whole.all():
                     damaged = segment.start + int(starts[np.flatnonzero(~whole)[0]])
                     raise CorruptRecordError(str(segment.path), damaged, "no whole record; nothing is built behind it")
-                self._put(read_requests(data, heads))
+                self.put(read_requests(data, heads))
             at = segment.start + found.position
             if found.kind is StopKind.BLANK:
                 at = segment.end
             elif found.kind is not StopKind.END:
                 raise CorruptRecordError(str(segment.path), at, found.reason or found.kind.value)
 
-    def _put(self, requests: Requests) -> None:
+    def put(self, requests: Requests) -> None:
+        """Append units and items of records that are in the log, in its order."""
         units = requests.units if requests.has_unit.all() else requests.units.take(requests.has_unit)
         self._put_units(units)
         if self._config.message_index_enable:

@@ -270,8 +270,9 @@ class IndexFile:
             return
         slots = keys.hashes % self._sizes.n_slots
         numbers = np.arange(count, count + n, dtype=np.int32)
-        order = np.argsort(slots, kind="stable")
-        by_slot = slots[order]
+        # By slot, then in the order given: sorting both in one number is several times as fast as a stable argsort.
+        both = np.sort(slots.astype(np.int64) << 32 | np.arange(n))
+        order, by_slot = both & 0xFFFFFFFF, (both >> 32).astype(np.int32)
         is_first = np.append(True, by_slot[1:] != by_slot[:-1])
         is_last = np.append(is_first[1:], True)
         present = self._present_slots(by_slot[is_first])
@@ -289,7 +290,9 @@ class IndexFile:
             header["begin_phy_offset"], header["begin_timestamp"] = keys.physical_offsets[0], keys.store_timestamps[0]
         header["hash_slot_count"] += int((present == 0).sum())
         header["index_count"] = count + n
-        self._disk.write(self.path, self._items_at + count * INDEX_ITEM.itemsize, items)
+        items_at = self._items_at + count * INDEX_ITEM.itemsize
+        self._disk.reserve(self.path, items_at, items.nbytes)
+        self._disk.write(self.path, items_at, items)
         self._disk.flush(self.path)
         self._disk.write(self.path, 0, header.tobytes())
         self._disk.flush(self.path)
@@ -301,15 +304,15 @@ class IndexFile:
 
     def _seconds(self, store_timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
         begin = int(self.header["begin_timestamp"])
-        begins = np.full(len(store_timestamps), begin)
-        if self.header["index_count"] <= 1:  # the first one still sees what the file before left here
-            begins[1:] = store_timestamps[0]
-        seconds = np.where(begins > 0, (store_timestamps - begins) // 1000, 0)
-        # Java's division goes towards zero, and what is negative becomes 0 all the same.
-        found: NDArray[np.int64] = np.clip(seconds, 0, _MAX_DIFF_SECONDS)
-        return found
+        if self.n_items:
+            return _seconds_since(begin, store_timestamps)
+        seconds = _seconds_since(int(store_timestamps[0]), store_timestamps)
+        seconds[:1] = _seconds_since(begin, store_timestamps[:1])  # it still sees what the file before left here
+        return seconds
 
     def _present_slots(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
+        if not self.n_items:  # a new file: all are zero, and reading them would only fetch them
+            return np.zeros(len(slots), np.int32)
         with MappedFile(self.path) as mapped:
             stored = mapped.data[self._slots_at : self._items_at].view(INDEX_SLOT)
             return stored[slots].astype(np.int32)
@@ -322,7 +325,20 @@ class IndexFile:
                 self._disk.write(self.path, self._slots_at + slot * INDEX_SLOT.itemsize, values[row : row + 1])
             return
         low, high = int(slots[0]), int(slots[-1]) + 1
-        between = np.arange(low, high, dtype=np.int32)
-        stored = self._present_slots(between).astype(INDEX_SLOT)
+        if self.n_items:
+            with MappedFile(self.path) as mapped:
+                stored = mapped.data[self._slots_at : self._items_at].view(INDEX_SLOT)[low:high].copy()
+        else:
+            stored = np.zeros(high - low, INDEX_SLOT)
         stored[slots - low] = values
-        self._disk.write(self.path, self._slots_at + low * INDEX_SLOT.itemsize, stored)
+        position = self._slots_at + low * INDEX_SLOT.itemsize
+        self._disk.reserve(self.path, position, stored.nbytes)
+        self._disk.write(self.path, position, stored)
+
+
+def _seconds_since(begin: int, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return whole seconds from ``begin`` on, (n,) as times (ms); 0 for earlier ones, and where nothing began yet."""
+    if begin <= 0:
+        return np.zeros(len(timestamps), np.int64)
+    found: NDArray[np.int64] = np.maximum(timestamps - begin, 0) // 1000
+    return np.minimum(found, _MAX_DIFF_SECONDS, out=found)

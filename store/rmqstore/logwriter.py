@@ -92,13 +92,13 @@ class LogAppend:
             self._disk.replace(self._intent, str(self.start).encode())
         self._mark(records, placement)
         self._touched_end = placement.end
-        for blank_at, blank_size in placement.blanks:
-            self._write_blank(blank_at, blank_size)
         files = placement.physical_offsets // self._file_size
         cuts = [0, *(np.flatnonzero(np.diff(files)) + 1).tolist(), len(files)]
         for low, high in pairwise(cuts):
             if low < high:
                 self._write_run(records, low, high, placement.physical_offsets[low:high])
+        for blank_at, blank_size in placement.blanks:
+            self._write_blank(blank_at, blank_size)
         self.end = placement.end
 
     def _write_run(self, records: Records, low: int, high: int, physical_offsets: Positions) -> None:
@@ -111,6 +111,7 @@ class LogAppend:
             at = records.starts[low:high] - begun
             self._withheld.append((physical_offsets - self._first_file, view[at]))
             view[at] = np.void(b"\0" * _HEAD_BYTES)
+        self._disk.reserve(path, position, len(data))
         self._disk.write(path, position, data)
 
     def _write_blank(self, physical_offset: int, size: int) -> None:
@@ -160,14 +161,12 @@ class LogAppend:
             return
         self.flush()
         path = self._path(self._first_file)
-        positions = np.concatenate([places for places, _ in self._withheld])
+        positions = np.concatenate([places for places, _ in self._withheld])  # rising, as they were written
         heads = np.concatenate([heads for _, heads in self._withheld])
-        order = np.argsort(positions)[1:]
-        first = int(positions.argmin())
-        if len(order):
-            self._disk.scatter(path, positions[order], heads[order])
+        if len(positions) > 1:
+            self._disk.scatter(path, positions[1:], heads[1:])
             self._disk.flush(path)
-        self._disk.write(path, int(positions[first]), heads[first].tobytes())
+        self._disk.write(path, int(positions[0]), heads[0].tobytes())
         self._disk.flush(path)
         self._withheld.clear()
         self._disk.delete(self._intent)

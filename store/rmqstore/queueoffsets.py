@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import IllegalMessageError
 from rmqstore.format.layout import Mask
-from rmqstore.format.requests import rows_by_queue
+from rmqstore.format.requests import Groups, group_by_queue
 
 
 class QueueOffsets:
@@ -24,10 +24,10 @@ class QueueOffsets:
         self._ask = next_offset
         self._next: dict[tuple[str, int], int | None] = {}
 
-    def assign(self, topics: pa.StringArray, queue_ids: NDArray[np.int32]) -> NDArray[np.int64]:
-        """Give out offsets, (n,)."""
-        offsets = np.zeros(len(queue_ids), np.int64)
-        for key, rows in _by_queue(topics, queue_ids):
+    def assign(self, groups: Groups, count: int) -> NDArray[np.int64]:
+        """Give out offsets, (count,), to rows that are grouped by queue."""
+        offsets = np.zeros(count, np.int64)
+        for key, rows in groups:
             start = self._peek(key) or 0
             offsets[rows] = np.arange(start, start + len(rows))
             self._next[key] = start + len(rows)
@@ -45,7 +45,7 @@ class QueueOffsets:
             IllegalMessageError: a row's offset is not the next one of its queue; a new queue may begin anywhere.
         """
         places = np.flatnonzero(queued)
-        for key, rows in _by_queue(topics.take(pa.array(places)), queue_ids[places]):
+        for key, rows in group_by_queue(topics.take(pa.array(places)), queue_ids[places]):
             start = self._peek(key)
             given = offsets[places[rows]]
             expected = np.arange(len(rows)) + (int(given[0]) if start is None else start)
@@ -66,10 +66,3 @@ class QueueOffsets:
         if key not in self._next:
             self._next[key] = self._ask(*key)
         return self._next[key]
-
-
-def _by_queue(topics: pa.StringArray, queue_ids: NDArray[np.int32]) -> list[tuple[tuple[str, int], NDArray[np.int64]]]:
-    """Return the rows of each queue, in their order."""
-    encoded = topics.dictionary_encode()
-    names, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
-    return [((names[int(codes[rows[0]])], int(queue_ids[rows[0]])), rows) for rows in rows_by_queue(codes, queue_ids)]

@@ -33,10 +33,10 @@ from rmqstore.files.lock import StoreLock
 from rmqstore.files.paths import StorePaths
 from rmqstore.format.decode import topics
 from rmqstore.format.encode import RecordColumns, Records, encode_batches, require_room, row_batches, stamp
-from rmqstore.format.heads import read_heads
+from rmqstore.format.heads import Heads, read_heads
 from rmqstore.format.hosts import pack_hosts
 from rmqstore.format.layout import Bytes
-from rmqstore.format.requests import have_units
+from rmqstore.format.requests import Groups, Places, Requests, group_by_queue, have_units, read_requests
 from rmqstore.format.schema import VERBATIM
 from rmqstore.indexfile import IndexSizes, find_sizes, index_files, read_header, was_ended
 from rmqstore.ledger import Ledger
@@ -48,6 +48,8 @@ from rmqstore.repair import Repairer
 from rmqstore.topicconfig import queue_nums, register_topics
 
 logger = logging.getLogger(__name__)
+
+_MAX_WAITING = 2_000_000  # rows, of some 70 bytes
 
 
 class StoreWriter:
@@ -87,6 +89,7 @@ class StoreWriter:
         self._repairer = Repairer(self._disk, self.paths, self.config, self._log, truncate=self._truncate)
         repaired = self._repairer.repair()
         self._queues: dict[tuple[str, int], QueueAppender] = {}
+        self._waiting = _Waiting()
         self._last_store_timestamp = repaired.last_store_timestamp
         self._checkpoint = repaired.checkpoint
         self._append = self._begin(repaired.end)
@@ -149,16 +152,20 @@ class StoreWriter:
         self._require_plain(columns.topics)
         parts = list(encode_batches(columns))
         require_room(np.concatenate([np.diff(part.starts) for part in parts]), self._file_size, first_row)
+        groups = group_by_queue(columns.topics, columns.queue_ids)
         if verbatim:
             times, queue_offsets = _millis(batch, "storeTimestamp"), batch.column("queueOffset").to_numpy()
             self._offsets.claim(columns.topics, columns.queue_ids, queue_offsets, have_units(columns.sys_flags))
         else:
-            # Source: CommitLog.java#asyncPutMessage; searches by time rely on times that never fall.
-            times = np.full(len(columns), max(now_ms(), self._last_store_timestamp))
-            queue_offsets = self._offsets.assign(columns.topics, columns.queue_ids)
+            times, queue_offsets = self._now(len(columns)), self._offsets.assign(groups, len(columns))
         for rows, records in zip(row_batches(len(columns)), parts, strict=True):
-            self._write(records, queue_offsets[rows], times[rows])
-        self._note_topics(columns.topics, columns.queue_ids)
+            heads, _ = read_heads(records.data, records.starts[:-1])
+            self._write(records, heads, queue_offsets[rows], times[rows])
+        self._note_topics(groups)
+
+    def _now(self, count: int) -> NDArray[np.int64]:
+        # Source: CommitLog.java#asyncPutMessage; searches by time rely on times that never fall.
+        return np.full(count, max(now_ms(), self._last_store_timestamp))
 
     def append_encoded(self, data: Bytes, sizes: NDArray[np.int64]) -> None:
         """Append records that were encoded elsewhere and only lack their places: see ``format.encode.encode_records``.
@@ -170,23 +177,27 @@ class StoreWriter:
         Raises:
             CorruptRecordError: these are no records of these sizes.
         """
-        starts = np.concatenate(([0], np.cumsum(sizes)))
+        bounds = np.concatenate(([0], np.cumsum(sizes)))
         for rows in row_batches(len(sizes)):
-            heads, whole = read_heads(data, starts[:-1][rows])
+            low, high = int(bounds[rows.start]), int(bounds[rows.stop])
+            part, starts = data[low:high], bounds[rows.start : rows.stop + 1] - low
+            heads, whole = read_heads(part, starts[:-1])
             if not (whole & (heads.column("total_size") == sizes[rows])).all():
-                raise CorruptRecordError("encoded records", int(starts[rows][0]), "no whole records of the sizes given")
-            low, high = int(starts[rows.start]), int(starts[rows.stop])
-            records = Records(data[low:high], starts[rows.start : rows.stop + 1] - low, heads.column("sys_flag"))
-            names, queue_ids = topics(data, heads), heads.column("queue_id")
+                raise CorruptRecordError("encoded records", low, "no whole records of the sizes given")
+            names = topics(part, heads)
             self._require_plain(names)
             require_room(sizes[rows], self._file_size, rows.start)
-            times = np.full(len(heads), max(now_ms(), self._last_store_timestamp))
-            self._write(records, self._offsets.assign(names, queue_ids), times)
-            self._note_topics(names, queue_ids)
+            groups = group_by_queue(names, heads.column("queue_id"))
+            records = Records(part, starts, heads.column("sys_flag"))
+            self._write(records, heads, self._offsets.assign(groups, len(heads)), self._now(len(heads)))
+            self._note_topics(groups)
 
-    def _write(self, records: Records, queue_offsets: NDArray[np.int64], times: NDArray[np.int64]) -> None:
+    def _write(
+        self, records: Records, heads: Heads, queue_offsets: NDArray[np.int64], times: NDArray[np.int64]
+    ) -> None:
         placement = self._append.place(np.diff(records.starts))
         stamp(records, queue_offsets, placement.physical_offsets, times)
+        self._waiting.add(records, heads, Places(queue_offsets, placement.physical_offsets, times), placement.end)
         try:
             self._append.write(records, placement)
         except OSError as err:
@@ -203,11 +214,8 @@ class StoreWriter:
         if others:
             raise UnsupportedFeatureError(f"{', '.join(sorted(others))}: BatchConsumeQueues cannot be written yet")
 
-    def _note_topics(self, topics: pa.StringArray, queue_ids: NDArray[np.int32]) -> None:
-        encoded = topics.dictionary_encode()
-        highest = np.full(len(encoded.dictionary), -1)
-        np.maximum.at(highest, encoded.indices.to_numpy(), queue_ids)
-        for topic, queue_id in zip(encoded.dictionary.to_pylist(), highest.tolist(), strict=True):
+    def _note_topics(self, groups: Groups) -> None:
+        for (topic, queue_id), _ in groups:
             self._highest_queue[topic] = max(self._highest_queue.get(topic, -1), queue_id)
 
     def _register_topics(self) -> None:
@@ -251,6 +259,7 @@ class StoreWriter:
         """Take back what was appended since the last flush."""
         self._append.abandon()
         self._append = self._begin(self._append.start)
+        self._waiting.clear()
         self._offsets.forget()
         self._highest_queue.clear()
 
@@ -272,8 +281,11 @@ class StoreWriter:
         # A recovery deletes index files that are newer than the checkpoint, older keys and all: so that comes first.
         self._save_checkpoint(index=self._last_store_timestamp)
         dispatcher = Dispatcher(self._disk, self._log, self.paths.index, self.config, self._queue)
-        dispatcher.dispatch(start, end)
+        for requests in self._waiting.requests:
+            dispatcher.put(requests)
+        dispatcher.dispatch(self._waiting.end or start, end)
         dispatcher.flush()
+        self._waiting.clear()
         self._register_topics()
         self._save_checkpoint(built=self._last_store_timestamp)
 
@@ -306,6 +318,29 @@ class StoreWriter:
             self._disk.close()
             self._log.close()
             self._lock.release()
+
+
+class _Waiting:
+    """What dispatching will need of the records that wait for their commit, as far as memory should hold it.
+
+    The rest is read back from the log; either way it is read from the bytes of the records.
+    """
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.requests: list[Requests] = []
+        self.end: int | None = None  # physical offset behind the last record of these
+        self._n_rows, self._is_full = 0, False
+
+    def add(self, records: Records, heads: Heads, places: Places, end: int) -> None:
+        self._is_full |= self._n_rows > _MAX_WAITING
+        if self._is_full:
+            return
+        self.requests.append(read_requests(records.data, heads, places))
+        self._n_rows += len(heads)
+        self.end = end
 
 
 def verbatim_columns(batch: pa.RecordBatch) -> RecordColumns:

@@ -41,6 +41,14 @@ class Disk:
         os.ftruncate(descriptor, size)
         self._keep(path, descriptor)
 
+    def reserve(self, path: Path, position: int, size: int) -> None:
+        """Take place on the disk for bytes that are about to be written; until then they are zeros still.
+
+        Much cheaper than to let every page of a sparse file find its own, and a full disk shows before anything is
+        written.
+        """
+        os.posix_fallocate(self._open(path), position, size)
+
     def write(self, path: Path, position: int, data: bytes | NDArray[Any]) -> None:
         """Write bytes into a file that is there."""
         view = memoryview(data).cast("B")  # type: ignore[arg-type]  # an array is a buffer
@@ -71,7 +79,6 @@ class Disk:
             view = np.ndarray((high - low - width + 1,), f"V{width}", mapped, 0, (1,))
             view[positions - low] = values
             del view
-            mapped.flush()
 
     def flush(self, path: Path) -> None:
         """Wait until a file's bytes are on the disk."""

@@ -5,7 +5,7 @@ Source: CommitLog.java#checkMessageAndReturnSize, which makes a DispatchRequest 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,9 @@ from rmqstore.format.layout import (
 from rmqstore.format.property_columns import Entries, parse_entries, property_column
 
 _KEY_SEPARATOR = " "
+_FEW = 1 << 16
+
+Groups = list[tuple[tuple[str, int], NDArray[np.int64]]]  # rows by topic and queue id
 
 
 class QueueUnits(NamedTuple):
@@ -55,6 +58,19 @@ class QueueUnits(NamedTuple):
         )
 
 
+class Places(NamedTuple):
+    """What n records learn only when they are stored."""
+
+    queue_offsets: NDArray[np.int64]
+    physical_offsets: NDArray[np.int64]
+    store_timestamps: NDArray[np.int64]  # ms
+
+    @classmethod
+    def of(cls, heads: Heads) -> Places:
+        """Return what records say of themselves."""
+        return cls(heads.column("queue_offset"), heads.column("physical_offset"), heads.column("store_timestamp"))
+
+
 class Requests(NamedTuple):
     """What dispatching needs of n records."""
 
@@ -73,39 +89,56 @@ def have_units(sys_flags: NDArray[np.int32]) -> Mask:
 
 def rows_by_queue(topic_codes: NDArray[np.int32], queue_ids: NDArray[np.int32]) -> list[NDArray[np.int64]]:
     """Return the rows of each queue, in their order; no queue without rows."""
-    keys = topic_codes.astype(np.int64) << 32 | queue_ids.astype(np.int64) & 0xFFFFFFFF
+    if not len(queue_ids):
+        return []
+    width = int(queue_ids.max()) + 1
+    keys: NDArray[np.integer[Any]]
+    if int(queue_ids.min()) >= 0 and (int(topic_codes.max()) + 1) * width <= _FEW:
+        keys = (topic_codes * width + queue_ids).astype(np.uint16)  # which numpy sorts by radix
+    else:
+        keys = topic_codes.astype(np.int64) << 32 | queue_ids.astype(np.int64) & 0xFFFFFFFF
     order = np.argsort(keys, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(keys[order])) + 1) if len(order) else []
+    by_queue = keys[order]
+    return np.split(order, np.flatnonzero(by_queue[1:] != by_queue[:-1]) + 1)
 
 
-def read_requests(buf: Bytes, heads: Heads) -> Requests:
-    """Read what dispatching needs of whole records."""
+def group_by_queue(topics: pa.StringArray, queue_ids: NDArray[np.int32]) -> Groups:
+    """Return the rows of each queue, in their order, by topic and queue id."""
+    encoded = topics.dictionary_encode()
+    names, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
+    return [((names[int(codes[rows[0]])], int(queue_ids[rows[0]])), rows) for rows in rows_by_queue(codes, queue_ids)]
+
+
+def read_requests(buf: Bytes, heads: Heads, places: Places | None = None) -> Requests:
+    """Read what dispatching needs of whole records.
+
+    Args:
+        buf: what the heads were read from.
+        heads: of the records.
+        places: where they were just put, if the heads do not say so yet.
+    """
     encoded = topics(buf, heads).dictionary_encode()
     names: list[str] = [name.decode(errors="replace") for name in encoded.dictionary.cast(pa.binary()).to_pylist()]
     codes = encoded.indices.to_numpy()
+    places = places or Places.of(heads)
     entries = parse_entries(buf, heads.property_starts, heads.property_lengths)
     units = np.empty(len(heads), QUEUE_UNIT)
-    units["physical_offset"] = heads.column("physical_offset")
+    units["physical_offset"] = places.physical_offsets
     units["size"] = heads.column("total_size")
-    units["tags_code"] = _tags_codes(entries, heads, names, codes)
+    units["tags_code"] = _tags_codes(entries, names, codes, places.store_timestamps)
     kind = heads.column("sys_flag") & np.int32(SysFlag.TRANSACTION_TYPE)
     rows, hashes = _keys(entries, names, codes, kind != SysFlag.TRANSACTION_TYPE)
     return Requests(
-        QueueUnits(
-            names,
-            codes,
-            heads.column("queue_id"),
-            heads.column("queue_offset"),
-            units,
-            heads.column("store_timestamp"),
-        ),
+        QueueUnits(names, codes, heads.column("queue_id"), places.queue_offsets, units, places.store_timestamps),
         have_units(heads.column("sys_flag")),
         rows,
         hashes,
     )
 
 
-def _tags_codes(entries: Entries, heads: Heads, names: list[str], codes: NDArray[np.int32]) -> NDArray[np.int64]:
+def _tags_codes(
+    entries: Entries, names: list[str], codes: NDArray[np.int32], store_timestamps: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """Return what the units hold for tags: hash codes; for delayed messages the time when they are due."""
     tags = property_column(entries, PROPERTY_TAGS)
     distinct = tags.dictionary_encode()
@@ -116,7 +149,7 @@ def _tags_codes(entries: Entries, heads: Heads, names: list[str], codes: NDArray
         for row in np.flatnonzero(codes == names.index(SCHEDULE_TOPIC)).tolist():
             delay = delay_ms(levels[row])
             if delay is not None:
-                found[row] = int(heads.column("store_timestamp")[row]) + delay
+                found[row] = int(store_timestamps[row]) + delay
     return found
 
 

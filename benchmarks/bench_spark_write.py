@@ -1,0 +1,194 @@
+"""The Spark sink beside a writer that discards its batches, in the same run; and what the driver's commit takes.
+
+Both write the same prebuilt batches. Compared by the CPU time of tasks, JVM and Python workers together: the commit is
+measured by itself, its fsyncs apart from the rest, and its anonymous memory at the highest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from bench_spark import cpu_seconds, prebuild
+from measure import report
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from pyspark_rmqstore.batch_writer import RmqStoreWriter
+from pyspark_rmqstore.write_options import parse_write_options
+from rmqstore.files.disk import Disk
+
+WRITTEN = "topic,queueId,body,tags,keys,msgId,properties,flag,bornTimestamp,bornHost"
+
+
+class DiscardingWriter(DataSourceArrowWriter):
+    """The ceiling: batches that only have to be taken."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()
+
+
+class Discarding(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "discarding"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        del schema, overwrite
+        return DiscardingWriter()
+
+
+def anonymous_bytes() -> int:
+    """Return this process's memory that no file backs."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon"):
+            return int(line.split()[1]) << 10
+    return 0
+
+
+class MeasuredWriter(RmqStoreWriter):
+    """Ours, with a note of what its commit took."""
+
+    note: str
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        flushing, peak, ended = [0.0], [0], threading.Event()
+        before = anonymous_bytes()
+
+        def timed(flush: Any) -> Any:  # noqa: ANN401
+            def run(disk: Disk, path: Path) -> None:
+                begun = time.perf_counter()
+                flush(disk, path)
+                flushing[0] += time.perf_counter() - begun
+
+            return run
+
+        def watch() -> None:
+            while not ended.wait(0.005):
+                peak[0] = max(peak[0], anonymous_bytes())
+
+        Disk.flush, Disk.flush_folder = timed(Disk.flush), timed(Disk.flush_folder)  # type: ignore[method-assign]
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        begun, begun_cpu = time.perf_counter(), time.process_time()
+        super().commit(messages)
+        wall, cpu = time.perf_counter() - begun, time.process_time() - begun_cpu
+        ended.set()
+        watcher.join()
+        Path(self.note).write_text(
+            json.dumps({"wall": wall, "cpu": cpu, "fsync": flushing[0], "peak": peak[0], "above": peak[0] - before})
+        )
+
+
+class Measured(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "measured"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        del overwrite
+        options = dict(self.options)
+        note = options.pop("note")
+        writer = MeasuredWriter(schema, parse_write_options(options))
+        writer.note = note
+        return writer
+
+
+def main() -> None:
+    """Run the cases and print JSON lines."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("store", type=Path)
+    parser.add_argument("--passes", type=int, default=5)
+    arguments = parser.parse_args()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = str(Path(__file__).parent) + os.pathsep + os.environ.get("PYTHONPATH", "")
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "3g")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    import bench_spark
+    import bench_spark_write  # by its module name, so that workers can import what is pickled
+
+    for source in (bench_spark.Prebuilt, bench_spark_write.Discarding, bench_spark_write.Measured):
+        spark.dataSource.register(source)
+    jvm = int(spark.sparkContext._jvm.ProcessHandle.current().pid())  # noqa: SLF001 - no public way to the pid
+    with tempfile.TemporaryDirectory(dir=arguments.store.parent) as folder:
+        compare(spark, jvm, arguments, Path(folder))
+    spark.stop()
+
+
+def compare(spark: SparkSession, jvm: int, arguments: argparse.Namespace, scratch: Path) -> None:
+    """Time our sink against the discarding one, in turn."""
+    options = {"checkCRC": "false", "columns": WRITTEN}
+    schema = spark.read.format("rmqstore").options(**options).load(str(arguments.store)).schema
+    rows = prebuild(arguments.store, options, scratch / "rows")
+    frame = spark.read.format("prebuilt").schema(schema).load(str(scratch / "rows"))
+    target, note = scratch / "target", scratch / "note.json"
+    found: dict[str, list[float]] = {name: [] for name in (
+        "task CPU", "discarding CPU", "share", "wall", "commit", "commit CPU", "fsync", "commit's share", "RssAnon",
+        "above",
+    )}  # fmt: skip
+    for number in range(arguments.passes + 1):
+        before = cpu_seconds(jvm)
+        frame.write.format("discarding").mode("append").save()
+        discarding = cpu_seconds(jvm) - before
+        shutil.rmtree(target, ignore_errors=True)
+        before, begun = cpu_seconds(jvm), time.perf_counter()
+        frame.write.format("measured").option("note", str(note)).mode("append").save(str(target))
+        wall, ours = time.perf_counter() - begun, cpu_seconds(jvm) - before
+        commit = json.loads(note.read_text())
+        tasks = ours - commit["cpu"]
+        unflushed = commit["wall"] - commit["fsync"]
+        figures = (
+            tasks / rows * 1e6, discarding / rows * 1e6, discarding / tasks, wall, commit["wall"], commit["cpu"],
+            commit["fsync"], unflushed / (wall - commit["fsync"]), commit["peak"] / 1e6, commit["above"] / 1e6,
+        )  # fmt: skip
+        if number:
+            for name, figure in zip(found, figures, strict=True):
+                found[name].append(figure)
+        print(f"pass {number} of {arguments.passes}", file=sys.stderr)
+    medians = {name: statistics.median(values) for name, values in found.items()}
+    report(
+        "spark write",
+        "tasks",
+        cpu_us_per_row=medians["task CPU"],
+        discarding_cpu_us_per_row=medians["discarding CPU"],
+        share_of_discarding=medians["share"],
+        goal=0.75,
+        rows_per_second=rows / medians["wall"],
+    )
+    report(
+        "spark write",
+        "commit",
+        seconds=medians["commit"],
+        of_which_fsync=medians["fsync"],
+        cpu_seconds=medians["commit CPU"],
+        share_of_job_without_fsync=medians["commit's share"],
+        goal=0.2,
+        highest_rss_anon_mb=medians["RssAnon"],
+        above_the_bare_process_mb=medians["above"],
+        goal_mb=500,
+        rows=rows,
+    )
+
+
+if __name__ == "__main__":
+    main()
