@@ -87,7 +87,10 @@ def _sizes_of(path: Path) -> Path:
 
 
 def read_part(part: StagedPart) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.int64]]]:
-    """Yield staged records as bytes, which may be written to, and sizes, so many bytes at a time."""
+    """Yield staged records as bytes, which may be written to, and sizes, so many bytes at a time; remove them then.
+
+    What was read is needed no more, and the store's own files take its place in the page cache.
+    """
     if not part.n_records:
         return
     path = Path(part.path)
@@ -101,6 +104,7 @@ def read_part(part: StagedPart) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.
             stop = max(row + 1, int(np.searchsorted(ends, begun + _WINDOW_BYTES, side="right")))
             yield np.fromfile(file, np.uint8, int(ends[stop - 1]) - begun), sizes[row:stop]
             row = stop
+    path.unlink()
 
 
 def begin(root: str, job_id: str) -> None:

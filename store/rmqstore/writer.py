@@ -8,6 +8,8 @@ from __future__ import annotations
 import errno
 import logging
 import os
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
@@ -49,7 +51,9 @@ from rmqstore.topicconfig import queue_nums, register_topics
 
 logger = logging.getLogger(__name__)
 
-_MAX_WAITING = 2_000_000  # rows, of some 70 bytes
+_MAX_WAITING = 3_000_000  # rows, of some 50 bytes
+_MAX_UNREAD = 3  # batches
+_ENCODED_ROWS = 1 << 16
 
 
 class StoreWriter:
@@ -165,7 +169,7 @@ class StoreWriter:
 
     def _now(self, count: int) -> NDArray[np.int64]:
         # Source: CommitLog.java#asyncPutMessage; searches by time rely on times that never fall.
-        return np.full(count, max(now_ms(), self._last_store_timestamp))
+        return np.broadcast_to(np.int64(max(now_ms(), self._last_store_timestamp)), count)
 
     def append_encoded(self, data: Bytes, sizes: NDArray[np.int64]) -> None:
         """Append records that were encoded elsewhere and only lack their places: see ``format.encode.encode_records``.
@@ -178,7 +182,7 @@ class StoreWriter:
             CorruptRecordError: these are no records of these sizes.
         """
         bounds = np.concatenate(([0], np.cumsum(sizes)))
-        for rows in row_batches(len(sizes)):
+        for rows in row_batches(len(sizes), _ENCODED_ROWS):
             low, high = int(bounds[rows.start]), int(bounds[rows.stop])
             part, starts = data[low:high], bounds[rows.start : rows.stop + 1] - low
             heads, whole = read_heads(part, starts[:-1])
@@ -281,7 +285,7 @@ class StoreWriter:
         # A recovery deletes index files that are newer than the checkpoint, older keys and all: so that comes first.
         self._save_checkpoint(index=self._last_store_timestamp)
         dispatcher = Dispatcher(self._disk, self._log, self.paths.index, self.config, self._queue)
-        for requests in self._waiting.requests:
+        for requests in self._waiting.requests():
             dispatcher.put(requests)
         dispatcher.dispatch(self._waiting.end or start, end)
         dispatcher.flush()
@@ -315,6 +319,7 @@ class StoreWriter:
                 self._disk.delete(self.paths.abort)
                 self._disk.flush_folder(self.paths.root)
         finally:
+            self._waiting.close()
             self._disk.close()
             self._log.close()
             self._lock.release()
@@ -323,24 +328,40 @@ class StoreWriter:
 class _Waiting:
     """What dispatching will need of the records that wait for their commit, as far as memory should hold it.
 
-    The rest is read back from the log; either way it is read from the bytes of the records.
+    A thread reads it from the records while the next ones are written. Beyond so many rows they are read back from the
+    log.
     """
 
     def __init__(self) -> None:
+        self._reader = ThreadPoolExecutor(1, "rmqstore-requests")
         self.clear()
 
     def clear(self) -> None:
-        self.requests: list[Requests] = []
+        """Forget all of it."""
+        self._requests: list[Future[Requests]] = []
         self.end: int | None = None  # physical offset behind the last record of these
-        self._n_rows, self._is_full = 0, False
+        self._n_rows = 0
+        self._is_full = False
 
     def add(self, records: Records, heads: Heads, places: Places, end: int) -> None:
+        """Take records whose heads were read; their bytes behind the heads must not change."""
         self._is_full |= self._n_rows > _MAX_WAITING
         if self._is_full:
             return
-        self.requests.append(read_requests(records.data, heads, places))
+        self._requests.append(self._reader.submit(read_requests, records.data, heads, places))
+        if len(self._requests) > _MAX_UNREAD:
+            self._requests[-_MAX_UNREAD].result()  # a reader that falls behind would hold the bytes of many
         self._n_rows += len(heads)
         self.end = end
+
+    def requests(self) -> Iterator[Requests]:
+        """Yield them in the order of the log."""
+        for one in self._requests:
+            yield one.result()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._reader.shutdown(cancel_futures=True)
 
 
 def verbatim_columns(batch: pa.RecordBatch) -> RecordColumns:

@@ -87,9 +87,9 @@ class Records(NamedTuple):
     sys_flags: NDArray[np.int32]  # with the bits of the hosts
 
 
-def row_batches(count: int) -> list[slice]:
+def row_batches(count: int, at_most: int = BATCH_ROWS) -> list[slice]:
     """Return the slices in which so many rows are made into records."""
-    return [slice(start, min(start + BATCH_ROWS, count)) for start in range(0, count, BATCH_ROWS)]
+    return [slice(start, min(start + at_most, count)) for start in range(0, count, at_most)]
 
 
 def encode_batches(columns: RecordColumns) -> Iterator[Records]:

@@ -76,7 +76,7 @@ class Requests(NamedTuple):
 
     units: QueueUnits
     has_unit: Mask  # no unit for a half message or a rollback
-    key_rows: NDArray[np.int64]  # (m,) the record of each key, rising
+    key_rows: NDArray[np.int32]  # (m,) the record of each key, rising
     key_hashes: NDArray[np.int32]  # (m,) never negative
 
 
@@ -131,7 +131,7 @@ def read_requests(buf: Bytes, heads: Heads, places: Places | None = None) -> Req
     return Requests(
         QueueUnits(names, codes, heads.column("queue_id"), places.queue_offsets, units, places.store_timestamps),
         have_units(heads.column("sys_flag")),
-        rows,
+        rows.astype(np.int32),
         hashes,
     )
 
