@@ -81,7 +81,8 @@ class MeasuredWriter(RmqStoreWriter):
             while not ended.wait(0.005):
                 peak[0] = max(peak[0], anonymous_bytes())
 
-        Disk.flush, Disk.flush_folder = timed(Disk.flush), timed(Disk.flush_folder)  # type: ignore[method-assign]
+        for name in ("flush", "flush_folder", "flush_all"):
+            setattr(Disk, name, timed(getattr(Disk, name)))
         watcher = threading.Thread(target=watch)
         watcher.start()
         begun, begun_cpu = time.perf_counter(), time.process_time()

@@ -9,7 +9,7 @@ import argparse
 import shutil
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from unittest import mock
 
@@ -41,6 +41,9 @@ class NoFlush(Disk):
 
     def flush_folder(self, path: Path) -> None:
         del path
+
+    def flush_all(self, paths: Collection[Path]) -> None:
+        del paths
 
 
 def encoding(batches: Sequence[pa.RecordBatch], *, crc: bool) -> Case:

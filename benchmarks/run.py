@@ -34,6 +34,8 @@ def main() -> None:
         run("bench_core.py", str(stores["uniform"]), "--mixed", str(stores["mixed"]), *passes)
         run("bench_spark.py", str(stores["uniform"]), *passes)
         run("bench_write.py", str(stores["uniform"]), *passes)
+        run("bench_spark_write.py", str(stores["uniform"]), *passes)
+        run("bench_real.py", str(stores["uniform"]), *passes)
         run("bench_cold.py", str(stores["uniform"]))
 
 

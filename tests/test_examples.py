@@ -7,10 +7,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
+import rmqstore
+from rmqstore.verify import verify
+
 ROOT = Path(__file__).parents[1]
+SAME = ["topic", "queueId", "body", "properties", "flag", "bornTimestamp", "bornHost", "reconsumeTimes"]
 
 
 def run(script: str, *arguments: object) -> str:
@@ -51,3 +57,39 @@ def test_demo_shows_topics_messages_and_counts(golden_store: Callable[[str], Pat
     shown = run("demo.py", golden_store("live"))
     assert "|LivePlain      |210     |106965|" in shown
     assert "|LiveTx         |1      |3    |" in shown
+
+
+@pytest.mark.spark
+def test_example_archives_a_store_and_brings_it_back(golden_store: Callable[[str], Path], tmp_path: Path) -> None:
+    archive, restored = tmp_path / "archive", tmp_path / "restored"
+    shown = run("04_archive_to_parquet.py", golden_store("live"), archive, restored)
+    with rmqstore.open(golden_store("live")) as store:
+        before = store.scan(columns=SAME).read_all()
+    with rmqstore.open(restored) as store:
+        after = store.scan(columns=SAME).read_all()
+    assert f"{len(before)} messages in {archive}" in shown
+    assert by_queue(after) == by_queue(before)
+    assert {path.name for path in archive.iterdir() if path.is_dir()} >= {"topic=LivePlain", "topic=LiveTx"}
+
+
+def by_queue(table: pa.Table) -> dict[tuple[str, int], list[dict[str, Any]]]:
+    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for row in table.to_pylist():
+        row["properties"] = dict(row["properties"])
+        found.setdefault((row["topic"], row["queueId"]), []).append(row)
+    return found
+
+
+@pytest.mark.spark
+def test_example_makes_test_data(tmp_path: Path) -> None:
+    shown = run("05_test_data.py", tmp_path / "s", 600)
+    assert "|SCHEDULE_TOPIC_XXXX|" in shown
+    with rmqstore.open(tmp_path / "s") as store:
+        rows = store.scan(subscribe="Orders", columns="queueId,properties,keys").read_all().to_pylist()
+        assert len(rows) == 594
+        assert not list(verify(store))
+    queues: dict[str, set[int]] = {}
+    for row in rows:
+        queues.setdefault(dict(row["properties"])["__SHARDINGKEY"], set()).add(row["queueId"])
+    assert len(queues) == 99
+    assert all(len(found) == 1 for found in queues.values())

@@ -89,10 +89,8 @@ class Dispatcher:
 
     def flush(self) -> None:
         """Bring queues and index to the disk."""
+        self._disk.flush_all([path for queue in self._touched.values() for path in queue.touched])
         for queue in self._touched.values():
-            for path in queue.touched:
-                self._disk.flush(path)
-                self._disk.flush_folder(path.parent)
             queue.touched.clear()
         self._touched.clear()
         self._index.flush()

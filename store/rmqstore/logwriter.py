@@ -150,10 +150,7 @@ class LogAppend:
 
     def flush(self) -> None:
         """Bring all that was written to the disk, names of new files included."""
-        for path in self._touched:
-            self._disk.flush(path)
-        for folder in {path.parent for path in self._created}:
-            self._disk.flush_folder(folder)
+        self._disk.flush_all(self._touched)
 
     def commit(self) -> None:
         """Let all of it show. Until the last 8 bytes are written nothing does; from then on all of it does."""

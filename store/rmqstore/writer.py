@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -338,7 +339,7 @@ class _Waiting:
 
     def clear(self) -> None:
         """Forget all of it."""
-        self._requests: list[Future[Requests]] = []
+        self._requests: deque[Future[Requests]] = deque()
         self.end: int | None = None  # physical offset behind the last record of these
         self._n_rows = 0
         self._is_full = False
@@ -355,9 +356,9 @@ class _Waiting:
         self.end = end
 
     def requests(self) -> Iterator[Requests]:
-        """Yield them in the order of the log."""
-        for one in self._requests:
-            yield one.result()
+        """Yield them in the order of the log, and forget each."""
+        while self._requests:
+            yield self._requests.popleft().result()
 
     def close(self) -> None:
         """End the thread."""

@@ -93,6 +93,12 @@ class FaultyDisk(Disk):
         super().flush_folder(path)
         self._unnamed = {file: folder for file, folder in self._unnamed.items() if folder != path}
 
+    def flush_all(self, paths: Any) -> None:
+        for path in paths:
+            self.flush(path)
+        for folder in dict.fromkeys(path.parent for path in paths):
+            self.flush_folder(folder)
+
     def rename(self, source: Path, target: Path) -> None:
         if self._step("rename", target):
             self._die()

@@ -107,6 +107,13 @@ class RocketMQ:
         package = self.rocketmq.common.message if self.version >= "5" else self.rocketmq.store
         return package.MessageExtBrokerInner
 
+    def classes(self, *kinds: Any) -> Any:
+        """Return a Class[] of these, as reflection takes it."""
+        found = self._gateway.new_array(self.java.lang.Class, len(kinds))
+        for number, kind in enumerate(kinds):
+            found[number] = kind
+        return found
+
     def spell_messages(self, messages: Any) -> list[Message]:
         """Return a java.util.List of MessageExt as tables, the names and values as its getters give them."""
         loopback = self.java.net.InetSocketAddress("127.0.0.1", 1)
