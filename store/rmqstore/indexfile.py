@@ -217,25 +217,34 @@ class IndexFile:
             end = self._items_at + int(self.header["index_count"]) * INDEX_ITEM.itemsize
             return mapped.data[self._items_at + INDEX_ITEM.itemsize : end].view(INDEX_ITEM).copy()
 
-    def count_hidden(self, items: NDArray[np.void]) -> int:
-        """Return how many items a search does not come by: their slot, or an item before them, does not lead there.
+    def hidden(self, items: NDArray[np.void]) -> Mask:
+        """Return which items a search does not come by, (n,): no slot, and no chain from one, leads there.
 
         Args:
             items: of this file, see :meth:`items`.
         """
         hashes = items["key_hash"].astype(np.int64)
         slots = np.where(hashes >= 0, hashes, 0) % self._sizes.n_slots
+        previous = items["previous"].astype(np.int64)
         order = np.argsort(slots, kind="stable")
         numbers = np.arange(1, len(slots) + 1)
         expected = np.zeros(len(slots), np.int64)
         same = slots[order[1:]] == slots[order[:-1]]
         expected[order[1:][same]] = numbers[order[:-1][same]]
-        broken = items["previous"] != expected
         last = np.append(~same, True) if len(slots) else np.empty(0, np.bool_)
         newest = order[last]
         with MappedFile(self.path) as mapped:
-            stored = mapped.data[self._slots_at : self._items_at].view(INDEX_SLOT)[slots[newest]]
-        return int(broken.sum()) + int((stored != numbers[newest]).sum())
+            stored = mapped.data[self._slots_at : self._items_at].view(INDEX_SLOT)[slots[newest]].astype(np.int64)
+        # In a sound file each item leads to the one before it in its slot; only elsewhere are chains followed.
+        odd = np.union1d(slots[previous != expected], slots[newest[stored != numbers[newest]]])
+        found: Mask = np.isin(slots, odd)
+        at = stored[np.isin(slots[newest], odd)]
+        while len(at):
+            at = at[(at > 0) & (at <= len(items))]
+            found[at - 1] = False
+            after = previous[at - 1]
+            at = after[after < at]  # a chain leads to older items only; others are a loop
+        return found
 
     def items_at_end(self, physical_offset: int) -> int:
         """Return how many of its newest items are of the record at this offset; looks at no others."""

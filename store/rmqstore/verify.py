@@ -193,12 +193,19 @@ def _index_findings(paths: StorePaths, keys: _Keys, log_start: int) -> Iterator[
         yield Finding("index", str(paths.index), str(err))
         return
     pieces = [file.items() for file in opened]
-    for file, items in zip(opened, pieces, strict=True):
-        n_hidden = file.count_hidden(items)
-        if n_hidden:
-            yield Finding("index", str(file.path), f"{n_hidden} keys are not in the chain of their slot")
     found = np.concatenate([piece["physical_offset"].astype(np.int64) for piece in pieces])
     hashes = np.concatenate([piece["key_hash"].astype(np.int64) for piece in pieces])
+    hidden = [file.hidden(items) for file, items in zip(opened, pieces, strict=True)]
+    # A put that was cut leaves items that no slot leads to; recovery puts their keys once more.
+    pairs = _pairs(found, hashes)
+    twice = pairs[~np.concatenate(hidden)]
+    start = 0
+    for file, mask in zip(opened, hidden, strict=True):
+        lost = pairs[start : start + len(mask)][mask]
+        n_lost = int((~np.isin(lost, twice)).sum()) if len(lost) else 0
+        if n_lost:
+            yield Finding("index", str(file.path), f"{n_lost} keys are not in the chain of their slot")
+        start += len(mask)
     inside = found >= log_start
     found, hashes = found[inside], hashes[inside]
     if not len(found):

@@ -100,7 +100,40 @@ def test_keys_that_cannot_be_found_are_counted(copied: GoldenStore) -> None:
 def test_a_cut_chain_is_counted(copied: GoldenStore) -> None:
     root = copied("basic")
     newest = max((root / "index").iterdir())
-    slots = [int.from_bytes(newest.read_bytes()[40 + 4 * slot : 44 + 4 * slot]) for slot in range(100)]
+    data = newest.read_bytes()
+    slots = [int.from_bytes(data[40 + 4 * slot : 44 + 4 * slot]) for slot in range(100)]
+    items_at, count, item = 40 + 4 * 100, 0, max(slots)
+    while item:
+        count += 1
+        item = int.from_bytes(data[items_at + 20 * item + 16 : items_at + 20 * item + 20])
+    assert count > 1
     change(newest, 40 + 4 * slots.index(max(slots)), bytes(4))
     (found,) = findings(root)
-    assert (found.part, found.text) == ("index", "1 keys are not in the chain of their slot")
+    assert (found.part, found.text) == ("index", f"{count} keys are not in the chain of their slot")
+
+
+def test_an_item_that_was_put_twice_may_be_hidden_once(copied: GoldenStore) -> None:
+    """As after a put that was cut before its slots were written: recovery puts the keys once more."""
+    root = copied("basic")
+    newest = max((root / "index").iterdir())
+    data = newest.read_bytes()
+    count, items_at = int.from_bytes(data[36:40]), 40 + 4 * 100
+    last = data[items_at + 20 * (count - 1) : items_at + 20 * count]
+    slot = int.from_bytes(last[:4]) % 100
+    assert int.from_bytes(data[40 + 4 * slot : 44 + 4 * slot]) == count - 1
+    change(newest, items_at + 20 * count, last)  # its chain goes on behind the hidden one
+    change(newest, 40 + 4 * slot, count.to_bytes(4))
+    change(newest, 36, (count + 1).to_bytes(4))
+    assert findings(root) == []
+
+
+def test_a_chain_that_leads_in_a_circle_ends(copied: GoldenStore) -> None:
+    root = copied("basic")
+    newest = max((root / "index").iterdir())
+    data, items_at = newest.read_bytes(), 40 + 4 * 100
+    previous = [int.from_bytes(data[items_at + 20 * at + 16 : items_at + 20 * at + 20]) for at in range(100)]
+    linked = next(at for at in range(1, 100) if previous[at])
+    change(newest, items_at + 20 * linked + 16, linked.to_bytes(4))  # to itself: older ones of its slot are cut off
+    (found,) = findings(root)
+    assert found.part == "index"
+    assert "not in the chain of their slot" in found.text
