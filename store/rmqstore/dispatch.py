@@ -23,6 +23,12 @@ from rmqstore.queuewriter import QueueAppender
 _WINDOW_BYTES = 128 << 20
 _KEYS_AT_ONCE = 1 << 20
 
+Progress = Callable[[int, int], None]  # told now and then: bytes of the log done, and all of them
+
+
+def untold(done: int, total: int) -> None:
+    """Take progress that nobody asked for."""
+
 
 class Dispatcher:
     """Builds queues and index of a store from its log.
@@ -44,7 +50,7 @@ class Dispatcher:
         self._index = IndexAppender(disk, index_folder, IndexSizes(config.max_hash_slot_num, config.max_index_num))
         self._touched: dict[tuple[str, int], QueueAppender] = {}
 
-    def dispatch(self, start: int, end: int) -> None:
+    def dispatch(self, start: int, end: int, progress: Progress = untold) -> None:
         """Build units and items of the records in ``[start, end)``; those that are there already are stepped over.
 
         Raises:
@@ -65,6 +71,7 @@ class Dispatcher:
                 at = segment.end
             elif found.kind is not StopKind.END:
                 raise CorruptRecordError(str(segment.path), at, found.reason or found.kind.value)
+            progress(min(at, end) - start, end - start)
 
     def put(self, requests: Requests) -> None:
         """Append units and items of records that are in the log, in its order."""

@@ -19,7 +19,7 @@ from rmqstore.checkpoint import Checkpoint, read_checkpoint
 from rmqstore.commitlog import CommitLog
 from rmqstore.config import StoreConfig
 from rmqstore.consumequeue import ConsumeQueue
-from rmqstore.dispatch import Dispatcher
+from rmqstore.dispatch import Dispatcher, Progress, untold
 from rmqstore.errors import CorruptQueueError, CorruptRecordError
 from rmqstore.files.disk import Disk
 from rmqstore.files.mapped_file import MappedFile
@@ -220,12 +220,12 @@ class Repairer:
             return log_end  # nothing is missing, as far as can be told without reading the log
         return reached
 
-    def _dispatch(self, start: int, end: int) -> None:
+    def _dispatch(self, start: int, end: int, progress: Progress = untold) -> None:
         """Build what is missing; a queue whose files do not fit the log is built anew from it."""
         for _ in range(1 + len(self._paths.queues())):
             dispatcher = Dispatcher(self._disk, self._log, self._paths.index, self._config, self.open_queue)
             try:
-                dispatcher.dispatch(start, end)
+                dispatcher.dispatch(start, end, progress)
             except CorruptQueueError as err:
                 dispatcher.flush()
                 folder = Path(err.path)
@@ -238,7 +238,7 @@ class Repairer:
             dispatcher.flush()
             break
 
-    def rebuild(self, end: int) -> None:
+    def rebuild(self, end: int, progress: Progress) -> None:
         """Build queues and index anew from the log alone, up to ``end``; a cut on the way is completed by a repair.
 
         A queue none of whose records is left in the log stays as it was: it is where the next queue offset stands.
@@ -251,7 +251,7 @@ class Repairer:
             self._disk.rename(self._paths.consumequeue, target)
         self._disk.make_folder(self._paths.consumequeue)
         if self._log.min_offset < end:
-            self._dispatch(self._log.min_offset, end)
+            self._dispatch(self._log.min_offset, end, progress)
         self._restore_queues()
 
     def _restore_queues(self) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rmqstore.commitlog import CommitLog
 from rmqstore.config import StoreConfig
 from rmqstore.consumequeue import ConsumeQueue
+from rmqstore.dispatch import Progress, untold
 from rmqstore.errors import RmqStoreError
 from rmqstore.files.disk import Disk
 from rmqstore.files.paths import StorePaths
@@ -34,13 +35,18 @@ class Finding(NamedTuple):
     text: str
 
 
-def verify(store: MessageStore) -> Iterator[Finding]:
-    """Yield what disagrees: damaged records; units missing, wrong or pointing at nothing; keys that cannot be found."""
+def verify(store: MessageStore, progress: Progress = untold) -> Iterator[Finding]:
+    """Yield what disagrees: damaged records; units missing, wrong or pointing at nothing; keys that cannot be found.
+
+    Args:
+        store: opened for reading; nothing in it is changed.
+        progress: told now and then how many bytes of the log are done, and how many there are.
+    """
     yield from _damaged_records(store)
     end = store.log_slice().end
     log = CommitLog(store.paths.commitlogs)
     queues, keys = _Queues(store.paths, log.min_offset), _Keys()
-    for requests in _requests(log, end):
+    for requests in _requests(log, end, progress):
         queues.compare(requests)
         keys.add(requests)
     yield from queues.findings()
@@ -61,7 +67,7 @@ def _damaged_records(store: MessageStore) -> Iterator[Finding]:
         yield Finding("log", str(store.paths.root), f"{n_named - _MAX_FINDINGS} more damaged records")
 
 
-def _requests(log: CommitLog, end: int) -> Iterator[Requests]:
+def _requests(log: CommitLog, end: int, progress: Progress) -> Iterator[Requests]:
     """Yield what dispatching would make of every sound record, in the order of the log."""
     for segment in log.segments:
         if segment.start >= end:
@@ -74,6 +80,7 @@ def _requests(log: CommitLog, end: int) -> Iterator[Requests]:
                 if len(sound):
                     yield read_requests(data, heads if len(sound) == len(heads) else heads.take(sound))
             at = found.position
+            progress(min(segment.start + at, end) - log.min_offset, end - log.min_offset)
             if found.kind in (StopKind.BLANK, StopKind.EMPTY):
                 break
             if found.kind is StopKind.DAMAGE:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from rmqstore.brokerconfig import SYSTEM_TOPICS
 from rmqstore.commitlog import CommitLog
 from rmqstore.config import StoreConfig
-from rmqstore.dispatch import Dispatcher
+from rmqstore.dispatch import Dispatcher, Progress, untold
 from rmqstore.errors import (
     CommitError,
     CorruptRecordError,
@@ -268,12 +268,16 @@ class StoreWriter:
         self._offsets.forget()
         self._highest_queue.clear()
 
-    def rebuild(self) -> None:
-        """Build queues and index anew from the CommitLog alone, whatever they hold now; flushes first."""
+    def rebuild(self, progress: Progress = untold) -> None:
+        """Build queues and index anew from the CommitLog alone, whatever they hold now; flushes first.
+
+        Args:
+            progress: told now and then how many bytes of the log are done, and how many there are.
+        """
         self.flush()
         self._save_checkpoint(built=0, index=0)  # what a recovery finds half built is built anew
         self._is_whole = False
-        self._repairer.rebuild(self._append.end)
+        self._repairer.rebuild(self._append.end, progress)
         self._queues.clear()
         self._offsets.forget()
         self._is_whole = True

@@ -180,3 +180,13 @@ def test_a_queue_without_records_keeps_its_offset_when_all_is_rebuilt(copied: Go
             (topic, at): store.queue_range(topic, at)[1] for topic in store.topics() for at in store.queue_ids(topic)
         }
     assert after == before
+
+
+def test_rebuild_tells_how_far_it_is(copied: GoldenStore) -> None:
+    root, told = copied("basic"), list[tuple[int, int]]()
+    with StoreWriter(find_store(root), StoreConfig()) as writer:
+        writer.rebuild(lambda done, total: told.append((done, total)))
+    end = goldens.summary("basic")["maxPhyOffset"]
+    assert told == sorted(told)
+    assert told[-1] == (end, end)
+    assert len(told) > 2

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from rmqstore.cli.common import DAMAGE, as_json_lines, ends_clearly, err_console, main, store_path
+from rmqstore.cli.common import DAMAGE, as_json_lines, ends_clearly, main, progress_bar, store_path
 from rmqstore.entry import open_for
 from rmqstore.store import open_store
 from rmqstore.verify import verify as verify_store
@@ -20,8 +20,8 @@ from rmqstore.verify import verify as verify_store
 @ends_clearly
 def verify(path: Path, as_json: bool) -> None:
     """Name every disagreement of CommitLog, ConsumeQueues and IndexFiles; exit 1 if there is one."""
-    with open_store(path) as store, err_console.status(f"reading all of {path}"):
-        findings = list(verify_store(store))
+    with open_store(path) as store, progress_bar(f"reading all of {path}") as progress:
+        findings = list(verify_store(store, progress))
     for finding in findings:
         line = (
             json.dumps(finding._asdict(), ensure_ascii=False)
@@ -41,8 +41,11 @@ def verify(path: Path, as_json: bool) -> None:
 @ends_clearly
 def rebuild(path: Path, truncate: bool) -> None:
     """Build ConsumeQueues and IndexFiles anew from the CommitLog. The store is locked meanwhile; no broker may run."""
-    with open_for(path, "a", truncate=truncate) as store, err_console.status(f"building queues and index of {path}"):
-        store.rebuild()
+    with (
+        open_for(path, "a", truncate=truncate) as store,
+        progress_bar(f"building queues and index of {path}") as progress,
+    ):
+        store.rebuild(progress)
     with open_store(path) as built:
         queues = sum(len(built.queue_ids(topic)) for topic in built.topics())
     click.echo(f"{path}: {queues} queues and the index were built from the CommitLog", err=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +21,15 @@ from rmqstore.store import MessageStore
 try:
     import click
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
 except ImportError as err:  # pragma: no cover - the message is the point
     print(f"the command line needs click and rich: pip install 'pyspark-rmqstore[cli]' ({err})", file=sys.stderr)  # noqa: T201
     raise SystemExit(2) from err
@@ -130,3 +139,12 @@ def counted(batches: Iterable[pa.RecordBatch], doing: str, total: int | None = N
             yield batch
             progress.advance(task, len(batch))
         progress.update(task, total=progress.tasks[0].completed)
+
+
+@contextmanager
+def progress_bar(doing: str) -> Iterator[Callable[[int, int], None]]:
+    """Show on stderr how many bytes of how many are done, as the function that is given is told."""
+    parts = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+    with Progress(*parts, console=err_console) as progress:
+        task = progress.add_task(doing, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
