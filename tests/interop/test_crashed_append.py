@@ -14,6 +14,7 @@ import goldens
 import rmqstore
 from crash.faults import Cut, FaultyDisk
 from crash.test_append import append
+from crash.test_kill import ROWS, append_and_kill
 from interop.rocketmq import RocketMQ
 
 N = 60
@@ -27,10 +28,19 @@ def total(real: object, queues: set[tuple[str, int]]) -> int:
 
 @pytest.mark.interop
 @pytest.mark.crash
-@pytest.mark.parametrize("power", [None, 7], ids=["kill", "power"])
+@pytest.mark.parametrize(
+    ("version", "power"),
+    [("rocketmq", None), ("rocketmq", 7), ("rocketmq_4", None)],
+    ids=["5.3.3, kill", "5.3.3, power", "4.9.8, kill"],
+)
 def test_the_real_store_sees_all_rows_of_a_dead_append_or_none(
-    rocketmq: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path, power: int | None
+    request: pytest.FixtureRequest,
+    golden_store: Callable[[str], Path],
+    tmp_path: Path,
+    version: str,
+    power: int | None,
 ) -> None:
+    rocketmq: RocketMQ = request.getfixturevalue(version)
     name = "basic"
     sizes = {key: int(value) for key, value in goldens.summary(name)["conf"].items()}
     queues = {*goldens.queues(name), *(("Fresh", queue_id) for queue_id in range(4))}
@@ -63,3 +73,23 @@ def test_the_real_store_sees_all_rows_of_a_dead_append_or_none(
             assert store.scan(include_system_topics=True).read_all().num_rows == found + 1, where
         shutil.rmtree(root)
     assert seen == {before, before + N}
+
+
+@pytest.mark.interop
+@pytest.mark.crash
+@pytest.mark.parametrize("seed", range(3))
+def test_the_real_store_sees_whole_flushes_of_a_killed_process(
+    rocketmq: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path, seed: int
+) -> None:
+    sizes = {key: int(value) for key, value in goldens.summary("basic")["conf"].items()}
+    queues = {*goldens.queues("basic"), *(("Fresh", queue_id) for queue_id in range(4))}
+    queues |= {("TopicA", queue_id) for queue_id in range(4)}
+    before = sum(len(rows) for rows in goldens.queues("basic").values())
+    root = Path(shutil.copytree(golden_store("basic"), tmp_path / "s"))
+    done = append_and_kill(root, random.Random(seed).uniform(0, 0.25))
+    with rocketmq.open(root, **sizes) as real:
+        found = total(real, queues) - before
+        assert found % ROWS == 0
+        assert done <= found // ROWS <= done + 1
+        for answer in goldens.lines("basic", "keys")[:N_KEYS]:
+            assert set(answer["physicalOffsets"]) <= set(real.query(answer["topic"], answer["key"]))
