@@ -145,3 +145,20 @@ def test_the_real_store_finds_nothing_to_recover_in_what_we_repaired(
             found = real.query(answer["topic"], answer["key"])
             assert set(answer["physicalOffsets"]) <= set(found)
     assert {path: path.read_bytes() for path in (root / "commitlog").iterdir()} == before
+
+
+@pytest.mark.interop
+def test_the_real_store_serves_a_log_that_lies_in_several_folders(rocketmq: RocketMQ, tmp_path: Path) -> None:
+    root, logs = tmp_path / "s", [tmp_path / disk / "commitlog" for disk in ("disk1", "disk2")]
+    for folder in (*logs, root / "consumequeue", root / "config"):
+        folder.mkdir(parents=True)
+    paths = [str(log) for log in reversed(logs)]
+    for first in (0, N):
+        with rmqstore.open(root, mode="a", config=CONFIG, commitlogs=paths) as writer:
+            writer.append(messages(N, first))
+    assert all(len(list(log.iterdir())) > 1 for log in logs)
+    with rmqstore.open(root, broker_name="b", commitlogs=paths) as store:
+        rows = store.scan(include_system_topics=True).read_all().to_pylist()
+    assert len(rows) == 2 * N
+    with rocketmq.open(root, storePathCommitLog=",".join(map(str, logs)), **SIZES) as real:
+        judge(real, rows)
