@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 
 from rmqstore.commitlog import CommitLog
 from rmqstore.consumequeue import ConsumeQueue, RecoveredUnits
-from rmqstore.errors import StoreStateError
 from rmqstore.format.decode import topics
 from rmqstore.format.frames import StopKind, find_next_record, heads_of, walk
 from rmqstore.format.heads import Heads
-from rmqstore.format.layout import Bytes
+from rmqstore.format.layout import QUEUE_UNIT, Bytes
 from rmqstore.format.requests import have_units, read_requests, rows_by_queue
 from rmqstore.queues import QueueKey
 
@@ -45,9 +44,6 @@ def recover_queues(
         end: physical offset where the log ends.
         open_queue: gives the files of a queue, None for one that is not of this kind.
         was_closed: units that are there stay, whatever they are: what is wrong with them is damage.
-
-    Raises:
-        StoreStateError: more units are missing than memory should hold.
     """
     log_end = None if was_closed else end
     found = _Recovery(log, open_queue, log_end)
@@ -111,7 +107,15 @@ class _Tail:
         self.start = self.next
         self.parts: list[NDArray[np.void]] = []
         self.lacks_older = self.is_new and first > 0
-        self.is_odd = False
+        self.is_odd = self.is_short = False
+
+    @property
+    def n_units(self) -> int:
+        return self.next - self.start
+
+    def give_up(self) -> None:
+        self.parts.clear()
+        self.start, self.is_short = self.next, True
 
 
 class _Recovery:
@@ -126,18 +130,16 @@ class _Recovery:
         return any(tail is not None and tail.lacks_older for tail in self._tails.values())
 
     def scan(self, start: int, end: int) -> None:
-        """Walk the records in ``[start, end)``, all of which a recovery takes."""
-        at = start
-        while at < end:
-            segment, data, position = self._log.locate(at)
-            stop = min(end, segment.end) - segment.start
-            walked = walk(data, position, min(position + _WINDOW_BYTES, stop), segment.start)
-            for _, heads, whole in heads_of(data, walked):
-                rows = whole & have_units(heads.column("sys_flag"))
-                self._add(data, heads if rows.all() else heads.take(rows))
-            at = segment.start + walked.position
-            if walked.kind is not StopKind.END:
-                at = segment.end
+        """Walk the records in ``[start, end)``, all of which a recovery takes; missing files are passed over."""
+        for segment in self._log.segments:
+            position, stop = max(start - segment.start, 0), min(end, segment.end) - segment.start
+            data = self._log.data(segment) if position < stop else None
+            while data is not None and position < stop:
+                walked = walk(data, position, min(position + _WINDOW_BYTES, stop), segment.start)
+                for _, heads, whole in heads_of(data, walked):
+                    rows = whole & have_units(heads.column("sys_flag"))
+                    self._add(data, heads if rows.all() else heads.take(rows))
+                position = walked.position if walked.kind is StopKind.END else stop
 
     def _add(self, data: Bytes, heads: Heads) -> None:
         encoded = topics(data, heads).dictionary_encode()
@@ -153,7 +155,7 @@ class _Recovery:
                     self._tails[key] = _Tail(queue, int(queue_offsets[rows[0]]), self._log_end)
                     queue.close()
             tail = self._tails[key]
-            if tail is not None and not tail.is_odd:
+            if tail is not None and not (tail.is_odd or tail.is_short):
                 self._extend(tail, data, heads.take(rows[ends[rows] > tail.reached]))
 
     def _extend(self, tail: _Tail, data: Bytes, heads: Heads) -> None:
@@ -164,15 +166,14 @@ class _Recovery:
             tail.lacks_older |= int(queue_offsets[0]) > tail.next
             tail.is_odd = True
             return
-        self._n_units += len(heads)
-        if self._n_units > _MAX_UNITS:
-            raise StoreStateError(
-                f"{self._log.folders}: the queues lack more than {_MAX_UNITS} units of the log: read it with "
-                "scan=commitlog, or build the queues with `rmqstore rebuild`"
-            )
         tail.parts.append(read_requests(data, heads).units.units)
         tail.next += len(heads)
         tail.reached = int(heads.column("physical_offset")[-1] + heads.column("total_size")[-1])
+        self._n_units += len(heads)
+        if self._n_units > _MAX_UNITS:
+            longest = max((one for one in self._tails.values() if one is not None), key=lambda one: one.n_units)
+            self._n_units -= longest.n_units
+            longest.give_up()
 
     def recovered(self) -> dict[QueueKey, RecoveredUnits]:
         """Return what was found, and say so."""
@@ -188,6 +189,8 @@ class _Recovery:
                 )  # fmt: skip
             if tail.parts:
                 found[topic, queue_id] = RecoveredUnits(tail.start, np.concatenate(tail.parts))
+            if tail.is_short:
+                found[topic, queue_id] = RecoveredUnits(tail.start, np.empty(0, QUEUE_UNIT), is_short=True)
         if found:
             logger.warning(
                 "%d units that %d queues lack are taken from the log, as a recovery would",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from rmqstore.brokerconfig import LMQ_PREFIX
 from rmqstore.consumequeue import ConsumeQueue, RecoveredUnits
+from rmqstore.errors import StoreStateError
 from rmqstore.files.paths import StorePaths
 
 _OPEN_AT_ONCE = 64
@@ -28,11 +29,21 @@ class Queues:
         self._open: OrderedDict[QueueKey, ConsumeQueue] = OrderedDict()
 
     def open(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return a queue; it stays open until others push it out."""
+        """Return a queue; it stays open until others push it out.
+
+        Raises:
+            StoreStateError: its files lack too much of it.
+        """
         key = (topic, queue_id)
         queue = self._open.get(key)
         if queue is None:
-            queue = self._open[key] = ConsumeQueue(self._paths.queue(topic, queue_id), self._recovered().get(key))
+            recovered = self._recovered().get(key)
+            if recovered is not None and recovered.is_short:
+                raise StoreStateError(
+                    f"{topic}-{queue_id}: its files lack more units than memory should hold: read it with "
+                    "scan=commitlog, or build the queues with `rmqstore rebuild`"
+                )
+            queue = self._open[key] = ConsumeQueue(self._paths.queue(topic, queue_id), recovered)
             if len(self._open) > _OPEN_AT_ONCE:
                 self._open.popitem(last=False)[1].close()
         self._open.move_to_end(key)

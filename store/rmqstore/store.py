@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmqstore.assemble import FAILFAST, ReadSpec
-from rmqstore.brokerconfig import BrokerConfig
+from rmqstore.brokerconfig import BrokerConfig, is_system_topic
 from rmqstore.checkpoint import Checkpoint, read_checkpoint
 from rmqstore.commitlog import CommitLog
 from rmqstore.consumequeue import ConsumeQueue, RecoveredUnits
@@ -147,18 +147,25 @@ class MessageStore:
 
         May be set, to what was found before: see :meth:`recovered_in`.
         """
+        return self._recover_queues()
+
+    @_anew_if_deleted
+    def _recover_queues(self) -> Mapping[QueueKey, RecoveredUnits]:
         was_closed = not self.paths.abort.exists()
         if self.paths.has_rocksdb_queues or (self._ignore_log_end and not was_closed):
             return {}
-        other = {*self.paths.batch_topics()}
+        other, known = {*self.paths.batch_topics()}, {*self.config.topics()}
 
         def files_of(topic: str, queue_id: int) -> ConsumeQueue | None:
-            return None if topic in other else ConsumeQueue(self.paths.queue(topic, queue_id))
+            queue = ConsumeQueue(self.paths.queue(topic, queue_id))
+            # A topic with neither files nor an entry in a topics.json that has others was deleted: it stays so.
+            is_deleted = not queue.segments and known and topic not in known and not is_system_topic(topic)
+            return None if topic in other or is_deleted else queue
 
         if was_closed and is_newest_built(self._log, files_of):
             return {}
         end = self.log_end or find_log_end(self._log, Checkpoint.all_safe())
-        start = self._log.min_offset if was_closed else end.scanned_from
+        start = self._log.min_offset if was_closed else max(end.scanned_from, self._log.min_offset)
         return recover_queues(self._log, start, end.physical_offset, files_of, was_closed=was_closed)
 
     def recovered_in(self, slices: Iterable[QueueSlice]) -> dict[QueueKey, RecoveredUnits]:

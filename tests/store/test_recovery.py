@@ -336,3 +336,43 @@ def test_damaged_record_spoils_no_look_at_the_queues(tmp_path: Path) -> None:
         with pytest.raises(CorruptRecordError) as caught:
             opened.queues("T")
         assert caught.value.offset == 0
+
+
+@pytest.mark.parametrize("abort", [False, True])
+def test_queues_are_recovered_around_a_missing_file(tmp_path: Path, *, abort: bool) -> None:
+    store = _store(120)
+    store.queues["T", 0] = store.queues["T", 0][:1]
+    root = store.write(tmp_path / "s", abort=abort)
+    (root / "commitlog" / f"{4096:020d}").unlink()
+    with rmqstore.open(root) as opened:
+        found = read(opened, fail_on_data_loss=False, mode="DROPMALFORMED")
+        assert offsets(found) == [at.physical_offset for at in store.placed if at.physical_offset < 4096]
+
+
+@pytest.mark.parametrize("abort", [False, True])
+def test_a_deleted_topic_does_not_come_back_from_the_log(tmp_path: Path, *, abort: bool) -> None:
+    store = _store(20, topic="Deleted")
+    for _ in range(20):
+        store.append(build.Record(topic="T"))
+    del store.queues["Deleted", 0]
+    store.queues["T", 0] = store.queues["T", 0][:10]
+    root = store.write(tmp_path / "s", abort=abort)
+    build.write_config(root, topics=["T"])
+    with rmqstore.open(root) as opened:
+        assert opened.topics() == ["T"]
+        assert len(read(opened)) == 20
+        assert len(read(opened, scan="commitlog", subscribe="Deleted")) == 20
+
+
+def test_a_queue_that_lacks_too_much_refuses_itself_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = _store(60, topic="Long")
+    for _ in range(20):
+        store.append(build.Record(topic="T"))
+    store.queues.clear()
+    root = store.write(tmp_path / "s", abort=True)
+    monkeypatch.setattr("rmqstore.queue_recovery._MAX_UNITS", 50)
+    with rmqstore.open(root) as opened:
+        assert opened.topics() == ["Long", "T"]
+        assert len(read(opened, subscribe="T")) == 20
+        with pytest.raises(rmqstore.RmqStoreError, match=r"Long-0.*scan=commitlog.*rebuild"):
+            read(opened, subscribe="Long")
