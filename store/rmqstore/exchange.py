@@ -117,10 +117,19 @@ def read_parquet(source: Path, columns: list[str] | None = None) -> tuple[int, I
     partitioning = dataset.partitioning(pa.schema([(name, _PARTITIONED[name]) for name in said]), flavor="hive")
     try:
         found = dataset.dataset(source, format="parquet", partitioning=partitioning)
+        schemas = [found.schema, *(fragment.physical_schema for fragment in found.get_fragments())]
+        found = found.replace_schema(pa.unify_schemas(schemas))  # a column that only some files have counts too
         # One file after the other, and little of it ahead: rows keep their order, and memory its bounds.
         batches = found.to_batches(columns=columns, batch_size=_ROWS_AT_ONCE, batch_readahead=2, fragment_readahead=1)
-        return found.count_rows(), batches
-    except (pa.ArrowInvalid, pa.ArrowKeyError, KeyError) as err:
+        return found.count_rows(), _parquet_batches(source, batches)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowKeyError, KeyError) as err:
+        raise IllegalMessageError(f"{source}: not to be read as Parquet: {err}") from err
+
+
+def _parquet_batches(source: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from batches
+    except (pa.ArrowException, OSError) as err:
         raise IllegalMessageError(f"{source}: not to be read as Parquet: {err}") from err
 
 
@@ -136,7 +145,7 @@ def read_json_lines(file: IO[str], name: str, *, verbatim: bool = False) -> Iter
         IllegalMessageError: a line is no JSON object, a name no column, a value not of its column's type.
     """
     types = _types(verbatim=verbatim)
-    lines = enumerate(file, 1)
+    lines = enumerate(_decoded(file, name), 1)
     while chunk := list(islice(lines, _ROWS_AT_ONCE)):
         rows = [_parsed(line, f"{name}: line {number}", types) for number, line in chunk if line.strip()]
         names = list(dict.fromkeys(column for row in rows for column in row))
@@ -144,11 +153,18 @@ def read_json_lines(file: IO[str], name: str, *, verbatim: bool = False) -> Iter
         for column in names:
             try:
                 columns.append(pa.array([row.get(column) for row in rows], types[column]))
-            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as err:
+            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeError) as err:
                 where = f"{name}: lines {chunk[0][0]} to {chunk[-1][0]}"
                 raise IllegalMessageError(f"{where}: {column} must be {types[column]}: {err}") from err
         if rows:
             yield pa.RecordBatch.from_arrays(columns, schema=pa.schema([(column, types[column]) for column in names]))
+
+
+def _decoded(file: IO[str], name: str) -> Iterator[str]:
+    try:
+        yield from file
+    except UnicodeDecodeError as err:
+        raise IllegalMessageError(f"{name}: no UTF-8: {err}") from err
 
 
 def _types(*, verbatim: bool) -> dict[str, pa.DataType]:

@@ -206,3 +206,25 @@ def test_what_is_no_parquet_is_named(tmp_path: Path) -> None:
     shown = run("import", tmp_path / "s", tmp_path / "none.parquet")
     assert shown.exit_code == 2
     assert "none.parquet" in shown.stderr
+
+
+def test_import_of_a_folder_takes_columns_that_only_some_files_have(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    parquet.write_table(pa.table({"topic": ["T"], "body": [b"a"]}), tmp_path / "in" / "1.parquet")
+    parquet.write_table(pa.table({"topic": ["T"], "body": [b"b"], "tags": ["x"]}), tmp_path / "in" / "2.parquet")
+    assert run("import", tmp_path / "s", tmp_path / "in").exit_code == 0
+    assert [row["tags"] for row in rows(tmp_path / "s", ["topic", "queueId", "tags"])] == [None, "x"]
+
+
+def test_import_names_bytes_that_are_no_utf8_and_parquet_that_ends_early(tmp_path: Path) -> None:
+    lines = tmp_path / "rows.jsonl"
+    lines.write_bytes(b'{"topic": "T", "body": "\xff"}\n')
+    table = pa.table({"topic": ["T"] * 1000, "body": [b"%d" % number for number in range(1000)]})
+    parquet.write_table(table, tmp_path / "rows.parquet", compression="none", use_dictionary=False)
+    data = bytearray((tmp_path / "rows.parquet").read_bytes())
+    data[40:2000] = bytes(1960)
+    (tmp_path / "rows.parquet").write_bytes(data)
+    for source in (lines, tmp_path / "rows.parquet"):
+        result = run("import", tmp_path / "s", source)
+        assert (result.exit_code, str(source) in result.output.replace("\n", "")) == (2, True), result.output
+    assert not list((tmp_path / "s").glob("commitlog/*"))
