@@ -5,11 +5,12 @@ The commit uses only the files that the tasks' messages name; all else in the fo
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from time import time
 from typing import BinaryIO, NamedTuple, Self
@@ -53,10 +54,12 @@ class PartWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._data is not None and self._sizes is not None:
-            self._data.truncate(self._n_bytes)
-            self._data.close()
-            self._sizes.close()
+        with ExitStack() as files:  # what fails to be closed keeps the other from nothing
+            for file in (self._sizes, self._data):
+                if file is not None:
+                    files.enter_context(file)
+            if self._data is not None:
+                self._data.truncate(self._n_bytes)
 
     def write(self, records: NDArray[np.uint8], sizes: NDArray[np.int64]) -> None:
         """Stage records of these sizes; the first ones make the files."""
@@ -72,10 +75,16 @@ class PartWriter:
     def _reserve(self, size: int) -> None:
         """Take place on the disk before it is written to, in large pieces: much cheaper than page by page."""
         assert self._data is not None, "files are open"
-        if self._n_bytes + size > self._reserved:
-            more = max(size, _RESERVED_BYTES)
+        if self._n_bytes + size <= self._reserved:
+            return
+        more = max(size, _RESERVED_BYTES)
+        try:
             os.posix_fallocate(self._data.fileno(), self._n_bytes, more)
-            self._reserved = self._n_bytes + more
+        except OSError as err:
+            if err.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            more = size  # no room for more than this: let the write say whether there is so much
+        self._reserved = self._n_bytes + more
 
     def part(self) -> StagedPart:
         """Return what was staged."""
