@@ -27,7 +27,7 @@ from rmqstore.format.heads import read_heads
 from rmqstore.format.layout import BATCH_ROWS
 from rmqstore.format.requests import read_requests
 from rmqstore.indexfile import IndexFile, IndexKeys, IndexSizes
-from rmqstore.writer import verbatim_columns
+from rmqstore.verbatim import verbatim_columns
 
 _WRITTEN = ("topic", "queueId", "body", "tags", "keys", "msgId", "properties", "flag", "bornTimestamp", "bornHost")
 _SIZES = IndexSizes(5_000_000, 20_000_000)

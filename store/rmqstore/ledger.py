@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -49,6 +49,7 @@ class Entry:
     first: RecordMark | None  # None for a write without rows
     last: RecordMark | None
     is_done: bool
+    previous: int | None = None  # the version that was done before
 
 
 class Ledger:
@@ -65,7 +66,7 @@ class Ledger:
         entry = self._read(self._path(app_id))
         if entry is None:
             return None
-        return entry.version if entry.is_done or _stands(entry, log) else None
+        return entry.version if entry.is_done or _stands(entry, log) else entry.previous
 
     def settle(self, log: CommitLog) -> None:
         """Ask the log about every write that is not known to be done. For when a store is opened for writing."""
@@ -76,20 +77,25 @@ class Ledger:
             if entry is None or entry.is_done:
                 continue
             if _stands(entry, log):
-                self._write(path, Entry(entry.version, entry.first, entry.last, is_done=True))
+                self._write(path, replace(entry, is_done=True))
+            elif entry.previous is not None:
+                self._write(path, Entry(entry.previous, None, None, is_done=True))
             else:
                 self._disk.delete(path)
 
-    def intend(self, app_id: str, version: int, first: RecordMark | None, last: RecordMark | None) -> None:
-        """Say, durably, what is about to be committed."""
+    def intend(
+        self, app_id: str, version: int, log: CommitLog, first: RecordMark | None, last: RecordMark | None
+    ) -> None:
+        """Say, durably, what is about to be committed to the log."""
         self._disk.make_folder(self._folder)
-        self._write(self._path(app_id), Entry(version, first, last, is_done=False))
+        previous = self.version(app_id, log)
+        self._write(self._path(app_id), Entry(version, first, last, is_done=False, previous=previous))
 
     def done(self, app_id: str) -> None:
         """Remember that it was."""
         entry = self._read(self._path(app_id))
         assert entry is not None, "what is done was intended"
-        self._write(self._path(app_id), Entry(entry.version, entry.first, entry.last, is_done=True))
+        self._write(self._path(app_id), replace(entry, is_done=True))
 
     def _write(self, path: Path, entry: Entry) -> None:
         self._disk.replace(path, json.dumps(asdict(entry)).encode())
@@ -99,7 +105,8 @@ class Ledger:
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             first, last = (None if found[name] is None else RecordMark(**found[name]) for name in ("first", "last"))
-            return Entry(int(found["version"]), first, last, is_done=bool(found["is_done"]))
+            previous = None if found.get("previous") is None else int(found["previous"])
+            return Entry(int(found["version"]), first, last, is_done=bool(found["is_done"]), previous=previous)
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None  # only a cache of what the log says
 

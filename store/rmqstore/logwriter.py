@@ -74,6 +74,7 @@ class LogAppend:
         # Source: MultiPathMappedFileQueue.java, which sorts its folders.
         self._disk, self._folders, self._file_size, self._intent = disk, sorted(folders), file_size, intent
         self.start = self.end = end
+        self.is_committed = False
         self._touched_end = end  # behind the last byte that may have been written, also by a write that failed
         self._first_file = end // file_size * file_size
         self._withheld: list[tuple[Positions, NDArray[np.void]]] = []  # places in the first file, and their heads
@@ -91,7 +92,6 @@ class LogAppend:
             self._disk.make_folder(self._intent.parent)
             self._disk.replace(self._intent, str(self.start).encode())
         self._mark(records, placement)
-        self._touched_end = placement.end
         files = placement.physical_offsets // self._file_size
         cuts = [0, *(np.flatnonzero(np.diff(files)) + 1).tolist(), len(files)]
         for low, high in pairwise(cuts):
@@ -106,18 +106,20 @@ class LogAppend:
         begun = int(records.starts[low])
         data = records.data[begun : int(records.starts[high])]
         path, position = self._file(int(physical_offsets[0]))
+        self._disk.reserve(path, position, len(data))
+        self._touched_end = int(physical_offsets[0]) + len(data)
         if path == self._path(self._first_file):
             view = windows(data, _HEAD_BYTES)
             at = records.starts[low:high] - begun
             self._withheld.append((physical_offsets - self._first_file, view[at]))
             view[at] = np.void(b"\0" * _HEAD_BYTES)
-        self._disk.reserve(path, position, len(data))
         self._disk.write(path, position, data)
 
     def _write_blank(self, physical_offset: int, size: int) -> None:
         blank = np.array([(size, BLANK_MAGIC)], FRAME_HEAD)
         path, position = self._file(physical_offset)
         if path == self._path(self._first_file):
+            self._disk.reserve(path, position, _HEAD_BYTES)  # scatter must meet no hole
             self._withheld.append((np.array([position]), blank.view(f"V{_HEAD_BYTES}")))
         else:
             self._disk.write(path, position, blank)
@@ -164,20 +166,21 @@ class LogAppend:
             self._disk.scatter(path, positions[1:], heads[1:])
             self._disk.flush(path)
         self._disk.write(path, int(positions[0]), heads[0].tobytes())
+        self.is_committed = True
         self._disk.flush(path)
         self._withheld.clear()
         self._disk.delete(self._intent)
 
     def abandon(self) -> None:
         """Take back what was written and not committed: new files go, the open one is zero again behind its end."""
+        written = min(self._touched_end, self._first_file + self._file_size) - self.start
+        self._withheld.clear()  # whatever happens below: none of it may be committed any more
+        self.end = self._touched_end = self.start
         for path in reversed(self._created):
             self._disk.delete(path)
         path = self._path(self._first_file)
-        written = min(self._touched_end, self._first_file + self._file_size) - self.start
         if written and path not in self._created:
             position = self.start - self._first_file
             self._disk.clear(path, position, position + written)
             self._disk.flush(path)
-        self._withheld.clear()
-        self.end = self._touched_end = self.start
         self._disk.delete(self._intent)

@@ -44,7 +44,7 @@ class QueueOffsets:
         Raises:
             IllegalMessageError: a row's offset is not the next one of its queue; a new queue may begin anywhere.
         """
-        places = np.flatnonzero(queued)
+        places, claimed = np.flatnonzero(queued), dict[tuple[str, int], int | None]()
         for key, rows in group_by_queue(topics.take(pa.array(places)), queue_ids[places]):
             start = self._peek(key)
             given = offsets[places[rows]]
@@ -56,7 +56,8 @@ class QueueOffsets:
                     f"row {row}: queue offset {int(offsets[row])} of {key[0]}-{key[1]}, the next one is "
                     f"{int(expected[wrong[0]])}; nothing was written"
                 )
-            self._next[key] = int(expected[-1]) + 1
+            claimed[key] = int(expected[-1]) + 1
+        self._next |= claimed
 
     def forget(self) -> None:
         """Ask the store again from now on."""

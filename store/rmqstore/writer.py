@@ -8,12 +8,11 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +25,6 @@ from rmqstore.dispatch import Dispatcher, Progress, untold
 from rmqstore.errors import (
     CommitError,
     CorruptRecordError,
-    IllegalMessageError,
     RmqStoreError,
     StoreStateError,
     UnsupportedFeatureError,
@@ -35,12 +33,10 @@ from rmqstore.files.disk import Disk
 from rmqstore.files.lock import StoreLock
 from rmqstore.files.paths import StorePaths
 from rmqstore.format.decode import topics
-from rmqstore.format.encode import RecordColumns, Records, encode_batches, require_room, row_batches, stamp
+from rmqstore.format.encode import Records, encode_batches, require_room, row_batches, stamp
 from rmqstore.format.heads import Heads, read_heads
-from rmqstore.format.hosts import pack_hosts
 from rmqstore.format.layout import Bytes
-from rmqstore.format.requests import Groups, Places, Requests, group_by_queue, have_units, read_requests
-from rmqstore.format.schema import VERBATIM
+from rmqstore.format.requests import Groups, Places, group_by_queue, have_units
 from rmqstore.indexfile import IndexSizes, find_sizes, index_files, read_header, was_ended
 from rmqstore.ledger import Ledger
 from rmqstore.logwriter import LogAppend
@@ -49,11 +45,11 @@ from rmqstore.queueoffsets import QueueOffsets
 from rmqstore.queuewriter import QueueAppender
 from rmqstore.repair import Repairer
 from rmqstore.topicconfig import queue_nums, register_topics
+from rmqstore.verbatim import millis, verbatim_columns
+from rmqstore.waiting import WaitingRequests
 
 logger = logging.getLogger(__name__)
 
-_MAX_WAITING = 3_000_000  # rows, of some 50 bytes
-_MAX_UNREAD = 3  # batches
 _ENCODED_ROWS = 1 << 16
 
 
@@ -94,13 +90,13 @@ class StoreWriter:
         self._repairer = Repairer(self._disk, self.paths, self.config, self._log, truncate=self._truncate)
         repaired = self._repairer.repair()
         self._queues: dict[tuple[str, int], QueueAppender] = {}
-        self._waiting = _Waiting()
+        self._waiting = WaitingRequests()
         self._last_store_timestamp = repaired.last_store_timestamp
         self._checkpoint = repaired.checkpoint
         self._append = self._begin(repaired.end)
         self._offsets = QueueOffsets(self._next_queue_offset)
         self._highest_queue: dict[str, int] = {}
-        self._is_whole = True  # queues and index hold all that the log holds
+        self._has_failed = False  # what the store holds is known, and queues and index are whole
         self._batch_topics = self.paths.batch_topics()
         nums = {**self.queue_nums(), **self._spec.queue_nums}
         self._maker = MessageMaker(replace(self._spec, queue_nums=nums))
@@ -135,9 +131,11 @@ class StoreWriter:
     def __exit__(
         self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None:
-            self.abandon()
-        self.close()
+        try:
+            if kind is not None and not self._has_failed:
+                self.abandon()
+        finally:
+            self.close()
 
     def append(self, batch: pa.RecordBatch, *, verbatim: bool = False, first_row: int = 0) -> None:
         """Append the rows of a batch; they show at :meth:`flush`. A batch that is refused leaves nothing.
@@ -151,6 +149,7 @@ class StoreWriter:
             IllegalMessageError: a row cannot be stored.
             UnsupportedFeatureError: a topic has queues of a kind that cannot be written.
         """
+        self._require_usable()
         if not len(batch):
             return
         columns = verbatim_columns(batch) if verbatim else self._maker.make(batch, first_row)
@@ -159,7 +158,7 @@ class StoreWriter:
         require_room(np.concatenate([np.diff(part.starts) for part in parts]), self._file_size, first_row)
         groups = group_by_queue(columns.topics, columns.queue_ids)
         if verbatim:
-            times, queue_offsets = _millis(batch, "storeTimestamp"), batch.column("queueOffset").to_numpy()
+            times, queue_offsets = millis(batch, "storeTimestamp"), batch.column("queueOffset").to_numpy()
             self._offsets.claim(columns.topics, columns.queue_ids, queue_offsets, have_units(columns.sys_flags))
         else:
             times, queue_offsets = self._now(len(columns)), self._offsets.assign(groups, len(columns))
@@ -182,6 +181,7 @@ class StoreWriter:
         Raises:
             CorruptRecordError: these are no records of these sizes.
         """
+        self._require_usable()
         bounds = np.concatenate(([0], np.cumsum(sizes)))
         for rows in row_batches(len(sizes), _ENCODED_ROWS):
             low, high = int(bounds[rows.start]), int(bounds[rows.stop])
@@ -202,17 +202,43 @@ class StoreWriter:
     ) -> None:
         placement = self._append.place(np.diff(records.starts))
         stamp(records, queue_offsets, placement.physical_offsets, times)
-        self._waiting.add(records, heads, Places(queue_offsets, placement.physical_offsets, times), placement.end)
-        try:
+        with self._all_or_nothing():
+            self._waiting.add(records, heads, Places(queue_offsets, placement.physical_offsets, times), placement.end)
             self._append.write(records, placement)
-        except OSError as err:
-            if err.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            self.abandon()
-            raise StoreStateError(
-                f"{self.paths.root}: CREATE_MAPPED_FILE_FAILED: the disk is full; nothing since the last flush is kept"
-            ) from err
         self._last_store_timestamp = max(self._last_store_timestamp, int(times[-1]))
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Where something fails, take back all that was appended if none of it shows; or else say that it does."""
+        try:
+            yield
+        except BaseException as err:
+            if self._append.is_committed:
+                self._has_failed = True
+                if not isinstance(err, (OSError, RmqStoreError)):
+                    raise
+                raise CommitError(
+                    f"{self.paths.root}: committed, but queues and index are not complete ({err}); "
+                    "the next writer or broker that opens the store completes them"
+                ) from err
+            with suppress(OSError):
+                self.abandon()
+            if not isinstance(err, OSError):
+                raise
+            is_full = err.errno in (errno.ENOSPC, errno.EDQUOT)
+            why = "CREATE_MAPPED_FILE_FAILED: the disk is full" if is_full else str(err)
+            raise StoreStateError(f"{self.paths.root}: {why}; nothing since the last flush is kept") from err
+
+    def _require_usable(self) -> None:
+        """Refuse to go on after a failure that left queues or index behind the log, or the log's end unknown.
+
+        Raises:
+            StoreStateError: the store must be opened anew, which repairs it.
+        """
+        if self._has_failed:
+            raise StoreStateError(
+                f"{self.paths.root}: an earlier write failed; close this writer and open the store anew"
+            )
 
     def _require_plain(self, topics: pa.StringArray) -> None:
         others = {*self._batch_topics} & set(topics.unique().to_pylist()) if self._batch_topics else None
@@ -242,31 +268,33 @@ class StoreWriter:
 
         Args:
             txn: the application and the version that this is, for :meth:`done_version`.
+
+        Raises:
+            StoreStateError: the disk is full, or an earlier write failed; nothing was committed.
+            CommitError: all was committed, but queues and index do not have it yet.
         """
+        self._require_usable()
         start, end = self._append.start, self._append.end
-        if txn is not None:
-            self._ledger.intend(*txn, *self._append.marks())
-        if start != end:
-            self._append.commit()
-            self._is_whole = False
-            try:
+        with self._all_or_nothing():
+            self._waiting.settle()
+            if txn is not None:
+                self._ledger.intend(*txn, self._log, *self._append.marks())
+            if start != end:
+                self._append.commit()
                 self._complete(start, end)
-            except (OSError, RmqStoreError) as err:
-                raise CommitError(
-                    f"{self.paths.root}: committed, but queues and index are not complete ({err}); "
-                    "the next writer or broker that opens the store completes them"
-                ) from err
-            self._is_whole = True
-        if txn is not None:
-            self._ledger.done(txn[0])
+            if txn is not None:
+                self._ledger.done(txn[0])
+        self._append = self._begin(end)
 
     def abandon(self) -> None:
         """Take back what was appended since the last flush."""
+        had_failed, self._has_failed = self._has_failed, True
+        self._waiting.clear()
         self._append.abandon()
         self._append = self._begin(self._append.start)
-        self._waiting.clear()
         self._offsets.forget()
         self._highest_queue.clear()
+        self._has_failed = had_failed
 
     def rebuild(self, progress: Progress = untold) -> None:
         """Build queues and index anew from the CommitLog alone, whatever they hold now; flushes first.
@@ -276,16 +304,15 @@ class StoreWriter:
         """
         self.flush()
         self._save_checkpoint(built=0, index=0)  # what a recovery finds half built is built anew
-        self._is_whole = False
+        self._has_failed = True
         self._repairer.rebuild(self._append.end, progress)
         self._queues.clear()
         self._offsets.forget()
-        self._is_whole = True
+        self._has_failed = False
         self._protect()
 
     def _complete(self, start: int, end: int) -> None:
         """Build queues and index of what was committed. Should this be cut, the next one to open the store does it."""
-        self._append = self._begin(end)
         self._log.refresh()
         # A recovery deletes index files that are newer than the checkpoint, older keys and all: so that comes first.
         self._save_checkpoint(index=self._last_store_timestamp)
@@ -317,10 +344,13 @@ class StoreWriter:
         self._disk.replace(self.paths.checkpoint, self._checkpoint.stored())
 
     def close(self) -> None:
-        """Flush, say that the store is closed, let go of the lock."""
+        """Flush, say that the store is closed, let go of the lock.
+
+        After a write that failed nothing is flushed, and the store is left to be repaired by the next one to open it.
+        """
         try:
-            self.flush()
-            if self._is_whole:
+            if not self._has_failed:
+                self.flush()
                 self._disk.delete(self.paths.abort)
                 self._disk.flush_folder(self.paths.root)
         finally:
@@ -328,84 +358,6 @@ class StoreWriter:
             self._disk.close()
             self._log.close()
             self._lock.release()
-
-
-class _Waiting:
-    """What dispatching will need of the records that wait for their commit, as far as memory should hold it.
-
-    A thread reads it from the records while the next ones are written. Beyond so many rows they are read back from the
-    log.
-    """
-
-    def __init__(self) -> None:
-        self._reader = ThreadPoolExecutor(1, "rmqstore-requests")
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget all of it."""
-        self._requests: deque[Future[Requests]] = deque()
-        self.end: int | None = None  # physical offset behind the last record of these
-        self._n_rows = 0
-        self._is_full = False
-
-    def add(self, records: Records, heads: Heads, places: Places, end: int) -> None:
-        """Take records whose heads were read; their bytes behind the heads must not change."""
-        self._is_full |= self._n_rows > _MAX_WAITING
-        if self._is_full:
-            return
-        self._requests.append(self._reader.submit(read_requests, records.data, heads, places))
-        if len(self._requests) > _MAX_UNREAD:
-            self._requests[-_MAX_UNREAD].result()  # a reader that falls behind would hold the bytes of many
-        self._n_rows += len(heads)
-        self.end = end
-
-    def requests(self) -> Iterator[Requests]:
-        """Yield them in the order of the log, and forget each."""
-        while self._requests:
-            yield self._requests.popleft().result()
-
-    def close(self) -> None:
-        """End the thread."""
-        self._reader.shutdown(cancel_futures=True)
-
-
-def verbatim_columns(batch: pa.RecordBatch) -> RecordColumns:
-    """Return the columns of records from a batch that holds them as they are stored.
-
-    Raises:
-        IllegalMessageError: a column is missing, of another type, or has nulls.
-    """
-    for field in VERBATIM:
-        if field.name == "commitLogOffset":
-            continue
-        found = batch.schema.field(field.name) if field.name in batch.schema.names else None
-        if found is None or found.type != field.type:
-            raise IllegalMessageError(f"verbatim: column {field.name} must be {field.type}, got {found and found.type}")
-        if batch.column(field.name).null_count:
-            raise IllegalMessageError(f"verbatim: column {field.name} has nulls")
-
-    def numbers(name: str) -> NDArray[Any]:
-        found: NDArray[Any] = batch.column(name).to_numpy()
-        return found
-
-    return RecordColumns(
-        topics=batch.column("topic"),
-        queue_ids=numbers("queueId"),
-        bodies=batch.column("body"),
-        properties=batch.column("properties"),
-        flags=numbers("flag"),
-        sys_flags=numbers("sysFlag"),
-        born_timestamps=_millis(batch, "bornTimestamp"),
-        born_hosts=pack_hosts(batch.column("bornHost")),
-        store_hosts=pack_hosts(batch.column("storeHost")),
-        reconsume_times=numbers("reconsumeTimes"),
-        prepared_transaction_offsets=numbers("preparedTransactionOffset"),
-    )
-
-
-def _millis(batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:
-    micros: NDArray[np.int64] = batch.column(name).view(pa.int64()).to_numpy()
-    return micros // 1000
 
 
 def existing_config(paths: StorePaths, log: CommitLog, config: StoreConfig) -> StoreConfig:

@@ -27,16 +27,17 @@ N = 120
 
 
 class FullDisk(Disk):
-    """Refuses write number ``at``, counted from when it is armed."""
+    """Refuses write number ``at``, counted from when it is armed; with ``stays`` also all behind it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, stays: bool = False) -> None:
         super().__init__()
         self.at: int | None = None
         self.n_writes = 0
+        self._stays = stays
 
     def write(self, path: Path, position: int, data: Any) -> None:
         self.n_writes += 1
-        if self.at is not None and self.n_writes == self.at:
+        if self.at is not None and (self.n_writes == self.at or (self._stays and self.n_writes > self.at)):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         super().write(path, position, data)
 
@@ -49,8 +50,12 @@ def data_state(root: Path) -> dict[str, bytes]:
 def append_with(root: Path, disk: FullDisk, at: int) -> None:
     with StoreWriter(find_store(root), StoreConfig(), disk) as writer:
         disk.n_writes, disk.at = 0, at
-        writer.append(messages(N))
-        writer.flush()
+        append_and_flush(writer)
+
+
+def append_and_flush(writer: StoreWriter) -> None:
+    writer.append(messages(N))
+    writer.flush()
 
 
 @pytest.mark.parametrize("at", range(1, 40, 3))
@@ -72,6 +77,60 @@ def test_a_full_disk_leaves_nothing_or_is_completed_later(
     with StoreWriter(find_store(root), StoreConfig()) as writer:
         writer.append(messages(5))
     assert rows(root) == by_log(root)
+
+
+@pytest.mark.parametrize("at", [1, 2, 6, 9, 15])
+def test_a_disk_that_stays_full_leaves_nothing_half_committed(
+    golden_store: Callable[[str], Path], tmp_path: Path, at: int
+) -> None:
+    root = Path(shutil.copytree(golden_store("edges"), tmp_path / "s"))
+    before, before_rows = data_state(root), by_log(root)
+    disk = FullDisk(stays=True)
+    writer = StoreWriter(find_store(root), StoreConfig(), disk)
+    disk.n_writes, disk.at = 0, at
+    with pytest.raises((StoreStateError, CommitError)) as caught:
+        append_and_flush(writer)
+    if isinstance(caught.value, CommitError):
+        for action in (lambda: writer.append(messages(1)), writer.flush):
+            with pytest.raises(StoreStateError, match="open the store anew"):
+                action()
+    writer.close()
+    if not isinstance(caught.value, CommitError):
+        assert data_state(root) == before
+    StoreWriter(find_store(root), StoreConfig()).close()
+    assert len(by_log(root)) == len(before_rows) + (N if isinstance(caught.value, CommitError) else 0)
+    assert rows(root) == by_log(root)
+
+
+class WatchedDisk(Disk):
+    """Refuses to write through a mapping where no place on the disk was taken: there a full disk kills the process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: dict[Path, set[int]] = {}
+        self.n_checked = 0
+
+    def reserve(self, path: Path, position: int, size: int) -> None:
+        super().reserve(path, position, size)
+        self.taken.setdefault(path, set()).update(range(position, position + size))
+
+    def scatter(self, path: Path, positions: Any, values: Any) -> None:
+        if path.parent.name == "commitlog":
+            at = {int(first) + byte for first in positions for byte in range(values.dtype.itemsize)}
+            assert at <= self.taken[path], "a place that was never reserved"
+            self.n_checked += len(at)
+        super().scatter(path, positions, values)
+
+
+def test_place_is_taken_before_it_is_written_to_through_a_mapping(
+    golden_store: Callable[[str], Path], tmp_path: Path
+) -> None:
+    root, disk = Path(shutil.copytree(golden_store("edges"), tmp_path / "s")), WatchedDisk()
+    with StoreWriter(find_store(root), StoreConfig(), disk) as writer:
+        for _ in range(9):  # over the ends of files, so with blanks
+            writer.append(messages(N))
+            writer.flush()
+    assert disk.n_checked
 
 
 # Runs in a process of its own: on a file system of its own, or as somebody else.

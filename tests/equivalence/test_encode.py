@@ -17,7 +17,7 @@ from rmqstore.format.hashing import appended_hashes, java_hash, java_hashes
 from rmqstore.format.hosts import pack_host, pack_hosts
 from rmqstore.format.record import encode_record
 from rmqstore.uniqkey import UniqueKeys
-from rmqstore.writer import verbatim_columns
+from rmqstore.verbatim import verbatim_columns
 
 HOSTS = [
     "10.0.0.1:1",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -58,3 +59,30 @@ def test_large_index_files_tell_their_sizes(tmp_path: Path) -> None:
         writer.append(batch)
     with rmqstore.open(tmp_path / "s", mode="a") as writer:
         assert writer.config == config
+
+
+def test_a_refused_exact_copy_takes_no_queue_offsets(golden_store: GoldenStore, tmp_path: Path) -> None:
+    with rmqstore.open(golden_store("basic")) as source:
+        rows = source.scan(scan="commitlog", verbatim=True).read_all().combine_chunks().to_batches()[0]
+    offsets = rows["queueOffset"].to_pylist()
+    place = rows.schema.get_field_index("queueOffset")
+    wrong = rows.set_column(place, "queueOffset", pa.array([*offsets[:-1], offsets[-1] + 1], pa.int64()))
+    with rmqstore.create(tmp_path / "s", config=config_of("basic")) as writer:
+        with pytest.raises(rmqstore.IllegalMessageError, match="nothing was written"):
+            writer.append(wrong, verbatim=True)
+        writer.append(rows, verbatim=True)
+    assert files(tmp_path / "s", "commitlog") == files(golden_store("basic"), "commitlog")
+
+
+def test_a_version_that_was_not_written_leaves_the_one_before_it_done(tmp_path: Path) -> None:
+    batch = pa.RecordBatch.from_pydict({"topic": ["T"], "body": [b"x"]})
+    with rmqstore.create(tmp_path / "s") as writer:
+        writer.append(batch)
+        writer.flush(txn=("app", 5))
+    entry = tmp_path / "s" / ".rmqstore" / "ledger" / "app.json"
+    done = json.loads(entry.read_text())
+    mark = {"physical_offset": 10**6, "size": 99, "sha256": "0" * 64}
+    entry.write_text(json.dumps(done | {"version": 6, "first": mark, "last": mark, "is_done": False, "previous": 5}))
+    for _ in range(2):  # the second time of what the first one settled
+        with rmqstore.open(tmp_path / "s", mode="a") as writer:
+            assert writer.done_version("app") == 5

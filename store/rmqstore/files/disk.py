@@ -158,6 +158,7 @@ class Disk:
         return descriptor
 
     def _keep(self, path: Path, descriptor: int) -> int:
+        self._forget(path)
         self._descriptors[path] = descriptor
         if len(self._descriptors) > _OPEN_FILES:
             os.close(self._descriptors.popitem(last=False)[1])
