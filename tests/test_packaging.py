@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 SOURCES = {"rmqstore": ROOT / "store" / "rmqstore", "pyspark_rmqstore": ROOT / "connector" / "pyspark_rmqstore"}
 DOORS = {
     "rmqstore.store", "rmqstore.entry", "rmqstore.messages", "rmqstore.writer", "rmqstore.config",
-    "rmqstore.format.schema", "rmqstore.format.encode", "rmqstore.selection", "rmqstore.errors",
+    "rmqstore.format.schema", "rmqstore.format.encode", "rmqstore.selection", "rmqstore.errors", "rmqstore.tail",
 }  # fmt: skip
 CONNECTOR = sorted(SOURCES["pyspark_rmqstore"].glob("**/*.py"))
 

@@ -1,122 +1,38 @@
-"""The batch sink: tasks encode into staging files, the driver's commit gives places and appends, all rows or none."""
+"""The batch sink: all rows of a job are appended, or none."""
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from time import monotonic, sleep
 
-import numpy as np
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pyspark_rmqstore.staging import PartWriter, StagedPart, begin, job_folder, read_part, sweep
+from pyspark_rmqstore.staging import begin, job_folder, sweep
+from pyspark_rmqstore.store_sink import StoreSink
 from pyspark_rmqstore.write_options import WriteOptions
-from rmqstore.entry import create, is_store, open_for
-from rmqstore.errors import IllegalMessageError, StoreLockedError
-from rmqstore.format.encode import encode_batches, require_room
-from rmqstore.messages import ASSIGNED, WRITE_TYPES, MessageMaker
-from rmqstore.writer import StoreWriter
-
-logger = logging.getLogger(__name__)
-
-_BEGIN_SECONDS, _COMMIT_SECONDS = 2, 300
-_PAUSE_SECONDS = 0.05
-
-
-@dataclass
-class Staged(WriterCommitMessage):
-    """What a task tells the driver."""
-
-    partition: int
-    part: StagedPart
 
 
 class RmqStoreWriter(DataSourceArrowWriter):
     """Appends rows to one store."""
 
     def __init__(self, schema: StructType, options: WriteOptions) -> None:
-        _check_columns(schema, options)
-        self._options = options
-        self._job_id = uuid.uuid4().hex
-        self._spec, self._file_size = options.spec, options.config.mapped_file_size_commit_log
-        if is_store(options.path):
-            # One that a broker has is refused before any work; another job that begins has it for a moment only.
-            with _open(options, _BEGIN_SECONDS) as store:
-                self._spec = replace(options.spec, queue_nums=store.queue_nums())
-                self._file_size = store.config.mapped_file_size_commit_log
+        self._options, self._job_id = options, uuid.uuid4().hex
+        self._sink = StoreSink(schema, options)
+        self._sink.warn_ignored()
         begin(options.path, self._job_id)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Encode the rows of one task. Runs in a task; stateless."""
-        context = TaskContext.get()
-        assert context is not None, "Spark runs this in a task"
-        partition, attempt = context.partitionId(), context.taskAttemptId()
-        maker = MessageMaker(self._spec, turn=partition)
-        row = 0
-        with PartWriter(job_folder(self._options.path, self._job_id), f"part-{partition}-{attempt}") as file:
-            for batch in iterator:
-                columns = maker.make(batch, row)
-                for records in encode_batches(columns):
-                    sizes = np.diff(records.starts)
-                    require_room(sizes, self._file_size, row)
-                    file.write(records.data, sizes)
-                    row += len(sizes)
-            return Staged(partition, file.part())
+        return self._sink.stage(iterator, job_folder(self._options.path, self._job_id))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Append what the tasks staged. Runs on the driver."""
-        staged = sorted((message for message in messages if isinstance(message, Staged)), key=lambda one: one.partition)
-        options = self._options
-        with _open(options, _COMMIT_SECONDS) as store:
-            if options.txn is not None:
-                done = store.done_version(options.txn[0])
-                if done is not None and options.txn[1] <= done:
-                    logger.warning("%s version %d is in %s already; skipped", *options.txn, options.path)
-                    staged = []
-                    options = replace(options, txn=None)
-            for one in staged:
-                for data, sizes in read_part(one.part):
-                    store.append_encoded(data, sizes)
-            store.flush(txn=options.txn)
-        sweep(options.path, self._job_id)
+        self._sink.append(messages, self._options.txn)
+        sweep(self._options.path, self._job_id)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove what the tasks staged; what was committed stays. Runs on the driver."""
         del messages
         sweep(self._options.path, self._job_id)
-
-
-def _open(options: WriteOptions, patience: float) -> StoreWriter:
-    """Open the store, made if there is none; wait so many seconds for another job that has it."""
-    until = monotonic() + patience
-    while True:
-        try:
-            if is_store(options.path):
-                return open_for(options.path, "a", config=options.config, spec=options.spec)
-            return create(options.path, config=options.config, spec=options.spec)
-        except StoreLockedError as err:
-            if monotonic() > until:
-                raise
-            logger.info("%s; waiting", err)
-            sleep(_PAUSE_SECONDS)
-
-
-def _check_columns(schema: StructType, options: WriteOptions) -> None:
-    """Refuse what no row could be written of, before any task runs."""
-    unknown = [name for name in schema.names if name not in WRITE_TYPES and name not in ASSIGNED]
-    if unknown:
-        raise IllegalMessageError(
-            f"columns {', '.join(unknown)} are none of a message; there are {', '.join(WRITE_TYPES)}: select or rename"
-        )
-    if "body" not in schema.names:
-        raise IllegalMessageError(f"no column body; there are {', '.join(schema.names) or 'none'}")
-    if "topic" not in schema.names and options.spec.topic is None:
-        raise IllegalMessageError("no topic: give a column topic, or the option")
-    ignored = [name for name in schema.names if name in ASSIGNED]
-    if ignored:
-        logger.warning("columns that the store assigns are not written: %s", ", ".join(ignored))

@@ -14,6 +14,8 @@ from rmqstore.errors import OptionError, UnsupportedFeatureError
 _SPARK_OWN = {"path", "paths", "queryname", "checkpointlocation", "timezone", "recursivefilelookup"}
 
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?://(?P<host>[^/]*))?")
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"(\d+)\s*(ms|s|min|m|h|d|)", re.IGNORECASE)
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
 
@@ -92,6 +94,15 @@ def count(given: Mapping[str, str], name: str) -> int | None:
     if not re.fullmatch(r"[0-9]+", value.strip()) or int(value) < 1:
         raise OptionError(f"{name} {value!r}: a whole number from 1 on")
     return int(value)
+
+
+def duration(given: Mapping[str, str], name: str, default: str) -> float:
+    """Return seconds, given as a number with a unit; milliseconds without one, as Spark has it."""
+    value = given.get(name, default)
+    found = _DURATION.fullmatch(value.strip())
+    if not found:
+        raise OptionError(f"{name} {value!r}: a time as in 15m, 30s or 500ms")
+    return int(found[1]) * _SECONDS[found[2].lower() or "ms"]
 
 
 def size(given: Mapping[str, str], name: str, default: str) -> int:

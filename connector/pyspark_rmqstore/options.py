@@ -6,8 +6,18 @@ import glob
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from pyspark_rmqstore.option_values import absolute_path, boolean, count, known_options, size, stated_paths, word
+from pyspark_rmqstore.option_values import (
+    absolute_path,
+    boolean,
+    count,
+    duration,
+    known_options,
+    size,
+    stated_paths,
+    word,
+)
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD
 from rmqstore.selection import Selection, parse_selection, parse_tags
@@ -36,13 +46,14 @@ _LATER = {
     "msgId": "look-ups by id",
     "filter": "SQL92 filters",
     "includePending": "pending messages",
-    **dict.fromkeys(
-        ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger"), "streaming"
-    ),
 }
-_NAMES = (*_SELECTION, *_STORE_PATHS, *_OTHERS, *_LATER, "view")
+_STREAM = (
+    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger", "consumerOffsetFile",
+    "consumerGroup",
+)  # fmt: skip
+_NAMES = (*_SELECTION, *_STORE_PATHS, *_OTHERS, *_STREAM, *_LATER, "view")
 
-_DEFAULT_SPLIT = "128m"
+_DEFAULT_SPLIT, _DEFAULT_DELAY = "128m", "15m"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +69,54 @@ class StoreRef:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadOptions:
+class ColumnOptions:
+    """The options that say which columns there are, checked."""
+
+    columns: tuple[str, ...] | None
+    mode: str
+    corrupt_column: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions(ColumnOptions):
     """The options of one read, checked."""
 
     stores: tuple[StoreRef, ...]
     selection: Selection
-    columns: tuple[str, ...] | None
     tags: frozenset[str] | None
     scan: str
-    mode: str
-    corrupt_column: str
     check_crc: bool
     fail_on_data_loss: bool
     min_partitions: int | None
     max_records_per_partition: int | None
     max_bytes_per_partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """The options of one stream, checked: of its reads, and of its triggers.
+
+    ``consumer_offset_file`` is where progress is written, as the offsets of ``consumer_group``.
+    """
+
+    read: ReadOptions
+    max_rows: int | None
+    min_rows: int | None
+    max_bytes: int | None
+    max_delay_seconds: float
+    consumer_offset_file: Path | None
+    consumer_group: str
+
+
+def parse_column_options(options: Mapping[str, str]) -> ColumnOptions:
+    """Parse the options that say which columns a batch read or a stream has; raises as they do."""
+    given = _known(options)
+    columns = given.get("columns")
+    return ColumnOptions(
+        columns=None if columns is None else tuple(name.strip() for name in columns.split(",")),
+        mode=word(given, "mode", ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")),
+        corrupt_column=_corrupt_column(given),
+    )
 
 
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
@@ -83,19 +127,60 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         UnsupportedFeatureError: a key is known, but what it asks for is not there yet.
     """
     given = _known(options)
+    misplaced = [name for name in _STREAM if name in given]
+    if misplaced:
+        raise OptionError(f"{', '.join(misplaced)}: for streams only; a batch read is one piece: use readStream")
+    return _read_options(options, given, streaming=False)
+
+
+def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
+    """Parse the options of a stream; raises as :func:`parse_read_options` does."""
+    given = _known(options)
+    read = _read_options(options, given, streaming=True)
+    max_rows, min_rows = count(given, "maxOffsetsPerTrigger"), count(given, "minOffsetsPerTrigger")
+    if max_rows is not None and min_rows is not None and min_rows > max_rows:
+        raise OptionError(f"minOffsetsPerTrigger {min_rows} is above maxOffsetsPerTrigger {max_rows}")
+    if read.scan != "queue":
+        raise UnsupportedFeatureError("scan=commitlog: a stream follows queues; read by the log in a batch")
+    file = given.get("consumerOffsetFile")
+    if (file is None) != ("consumerGroup" not in given):
+        raise OptionError("consumerOffsetFile and consumerGroup: give both, or none")
+    return StreamOptions(
+        read=read,
+        max_rows=max_rows,
+        min_rows=min_rows,
+        max_bytes=size(given, "maxBytesPerTrigger", "1") if "maxBytesPerTrigger" in given else None,
+        max_delay_seconds=duration(given, "maxTriggerDelay", _DEFAULT_DELAY),
+        consumer_offset_file=None if file is None else _outside(Path(absolute_path(file)), read.stores),
+        consumer_group=given.get("consumerGroup", ""),
+    )
+
+
+def _outside(file: Path, stores: tuple[StoreRef, ...]) -> Path:
+    if len(stores) > 1:
+        raise OptionError(f"consumerOffsetFile is of one broker, path names {len(stores)} stores")
+    if file.resolve().is_relative_to(Path(stores[0].path).resolve()):
+        raise OptionError(
+            f"consumerOffsetFile {file} lies in the store, into which reading never writes: put it elsewhere"
+        )
+    return file
+
+
+def _read_options(options: Mapping[str, str], given: dict[str, str], *, streaming: bool) -> ReadOptions:
     selection = parse_selection(
         **{_SELECTION[name]: value for name, value in given.items() if name in _SELECTION},
         include_system_topics=boolean(given, "includeSystemTopics", default=False),
+        streaming=streaming,
     )
-    columns = given.get("columns")
+    chosen = parse_column_options(options)
     return ReadOptions(
+        columns=chosen.columns,
+        mode=chosen.mode,
+        corrupt_column=chosen.corrupt_column,
         stores=_stores(options, given),
         selection=selection,
-        columns=None if columns is None else tuple(name.strip() for name in columns.split(",")),
         tags=parse_tags(given.get("tags")),
-        scan=_scan(given, selection),
-        mode=word(given, "mode", ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")),
-        corrupt_column=_corrupt_column(given),
+        scan=_scan(given, selection, streaming=streaming),
         check_crc=boolean(given, "checkCRC", default=True),
         fail_on_data_loss=boolean(given, "failOnDataLoss", default=True),
         min_partitions=count(given, "minPartitions"),
@@ -125,9 +210,9 @@ def _known(options: Mapping[str, str]) -> dict[str, str]:
     return given
 
 
-def _scan(given: Mapping[str, str], selection: Selection) -> str:
+def _scan(given: Mapping[str, str], selection: Selection, *, streaming: bool) -> str:
     scan = word(given, "scan", ("queue", "commitlog"))
-    if scan == "commitlog":
+    if scan == "commitlog" and not streaming:
         selection.require_by_log()
     if scan == "commitlog" and "maxRecordsPerPartition" in given:
         raise OptionError("maxRecordsPerPartition: scan=commitlog cannot count records before it reads them; "

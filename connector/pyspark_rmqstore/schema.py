@@ -15,7 +15,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pyspark_rmqstore.options import ReadOptions
+from pyspark_rmqstore.options import ColumnOptions
 from rmqstore.errors import OptionError
 from rmqstore.format.schema import ALL_COLUMNS, ALSO_AS, MESSAGE, PROPERTIES, TIMESTAMP, select_columns
 
@@ -30,7 +30,7 @@ _SPARK_TYPES: dict[pa.DataType, DataType] = {
 _MAY_BE_NULL = {"tags", "keys"}
 
 
-def default_schema(options: ReadOptions) -> StructType:
+def default_schema(options: ColumnOptions) -> StructType:
     """Return the columns that the options ask for, as Spark types."""
     corrupt = options.corrupt_column if options.mode == "PERMISSIVE" else None
     names = list(options.columns or MESSAGE.names)
@@ -41,7 +41,7 @@ def default_schema(options: ReadOptions) -> StructType:
     return StructType([StructField(name, types.get(name, StringType())) for name in names])
 
 
-def arrow_schema(schema: StructType, options: ReadOptions) -> pa.Schema:
+def arrow_schema(schema: StructType, options: ColumnOptions) -> pa.Schema:
     """Return the Arrow schema of a Spark one, which may be a user's: a projection with types of the user's choice.
 
     Raises:
@@ -60,7 +60,7 @@ def arrow_schema(schema: StructType, options: ReadOptions) -> pa.Schema:
     return pa.schema([_arrow_field(field, options) for field in schema.fields])
 
 
-def _arrow_field(field: StructField, options: ReadOptions) -> pa.Field:
+def _arrow_field(field: StructField, options: ColumnOptions) -> pa.Field:
     may_be_null = field.name in _MAY_BE_NULL or options.mode == "PERMISSIVE"
     if field.name == options.corrupt_column:
         allowed, may_be_null = (pa.string(),), True

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+)
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
@@ -24,10 +30,10 @@ class RmqStoreDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns that the options ask for. Runs on the driver."""
-        from pyspark_rmqstore.options import parse_read_options
+        from pyspark_rmqstore.options import parse_column_options
         from pyspark_rmqstore.schema import default_schema
 
-        return default_schema(parse_read_options(self.options))
+        return default_schema(parse_column_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a batch reader of these columns. Runs on the driver."""
@@ -35,6 +41,13 @@ class RmqStoreDataSource(DataSource):
         from pyspark_rmqstore.options import parse_read_options
 
         return RmqStoreReader(schema, parse_read_options(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Return a reader of micro-batches of these columns. Runs on the driver."""
+        from pyspark_rmqstore.options import parse_stream_options
+        from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
+
+        return RmqStoreStreamReader(schema, parse_stream_options(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return a batch writer of these columns. Runs on the driver."""
@@ -46,6 +59,17 @@ class RmqStoreDataSource(DataSource):
 
             raise UnsupportedFeatureError('a store is a log and only grows: write with mode("append")')
         return RmqStoreWriter(schema, parse_write_options(self.options))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
+        """Return a writer of one micro-batch of these columns. Runs on the driver."""
+        from pyspark_rmqstore.stream_writer import RmqStoreStreamWriter
+        from pyspark_rmqstore.write_options import parse_stream_write_options
+
+        if overwrite:
+            from rmqstore.errors import UnsupportedFeatureError
+
+            raise UnsupportedFeatureError('a store is a log and only grows: write with outputMode("append")')
+        return RmqStoreStreamWriter(schema, parse_stream_write_options(self.options))
 
 
 def register(spark: SparkSession) -> None:

@@ -121,8 +121,18 @@ def begin(root: str, job_id: str) -> None:
 
     Only the driver makes it: a task that still runs when its job is given up finds no place to write to.
     """
+    job_folder(root, job_id).mkdir(parents=True)
+    _sweep_abandoned(root, job_id)
+
+
+def join(root: str, job_id: str) -> None:
+    """Make a job's folder if no other task has made it: the driver of a stream does not know whose batch it plans."""
+    job_folder(root, job_id).mkdir(parents=True, exist_ok=True)
+    _sweep_abandoned(root, job_id)
+
+
+def _sweep_abandoned(root: str, job_id: str) -> None:
     folder = job_folder(root, job_id)
-    folder.mkdir(parents=True)
     for other in folder.parent.iterdir():
         if other != folder and time() - _last_change(other) > _ABANDONED_SECONDS:
             logger.warning("%s was left by a job that came to no end; it is removed", other)

@@ -59,6 +59,17 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     )
 
 
+def parse_stream_write_options(options: Mapping[str, str]) -> WriteOptions:
+    """Parse the options of a streaming write; raises as :func:`parse_write_options` does."""
+    parsed = parse_write_options(options)
+    if parsed.txn is not None:
+        raise OptionError(
+            "txnAppId and txnVersion: a micro-batch is known by its query and number; they are for the batch write in "
+            "a foreachBatch"
+        )
+    return parsed
+
+
 def _txn(given: Mapping[str, str]) -> tuple[str, int] | None:
     app_id, version = given.get("txnAppId"), given.get("txnVersion")
     if app_id is None and version is None:

@@ -9,7 +9,7 @@ Source: DefaultMessageStore.java#recover, #recoverTopicQueueTable; CommitLog.jav
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +35,7 @@ OpenQueue = Callable[[str, int], ConsumeQueue | None]
 
 def recover_queues(
     log: CommitLog, start: int, end: int, open_queue: OpenQueue, *, was_closed: bool = False
-) -> Mapping[QueueKey, RecoveredUnits]:
+) -> dict[QueueKey, RecoveredUnits]:
     """Return the units that queues lack, by topic and queue id; queues that are whole are not in it.
 
     Args:

@@ -68,6 +68,12 @@ class Queues:
             for queue_id in self.ids(topic)
         ]
 
+    def drop(self, key: QueueKey) -> None:
+        """Open a queue anew the next time."""
+        queue = self._open.pop(key, None)
+        if queue is not None:
+            queue.close()
+
     def refresh(self) -> None:
         """List the files of the open ones anew."""
         for queue in self._open.values():

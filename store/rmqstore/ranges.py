@@ -45,6 +45,13 @@ class QueueRanges:
         first = queue.first(end, self._log.min_offset)
         return first, end if log_end is None or queue.is_recovered else queue.cut(first, end, log_end)
 
+    def first(self, topic: str, queue_id: int) -> int | None:
+        """Return the first queue offset whose message is there, the end if none is; None for a queue without files."""
+        queue = self._queues.open(topic, queue_id)
+        if not queue.segments and not queue.is_recovered:
+            return None
+        return queue.first(queue.end(), self._log.min_offset)
+
     def at_time(
         self, topic: str, queue_id: int, timestamp: int, span: tuple[int, int], *, tolerant: bool = False
     ) -> int:
@@ -152,12 +159,37 @@ class QueueRanges:
         slices = []
         for topic, queue_ids in self.choose(selection, config).items():
             for queue_id in queue_ids:
-                start, end = resolver.bounds(topic, queue_id)
-                runs = list(self._queues.open(topic, queue_id).runs(start, end))
-                if start < end and runs != [(start, end)]:
-                    self._report_gap(topic, queue_id, start, runs, tolerant=tolerant)
-                slices += [QueueSlice(topic, queue_id, *run) for run in runs]
+                slices += self.slices(topic, queue_id, *resolver.bounds(topic, queue_id), tolerant=tolerant)
         return slices
+
+    def is_chosen(self, selection: Selection, topic: str, queue_id: int) -> bool:
+        """Tell whether a selection names a queue, be it there or not.
+
+        Raises:
+            UnsupportedFeatureError: it does, and the topic has queues of a kind that cannot be read.
+        """
+        if not choose_topics(selection, [topic]):
+            return False
+        self.require_plain_topic(topic)
+        return selection.assign is None or queue_id in selection.assign[topic]
+
+    def starts(
+        self, selection: Selection, config: BrokerConfig, broker: str, *, fail_on_data_loss: bool
+    ) -> dict[tuple[str, int], int]:
+        """Return the queue offset where a selection starts in each queue; raises as :meth:`resolve` does."""
+        resolver = _Resolver(self, selection, config, broker, fail_on_data_loss=fail_on_data_loss, tolerant=False)
+        return {
+            (topic, queue_id): resolver.start(topic, queue_id, self.range(topic, queue_id))
+            for topic, queue_ids in self.choose(selection, config).items()
+            for queue_id in queue_ids
+        }
+
+    def slices(self, topic: str, queue_id: int, start: int, end: int, *, tolerant: bool) -> list[QueueSlice]:
+        """Return the parts of a range that the queue's files have; raises as :meth:`resolve` does."""
+        runs = list(self._queues.open(topic, queue_id).runs(start, end))
+        if start < end and runs != [(start, end)]:
+            self._report_gap(topic, queue_id, start, runs, tolerant=tolerant)
+        return [QueueSlice(topic, queue_id, *run) for run in runs]
 
     def _report_gap(
         self, topic: str, queue_id: int, start: int, runs: list[tuple[int, int]], *, tolerant: bool
@@ -202,9 +234,12 @@ class _Resolver:
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         span = self._ranges.range(topic, queue_id)
-        start = self._bound(topic, queue_id, span, self._selection.start, self._start_committed, "startingOffsets")
+        start = self.start(topic, queue_id, span)
         end = self._bound(topic, queue_id, span, self._selection.end, self._end_committed, "endingOffsets")
         return start, end
+
+    def start(self, topic: str, queue_id: int, span: tuple[int, int]) -> int:
+        return self._bound(topic, queue_id, span, self._selection.start, self._start_committed, "startingOffsets")
 
     def _bound(
         self,

@@ -12,7 +12,7 @@ from rmqstore.commitlog import CommitLog
 from rmqstore.errors import MalformedBytesError
 from rmqstore.files.mapped_file_queue import Segment
 from rmqstore.format.decode import stored_bodies
-from rmqstore.format.frames import StopKind, Walk, heads_of, knows_its_place, walk
+from rmqstore.format.frames import StopKind, Walk, find_next_record, heads_of, knows_its_place, walk
 from rmqstore.format.hashing import body_crcs
 from rmqstore.format.layout import FIXED_PART_V4, FRAME_HEAD, TOPIC_LENGTH_BYTES, Bytes
 from rmqstore.format.record import check_record, split_record
@@ -20,6 +20,7 @@ from rmqstore.format.record import check_record, split_record
 logger = logging.getLogger(__name__)
 
 _WINDOW_BYTES = 128 << 20
+_NEWEST_BYTES = 1 << 16
 
 
 class LogEnd(NamedTuple):
@@ -99,6 +100,21 @@ def _why(data: Bytes, position: int) -> str:
     except MalformedBytesError as err:
         return err.reason
     return "a recovery refuses the record"
+
+
+def find_written_end(log: CommitLog) -> int:
+    """Return the physical offset behind the newest record of a log that was closed; only its last bytes are read."""
+    for segment in reversed(log.segments):
+        written, size = log.written_end(segment), _NEWEST_BYTES
+        data = log.data(segment)
+        while written:
+            low = max(0, written - size)
+            first = find_next_record(data, low, written, segment.start) if low else 0
+            if first < written:
+                found = walk(data, first, len(data), segment.start)
+                return segment.end if found.kind is StopKind.BLANK else segment.start + found.position
+            size *= 8
+    return log.min_offset
 
 
 def damage_at(log: CommitLog, segment: Segment, stop: Walk, queues_end: int) -> str | None:

@@ -12,7 +12,7 @@ from rmqstore.queue_scan import QueueSlice
 from rmqstore.queues import Queues
 from rmqstore.ranges import QueueRanges
 
-_SAMPLED_UNITS = 16
+_SAMPLED_UNITS, _UNITS_AT_ONCE = 16, 1 << 12
 _SAMPLED_QUEUES, _SAMPLED_HEADS = 256, 64
 
 
@@ -44,6 +44,19 @@ class Sampler:
             sizes = np.clip(units.sizes, 0, MAX_FILE_BYTES)
             samples.append(Sample(at, int(units.physical_offsets[0]), float(sizes.mean())))
         return samples
+
+    def rows_within(self, piece: QueueSlice, n_bytes: int) -> int:
+        """Return how many messages from a range's start on take at most so many bytes together, as their units say."""
+        queue, rows, left = self._queues.open(piece.topic, piece.queue_id), 0, n_bytes
+        for low, high in queue.runs(piece.start, piece.end):
+            for at in range(low, high, _UNITS_AT_ONCE):
+                sizes = np.cumsum(np.clip(queue.units(at, min(at + _UNITS_AT_ONCE, high)).sizes, 0, MAX_FILE_BYTES))
+                fitting = int(np.searchsorted(sizes, left, side="right"))
+                rows = at - piece.start + fitting
+                if fitting < len(sizes):
+                    return rows
+                left -= int(sizes[-1])
+        return piece.end - piece.start
 
     def log_heads(self) -> list[int]:
         """Return places where a scan of the log may be cut, sorted: files' starts, and records that queues point at.

@@ -132,7 +132,7 @@ def parse_offsets(name: str, value: str | Mapping[str, Any], default: int) -> Bo
         if value.strip().lower() in words:
             return Bound(words[value.strip().lower()])
         if value.startswith(GROUP_PREFIX):
-            return Bound(default, group=value.removeprefix(GROUP_PREFIX))
+            return Bound(EARLIEST if name == "startingOffsets" else LATEST, group=value.removeprefix(GROUP_PREFIX))
     return Bound(default, offsets=_by_queue(name, value, "offsets", lambda at: _offset(name, at)))
 
 
@@ -196,28 +196,31 @@ def parse_selection(
     subscribe_pattern: str | None = None,
     assign: str | Mapping[str, Iterable[int]] | None = None,
     include_system_topics: bool = False,
-    starting_offsets: str | Mapping[str, Any] = "earliest",
+    starting_offsets: str | Mapping[str, Any] | None = None,
     ending_offsets: str | Mapping[str, Any] = "latest",
     starting_timestamp: int | str | datetime | None = None,
     ending_timestamp: int | str | datetime | None = None,
     starting_offsets_by_timestamp: str | Mapping[str, Any] | None = None,
     ending_offsets_by_timestamp: str | Mapping[str, Any] | None = None,
-    starting_offsets_by_timestamp_strategy: str = "latest",
+    starting_offsets_by_timestamp_strategy: str | None = None,
+    streaming: bool = False,
 ) -> Selection:
     """Parse the options that choose topics and bounds, given as text or as plain Python values.
+
+    Args:
+        streaming: for a stream, which starts at the latest messages and where a start time must find one unless said
+            otherwise, as in Spark's Kafka source; it has no end.
 
     Raises:
         OptionError: a value is out of its domain, or two contradict each other.
     """
-    start = parse_offsets("startingOffsets", starting_offsets, EARLIEST)
+    default = LATEST if streaming else EARLIEST
+    start = Bound(default) if starting_offsets is None else parse_offsets("startingOffsets", starting_offsets, default)
     end = parse_offsets("endingOffsets", ending_offsets, LATEST)
-    if start.default == LATEST:
-        raise OptionError("startingOffsets latest: a batch read would have nothing to read; name offsets or a time")
-    if end.default == EARLIEST:
-        raise OptionError("endingOffsets earliest: a batch read would have nothing to read; name offsets or a time")
-    for name, bound, refused in (("startingOffsets", start, LATEST), ("endingOffsets", end, EARLIEST)):
-        if refused in bound.offsets.values():
-            raise OptionError(f"{name}: {refused} ({'latest' if refused == LATEST else 'earliest'}) has no use there")
+    if not streaming:
+        _require_span(start, end)
+    elif end != Bound(LATEST) or ending_timestamp is not None or ending_offsets_by_timestamp is not None:
+        raise OptionError("endingOffsets and the like: a stream has no end")
     times = {"startingTimestamp": starting_timestamp, "endingTimestamp": ending_timestamp}
     at = [None if value is None else parse_timestamp(name, value) for name, value in times.items()]
     by_start = parse_timestamps("startingOffsetsByTimestamp", starting_offsets_by_timestamp or {})
@@ -229,8 +232,19 @@ def parse_selection(
         include_system_topics=include_system_topics,
         start=replace(start, timestamp=at[0], by_timestamp=by_start),
         end=replace(end, timestamp=at[1], by_timestamp=by_end),
-        timestamp_strategy=starting_offsets_by_timestamp_strategy.lower(),
+        timestamp_strategy=(starting_offsets_by_timestamp_strategy or ("error" if streaming else "latest")).lower(),
     )
+
+
+def _require_span(start: Bound, end: Bound) -> None:
+    """Refuse bounds that leave a batch nothing to read."""
+    if start.default == LATEST:
+        raise OptionError("startingOffsets latest: a batch read would have nothing to read; name offsets or a time")
+    if end.default == EARLIEST:
+        raise OptionError("endingOffsets earliest: a batch read would have nothing to read; name offsets or a time")
+    for name, bound, refused in (("startingOffsets", start, LATEST), ("endingOffsets", end, EARLIEST)):
+        if refused in bound.offsets.values():
+            raise OptionError(f"{name}: {refused} ({'latest' if refused == LATEST else 'earliest'}) has no use there")
 
 
 def require_named(selection: Selection, known: Mapping[str, set[int]], where: str) -> None:

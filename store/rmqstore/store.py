@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import cached_property, wraps
 from types import TracebackType
@@ -138,11 +138,28 @@ class MessageStore:
             )  # fmt: skip
         return end
 
+    @property
+    def log(self) -> CommitLog:
+        """The CommitLog; for modules of this package."""
+        return self._log
+
+    def forget(self) -> None:
+        """Find anew where the log and its queues end: another process has repaired the store."""
+        self.refresh()
+        for name in ("log_end", "recovered"):
+            self.__dict__.pop(name, None)
+        self._queues.close()
+
+    def forget_recovered(self, key: QueueKey) -> None:
+        """Read a queue by its files alone: they hold by now what the log alone told."""
+        self.recovered.pop(key, None)
+        self._queues.drop(key)
+
     def _end_of_records(self) -> int | None:
         return None if self.log_end is None else self.log_end.physical_offset
 
     @cached_property
-    def recovered(self) -> Mapping[QueueKey, RecoveredUnits]:
+    def recovered(self) -> dict[QueueKey, RecoveredUnits]:
         """The ends of queues that their files lack and the log has: of a store that crashed, or was copied in haste.
 
         May be set, to what was found before: see :meth:`recovered_in`.
@@ -150,7 +167,7 @@ class MessageStore:
         return self._recover_queues()
 
     @_anew_if_deleted
-    def _recover_queues(self) -> Mapping[QueueKey, RecoveredUnits]:
+    def _recover_queues(self) -> dict[QueueKey, RecoveredUnits]:
         was_closed = not self.paths.abort.exists()
         if self.paths.has_rocksdb_queues or (self._ignore_log_end and not was_closed):
             return {}
@@ -198,6 +215,16 @@ class MessageStore:
         self._ranges.require_plain_queues()
         self._ranges.require_plain_topic(topic)
         return self._ranges.range(topic, queue_id)
+
+    @_anew_if_deleted
+    def first_offset(self, topic: str, queue_id: int) -> int | None:
+        """Return the first queue offset whose message is there, the end if none is; None for a queue without files."""
+        return self._ranges.first(topic, queue_id)
+
+    @_anew_if_deleted
+    def first_stored_at(self, topic: str, queue_id: int, timestamp: int, span: tuple[int, int]) -> int:
+        """Return the first queue offset in a span stored at or after a time (ms), the end of the span if none is."""
+        return self._ranges.at_time(topic, queue_id, timestamp, span, tolerant=True)
 
     def queues(self, topic: str) -> list[QueueInfo]:
         """Return what there is of a topic, queue by queue; [] for a topic without queues."""
@@ -345,6 +372,19 @@ class MessageStore:
         """Return the topics that a selection names and their queues; see ``ranges.QueueRanges.choose``."""
         return self._ranges.choose(selection, self.config)
 
+    def is_chosen(self, selection: Selection, topic: str, queue_id: int) -> bool:
+        """Tell whether a selection names a queue, be it there or not; see ``ranges.QueueRanges.is_chosen``."""
+        return self._ranges.is_chosen(selection, topic, queue_id)
+
+    @_anew_if_deleted
+    def starts(self, selection: Selection, *, fail_on_data_loss: bool = True) -> dict[QueueKey, int]:
+        """Return the queue offset where a selection starts, of each queue that it names."""
+        return self._ranges.starts(selection, self.config, self.broker_name, fail_on_data_loss=fail_on_data_loss)
+
+    def slices(self, topic: str, queue_id: int, start: int, end: int, spec: ReadSpec) -> list[QueueSlice]:
+        """Return the parts of a range that the queue's files have; see ``ranges.QueueRanges.slices``."""
+        return self._ranges.slices(topic, queue_id, start, end, tolerant=spec.mode != FAILFAST)
+
     @_anew_if_deleted
     def plan_queues(self, selection: Selection, spec: ReadSpec) -> list[QueueSlice]:
         """Return the ranges of queues that a selection asks for; see ``ranges.QueueRanges.resolve``."""
@@ -374,6 +414,11 @@ class MessageStore:
     def read_log(self, piece: LogSlice, spec: ReadSpec, wanted: LogFilter) -> Iterator[pa.RecordBatch]:
         """Yield the records of a range of the log; see ``log_scan.LogScan``."""
         return LogScan(self._log, self._ranges.end_in_log, spec, wanted).batches(piece)
+
+    @_anew_if_deleted
+    def rows_within(self, piece: QueueSlice, n_bytes: int) -> int:
+        """Return how many messages from a range's start on take at most so many bytes; see ``sampling.Sampler``."""
+        return self._sampler.rows_within(piece, n_bytes)
 
     @_anew_if_deleted
     def sample(self, piece: QueueSlice, count: int) -> list[Sample]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_rmqstore.options import ReadOptions, StoreRef, parse_read_options
+from pyspark_rmqstore.options import ReadOptions, StoreRef, StreamOptions, parse_read_options, parse_stream_options
 from pyspark_rmqstore.schema import default_schema
 from rmqstore.errors import OptionError, RmqStoreError, UnsupportedFeatureError
 from rmqstore.selection import EARLIEST, LATEST
@@ -181,9 +181,7 @@ def test_what_is_no_size_is_refused(value: str) -> None:
     [
         ({"msgKey": "k"}, "msgKey"), ({"msgid": "0A"}, "msgId"), ({"msgKeyLimit": "1"}, "msgKeyLimit"),
         ({"filter": "a > 1"}, "filter"), ({"includePending": "true"}, "includePending"), ({"view": "queues"}, "queues"),
-        ({"view": "commitlog"}, "commitlog"), ({"maxOffsetsPerTrigger": "9"}, "maxOffsetsPerTrigger"),
-        ({"minoffsetspertrigger": "9"}, "minOffsetsPerTrigger"), ({"maxTriggerDelay": "9"}, "maxTriggerDelay"),
-        ({"maxBytesPerTrigger": "9"}, "maxBytesPerTrigger"),
+        ({"view": "commitlog"}, "commitlog"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_yet_is_refused_by_name(given: dict[str, str], named: str) -> None:
@@ -335,3 +333,56 @@ def test_a_slip_is_refused_by_the_name_of_its_option(options: dict[str, str], na
 def test_the_corrupt_column_may_be_among_the_columns() -> None:
     parsed = parse_read_options({"path": "/s", "mode": "PERMISSIVE", "columns": "body,_corrupt_record,topic"})
     assert default_schema(parsed).fieldNames() == ["body", "_corrupt_record", "topic"]
+
+
+def parse_stream(**given: str) -> StreamOptions:
+    return parse_stream_options({"path": STORE, **given})
+
+
+def test_a_stream_starts_at_the_latest_messages_and_takes_all_there_is() -> None:
+    options = parse_stream()
+    assert options.read.selection.start.default == LATEST
+    assert options.read.selection.timestamp_strategy == "error"
+    assert (options.max_rows, options.min_rows, options.max_bytes, options.max_delay_seconds) == (None, None, None, 900)
+    assert options.consumer_offset_file is None
+
+
+def test_limits_of_triggers_and_the_file_of_progress_are_parsed() -> None:
+    options = parse_stream(
+        maxOffsetsPerTrigger="100", minoffsetspertrigger="10", maxBytesPerTrigger="8m", maxTriggerDelay="90s",
+        consumerOffsetFile="/data/progress/consumerOffset.json", consumerGroup="archive", startingOffsets="earliest",
+    )  # fmt: skip
+    assert (options.max_rows, options.min_rows, options.max_bytes, options.max_delay_seconds) == (100, 10, 8 << 20, 90)
+    assert options.consumer_offset_file == Path("/data/progress/consumerOffset.json")
+    assert (options.consumer_group, options.read.selection.start.default) == ("archive", EARLIEST)
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [("15m", 900), ("90s", 90), ("500ms", 0.5), ("250", 0.25), ("2 h", 7200), ("1d", 86400), ("3min", 180)],
+)
+def test_delays_are_times_with_a_unit(value: str, seconds: float) -> None:
+    assert parse_stream(maxTriggerDelay=value).max_delay_seconds == seconds
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"endingOffsets": '{"T":{"0":5}}'}, "endingOffsets"), ({"endingTimestamp": "7"}, "endingOffsets"),
+        ({"endingOffsetsByTimestamp": '{"T":{"0":5}}'}, "endingOffsets"), ({"scan": "commitlog"}, "scan=commitlog"),
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger"), ({"maxTriggerDelay": "soon"}, "maxTriggerDelay"),
+        ({"maxBytesPerTrigger": "-1"}, "maxBytesPerTrigger"),
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "minOffsetsPerTrigger"),
+        ({"consumerOffsetFile": "/data/x.json"}, "consumerGroup"), ({"consumerGroup": "g"}, "consumerOffsetFile"),
+        ({"consumerOffsetFile": f"{STORE}/config/consumerOffset.json", "consumerGroup": "g"}, "lies in the store"),
+    ],
+)  # fmt: skip
+def test_what_a_stream_cannot_have_is_refused_by_name(given: dict[str, str], named: str) -> None:
+    with pytest.raises(RmqStoreError, match=re.escape(named)):
+        parse_stream(**given)
+
+
+@pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "consumerGroup"])
+def test_options_of_streams_are_refused_in_a_batch(name: str) -> None:
+    with pytest.raises(OptionError, match=rf"{name}: for streams only"):
+        parse(**{name: "9"})

@@ -1,0 +1,134 @@
+"""The stores that one stream follows: how far they reach, where each queue goes on, and what was lost of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from pyspark_rmqstore.offsets import Key, StreamOffset
+from pyspark_rmqstore.options import ReadOptions, StoreRef
+from pyspark_rmqstore.split_reader import BrokerNames, open_ref
+from rmqstore.errors import OffsetOutOfRangeError
+from rmqstore.store import MessageStore
+from rmqstore.tail import LogMark, StoreTail
+
+logger = logging.getLogger(__name__)
+
+
+class Followed(NamedTuple):
+    """One store and its tail."""
+
+    ref: StoreRef
+    tail: StoreTail
+
+    @property
+    def store(self) -> MessageStore:
+        return self.tail.store
+
+
+class FollowedStores:
+    """Stores by broker. Opened when first asked for; what is remembered of them makes the next look cheap."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._opened: dict[str, Followed] = {}
+
+    def __getitem__(self, broker: str) -> Followed:
+        return self._all()[broker]
+
+    def look(self) -> None:
+        """Take in what changed."""
+        if self._opened:
+            for one in self._opened.values():
+                one.tail.look()
+        else:
+            self._all()
+
+    def close(self) -> None:
+        """Let go of the stores."""
+        for one in self._opened.values():
+            one.store.close()
+        self._opened = {}
+
+    def _all(self) -> dict[str, Followed]:
+        if not self._opened:
+            opened, names, selection = dict[str, Followed](), BrokerNames(), self._options.selection
+            for ref in self._options.stores:
+                store = open_ref(ref)
+                names.add(store.broker_name, ref.path)
+                store.warn_unknown_topics(selection)
+                opened[store.broker_name] = one = Followed(ref, StoreTail(store, selection))
+                one.tail.look()
+            self._opened = opened
+        return self._opened
+
+    def ends(self) -> dict[Key, int]:
+        """Return how far each queue reached at the last look."""
+        return {(broker, *queue): end for broker, one in self._all().items() for queue, end in one.tail.ends.items()}
+
+    def marks(self) -> dict[str, LogMark]:
+        """Return the newest record of each store, as of the last look."""
+        return {broker: one.tail.mark for broker, one in self._all().items() if one.tail.mark is not None}
+
+    def initial(self) -> dict[Key, int]:
+        """Return where the options start in each queue."""
+        queues: dict[Key, int] = {}
+        for broker, one in self._all().items():
+            found = one.store.starts(self._options.selection, fail_on_data_loss=self._options.fail_on_data_loss)
+            queues |= {(broker, *queue): min(at, one.tail.ends.get(queue, at)) for queue, at in found.items()}
+        return queues
+
+    def starts(self, begun: StreamOffset, ends: Mapping[Key, int]) -> dict[Key, int]:
+        """Return where each queue in ``ends`` goes on: behind what was delivered, unless that was cut off or deleted.
+
+        Queues that ``begun`` does not have start at the first message that is there.
+
+        Raises:
+            OffsetOutOfRangeError: messages were lost, and data loss is to fail.
+        """
+        opened = self._all()
+        cut = {
+            broker: mark
+            for broker, mark in begun.marks.items()
+            if broker in opened and not mark.stands_in(opened[broker].store.log)
+        }
+        starts = {}
+        for key, end in ends.items():
+            at = begun.queues.get(key)
+            is_done = at is not None and (key[0] not in opened or (at == end and key[0] not in cut))
+            starts[key] = at if is_done and at is not None else self._start(key, at, end, begun.marks.get(key[0]), cut)
+        return starts
+
+    def _start(
+        self, key: Key, delivered: int | None, end: int, mark: LogMark | None, cut: Mapping[str, LogMark]
+    ) -> int:
+        tail, queue = self._all()[key[0]].tail, key[1:]
+        reached, start = tail.ends.get(queue, 0), delivered or 0
+        if delivered is not None and (key[0] in cut or delivered > reached):
+            # What was delivered stays delivered. Others took its place since, all stored after the newest record then.
+            start = min(delivered, reached if mark is None else tail.first_after(queue, mark))
+            if start < delivered:
+                self.report_loss(key, f"delivered up to offset {delivered}, but a recovery cut it at {start} since")
+        if start >= end and delivered is not None:
+            return start
+        first = tail.first(queue)
+        if start < first:
+            text = f"offsets {start} to {first} (excluded) were deleted before they were read"
+            if delivered is not None or queue in tail.discovered:
+                self.report_loss(key, text)
+            else:
+                logger.info("%s-%d of broker %s is new to this query: %s", *queue, key[0], text)
+        return max(start, first)
+
+    def report_loss(self, key: Key, text: str) -> None:
+        """Fail for messages that were lost, or say so, as ``failOnDataLoss`` wants it.
+
+        Raises:
+            OffsetOutOfRangeError: it is to fail.
+        """
+        broker, topic, queue_id = key
+        text = f"data loss: {topic}-{queue_id} of broker {broker}: {text}"
+        if self._options.fail_on_data_loss:
+            raise OffsetOutOfRangeError(f"{text}; set failOnDataLoss to false to go on with what is left")
+        logger.warning("%s; going on with what is left", text)

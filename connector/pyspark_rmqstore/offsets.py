@@ -1,0 +1,80 @@
+"""Offsets of a stream: which messages of each queue lie before them. JSON in checkpoints, which outlive releases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rmqstore.errors import OptionError, UnsupportedFeatureError
+from rmqstore.tail import LogMark
+
+_VERSION = 1
+
+# (broker name, topic, queue id)
+Key = tuple[str, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """A place in every queue, and by broker the newest record that was known when it was made.
+
+    The mark tells a log that was cut by a recovery and written on, where offsets alone would not. As JSON, with
+    ``queues`` in the form that option ``startingOffsets`` takes::
+
+        {"version": 1,
+         "queues": {"TopicA": {"broker-a": {"0": 23, "1": 17}}},
+         "log": {"broker-a": {"physicalOffset": 4711, "storeTimestamp": 1700000000000}}}
+    """
+
+    queues: Mapping[Key, int] = field(default_factory=dict)
+    marks: Mapping[str, LogMark] = field(default_factory=dict)
+
+    def json(self) -> dict[str, Any]:
+        """Return it as Spark keeps it; equal offsets give equal text."""
+        queues: dict[str, dict[str, dict[str, int]]] = {}
+        for (broker, topic, queue_id), at in sorted(self.queues.items(), key=_by_topic):
+            queues.setdefault(topic, {}).setdefault(broker, {})[str(queue_id)] = at
+        log = {
+            broker: {"physicalOffset": mark.physical_offset, "storeTimestamp": mark.store_timestamp}
+            for broker, mark in sorted(self.marks.items())
+        }
+        return {"version": _VERSION, "queues": queues, "log": log}
+
+    @classmethod
+    def of_json(cls, stored: Mapping[str, Any]) -> StreamOffset:
+        """Return an offset that Spark kept.
+
+        Raises:
+            UnsupportedFeatureError: a newer release made it.
+            OptionError: it is none of ours.
+        """
+        version = stored.get("version")
+        if isinstance(version, int) and version > _VERSION:
+            raise UnsupportedFeatureError(
+                f"the checkpoint holds offsets of version {version}, this release knows version {_VERSION}: "
+                "go on with the release that made it, or a later one"
+            )
+        try:
+            return cls(
+                queues={
+                    (broker, topic, int(queue_id)): int(at)
+                    for topic, brokers in stored["queues"].items()
+                    for broker, queues in brokers.items()
+                    for queue_id, at in queues.items()
+                },
+                marks={
+                    broker: LogMark(int(mark["physicalOffset"]), int(mark["storeTimestamp"]))
+                    for broker, mark in stored["log"].items()
+                },
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as err:
+            raise OptionError(
+                f"the checkpoint holds no offset of rmqstore ({err!r}): {str(stored)[:200]}; give the query a "
+                "checkpointLocation of its own"
+            ) from err
+
+
+def _by_topic(item: tuple[Key, int]) -> tuple[str, str, int]:
+    broker, topic, queue_id = item[0]
+    return topic, broker, queue_id

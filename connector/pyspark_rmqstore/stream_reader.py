@@ -1,0 +1,138 @@
+"""The micro-batch source: follows stores that are written to. One object lives on the driver as long as its query."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from time import monotonic
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from pyspark_rmqstore.admission import Weight, limit_bytes, limit_rows
+from pyspark_rmqstore.consumer_offsets import write_consumer_offsets
+from pyspark_rmqstore.followed import FollowedStores
+from pyspark_rmqstore.offsets import Key, StreamOffset
+from pyspark_rmqstore.options import StreamOptions
+from pyspark_rmqstore.split_reader import SplitReader
+from rmqstore.store import QueueSlice
+
+
+class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads messages of one or several stores as they come. Offsets are those of ``offsets.StreamOffset``."""
+
+    def __init__(self, schema: StructType, options: StreamOptions) -> None:
+        self._options = options
+        self._splits = SplitReader(schema, options.read)
+        self._stores = FollowedStores(options.read)
+        self._target: dict[Key, int] | None = None  # of Trigger.AvailableNow
+        self._last_trigger = -float("inf")  # as Spark's Kafka source: the first one does not wait
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return where a new query starts."""
+        return StreamOffset(self._stores.initial(), self._stores.marks()).json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Return one of the limits that are set: Spark hands it back where limits hold, another where they do not."""
+        options = self._options
+        if options.max_rows is not None:
+            return ReadMaxRows(options.max_rows)
+        if options.max_bytes is not None:
+            return ReadMaxBytes(options.max_bytes)
+        if options.min_rows is not None:
+            return ReadMinRows(options.min_rows)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Take what is there now for all that there is."""
+        self._stores.look()
+        self._target = self._stores.ends()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return how far the next micro-batch reaches; ``start`` itself where there is nothing to read yet."""
+        self._stores.look()
+        begun, ends = StreamOffset.of_json(start), self._stores.ends()
+        if self._target is not None:
+            ends = {key: min(ends.get(key, 0), end) for key, end in self._target.items()}
+        starts = self._stores.starts(begun, ends)
+        ends = {key: max(end, starts[key]) for key, end in ends.items()}
+        if not isinstance(limit, ReadAllAvailable):
+            ends = self._admitted(starts, ends)
+        queues = {**begun.queues, **ends}
+        if queues == begun.queues:
+            return start
+        self._last_trigger = monotonic()
+        return StreamOffset(queues, {**begun.marks, **self._stores.marks()}).json()
+
+    def _admitted(self, starts: Mapping[Key, int], ends: dict[Key, int]) -> dict[Key, int]:
+        """Return how far the options let a trigger go."""
+        options, n_rows = self._options, sum(ends[key] - starts[key] for key in ends)
+        if (
+            self._target is None  # which has to come to its end
+            and n_rows < (options.min_rows or 0)
+            and monotonic() - self._last_trigger < options.max_delay_seconds
+        ):
+            return {key: starts[key] for key in ends}
+        if options.max_rows is not None:
+            ends = limit_rows(starts, ends, options.max_rows)
+        if options.max_bytes is not None:
+            ends = limit_bytes(starts, ends, options.max_bytes, self._weight, self._rows_within)
+        return ends
+
+    def _weight(self, key: Key, start: int, end: int) -> Weight:
+        samples = self._stores[key[0]].store.sample(QueueSlice(key[1], key[2], start, end), 8)
+        if not samples:
+            return Weight(0, 0)
+        mean = sum(sample.mean_bytes for sample in samples) / len(samples)
+        return Weight(mean * (end - start), samples[0].physical_offset)
+
+    def _rows_within(self, key: Key, start: int, end: int, n_bytes: int) -> int:
+        return self._stores[key[0]].store.rows_within(QueueSlice(key[1], key[2], start, end), n_bytes)
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return how far the queues reach, for the query's progress: less its ``endOffset`` it is the lag."""
+        return StreamOffset(self._stores.ends(), self._stores.marks()).json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the tasks of a micro-batch, the same whenever it is planned again."""
+        begun, until = StreamOffset.of_json(start), StreamOffset.of_json(end)
+        ends = {key: at for key, at in until.queues.items() if begun.queues.get(key) != at}
+        starts, reached = self._stores.starts(begun, ends), self._stores.ends()
+        slices: dict[str, list[QueueSlice]] = {}
+        for key, at in ends.items():
+            stop = min(at, reached.get(key, 0))
+            if stop < at and starts[key] < at:
+                self._stores.report_loss(key, f"offsets {max(stop, starts[key])} to {at} (excluded) are gone")
+            if starts[key] < stop:
+                store = self._stores[key[0]].store
+                found = store.slices(*key[1:], starts[key], stop, self._splits.spec(store))
+                slices.setdefault(key[0], []).extend(found)
+        return [
+            split
+            for broker, pieces in slices.items()
+            for split in self._splits.split_queues(self._stores[broker].ref, self._stores[broker].store, pieces)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of one task. Runs in a task; stateless."""
+        return self._splits.read(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Write the progress down where that was asked for: all before ``end`` is processed."""
+        options = self._options
+        if options.consumer_offset_file is not None:
+            queues = {(topic, queue_id): at for (_, topic, queue_id), at in StreamOffset.of_json(end).queues.items()}
+            write_consumer_offsets(options.consumer_offset_file, options.consumer_group, queues)
+
+    def stop(self) -> None:
+        """Let go of the stores."""
+        self._stores.close()

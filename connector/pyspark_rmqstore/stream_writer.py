@@ -1,0 +1,75 @@
+"""The streaming sink: every micro-batch is appended once, whatever is killed when.
+
+A micro-batch is known by its query's id, which lives in the checkpoint, and its number. The store's ledger has the
+number of the newest one that was committed, and the log decides whether it was: one that comes again is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from pyspark_rmqstore.staging import job_folder, join, sweep
+from pyspark_rmqstore.store_sink import Staged, StoreSink
+from pyspark_rmqstore.write_options import WriteOptions
+from rmqstore.errors import StoreStateError
+
+# Source: StreamExecution.scala#QUERY_ID_KEY, MicroBatchExecution.scala#BATCH_ID_KEY.
+_QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+
+
+@dataclass
+class StagedOfQuery(Staged):
+    """What a task tells the driver, and whose it is: Spark does not tell a writer of streams."""
+
+    query_id: str
+
+
+class RmqStoreStreamWriter(DataSourceStreamArrowWriter):
+    """Appends the rows of one micro-batch to one store. Spark makes one for the tasks, and another one to commit."""
+
+    def __init__(self, schema: StructType, options: WriteOptions) -> None:
+        self._path = options.path
+        self._sink = StoreSink(schema, options)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Encode the rows of one task. Runs in a task; stateless."""
+        context = TaskContext.get()
+        assert context is not None, "Spark runs this in a task"
+        query_id, batch_id = (context.getLocalProperty(name) for name in (_QUERY_ID, _BATCH_ID))
+        if not query_id or not batch_id:
+            raise StoreStateError(f"Spark tells no {_QUERY_ID}: without it no micro-batch could be known again")
+        job_id = _job_id(query_id, int(batch_id))
+        join(self._path, job_id)
+        staged = self._sink.stage(iterator, job_folder(self._path, job_id))
+        return StagedOfQuery(staged.partition, staged.part, query_id)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Append what the tasks staged, unless this micro-batch is there already. Runs on the driver."""
+        if batchId == 0:
+            self._sink.warn_ignored()
+        for query_id in _queries(messages):
+            self._sink.append(messages, (f"query:{query_id}", batchId))
+        self._sweep(messages, batchId)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Remove what the tasks staged; what was committed stays. Runs on the driver."""
+        self._sweep(messages, batchId)
+
+    def _sweep(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
+        for query_id in _queries(messages):
+            sweep(self._path, _job_id(query_id, batch_id))
+
+
+def _queries(messages: Sequence[WriterCommitMessage | None]) -> set[str]:
+    """Return the query that messages are of, one; none where no task ran, or none left a message."""
+    return {message.query_id for message in messages if isinstance(message, StagedOfQuery)}
+
+
+def _job_id(query_id: str, batch_id: int) -> str:
+    return f"{query_id}-{batch_id}"

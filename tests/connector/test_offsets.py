@@ -1,0 +1,52 @@
+"""Offsets of streams as JSON: what checkpoints of this release hold, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pyspark_rmqstore.offsets import StreamOffset
+from rmqstore.errors import OptionError, UnsupportedFeatureError
+from rmqstore.selection import parse_selection
+from rmqstore.tail import LogMark
+
+# Never to be changed: checkpoints of users hold it.
+VERSION_1 = (
+    '{"version": 1, "queues": {"TopicA": {"broker-a": {"0": 23, "2": 5, "10": 7}, "broker-b": {"0": 1}}, '
+    '"TopicB": {"broker-a": {"0": 0}}}, "log": {"broker-a": {"physicalOffset": 4711, "storeTimestamp": 1700000000000}}}'
+)
+OFFSET = StreamOffset(
+    {
+        ("broker-b", "TopicA", 0): 1,
+        ("broker-a", "TopicA", 10): 7,
+        ("broker-a", "TopicA", 2): 5,
+        ("broker-a", "TopicB", 0): 0,
+        ("broker-a", "TopicA", 0): 23,
+    },
+    {"broker-a": LogMark(4711, 1_700_000_000_000)},
+)
+
+
+def test_offsets_are_written_as_version_1_always_was() -> None:
+    assert json.dumps(OFFSET.json()) == VERSION_1
+
+
+def test_offsets_of_version_1_are_read() -> None:
+    assert StreamOffset.of_json(json.loads(VERSION_1)) == OFFSET
+
+
+def test_their_queues_are_starting_offsets() -> None:
+    selection = parse_selection(starting_offsets=json.dumps(json.loads(VERSION_1)["queues"]))
+    assert selection.start.offsets == OFFSET.queues
+
+
+def test_offsets_of_a_newer_release_are_refused() -> None:
+    with pytest.raises(UnsupportedFeatureError, match=r"version 2.*knows version 1"):
+        StreamOffset.of_json({"version": 2, "queues": {}})
+
+
+@pytest.mark.parametrize("stored", [{}, {"version": 1}, {"topic": {"0": 3}}, {"version": 1, "queues": [], "log": {}}])
+def test_what_is_no_offset_of_ours_is_refused(stored: dict[str, object]) -> None:
+    with pytest.raises(OptionError, match="checkpointLocation"):
+        StreamOffset.of_json(stored)

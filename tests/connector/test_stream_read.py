@@ -1,0 +1,299 @@
+"""Streams: every message once, in triggers of the size asked for, from stores that grow, age and are cut meanwhile."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import rmqstore
+from connector.sparkreads import GoldenStore
+from connector.streams import SIZES, delivered, drain, put, start
+from rmqstore.brokerconfig import BrokerConfig
+from rmqstore.entry import create
+from rmqstore.files.paths import find_store
+from store import build
+from store.test_tail import put_back
+
+pytestmark = pytest.mark.spark
+
+EARLIEST = {"startingOffsets": "earliest"}
+
+
+def numbered(start: int, end: int) -> list[str]:
+    return [f"m{number}" for number in range(start, end)]
+
+
+def rows(start: int, end: int) -> list[tuple[int, str]]:
+    return [(number, f"m{number}") for number in range(start, end)]
+
+
+def end_offset(progress: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = progress["sources"][0]["endOffset"]
+    return found
+
+
+def failure(action: Callable[[], object]) -> str:
+    with pytest.raises(PySparkException) as caught:
+        action()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["basic", "edges", "live", "expired", "crash", "crash4", "default-sizes"])
+def test_a_stream_to_the_present_gives_what_a_batch_gives(
+    spark: SparkSession, golden_store: GoldenStore, tmp_path: Path, name: str
+) -> None:
+    root = golden_store(name)
+    drain(spark, root, tmp_path, **EARLIEST)
+    with rmqstore.open(root) as store:
+        batch = store.scan(columns="topic,queueId,queueOffset").read_all().to_pylist()
+    expected = sorted((row["topic"], row["queueId"], row["queueOffset"]) for row in batch)
+    found = delivered(spark, tmp_path)
+    assert sorted((*key, offset) for key, offsets in found.items() for offset, _ in offsets) == expected
+    assert not drain(spark, root, tmp_path, **EARLIEST)
+
+
+def test_a_running_query_sees_what_is_written_new_queues_and_topics_too(spark: SparkSession, tmp_path: Path) -> None:
+    with create(tmp_path / "s", config=SIZES) as writer:
+        put(writer, "A", 0, numbered(0, 10))
+        query = start(spark, tmp_path / "s", tmp_path / "q")
+        try:
+            wait_for(lambda: bool(query.recentProgress) or query.exception())
+            put(writer, "A", 0, numbered(10, 500))  # over the ends of several files
+            put(writer, "A", 1, numbered(0, 5))
+            put(writer, "New", 2, numbered(0, 7))
+            wanted = {("A", 0): rows(10, 500), ("A", 1): rows(0, 5), ("New", 2): rows(0, 7)}
+            wait_for(lambda: delivered(spark, tmp_path / "q") == wanted or query.exception())
+            put(writer, "New", 2, numbered(7, 9))
+            wanted["New", 2] = rows(0, 9)
+            wait_for(lambda: delivered(spark, tmp_path / "q") == wanted or query.exception())
+            assert query.exception() is None, str(query.exception())
+            assert delivered(spark, tmp_path / "q") == wanted
+        finally:
+            query.stop()
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "nothing came"
+        time.sleep(0.1)
+
+
+def test_triggers_take_so_many_messages_each_queue_its_share(spark: SparkSession, tmp_path: Path) -> None:
+    with create(tmp_path / "s", config=SIZES) as writer:
+        put(writer, "A", 0, numbered(0, 300))
+        put(writer, "B", 0, numbered(0, 100))
+    found = drain(spark, tmp_path / "s", tmp_path / "q", **EARLIEST, maxOffsetsPerTrigger="40", brokerName="b")
+    assert [one["numInputRows"] for one in found] == [40] * 10
+    assert end_offset(found[0])["queues"] == {"A": {"b": {"0": 30}}, "B": {"b": {"0": 10}}}
+    assert found[0]["sources"][0]["latestOffset"]["queues"] == {
+        "A": {"b": {"0": 300}},
+        "B": {"b": {"0": 100}},
+    }
+    assert delivered(spark, tmp_path / "q") == {("A", 0): rows(0, 300), ("B", 0): rows(0, 100)}
+
+
+def test_triggers_take_so_many_bytes(spark: SparkSession, tmp_path: Path) -> None:
+    with create(tmp_path / "s", config=SIZES) as writer:
+        put(writer, "A", 0, numbered(0, 100))
+        put(writer, "A", 0, ["x" * 3000])
+        put(writer, "A", 0, numbered(0, 100))
+    found = drain(spark, tmp_path / "s", tmp_path / "q", **EARLIEST, maxBytesPerTrigger="2k")
+    assert len(delivered(spark, tmp_path / "q")["A", 0]) == 201
+    with rmqstore.open(tmp_path / "s") as store:
+        sizes = store.scan(columns="storeSize").read_all()["storeSize"].to_pylist()
+    taken = [one["numInputRows"] for one in found]
+    starts = [sum(taken[:number]) for number in range(len(taken))]
+    by_trigger = [sum(sizes[at : at + count]) for at, count in zip(starts, taken, strict=True)]
+    assert all(n_bytes <= 2048 or count == 1 for n_bytes, count in zip(by_trigger, taken, strict=True))
+    assert len(taken) < sum(sizes) / 2048 * 1.5
+
+
+def test_few_messages_wait_for_more_or_for_the_delay(spark: SparkSession, tmp_path: Path) -> None:
+    options = EARLIEST | {"minOffsetsPerTrigger": "100", "maxTriggerDelay": "5s"}
+    with create(tmp_path / "s", config=SIZES) as writer:
+        put(writer, "A", 0, numbered(0, 10))
+        query = start(spark, tmp_path / "s", tmp_path / "q", **options)
+        try:
+            wait_for(lambda: len(delivered(spark, tmp_path / "q").get(("A", 0), [])) == 10)  # the first does not wait
+            begun = time.monotonic()
+            put(writer, "A", 0, numbered(10, 20))
+            wait_for(lambda: len(delivered(spark, tmp_path / "q")["A", 0]) == 20)
+            assert time.monotonic() - begun > 2
+            put(writer, "A", 0, numbered(20, 200))
+            wait_for(lambda: len(delivered(spark, tmp_path / "q")["A", 0]) == 200)
+        finally:
+            query.stop()
+        put(writer, "A", 0, numbered(200, 201))
+    drain(spark, tmp_path / "s", tmp_path / "q", **options)
+    assert delivered(spark, tmp_path / "q") == {("A", 0): rows(0, 201)}, "no minimum under AvailableNow"
+
+
+def test_several_stores_are_one_stream(spark: SparkSession, tmp_path: Path) -> None:
+    for broker in ("a", "b"):
+        with create(tmp_path / broker, config=SIZES) as writer:
+            put(writer, "T", 0, numbered(0, 10))
+    names = {"brokerName": {str(tmp_path / "a"): "broker-a", str(tmp_path / "b"): "broker-b"}}
+    paths = [tmp_path / "a", tmp_path / "b"]
+    (found,) = drain(spark, paths, tmp_path / "q", **EARLIEST, **names)
+    assert end_offset(found)["queues"] == {"T": {"broker-a": {"0": 10}, "broker-b": {"0": 10}}}
+    with rmqstore.open(tmp_path / "b", mode="a") as writer:
+        put(writer, "T", 0, numbered(10, 12))
+    (found,) = drain(spark, paths, tmp_path / "q", **EARLIEST, **names)
+    assert found["numInputRows"] == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "first"),
+    [
+        ({}, 20),
+        ({"startingOffsets": "latest"}, 20),
+        ({"startingOffsets": "earliest"}, 0),
+        ({"startingOffsets": {"A": {"0": 7}}}, 7),
+        ({"startingOffsets": {"A": {"0": -2}}}, 0),
+        ({"startingOffsets": "group:readers"}, 12),
+        ({"startingTimestamp": "1000"}, 0),
+    ],
+)
+def test_a_new_query_starts_where_it_is_told_to(
+    spark: SparkSession, tmp_path: Path, options: dict[str, object], first: int
+) -> None:
+    with create(tmp_path / "s", config=SIZES) as writer:
+        put(writer, "A", 0, numbered(0, 20))
+        table = {"offsetTable": {"A@readers": {"0": 12}}}
+        (tmp_path / "s" / "config" / "consumerOffset.json").write_text(json.dumps(table))
+        query = start(spark, tmp_path / "s", tmp_path / "q", **options)
+        try:
+            wait_for(lambda: query.recentProgress or query.exception())
+            put(writer, "A", 0, numbered(20, 23))
+            wait_for(
+                lambda: delivered(spark, tmp_path / "q").get(("A", 0), [])[-1:] == rows(22, 23) or query.exception()
+            )
+        finally:
+            query.stop()
+    assert delivered(spark, tmp_path / "q") == {("A", 0): rows(first, 23)}
+
+
+def test_a_start_time_that_no_message_has_is_an_error_unless_said_otherwise(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with create(tmp_path / "s", config=SIZES) as writer:
+        put(writer, "A", 0, numbered(0, 20))
+    late = {"startingTimestamp": "2100-01-01"}
+    assert "no message stored at or after" in failure(lambda: drain(spark, tmp_path / "s", tmp_path / "q", **late))
+    shutil.rmtree(tmp_path / "q")
+    late |= {"startingOffsetsByTimestampStrategy": "latest"}
+    assert not drain(spark, tmp_path / "s", tmp_path / "q", **late)
+
+
+def test_messages_that_retention_deleted_are_data_loss(spark: SparkSession, tmp_path: Path) -> None:
+    root, state = tmp_path / "s", tmp_path / "q"
+    with create(root, config=SIZES) as writer:
+        put(writer, "A", 0, numbered(0, 100))
+    drain(spark, root, state, **EARLIEST)
+    with rmqstore.open(root, mode="a") as writer:
+        put(writer, "A", 0, numbered(100, 3000))
+    logs = sorted((root / "commitlog").iterdir())
+    for log in logs[:-2]:
+        log.unlink()
+    with rmqstore.open(root) as store:
+        left = store.queue_range("A", 0)[0]
+    assert left > 100
+    text = failure(lambda: drain(spark, root, state, **EARLIEST))
+    assert f"A-0 of broker s: offsets 100 to {left}" in text
+    assert "failOnDataLoss" in text
+    drain(spark, root, state, **EARLIEST, failOnDataLoss="false")
+    assert delivered(spark, state) == {("A", 0): rows(0, 100) + rows(left, 3000)}
+
+
+@pytest.mark.parametrize("refill", [0, 3, 30])
+def test_what_a_recovery_cut_off_is_data_loss_and_what_took_its_place_is_delivered(
+    spark: SparkSession, tmp_path: Path, refill: int
+) -> None:
+    root, state = tmp_path / "s", tmp_path / "q"
+    with create(root, config=SIZES) as writer:
+        put(writer, "A", 0, numbered(0, 100))
+        put(writer, "B", 0, numbered(0, 10))
+    shutil.copytree(root, tmp_path / "before")
+    with rmqstore.open(root, mode="a") as writer:
+        put(writer, "A", 0, numbered(100, 110))
+    drain(spark, root, state, **EARLIEST)
+    put_back(root, tmp_path / "before")
+    time.sleep(0.01)
+    with rmqstore.open(root, mode="a") as writer:
+        if refill:
+            put(writer, "A", 0, [f"new{number}" for number in range(refill)])
+        put(writer, "B", 0, numbered(10, 12))
+    text = failure(lambda: drain(spark, root, state, **EARLIEST))
+    assert "A-0 of broker s: delivered up to offset 110, but a recovery cut it at 100" in text
+    drain(spark, root, state, **EARLIEST, failOnDataLoss="false")
+    late = [(100 + number, f"new{number}") for number in range(refill)]
+    assert delivered(spark, state) == {("A", 0): sorted(rows(0, 110) + late), ("B", 0): rows(0, 12)}
+    with rmqstore.open(root, mode="a") as writer:
+        put(writer, "A", 0, ["last"])
+    drain(spark, root, state, **EARLIEST)
+    assert (100 + refill, "last") in delivered(spark, state)["A", 0]
+
+
+def test_a_queue_that_vanished_and_was_read_to_its_end_is_no_loss(spark: SparkSession, tmp_path: Path) -> None:
+    root, state = tmp_path / "s", tmp_path / "q"
+    with create(root, config=SIZES) as writer:
+        put(writer, "Old", 0, numbered(0, 10))
+        put(writer, "A", 0, numbered(0, 2000))
+    drain(spark, root, state, **EARLIEST)
+    shutil.rmtree(root / "consumequeue" / "Old")  # as a broker does once the queue's last message has expired
+    min((root / "commitlog").iterdir()).unlink()
+    with rmqstore.open(root, mode="a") as writer:
+        put(writer, "A", 0, numbered(2000, 2001))
+    (found,) = drain(spark, root, state, **EARLIEST)
+    assert found["numInputRows"] == 1
+    assert end_offset(found)["queues"]["Old"] == {"s": {"0": 10}}
+
+
+def checkpointed_store(n_first: int, n_second: int = 0) -> build.Store:
+    """Return the store of the checkpoint: the same messages at the same places each time."""
+    store = build.Store()
+    for queue_id, count in ((0, n_first), (1, n_second)):
+        for number in range(count):
+            at = build.T0 + 1000 * queue_id + number
+            store.append(build.Record(topic="A", queue_id=queue_id, body=b"m%d" % number, store_timestamp=at))
+    return store
+
+
+def test_a_query_goes_on_from_a_checkpoint_of_version_1(spark: SparkSession, tmp_path: Path) -> None:
+    """A checkpoint as the first release wrote it, of a query that had planned batch 1 and was killed."""
+    golden = Path(__file__).parent / "checkpoint-v1"
+    shutil.copytree(golden, tmp_path / "q" / "checkpoint")
+    root = checkpointed_store(50, 5).write(tmp_path / "s")
+    found = drain(spark, root, tmp_path / "q", **EARLIEST, brokerName="b")
+    assert [one["numInputRows"] for one in found] == [20, 25]
+    shutil.rmtree(tmp_path / "q" / "rows" / "_spark_metadata")  # it misses batch 0, which went elsewhere
+    assert delivered(spark, tmp_path / "q") == {("A", 0): rows(10, 50), ("A", 1): rows(0, 5)}
+
+
+def test_progress_is_written_as_the_offsets_of_a_group(spark: SparkSession, tmp_path: Path) -> None:
+    with create(tmp_path / "s", config=SIZES) as writer:
+        put(writer, "A", 0, numbered(0, 30))
+        put(writer, "B", 3, numbered(0, 10))
+    file = tmp_path / "progress" / "config" / "consumerOffset.json"
+    options = EARLIEST | {"consumerOffsetFile": str(file), "consumerGroup": "archive", "maxOffsetsPerTrigger": "20"}
+    drain(spark, tmp_path / "s", tmp_path / "q", **options)
+    (tmp_path / "progress" / "commitlog").mkdir()
+    found = BrokerConfig(find_store(tmp_path / "progress")).consumer_offsets("archive")
+    assert found == {("A", 0): 15, ("B", 3): 5}, "Spark reports no end of the last batch under AvailableNow"
+
+
+def test_options_of_streams_are_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    create(tmp_path / "s", config=SIZES).close()
+    assert "endingOffsets" in failure(lambda: drain(spark, tmp_path / "s", tmp_path / "q", endingOffsets="latest1"))
+    assert "maxofsetspertrigger" in failure(
+        lambda: drain(spark, tmp_path / "s", tmp_path / "q", maxOfsetsPerTrigger="1")
+    )

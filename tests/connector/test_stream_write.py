@@ -1,0 +1,275 @@
+"""The streaming sink: each micro-batch once, whatever is cut or killed when."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+import rmqstore
+from connector.streams import SIZES, put
+from connector.test_stream_read import failure, numbered
+from crash.faults import Cut, FaultyDisk
+from pyspark_rmqstore import store_sink
+from pyspark_rmqstore.stream_writer import RmqStoreStreamWriter, StagedOfQuery
+from pyspark_rmqstore.write_options import parse_stream_write_options
+from rmqstore.entry import create
+from rmqstore.files.paths import find_store
+from rmqstore.verify import verify
+from rmqstore.writer import StoreWriter
+
+pytestmark = pytest.mark.spark
+
+SMALL = {
+    "mappedFileSizeCommitLog": "65536", "mappedFileSizeConsumeQueue": "600", "maxHashSlotNum": "100",
+    "maxIndexNum": "400",
+}  # fmt: skip
+
+
+def copy(
+    spark: SparkSession, source: Path, sink: Path, checkpoint: Path, *, per_trigger: int = 100, **options: str
+) -> int:
+    """Copy what is there from store to store by a stream; return how many triggers had rows."""
+    frame = spark.readStream.format("rmqstore").option("startingOffsets", "earliest")
+    frame = frame.option("maxOffsetsPerTrigger", per_trigger).load(str(source))
+    writer = frame.writeStream.format("rmqstore").options(**(SMALL | options)).outputMode("append")
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start(str(sink))
+    query.awaitTermination()
+    return sum(bool(one.numInputRows) for one in query.recentProgress)
+
+
+def by_queue(root: Path) -> dict[tuple[str, int], list[bytes]]:
+    found: dict[tuple[str, int], list[bytes]] = {}
+    with rmqstore.open(root) as store:
+        for row in store.scan(columns="topic,queueId,body").read_all().to_pylist():
+            found.setdefault((row["topic"], row["queueId"]), []).append(row["body"])
+    return found
+
+
+def source_store(root: Path, n: int) -> Path:
+    with create(root, config=SIZES) as writer:
+        for queue_id in range(3):
+            put(writer, "A", queue_id, numbered(0, n))
+        put(writer, "B", 0, numbered(0, n // 2))
+    return root
+
+
+def test_a_stream_copies_store_to_store_in_the_order_of_each_queue(spark: SparkSession, tmp_path: Path) -> None:
+    source = source_store(tmp_path / "a", 300)
+    assert copy(spark, source, tmp_path / "b", tmp_path / "checkpoint") == 11
+    assert by_queue(tmp_path / "b") == by_queue(source)
+    with rmqstore.open(source, mode="a") as writer:
+        put(writer, "A", 1, numbered(300, 320))
+    assert copy(spark, source, tmp_path / "b", tmp_path / "checkpoint") == 1
+    assert copy(spark, source, tmp_path / "b", tmp_path / "checkpoint") == 0
+    assert by_queue(tmp_path / "b") == by_queue(source)
+    with rmqstore.open(tmp_path / "b") as store:
+        assert not list(verify(store))
+    assert not (tmp_path / "b" / ".rmqstore" / "staging").exists()
+
+
+def test_a_batch_that_spark_forgot_to_have_written_is_passed_over(spark: SparkSession, tmp_path: Path) -> None:
+    """Killed between the sink's commit and Spark's own note of it: Spark runs the batch again."""
+    source = source_store(tmp_path / "a", 60)
+    copy(spark, source, tmp_path / "b", tmp_path / "checkpoint")
+    expected = by_queue(tmp_path / "b")
+    newest = max((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    for path in (newest, newest.with_name(f".{newest.name}.crc")):
+        path.unlink()
+    copy(spark, source, tmp_path / "b", tmp_path / "checkpoint")
+    assert by_queue(tmp_path / "b") == expected == by_queue(source)
+
+
+def test_a_new_checkpoint_is_another_query(spark: SparkSession, tmp_path: Path) -> None:
+    source = source_store(tmp_path / "a", 20)
+    for number in range(2):
+        copy(spark, source, tmp_path / "b", tmp_path / f"checkpoint{number}", queryName="same")
+    assert {key: len(rows) for key, rows in by_queue(tmp_path / "b").items()} == {
+        ("A", 0): 40, ("A", 1): 40, ("A", 2): 40, ("B", 0): 20,
+    }  # fmt: skip
+
+
+def test_a_batch_that_fails_leaves_nothing_and_comes_again(spark: SparkSession, tmp_path: Path) -> None:
+    source, sink = source_store(tmp_path / "a", 30), tmp_path / "b"
+    create(sink, config=SIZES).close()
+    assert "MESSAGE_ILLEGAL" in failure(lambda: copy(spark, source, sink, tmp_path / "checkpoint", topic="no topic"))
+    assert not by_queue(sink)
+    copy(spark, source, sink, tmp_path / "checkpoint")
+    assert by_queue(sink) == by_queue(source)
+    assert not (sink / ".rmqstore" / "staging").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"), [({"txnAppId": "a", "txnVersion": "1"}, "foreachBatch"), ({"colour": "red"}, "colour")]
+)
+def test_options_are_refused_by_name(spark: SparkSession, tmp_path: Path, options: dict[str, str], named: str) -> None:
+    source = source_store(tmp_path / "a", 3)
+    assert named in failure(lambda: copy(spark, source, tmp_path / "b", tmp_path / "checkpoint", **options))
+
+
+def test_output_modes_but_append_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.readStream.format("rate").load().selectExpr("'T' AS topic", "string(value) AS body")
+    counts = frame.groupBy("topic").agg({"body": "max"}).withColumnRenamed("max(body)", "body")
+    writer = counts.writeStream.format("rmqstore").outputMode("complete").trigger(availableNow=True)
+    started = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    assert "only grows" in failure(lambda: started.start(str(tmp_path / "b")).awaitTermination())
+
+
+class _Task:
+    """What a task knows of itself."""
+
+    def __init__(self, query_id: str, batch_id: int, partition: int, attempt: int) -> None:
+        self._properties = {"sql.streaming.queryId": query_id, "streaming.sql.batchId": str(batch_id)}
+        self._partition, self._attempt = partition, attempt
+
+    def getLocalProperty(self, name: str) -> str:  # noqa: N802 - Spark's name
+        return self._properties[name]
+
+    def partitionId(self) -> int:  # noqa: N802 - Spark's name
+        return self._partition
+
+    def taskAttemptId(self) -> int:  # noqa: N802 - Spark's name
+        return self._attempt
+
+
+class Driver:
+    """Runs micro-batches as Spark does: one writer for the tasks, another one to commit; counts attempts of tasks."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._options = parse_stream_write_options({"path": str(root), **SMALL})
+        self._schema = StructType().add("topic", "string").add("queueId", "integer").add("body", "string")
+        self._monkeypatch, self._attempts = monkeypatch, 0
+        monkeypatch.setattr("pyspark_rmqstore.stream_writer.TaskContext", self)
+        monkeypatch.setattr("pyspark_rmqstore.store_sink.TaskContext", self)
+        self._task: _Task | None = None
+
+    def get(self) -> _Task | None:
+        return self._task
+
+    def run(self, batch_id: int, disk: FaultyDisk | None = None) -> None:
+        """Run a batch of two tasks; the changes of its commit go through ``disk``."""
+        tasks, staged = RmqStoreStreamWriter(self._schema, self._options), list[Any]()
+        for partition in range(2):
+            self._attempts += 1
+            self._task = _Task("query", batch_id, partition, self._attempts)
+            rows = [f"{batch_id}/{partition}/{number}" for number in range(40)]
+            queue_ids = pa.array([partition] * len(rows), pa.int32())
+            batch = pa.RecordBatch.from_pydict({"topic": ["T"] * len(rows), "queueId": queue_ids, "body": rows})
+            staged.append(tasks.write(iter([batch])))
+        assert all(isinstance(one, StagedOfQuery) for one in staged)
+        self._task = None
+        if disk is None:
+            RmqStoreStreamWriter(self._schema, self._options).commit(staged, batch_id)
+            return
+        committing = RmqStoreStreamWriter(self._schema, self._options)
+        with self._monkeypatch.context() as patch:
+
+            def open_faulty(path: str, _: str, **given: Any) -> StoreWriter:
+                return StoreWriter(find_store(path), given["config"], disk, spec=given["spec"])
+
+            patch.setattr(store_sink, "open_for", open_faulty)
+            try:
+                committing.commit(staged, batch_id)
+            except Cut:
+                return  # the whole driver is gone: nobody aborts
+
+
+def expected(n_batches: int) -> dict[tuple[str, int], list[bytes]]:
+    return {
+        ("T", partition): [
+            f"{batch}/{partition}/{number}".encode() for batch in range(n_batches) for number in range(40)
+        ]
+        for partition in range(2)
+    }
+
+
+def commit_changes(root: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    disk = FaultyDisk()
+    Driver(root, monkeypatch).run(3, disk)
+    return disk.n_changes
+
+
+@pytest.fixture
+def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a store with three batches in it; number 3 will roll over the end of a file."""
+    create(tmp_path / "begun", config=SIZES).close()
+    driver = Driver(tmp_path / "begun", monkeypatch)
+    for batch_id in range(3):
+        driver.run(batch_id)
+    return tmp_path / "begun"
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("power", [False, True])
+def test_a_batch_that_is_cut_anywhere_comes_once(
+    begun: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, power: bool
+) -> None:
+    n_changes = commit_changes(Path(shutil.copytree(begun, tmp_path / "count")), monkeypatch)
+    assert n_changes > 20
+    for at in range(0, n_changes, 3 if power else 1):
+        root = Path(shutil.copytree(begun, tmp_path / f"s{at}"))
+        driver = Driver(root, monkeypatch)
+        driver.run(3, FaultyDisk(at, random.Random(at) if power else None))
+        with rmqstore.open(root) as store:
+            bodies = store.scan(scan="commitlog", columns="body").read_all()["body"].to_pylist()
+        assert len(bodies) in (240, 320), f"cut {at}: a part of the batch shows"
+        driver.run(3)
+        driver.run(4)
+        assert by_queue(root) == expected(5), f"cut {at}"
+        with rmqstore.open(root) as store:
+            assert not list(verify(store)), f"cut {at}"
+        assert not (root / ".rmqstore" / "staging").exists()
+        shutil.rmtree(root)
+
+
+# Copies a store by small micro-batches until it is killed, or all is there; runs in a process of its own.
+COPY = """
+import sys
+from pyspark.sql import SparkSession
+source, sink, checkpoint = sys.argv[1:]
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+frame = spark.readStream.format("rmqstore").option("startingOffsets", "earliest")
+frame = frame.option("maxOffsetsPerTrigger", "50").load(source)
+query = frame.writeStream.format("rmqstore").option("checkpointLocation", checkpoint)
+query.trigger(availableNow=True).start(sink).awaitTermination()
+"""
+
+
+@pytest.mark.crash
+def test_a_query_whose_process_is_killed_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> None:
+    """Killed for real, driver, tasks and all, three times at random, then run to its end."""
+    source, sink, checkpoint = source_store(tmp_path / "a", 2000), tmp_path / "b", tmp_path / "checkpoint"
+    create(sink, config=SIZES).close()
+    dice, sizes = random.Random(11), list[int]()
+    environment = dict(os.environ)
+    for _ in range(3):
+        command = [sys.executable, "-c", COPY, str(source), str(sink), str(checkpoint)]
+        process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        commits, until = checkpoint / "commits", time.monotonic() + 90
+        done = len(list(commits.glob("[0-9]*"))) if commits.exists() else 0
+        while len(list(commits.glob("[0-9]*")) if commits.exists() else []) < done + 3:
+            assert time.monotonic() < until, "no batch was committed"
+            assert process.poll() is None, "the query ended by itself"
+            time.sleep(0.05)
+        time.sleep(dice.random())
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        sizes.append(sum(map(len, by_queue(sink).values())))
+    assert 0 < sizes[0] < sizes[2] < 7000
+    copy(spark, source, sink, checkpoint, per_trigger=5000)
+    assert by_queue(sink) == by_queue(source)
+    with rmqstore.open(sink) as store:
+        assert not list(verify(store))

@@ -1,0 +1,255 @@
+"""Following a store: where queues end by what is new in the log, equal to what all queues say."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import rmqstore
+from rmqstore.config import StoreConfig
+from rmqstore.consumequeue import ConsumeQueue
+from rmqstore.entry import create
+from rmqstore.selection import parse_selection
+from rmqstore.store import MessageStore, open_store
+from rmqstore.tail import LogMark, StoreTail
+from rmqstore.writer import StoreWriter
+from store import build
+
+SIZES = StoreConfig().updated(
+    {"mappedFileSizeCommitLog": 16384, "mappedFileSizeConsumeQueue": 400, "maxHashSlotNum": 50, "maxIndexNum": 200}
+)
+
+
+def put(writer: StoreWriter, topic: str, queue_id: int, n: int = 1) -> None:
+    queue_ids = pa.array([queue_id] * n, pa.int32())
+    writer.append(pa.RecordBatch.from_pydict({"topic": [topic] * n, "queueId": queue_ids, "body": [b"x" * 100] * n}))
+    writer.flush()
+
+
+def ends(store: MessageStore) -> dict[tuple[str, int], int]:
+    return {(topic, info.queue_id): info.max_offset for topic in store.topics() for info in store.queues(topic)}
+
+
+def follow(root: Path, **selection: object) -> StoreTail:
+    return StoreTail(open_store(root), parse_selection(**selection))
+
+
+def put_back(root: Path, before: Path) -> None:
+    """Let a store be as it was, in the same files: as a recovery that cuts it."""
+    for path in [path for path in root.rglob("*") if path.is_file()]:
+        copy = before / path.relative_to(root)
+        if copy.exists():
+            with path.open("r+b") as file:
+                file.write(copy.read_bytes())
+        else:
+            path.unlink()
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Return the folders of the queues that were asked where they end, one after the other."""
+    found: list[str] = []
+    plain = ConsumeQueue.end
+
+    def end(queue: ConsumeQueue) -> int:
+        found.append(f"{queue.folder.parent.name}-{queue.folder.name}")
+        return plain(queue)
+
+    monkeypatch.setattr(ConsumeQueue, "end", end)
+    return found
+
+
+@pytest.mark.parametrize("name", ["basic", "edges", "live", "one", "empty", "expired", "crash", "crash2", "crash5"])
+def test_the_first_look_finds_what_a_batch_read_finds(golden_store: Callable[[str], Path], name: str) -> None:
+    with rmqstore.open(golden_store(name)) as store:
+        expected = {key: end for key, end in ends(store).items() if end}
+    tail = follow(golden_store(name), include_system_topics=True)
+    tail.look()
+    assert {key: end for key, end in tail.ends.items() if end} == expected
+    tail.look()
+    assert {key: end for key, end in tail.ends.items() if end} == expected
+
+
+def test_what_is_written_shows_at_the_next_look(tmp_path: Path) -> None:
+    dice = random.Random(5)
+    with create(tmp_path / "s", config=SIZES) as writer:
+        put(writer, "A", 0, 3)
+        tail = follow(tmp_path / "s")
+        for _ in range(60):
+            for _ in range(dice.randrange(3)):
+                put(writer, dice.choice("ABC"), dice.randrange(3), dice.randrange(1, 40))
+            tail.look()
+            with rmqstore.open(tmp_path / "s") as store:
+                assert tail.ends == ends(store)
+        assert ("A", 0) not in tail.discovered
+        assert len(tail.discovered) > 4
+
+
+def test_only_queues_that_new_records_name_are_asked(tmp_path: Path, asked: list[str]) -> None:
+    with create(tmp_path / "s", config=SIZES) as writer:
+        for topic in ("A", "B", "C"):
+            for queue_id in range(4):
+                put(writer, topic, queue_id)
+        tail = follow(tmp_path / "s", subscribe="A,B")
+        tail.look()
+        asked.clear()
+        tail.look()
+        assert not asked
+        put(writer, "B", 2, 200)
+        put(writer, "C", 1, 200)
+        put(writer, "A", 1)
+        asked.clear()
+        tail.look()
+        assert sorted(asked) == ["A-1", "B-2"]
+        assert (tail.ends["B", 2], tail.ends["A", 1]) == (201, 2)
+        asked.clear()
+        tail.look()
+        assert not asked
+
+
+def test_a_queue_that_is_behind_the_log_is_asked_until_it_has_caught_up(tmp_path: Path, asked: list[str]) -> None:
+    store = build.Store()
+    for _ in range(10):
+        store.append(build.Record(topic="T"))
+    root = store.write(tmp_path / "s", abort=True)
+    tail = follow(root)
+    tail.look()
+    written = dict(store.segments)
+    for _ in range(5):
+        store.append(build.Record(topic="T"))
+    assert store.segments.keys() == written.keys(), "one file"
+    (root / "commitlog" / f"{0:020d}").write_bytes(store.segments[0])
+    for _ in range(2):
+        asked.clear()
+        tail.look()
+        assert (asked, tail.ends["T", 0]) == (["T-0"], 10)
+    build.write_queue(root / "consumequeue/T/0", store.queues["T", 0][:13])
+    tail.look()
+    assert tail.ends["T", 0] == 13
+    build.write_queue(root / "consumequeue/T/0", store.queues["T", 0])
+    tail.look()
+    assert tail.ends["T", 0] == 15
+    asked.clear()
+    tail.look()
+    assert not asked
+
+
+def test_units_of_a_crashed_store_come_from_the_log_until_its_broker_has_built_them(tmp_path: Path) -> None:
+    store = build.Store()
+    for _ in range(10):
+        store.append(build.Record(topic="T"))
+    units = store.queues["T", 0]
+    store.queues["T", 0] = units[:6]
+    root = store.write(tmp_path / "s", abort=True)
+    tail = follow(root)
+    tail.look()
+    assert tail.ends["T", 0] == 10
+    assert ("T", 0) in tail.store.recovered
+    store.queues["T", 0] = units
+    store.append(build.Record(topic="T"))
+    (root / "commitlog" / f"{0:020d}").write_bytes(store.segments[0])
+    build.write_queue(root / "consumequeue/T/0", store.queues["T", 0])
+    tail.look()
+    assert tail.ends["T", 0] == 11
+    assert ("T", 0) not in tail.store.recovered
+    assert tail.store.queue_range("T", 0)[0] == 0
+
+
+@pytest.mark.parametrize("n_bytes", [8, 30, 90, 130])
+def test_a_record_whose_end_is_not_there_yet_is_left_for_the_next_look(tmp_path: Path, n_bytes: int) -> None:
+    store = build.Store()
+    for _ in range(5):
+        store.append(build.Record(topic="T", body=b"y" * 50))
+    root = store.write(tmp_path / "s", abort=True)
+    log = root / "commitlog" / f"{0:020d}"
+    tail = follow(root)
+    tail.look()
+    placed = store.append(build.Record(topic="Other", body=b"y" * 50))
+    half = bytearray(store.segments[0])
+    half[placed.physical_offset + n_bytes :] = bytes(len(half) - placed.physical_offset - n_bytes)
+    log.write_bytes(half)
+    tail.look()
+    assert tail.ends == {("T", 0): 5}
+    log.write_bytes(store.segments[0])
+    build.write_queue(root / "consumequeue/Other/0", store.queues["Other", 0])
+    tail.look()
+    assert tail.ends == {("T", 0): 5, ("Other", 0): 1}
+
+
+def test_a_log_that_was_cut_and_written_on_is_looked_at_from_the_start(tmp_path: Path) -> None:
+    root, before = tmp_path / "s", tmp_path / "before"
+    with create(root, config=SIZES) as writer:
+        put(writer, "A", 0, 30)
+        put(writer, "B", 0, 10)
+    shutil.copytree(root, before)
+    with rmqstore.open(root, mode="a") as writer:
+        put(writer, "A", 0, 20)
+        tail = follow(root)
+        tail.look()
+    assert tail.ends["A", 0] == 50
+    mark = tail.mark
+    assert mark is not None
+    put_back(root, before)
+    with rmqstore.open(root, mode="a") as writer:
+        put(writer, "A", 0, 5)
+        tail.look()
+        assert (tail.ends["A", 0], tail.ends["B", 0]) == (35, 10)
+        assert not mark.stands_in(tail.store.log)
+        put(writer, "B", 0, 5)
+        tail.look()
+        assert tail.ends["B", 0] == 15
+
+
+def test_a_mark_stands_for_just_one_record(tmp_path: Path) -> None:
+    store = build.Store()
+    for number in range(60):
+        store.append(build.Record(topic="T", store_timestamp=build.T0 + number))
+    root = store.write(tmp_path / "s")
+    at = store.placed[-1]
+    mark = LogMark(at.physical_offset, at.record.store_timestamp)
+    with open_store(root) as opened:
+        assert mark.stands_in(opened.log)
+        assert not mark._replace(store_timestamp=mark.store_timestamp + 1).stands_in(opened.log)
+        assert not mark._replace(physical_offset=mark.physical_offset + 1).stands_in(opened.log)
+        assert not mark._replace(physical_offset=1 << 40).stands_in(opened.log)
+    (root / "commitlog" / f"{0:020d}").unlink()
+    with open_store(root) as opened:
+        assert LogMark(0, 7).stands_in(opened.log), "what retention deleted was not cut off"
+
+
+def test_retention_deletes_under_it(tmp_path: Path) -> None:
+    with create(tmp_path / "s", config=SIZES) as writer:
+        put(writer, "A", 0, 10)
+        put(writer, "B", 0, 500)
+        tail = follow(tmp_path / "s")
+        tail.look()
+        assert (tail.first(("A", 0)), tail.first(("B", 0))) == (0, 0)
+        logs = sorted((tmp_path / "s" / "commitlog").iterdir())
+        for log in logs[:-1]:
+            log.unlink()
+        tail.look()
+        with rmqstore.open(tmp_path / "s") as store:
+            assert tail.first(("B", 0)) == store.queue_range("B", 0)[0] > 0
+        assert tail.first(("A", 0)) == 10
+        shutil.rmtree(tmp_path / "s" / "consumequeue" / "A")
+        put(writer, "B", 0, 3)
+        tail.look()
+        assert (tail.ends["A", 0], tail.first(("A", 0))) == (10, 10)
+        assert tail.ends["B", 0] == 503
+
+
+def test_rows_within_bytes_are_counted_by_units(golden_store: Callable[[str], Path]) -> None:
+    with open_store(golden_store("basic")) as store:
+        topic = next(topic for topic in store.topics() if store.queues(topic)[0].n_bytes)
+        info = store.queues(topic)[0]
+        sizes = store.scan(assign={topic: [info.queue_id]}, columns="storeSize").read_all()["storeSize"].to_pylist()
+        piece = rmqstore.store.QueueSlice(topic, info.queue_id, info.min_offset, info.max_offset)
+        for n_rows in (0, 1, len(sizes) // 2, len(sizes)):
+            assert store.rows_within(piece, sum(sizes[:n_rows])) == n_rows
+            assert store.rows_within(piece, sum(sizes[:n_rows]) + 1) == n_rows
+        assert store.rows_within(piece, sum(sizes) - 1) == len(sizes) - 1
