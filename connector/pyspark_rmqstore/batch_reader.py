@@ -44,7 +44,7 @@ class RmqStoreReader(DataSourceReader):
     def _plan_queues(self, ref: StoreRef, store: MessageStore) -> list[QueueSplit]:
         store.warn_without_queues()
         slices = store.plan_queues(self._options.selection, self._splits.spec(store))
-        return self._splits.split_queues(ref, store, slices)
+        return self._splits.split_queues(ref, store, self._splits.sampled(store, slices))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task. Runs in a task; stateless."""

@@ -10,6 +10,7 @@ from pyspark_rmqstore.offsets import Key, StreamOffset
 from pyspark_rmqstore.options import ReadOptions, StoreRef
 from pyspark_rmqstore.split_reader import BrokerNames, open_ref
 from rmqstore.errors import OffsetOutOfRangeError
+from rmqstore.selection import EARLIEST, LATEST, Bound
 from rmqstore.store import MessageStore
 from rmqstore.tail import LogMark, StoreTail
 
@@ -74,8 +75,13 @@ class FollowedStores:
     def initial(self) -> dict[Key, int]:
         """Return where the options start in each queue."""
         queues: dict[Key, int] = {}
+        selection = self._options.selection
         for broker, one in self._all().items():
-            found = one.store.starts(self._options.selection, fail_on_data_loss=self._options.fail_on_data_loss)
+            if selection.start in (Bound(EARLIEST), Bound(LATEST)):  # which the tail knows already
+                place = one.tail.first if selection.start.default == EARLIEST else one.tail.ends.__getitem__
+                queues |= {(broker, *queue): place(queue) for queue in one.tail.ends}
+                continue
+            found = one.store.starts(selection, fail_on_data_loss=self._options.fail_on_data_loss)
             queues |= {(broker, *queue): min(at, one.tail.ends.get(queue, at)) for queue, at in found.items()}
         return queues
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -38,9 +38,12 @@ class SplitReader:
             broker_name=store.broker_name,
         )
 
-    def split_queues(self, ref: StoreRef, store: MessageStore, slices: Sequence[QueueSlice]) -> list[QueueSplit]:
+    def sampled(self, store: MessageStore, slices: Iterable[QueueSlice]) -> list[SampledSlice]:
+        """Return ranges of queues with what planning has to know of them."""
+        return [SampledSlice(piece, store.sample(piece, self._sample_count(store, piece))) for piece in slices]
+
+    def split_queues(self, ref: StoreRef, store: MessageStore, sampled: Sequence[SampledSlice]) -> list[QueueSplit]:
         """Return the tasks that read ranges of queues."""
-        sampled = [SampledSlice(piece, store.sample(piece, self._sample_count(store, piece))) for piece in slices]
         return [QueueSplit(ref, task, store.recovered_in(task)) for task in plan_queues(sampled, self._limits())]
 
     def split_log(self, ref: StoreRef, store: MessageStore) -> list[LogSplit]:

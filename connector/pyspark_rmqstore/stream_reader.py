@@ -23,8 +23,9 @@ from pyspark_rmqstore.consumer_offsets import write_consumer_offsets
 from pyspark_rmqstore.followed import FollowedStores
 from pyspark_rmqstore.offsets import Key, StreamOffset
 from pyspark_rmqstore.options import StreamOptions
+from pyspark_rmqstore.planning import SampledSlice
 from pyspark_rmqstore.split_reader import SplitReader
-from rmqstore.store import QueueSlice
+from rmqstore.store import FAILFAST, QueueSlice
 
 
 class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -107,18 +108,18 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun, until = StreamOffset.of_json(start), StreamOffset.of_json(end)
         ends = {key: at for key, at in until.queues.items() if begun.queues.get(key) != at}
         starts, reached = self._stores.starts(begun, ends), self._stores.ends()
-        slices: dict[str, list[QueueSlice]] = {}
+        sampled: dict[str, list[SampledSlice]] = {}
         for key, at in ends.items():
             stop = min(at, reached.get(key, 0))
             if stop < at and starts[key] < at:
                 self._stores.report_loss(key, f"offsets {max(stop, starts[key])} to {at} (excluded) are gone")
             if starts[key] < stop:
                 store = self._stores[key[0]].store
-                found = store.slices(*key[1:], starts[key], stop, self._splits.spec(store))
-                slices.setdefault(key[0], []).extend(found)
+                found = store.slices(*key[1:], starts[key], stop, tolerant=self._options.read.mode != FAILFAST)
+                sampled.setdefault(key[0], []).extend(self._splits.sampled(store, found))
         return [
             split
-            for broker, pieces in slices.items()
+            for broker, pieces in sampled.items()
             for split in self._splits.split_queues(self._stores[broker].ref, self._stores[broker].store, pieces)
         ]
 

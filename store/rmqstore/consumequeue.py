@@ -160,6 +160,10 @@ class ConsumeQueue:
         Source: ConsumeQueue.java#correctMinOffset; unlike it, the search is not limited to the first file.
         """
         begin = self.begin
+        if begin < end:  # mostly the files begin with a message that is there
+            physical_offset, size, _ = self.unit(begin)
+            if size > 0 and physical_offset >= min_physical_offset and size != PRE_BLANK_SIZE:
+                return begin
 
         def is_there(at: int) -> bool:
             physical_offset, size, _ = self.unit(begin + at)

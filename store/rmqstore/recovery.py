@@ -111,7 +111,7 @@ def find_written_end(log: CommitLog) -> int:
             low = max(0, written - size)
             first = find_next_record(data, low, written, segment.start) if low else 0
             if first < written:
-                found = walk(data, first, len(data), segment.start)
+                found = walk(data, first, written, segment.start)
                 return segment.end if found.kind is StopKind.BLANK else segment.start + found.position
             size *= 8
     return log.min_offset

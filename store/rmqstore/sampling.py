@@ -31,12 +31,18 @@ class Sampler:
         self._log, self._queues, self._ranges = log, queues, ranges
 
     def sample(self, piece: QueueSlice, count: int) -> list[Sample]:
-        """Return up to ``count`` points of a queue, evenly spaced by offset, the first and the last among them."""
+        """Return up to ``count`` points of a queue, evenly spaced by offset, the first and the last among them.
+
+        The first alone where the messages are so few that it tells of all of them.
+        """
         if piece.start >= piece.end:
             return []
         samples = []
         queue = self._queues.open(piece.topic, piece.queue_id)
-        for at in np.unique(np.linspace(piece.start, piece.end - 1, max(count, 2)).astype(np.int64)).tolist():
+        places = [piece.start]
+        if piece.end - piece.start > _SAMPLED_UNITS:
+            places = np.unique(np.linspace(piece.start, piece.end - 1, max(count, 2)).astype(np.int64)).tolist()
+        for at in places:
             run = next(queue.runs(at, min(at + _SAMPLED_UNITS, piece.end)), None)
             if run is None or run[0] != at:
                 continue

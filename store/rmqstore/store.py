@@ -34,6 +34,7 @@ from rmqstore.sampling import Sample, Sampler
 from rmqstore.selection import Selection, parse_selection, parse_tags, parse_timestamp, require_named
 
 __all__ = [
+    "FAILFAST",
     "LogFilter",
     "LogSlice",
     "MessageStore",
@@ -381,9 +382,9 @@ class MessageStore:
         """Return the queue offset where a selection starts, of each queue that it names."""
         return self._ranges.starts(selection, self.config, self.broker_name, fail_on_data_loss=fail_on_data_loss)
 
-    def slices(self, topic: str, queue_id: int, start: int, end: int, spec: ReadSpec) -> list[QueueSlice]:
+    def slices(self, topic: str, queue_id: int, start: int, end: int, *, tolerant: bool) -> list[QueueSlice]:
         """Return the parts of a range that the queue's files have; see ``ranges.QueueRanges.slices``."""
-        return self._ranges.slices(topic, queue_id, start, end, tolerant=spec.mode != FAILFAST)
+        return self._ranges.slices(topic, queue_id, start, end, tolerant=tolerant)
 
     @_anew_if_deleted
     def plan_queues(self, selection: Selection, spec: ReadSpec) -> list[QueueSlice]:

@@ -27,7 +27,7 @@ from rmqstore.store import MessageStore
 
 logger = logging.getLogger(__name__)
 
-_WINDOW_BYTES = 128 << 20
+_WINDOW_BYTES = 64 << 10, 128 << 20  # the first one, and the largest: bytes never written are not to be touched
 _PATIENCE = 10
 
 
@@ -106,6 +106,7 @@ class StoreTail:
         keys = [(topic, queue_id) for topic, queue_ids in chosen.items() for queue_id in queue_ids]
         self._newest, self._awaited = None, {key: found.end for key, found in store.recovered.items() if key in keys}
         newest = -1
+        self._forget_firsts()
         for key in keys:
             self.ends[key], last = self._end_and_last(key)
             newest = max(newest, last)
@@ -136,6 +137,8 @@ class StoreTail:
             if size <= 0 or not 0 <= physical_offset < self._cursor:
                 end = queue.cut(queue.begin, end, self._cursor)
                 physical_offset = queue.unit(end - 1)[0] if end > queue.begin else -1
+            if key not in self._firsts and queue.segments:
+                self._firsts[key] = queue.first(end, self._firsts_since)
         finally:
             queue.close()
         return end, physical_offset
@@ -149,10 +152,10 @@ class StoreTail:
     def _walk(self) -> dict[QueueKey, int]:
         """Step over the records behind the cursor; return the chosen queues that they name and what ends they tell."""
         assert self._cursor is not None, "the log's end was found first"
-        log, named = self.store.log, dict[QueueKey, int]()
+        log, named, size = self.store.log, dict[QueueKey, int](), _WINDOW_BYTES[0]
         while (segment := log.find(self._cursor)) is not None:
             data, position = log.data(segment), self._cursor - segment.start
-            walked = walk(data, position, min(position + _WINDOW_BYTES, len(data)), segment.start)
+            walked = walk(data, position, min(position + size, len(data)), segment.start)
             walked = _without_unfinished(data, walked, segment)
             for _, heads, whole in heads_of(data, walked):
                 self._note(data, heads.take(whole & have_units(heads.column("sys_flag"))), named)
@@ -161,6 +164,7 @@ class StoreTail:
             self._cursor = segment.end if walked.kind is StopKind.BLANK else segment.start + walked.position
             if walked.kind in (StopKind.EMPTY, StopKind.DAMAGE):
                 break
+            size = min(8 * size, _WINDOW_BYTES[1])
         return named
 
     def _note(self, data: Bytes, heads: Heads, named: dict[QueueKey, int]) -> None:
@@ -178,12 +182,15 @@ class StoreTail:
     def first(self, key: QueueKey) -> int:
         """Return the first queue offset of a queue whose message is still there; its end if none is."""
         if self._firsts_since != self.store.log.min_offset:
-            self._firsts.clear()
-            self._firsts_since = self.store.log.min_offset
+            self._forget_firsts()
         if key not in self._firsts:
             first = self.store.first_offset(*key)
             self._firsts[key] = self.ends.get(key, 0) if first is None else first
         return self._firsts[key]
+
+    def _forget_firsts(self) -> None:
+        self._firsts.clear()
+        self._firsts_since = self.store.log.min_offset
 
     def first_after(self, key: QueueKey, mark: LogMark) -> int:
         """Return the first queue offset of a queue whose message was stored after a record."""

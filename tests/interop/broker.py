@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,11 +29,13 @@ class RealBroker:
 
     Args:
         sizes: fields of MessageStoreConfig.
+        ports: of the name server, the broker and its replicas: those of a broker that this one comes after.
     """
 
-    def __init__(self, real: RocketMQ, root: Path, sizes: dict[str, Any]) -> None:
+    def __init__(self, real: RocketMQ, root: Path, sizes: dict[str, Any], ports: Sequence[int] | None = None) -> None:
         self._real, rocketmq = real, real.rocketmq
-        name_port, port, ha_port = free_ports(3)
+        self.ports = ports or free_ports(3)
+        name_port, port, ha_port = self.ports
         self.namesrv_address, self.address = f"127.0.0.1:{name_port}", f"127.0.0.1:{port}"
         name_config = rocketmq.remoting.netty.NettyServerConfig()
         name_config.setListenPort(name_port)
@@ -78,6 +81,30 @@ class RealBroker:
             return [client.send(message(topic, tags, keys, body)).getMsgId() for body in bodies]
         finally:
             client.shutdown()
+
+    def set_queues(self, topic: str, count: int) -> None:
+        """Let a topic have so many queues, as mqadmin updateTopic does."""
+        config = self._real.rocketmq.common.TopicConfig(topic, count, count)
+        self.controller.getTopicConfigManager().updateTopicConfig(config)
+        self.announce(topic)
+
+    def announce(self, topic: str, seconds: float = 30) -> None:
+        """Tell the name server of a topic, until it knows: its first answers come before it has the broker."""
+        config = self.controller.getTopicConfigManager().selectTopicConfig(topic)
+        until = time.monotonic() + seconds
+        while self._namesrv.getRouteInfoManager().pickupTopicRouteData(topic) is None:
+            assert time.monotonic() < until, f"the name server does not hear of {topic}"
+            self.controller.registerSingleTopicAll(config)
+            time.sleep(0.2)
+
+    def expire(self, n_files: int) -> None:
+        """Delete the oldest files of the log, and what of the queues points into them, as retention does."""
+        store = self.controller.getMessageStore()
+        store.getCommitLog().deleteExpiredFile(0, 0, 1, True, n_files)
+        start = store.getCommitLog().getMinOffset()
+        for queues in store.getConsumeQueueTable().values():
+            for queue in queues.values():
+                queue.deleteExpiredFile(start)
 
     def consume(self, topic: str, group: str, count: int, seconds: float = 60) -> list[Message]:
         """Return what a consumer of a new group gets, at least ``count`` messages, and those that follow at once."""
