@@ -33,6 +33,7 @@ def main() -> None:
         passes = ["--passes", str(arguments.passes)]
         run("bench_core.py", str(stores["uniform"]), "--mixed", str(stores["mixed"]), *passes)
         run("bench_spark.py", str(stores["uniform"]), *passes)
+        run("bench_stream.py", str(stores["uniform"]), *passes)
         run("bench_write.py", str(stores["uniform"]), *passes)
         run("bench_spark_write.py", str(stores["uniform"]), *passes)
         run("bench_real.py", str(stores["uniform"]), *passes)

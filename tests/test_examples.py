@@ -93,3 +93,49 @@ def test_example_makes_test_data(tmp_path: Path) -> None:
         queues.setdefault(dict(row["properties"])["__SHARDINGKEY"], set()).add(row["queueId"])
     assert len(queues) == 99
     assert all(len(found) == 1 for found in queues.values())
+
+
+@pytest.mark.spark
+def test_example_archives_what_is_new(golden_store: Callable[[str], Path], tmp_path: Path) -> None:
+    archive, checkpoint = tmp_path / "archive", tmp_path / "checkpoint"
+    with rmqstore.open(golden_store("live")) as store:
+        n_messages = store.scan(columns="topic").read_all().num_rows
+    for new in (n_messages, 0):
+        shown = run("06_stream_to_parquet.py", golden_store("live"), archive, checkpoint)
+        assert f"{new} new messages, {n_messages} in {archive}" in shown
+    assert list(archive.glob("topic=LivePlain/day=*/*.parquet"))
+
+
+@pytest.mark.spark
+def test_example_replays_tags_once(golden_store: Callable[[str], Path], tmp_path: Path) -> None:
+    tags = "TagA || TagC"
+    with rmqstore.open(golden_store("live")) as store:
+        expected = store.scan(subscribe="LivePlain", tags=tags, columns="queueId,body").read_all().to_pylist()
+    assert expected
+    for _ in range(2):
+        run(
+            "07_replay_stream.py",
+            golden_store("live"),
+            tmp_path / "b",
+            tmp_path / "checkpoint",
+            "LivePlain",
+            tags,
+            "--once",
+        )
+    with rmqstore.open(tmp_path / "b") as store:
+        found = store.scan(columns="queueId,body").read_all().to_pylist()
+
+    def by_queue(rows: list[dict[str, Any]]) -> dict[int, list[bytes]]:
+        return {
+            queue_id: [row["body"] for row in rows if row["queueId"] == queue_id]
+            for queue_id in {row["queueId"] for row in rows}
+        }
+
+    assert by_queue(found) == by_queue(expected)
+
+
+@pytest.mark.spark
+def test_example_counts_by_batch(golden_store: Callable[[str], Path], tmp_path: Path) -> None:
+    for _ in range(2):
+        shown = run("08_foreach_batch.py", golden_store("live"), tmp_path / "table", tmp_path / "checkpoint")
+    assert "|LivePlain      |210     |106965|" in shown

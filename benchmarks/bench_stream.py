@@ -1,0 +1,127 @@
+"""Streams: a run to the present beside a batch read of the same store, and what a trigger over 16,000 queues costs.
+
+Usage: python benchmarks/bench_stream.py STORE [--passes N]
+
+The whole run counts, from start() until the query has ended; ``trigger`` is its one micro-batch alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from measure import report
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+import rmqstore
+from pyspark_rmqstore.source import RmqStoreDataSource
+
+N_TOPICS, N_QUEUES, N_EACH = 2000, 8, 10
+
+
+def main() -> None:
+    """Run both and print JSON lines."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("store", type=Path)
+    parser.add_argument("--passes", type=int, default=5)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=arguments.store.parent) as scratch:
+        plan_many(Path(scratch) / "many", arguments.passes)
+        run_to_the_present(arguments.store, Path(scratch), arguments.passes)
+
+
+def many_queues(root: Path) -> None:
+    """Make a store of so many queues."""
+    n = N_TOPICS * N_QUEUES * N_EACH
+    numbers = np.arange(n)
+    config = rmqstore.StoreConfig().updated({"mappedFileSizeConsumeQueue": 2000})
+    topics = pa.array([f"topic{number:04}" for number in range(N_TOPICS)]).take(pa.array(numbers % N_TOPICS))
+    queue_ids = pa.array((numbers // N_TOPICS % N_QUEUES).astype(np.int32))
+    bodies = pa.array([b"x" * 900]).take(pa.array(np.zeros(n, np.int64)))
+    batch = pa.RecordBatch.from_arrays([topics, queue_ids, bodies], ["topic", "queueId", "body"])
+    with rmqstore.create(root, config=config) as writer:
+        writer.append(batch)
+
+
+def plan_many(root: Path, passes: int) -> None:
+    """Time what a trigger asks of a source that follows 16,000 queues."""
+    many_queues(root)
+    found: dict[str, list[float]] = {}
+    for _ in range(passes):
+        plan_once(root, found)
+    for name, seconds in found.items():
+        report("stream planning, 16,000 queues", name, seconds=statistics.median(seconds))
+
+
+def plan_once(root: Path, found: dict[str, list[float]]) -> None:
+    """Ask one source all that Spark asks, first for all queues, then for a few."""
+
+    def timed(name: str, ask: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever was asked for
+        begun = time.perf_counter()
+        answer = ask()
+        found.setdefault(name, []).append(time.perf_counter() - begun)
+        return answer
+
+    source = RmqStoreDataSource({"path": str(root), "startingOffsets": "earliest"})
+    reader = source.streamReader(source.schema())
+    start = timed("first look", reader.initialOffset)
+    end = timed("trigger, all queues have messages", lambda: reader.latestOffset(start, ReadAllAvailable()))
+    timed("tasks, all queues have messages", lambda: reader.partitions(start, end))
+    assert timed("idle trigger", lambda: reader.latestOffset(end, ReadAllAvailable())) == end
+    with rmqstore.open(root, mode="a") as writer:
+        writer.append(pa.RecordBatch.from_pydict({"topic": ["topic0001"] * 100, "body": [b"new"] * 100}))
+        writer.flush()
+        last = timed("trigger, 4 queues have messages", lambda: reader.latestOffset(end, ReadAllAvailable()))
+        timed("tasks, 4 queues have messages", lambda: reader.partitions(end, last))
+    reader.stop()
+
+
+def run_to_the_present(store: Path, scratch: Path, passes: int) -> None:
+    """Time a stream beside a batch, one after the other in each pass."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "3g")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    batches, runs, triggers, n_rows = list[float](), list[float](), list[float](), 0
+    for number in range(passes + 1):
+        begun = time.perf_counter()
+        spark.read.format("rmqstore").load(str(store)).write.format("noop").mode("overwrite").save()
+        between = time.perf_counter()
+        frame = spark.readStream.format("rmqstore").option("startingOffsets", "earliest").load(str(store))
+        writer = frame.writeStream.format("noop").option("checkpointLocation", str(scratch / f"checkpoint{number}"))
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        ended = time.perf_counter()
+        if number:  # the first pass warms up
+            (progress,) = (one for one in query.recentProgress if one.numInputRows)
+            n_rows = progress.numInputRows
+            batches.append(between - begun)
+            runs.append(ended - between)
+            triggers.append(progress.durationMs["triggerExecution"] / 1000)
+        print(f"pass {number} of {passes}", file=sys.stderr)
+    spark.stop()
+    report(
+        "stream", "AvailableNow, noop", rows_per_second=n_rows / statistics.median(runs),
+        batch_rows_per_second=n_rows / statistics.median(batches), goal_ratio=0.8,
+        ratio=statistics.median(batch / run for batch, run in zip(batches, runs, strict=True)),
+        ratio_of_trigger=statistics.median(batch / one for batch, one in zip(batches, triggers, strict=True)),
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Follow a store and replay the messages of some tags into another store, each once, until it is stopped.
+
+Usage: python examples/07_replay_stream.py STORE TARGET CHECKPOINT TOPIC TAGS [--once]
+
+TAGS as in a subscription: "TagA || TagB". With --once it ends when all that is there now is replayed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+
+def lag(query: StreamingQuery) -> int | None:
+    """Return how many messages the query is behind, as of its last trigger; None before the first."""
+    if query.lastProgress is None:
+        return None
+    (source,) = json.loads(query.lastProgress.json)["sources"]
+    ends = {name: source[name]["queues"] for name in ("latestOffset", "endOffset")}
+    return sum(
+        end - ends["endOffset"].get(topic, {}).get(broker, {}).get(queue_id, 0)
+        for topic, brokers in ends["latestOffset"].items()
+        for broker, queues in brokers.items()
+        for queue_id, end in queues.items()
+    )
+
+
+def main(store: str, target: str, checkpoint: str, topic: str, tags: str, once: str = "") -> None:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    spark = SparkSession.builder.appName("replay").master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    messages = (
+        spark.readStream.format("rmqstore")
+        .option("subscribe", topic)
+        .option("tags", tags)
+        .option("startingOffsets", "earliest")
+        .load(store)
+    )
+    # Each micro-batch is appended once, known by the checkpoint's query id and its number: keep the checkpoint.
+    writer = messages.writeStream.format("rmqstore").option("checkpointLocation", checkpoint).outputMode("append")
+    query = (writer.trigger(availableNow=True) if once else writer.trigger(processingTime="1 second")).start(target)
+    while not query.awaitTermination(10):
+        print(f"{lag(query)} messages behind", flush=True)
+    print(f"replayed into {target}")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) not in (6, 7):
+        raise SystemExit(__doc__)
+    main(*sys.argv[1:])
