@@ -21,7 +21,7 @@ ORDER = [
     "ledger", "indexfile",
     "logwriter", "queuewriter", "dispatch",
     "recovery", "queue_recovery", "log_filter", "assemble", "log_scan", "queue_scan", "ranges", "sampling", "store",
-    "tail",
+    "log_cursor", "tail",
     "uniqkey", "messages", "verbatim", "waiting", "repair", "writer", "entry", "verify", "exchange",
     "cli.common", "cli.reading", "cli.checking", "cli.exchanging",
 ]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from pyspark_rmqstore.offsets import Key, StreamOffset
 from pyspark_rmqstore.options import ReadOptions, StoreRef
 from pyspark_rmqstore.split_reader import BrokerNames, open_ref
 from rmqstore.errors import OffsetOutOfRangeError
-from rmqstore.selection import EARLIEST, LATEST, Bound
+from rmqstore.log_cursor import LogMark
 from rmqstore.store import MessageStore
-from rmqstore.tail import LogMark, StoreTail
+from rmqstore.tail import StoreTail
 
 logger = logging.getLogger(__name__)
 
@@ -74,44 +75,55 @@ class FollowedStores:
 
     def initial(self) -> dict[Key, int]:
         """Return where the options start in each queue."""
-        queues: dict[Key, int] = {}
-        selection = self._options.selection
-        for broker, one in self._all().items():
-            if selection.start in (Bound(EARLIEST), Bound(LATEST)):  # which the tail knows already
-                place = one.tail.first if selection.start.default == EARLIEST else one.tail.ends.__getitem__
-                queues |= {(broker, *queue): place(queue) for queue in one.tail.ends}
-                continue
-            found = one.store.starts(selection, fail_on_data_loss=self._options.fail_on_data_loss)
-            queues |= {(broker, *queue): min(at, one.tail.ends.get(queue, at)) for queue, at in found.items()}
-        return queues
+        options = self._options
+        return {
+            (broker, *queue): at
+            for broker, one in self._all().items()
+            for queue, at in one.store.starts(
+                options.selection, one.tail.spans, fail_on_data_loss=options.fail_on_data_loss
+            ).items()
+        }
 
-    def starts(self, begun: StreamOffset, ends: Mapping[Key, int]) -> dict[Key, int]:
+    def cut(self, begun: StreamOffset) -> set[str]:
+        """Return the brokers whose log was cut by a recovery since an offset was made."""
+        opened = self._all()
+        return {
+            broker
+            for broker, mark in begun.marks.items()
+            if broker in opened and not mark.stands_in(opened[broker].store.log)
+        }
+
+    def refresh(self) -> None:
+        """List the files anew."""
+        for one in self._all().values():
+            one.store.refresh()
+
+    def starts(self, begun: StreamOffset, ends: Mapping[Key, int], cut: AbstractSet[str]) -> dict[Key, int]:
         """Return where each queue in ``ends`` goes on: behind what was delivered, unless that was cut off or deleted.
 
-        Queues that ``begun`` does not have start at the first message that is there.
+        Queues that ``begun`` does not have start at the first message that is there; ``cut`` is what :meth:`cut` says.
 
         Raises:
             OffsetOutOfRangeError: messages were lost, and data loss is to fail.
         """
         opened = self._all()
-        cut = {
-            broker: mark
-            for broker, mark in begun.marks.items()
-            if broker in opened and not mark.stands_in(opened[broker].store.log)
-        }
         starts = {}
         for key, end in ends.items():
             at = begun.queues.get(key)
-            is_done = at is not None and (key[0] not in opened or (at == end and key[0] not in cut))
-            starts[key] = at if is_done and at is not None else self._start(key, at, end, begun.marks.get(key[0]), cut)
+            if key[0] not in opened or (at == end and key[0] not in cut):
+                starts[key] = at or 0
+            else:
+                starts[key] = self._start(key, at, end, begun.marks.get(key[0]), is_cut=key[0] in cut)
         return starts
 
-    def _start(
-        self, key: Key, delivered: int | None, end: int, mark: LogMark | None, cut: Mapping[str, LogMark]
-    ) -> int:
+    def _start(self, key: Key, delivered: int | None, end: int, mark: LogMark | None, *, is_cut: bool) -> int:
         tail, queue = self._all()[key[0]].tail, key[1:]
         reached, start = tail.ends.get(queue, 0), delivered or 0
-        if delivered is not None and (key[0] in cut or delivered > reached):
+        if delivered is not None and (is_cut or delivered > reached):
+            if not is_cut and mark is not None and tail.began_after(queue, mark):
+                # Its messages were deleted, the queue with them, and the broker counts anew.
+                logger.warning("%s-%d of broker %s begins anew, at offset %d", *queue, key[0], tail.first(queue))
+                return tail.first(queue)
             # What was delivered stays delivered. Others took its place since, all stored after the newest record then.
             start = min(delivered, reached if mark is None else tail.first_after(queue, mark))
             if start < delivered:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rmqstore.errors import OptionError, UnsupportedFeatureError
-from rmqstore.tail import LogMark
+from rmqstore.log_cursor import LogMark
 
 _VERSION = 1
 

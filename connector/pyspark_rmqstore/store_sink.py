@@ -27,7 +27,7 @@ from rmqstore.writer import StoreWriter
 
 logger = logging.getLogger(__name__)
 
-_BEGIN_SECONDS, _COMMIT_SECONDS = 2, 300
+_BEGIN_SECONDS, COMMIT_SECONDS = 2, 300
 _PAUSE_SECONDS = 0.05
 
 
@@ -42,14 +42,14 @@ class Staged(WriterCommitMessage):
 class StoreSink:
     """Stages rows in tasks and appends them on the driver. Made on the driver; picklable."""
 
-    def __init__(self, schema: StructType, options: WriteOptions) -> None:
+    def __init__(self, schema: StructType, options: WriteOptions, patience: float = _BEGIN_SECONDS) -> None:
         _check_columns(schema, options)
         self._options = options
         self._ignored = [name for name in schema.names if name in ASSIGNED]
         self._spec, self._file_size = options.spec, options.config.mapped_file_size_commit_log
         if is_store(options.path):
             # One that a broker has is refused before any work; another job that begins has it for a moment only.
-            with _open(options, _BEGIN_SECONDS) as store:
+            with _open(options, patience) as store:
                 self._spec = replace(options.spec, queue_nums=store.queue_nums())
                 self._file_size = store.config.mapped_file_size_commit_log
 
@@ -78,7 +78,7 @@ class StoreSink:
     def append(self, messages: Sequence[WriterCommitMessage | None], txn: tuple[str, int] | None) -> None:
         """Append what tasks staged, unless this version of the application is there already. Runs on the driver."""
         staged = sorted((message for message in messages if isinstance(message, Staged)), key=lambda one: one.partition)
-        with _open(self._options, _COMMIT_SECONDS) as store:
+        with _open(self._options, COMMIT_SECONDS) as store:
             if txn is not None:
                 done = store.done_version(txn[0])
                 if done is not None and txn[1] <= done:

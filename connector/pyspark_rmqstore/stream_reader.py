@@ -64,12 +64,13 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun, ends = StreamOffset.of_json(start), self._stores.ends()
         if self._target is not None:
             ends = {key: min(ends.get(key, 0), end) for key, end in self._target.items()}
-        starts = self._stores.starts(begun, ends)
+        cut = self._stores.cut(begun)
+        starts = self._stores.starts(begun, ends, cut)
         ends = {key: max(end, starts[key]) for key, end in ends.items()}
         if not isinstance(limit, ReadAllAvailable):
             ends = self._admitted(starts, ends)
         queues = {**begun.queues, **ends}
-        if queues == begun.queues:
+        if queues == begun.queues and not cut:
             return start
         self._last_trigger = monotonic()
         return StreamOffset(queues, {**begun.marks, **self._stores.marks()}).json()
@@ -106,8 +107,10 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a micro-batch, the same whenever it is planned again."""
         begun, until = StreamOffset.of_json(start), StreamOffset.of_json(end)
-        ends = {key: at for key, at in until.queues.items() if begun.queues.get(key) != at}
-        starts, reached = self._stores.starts(begun, ends), self._stores.ends()
+        self._stores.refresh()
+        cut, reached = self._stores.cut(begun), self._stores.ends()
+        ends = {key: at for key, at in until.queues.items() if begun.queues.get(key) != at or key[0] in cut}
+        starts = self._stores.starts(begun, ends, cut)
         sampled: dict[str, list[SampledSlice]] = {}
         for key, at in ends.items():
             stop = min(at, reached.get(key, 0))

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.staging import job_folder, join, sweep
-from pyspark_rmqstore.store_sink import Staged, StoreSink
+from pyspark_rmqstore.store_sink import COMMIT_SECONDS, Staged, StoreSink
 from pyspark_rmqstore.write_options import WriteOptions
 from rmqstore.errors import StoreStateError
 
@@ -35,7 +35,8 @@ class RmqStoreStreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, schema: StructType, options: WriteOptions) -> None:
         self._path = options.path
-        self._sink = StoreSink(schema, options)
+        # Between its batches a query has not the store, and another one may commit much.
+        self._sink = StoreSink(schema, options, patience=COMMIT_SECONDS)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Encode the rows of one task. Runs in a task; stateless."""

@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmqstore.commitlog import CommitLog
@@ -21,7 +20,7 @@ from rmqstore.format.decode import topics
 from rmqstore.format.frames import StopKind, find_next_record, heads_of, walk
 from rmqstore.format.heads import Heads
 from rmqstore.format.layout import QUEUE_UNIT, Bytes
-from rmqstore.format.requests import have_units, read_requests, rows_by_queue
+from rmqstore.format.requests import have_units, read_requests, rows_by_queue, topic_names
 from rmqstore.queues import QueueKey
 
 logger = logging.getLogger(__name__)
@@ -78,7 +77,7 @@ def is_newest_built(log: CommitLog, open_queue: OpenQueue) -> bool:
 
 
 def _is_built(data: Bytes, head: Heads, open_queue: OpenQueue) -> bool:
-    topic, queue_offset = _names(topics(data, head))[0], int(head.column("queue_offset")[0])
+    topic, queue_offset = topic_names(topics(data, head).dictionary_encode())[0], int(head.column("queue_offset")[0])
     queue = open_queue(topic, int(head.column("queue_id")[0]))
     if queue is None:
         return True
@@ -86,10 +85,6 @@ def _is_built(data: Bytes, head: Heads, open_queue: OpenQueue) -> bool:
         return queue.unit(queue_offset)[0] == int(head.column("physical_offset")[0]) and bool(queue.segments)
     finally:
         queue.close()
-
-
-def _names(found: pa.StringArray) -> list[str]:
-    return [name.decode(errors="replace") for name in found.cast(pa.binary()).to_pylist()]
 
 
 class _Tail:
@@ -143,7 +138,7 @@ class _Recovery:
 
     def _add(self, data: Bytes, heads: Heads) -> None:
         encoded = topics(data, heads).dictionary_encode()
-        names, codes = _names(encoded.dictionary), encoded.indices.to_numpy()
+        names, codes = topic_names(encoded), encoded.indices.to_numpy()
         queue_ids, queue_offsets = heads.column("queue_id"), heads.column("queue_offset")
         ends = heads.column("physical_offset") + heads.column("total_size")
         for rows in rows_by_queue(codes, queue_ids):

@@ -15,9 +15,9 @@ from rmqstore.errors import (
     OptionError,
     UnsupportedFeatureError,
 )
-from rmqstore.files.paths import StorePaths
+from rmqstore.files.paths import StorePaths, can_name_queues
 from rmqstore.queue_scan import QueueSlice
-from rmqstore.queues import Queues
+from rmqstore.queues import QueueKey, Queues
 from rmqstore.selection import EARLIEST, LATEST, Bound, Selection
 
 logger = logging.getLogger(__name__)
@@ -170,19 +170,29 @@ class QueueRanges:
         """
         if not choose_topics(selection, [topic]):
             return False
+        if not can_name_queues(topic):
+            logger.warning("%s: a record is of topic %r, which can have no queues", self._paths.root, topic)
+            return False
         self.require_plain_topic(topic)
         return selection.assign is None or queue_id in selection.assign[topic]
 
     def starts(
-        self, selection: Selection, config: BrokerConfig, broker: str, *, fail_on_data_loss: bool
-    ) -> dict[tuple[str, int], int]:
-        """Return the queue offset where a selection starts in each queue; raises as :meth:`resolve` does."""
+        self,
+        selection: Selection,
+        config: BrokerConfig,
+        broker: str,
+        spans: Callable[[], Mapping[QueueKey, tuple[int, int]]],
+        *,
+        fail_on_data_loss: bool,
+    ) -> dict[QueueKey, int]:
+        """Return the queue offset where a selection starts in each queue; raises as :meth:`resolve` does.
+
+        Args:
+            spans: gives the queues and where each begins and ends; asked after offsets of a group were read, for a
+                running consumer commits what was just written.
+        """
         resolver = _Resolver(self, selection, config, broker, fail_on_data_loss=fail_on_data_loss, tolerant=False)
-        return {
-            (topic, queue_id): resolver.start(topic, queue_id, self.range(topic, queue_id))
-            for topic, queue_ids in self.choose(selection, config).items()
-            for queue_id in queue_ids
-        }
+        return {queue: resolver.start(*queue, span) for queue, span in spans().items()}
 
     def slices(self, topic: str, queue_id: int, start: int, end: int, *, tolerant: bool) -> list[QueueSlice]:
         """Return the parts of a range that the queue's files have; raises as :meth:`resolve` does."""

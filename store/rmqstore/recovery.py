@@ -117,6 +117,23 @@ def find_written_end(log: CommitLog) -> int:
     return log.min_offset
 
 
+def last_record_before(log: CommitLog, physical_offset: int) -> int | None:
+    """Return where the last record begins before a place where records, or a blank, end; None if none is found."""
+    segment = log.find(physical_offset - 1)
+    if segment is None:
+        return None
+    data, end, size = log.data(segment), physical_offset - segment.start, _NEWEST_BYTES
+    while True:
+        low = max(0, end - size)
+        first = find_next_record(data, low, end, segment.start) if low else 0
+        found = walk(data, first, end, segment.start)
+        if len(found.starts) and (found.position == end or found.kind is StopKind.BLANK):
+            return segment.start + int(found.starts[-1])
+        if not low:
+            return None
+        size *= 8
+
+
 def damage_at(log: CommitLog, segment: Segment, stop: Walk, queues_end: int) -> str | None:
     """Tell whether a walk over a store that was *closed* met damage or the end of the log.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property, wraps
 from types import TracebackType
@@ -19,7 +19,7 @@ from rmqstore.checkpoint import Checkpoint, read_checkpoint
 from rmqstore.commitlog import CommitLog
 from rmqstore.consumequeue import ConsumeQueue, RecoveredUnits
 from rmqstore.errors import FileDeletedError, MessageNotFoundError, OptionError
-from rmqstore.files.paths import StorePaths, find_store
+from rmqstore.files.paths import StorePaths, can_name_queues, find_store
 from rmqstore.format.layout import MAX_FILE_BYTES
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import MESSAGE, VERBATIM, Message, select_columns
@@ -146,10 +146,10 @@ class MessageStore:
 
     def forget(self) -> None:
         """Find anew where the log and its queues end: another process has repaired the store."""
+        self._queues.close()
         self.refresh()
         for name in ("log_end", "recovered"):
             self.__dict__.pop(name, None)
-        self._queues.close()
 
     def forget_recovered(self, key: QueueKey) -> None:
         """Read a queue by its files alone: they hold by now what the log alone told."""
@@ -175,6 +175,8 @@ class MessageStore:
         other, known = {*self.paths.batch_topics()}, {*self.config.topics()}
 
         def files_of(topic: str, queue_id: int) -> ConsumeQueue | None:
+            if not can_name_queues(topic):
+                return None
             queue = ConsumeQueue(self.paths.queue(topic, queue_id))
             # A topic with neither files nor an entry in a topics.json that has others was deleted: it stays so.
             is_deleted = not queue.segments and known and topic not in known and not is_system_topic(topic)
@@ -377,10 +379,22 @@ class MessageStore:
         """Tell whether a selection names a queue, be it there or not; see ``ranges.QueueRanges.is_chosen``."""
         return self._ranges.is_chosen(selection, topic, queue_id)
 
+    def end_in_log(self) -> int:
+        """Return the physical offset behind the last record that a queue points at, -1 without queues."""
+        return self._ranges.end_in_log()
+
+    def first_behind(self, topic: str, queue_id: int, physical_offset: int, span: tuple[int, int]) -> int:
+        """Return the first queue offset in a span whose message lies at or behind a place of the log, or its end."""
+        queue = self._queues.open(topic, queue_id)
+        return queue.search(*span, lambda at: queue.unit(at)[0] >= physical_offset)
+
     @_anew_if_deleted
-    def starts(self, selection: Selection, *, fail_on_data_loss: bool = True) -> dict[QueueKey, int]:
-        """Return the queue offset where a selection starts, of each queue that it names."""
-        return self._ranges.starts(selection, self.config, self.broker_name, fail_on_data_loss=fail_on_data_loss)
+    def starts(
+        self, selection: Selection, spans: Callable[[], Mapping[QueueKey, tuple[int, int]]], *, fail_on_data_loss: bool
+    ) -> dict[QueueKey, int]:
+        """Return where a selection starts in queues; see ``ranges.QueueRanges.starts``."""
+        name = self.broker_name
+        return self._ranges.starts(selection, self.config, name, spans, fail_on_data_loss=fail_on_data_loss)
 
     def slices(self, topic: str, queue_id: int, start: int, end: int, *, tolerant: bool) -> list[QueueSlice]:
         """Return the parts of a range that the queue's files have; see ``ranges.QueueRanges.slices``."""

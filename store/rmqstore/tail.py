@@ -8,18 +8,15 @@ a broker writes to the log first, and to the queue a little later.
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
+from dataclasses import replace
 
-from rmqstore.commitlog import CommitLog
 from rmqstore.consumequeue import ConsumeQueue
-from rmqstore.errors import CorruptRecordError, FileDeletedError, MalformedBytesError, OffsetOutOfRangeError
-from rmqstore.files.mapped_file_queue import Segment
+from rmqstore.errors import FileDeletedError
 from rmqstore.format.decode import topics
-from rmqstore.format.frames import StopKind, Walk, heads_of, walk
 from rmqstore.format.heads import Heads
 from rmqstore.format.layout import Bytes
-from rmqstore.format.record import check_record
 from rmqstore.format.requests import group_by_queue, have_units
+from rmqstore.log_cursor import LogCursor, LogMark
 from rmqstore.queues import QueueKey
 from rmqstore.recovery import find_written_end
 from rmqstore.selection import Selection
@@ -27,24 +24,8 @@ from rmqstore.store import MessageStore
 
 logger = logging.getLogger(__name__)
 
-_WINDOW_BYTES = 64 << 10, 128 << 20  # the first one, and the largest: bytes never written are not to be touched
 _PATIENCE = 10
-
-
-class LogMark(NamedTuple):
-    """A record by which a log is known again: cut by a recovery and written on, another one stands in its place."""
-
-    physical_offset: int
-    store_timestamp: int  # ms
-
-    def stands_in(self, log: CommitLog) -> bool:
-        """Tell whether the record still stands there, or was deleted with its file because of its age."""
-        if self.physical_offset < log.min_offset:
-            return True
-        try:
-            return log.store_timestamp(self.physical_offset) == self.store_timestamp
-        except (CorruptRecordError, OffsetOutOfRangeError):
-            return False
+_FAR = 64 << 20  # bytes of the log that a queue may be behind
 
 
 class StoreTail:
@@ -63,8 +44,10 @@ class StoreTail:
         self.ends: dict[QueueKey, int] = {}
         self.mark: LogMark | None = None
         self.discovered: set[QueueKey] = set()
-        self._cursor: int | None = None  # physical offset of the log's next record
-        self._newest: LogMark | None = None  # the record before it, whosever it is
+        # Behind the records that the queues are known to have, and behind those that the log has. What lies between is
+        # walked again at each look: it may be what a recovery left behind the log's end, and is written over then.
+        self._built: LogCursor | None = None
+        self._seen = LogCursor(0)
         self._awaited: dict[QueueKey, int] = {}  # queues that the log is ahead of, and the ends that it tells of
         self._is_chosen: dict[QueueKey, bool] = {}
         self._firsts: dict[QueueKey, int] = {}
@@ -86,37 +69,58 @@ class StoreTail:
     def _look(self) -> None:
         self.store.refresh()
         log = self.store.log
-        if self._cursor is None:
-            self._look_at_all()
-        elif self._cursor < log.min_offset or not (self._newest is None or self._newest.stands_in(log)):
-            logger.warning("%s: the log is not what it was up to %d; looking at all queues", log.folders, self._cursor)
-            self.store.forget()
-            self._look_at_all()
-        self._await(self._walk())
-        for key, expected in list(self._awaited.items()):
-            self.ends[key] = end = self._end_and_last(key)[0]
-            if end >= expected and key not in self.store.recovered:
-                del self._awaited[key]
+        if self._built is not None and not (self._built.is_good(log) and self._seen.is_good(log)):
+            logger.warning("%s: the log is not what it was up to %d; looking at all queues", log.folders,
+                           self._seen.position)  # fmt: skip
+            self._built = None
+        if self._built is None:
+            self._built = self._look_at_all()
+            self._seen = self._built
+        before, awaited_before = self._seen, self._awaited
+        self._seen, self._awaited = replace(self._built), {}
+        for data, heads in self._seen.step(log):
+            self._note(data, heads)
+        self._ask(awaited_before | self._awaited)
+        if self._seen.position > before.position:  # somebody writes, maybe also what only the log told of
+            self._ask({key: tail.end for key, tail in self.store.recovered.items() if key in self.ends})
+        if self._are_built(self._awaited) or self._seen.position - self._built.position > _FAR:
+            self._built = self._seen
+        elif self._are_built(awaited_before):
+            self._built = before
 
-    def _look_at_all(self) -> None:
+    def _ask(self, queues: dict[QueueKey, int]) -> None:
+        """Ask queues where they end that are not known to have come so far."""
+        for key, end in queues.items():
+            if self.ends.get(key) != end or key in self.store.recovered:
+                self.ends[key] = self._end_and_last(key)[0]
+
+    def _are_built(self, awaited: dict[QueueKey, int]) -> bool:
+        return all(self.ends.get(key, -1) >= end for key, end in awaited.items())
+
+    def _look_at_all(self) -> LogCursor:
         store = self.store
+        store.forget()
         end = store.log_end
-        self._cursor = find_written_end(store.log) if end is None else end.physical_offset
         chosen = store.chosen_queues(self._selection)
-        keys = [(topic, queue_id) for topic, queue_ids in chosen.items() for queue_id in queue_ids]
-        self._newest, self._awaited = None, {key: found.end for key, found in store.recovered.items() if key in keys}
-        newest = -1
-        self._forget_firsts()
-        for key in keys:
-            self.ends[key], last = self._end_and_last(key)
-            newest = max(newest, last)
-        self.mark = self._newest = self._mark_at(newest)
+        keys = {(topic, queue_id): None for topic, queue_ids in chosen.items() for queue_id in queue_ids}
+        self._awaited, self._firsts = {}, {}
+        self._firsts_since = store.log.min_offset
+        self._seen = LogCursor(store.log.max_offset if end is None else end.physical_offset)
+        found = {key: self._end_and_last(key) for key in keys}
+        newest = max((last for _, last in found.values()), default=-1)
+        if end is None:
+            self._seen = LogCursor(self._closed_end(newest))
+        self.mark = LogMark.at(store.log, newest)
+        self.ends |= {key: reached for key, (reached, _) in found.items()}
+        return LogCursor.at(store.log, self._seen.position)
 
-    def _mark_at(self, physical_offset: int) -> LogMark | None:
-        try:
-            return LogMark(physical_offset, self.store.log.store_timestamp(physical_offset))
-        except (CorruptRecordError, OffsetOutOfRangeError):
-            return None
+    def _closed_end(self, newest: int) -> int:
+        """Return where the log of a closed store ends as its queues have it: stale records may follow."""
+        log, reach = self.store.log, self.store.end_in_log()
+        if reach < 0:
+            return find_written_end(log)
+        segment = log.find(reach)
+        return reach if segment is not None or reach >= newest else log.max_offset
 
     def _end_and_last(self, key: QueueKey) -> tuple[int, int]:
         """Return where a queue ends, and the physical offset of its last message, -1 if it has none."""
@@ -129,84 +133,69 @@ class StoreTail:
         return end, last
 
     def _in_files(self, key: QueueKey) -> tuple[int, int]:
-        assert self._cursor is not None, "the log's end was found first"
-        queue = ConsumeQueue(self.store.paths.queue(*key))
+        queue, log_end = ConsumeQueue(self.store.paths.queue(*key)), self._seen.position
         try:
             end = queue.end()
             physical_offset, size, _ = queue.unit(end - 1) if end else (-1, 0, 0)
-            if size <= 0 or not 0 <= physical_offset < self._cursor:
-                end = queue.cut(queue.begin, end, self._cursor)
+            if size <= 0 or not 0 <= physical_offset < log_end:
+                end = queue.cut(queue.begin, end, log_end)
                 physical_offset = queue.unit(end - 1)[0] if end > queue.begin else -1
-            if key not in self._firsts and queue.segments:
+            if queue.segments and not self._is_first(queue, key, end):
                 self._firsts[key] = queue.first(end, self._firsts_since)
         finally:
             queue.close()
         return end, physical_offset
 
-    def _await(self, named: dict[QueueKey, int]) -> None:
-        for key, end in named.items():
-            if key not in self.ends:
-                self.discovered.add(key)
-            self._awaited[key] = end
+    def _is_first(self, queue: ConsumeQueue, key: QueueKey, end: int) -> bool:
+        """Tell whether what is remembered as a queue's first offset still is: the queue may have been made anew."""
+        known = self._firsts.get(key)
+        if known is None or not queue.begin <= known <= end:
+            return False
+        return known == queue.begin or queue.unit(known - 1)[0] < self._firsts_since
 
-    def _walk(self) -> dict[QueueKey, int]:
-        """Step over the records behind the cursor; return the chosen queues that they name and what ends they tell."""
-        assert self._cursor is not None, "the log's end was found first"
-        log, named, size = self.store.log, dict[QueueKey, int](), _WINDOW_BYTES[0]
-        while (segment := log.find(self._cursor)) is not None:
-            data, position = log.data(segment), self._cursor - segment.start
-            walked = walk(data, position, min(position + size, len(data)), segment.start)
-            walked = _without_unfinished(data, walked, segment)
-            for _, heads, whole in heads_of(data, walked):
-                self._note(data, heads.take(whole & have_units(heads.column("sys_flag"))), named)
-                last = heads.take(slice(len(heads) - 1, None))
-                self._newest = LogMark(*(int(last.column(name)[0]) for name in LogMark._fields))
-            self._cursor = segment.end if walked.kind is StopKind.BLANK else segment.start + walked.position
-            if walked.kind in (StopKind.EMPTY, StopKind.DAMAGE):
-                break
-            size = min(8 * size, _WINDOW_BYTES[1])
-        return named
-
-    def _note(self, data: Bytes, heads: Heads, named: dict[QueueKey, int]) -> None:
-        names = topics(data, heads)
-        for key, rows in group_by_queue(names, heads.column("queue_id")) if len(heads) else ():
+    def _note(self, data: Bytes, heads: Heads) -> None:
+        """Take in which chosen queues records name, what ends they tell, and the newest of them."""
+        heads = heads.take(have_units(heads.column("sys_flag")))
+        for key, rows in group_by_queue(topics(data, heads), heads.column("queue_id")) if len(heads) else ():
             if key not in self._is_chosen:
                 self._is_chosen[key] = self.store.is_chosen(self._selection, *key)
             if self._is_chosen[key]:
+                if key not in self.ends:
+                    self.discovered.add(key)
                 last = heads.take(rows[-1:])
-                named[key] = int(last.column("queue_offset")[0]) + 1
+                self._awaited[key] = int(last.column("queue_offset")[0]) + 1
                 place = int(last.column("physical_offset")[0])
-                if self.mark is None or place > self.mark.physical_offset:
+                if self.mark is None or place >= self.mark.physical_offset:
                     self.mark = LogMark(place, int(last.column("store_timestamp")[0]))
+
+    def spans(self) -> dict[QueueKey, tuple[int, int]]:
+        """Look, and return where each queue begins and ends."""
+        self.look()
+        return {key: (self.first(key), end) for key, end in self.ends.items()}
 
     def first(self, key: QueueKey) -> int:
         """Return the first queue offset of a queue whose message is still there; its end if none is."""
         if self._firsts_since != self.store.log.min_offset:
-            self._forget_firsts()
+            self._firsts.clear()
+            self._firsts_since = self.store.log.min_offset
+        end = self.ends.get(key, 0)
         if key not in self._firsts:
             first = self.store.first_offset(*key)
-            self._firsts[key] = self.ends.get(key, 0) if first is None else first
-        return self._firsts[key]
-
-    def _forget_firsts(self) -> None:
-        self._firsts.clear()
-        self._firsts_since = self.store.log.min_offset
+            self._firsts[key] = end if first is None else first
+        return min(self._firsts[key], end)
 
     def first_after(self, key: QueueKey, mark: LogMark) -> int:
-        """Return the first queue offset of a queue whose message was stored after a record."""
+        """Return the first queue offset of a queue whose message took the place of a record that was cut off.
+
+        It was stored after that record, or lies behind it, whatever the clock said.
+        """
         span = (self.first(key), self.ends.get(key, 0))
-        return self.store.first_stored_at(*key, mark.store_timestamp + 1, span) if span[0] < span[1] else span[1]
+        if span[0] >= span[1]:
+            return span[1]
+        by_time = self.store.first_stored_at(*key, mark.store_timestamp + 1, span)
+        return min(by_time, self.store.first_behind(*key, mark.physical_offset, span))
 
-
-def _without_unfinished(data: Bytes, walked: Walk, segment: Segment) -> Walk:
-    """Leave out records from the first on that is not whole: of the last one its broker may be writing the end.
-
-    The first one is looked at as well: a crash may have left it torn, with others behind it.
-    """
-    for place in sorted({0, len(walked.starts) - 1}) if len(walked.starts) else ():
-        position = int(walked.starts[place])
-        try:
-            check_record(data.data, position, segment.start + position)
-        except MalformedBytesError as err:
-            return Walk(walked.starts[:place], StopKind.DAMAGE, position, err.reason)
-    return walked
+    def began_after(self, key: QueueKey, mark: LogMark) -> bool:
+        """Tell whether all messages of a queue lie behind a record."""
+        span = (self.first(key), self.ends.get(key, 0))
+        return self.store.first_behind(*key, mark.physical_offset + 1, span) == span[0]

@@ -14,9 +14,10 @@ import rmqstore
 from rmqstore.config import StoreConfig
 from rmqstore.consumequeue import ConsumeQueue
 from rmqstore.entry import create
+from rmqstore.log_cursor import LogMark
 from rmqstore.selection import parse_selection
 from rmqstore.store import MessageStore, open_store
-from rmqstore.tail import LogMark, StoreTail
+from rmqstore.tail import StoreTail
 from rmqstore.writer import StoreWriter
 from store import build
 

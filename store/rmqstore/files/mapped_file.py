@@ -28,13 +28,14 @@ class MappedFile:
     Source: DefaultMappedFile.java.
     """
 
-    __slots__ = ("_data", "_descriptor", "path")
+    __slots__ = ("_data", "_descriptor", "_identity", "path")
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._descriptor = -1
         self._data: NDArray[np.uint8] | None = None
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._identity = _identity(os.fstat(self._descriptor))
 
     def __enter__(self) -> Self:
         return self
@@ -61,6 +62,13 @@ class MappedFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor, self._data = -1, None
+
+    def is_outdated(self) -> bool:
+        """Tell whether another file has this name by now, or this one has another length."""
+        try:
+            return _identity(self.path.stat()) != self._identity
+        except FileNotFoundError:
+            return False  # deleted, and good to be read until we let go of it
 
     def written_end(self, size: int) -> int:
         """Return the position behind the last byte before ``size`` that is not zero, 0 if all are.
@@ -101,3 +109,7 @@ class MappedFile:
                 break
             done += count
         return done
+
+
+def _identity(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_dev, status.st_ino, status.st_size

@@ -40,7 +40,9 @@ class MappedFileQueue:
         self.refresh()
 
     def refresh(self) -> None:
-        """List the files anew: a running broker makes and deletes some."""
+        """List the files anew: a running broker makes and deletes some, and a recovery makes some again."""
+        for path in [path for path, mapped in self._mapped.items() if mapped.is_outdated()]:
+            self._mapped.pop(path).close()
         self.segments = _list_segments(self._folders)
         self._starts = [segment.start for segment in self.segments]
 

@@ -86,7 +86,7 @@ class StorePaths:
         Raises:
             StoreStateError: the topic, as some record has it, is no name of a folder: it could lead out of the store.
         """
-        if topic in {"", ".", ".."} or "/" in topic or "\0" in topic:
+        if not can_name_queues(topic):
             raise StoreStateError(f"{self.root}: topic {topic!r} of a record cannot name a folder of queues")
         return self.consumequeue / topic / str(queue_id)
 
@@ -136,6 +136,11 @@ def find_store(
         consumequeue=Path(consumequeue) if consumequeue else base / "consumequeue",
         index=Path(index) if index else base / "index",
     )
+
+
+def can_name_queues(topic: str) -> bool:
+    """Tell whether a topic, as some record has it, is the name of a folder."""
+    return topic not in {"", ".", ".."} and "/" not in topic and "\0" not in topic
 
 
 def _subfolders(folder: Path) -> list[str]:

@@ -102,10 +102,15 @@ def rows_by_queue(topic_codes: NDArray[np.int32], queue_ids: NDArray[np.int32]) 
     return np.split(order, np.flatnonzero(by_queue[1:] != by_queue[:-1]) + 1)
 
 
+def topic_names(encoded: pa.DictionaryArray) -> list[str]:
+    """Return the names of topics as records have them, what is no UTF-8 in them replaced."""
+    return [name.decode(errors="replace") for name in encoded.dictionary.cast(pa.binary()).to_pylist()]
+
+
 def group_by_queue(topics: pa.StringArray, queue_ids: NDArray[np.int32]) -> Groups:
     """Return the rows of each queue, in their order, by topic and queue id."""
     encoded = topics.dictionary_encode()
-    names, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
+    names, codes = topic_names(encoded), encoded.indices.to_numpy()
     return [((names[int(codes[rows[0]])], int(queue_ids[rows[0]])), rows) for rows in rows_by_queue(codes, queue_ids)]
 
 
@@ -118,7 +123,7 @@ def read_requests(buf: Bytes, heads: Heads, places: Places | None = None) -> Req
         places: where they were just put, if the heads do not say so yet.
     """
     encoded = topics(buf, heads).dictionary_encode()
-    names: list[str] = [name.decode(errors="replace") for name in encoded.dictionary.cast(pa.binary()).to_pylist()]
+    names = topic_names(encoded)
     codes = encoded.indices.to_numpy()
     places = places or Places.of(heads)
     entries = parse_entries(buf, heads.property_starts, heads.property_lengths)

@@ -1,0 +1,117 @@
+"""A place in a log that is written to: steps over what is new, and notices that a recovery has cut the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from rmqstore.commitlog import CommitLog
+from rmqstore.errors import CorruptRecordError, MalformedBytesError, OffsetOutOfRangeError
+from rmqstore.files.mapped_file_queue import Segment
+from rmqstore.format.frames import StopKind, Walk, heads_of, walk
+from rmqstore.format.heads import Heads
+from rmqstore.format.layout import BLANK_MAGIC, FRAME_HEAD, Bytes
+from rmqstore.format.record import check_record
+from rmqstore.recovery import last_record_before
+
+# The first window, and the largest: bytes that were never written are not to be touched.
+_WINDOW_BYTES = 64 << 10, 128 << 20
+
+
+class LogMark(NamedTuple):
+    """A record by which a log is known again: cut by a recovery and written on, another one stands in its place."""
+
+    physical_offset: int
+    store_timestamp: int  # ms
+
+    @classmethod
+    def at(cls, log: CommitLog, physical_offset: int | None) -> LogMark | None:
+        """Return the mark of the record at a place, None where there is none."""
+        if physical_offset is None:
+            return None
+        try:
+            return cls(physical_offset, log.store_timestamp(physical_offset))
+        except (CorruptRecordError, OffsetOutOfRangeError):
+            return None
+
+    def stands_in(self, log: CommitLog) -> bool:
+        """Tell whether the record still stands there, or was deleted with its file because of its age."""
+        return self.physical_offset < log.min_offset or LogMark.at(log, self.physical_offset) == self
+
+
+@dataclass(slots=True)
+class LogCursor:
+    """The physical offset behind the last record that was seen, and that record.
+
+    ``refused`` is what stood at the cursor and was no record, ``is_disturbed`` that it was replaced by what is none
+    either: then the cursor is not where a record begins.
+    """
+
+    position: int
+    newest: LogMark | None = None
+    refused: bytes = b""
+    is_disturbed: bool = False
+
+    @classmethod
+    def at(cls, log: CommitLog, position: int) -> LogCursor:
+        """Return a cursor at a place where a record will begin."""
+        return cls(position, LogMark.at(log, last_record_before(log, position)))
+
+    def is_good(self, log: CommitLog) -> bool:
+        """Tell whether the log is still what it was up to here, and goes on here."""
+        if self.is_disturbed or self.position < log.min_offset:
+            return False
+        newest = self.newest
+        if newest is None or newest.physical_offset < log.min_offset:
+            return True
+        return newest.stands_in(log) and self._follows(log, newest.physical_offset)
+
+    def _follows(self, log: CommitLog, physical_offset: int) -> bool:
+        """Tell whether the cursor stands right behind a record, or behind the blank that follows it."""
+        segment, data, place = log.locate(physical_offset)
+        end = place + int(data[place : place + FRAME_HEAD.itemsize].view(FRAME_HEAD)[0]["total_size"])
+        if segment.start + end == self.position:
+            return True
+        head = data[end : end + FRAME_HEAD.itemsize]
+        is_blank = len(head) == FRAME_HEAD.itemsize and int(head.view(FRAME_HEAD)[0]["magic"]) == BLANK_MAGIC
+        return is_blank and segment.end == self.position
+
+    def step(self, log: CommitLog) -> Iterator[tuple[Bytes, Heads]]:
+        """Yield the heads of the records that follow, and move behind them."""
+        size = _WINDOW_BYTES[0]
+        while (segment := log.find(self.position)) is not None:
+            data, position = log.data(segment), self.position - segment.start
+            walked = walk(data, position, min(position + size, len(data)), segment.start)
+            walked = _without_unfinished(data, walked, segment)
+            for _, heads, whole in heads_of(data, walked):
+                last = heads.take(slice(len(heads) - 1, None))
+                self.newest = LogMark(*(int(last.column(name)[0]) for name in LogMark._fields))
+                yield data, heads.take(whole)
+            reached = segment.end if walked.kind is StopKind.BLANK else segment.start + walked.position
+            is_stuck, self.position = reached == self.position, reached
+            self._note(
+                data[walked.position :][: FRAME_HEAD.itemsize] if walked.kind is StopKind.DAMAGE else None, is_stuck
+            )
+            if is_stuck or walked.kind in (StopKind.EMPTY, StopKind.DAMAGE):
+                return
+            size = min(8 * size, _WINDOW_BYTES[1])
+
+    def _note(self, damage: Bytes | None, is_stuck: bool) -> None:
+        found = b"" if damage is None else damage.tobytes()
+        self.is_disturbed = bool(is_stuck and self.refused and found and found != self.refused)
+        self.refused = found
+
+
+def _without_unfinished(data: Bytes, walked: Walk, segment: Segment) -> Walk:
+    """Leave out records from the first on that is not whole: of the last one its broker may be writing the end.
+
+    The first one is looked at as well: a crash may have left it torn, with others behind it.
+    """
+    for place in sorted({0, len(walked.starts) - 1}) if len(walked.starts) else ():
+        position = int(walked.starts[place])
+        try:
+            check_record(data.data, position, segment.start + position)
+        except MalformedBytesError as err:
+            return Walk(walked.starts[:place], StopKind.DAMAGE, position, err.reason)
+    return walked

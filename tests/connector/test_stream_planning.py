@@ -1,0 +1,324 @@
+"""A stream asked as Spark asks it, without Spark: stores that are cut, made anew, damaged, deleted from meanwhile."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructType
+
+import rmqstore
+from connector.streams import SIZES, put
+from connector.test_stream_read import numbered
+from pyspark_rmqstore.options import parse_stream_options
+from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
+from rmqstore.commitlog import CommitLog
+from rmqstore.consumequeue import ConsumeQueue
+from rmqstore.entry import create
+from rmqstore.errors import CorruptRecordError, FileDeletedError, OffsetOutOfRangeError
+from store import build
+from store.test_tail import put_back
+
+Row = tuple[str, int, int, str]
+LENIENT = {"failOnDataLoss": "false"}
+
+
+class Query:
+    """A query that starts at the earliest message, trigger by trigger."""
+
+    def __init__(self, path: Path | list[Path], offset: dict[str, Any] | None = None, **options: object) -> None:
+        schema = StructType().add("topic", "string").add("queueId", "integer").add("queueOffset", "long")
+        given = {"startingOffsets": "earliest", **{name: str(value) for name, value in options.items()}}
+        given |= {"paths": json.dumps([str(one) for one in path])} if isinstance(path, list) else {"path": str(path)}
+        self.reader = RmqStoreStreamReader(schema.add("body", "string"), parse_stream_options(given))
+        self.offset = offset or self.reader.initialOffset()
+
+    def rows(self, start: dict[str, Any], end: dict[str, Any]) -> list[Row]:
+        batches = [batch for part in self.reader.partitions(start, end) for batch in self.reader.read(part)]
+        return sorted(tuple(row.values()) for batch in batches for row in batch.to_pylist())
+
+    def trigger(self) -> list[Row]:
+        end = self.reader.latestOffset(self.offset, self.reader.getDefaultReadLimit())
+        found = [] if end == self.offset else self.rows(self.offset, end)
+        self.offset = end
+        return found
+
+    def bodies(self) -> list[str]:
+        return [row[3] for row in self.trigger()]
+
+
+def write_over(root: Path, store: build.Store) -> None:
+    """Let the files of a store be those of another one, in place."""
+    for start, data in store.segments.items():
+        path = root / "commitlog" / f"{start:020d}"
+        with path.open("r+b" if path.exists() else "wb") as file:
+            file.write(data)
+    for (topic, queue_id), units in store.queues.items():
+        build.write_queue(root / "consumequeue" / topic / str(queue_id), units)
+
+
+def grow(
+    store: build.Store, n: int, *, topic: str = "A", prefix: str = "m", late: int = 0, pad: int = 0
+) -> build.Store:
+    """Append messages; ``late`` is when, in ms."""
+    for number in range(n):
+        body = f"{prefix}{number}".encode() + b"." * pad
+        store.append(build.Record(topic=topic, body=body, store_timestamp=build.T0 + late + number))
+    return store
+
+
+@pytest.fixture
+def cut(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
+    """Return a store cut at 20 of the 30 messages that a query has, and the query's offset."""
+    root = tmp_path / "s"
+    with create(root, config=SIZES) as writer:
+        put(writer, "A", 0, numbered(0, 20))
+        put(writer, "B", 0, numbered(0, 5))
+    shutil.copytree(root, tmp_path / "before")
+    with rmqstore.open(root, mode="a") as writer:
+        put(writer, "A", 0, numbered(20, 30))
+    query = Query(root)
+    assert len(query.trigger()) == 35
+    put_back(root, tmp_path / "before")
+    time.sleep(0.01)
+    return root, query.offset
+
+
+def test_a_queue_that_was_filled_up_to_the_same_offset_has_new_messages(cut: tuple[Path, dict[str, Any]]) -> None:
+    root, offset = cut
+    with rmqstore.open(root, mode="a") as writer:
+        put(writer, "A", 0, [f"new{number}" for number in range(10)])
+        put(writer, "B", 0, ["b"])
+    with pytest.raises(OffsetOutOfRangeError, match="a recovery cut it at 20"):
+        Query(root, offset).trigger()
+    query = Query(root, offset, **LENIENT)
+    assert query.bodies() == [f"new{number}" for number in range(10)] + ["b"]
+    assert not query.trigger()
+
+
+def test_limits_count_from_where_a_queue_was_cut(cut: tuple[Path, dict[str, Any]]) -> None:
+    root, offset = cut
+    with rmqstore.open(root, mode="a") as writer:
+        put(writer, "A", 0, [f"new{number}" for number in range(40)])
+    query = Query(root, offset, **LENIENT, maxOffsetsPerTrigger=10)
+    query.reader.prepareForTriggerAvailableNow()
+    assert [query.bodies() for _ in range(5)] == [
+        [f"new{number}" for number in range(at, at + 10)] for at in range(0, 40, 10)
+    ] + [[]]
+
+
+def test_a_queue_that_expired_and_began_anew_is_no_loss(tmp_path: Path) -> None:
+    store = grow(grow(build.Store(), 10), 60, topic="B", late=100)
+    query = Query(store.write(tmp_path / "s"))
+    assert len(query.trigger()) == 70
+    del store.queues["A", 0]
+    grow(store, 3, prefix="new", late=1000)
+    shutil.rmtree(tmp_path / "s")
+    root = store.write(tmp_path / "s")
+    (root / "commitlog" / f"{0:020d}").unlink()
+    for again in (query, Query(root, query.offset)):
+        assert again.bodies() == ["new0", "new1", "new2"]
+
+
+def test_a_file_deleted_while_it_is_looked_at_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with create(tmp_path / "s", config=SIZES) as writer:
+        for topic in "ABCD":
+            put(writer, topic, 0, numbered(0, 5))
+        plain, is_new = ConsumeQueue.end, [True]
+
+        def end(queue: ConsumeQueue) -> int:
+            if queue.folder.parent.name == "B" and is_new.pop():
+                is_new.append(False)
+                raise FileDeletedError(str(queue.folder))
+            is_new.append(False)
+            return plain(queue)
+
+        monkeypatch.setattr(ConsumeQueue, "end", end)
+        query = Query(tmp_path / "s")
+        monkeypatch.setattr(ConsumeQueue, "end", plain)
+        assert query.offset["queues"].keys() == set("ABCD")
+        assert len(query.trigger()) == 20
+        put(writer, "A", 0, numbered(5, 8))
+        put(writer, "B", 0, numbered(5, 900))
+        read, n_deleted = CommitLog.data, [0]
+
+        def data(log: CommitLog, segment: Any) -> Any:
+            if segment.start and not n_deleted[0]:
+                n_deleted[0] += 1
+                raise FileDeletedError(str(segment.path))
+            return read(log, segment)
+
+        monkeypatch.setattr(CommitLog, "data", data)
+        assert len(query.trigger()) == 898
+        assert n_deleted[0]
+
+
+@pytest.mark.parametrize("abort", [False, True])
+@pytest.mark.parametrize("listed_at", [0, 2000])
+def test_a_file_that_was_shorter_when_it_was_listed_is_read_on(tmp_path: Path, listed_at: int, *, abort: bool) -> None:
+    store = grow(build.Store(), 10)
+    root = store.write(tmp_path / "s", abort=abort)
+    (root / "commitlog" / f"{4096:020d}").write_bytes(bytes(listed_at))
+    query = Query(root)
+    assert len(query.trigger()) == 10
+    write_over(root, grow(store, 60, late=100))
+    assert [len(query.trigger()) for _ in range(2)] == [60, 0]
+
+
+def test_a_file_that_was_made_anew_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
+    root = grow(grow(build.Store(), 30), 40, prefix="old", late=1000).write(tmp_path / "s", abort=True)
+    query = Query(root, **LENIENT)
+    assert len(query.trigger()) == 70
+    for path in sorted((root / "commitlog").iterdir())[1:]:
+        path.unlink()
+    shutil.rmtree(root / "consumequeue")
+    write_over(root, grow(grow(build.Store(), 30), 35, prefix="new", late=5000, pad=7))
+    assert query.bodies() == [f"new{number}......." for number in range(35)]
+
+
+@pytest.mark.parametrize("n_chosen", [0, 1])
+def test_a_cut_behind_the_newest_chosen_record_is_noticed(tmp_path: Path, n_chosen: int) -> None:
+    def made(n: int, pad: int, n_new: int) -> build.Store:
+        store = grow(grow(build.Store(segment_bytes=65536), n_chosen, topic="T"), 5, topic="Other")
+        return grow(grow(store, n, topic="Other", late=100, pad=pad), n_new, topic="T", prefix="t", late=1000)
+
+    root = made(5, 50, 0).write(tmp_path / "s", abort=True)
+    query = Query(root, subscribe="T")
+    assert len(query.trigger()) == n_chosen
+    write_over(root, made(4, 77, 6))
+    assert query.bodies() == [f"t{number}" for number in range(6)]
+
+
+def test_stale_records_behind_the_end_of_a_log_are_written_over(tmp_path: Path) -> None:
+    stale, store = grow(build.Store(), 40), grow(build.Store(), 20)
+    torn = stale.placed[20]
+    stale.put(torn.physical_offset + 80, bytes(torn.size - 80))
+    root = store.write(tmp_path / "s")
+    (root / "commitlog" / f"{0:020d}").write_bytes(stale.segments[0])
+    query = Query(root)
+    assert len(query.trigger()) == 20
+    (root / "abort").touch()
+    end, log, delivered = store.end, bytearray(stale.segments[0]), []
+    for count in (1, 4, 6):
+        grow(store, count, prefix=f"new{count}-", late=1000, pad=30)
+        log[end : store.end] = store.segments[0][end : store.end]
+        (root / "commitlog" / f"{0:020d}").write_bytes(log)
+        build.write_queue(root / "consumequeue/A/0", store.queues["A", 0])
+        delivered += [*query.trigger(), *query.trigger()]
+    assert [row[2] for row in delivered] == list(range(20, 31))
+
+
+@pytest.mark.parametrize(("mode", "n_rows"), [("PERMISSIVE", 100), ("DROPMALFORMED", 99), ("FAILFAST", None)])
+def test_a_damaged_head_hides_nothing_behind_it(tmp_path: Path, mode: str, n_rows: int | None) -> None:
+    store = grow(build.Store(segment_bytes=65536), 100)
+    store.put(store.placed[50].physical_offset, b"\xff" * 8)
+    query = Query(store.write(tmp_path / "s"), mode=mode)
+    if n_rows is None:
+        with pytest.raises(CorruptRecordError):
+            query.trigger()
+    else:
+        assert len(query.trigger()) == n_rows
+
+
+@pytest.mark.parametrize("topic", [b"\xff\xfe", b"../x", b"a/b", b"", b"%LMQ%x"])
+@pytest.mark.parametrize("options", [{}, {"subscribe": "T"}])
+def test_a_record_of_a_topic_that_is_no_name_ends_no_query(
+    tmp_path: Path, topic: bytes, options: dict[str, str]
+) -> None:
+    store = grow(build.Store(), 5, topic="T")
+    root = store.write(tmp_path / "s", abort=True)
+    query = Query(root, **options)
+    assert len(query.trigger()) == 5
+    store.append(build.Record(topic=topic), queued=False)
+    write_over(root, grow(store, 1, topic="T", prefix="last"))
+    assert query.bodies() == ["last0"]
+    assert Query(root, **options).offset["queues"]["T"]
+
+
+def test_a_topic_that_was_deleted_and_made_anew_is_read_from_its_start(tmp_path: Path) -> None:
+    store = build.Store()
+    store.first_units["A", 0] = 40
+    root = grow(store, 10).write(tmp_path / "s", abort=True)
+    query = Query(root, **LENIENT)
+    assert len(query.trigger()) == 10
+    shutil.rmtree(root / "consumequeue" / "A")
+    store.queues.clear()
+    store.first_units.clear()
+    found = []
+    for count in (3, 10, 60):
+        write_over(root, grow(store, count, late=1000))
+        found += [row[2] for row in (*query.trigger(), *query.trigger())]
+    assert found == list(range(73))
+
+
+def test_retention_between_planning_and_reading_is_data_loss(tmp_path: Path) -> None:
+    with create(tmp_path / "s", config=SIZES) as writer:
+        put(writer, "A", 0, numbered(0, 2000))
+    queries = [Query(tmp_path / "s", **LENIENT), Query(tmp_path / "s")]
+    ends = [query.reader.latestOffset(query.offset, ReadAllAvailable()) for query in queries]
+    for log in sorted((tmp_path / "s" / "commitlog").iterdir())[:2]:
+        log.unlink()
+    with rmqstore.open(tmp_path / "s") as store:
+        first = store.queue_range("A", 0)[0]
+    for file in (tmp_path / "s" / "consumequeue/A/0").iterdir():
+        if (int(file.name) + 600) // 20 <= first:
+            file.unlink()
+    assert len(queries[0].rows(queries[0].offset, ends[0])) == 2000 - first
+    with pytest.raises(OffsetOutOfRangeError, match=f"offsets 0 to {first}"):
+        queries[1].rows(queries[1].offset, ends[1])
+
+
+def test_a_blank_that_a_recovery_cut_off_is_noticed(tmp_path: Path) -> None:
+    def filled() -> build.Store:
+        store = build.Store()
+        while not store.placed or 4096 - store.end > 500:
+            grow(store, 1, late=len(store.placed))
+        return store
+
+    store, whole = filled(), filled()
+    whole.put(whole.end, build.pack_blank(4096 - whole.end))
+    whole.segments[4096] = bytearray(4096)
+    root = whole.write(tmp_path / "s", abort=True)
+    query = Query(root)
+    query.trigger()
+    grow(grow(grow(store, 1, topic="B", late=900), 1, late=1000, pad=200), 3, late=1001, pad=300)
+    assert len(store.segments) == 2
+    write_over(root, store)
+    assert [row[0] for row in query.trigger()] == ["A"] * 4 + ["B"]
+
+
+def test_a_planned_batch_of_a_store_that_is_not_named_any_more(tmp_path: Path) -> None:
+    for broker in "ab":
+        with create(tmp_path / broker, config=SIZES) as writer:
+            put(writer, "T", 0, numbered(0, 5))
+    both = Query([tmp_path / "a", tmp_path / "b"])
+    with rmqstore.open(tmp_path / "b", mode="a") as writer:
+        put(writer, "T", 1, numbered(0, 5))
+    end = both.reader.latestOffset(both.offset, ReadAllAvailable())
+    assert len(both.rows(both.offset, end)) == 15
+    with pytest.raises(OffsetOutOfRangeError, match="of broker b: offsets 0 to 5"):
+        Query(tmp_path / "a").rows(both.offset, end)
+    assert len(Query(tmp_path / "a", **LENIENT).rows(both.offset, end)) == 5
+
+
+def test_offsets_that_a_group_committed_meanwhile_are_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "s"
+    with create(root, config=SIZES) as writer:
+        put(writer, "A", 0, numbered(0, 10))
+        plain: Callable[..., Any] = rmqstore.store.MessageStore.starts
+
+        def starts(store: rmqstore.store.MessageStore, *given: Any, **named: Any) -> Any:
+            put(writer, "A", 0, numbered(10, 20))
+            table = {"offsetTable": {"A@readers": {"0": 18}}}
+            (root / "config" / "consumerOffset.json").write_text(json.dumps(table))
+            return plain(store, *given, **named)
+
+        monkeypatch.setattr(rmqstore.store.MessageStore, "starts", starts)
+        query = Query(root, startingOffsets="group:readers")
+        assert query.bodies() == ["m18", "m19"]
