@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 
 from rmqstore.brokerconfig import LMQ_PREFIX, BrokerConfig, is_system_topic
 from rmqstore.commitlog import CommitLog
@@ -128,12 +128,13 @@ class QueueRanges:
         """Return every topic with a queue folder or an entry in ``config/topics.json``, sorted."""
         return sorted({*self._queues.topics(), *self._paths.batch_topics(), *config.topics()})
 
-    def end_in_log(self) -> int:
-        """Return the physical offset behind the last record that a queue points at, -1 without queues."""
+    def end_in_log(self, but: Container[QueueKey] = ()) -> int:
+        """Return the physical offset behind the last record that a queue points at, but for some; -1 without queues."""
         ends = [-1]
-        for topic, queue_id in self._queues.plain():
-            queue = self._queues.open(topic, queue_id)
-            ends.append(queue.reach(queue.end()))
+        for key in self._queues.plain():
+            if key not in but:
+                queue = self._queues.open(*key)
+                ends.append(queue.reach(queue.end()))
         return max(ends)
 
     def resolve(

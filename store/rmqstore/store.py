@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property, wraps
 from types import TracebackType
@@ -379,9 +379,9 @@ class MessageStore:
         """Tell whether a selection names a queue, be it there or not; see ``ranges.QueueRanges.is_chosen``."""
         return self._ranges.is_chosen(selection, topic, queue_id)
 
-    def end_in_log(self) -> int:
-        """Return the physical offset behind the last record that a queue points at, -1 without queues."""
-        return self._ranges.end_in_log()
+    def end_in_log(self, but: Container[QueueKey] = ()) -> int:
+        """Return the physical offset behind the last record that a queue points at, but for some; -1 without queues."""
+        return self._ranges.end_in_log(but)
 
     def first_behind(self, topic: str, queue_id: int, physical_offset: int, span: tuple[int, int]) -> int:
         """Return the first queue offset in a span whose message lies at or behind a place of the log, or its end."""

@@ -109,18 +109,12 @@ class StoreTail:
         found = {key: self._end_and_last(key) for key in keys}
         newest = max((last for _, last in found.values()), default=-1)
         if end is None:
-            self._seen = LogCursor(self._closed_end(newest))
+            # As the queues have it: stale records may follow. The newest one may be walked once more.
+            reached = max(newest, store.end_in_log(but=keys))
+            self._seen = LogCursor(find_written_end(store.log) if reached < 0 else reached)
         self.mark = LogMark.at(store.log, newest)
         self.ends |= {key: reached for key, (reached, _) in found.items()}
         return LogCursor.at(store.log, self._seen.position)
-
-    def _closed_end(self, newest: int) -> int:
-        """Return where the log of a closed store ends as its queues have it: stale records may follow."""
-        log, reach = self.store.log, self.store.end_in_log()
-        if reach < 0:
-            return find_written_end(log)
-        segment = log.find(reach)
-        return reach if segment is not None or reach >= newest else log.max_offset
 
     def _end_and_last(self, key: QueueKey) -> tuple[int, int]:
         """Return where a queue ends, and the physical offset of its last message, -1 if it has none."""
