@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.options import ReadOptions, StoreRef
-from pyspark_rmqstore.planning import QueueSplit
+from pyspark_rmqstore.pushdown import push_filters
 from pyspark_rmqstore.split_reader import BrokerNames, SplitReader, open_ref
 from rmqstore.selection import require_named
 from rmqstore.store import MessageStore
@@ -27,25 +29,63 @@ class RmqStoreReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks. Runs on the driver."""
-        selection, by_queue = self._options.selection, self._options.scan == "queue"
+        selection = self._options.selection
+        by_queue = self._options.scan == "queue" and not self._options.wanted
         splits: list[InputPartition] = []
         known, names = dict[str, set[int]](), BrokerNames()
         for ref in self._options.stores:
             with open_ref(ref) as store:
                 names.add(store.broker_name, ref.path)
-                splits += self._plan_queues(ref, store) if by_queue else self._splits.split_log(ref, store)
+                if self._splits.pushed.keeps_broker(store.broker_name):
+                    splits += self._plan(ref, store)
                 for topic, queues in store.named_queues(selection).items() if by_queue else ():
                     known.setdefault(topic, set()).update(queues)
         if by_queue:
             require_named(selection, known, ", ".join(ref.path for ref in self._options.stores))
+        if self._options.msg_key_limit is not None:
+            splits = self._newest(self._options.msg_key_limit)
         logger.info("planned %d tasks over %d stores", len(splits), len(self._options.stores))
         return splits
 
-    def _plan_queues(self, ref: StoreRef, store: MessageStore) -> list[QueueSplit]:
+    def _plan(self, ref: StoreRef, store: MessageStore) -> Sequence[InputPartition]:
+        if self._options.wanted:
+            return self._splits.split_lookup(ref, store) if self._options.msg_key_limit is None else []
+        if self._options.scan == "commitlog":
+            return self._splits.split_log(ref, store)
         store.warn_without_queues()
         slices = store.plan_queues(self._options.selection, self._splits.spec(store))
+        if self._splits.pushed.conditions:
+            return self._splits.split_pruned(ref, store, slices)
         return self._splits.split_queues(ref, store, self._splits.sampled(store, slices))
+
+    def _newest(self, limit: int) -> list[InputPartition]:
+        """Return the tasks that read the newest so many messages of a look-up, of all stores together."""
+        found = []
+        for ref in self._options.stores:
+            with open_ref(ref) as store:
+                found += self._splits.newest_places(ref, store)
+        newest = sorted(found)[-limit:]
+        splits: list[InputPartition] = []
+        for ref in self._options.stores:
+            places = np.array(sorted(place for _, path, place in newest if path == ref.path), np.int64)
+            with open_ref(ref) as store:
+                splits += self._splits.split_places(ref, store, places)
+        return splits
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task. Runs in a task; stateless."""
         return self._splits.read(partition)
+
+
+class FilteringReader(RmqStoreReader):
+    """The same with filters that Spark pushes down. Where it is set not to, it refuses a reader that takes them."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Take the filters that prune, and return the others. Runs in a worker, with :meth:`partitions`."""
+        self._splits.pushed, left = push_filters(filters, self._splits.schema)
+        return left
+
+
+def pushes_filters() -> bool:
+    """Tell whether Spark is about to push filters down: then it plans in a worker, with this module."""
+    return "pyspark.sql.worker.data_source_pushdown_filters" in sys.modules

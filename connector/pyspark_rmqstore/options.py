@@ -21,6 +21,7 @@ from pyspark_rmqstore.option_values import (
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD
 from rmqstore.selection import Selection, parse_selection, parse_tags
+from rmqstore.wanted import Wanted, parse_wanted
 
 _SELECTION = {
     "subscribe": "subscribe",
@@ -38,12 +39,10 @@ _STORE_PATHS = ("storePathCommitLog", "storePathConsumeQueue", "storePathIndex")
 _OTHERS = (
     "includeSystemTopics", "tags", "columns", "scan", "minPartitions", "maxRecordsPerPartition",
     "maxBytesPerPartition", "mode", "columnNameOfCorruptRecord", "checkCRC", "failOnDataLoss", "ignoreLogEnd",
-    "brokerName",
+    "brokerName", "msgKey", "msgKeyLimit", "msgId", "indexOnly",
 )  # fmt: skip
+_LOOKUP = ("msgKey", "msgKeyLimit", "msgId", "indexOnly")
 _LATER = {
-    "msgKey": "look-ups by key",
-    "msgKeyLimit": "look-ups by key",
-    "msgId": "look-ups by id",
     "filter": "SQL92 filters",
     "includePending": "pending messages",
 }
@@ -83,6 +82,9 @@ class ReadOptions(ColumnOptions):
 
     stores: tuple[StoreRef, ...]
     selection: Selection
+    wanted: Wanted
+    index_only: bool
+    msg_key_limit: int | None
     tags: frozenset[str] | None
     scan: str
     check_crc: bool
@@ -179,6 +181,9 @@ def _read_options(options: Mapping[str, str], given: dict[str, str], *, streamin
         corrupt_column=chosen.corrupt_column,
         stores=_stores(options, given),
         selection=selection,
+        wanted=_wanted(given, selection, streaming=streaming),
+        index_only=boolean(given, "indexOnly", default=False),
+        msg_key_limit=count(given, "msgKeyLimit"),
         tags=parse_tags(given.get("tags")),
         scan=_scan(given, selection, streaming=streaming),
         check_crc=boolean(given, "checkCRC", default=True),
@@ -187,6 +192,31 @@ def _read_options(options: Mapping[str, str], given: dict[str, str], *, streamin
         max_records_per_partition=count(given, "maxRecordsPerPartition"),
         max_bytes_per_partition=size(given, "maxBytesPerPartition", _DEFAULT_SPLIT),
     )
+
+
+def _wanted(given: Mapping[str, str], selection: Selection, *, streaming: bool) -> Wanted:
+    named = [name for name in _LOOKUP if name in given]
+    if streaming and named:
+        raise UnsupportedFeatureError(f"{', '.join(named)}: a stream follows queues; look messages up in a batch")
+    wanted = parse_wanted(_one_or_many(given, "msgKey"), _one_or_many(given, "msgId"))
+    if named and not wanted:
+        raise OptionError(f"{', '.join(named)}: for look-ups; give msgKey or msgId")
+    if wanted:
+        selection.require_by_log()
+    return wanted
+
+
+def _one_or_many(given: Mapping[str, str], name: str) -> str | list[str] | None:
+    value = given.get(name)
+    if value is None or not value.startswith("["):
+        return value
+    try:
+        many = json.loads(value)
+    except json.JSONDecodeError as err:
+        raise OptionError(f'{name} {value!r}: one, or a JSON list like ["a","b"] ({err})') from err
+    if not all(isinstance(one, str) for one in many):
+        raise OptionError(f"{name} {value!r}: a JSON list of texts")
+    return list(many)
 
 
 def _corrupt_column(given: Mapping[str, str]) -> str:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_rmqstore.options import StoreRef
-from rmqstore.store import LogSlice, QueueKey, QueueSlice, RecoveredUnits, Sample
+from rmqstore.store import LogSlice, QueueKey, QueueSlice, RecoveredUnits, Sample, SingleUnits
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,22 @@ class LogSplit(InputPartition):
 
     store: StoreRef
     piece: LogSlice
+
+
+@dataclass(frozen=True)
+class UnitSplit(InputPartition):
+    """A task by queue: single messages of one store that its index pointed out."""
+
+    store: StoreRef
+    picked: SingleUnits
+
+
+@dataclass(frozen=True)
+class PlaceSplit(InputPartition):
+    """A task by log: single places of one store's CommitLog that its index pointed out."""
+
+    store: StoreRef
+    places: NDArray[np.int64]
 
 
 class Limits(NamedTuple):
@@ -187,3 +203,22 @@ def plan_log(whole: LogSlice, heads: Sequence[int], limits: Limits) -> list[LogS
     if start < whole.end:
         pieces.append(whole._replace(start=start))
     return pieces
+
+
+def cut_rows(sizes: NDArray[np.int64], limits: Limits) -> list[slice]:
+    """Cut single records, (n,), in the order of the log, into tasks.
+
+    Args:
+        sizes: bytes of each.
+        limits: as for :func:`plan_queues`.
+    """
+    n_rows = len(sizes)
+    if not n_rows:
+        return []
+    goal = limits.max_bytes
+    if limits.min_partitions:
+        goal = min(goal, int(sizes.sum()) // limits.min_partitions)
+    tasks = np.cumsum(sizes) // max(goal, 1)
+    bounds = np.append(np.flatnonzero(np.diff(tasks, prepend=-1)), n_rows)
+    most = min(limits.max_records or n_rows, max(1, n_rows // (limits.min_partitions or 1)))
+    return [slice(at, min(at + most, high)) for low, high in pairwise(bounds.tolist()) for at in range(low, high, most)]

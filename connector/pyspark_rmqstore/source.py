@@ -37,10 +37,11 @@ class RmqStoreDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a batch reader of these columns. Runs on the driver."""
-        from pyspark_rmqstore.batch_reader import RmqStoreReader
+        from pyspark_rmqstore.batch_reader import FilteringReader, RmqStoreReader, pushes_filters
         from pyspark_rmqstore.options import parse_read_options
 
-        return RmqStoreReader(schema, parse_read_options(self.options))
+        kind = FilteringReader if pushes_filters() else RmqStoreReader
+        return kind(schema, parse_read_options(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return a reader of micro-batches of these columns. Runs on the driver."""

@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.options import ReadOptions, StoreRef
-from pyspark_rmqstore.planning import Limits, LogSplit, QueueSplit, SampledSlice, plan_log, plan_queues
+from pyspark_rmqstore.planning import (
+    Limits,
+    LogSplit,
+    PlaceSplit,
+    QueueSplit,
+    SampledSlice,
+    UnitSplit,
+    cut_rows,
+    plan_log,
+    plan_queues,
+)
+from pyspark_rmqstore.pushdown import PushedFilters
 from pyspark_rmqstore.schema import arrow_schema
 from rmqstore.errors import OptionError
-from rmqstore.store import MessageStore, QueueSlice, ReadSpec, log_filter, open_store
+from rmqstore.format.schema import select_columns
+from rmqstore.pruned import StorePruner
+from rmqstore.store import (
+    LogFilter,
+    MessageStore,
+    QueueSlice,
+    ReadSpec,
+    SingleUnits,
+    log_filter,
+    open_store,
+)
+
+logger = logging.getLogger(__name__)
 
 _SAMPLES_PER_TASK = 16
 _SMALL_QUEUE = 64  # records; its first and last say enough
@@ -23,18 +51,19 @@ class SplitReader:
 
     def __init__(self, schema: StructType, options: ReadOptions) -> None:
         self._options = options
-        self._schema = arrow_schema(schema, options)
+        self.schema = arrow_schema(schema, options)
+        self.pushed = PushedFilters()
 
     def spec(self, store: MessageStore) -> ReadSpec:
         """Return how messages of a store are read."""
         options = self._options
         return ReadSpec(
-            schema=self._schema,
+            schema=self.schema,
             mode=options.mode,
             corrupt_column=options.corrupt_column,
             check_crc=options.check_crc,
             fail_on_data_loss=options.fail_on_data_loss,
-            tags=options.tags,
+            tags=self.pushed.pruning.tagged(options.tags),
             broker_name=store.broker_name,
         )
 
@@ -46,25 +75,97 @@ class SplitReader:
         """Return the tasks that read ranges of queues."""
         return [QueueSplit(ref, task, store.recovered_in(task)) for task in plan_queues(sampled, self._limits())]
 
-    def split_log(self, ref: StoreRef, store: MessageStore) -> list[LogSplit]:
-        """Return the tasks that read the whole log."""
-        log_filter(self._options.selection, self._schema.names)  # refuses what contradicts itself before any task runs
+    def split_pruned(self, ref: StoreRef, store: MessageStore, slices: Sequence[QueueSlice]) -> list[InputPartition]:
+        """Return the tasks that read of ranges of queues what pushed filters leave."""
+        pruned = StorePruner(store, self.pushed.pruning).queues(slices)
+        n_all, n_left = (sum(piece.end - piece.start for piece in some) for some in (slices, pruned.slices))
+        n_single = 0 if pruned.single is None else len(pruned.single.physical_offsets)
+        logger.info(
+            "%s: pushed filters leave %d of %d messages in %d of %d ranges of queues, and %d that the index gives: %s",
+            ref.path, n_left, n_all, len(pruned.slices), len(slices), n_single, self.pushed.pruning,
+        )  # fmt: skip
+        single = [] if pruned.single is None else self.split_units(ref, pruned.single)
+        return [*self.split_queues(ref, store, self.sampled(store, pruned.slices)), *single]
+
+    def split_log(self, ref: StoreRef, store: MessageStore) -> list[InputPartition]:
+        """Return the tasks that read the log, all of it or what pushed filters leave."""
+        log_filter(self._options.selection, self.schema.names)  # refuses what contradicts itself before any task runs
         store.warn_unknown_topics(self._options.selection)
-        whole = store.log_slice()
-        return [LogSplit(ref, piece) for piece in plan_log(whole, store.log_heads(), self._limits())]
+        whole, heads = store.log_slice(), store.log_heads()
+        if not self.pushed.conditions:
+            return [LogSplit(ref, piece) for piece in plan_log(whole, heads, self._limits())]
+        pieces, places = StorePruner(store, self.pushed.pruning).log(whole)
+        logger.info(
+            "%s: pushed filters leave %d of %d bytes of the log, and %d records that the index gives: %s",
+            ref.path, sum(piece.end - piece.start for piece in pieces), whole.end - whole.start, len(places),
+            self.pushed.pruning,
+        )  # fmt: skip
+        cut = [part for piece in pieces for part in plan_log(piece, heads, self._limits())]
+        return [*self.split_places(ref, store, places), *(LogSplit(ref, piece) for piece in cut)]
+
+    def split_lookup(self, ref: StoreRef, store: MessageStore) -> list[InputPartition]:
+        """Return the tasks of a look-up: places that the index gave, and what of the log it does not tell of."""
+        options = self._options
+        log_filter(options.selection, self.schema.names, options.wanted)
+        store.warn_unknown_topics(options.selection)
+        found = store.find(options.wanted, options.selection)
+        pieces = [] if options.index_only else store.uncovered_slices(found)
+        places = found.places_outside(pieces)
+        logger.info(
+            "%s: the index gives %d places and does not tell of %d bytes of the log",
+            ref.path, len(found.places), found.n_uncovered_bytes,
+        )  # fmt: skip
+        cut = [part for piece in pieces for part in plan_log(piece, store.log_heads(), self._limits())]
+        return [*self.split_places(ref, store, places), *(LogSplit(ref, piece) for piece in cut)]
+
+    def split_places(self, ref: StoreRef, store: MessageStore, places: NDArray[np.int64]) -> list[PlaceSplit]:
+        """Return the tasks that read single places of the log."""
+        return [PlaceSplit(ref, places[rows]) for rows in cut_rows(store.sizes_at(places), self._limits())]
+
+    def split_units(self, ref: StoreRef, picked: SingleUnits) -> list[UnitSplit]:
+        """Return the tasks that read single units of queues."""
+        return [UnitSplit(ref, picked.take(rows)) for rows in cut_rows(picked.units.sizes, self._limits())]
+
+    def newest_places(self, ref: StoreRef, store: MessageStore) -> list[tuple[datetime, str, int]]:
+        """Return when the messages of a look-up were stored, and where: path and physical offset."""
+        options = self._options
+        schema = select_columns(["storeTimestamp", "commitLogOffset"])
+        spec = replace(self.spec(store), schema=schema, mode="DROPMALFORMED")
+        chosen = log_filter(options.selection, schema.names, options.wanted)
+        rows = (
+            row
+            for split in self.split_lookup(ref, store)
+            for batch in self._read_split(store, split, spec, chosen)
+            for row in batch.to_pylist()
+        )
+        return [(row["storeTimestamp"], ref.path, row["commitLogOffset"]) for row in rows]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task. Runs in a task."""
-        if not isinstance(partition, QueueSplit | LogSplit):
+        if not isinstance(partition, QueueSplit | LogSplit | UnitSplit | PlaceSplit):
             return  # Spark asks for one partition of its own where there is none
         with open_ref(partition.store) as store:
-            spec = self.spec(store)
-            if isinstance(partition, QueueSplit):
-                store.recovered = partition.recovered
-                yield from store.read_queues(partition.slices, spec)
-            else:
-                wanted = log_filter(self._options.selection, self._schema.names)
-                yield from store.read_log(partition.piece, spec, wanted)
+            wanted = log_filter(self._options.selection, self.schema.names, self._options.wanted) if isinstance(
+                partition, LogSplit | PlaceSplit) else LogFilter()  # fmt: skip
+            for batch in self._read_split(store, partition, self.spec(store), wanted):
+                kept = self.pushed.keep(batch)
+                if kept.num_rows:
+                    yield kept
+
+    def _read_split(
+        self, store: MessageStore, split: InputPartition, spec: ReadSpec, wanted: LogFilter
+    ) -> Iterator[pa.RecordBatch]:
+        match split:
+            case QueueSplit():
+                store.recovered = split.recovered
+                yield from store.read_queues(split.slices, spec)
+            case UnitSplit():
+                store.recovered = {}
+                yield from store.read_units(split.picked, spec)
+            case PlaceSplit():
+                yield from store.read_places(split.places, spec, wanted)
+            case LogSplit():
+                yield from store.read_log(split.piece, spec, wanted)
 
     def _limits(self) -> Limits:
         options = self._options

@@ -15,6 +15,7 @@ from rmqstore.format.layout import PRE_BLANK_SIZE, QUEUE_UNIT
 
 _UNIT = QUEUE_UNIT.itemsize
 _UNITS_AT_ONCE = 1 << 19
+_NEAR_UNITS = 256  # that lie so close are read together
 
 
 class Units(NamedTuple):
@@ -94,6 +95,22 @@ class ConsumeQueue:
             begun = at - self._recovered.start
             pieces.append(self._recovered.units[begun : begun + end - at])
         return _to_columns(np.concatenate(pieces) if len(pieces) != 1 else pieces[0])
+
+    def units_of(self, queue_offsets: NDArray[np.int64]) -> Units:
+        """Return the units with some queue offsets, which rise; zeros where no file has one."""
+        found = np.zeros(len(queue_offsets), QUEUE_UNIT)
+        breaks = np.flatnonzero(np.diff(queue_offsets) > _NEAR_UNITS) + 1
+        for rows in np.split(np.arange(len(queue_offsets)), breaks) if len(queue_offsets) else ():
+            offsets = queue_offsets[rows]
+            for low, high in self.runs(int(offsets[0]), int(offsets[-1]) + 1):
+                inside = np.flatnonzero((offsets >= low) & (offsets < high))
+                for some in np.split(inside, np.flatnonzero(np.diff(offsets[inside] // _UNITS_AT_ONCE)) + 1):
+                    if len(some):
+                        first, last = int(offsets[some[0]]), int(offsets[some[-1]])
+                        units = self.units(first, last + 1)
+                        for name, column in zip(QUEUE_UNIT.names or (), units, strict=True):
+                            found[name][rows[some]] = column[offsets[some] - first]
+        return _to_columns(found)
 
     def runs(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the parts of ``[start, end)`` that the files hold; what lies between is in a missing or cut file."""

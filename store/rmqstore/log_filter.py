@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from rmqstore.brokerconfig import is_system_topic
 from rmqstore.errors import OptionError
 from rmqstore.format.decode import decode_columns
 from rmqstore.format.heads import Heads
-from rmqstore.format.layout import Bytes, Mask
+from rmqstore.format.layout import PROPERTY_KEYS, PROPERTY_UNIQ_KEY, Bytes, Mask, SysFlag
+from rmqstore.format.property_columns import parse_entries, property_column
 from rmqstore.format.schema import ALL_COLUMNS
 from rmqstore.selection import Selection
+from rmqstore.wanted import KEY_SEPARATOR, NOTHING_WANTED, Wanted
 
 
 class LogFilter(NamedTuple):
@@ -24,6 +28,9 @@ class LogFilter(NamedTuple):
     topic_pattern: re.Pattern[str] | None = None
     start_timestamp: int | None = None  # ms
     end_timestamp: int | None = None
+    without_system_topics: bool = False
+    keys: frozenset[str] | None = None  # a record has one of them as UNIQ_KEY or among its KEYS
+    msg_ids: frozenset[str] | None = None  # columns msgId or offsetMsgId have one of them
 
     def keep(self, data: Bytes, heads: Heads) -> Mask | None:
         """Return a mask (n,) of the records that are wanted, None where all are."""
@@ -34,8 +41,12 @@ class LogFilter(NamedTuple):
             kept &= heads.column("store_timestamp") >= self.start_timestamp
         if self.end_timestamp is not None:
             kept &= heads.column("store_timestamp") < self.end_timestamp
-        if self.queues is not None or self.topic_pattern is not None:
+        if self.queues is not None or self.topic_pattern is not None or self.without_system_topics:
             kept &= self._keep_topics(data, heads)
+        if self.keys is not None:
+            kept &= has_key(data, heads, self.keys)
+        if self.msg_ids is not None:
+            kept &= _has_id(data, heads, self.msg_ids)
         return kept
 
     def _keep_topics(self, data: Bytes, heads: Heads) -> Mask:
@@ -50,20 +61,56 @@ class LogFilter(NamedTuple):
         return kept
 
     def _wants(self, topic: str) -> bool:
+        if self.without_system_topics and is_system_topic(topic):
+            return False
         if self.queues is not None:
             return topic in self.queues
         return self.topic_pattern is None or bool(self.topic_pattern.fullmatch(topic))
 
 
-def log_filter(selection: Selection, columns: list[str]) -> LogFilter:
+def has_key(data: Bytes, heads: Heads, keys: Iterable[str]) -> Mask:
+    """Return a mask (n,) of the records that have one of some keys, as UNIQ_KEY or as one of the words of KEYS.
+
+    Rollbacks have none: they are in no index either. Source: IndexService.java#buildIndex.
+    """
+    entries = parse_entries(data, heads.property_starts, heads.property_lengths)
+    wanted = pa.array(list(keys), pa.string())
+    kept: Mask = _is_in(property_column(entries, PROPERTY_UNIQ_KEY), wanted)
+    lists = pc.split_pattern(property_column(entries, PROPERTY_KEYS), KEY_SEPARATOR)
+    hits = _is_in(lists.flatten(), wanted)
+    if hits.any():
+        kept[pc.list_parent_indices(lists).to_numpy()[hits]] = True
+    kinds = heads.column("sys_flag") & np.int32(SysFlag.TRANSACTION_TYPE)
+    kept &= kinds != SysFlag.TRANSACTION_TYPE
+    return kept
+
+
+def _has_id(data: Bytes, heads: Heads, msg_ids: Iterable[str]) -> Mask:
+    wanted = pa.array(list(msg_ids), pa.string())
+    columns = decode_columns(data, heads, pa.schema([ALL_COLUMNS.field(name) for name in ("msgId", "offsetMsgId")]))
+    found: Mask = _is_in(columns[0], wanted) | _is_in(columns[1], wanted)
+    return found
+
+
+def _is_in(values: pa.Array, wanted: pa.Array) -> Mask:
+    found: Mask = pc.is_in(values, value_set=wanted, skip_nulls=True).to_numpy(zero_copy_only=False)
+    return found
+
+
+def log_filter(selection: Selection, columns: list[str], wanted: Wanted = NOTHING_WANTED) -> LogFilter:
     """Return what a selection means for a scan in the order of the log.
+
+    Args:
+        selection: topics and times; without topics all are read, but in a look-up only those of users.
+        columns: to be read.
+        wanted: what is looked for, if this is a look-up.
 
     Raises:
         OptionError: it speaks of queue offsets, or a column is one that only a queue has.
     """
     selection.require_by_log()
     if "tagsCode" in columns:
-        raise OptionError("tagsCode stands in the ConsumeQueue, which scan=commitlog does not read")
+        raise OptionError("tagsCode stands in the ConsumeQueue, which scan=commitlog and look-ups do not read")
     queues: Mapping[str, frozenset[int] | None] | None = selection.assign
     if selection.subscribe is not None:
         queues = dict.fromkeys(selection.subscribe)
@@ -73,4 +120,7 @@ def log_filter(selection: Selection, columns: list[str]) -> LogFilter:
         None if pattern is None else re.compile(pattern),
         selection.start.timestamp,
         selection.end.timestamp,
+        bool(wanted) and selection.is_open and not selection.include_system_topics,
+        wanted.keys or None,
+        wanted.msg_ids or None,
     )

@@ -40,6 +40,30 @@ class QueueSlice(NamedTuple):
     end: int
 
 
+class SingleUnits(NamedTuple):
+    """Units picked out of several queues, in the order of the log, and their physical offsets."""
+
+    units: UnitRows
+    physical_offsets: Positions
+
+    @classmethod
+    def joined(cls, parts: Sequence[SingleUnits]) -> SingleUnits | None:
+        """Return the units of all parts, each of one topic; None if there are none."""
+        parts = [part for part in parts if len(part.physical_offsets)]
+        if not parts:
+            return None
+        topics = sorted({part.units.topics[0] for part in parts})
+        codes = [np.full(len(part.physical_offsets), topics.index(part.units.topics[0]), np.int32) for part in parts]
+        columns = [np.concatenate(column) for column in zip(*(part.units[2:] for part in parts), strict=True)]
+        places = np.concatenate([part.physical_offsets for part in parts])
+        joined = cls(UnitRows(topics, np.concatenate(codes), *columns), places)
+        return joined.take(np.argsort(places, kind="stable"))
+
+    def take(self, rows: Positions | slice) -> SingleUnits:
+        """Return the chosen rows."""
+        return SingleUnits(self.units.take(rows), self.physical_offsets[rows])
+
+
 class _Window(NamedTuple):
     """Units of several queues in the order of the log, and their physical offsets."""
 
@@ -69,6 +93,11 @@ class QueueScan:
         """
         for window in self._windows([piece for piece in slices if piece.start < piece.end]):
             yield from self._read(window)
+
+    def single(self, picked: SingleUnits) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of single units; raises as :meth:`batches` does."""
+        for start in range(0, len(picked.physical_offsets), _WINDOW_UNITS):
+            yield from self._read(_Window(*picked.take(slice(start, start + _WINDOW_UNITS))))
 
     def _windows(self, slices: list[QueueSlice]) -> Iterator[_Window]:
         """Yield all units in the order of the log, so many at a time."""

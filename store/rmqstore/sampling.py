@@ -7,13 +7,16 @@ from typing import NamedTuple
 import numpy as np
 
 from rmqstore.commitlog import CommitLog
+from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
 from rmqstore.format.layout import MAX_FILE_BYTES
+from rmqstore.pruning import Point
 from rmqstore.queue_scan import QueueSlice
 from rmqstore.queues import Queues
 from rmqstore.ranges import QueueRanges
 
 _SAMPLED_UNITS, _UNITS_AT_ONCE = 16, 1 << 12
-_SAMPLED_QUEUES, _SAMPLED_HEADS = 256, 64
+_SAMPLED_QUEUES, _SAMPLED_HEADS = 256, 1024  # queues that are asked, and heads that all of them give
+_MIN_HEADS = 64  # of a queue
 
 
 class Sample(NamedTuple):
@@ -71,9 +74,21 @@ class Sampler:
         """
         heads = {segment.start for segment in self._log.segments}
         queues = self._queues.plain()
-        for topic, queue_id in queues[:: max(1, len(queues) // _SAMPLED_QUEUES)]:
+        asked = queues[:: max(1, len(queues) // _SAMPLED_QUEUES)]
+        count = max(_MIN_HEADS, _SAMPLED_HEADS // max(len(asked), 1))
+        for topic, queue_id in asked:
             start, end = self._ranges.range(topic, queue_id)
-            for sample in self.sample(QueueSlice(topic, queue_id, start, end), _SAMPLED_HEADS):
+            for sample in self.sample(QueueSlice(topic, queue_id, start, end), count):
                 if self._log.is_head(sample.physical_offset):
                     heads.add(sample.physical_offset)
         return sorted(heads)
+
+    def log_points(self) -> list[Point]:
+        """Return such places with the time when the record there was stored; those that cannot be read are left out."""
+        points = []
+        for head in self.log_heads():
+            try:
+                points.append(Point(head, self._log.store_timestamp(head)))
+            except (CorruptRecordError, OffsetOutOfRangeError):
+                continue
+        return points

@@ -56,6 +56,11 @@ class Selection:
             raise OptionError(f"startingOffsetsByTimestampStrategy {self.timestamp_strategy!r}: one of latest, error")
 
     @property
+    def is_open(self) -> bool:
+        """Whether no topics are named, by whatever means."""
+        return self.subscribe is None and self.subscribe_pattern is None and self.assign is None
+
+    @property
     def named_topics(self) -> set[str]:
         """The topics that are named, to be read or in tables of offsets and times."""
         tables = (self.start.offsets, self.start.by_timestamp, self.end.offsets, self.end.by_timestamp)
@@ -77,10 +82,11 @@ class Selection:
         """
         if self.bounds_by_queue:
             raise OptionError(
-                "scan=commitlog knows no queue offsets: start and end it by startingTimestamp and endingTimestamp"
+                "scan=commitlog and look-ups know no queue offsets: start and end them by startingTimestamp and "
+                "endingTimestamp"
             )
         if self.timestamp_strategy == "error":
-            raise OptionError("startingOffsetsByTimestampStrategy error: scan=commitlog looks at no queue")
+            raise OptionError("startingOffsetsByTimestampStrategy error: scan=commitlog and look-ups look at no queue")
 
 
 def parse_topics(value: str | Iterable[str]) -> tuple[str, ...]:

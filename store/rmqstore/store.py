@@ -12,26 +12,34 @@ from typing import Any, NamedTuple, ParamSpec, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from rmqstore.assemble import FAILFAST, ReadSpec
+from rmqstore.assemble import FAILFAST, ReadSpec, UnitRows
 from rmqstore.brokerconfig import BrokerConfig, is_system_topic
 from rmqstore.checkpoint import Checkpoint, read_checkpoint
 from rmqstore.commitlog import CommitLog
+from rmqstore.config import StoreConfig
 from rmqstore.consumequeue import ConsumeQueue, RecoveredUnits
 from rmqstore.errors import FileDeletedError, MessageNotFoundError, OptionError
 from rmqstore.files.paths import StorePaths, can_name_queues, find_store
-from rmqstore.format.layout import MAX_FILE_BYTES
+from rmqstore.format.layout import MAX_FILE_BYTES, Positions
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import MESSAGE, VERBATIM, Message, select_columns
+from rmqstore.index_search import FOREVER, IndexSearch
+from rmqstore.indexfile import IndexSizes
 from rmqstore.log_filter import LogFilter, log_filter
 from rmqstore.log_scan import LogScan, LogSlice
+from rmqstore.lookup import Found, Lookup, QueryResult
+from rmqstore.place_scan import PlaceScan
+from rmqstore.pruning import Point
 from rmqstore.queue_recovery import is_newest_built, recover_queues
-from rmqstore.queue_scan import QueueScan, QueueSlice
+from rmqstore.queue_scan import QueueScan, QueueSlice, SingleUnits
 from rmqstore.queues import QueueKey, Queues
-from rmqstore.ranges import QueueRanges
+from rmqstore.ranges import QueueRanges, choose_topics
 from rmqstore.recovery import LogEnd, find_log_end
 from rmqstore.sampling import Sample, Sampler
 from rmqstore.selection import Selection, parse_selection, parse_tags, parse_timestamp, require_named
+from rmqstore.wanted import Wanted, parse_wanted
 
 __all__ = [
     "FAILFAST",
@@ -44,12 +52,14 @@ __all__ = [
     "ReadSpec",
     "RecoveredUnits",
     "Sample",
+    "SingleUnits",
     "log_filter",
     "open_store",
 ]
 
 logger = logging.getLogger(__name__)
 
+_SMALL_GAPS = 64 << 10  # bytes of the log that are read rather than called uncovered
 _PATIENCE = 10  # files that may vanish while one question is answered
 
 P = ParamSpec("P")
@@ -102,6 +112,9 @@ class MessageStore:
         self._queues = Queues(paths, lambda: self.recovered)
         self._ranges = QueueRanges(paths, self._log, self._queues, self._end_of_records)
         self._sampler = Sampler(self._log, self._queues, self._ranges)
+        config = StoreConfig()
+        index = IndexSearch(paths.index, IndexSizes(config.max_hash_slot_num, config.max_index_num))
+        self._lookup = Lookup(self._log, index, self._end_of_records)
 
     def __enter__(self) -> Self:
         return self
@@ -283,12 +296,116 @@ class MessageStore:
             raise MessageNotFoundError(f"the log ends at {end}: nothing is stored at physical offset {physical_offset}")
         return self._log.get(physical_offset, self.broker_name)
 
+    @_anew_if_deleted
+    def offsets_at(self, topic: str, timestamp: int | str | datetime, boundary: str = "lower") -> dict[int, int]:
+        """Return the queue offset at a store time in each queue of a topic; see :meth:`offset_at`."""
+        return {queue_id: self.offset_at(topic, queue_id, timestamp, boundary) for queue_id in self.queue_ids(topic)}
+
+    def query(
+        self,
+        topic: str,
+        key: str,
+        begin: int | str | datetime | None = None,
+        end: int | str | datetime | None = None,
+        limit: int | None = None,
+        *,
+        scan_uncovered: bool = False,
+    ) -> QueryResult:
+        """Return the messages of a topic that have a key, as RocketMQ's queryMessage finds them by the index.
+
+        Unlike it, it has no cap, compares times to the millisecond and the key itself, and returns a message once.
+
+        Args:
+            topic: its name.
+            key: one of its keys: its UNIQ_KEY, or one of the words of its KEYS.
+            begin: stored from then on: epoch ms, ISO-8601 or a datetime.
+            end: stored until then, included.
+            limit: the newest so many.
+            scan_uncovered: also read the parts of the log that no index file tells of, which takes as long as they are.
+                Small ones, as messages without keys leave them between two files, are always read.
+
+        Raises:
+            CorruptRecordError: a record that the index points at is damaged.
+            OptionError: no message can have such a key, or a time is none.
+            StoreStateError: the index's files contradict themselves.
+        """
+        wanted = parse_wanted(key, None)
+        low = 0 if begin is None else parse_timestamp("begin", begin)
+        high = FOREVER if end is None else parse_timestamp("end", end)
+        found = self._find(wanted, [topic], low, high)
+        places = found.places
+        scans = scan_uncovered or found.n_uncovered_bytes <= _SMALL_GAPS
+        if scans and found.uncovered:
+            chosen = log_filter(parse_selection(subscribe=[topic]), [], wanted)
+            spec = ReadSpec(select_columns(["commitLogOffset"]), broker_name=self.broker_name)
+            read = [self.read_log(piece, spec, chosen) for piece in self.uncovered_slices(found)]
+            scanned = [batch.column(0).to_numpy() for batches in read for batch in batches]
+            places = np.unique(np.concatenate([places, *scanned]))
+        newest = [*self._lookup.newest(places, topic, key, low, high, limit)]
+        messages = tuple(self._log.get(place, self.broker_name) for place in reversed(newest))
+        return QueryResult(messages, tuple(found.uncovered), scans)
+
+    @_anew_if_deleted
+    def _find(self, wanted: Wanted, topics: Sequence[str], low: int | None, high: int | None) -> Found:
+        return self._lookup.find(wanted, topics, low, high)
+
+    def find(self, wanted: Wanted, selection: Selection) -> Found:
+        """Return where messages may stand that are looked for; see ``lookup.Lookup.find``.
+
+        Raises:
+            OptionError: the selection speaks of queue offsets.
+        """
+        selection.require_by_log()
+        end = selection.end.timestamp
+        topics = {*choose_topics(selection, self.known_topics()), *(selection.subscribe or ())}
+        return self._find(wanted, sorted(topics), selection.start.timestamp, None if end is None else end - 1)
+
+    def uncovered_slices(self, found: Found) -> list[LogSlice]:
+        """Return the parts of the log that the index does not tell of, to be read."""
+        is_closed = self.log_end is None
+        return [LogSlice(span.start, span.end, is_closed=is_closed) for span in found.uncovered]
+
+    @_anew_if_deleted
+    def find_in_index(self, wanted: Wanted, topics: Sequence[str]) -> Found:
+        """Return where messages of some topics may stand that are looked for; see ``lookup.Lookup.find``."""
+        return self._lookup.find(wanted, topics)
+
+    def units_at(self, topic: str, queue_id: int, queue_offsets: NDArray[np.int64], places: Positions) -> SingleUnits:
+        """Return those units of a queue, by queue offset (n,), that point at the places of the log beside them (n,)."""
+        order = np.argsort(queue_offsets, kind="stable")
+        queue_offsets, places = queue_offsets[order], places[order]
+        units = self._queues.open(topic, queue_id).units_of(queue_offsets)
+        count = len(places)
+        ids = np.full(count, queue_id, np.int32)
+        rows = UnitRows([topic], np.zeros(count, np.int32), ids, queue_offsets, units.sizes, units.tags_codes)
+        return SingleUnits(rows, places).take(np.flatnonzero((units.physical_offsets == places) & (units.sizes > 0)))
+
+    def read_units(self, picked: SingleUnits, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of single units; see ``queue_scan.QueueScan.single``."""
+        return QueueScan(self._log, self._queues.open, spec).single(picked)
+
+    @_anew_if_deleted
+    def log_points(self) -> list[Point]:
+        """Return records of the log with their times; see ``sampling.Sampler.log_points``."""
+        return self._sampler.log_points()
+
+    def sizes_at(self, places: Positions) -> NDArray[np.int64]:
+        """Return what the records at some places of the log say of their size, bytes (n,)."""
+        return self._lookup.sizes_at(places)
+
+    def read_places(self, places: Positions, spec: ReadSpec, wanted: LogFilter) -> Iterator[pa.RecordBatch]:
+        """Yield the records at some places of the log; see ``place_scan.PlaceScan``."""
+        return PlaceScan(self._log, spec, wanted).batches(places)
+
     def scan(
         self,
         *,
         tags: str | None = None,
         columns: str | Iterable[str] | pa.Schema | None = None,
         scan: str = "queue",
+        msg_key: str | Sequence[str] | None = None,
+        msg_id: str | Sequence[str] | None = None,
+        index_only: bool = False,
         mode: str = "FAILFAST",
         column_name_of_corrupt_record: str = "_corrupt_record",
         check_crc: bool = True,
@@ -301,6 +418,9 @@ class MessageStore:
         ``selection`` takes those that choose topics and bounds, ``selection.parse_selection`` lists them.
         ``scan="queue"``: by topic and queue; messages of one queue in order, of several in the order of the log.
         ``scan="commitlog"``: every valid record in the order of the log, with or without a queue.
+        ``msg_key``, ``msg_id``: a look-up: the records, with or without a queue, that have one of these keys (UNIQ_KEY
+        or a word of KEYS) or ids (``msgId`` or ``offsetMsgId``), in the order of the log. What the index does not
+        cover is read, unless ``index_only``.
         ``verbatim``: what records hold as they hold it (``format.schema.VERBATIM``), for exact copies.
 
         Raises:
@@ -308,7 +428,7 @@ class MessageStore:
             CorruptRecordError, CorruptQueueError: while reading, damage in mode FAILFAST.
             OffsetOutOfRangeError: messages asked for are gone and ``fail_on_data_loss`` holds.
         """
-        chosen = parse_selection(**selection)
+        chosen, wanted = parse_selection(**selection), parse_wanted(msg_key, msg_id)
         schema = VERBATIM if verbatim and columns is None else _schema(columns)
         if mode == "PERMISSIVE" and column_name_of_corrupt_record not in schema.names:
             schema = schema.append(pa.field(column_name_of_corrupt_record, pa.string()))
@@ -322,7 +442,10 @@ class MessageStore:
             broker_name=self.broker_name,
             inflate=not verbatim,
         )
-        batches = self._by_queue(chosen, spec) if scan == "queue" else self._by_log(chosen, spec, scan)
+        if wanted:
+            batches = self._look_up(wanted, chosen, spec, index_only=index_only)
+        else:
+            batches = self._by_queue(chosen, spec) if scan == "queue" else self._by_log(chosen, spec, scan)
         return pa.RecordBatchReader.from_batches(schema, batches)
 
     def _by_queue(self, selection: Selection, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
@@ -336,6 +459,20 @@ class MessageStore:
         wanted = log_filter(selection, spec.schema.names)
         self.warn_unknown_topics(selection)
         return self.read_log(self.log_slice(), spec, wanted)
+
+    def _look_up(
+        self, wanted: Wanted, selection: Selection, spec: ReadSpec, *, index_only: bool
+    ) -> Iterator[pa.RecordBatch]:
+        chosen = log_filter(selection, spec.schema.names, wanted)
+        found = self.find(wanted, selection)
+        pieces = [] if index_only else self.uncovered_slices(found)
+        places = found.places_outside(pieces)
+        for piece in pieces:
+            before = int(np.searchsorted(places, piece.start))
+            yield from self.read_places(places[:before], spec, chosen)
+            yield from self.read_log(piece, spec, chosen)
+            places = places[before:]
+        yield from self.read_places(places, spec, chosen)
 
     def require_topics(self, selection: Selection) -> None:
         """Refuse a selection that names topics or queues which are not there.

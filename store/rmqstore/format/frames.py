@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.format.gather import aligned_words, gather_words, has_aligned_words
-from rmqstore.format.heads import Heads, read_heads
+from rmqstore.format.heads import Heads, read_heads, windows
 from rmqstore.format.layout import (
     BATCH_BYTES,
     BATCH_ROWS,
@@ -276,6 +276,17 @@ def knows_its_place(buf: Bytes, position: int, physical_offset: int) -> bool:
         return False
     fixed = head.view(FIXED_PART_V4)[0]
     return int(fixed["magic"]) in TOPIC_LENGTH_BYTES and int(fixed["physical_offset"]) == physical_offset
+
+
+def know_their_places(buf: Bytes, positions: Positions, physical_base: int) -> Mask:
+    """Return :func:`knows_its_place` of many positions, any of them, for the physical offsets they have, mask (n,)."""
+    found = (positions >= 0) & (positions <= len(buf) - FIXED_PART_V4.itemsize)
+    inside = positions[found]
+    if len(inside):
+        fixed = windows(buf, FIXED_PART_V4.itemsize)[inside].view(FIXED_PART_V4)
+        is_known = np.isin(fixed["magic"].astype(np.int64), list(TOPIC_LENGTH_BYTES))
+        found[found] = is_known & (fixed["physical_offset"] == inside + physical_base)
+    return found
 
 
 def find_next_record(buf: Bytes, start: int, end: int, physical_base: int) -> int:

@@ -192,10 +192,28 @@ def _keys(
     rows, places, suffixes, lengths = rows[kept], places[kept], suffixes[kept], lengths[kept]
     order = np.lexsort((places, rows))  # stable, so KEYS keep their order
     rows, suffixes, lengths = rows[order], suffixes[order], lengths[order]
-    prefixes = np.array([java_hash(f"{name}#") for name in names] or [0], np.int32)[codes[rows]]
+    return rows, _key_hashes(names, codes[rows], suffixes, lengths)
+
+
+def key_hashes(topics: list[str], keys: list[str]) -> NDArray[np.int32]:
+    """Return the index's hash of every key under every topic, never negative, int32 (len(topics), len(keys)).
+
+    Source: IndexService.java#buildKey; IndexFile.java#indexKeyHashMethod.
+    """
+    suffixes, lengths = _hashed(pa.array(keys, pa.string()))
+    shape = (len(topics), len(keys))
+    codes = np.repeat(np.arange(len(topics), dtype=np.int32), len(keys))
+    return _key_hashes(topics, codes, np.tile(suffixes, len(topics)), np.tile(lengths, len(topics))).reshape(shape)
+
+
+def _key_hashes(
+    names: list[str], codes: NDArray[np.int32], suffixes: NDArray[np.int32], lengths: NDArray[np.int64]
+) -> NDArray[np.int32]:
+    """Return the index's hash of ``topic#key`` for keys with these hash codes and lengths, (m,) as ``codes``."""
+    prefixes = np.array([java_hash(f"{name}#") for name in names] or [0], np.int32)[codes]
     hashes = appended_hashes(prefixes, suffixes, lengths)
     absolute = np.where(hashes == np.iinfo(np.int32).min, 0, np.abs(hashes))
-    return rows, absolute.astype(np.int32)
+    return absolute.astype(np.int32)
 
 
 def _split_keys(keys: pa.Array) -> pa.Array:

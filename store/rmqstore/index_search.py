@@ -1,0 +1,200 @@
+"""Look-ups in the index: from hashes of keys to places of the log. What it finds is a guess until the record agrees.
+
+Source: IndexService.java#queryOffset, IndexFile.java#selectPhyOffset.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqstore.errors import RmqStoreError
+from rmqstore.files.mapped_file import MappedFile
+from rmqstore.format.heads import windows
+from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, Mask, Positions
+from rmqstore.indexfile import IndexSizes, find_sizes, index_files
+
+logger = logging.getLogger(__name__)
+
+FOREVER = (1 << 63) - 1
+_MAX_SECONDS = (1 << 31) - 1
+_MAX_STEPS = 512  # of a chain, one item after the other; what is longer is found by reading all items
+_ITEMS_AT_ONCE = 1 << 20
+_NOWHERE = np.empty(0, np.int64)
+
+
+class Span(NamedTuple):
+    """A range of the log by physical offset; ``end`` is excluded."""
+
+    start: int
+    end: int
+
+
+def may_be_stored_within(
+    items: NDArray[np.void], numbers: Positions, begin_timestamp: int, begin: Positions | int, end: Positions | int
+) -> Mask:
+    """Return which items may be of records stored from ``begin`` to ``end`` (ms, both included), (n,).
+
+    An item says whole seconds since its file's first record. The first item of a file counts them from another time,
+    and zero also stands for "earlier", as after a clock was set back.
+
+    Args:
+        items: INDEX_ITEM (n,).
+        numbers: which of their file they are, (n,).
+        begin_timestamp: what the file's header says, ms.
+    """
+    seconds = items["seconds"].astype(np.int64)
+    stored = begin_timestamp + seconds * 1000
+    vague = (seconds <= 0) | (seconds == _MAX_SECONDS) | (numbers == 1)
+    found: Mask = vague | ((stored > np.subtract(begin, 1000)) & (stored <= end))
+    return found
+
+
+class _OpenIndexFile:
+    """One file, mapped for a look-up. Nothing in it is trusted: numbers are bounded, and chains only lead back."""
+
+    def __init__(self, file: MappedFile, sizes: IndexSizes) -> None:
+        data = file.data[: sizes.file_size]
+        header = data[: INDEX_HEADER.itemsize].view(INDEX_HEADER)[0]
+        self._begin_timestamp = int(header["begin_timestamp"])
+        self._first, self._last = int(header["begin_phy_offset"]), int(header["end_phy_offset"])
+        self._n_slots = sizes.n_slots
+        items_at = INDEX_HEADER.itemsize + sizes.n_slots * INDEX_SLOT.itemsize
+        self._slots = windows(data[INDEX_HEADER.itemsize : items_at], INDEX_SLOT.itemsize)
+        self._items = windows(data[items_at:], INDEX_ITEM.itemsize)
+        # A running broker sets a slot before it counts the item.
+        self._end = min(int(header["index_count"]) + 1, sizes.n_items)
+
+    def _read(self, numbers: Positions) -> NDArray[np.void]:
+        found: NDArray[np.void] = self._items[numbers * INDEX_ITEM.itemsize].view(INDEX_ITEM)
+        return found
+
+    def find(self, hashes: NDArray[np.int64], begin: int, end: int) -> Iterator[Positions]:
+        """Yield physical offsets of items with these hashes, as they come."""
+        slots = hashes % self._n_slots * INDEX_SLOT.itemsize
+        numbers = self._slots[slots].view(INDEX_SLOT).astype(np.int64)
+        for _ in range(_MAX_STEPS):
+            inside = (numbers > 0) & (numbers < self._end)
+            numbers, hashes = numbers[inside], hashes[inside]
+            if not len(numbers):
+                return
+            items = self._read(numbers)
+            yield self._chosen(items, numbers, items["key_hash"] == hashes, begin, end)
+            before = items["previous"].astype(np.int64)
+            numbers = np.where(before < numbers, before, 0)  # items lead to older ones; others are a loop
+        yield from self._find_among(int(numbers.max()) + 1, np.unique(hashes), begin, end)
+
+    def _find_among(self, stop: int, hashes: NDArray[np.int64], begin: int, end: int) -> Iterator[Positions]:
+        """Read all items before one: a chain is followed item by item, and waits for memory at each."""
+        for low in range(1, min(stop, self._end), _ITEMS_AT_ONCE):
+            numbers = np.arange(low, min(low + _ITEMS_AT_ONCE, stop, self._end))
+            items = self._read(numbers)
+            rows = np.flatnonzero(np.isin(items["key_hash"], hashes))
+            yield self._chosen(items[rows], numbers[rows], np.ones(len(rows), np.bool_), begin, end)
+
+    def _chosen(self, items: NDArray[np.void], numbers: Positions, hits: Mask, begin: int, end: int) -> Positions:
+        if begin > 0 or end < FOREVER:
+            hits = hits & may_be_stored_within(items, numbers, self._begin_timestamp, begin, end)
+        found: Positions = items["physical_offset"][hits].astype(np.int64)
+        return found
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it says that it holds nothing."""
+        return self._end <= 2
+
+    def span(self) -> Span | None:
+        """Return the places of the first and the last record that it has keys of; None if it has none, or is damaged.
+
+        Header and items both say them. Where they differ the range that both vouch for counts: a running broker sets
+        the header after the item.
+        """
+        if self.is_empty:
+            return None
+        first, last = self._read(np.array([1, self._end - 2]))["physical_offset"].tolist()
+        found = Span(max(self._first, first), min(self._last, last))
+        return found if 0 <= found.start <= found.end else None
+
+
+class IndexSearch:
+    """The index files of one store, opened for each question: a broker makes and deletes them all the time.
+
+    Args:
+        folder: that holds the files.
+        sizes: of the broker's configuration; where they do not fit, the files tell.
+    """
+
+    def __init__(self, folder: Path, sizes: IndexSizes) -> None:
+        self.folder, self._sizes = folder, sizes
+
+    def _open(self, stack: ExitStack) -> Iterator[_OpenIndexFile]:
+        """Yield the files, oldest first; those that are none are named in a warning."""
+        files = index_files(self.folder)
+        lengths = {path: _length(path) for path in files}
+        whole = [path for path in files if lengths[path] > INDEX_HEADER.itemsize]
+        if not whole:
+            return
+        sizes = self._find_sizes(whole, lengths)
+        for path in whole:
+            if lengths[path] != sizes.file_size:
+                logger.warning("%s has %d bytes, %d are expected of an index file: it is passed over",
+                               path, lengths[path], sizes.file_size)  # fmt: skip
+                continue
+            try:
+                yield _OpenIndexFile(stack.enter_context(MappedFile(path)), sizes)
+            except FileNotFoundError:
+                continue  # deleted, and its records with it
+
+    def _find_sizes(self, files: list[Path], lengths: dict[Path, int]) -> IndexSizes:
+        """Return the sizes that most files were made with, as the first file shows that has not lost what tells."""
+        counted = Counter(lengths[path] for path in files)
+        usual = counted.most_common(1)[0][0]
+        refused: RmqStoreError | None = None
+        for path in files:
+            if lengths[path] == usual:
+                try:
+                    self._sizes = find_sizes([path], self._sizes)
+                except RmqStoreError as err:
+                    refused = refused or err
+                else:
+                    return self._sizes
+        assert refused is not None
+        raise refused
+
+    def find(self, hashes: NDArray[np.int32], begin: int = 0, end: int = FOREVER) -> Positions:
+        """Return where records may stand that have a key of one of these hashes, rising, none twice.
+
+        Some may have other keys, of the same hash. None is left out that the chains lead to.
+
+        Args:
+            hashes: int32 (k,), see ``requests.key_hashes``; never negative.
+            begin: records stored from then on, ms.
+            end: records stored until then, ms, included.
+
+        Raises:
+            StoreStateError: no numbers of slots and items fit the files.
+        """
+        wanted = np.unique(hashes).astype(np.int64)
+        with ExitStack() as stack:
+            found = [places for file in self._open(stack) for places in file.find(wanted, begin, end)]
+            return np.unique(np.concatenate(found)) if found else _NOWHERE
+
+    def spans(self) -> list[Span]:
+        """Return the ranges of the log, each by the places of two records, whose keys the files say they hold."""
+        with ExitStack() as stack:
+            found = [file.span() for file in self._open(stack)]
+        return sorted(span for span in found if span is not None)
+
+
+def _length(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,205 @@
+"""Finding messages by key and by id: the index says where to look, the record has the last word.
+
+Source: DefaultMessageStore.java#queryMessage; MQAdminImpl.java#queryMessage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqstore.commitlog import CommitLog
+from rmqstore.errors import MessageNotFoundError, OffsetOutOfRangeError, StoreFormatError
+from rmqstore.format.frames import StopKind, know_their_places, total_sizes, walk_plainly
+from rmqstore.format.layout import PROPERTY_UNIQ_KEY, Positions, SysFlag
+from rmqstore.format.record import parse_message_id
+from rmqstore.format.requests import key_hashes
+from rmqstore.format.schema import Message
+from rmqstore.index_search import FOREVER, IndexSearch, Span
+from rmqstore.log_scan import LogSlice
+from rmqstore.wanted import KEY_SEPARATOR, Wanted, is_offset_id
+
+
+class Found(NamedTuple):
+    """Where messages that are looked for may stand."""
+
+    places: Positions  # physical offsets, rising
+    uncovered: list[Span]  # parts of the log that the index does not tell of, rising
+
+    @property
+    def n_uncovered_bytes(self) -> int:
+        """How much of the log the index does not tell of."""
+        return sum(span.end - span.start for span in self.uncovered)
+
+    def places_outside(self, pieces: Sequence[LogSlice]) -> Positions:
+        """Return the places that are in none of some pieces of the log, which are read as a whole."""
+        bounds = np.array([bound for piece in pieces for bound in (piece.start, piece.end)], np.int64)
+        found: Positions = self.places[np.searchsorted(bounds, self.places, side="right") % 2 == 0]
+        return found
+
+
+@dataclass(frozen=True)
+class QueryResult(Sequence[Message]):
+    """The messages that a query found, in the order of the log: a sequence of them.
+
+    Attributes:
+        messages: they.
+        uncovered: the parts of the log, by physical offset, that no index file tells of.
+        was_scanned: whether these parts were read, too; else messages in them were not found.
+    """
+
+    messages: tuple[Message, ...]
+    uncovered: tuple[Span, ...]
+    was_scanned: bool
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no message was missed for want of an index."""
+        return self.was_scanned or not self.uncovered
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    @overload
+    def __getitem__(self, row: int) -> Message: ...
+    @overload
+    def __getitem__(self, row: slice) -> tuple[Message, ...]: ...
+    def __getitem__(self, row: int | slice) -> Message | tuple[Message, ...]:
+        return self.messages[row]
+
+
+class Lookup:
+    """Looks for messages in one store.
+
+    Args:
+        log_end: physical offset where the log of a store that was not closed ends; None asks for nothing.
+    """
+
+    def __init__(self, log: CommitLog, index: IndexSearch, log_end: Callable[[], int | None]) -> None:
+        self._log, self._index, self._log_end = log, index, log_end
+
+    def find(self, wanted: Wanted, topics: Sequence[str], begin: int | None = None, end: int | None = None) -> Found:
+        """Return where messages may stand that are looked for.
+
+        Args:
+            wanted: what is.
+            topics: of which; the index knows a key together with its topic.
+            begin: stored from then on, ms.
+            end: stored until then, ms, included.
+
+        Raises:
+            StoreStateError: the index's files contradict themselves.
+        """
+        names = sorted({*wanted.keys, *wanted.msg_ids})
+        hashes = key_hashes(list(topics), names).ravel()
+        places = self._index.find(hashes, begin or 0, FOREVER if end is None else end)
+        by_id = [parse_message_id(one)[1] for one in wanted.msg_ids if is_offset_id(one)]
+        places = np.union1d(places, np.array(by_id, np.int64))
+        return Found(self.heads_among(places), self.uncovered() if topics else [self._whole()])
+
+    def heads_among(self, places: Positions) -> Positions:
+        """Return those places of the log, (n,), where something calls itself the record of the place."""
+        whole = self._whole()
+        places = places[(places >= whole.start) & (places < whole.end)]
+        found = [places[:0]]
+        for segment in self._log.segments:
+            inside = places[np.searchsorted(places, segment.start) : np.searchsorted(places, segment.end)]
+            if len(inside):
+                try:
+                    data = self._log.data(segment)
+                except OffsetOutOfRangeError:
+                    continue  # deleted, and its messages with it
+                found.append(inside[know_their_places(data, inside - segment.start, segment.start)])
+        return np.concatenate(found)
+
+    def sizes_at(self, places: Positions) -> NDArray[np.int64]:
+        """Return what the records at some places, (n,) rising, say of their size; 0 where no file is left."""
+        sizes = np.zeros(len(places), np.int64)
+        for segment in self._log.segments:
+            rows = slice(np.searchsorted(places, segment.start), np.searchsorted(places, segment.end))
+            if rows.start < rows.stop:
+                try:
+                    sizes[rows] = total_sizes(self._log.data(segment), places[rows] - segment.start)
+                except OffsetOutOfRangeError:
+                    continue
+        return sizes
+
+    def _whole(self) -> Span:
+        end = self._log_end()
+        return Span(self._log.min_offset, self._log.max_offset if end is None else end)
+
+    def uncovered(self) -> list[Span]:
+        """Return the parts of the log whose keys are in no index file; each begins where a record does."""
+        whole, spans = self._whole(), self._index.spans()
+        found, at = [], whole.start
+        for number, span in enumerate(spans):
+            start, end = max(span.start, whole.start), min(span.end, whole.end)
+            if not self._are_heads(start, end, whole) or end < at:
+                continue
+            if start > at:
+                found.append(Span(at, start))
+            # The keys of one record may go on in the next file. In the newest more of them may be on their way.
+            at = end if number + 1 == len(spans) and not self._has_all_keys(end) else self._behind(end, whole)
+        if at < whole.end:
+            found.append(Span(at, whole.end))
+        return found
+
+    def _are_heads(self, start: int, end: int, whole: Span) -> bool:
+        return all(place in (whole.start, whole.end) or self._log.is_head(place) for place in (start, end))
+
+    def _has_all_keys(self, place: int) -> bool:
+        """Tell whether the index holds every key of the record at a place."""
+        try:
+            found = self._log.get(place, check_crc=False)
+        except (StoreFormatError, LookupError, OffsetOutOfRangeError):
+            return False
+        hashes = key_hashes([found.topic], _keys_of(found)).ravel()
+        return all(place in self._index.find(hashes[at : at + 1]) for at in range(len(hashes)))
+
+    def _behind(self, place: int, whole: Span) -> int:
+        """Return where the record behind the one at a place begins; the end where none was written."""
+        segment = self._log.find(place)
+        if segment is None:
+            return place
+        data = self._log.data(segment)
+        at = place - segment.start + int(total_sizes(data, np.array([place - segment.start]))[0])
+        found = walk_plainly(data, at, at + 1)
+        if found.kind is StopKind.BLANK or at >= segment.size:
+            return min(segment.end, whole.end)
+        return whole.end if found.kind is StopKind.EMPTY and segment.end >= self._log.max_offset else segment.start + at
+
+    def matches(self, place: int, topic: str, key: str, begin: int, end: int) -> bool:
+        """Tell whether the record at a place is of a topic, has a key and was stored in a time (ms, both included).
+
+        Raises:
+            CorruptRecordError: what stands there is no whole record.
+        """
+        try:
+            found = self._log.get(place, check_crc=False)
+        except MessageNotFoundError:
+            return False
+        stored = round(found.storeTimestamp.timestamp() * 1000)
+        is_rollback = found.sysFlag & SysFlag.TRANSACTION_TYPE == SysFlag.TRANSACTION_TYPE
+        if found.topic != topic or is_rollback or not begin <= stored <= end:
+            return False
+        return key in _keys_of(found)
+
+    def newest(self, places: Positions, topic: str, key: str, begin: int, end: int, limit: int | None) -> Iterator[int]:
+        """Yield the newest places, newest first, whose record has a key; see :meth:`matches`."""
+        left = len(places) if limit is None else limit
+        for place in reversed(places.tolist()):
+            if left <= 0:
+                return
+            if self.matches(place, topic, key, begin, end):
+                yield place
+                left -= 1
+
+
+def _keys_of(message: Message) -> list[str]:
+    """Return what a message is found by. Source: IndexService.java#buildIndex."""
+    keys = [message.properties.get(PROPERTY_UNIQ_KEY, ""), *(message.keys or "").split(KEY_SEPARATOR)]
+    return [key for key in keys if key]

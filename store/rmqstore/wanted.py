@@ -1,0 +1,68 @@
+"""What a look-up is for: keys, or ids. Values in, values out; no files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from rmqstore.errors import OptionError
+from rmqstore.format.layout import MAX_PROPERTIES_BYTES
+from rmqstore.format.record import parse_message_id
+
+KEY_SEPARATOR: Final = " "
+
+
+class Wanted(NamedTuple):
+    """What is looked for: messages with one of some keys, or with one of some ids."""
+
+    keys: frozenset[str] = frozenset()  # whole UNIQ_KEYs, or words of KEYS
+    msg_ids: frozenset[str] = frozenset()  # as columns msgId or offsetMsgId have them
+
+    def __bool__(self) -> bool:
+        return bool(self.keys or self.msg_ids)
+
+
+NOTHING_WANTED: Final = Wanted()
+
+
+def parse_wanted(msg_key: str | Sequence[str] | None, msg_id: str | Sequence[str] | None) -> Wanted:
+    """Check what is looked for: one key or id, or several.
+
+    Raises:
+        OptionError: both are given, or one that no message can have.
+    """
+    if msg_key is not None and msg_id is not None:
+        raise OptionError("msgKey and msgId: give one of them")
+    keys = (msg_key,) if isinstance(msg_key, str) else tuple(msg_key or ())
+    ids = (msg_id,) if isinstance(msg_id, str) else tuple(msg_id or ())
+    if (msg_key is not None and not keys) or (msg_id is not None and not ids):
+        raise OptionError("msgKey and msgId: name at least one")
+    for key in keys:
+        if not key or KEY_SEPARATOR in key:
+            raise OptionError(f"msgKey {key!r}: a key is not empty and holds no blank; give several as a list")
+        _require_storable("msgKey", key)
+    for one in ids:
+        if not one:
+            raise OptionError("msgId: an id is not empty")
+        _require_storable("msgId", one)
+    spelled = (one.upper() for one in ids if is_offset_id(one))  # as RocketMQ spells it
+    return Wanted(frozenset(keys), frozenset((*ids, *spelled)))
+
+
+def _require_storable(name: str, text: str) -> None:
+    """Refuse a key or an id that no record has room for.
+
+    Raises:
+        OptionError: it has too many bytes.
+    """
+    if len(text.encode(errors="surrogatepass")) > MAX_PROPERTIES_BYTES:
+        raise OptionError(f"{name}: {len(text)} characters; the properties of a message take {MAX_PROPERTIES_BYTES}")
+
+
+def is_offset_id(text: str) -> bool:
+    """Tell whether an id is an offset message id by its form."""
+    try:
+        parse_message_id(text)
+    except OptionError:
+        return False
+    return True
