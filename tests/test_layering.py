@@ -16,6 +16,7 @@ ORDER = [
     "format.heads", "format.gather", "format.text", "format.property_columns", "format.property_strings",
     "format.decode", "format.checks",
     "format.frames", "format.encode", "format.requests",
+    "sql92.numbers", "sql92.tree", "sql92.parser", "sql92.evaluation", "sql92.masks", "sql92.filter",
     "files.paths", "files.mapped_file", "files.mapped_file_queue", "files.disk", "files.lock",
     "brokerconfig", "topicconfig", "checkpoint", "commitlog", "consumequeue", "queues", "queueoffsets",
     "ledger", "indexfile",

@@ -5,7 +5,7 @@ Bodies that are compressed cost one library call each; everything else is array 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -95,6 +95,18 @@ def decode_columns(
             column = _plain_column(buf, heads, field)
             columns.append(column if column.type == field.type else column.cast(field.type))
     return columns
+
+
+def property_values(buf: Bytes, heads: Heads, names: Iterable[str]) -> dict[str, pa.Array]:
+    """Return properties by their names, each a string array (n,), null where a record has none.
+
+    Args:
+        buf: uint8 (nbytes,), the buffer that ``heads`` was read from.
+        heads: n records, all of them whole.
+        names: any names, as RocketMQ's parser gives them.
+    """
+    entries = parse_entries(buf, heads.property_starts, heads.property_lengths)
+    return {name: property_column(entries, name) for name in names}
 
 
 def _plain_column(buf: Bytes, heads: Heads, field: pa.Field) -> pa.Array:
