@@ -70,13 +70,14 @@ def _truth(node: Node, properties: Mapping[str, str]) -> bool | None:
         case Equal(left, right):
             return _equal(evaluate(left, properties), evaluate(right, properties))
         case Order(symbol, left, right):
-            return _order(symbol, left, right, properties)
+            return _order(symbol, evaluate(left, properties), right, properties)
         case Between(operand, low, high):
-            ends = ((">=", low), ("<=", high))
-            return _all(_order(symbol, operand, end, properties) for symbol, end in ends)
+            # Java evaluates the operand for each end, which doubles the work of each BETWEEN upon a BETWEEN.
+            value, ends = evaluate(operand, properties), ((">=", low), ("<=", high))
+            return _all(_order(symbol, value, end, properties) for symbol, end in ends)
         case NotBetween(operand, low, high):
-            ends = (("<", low), (">", high))
-            return _not(_all(_not(_order(symbol, operand, end, properties)) for symbol, end in ends))
+            value, ends = evaluate(operand, properties), (("<", low), (">", high))
+            return _not(_all(_not(_order(symbol, value, end, properties)) for symbol, end in ends))
         case In(operand, texts):
             value = evaluate(operand, properties)
             return None if value is None else value in texts
@@ -114,25 +115,20 @@ def _equal(left: Value, right: Value) -> bool | None:
         return left == right
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
-    return compare(left, right) == 0
+    return _compare(left, right) == 0
 
 
-def _order(symbol: str, left: Node, right: Node, properties: Mapping[str, str]) -> bool | None:
-    lower = evaluate(left, properties)
+def _order(symbol: str, lower: Value, right: Node, properties: Mapping[str, str]) -> bool | None:
     if lower is None:
         return None
-    upper = evaluate(right, properties)
+    upper = evaluate(right, properties)  # not before: it may throw
     if upper is None:
         return None
     assert not isinstance(lower, bool)
     assert not isinstance(upper, bool)
     if isinstance(lower, str) and isinstance(upper, str):
         lower, upper = _parsed(lower, float), _parsed(upper, float)
-    return ordered(symbol, compare(lower, upper))
-
-
-def ordered(symbol: str, sign: int) -> bool:
-    """Tell whether a comparison by this symbol holds, from the sign of left against right."""
+    sign = _compare(lower, upper)
     return {"<": sign < 0, "<=": sign <= 0, ">": sign > 0, ">=": sign >= 0}[symbol]
 
 
@@ -156,7 +152,7 @@ def _parsed(text: str, kind: type) -> Number:
     return found
 
 
-def compare(left: str | Number, right: str | Number) -> int:
+def _compare(left: str | Number, right: str | Number) -> int:
     """Return less than, equal to or greater than 0; of a string and a number the string is parsed as the other's class.
 
     Source: ComparisonExpression.java#__compare.

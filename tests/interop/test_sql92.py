@@ -1,0 +1,209 @@
+"""RocketMQ's own filter module judges ours: what it refuses, and what each expression gives for each message."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import goldens
+from equivalence.random_filters import NAMES, VALUES, random_expression, random_properties, valid_expression
+from interop.rocketmq import RocketMQ
+from rmqstore.errors import OptionError
+from rmqstore.format.decode import property_values
+from rmqstore.format.heads import read_heads
+from rmqstore.sql92.evaluation import EvaluationError, evaluate
+from rmqstore.sql92.filter import Filter, compile_filter
+
+pytestmark = pytest.mark.interop
+
+EXPRESSIONS = [
+    "a", "NOT a", "a AND b", "a = 5", "a <> 5", "NOT a = 5", "NOT (a = 5)", "a = 'x'", "'x' = a", "a <> 'x'",
+    "a = b", "a <> b", "a = TRUE", "TRUE = a", "a = FALSE", "5 = TRUE", "TRUE = 5", "TRUE = TRUE", "TRUE <> FALSE",
+    "'true' = TRUE", "TRUE = 'true'", "a = NULL", "NULL = a", "a <> NULL", "NULL IS NULL", "a IS NULL",
+    "a IS NOT NULL", "5 IS NULL", "(a = 5) IS NULL", "(a = 5) = (b = 5)", "(a = 5) = b", "b = (a = 5)",
+    "a > 5", "a >= 5", "a < 5", "a <= 5", "5 < a", "a > 2147483648", "a > -2147483648", "a = -2147483648",
+    "a = 2147483648", "a = 9223372036854775807", "a = 9223372036854775808", "a > 5.0", "a = 5.0", "5 = 5.0",
+    "a = 9007199254740993.0", "9007199254740993 = 9007199254740992.0", "a > b", "a >= b", "a < b", "a <= b",
+    "a > 'x'", "'x' < a", "a > TRUE", "(a = 5) > 5", "a > (b = 5)", "a < -(b = 5)", "a = -(b = 5)", "-(b = 5) < a",
+    "a > -'x'", "a > -NULL", "a = -NULL", "-a = 5", "-a IS NULL", "- - 5 = a", "+a = +5", "+ 'x' = a", "-TRUE > a",
+    "a BETWEEN 1 AND 5", "a NOT BETWEEN 1 AND 5", "a BETWEEN 5 AND 1", "a NOT BETWEEN 5 AND 1", "a BETWEEN 5 AND 5.0",
+    "a BETWEEN 5.5 AND 5", "a BETWEEN -1 AND -5", "a BETWEEN b AND c", "NOT (a BETWEEN b AND c)",
+    "a NOT BETWEEN b AND c", "5 BETWEEN a AND b", "a BETWEEN '1' AND '5'", "a BETWEEN NULL AND 5",
+    "a BETWEEN TRUE AND FALSE", "NULL BETWEEN 1 AND 5", "-(a = 5) BETWEEN 1 AND 5",
+    "a IN ('x')", "a NOT IN ('x', '5')", "a IN ('1','2','5','x','xyz','true')", "a IN ()", "a IN (5)", "5 IN ('x')",
+    "(a) IN ('x')", "+a IN ('x')", "-a IN ('x')", "a IN ('x') IN ('y')", "a IN ('x') = TRUE", "a IN ('x',)",
+    "a CONTAINS '5'", "a NOT CONTAINS '5'", "a STARTSWITH 'x'", "a NOT STARTSWITH 'x'", "a ENDSWITH 'z'",
+    "a NOT ENDSWITH 'z'", "a CONTAINS ''", "a NOT CONTAINS ''", "5 CONTAINS '5'", "'55' CONTAINS '5'",
+    "'55' NOT CONTAINS '4'", "5 NOT CONTAINS '4'", "a CONTAINS 5", "a CONTAINS b", "(TRUE = a) CONTAINS 'x'",
+    "(TRUE = a) CONTAINS ''", "a CONTAINS 'x' CONTAINS 'y'", "a CONTAINS 'x' = TRUE", "a CONTAINS '\U0001f600'",
+    "a > 5 OR b = 'x'", "b = 'x' OR a > 5", "a > 5 AND b = 'x'", "b = 'x' AND a > 5", "NOT (b = 'x' AND a > 5)",
+    "a > 5 OR a IS NULL OR b = 'x'", "a = 1 OR b = 2 AND c = 3", "(a = 1 OR b = 2) AND c = 3", "a > 1 > 2",
+    "a = 5 = TRUE", "a = b = c", "TRUE", "FALSE", "NULL", "NOT NULL", "NULL OR TRUE", "NULL AND FALSE", "5", "'x'",
+    "-a",
+    "a AND 5", "5 OR a", "NOT 5", "a OR -b", "", " ", "()", "(a", "a)", "a b", "a = 5 b = 6", "a = 5 @", "a = 5 b @",
+    "a = 0L", "a = 0L AND b = 5", "a = 007", "a = 00.5", "a = 0.0", "a = 0e5", "a = 1e400", "a = 1e-400", "a = 5d",
+    "a = 5e", "a = .5", "a = .", "a = 5.e1", "a = 5L", "a = 5l b", "a == 5", "a != 5", 'a = "x"', "a = 'x",
+    "a = 'it''s'", "a = 'x''", "a = '--'", "a = 5 -- x", "a = 5 -- x\n", "a = -- x\n5", "a = --5",
+    "a = 5 --\r\n AND b = 5",
+    "a /* x */ = /* ** */ 5", "a = 5 /* x", "a = 5 /*/ x */ ", "/**/a", "/* a */", "A = 5", "Not A", "a iS nOt nUlL",
+    "not", "a is", "a is not", "a not", "a not 5", "a in", "a between 1", "a between 1 and", "tags = 'x'", "TAGS = 'x'",
+    "$a = 5", "_x$1 = '5'", "a.b = 5", "a-b = 5", "a - 5 = 0", "a + b", "a LIKE 'x%'", "gr\u00f6\u00dfe = 5",
+    "\u212a = 5",
+    "notes = 'x'", "inx = 5", "a = '\u6d88\u606f'", "a\u00a0= 5", "a = 5\u00a0", "a\x0b= 5", "a\x0c= 5", "a = 'x\ny'",
+    "a,b",
+]  # fmt: skip
+
+
+class RealFilters:
+    """RocketMQ's SqlFilter, asked of many expressions and messages in one call each."""
+
+    def __init__(self, real: RocketMQ) -> None:
+        self._java, self._rocketmq = real.java, real.rocketmq
+        self._filter = self._rocketmq.filter.FilterFactory.INSTANCE.get("SQL92")
+        self._expression = self._class("org.apache.rocketmq.filter.expression.Expression")
+        self._context = self._class("org.apache.rocketmq.filter.expression.EvaluationContext")
+
+    def compile(self, texts: Sequence[str]) -> list[Any]:
+        """Return the compiled expressions, None for those that are refused."""
+        string = self._class("java.lang.String")
+        compiled = self._function(self._filter, self._class("org.apache.rocketmq.filter.FilterSpi"), "compile", string)
+        return list(self._mapped(compiled, texts).toArray())
+
+    def contexts(self, rows: Sequence[Mapping[str, str]]) -> Any:
+        """Return what expressions are evaluated against, a java.util.List."""
+        context = self._rocketmq.broker.filter.MessageEvaluationContext
+        found = self._java.util.ArrayList()
+        for row in rows:
+            found.add(context(row))
+        return found
+
+    def evaluate(self, expression: Any, contexts: Any) -> list[str]:
+        """Return what an expression gives for each: true, false, null or thrown."""
+        evaluated = self._function(expression, self._expression, "evaluate", self._context, "thrown")
+        return str(self._mapped(evaluated, contexts).toString())[1:-1].split(", ")
+
+    def _class(self, name: str) -> Any:
+        return self._java.lang.Class.forName(name)
+
+    def _mapped(self, function: Any, values: Any) -> Any:
+        taken = self._java.util.ArrayList(values)
+        return taken.stream().map(function).collect(self._java.util.stream.Collectors.toList())
+
+    def _function(self, bound: Any, owner: Any, name: str, takes: Any, thrown: str | None = None) -> Any:
+        """Return a method of an object as a java.util.function.Function that gives ``thrown`` where it throws."""
+        invoke = self._java.lang.invoke
+        result = self._expression if name == "compile" else self._class("java.lang.Object")
+        method = invoke.MethodHandles.publicLookup().findVirtual(
+            owner, name, invoke.MethodType.methodType(result, takes)
+        )
+        raises = self._java.util.List.of(self._class("java.lang.Throwable"))
+        handler = invoke.MethodHandles.dropArguments(invoke.MethodHandles.constant(result, thrown), 0, raises)
+        caught = invoke.MethodHandles.catchException(method.bindTo(bound), raises.get(0), handler)
+        return invoke.MethodHandleProxies.asInterfaceInstance(self._class("java.util.function.Function"), caught)
+
+
+@pytest.fixture(scope="module")
+def real(rocketmq: RocketMQ) -> RealFilters:
+    return RealFilters(rocketmq)
+
+
+def ours(text: str) -> Filter | None:
+    try:
+        return compile_filter(text)
+    except OptionError:
+        return None
+
+
+def plainly(compiled: Filter, properties: Mapping[str, str]) -> str:
+    try:
+        return {True: "true", False: "false", None: "null"}[evaluate(compiled.tree, properties)]
+    except EvaluationError:
+        return "thrown"
+
+
+def compare(real: RealFilters, texts: list[str], rows: list[dict[str, str]]) -> Counter[str]:
+    """Hold ours against the real one for every expression and message; return how often it gave what."""
+    contexts = real.contexts(rows)
+    columns = {name: pa.array([row.get(name) for row in rows], pa.string()) for name in NAMES}
+    met: Counter[str] = Counter()
+    for text, theirs in zip(texts, real.compile(texts), strict=True):
+        compiled = ours(text)
+        assert (compiled is None) == (theirs is None), f"{text!r}: the real one compiles it to {theirs}"
+        if compiled is None:
+            met["refused"] += 1
+            continue
+        for name in compiled.names:
+            columns.setdefault(name, pa.array([row.get(name) for row in rows], pa.string()))
+        expected = real.evaluate(theirs, contexts)
+        found = [plainly(compiled, row) for row in rows]
+        wrong = [(row, e, f) for row, e, f in zip(rows, expected, found, strict=True) if e != f]
+        assert not wrong, f"{text!r}: properties, the real one, ours: {wrong[:3]}"
+        kept = compiled.keep(columns, len(rows))
+        assert kept.tolist() == [value == "true" for value in expected], text
+        met.update(expected)
+    return met
+
+
+def test_expressions_by_hand_give_what_the_real_filter_gives(real: RealFilters) -> None:
+    rng = random.Random(92)
+    rows = [{}, *({"a": value} for value in VALUES), *({"b": "x", "a": value, "A": value} for value in VALUES)]
+    rows += [random_properties(rng) for _ in range(60)]
+    met = compare(real, EXPRESSIONS, rows)
+    assert met["refused"] > 50
+    assert min(met[value] for value in ("true", "false", "null", "thrown")) > 1000
+
+
+@pytest.mark.parametrize("text", ["color = 'red'", "a > 12", "a BETWEEN 10 AND 15 OR INSTANCE IS NULL", "KEYS <> 'k'"])
+def test_stored_messages_are_kept_that_the_real_filter_matches(real: RealFilters, tmp_path: Path, text: str) -> None:
+    """From the bytes of a log that a broker wrote to the mask; the real one is given what it parsed itself."""
+    data = np.fromfile(goldens.unpack("cq-ext", tmp_path) / "commitlog" / ("0" * 20), np.uint8)
+    rows = [row for row in goldens.lines("cq-ext", "expected") if row["physicalOffset"] < len(data)]
+    heads, whole = read_heads(data, np.array([row["physicalOffset"] for row in rows]))
+    assert whole.all()
+    compiled = compile_filter(text)
+    kept = compiled.keep(property_values(data, heads, compiled.names), len(heads)).tolist()
+    contexts = real.contexts([row["properties"] for row in rows])
+    assert kept == [value == "true" for value in real.evaluate(real.compile([text])[0], contexts)]
+    assert 0 < sum(kept) < len(rows)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_expressions_give_what_the_real_filter_gives(real: RealFilters, seed: int) -> None:
+    rng = random.Random(seed)
+    texts = [random_expression(rng) for _ in range(400)] + [valid_expression(rng) for _ in range(200)]
+    met = compare(real, texts, [random_properties(rng) for _ in range(60)])
+    assert met["refused"] > 50
+    assert min(met[value] for value in ("true", "false", "null", "thrown")) > 1000
+
+
+def test_every_value_is_the_number_that_java_says(real: RealFilters) -> None:
+    """Against each value as a number of each class, also one string against another, as doubles."""
+    literals = ["5", "0", "2147483647", "3000000000", "9223372036854775807", "9007199254740992.0", "1.5", "5.0", "1e3"]
+    texts = [f"a {symbol} {literal}" for symbol in ("=", "<", ">=") for literal in literals]
+    rows = [{"a": value} for value in VALUES]
+    compare(real, [*texts, *(text.replace(" ", " -", 2).replace(" -", " ", 1) for text in texts)], rows)
+    pairs = [{"a": left, "b": right} for left in VALUES for right in VALUES]
+    compare(real, ["a < b", "a >= b", "a = b"], pairs)
+
+
+def test_random_strings_are_the_doubles_that_java_says(real: RealFilters) -> None:
+    rng = random.Random(7)
+
+    def spelled() -> str:
+        if rng.random() < 0.5:
+            return "".join(rng.choice("0123456789..eE+-fdxXpPaF ") for _ in range(rng.randrange(1, 9)))
+        return rng.choice(("{!r}", "{:.3e}", "{:.20g}", "{!r}f", " {!r} ")).format(
+            rng.uniform(-3, 3) * 10 ** rng.randrange(-30, 30)
+        )
+
+    values = [spelled() for _ in range(4000)] + [float(rng.uniform(-1e3, 1e3)).hex() for _ in range(500)]
+    rows = [{"a": value, "b": rng.choice(values), "c": repr(rng.uniform(-3, 3))} for value in values]
+    met = compare(real, ["a < c", "a >= b", "a < 1.5", "a = 1", "a > 3000000000"], rows)
+    assert min(met[value] for value in ("true", "false", "thrown")) > 1000
