@@ -39,7 +39,7 @@ from rmqstore.sql92.tree import (
 )
 
 _PLAIN_INTEGER = r"^-?[0-9]{1,18}$"  # Arrow's casts and Java's parsers agree on these
-_PLAIN_DOUBLE = r"^-?[0-9]{1,9}(\.[0-9]{1,9})?$"
+_PLAIN_DOUBLE = r"^-?[0-9]{1,19}(\.[0-9]{1,25})?([eE][+-]?[0-9]{1,2})?$"
 
 
 class Truth(NamedTuple):
