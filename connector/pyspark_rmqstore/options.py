@@ -21,6 +21,7 @@ from pyspark_rmqstore.option_values import (
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD
 from rmqstore.selection import Selection, parse_selection, parse_tags
+from rmqstore.sql92.filter import Filter, parse_filter
 from rmqstore.wanted import Wanted, parse_wanted
 
 _SELECTION = {
@@ -40,10 +41,10 @@ _OTHERS = (
     "includeSystemTopics", "tags", "columns", "scan", "minPartitions", "maxRecordsPerPartition",
     "maxBytesPerPartition", "mode", "columnNameOfCorruptRecord", "checkCRC", "failOnDataLoss", "ignoreLogEnd",
     "brokerName", "msgKey", "msgKeyLimit", "msgId", "indexOnly",
+    "filter",
 )  # fmt: skip
 _LOOKUP = ("msgKey", "msgKeyLimit", "msgId", "indexOnly")
 _LATER = {
-    "filter": "SQL92 filters",
     "includePending": "pending messages",
 }
 _STREAM = (
@@ -86,6 +87,7 @@ class ReadOptions(ColumnOptions):
     index_only: bool
     msg_key_limit: int | None
     tags: frozenset[str] | None
+    filter: Filter | None
     scan: str
     check_crc: bool
     fail_on_data_loss: bool
@@ -185,6 +187,7 @@ def _read_options(options: Mapping[str, str], given: dict[str, str], *, streamin
         index_only=boolean(given, "indexOnly", default=False),
         msg_key_limit=count(given, "msgKeyLimit"),
         tags=parse_tags(given.get("tags")),
+        filter=parse_filter(given.get("filter")),
         scan=_scan(given, selection, streaming=streaming),
         check_crc=boolean(given, "checkCRC", default=True),
         fail_on_data_loss=boolean(given, "failOnDataLoss", default=True),

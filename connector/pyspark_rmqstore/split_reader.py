@@ -64,6 +64,7 @@ class SplitReader:
             check_crc=options.check_crc,
             fail_on_data_loss=options.fail_on_data_loss,
             tags=self.pushed.pruning.tagged(options.tags),
+            filter=options.filter,
             broker_name=store.broker_name,
         )
 

@@ -16,13 +16,14 @@ from rmqstore.commitlog import CommitLog
 from rmqstore.errors import CorruptRecordError, MalformedBytesError, OptionError, UnsupportedFeatureError
 from rmqstore.files.mapped_file_queue import Segment
 from rmqstore.format.checks import inflate_bodies, sound_crcs, sound_topics
-from rmqstore.format.decode import DECODED_COLUMNS, decode_columns, repeat_text, stored_bodies
+from rmqstore.format.decode import DECODED_COLUMNS, decode_columns, property_values, repeat_text, stored_bodies
 from rmqstore.format.frames import cut_batches
 from rmqstore.format.heads import Heads, check_heads, read_heads
 from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS, MAX_EXT_ADDRESS, Mask, Positions, SysFlag
 from rmqstore.format.record import Expected, check_record
 from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD
 from rmqstore.log_filter import LogFilter
+from rmqstore.sql92.filter import Filter
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ class ReadSpec:
     check_crc: bool = True
     fail_on_data_loss: bool = True
     tags: frozenset[str] | None = None
+    filter: Filter | None = None
     broker_name: str = ""
     inflate: bool = True  # compressed bodies as they were before; else as stored
 
@@ -169,6 +171,8 @@ class Assembler:
         chosen = self._choose(kept.heads)
         if chosen is not None:
             kept.narrow(chosen)
+        if self._spec.check_crc:
+            self._check_crcs(kept, sound)
         reasons: dict[int, str] = {}
         done = len(starts)
         if self._inflates and (kept.heads.column("sys_flag") & np.int32(SysFlag.COMPRESSED)).any():
@@ -201,7 +205,7 @@ class Assembler:
         return rest, {int(places[row]): reason for row, reason in broken.items()}
 
     def _check(self, heads: Heads, whole: Mask, units: UnitRows | None) -> tuple[Mask, dict[str, pa.Array]]:
-        """Return which records are sound, and the columns that came about on the way."""
+        """Return which records are sound but for their CRC, and the columns that came about on the way."""
         known: dict[str, pa.Array] = {}
         sound = whole & check_heads(heads, self._base)
         if units is not None:
@@ -212,10 +216,15 @@ class Assembler:
             sound &= same
             if expected is not None:
                 known["topic"] = expected
-        if self._spec.check_crc:
-            known["body"] = stored_bodies(self._data, heads)
-            sound &= sound_crcs(self._data, heads, known["body"])
         return sound, known
+
+    def _check_crcs(self, kept: _Kept, sound: Mask) -> None:
+        """Drop records whose CRC is wrong, and unset them in ``sound``. Bodies that no one asks for are not read."""
+        bodies = kept.columns["body"] = stored_bodies(self._data, kept.heads)
+        same = sound_crcs(self._data, kept.heads, bodies)
+        if not same.all():
+            sound[kept.all_places()[~same]] = False
+            kept.narrow(np.flatnonzero(same))
 
     def _choose(self, heads: Heads) -> Positions | None:
         """Return the rows that the filters keep, None for all."""
@@ -225,6 +234,10 @@ class Assembler:
             tags = decode_columns(self._data, heads, pa.schema([ALL_COLUMNS.field("tags")]))[0]
             found = pc.is_in(tags, value_set=pa.array(sorted(spec.tags), pa.string()), skip_nulls=True)
             matched = found.to_numpy(zero_copy_only=False)
+            kept = matched if kept is None else kept & matched
+        if spec.filter is not None:
+            columns = property_values(self._data, heads, spec.filter.names)
+            matched = spec.filter.keep(columns, len(heads))
             kept = matched if kept is None else kept & matched
         return None if kept is None or kept.all() else np.flatnonzero(kept)
 

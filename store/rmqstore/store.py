@@ -39,6 +39,7 @@ from rmqstore.ranges import QueueRanges, choose_topics
 from rmqstore.recovery import LogEnd, find_log_end
 from rmqstore.sampling import Sample, Sampler
 from rmqstore.selection import Selection, parse_selection, parse_tags, parse_timestamp, require_named
+from rmqstore.sql92.filter import parse_filter
 from rmqstore.wanted import Wanted, parse_wanted
 
 __all__ = [
@@ -401,6 +402,7 @@ class MessageStore:
         self,
         *,
         tags: str | None = None,
+        filter: str | None = None,  # noqa: A002 - the option's name
         columns: str | Iterable[str] | pa.Schema | None = None,
         scan: str = "queue",
         msg_key: str | Sequence[str] | None = None,
@@ -421,6 +423,7 @@ class MessageStore:
         ``msg_key``, ``msg_id``: a look-up: the records, with or without a queue, that have one of these keys (UNIQ_KEY
         or a word of KEYS) or ids (``msgId`` or ``offsetMsgId``), in the order of the log. What the index does not
         cover is read, unless ``index_only``.
+        ``filter``: an SQL92 expression over properties, as RocketMQ's MessageSelector.bySql takes it.
         ``verbatim``: what records hold as they hold it (``format.schema.VERBATIM``), for exact copies.
 
         Raises:
@@ -439,6 +442,7 @@ class MessageStore:
             check_crc=check_crc,
             fail_on_data_loss=fail_on_data_loss,
             tags=parse_tags(tags),
+            filter=parse_filter(filter),
             broker_name=self.broker_name,
             inflate=not verbatim,
         )

@@ -60,3 +60,21 @@ def compile_filter(text: str) -> Filter:
     tree, unread = parse(text)
     names = dict.fromkeys(node.name for node, _ in walk(tree) if isinstance(node, Property))
     return Filter(text, tree, tuple(names), unread)
+
+
+def parse_filter(text: str | None) -> Filter | None:
+    """Compile the option ``filter``; None and empty ask for all.
+
+    Raises:
+        OptionError: as :func:`compile_filter`; or a broker would read only the beginning of the expression, which
+            nobody means who writes it.
+    """
+    if text is None or not text.strip():
+        return None
+    found = compile_filter(text)
+    if found.unread:
+        raise OptionError(
+            f"filter {text!r}: RocketMQ ends the expression before {found.unread!r} and passes over the rest; "
+            "write AND or OR there, or leave it out"
+        )
+    return found
