@@ -24,7 +24,8 @@ ORDER = [
     "recovery", "queue_recovery", "log_filter", "assemble", "log_scan", "queue_scan", "place_scan",
     "lookup", "ranges", "pruning", "sampling", "store", "pruned",
     "log_cursor", "tail",
-    "uniqkey", "messages", "verbatim", "waiting", "repair", "writer", "entry", "verify", "exchange",
+    "uniqkey", "messages", "verbatim", "waiting", "repair", "writer", "entry",
+    "findings", "verify_index", "verify", "exchange",
     "cli.common", "cli.reading", "cli.checking", "cli.exchanging",
 ]
 # fmt: on

@@ -88,21 +88,19 @@ class SplitReader:
         single = [] if pruned.single is None else self.split_units(ref, pruned.single)
         return [*self.split_queues(ref, store, self.sampled(store, pruned.slices)), *single]
 
-    def split_log(self, ref: StoreRef, store: MessageStore) -> list[InputPartition]:
+    def split_log(self, ref: StoreRef, store: MessageStore) -> list[LogSplit]:
         """Return the tasks that read the log, all of it or what pushed filters leave."""
         log_filter(self._options.selection, self.schema.names)  # refuses what contradicts itself before any task runs
         store.warn_unknown_topics(self._options.selection)
         whole, heads = store.log_slice(), store.log_heads()
         if not self.pushed.conditions:
             return [LogSplit(ref, piece) for piece in plan_log(whole, heads, self._limits())]
-        pieces, places = StorePruner(store, self.pushed.pruning).log(whole)
+        pieces = StorePruner(store, self.pushed.pruning).log(whole)
         logger.info(
-            "%s: pushed filters leave %d of %d bytes of the log, and %d records that the index gives: %s",
-            ref.path, sum(piece.end - piece.start for piece in pieces), whole.end - whole.start, len(places),
-            self.pushed.pruning,
+            "%s: pushed filters leave %d of %d bytes of the log: %s",
+            ref.path, sum(piece.end - piece.start for piece in pieces), whole.end - whole.start, self.pushed.pruning,
         )  # fmt: skip
-        cut = [part for piece in pieces for part in plan_log(piece, heads, self._limits())]
-        return [*self.split_places(ref, store, places), *(LogSplit(ref, piece) for piece in cut)]
+        return [LogSplit(ref, part) for piece in pieces for part in plan_log(piece, heads, self._limits())]
 
     def split_lookup(self, ref: StoreRef, store: MessageStore) -> list[InputPartition]:
         """Return the tasks of a look-up: places that the index gave, and what of the log it does not tell of."""

@@ -30,7 +30,7 @@ class LogFilter(NamedTuple):
     end_timestamp: int | None = None
     without_system_topics: bool = False
     keys: frozenset[str] | None = None  # a record has one of them as UNIQ_KEY or among its KEYS
-    msg_ids: frozenset[str] | None = None  # columns msgId or offsetMsgId have one of them
+    msg_ids: frozenset[str] | None = None  # columns msgId or offsetMsgId have one of them; rollbacks the latter only
 
     def keep(self, data: Bytes, heads: Heads) -> Mask | None:
         """Return a mask (n,) of the records that are wanted, None where all are."""
@@ -80,15 +80,19 @@ def has_key(data: Bytes, heads: Heads, keys: Iterable[str]) -> Mask:
     hits = _is_in(lists.flatten(), wanted)
     if hits.any():
         kept[pc.list_parent_indices(lists).to_numpy()[hits]] = True
-    kinds = heads.column("sys_flag") & np.int32(SysFlag.TRANSACTION_TYPE)
-    kept &= kinds != SysFlag.TRANSACTION_TYPE
+    kept &= ~_are_rollbacks(heads)
     return kept
 
 
 def _has_id(data: Bytes, heads: Heads, msg_ids: Iterable[str]) -> Mask:
     wanted = pa.array(list(msg_ids), pa.string())
     columns = decode_columns(data, heads, pa.schema([ALL_COLUMNS.field(name) for name in ("msgId", "offsetMsgId")]))
-    found: Mask = _is_in(columns[0], wanted) | _is_in(columns[1], wanted)
+    found: Mask = (_is_in(columns[0], wanted) & ~_are_rollbacks(heads)) | _is_in(columns[1], wanted)
+    return found
+
+
+def _are_rollbacks(heads: Heads) -> Mask:
+    found: Mask = heads.column("sys_flag") & np.int32(SysFlag.TRANSACTION_TYPE) == SysFlag.TRANSACTION_TYPE
     return found
 
 

@@ -66,21 +66,13 @@ class StorePruner:
             kept = [part for piece in kept for part in self._cut(piece, parts)]
         return PrunedQueues(kept, single)
 
-    def log(self, whole: LogSlice) -> tuple[list[LogSlice], Positions]:
-        """Return what of the log is to be read: ranges, and single places that the index pointed out."""
+    def log(self, whole: LogSlice) -> list[LogSlice]:
+        """Return what of the log is to be read. The index cannot tell: records without a queue may be in none."""
         span = Span(whole.start, whole.end)
         parts = self._parts(span)
-        topics = [topic for topic in self._store.known_topics() if self._pruning.keeps_topic(topic)]
-        found = self._look_up(topics, span)
-        places = np.empty(0, np.int64)
-        if found is not None:
-            gaps = LogParts.of(found.uncovered)
-            places = found.places[self._inside(found.places, parts) & ~self._inside(found.places, gaps)]
-            parts = parts.met(gaps)
         if parts.spans != (span,):
             parts = self._from_heads(parts, span)
-            places = places[~self._inside(places, parts)]
-        return [whole._replace(start=part.start, end=part.end) for part in parts.spans], places
+        return [whole._replace(start=part.start, end=part.end) for part in parts.spans]
 
     def _whole(self) -> Span:
         found = self._store.log_slice()

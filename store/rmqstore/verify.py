@@ -4,35 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.commitlog import CommitLog
-from rmqstore.config import StoreConfig
 from rmqstore.consumequeue import ConsumeQueue
 from rmqstore.dispatch import Progress, untold
-from rmqstore.errors import RmqStoreError
-from rmqstore.files.disk import Disk
 from rmqstore.files.paths import StorePaths
+from rmqstore.findings import Finding
 from rmqstore.format.frames import StopKind, find_next_record, heads_of, walk
 from rmqstore.format.heads import check_heads
 from rmqstore.format.layout import MAX_EXT_ADDRESS, PRE_BLANK_SIZE
 from rmqstore.format.requests import QueueUnits, Requests, read_requests, rows_by_queue
-from rmqstore.indexfile import IndexFile, IndexSizes, find_sizes, index_files
 from rmqstore.store import MessageStore
+from rmqstore.verify_index import KeysOfLog, index_findings
 
 _WINDOW_BYTES = 128 << 20
 _MAX_FINDINGS = 1000  # of damaged records named one by one
-
-
-class Finding(NamedTuple):
-    """One disagreement."""
-
-    part: str  # log, queue or index
-    place: str
-    text: str
 
 
 def verify(store: MessageStore, progress: Progress = untold) -> Iterator[Finding]:
@@ -45,12 +34,12 @@ def verify(store: MessageStore, progress: Progress = untold) -> Iterator[Finding
     yield from _damaged_records(store)
     end = store.log_slice().end
     log = CommitLog(store.paths.commitlogs)
-    queues, keys = _Queues(store.paths, log.min_offset), _Keys()
+    queues, keys = _Queues(store.paths, log.min_offset), KeysOfLog()
     for requests in _requests(log, end, progress):
         queues.compare(requests)
         keys.add(requests)
     yield from queues.findings()
-    yield from _index_findings(store.paths, keys, log.min_offset)
+    yield from index_findings(store.paths, keys, log.min_offset)
 
 
 def _damaged_records(store: MessageStore) -> Iterator[Finding]:
@@ -166,73 +155,3 @@ class _Queues:
                 real = (units.sizes > 0) & (units.sizes != PRE_BLANK_SIZE)
                 total += int((real & (units.physical_offsets >= self._log_start)).sum())
         return total
-
-
-class _Keys:
-    """The keys of the records that were read, as they came: in the order of the log."""
-
-    def __init__(self) -> None:
-        self._offsets: list[NDArray[np.int64]] = []
-        self._hashes: list[NDArray[np.int32]] = []
-
-    def add(self, requests: Requests) -> None:
-        offsets = requests.units.units["physical_offset"].astype(np.int64)
-        self._offsets.append(offsets[requests.key_rows])
-        self._hashes.append(requests.key_hashes)
-
-    def between(self, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return offsets and hashes of the keys of records from one to another, both included."""
-        offsets = np.concatenate([*self._offsets, np.empty(0, np.int64)])
-        hashes = np.concatenate([*self._hashes, np.empty(0, np.int32)]).astype(np.int64)
-        rows = slice(np.searchsorted(offsets, first), np.searchsorted(offsets, last, side="right"))
-        return offsets[rows], hashes[rows]
-
-
-def _index_findings(paths: StorePaths, keys: _Keys, log_start: int) -> Iterator[Finding]:
-    files = index_files(paths.index)
-    if not files:
-        return
-    config = StoreConfig()
-    try:
-        sizes = find_sizes(files, IndexSizes(config.max_hash_slot_num, config.max_index_num))
-        opened = [IndexFile(Disk(), path, sizes) for path in files]
-    except RmqStoreError as err:
-        yield Finding("index", str(paths.index), str(err))
-        return
-    pieces = [file.items() for file in opened]
-    found = np.concatenate([piece["physical_offset"].astype(np.int64) for piece in pieces])
-    hashes = np.concatenate([piece["key_hash"].astype(np.int64) for piece in pieces])
-    hidden = [file.hidden(items) for file, items in zip(opened, pieces, strict=True)]
-    # A put that was cut leaves items that no slot leads to; recovery puts their keys once more.
-    pairs = _pairs(found, hashes)
-    twice = pairs[~np.concatenate(hidden)]
-    start = 0
-    for file, mask in zip(opened, hidden, strict=True):
-        lost = pairs[start : start + len(mask)][mask]
-        n_lost = int((~np.isin(lost, twice)).sum()) if len(lost) else 0
-        if n_lost:
-            yield Finding("index", str(file.path), f"{n_lost} keys are not in the chain of their slot")
-        start += len(mask)
-    inside = found >= log_start
-    found, hashes = found[inside], hashes[inside]
-    if not len(found):
-        return
-    wanted_offsets, wanted_hashes = keys.between(int(found[0]), 1 << 62)
-    have, want = _pairs(found, hashes), _pairs(wanted_offsets, wanted_hashes)
-    missing = np.flatnonzero(~np.isin(want, have))
-    if found[0] > log_start:  # other keys of the first record may have gone with an older file
-        missing = missing[wanted_offsets[missing] != found[0]]
-    if len(missing):
-        first = wanted_offsets[missing[0]]
-        text = f"{len(missing)} keys are in no index file, the first of the record at {first}"
-        yield Finding("index", str(paths.index), text)
-    extra = np.flatnonzero(~np.isin(have, want))
-    if len(extra):
-        text = f"{len(extra)} items are of no key of their record, the first says {found[extra[0]]}"
-        yield Finding("index", str(paths.index), text)
-
-
-def _pairs(offsets: NDArray[np.int64], hashes: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return one number for each pair of offset and hash."""
-    found: NDArray[np.uint64] = offsets.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + hashes.astype(np.uint64)
-    return found

@@ -10,7 +10,8 @@ import pytest
 
 import goldens
 import rmqstore
-from rmqstore.verify import Finding, verify
+from rmqstore.findings import Finding
+from rmqstore.verify import verify
 
 GoldenStore = Callable[[str], Path]
 

@@ -1,0 +1,270 @@
+"""Look-ups by key, id and time, judged by what the real store answers to queryMessage and getOffsetInQueueByTime."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import goldens
+import rmqstore
+from reading import offsets, read
+from rmqstore import index_search
+from rmqstore.config import StoreConfig
+from rmqstore.errors import OptionError
+from rmqstore.format.hashing import java_hash
+from rmqstore.format.requests import key_hashes
+from rmqstore.verify import verify
+
+GoldenStore = Callable[[str], Path]
+Row = dict[str, Any]
+Key = tuple[str, int, int]  # a key, and where and when its message was stored
+ROLLBACK = 12
+INDEXED = [name for name in goldens.EVERY if name not in (*goldens.CRASHED, "empty")]
+
+
+def has_key(record: Row, topic: str, key: str) -> bool:
+    """Tell whether a record answers to a key, by the key of the CommitLog: fact 21 of the golden stores' README."""
+    is_rollback = record["sysFlag"] & ROLLBACK == ROLLBACK
+    keys = (record["uniqKey"], *(record["keys"] or "").split(" "))
+    return record["topic"] == topic and not is_rollback and key in keys
+
+
+@pytest.mark.parametrize("name", INDEXED)
+def test_every_key_is_answered_as_the_real_store_does_without_hash_twins(name: str, golden_store: GoldenStore) -> None:
+    records = {row["physicalOffset"]: row for row in goldens.records(name)}
+    n_twins = 0
+    with rmqstore.open(golden_store(name)) as store:
+        for asked in goldens.lines(name, "keys"):
+            answers = sorted(set(asked["physicalOffsets"]))
+            right = [at for at in answers if has_key(records[at], asked["topic"], asked["key"])]
+            n_twins += len(answers) - len(right)
+            found = store.query(asked["topic"], asked["key"])
+            assert [message.commitLogOffset for message in found] == right, asked
+            assert found.is_complete
+    if name == "basic":
+        assert n_twins, "the store has keys of one hash, which must be told apart"
+
+
+@pytest.mark.parametrize("name", ["basic", "live", "v49", "compressed"])
+def test_times_are_met_to_the_millisecond_and_a_limit_keeps_the_newest(name: str, golden_store: GoldenStore) -> None:
+    records = {row["physicalOffset"]: row for row in goldens.records(name)}
+    widened = 0
+    with rmqstore.open(golden_store(name)) as store:
+        for asked in goldens.summary(name)["keyQueries"]:
+            topic, key, begin, end = (asked[part] for part in ("topic", "key", "begin", "end"))
+            right = [
+                at for at, row in records.items()
+                if has_key(row, topic, key) and begin <= row["storeTimestamp"] <= end
+            ]  # fmt: skip
+            right = right[-asked["maxNum"] :]
+            found = [message.commitLogOffset for message in store.query(topic, key, begin, end, asked["maxNum"])]
+            assert found == right, asked
+            widened += not asked["physicalOffsets"] and bool(right)
+    assert widened, "the real store's times have whole seconds: some windows must show it"
+
+
+@pytest.mark.parametrize("name", goldens.CRASHED)
+def test_what_the_index_lost_is_said_and_read_if_asked_for(name: str, golden_store: GoldenStore) -> None:
+    records = goldens.records(name)
+    keys = {(row["topic"], row["key"]) for row in goldens.lines(name, "keys")}
+    lost = 0
+    with rmqstore.open(golden_store(name)) as store:
+        for topic, key in sorted(keys)[::7]:
+            right = [row["physicalOffset"] for row in records if has_key(row, topic, key)]
+            scanned = store.query(topic, key, scan_uncovered=True)
+            assert [message.commitLogOffset for message in scanned] == right
+            assert scanned.is_complete
+            found = store.query(topic, key)
+            at = [message.commitLogOffset for message in found]
+            assert set(at) <= set(right)
+            lost += at != right
+            assert at == right or not found.is_complete
+    assert bool(lost) == (name == "crash3"), "its index/ is missing; the others lack little or nothing, which is read"
+
+
+@pytest.mark.parametrize("name", ["basic", "crash", "crash3", "live", "expired2", "v49", "rocksdb-cq"])
+def test_a_scan_by_keys_gives_what_all_queries_give(name: str, golden_store: GoldenStore) -> None:
+    asked = [(row["topic"], row["key"]) for row in goldens.lines(name, "keys")][::5]
+    records = goldens.records(name)
+    topics, keys = {topic for topic, _ in asked}, sorted({key for _, key in asked})
+    right = [row["physicalOffset"] for row in records if any(has_key(row, row["topic"], key) for key in keys)
+             and row["topic"] in topics]  # fmt: skip
+    with rmqstore.open(golden_store(name)) as store:
+        found = read(store, msg_key=keys, subscribe=sorted(topics), columns="topic,keys,commitLogOffset")
+        assert offsets(found) == right
+        some = right[len(right) // 3 : 2 * len(right) // 3 + 1]
+        times = [row["storeTimestamp"] for row in records if row["physicalOffset"] in (some[0], some[-1])]
+        within = read(
+            store, msg_key=keys, subscribe=sorted(topics), columns="commitLogOffset",
+            starting_timestamp=min(times), ending_timestamp=max(times),
+        )  # fmt: skip
+        expected = [row["physicalOffset"] for row in records if row["physicalOffset"] in right
+                    and min(times) <= row["storeTimestamp"] < max(times)]  # fmt: skip
+        assert offsets(within) == expected
+
+
+def test_without_topics_a_look_up_leaves_system_topics_out(golden_store: GoldenStore) -> None:
+    records = goldens.records("live")
+    key = next(row["uniqKey"] for row in records if row["topic"] == "RMQ_SYS_TRANS_HALF_TOPIC")
+    every = [row["physicalOffset"] for row in records if key == row["uniqKey"]]
+    users = [row["physicalOffset"] for row in records if key == row["uniqKey"] and row["topic"] == "LiveTx"]
+    assert set(users) < set(every)
+    with rmqstore.open(golden_store("live")) as store:
+        assert offsets(read(store, msg_key=key, columns="commitLogOffset", include_system_topics=False)) == users
+        assert offsets(read(store, msg_key=key, columns="commitLogOffset")) == every
+
+
+@pytest.mark.parametrize("name", ["basic", "ipv6", "live", "expired", "crash2"])
+def test_every_id_is_found_be_it_given_by_the_client_or_by_the_place(name: str, golden_store: GoldenStore) -> None:
+    with rmqstore.open(golden_store(name)) as store:
+        rows = read(store, scan="commitlog", columns="msgId,offsetMsgId,commitLogOffset,sysFlag")
+        for id_column in ("msgId", "offsetMsgId"):
+            ids = [row[id_column] for row in rows][::3]
+            right = [
+                row["commitLogOffset"]
+                for row in rows
+                if row["offsetMsgId"] in ids or (row["msgId"] in ids and row["sysFlag"] & ROLLBACK != ROLLBACK)
+            ]
+            assert offsets(read(store, msg_id=ids, columns="commitLogOffset")) == right
+        lower = rows[0]["offsetMsgId"].lower()
+        assert offsets(read(store, msg_id=lower, columns="commitLogOffset")) == [rows[0]["commitLogOffset"]]
+
+
+@pytest.mark.parametrize("name", ["basic", "edges", "v49"])
+def test_times_lead_to_offsets_in_every_queue(name: str, golden_store: GoldenStore) -> None:
+    queues = {(row["topic"], row["queueId"]): row for row in goldens.summary(name)["queues"]}
+    with rmqstore.open(golden_store(name)) as store:
+        for asked in goldens.summary(name)["timeQueries"][:200]:
+            found = store.offsets_at(asked["topic"], asked["timestamp"], asked["boundary"].lower())
+            assert found[asked["queueId"]] == asked["offset"], asked
+            assert set(found) == {queue for topic, queue in queues if topic == asked["topic"]}
+
+
+def test_long_chains_are_found_as_short_ones(golden_store: GoldenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = goldens.lines("basic", "keys")[::9]
+    with rmqstore.open(golden_store("basic")) as store:
+        usual = [store.query(row["topic"], row["key"]).messages for row in asked]
+        monkeypatch.setattr(index_search, "_MAX_STEPS", 1)
+        monkeypatch.setattr(index_search, "_ITEMS_AT_ONCE", 7)
+        assert [store.query(row["topic"], row["key"]).messages for row in asked] == usual
+
+
+def test_hashes_of_keys_are_javas() -> None:
+    topics, keys = ["T", "主题", ""], ["k", "", "键 é", "polygenelubricants", "x" * 300]
+    found = key_hashes(topics, keys)
+    for row, topic in enumerate(topics):
+        for column, key in enumerate(keys):
+            code = java_hash(f"{topic}#{key}")
+            assert found[row, column] == (0 if code == -(1 << 31) else abs(code))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"msg_key": ""}, "empty"), ({"msg_key": "a b"}, "blank"), ({"msg_key": []}, "at least one"),
+        ({"msg_key": "a", "msg_id": "b"}, "one of them"), ({"msg_id": [""]}, "empty"),
+        ({"msg_key": "k" * 40_000}, "32767"), ({"msg_key": "a", "starting_offsets": {"TopicA": {"0": 1}}}, "queue"),
+        ({"msg_key": "a", "columns": "tagsCode"}, "tagsCode"),
+    ],
+)  # fmt: skip
+def test_what_no_look_up_can_answer_is_refused(wrong: Row, named: str, golden_store: GoldenStore) -> None:
+    with rmqstore.open(golden_store("basic")) as store, pytest.raises(OptionError, match=named):
+        read(store, **({"columns": "topic"} | wrong))
+
+
+def small_store(folder: Path) -> tuple[Path, list[Key]]:
+    """Make a store with one small index file; return it with its keys and where their messages stand."""
+    root = folder / "small"
+    with rmqstore.create(root, config=StoreConfig(1 << 16, 400, max_hash_slot_num=5, max_index_num=24)) as store:
+        table = {
+            "topic": ["T"] * 6,
+            "queueId": [0] * 6,
+            "body": [b"body %d" % row for row in range(6)],
+            "keys": ["a b", "b c", "c", "d", "e a", "cAa cBB"],
+            "msgId": [f"ID{row}" for row in range(6)],
+        }
+        store.append(pa.RecordBatch.from_pydict(table))
+    with rmqstore.open(root) as store:
+        rows = read(store, columns="keys,msgId,commitLogOffset,storeTimestamp")
+    return root, [
+        (key, row["commitLogOffset"], row["storeTimestamp"])
+        for row in rows
+        for key in (row["msgId"], *row["keys"].split(" "))
+    ]
+
+
+def damaged_answers(root: Path, keys: list[Key]) -> tuple[bool, bool]:
+    """Return whether all keys are still found, and whether ``verify`` names damage; wrong answers fail."""
+    found_all = True
+    with rmqstore.open(root) as store:
+        for key, place, stored in keys:
+            right = [at for name, at, _ in keys if name == key]
+            for times, expected in (((None, None), right), ((stored, stored), [place])):
+                try:
+                    found = [message.commitLogOffset for message in store.query("T", key, *times)]
+                except rmqstore.RmqStoreError:
+                    found = []
+                assert set(found) <= set(right), key
+                found_all &= set(expected) <= set(found)
+    with rmqstore.open(root) as store:
+        return found_all, any(finding.part == "index" for finding in verify(store))
+
+
+def check_every_byte(folder: Path, step: int) -> None:
+    root, keys = small_store(folder)
+    path = next((root / "index").iterdir())
+    whole = path.read_bytes()
+    assert damaged_answers(root, keys) == (True, False)
+    hidden = 0
+    for at in range(0, len(whole), step):
+        for change in (0xFF, 0x01):
+            changed = bytearray(whole)
+            changed[at] ^= change
+            path.write_bytes(changed)
+            found_all, named = damaged_answers(root, keys)
+            assert found_all or named, f"byte {at} ^ {change:#x} hides keys, and verify is silent"
+            hidden += not found_all
+    assert hidden, "some byte must matter"
+
+
+def test_a_changed_byte_of_an_index_makes_nothing_wrong_and_what_it_hides_is_named(tmp_path: Path) -> None:
+    check_every_byte(tmp_path, 5)
+
+
+@pytest.mark.slow
+def test_every_changed_byte_of_an_index(tmp_path: Path) -> None:
+    check_every_byte(tmp_path, 1)
+
+
+def test_chains_that_lead_in_circles_end(tmp_path: Path) -> None:
+    root, keys = small_store(tmp_path)
+    path = next((root / "index").iterdir())
+    data = np.frombuffer(bytearray(path.read_bytes()), np.uint8)
+    items = data[40 + 5 * 4 :].view(index_search.INDEX_ITEM)
+    count = int(data[36:40].view(">i4")[0])
+    for previous in (1, count - 1, 1 << 30, -5):
+        items["previous"][1:count] = previous
+        path.write_bytes(data.tobytes())
+        damaged_answers(root, keys)
+
+
+def test_an_index_cut_short_or_empty_is_passed_over(tmp_path: Path, golden_store: GoldenStore) -> None:
+    root = shutil.copytree(golden_store("one"), tmp_path / "one")
+    path = next((root / "index").iterdir())
+    whole = path.read_bytes()
+    for length in (0, 10, 40, 41, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        asked = goldens.lines("one", "keys")[0]
+        with rmqstore.open(root) as store:
+            wanted = asked["topic"], asked["key"]
+            if length > 40:
+                with pytest.raises(rmqstore.StoreStateError, match="maxHashSlotNum"):
+                    store.query(*wanted)
+            else:
+                assert len(store.query(*wanted, scan_uncovered=True)) == 1
