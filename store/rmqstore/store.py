@@ -204,13 +204,16 @@ class MessageStore:
 
     def recovered_in(self, slices: Iterable[QueueSlice]) -> dict[QueueKey, RecoveredUnits]:
         """Return of :attr:`recovered` what reading these slices needs, to be given to another process."""
-        found: dict[QueueKey, RecoveredUnits] = {}
+        bounds: dict[QueueKey, tuple[int, int]] = {}
         for piece in slices:
-            tail = self.recovered.get((piece.topic, piece.queue_id))
-            if tail is not None and piece.end > tail.start:
-                start = max(piece.start, tail.start)
-                units = tail.units[start - tail.start : piece.end - tail.start]
-                found[piece.topic, piece.queue_id] = RecoveredUnits(start, units)
+            start, end = bounds.get((piece.topic, piece.queue_id), (piece.start, piece.end))
+            bounds[piece.topic, piece.queue_id] = min(start, piece.start), max(end, piece.end)
+        found: dict[QueueKey, RecoveredUnits] = {}
+        for key, (start, end) in bounds.items():
+            tail = self.recovered.get(key)
+            if tail is not None and end > tail.start:
+                begun = max(start, tail.start)
+                found[key] = RecoveredUnits(begun, tail.units[begun - tail.start : end - tail.start])
         return found
 
     def topics(self) -> list[str]:

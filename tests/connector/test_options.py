@@ -179,8 +179,7 @@ def test_what_is_no_size_is_refused(value: str) -> None:
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({"msgKey": "k"}, "msgKey"), ({"msgid": "0A"}, "msgId"), ({"msgKeyLimit": "1"}, "msgKeyLimit"),
-        ({"filter": "a > 1"}, "filter"), ({"includePending": "true"}, "includePending"), ({"view": "queues"}, "queues"),
+        ({"includePending": "true"}, "includePending"), ({"view": "queues"}, "queues"),
         ({"view": "commitlog"}, "commitlog"),
     ],
 )  # fmt: skip

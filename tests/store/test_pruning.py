@@ -1,0 +1,176 @@
+"""What pruning leaves: never less than the rows that meet the conditions, and little more."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import goldens
+import rmqstore
+from reading import read, rows
+from rmqstore.format.schema import MESSAGE
+from rmqstore.index_search import Span
+from rmqstore.pruned import StorePruner
+from rmqstore.pruning import LogParts, Point, Pruning, Within, parts_stored_within
+from rmqstore.selection import parse_selection
+from rmqstore.store import LogFilter, ReadSpec
+
+GoldenStore = Callable[[str], Path]
+Row = dict[str, Any]
+STORES = ["basic", "expired", "expired2", "preblank", "crash", "crash2", "crash3", "crash4", "v49", "live", "empty"]
+
+
+def meets(row: Row, pruning: Pruning) -> bool:
+    """Tell plainly whether a row meets the conditions."""
+    asked = [
+        (pruning.topics, row["topic"]), (pruning.queue_ids, row["queueId"]), (pruning.tags, row["tags"]),
+        (pruning.keys, row["keys"]), (pruning.msg_ids, row["msgId"]),
+    ]  # fmt: skip
+    spans = [
+        (pruning.queue_offsets, row["queueOffset"]), (pruning.places, row["commitLogOffset"]),
+        (pruning.store_timestamps, row["storeTimestamp"]),
+    ]  # fmt: skip
+    return (
+        all(values is None or value in values for values, value in asked)
+        and all(span.low <= value <= span.high for span, value in spans)
+        and all(row["topic"].startswith(prefix) for prefix in pruning.topic_prefixes)
+    )
+
+
+def random_pruning(chance: random.Random, found: list[Row]) -> Pruning:
+    """Return conditions that some of the rows meet, or nearly."""
+    some = chance.choices(found, k=3)
+
+    def span(column: str) -> Within:
+        low, high = sorted(row[column] for row in some[:2])
+        return chance.choice([Within(low, high), Within(low=low), Within(high=high), Within(low, low)])
+
+    def texts(column: str) -> frozenset[str]:
+        return frozenset(row[column] for row in some if row[column]) or frozenset(["none"])
+
+    conditions: dict[str, Callable[[], Any]] = {
+        "topics": lambda: texts("topic"),
+        "topic_prefixes": lambda: (some[0]["topic"][:3],),
+        "queue_ids": lambda: frozenset(row["queueId"] for row in some[:2]),
+        "queue_offsets": lambda: span("queueOffset"),
+        "places": lambda: span("commitLogOffset"),
+        "store_timestamps": lambda: span("storeTimestamp"),
+        "tags": lambda: texts("tags"),
+        "keys": lambda: texts("keys"),
+        "msg_ids": lambda: texts("msgId"),
+    }
+    chosen = chance.sample(sorted(conditions), chance.choice([1, 1, 2, 3]))
+    return Pruning(**{name: conditions[name]() for name in chosen})
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_pruned_read_by_queue_has_all_rows_that_meet_the_conditions(name: str, golden_store: GoldenStore) -> None:
+    chance = random.Random(name)
+    with rmqstore.open(golden_store(name)) as store:
+        selection = parse_selection(include_system_topics=True)
+        spec = ReadSpec(MESSAGE, broker_name="b")
+        slices = store.plan_queues(selection, spec)
+        every = rows(store.read_queues(slices, spec))
+        for _ in range(60 if every else 0):
+            pruning = random_pruning(chance, every)
+            pruned = StorePruner(store, pruning).queues(slices)
+            found = rows(store.read_queues(pruned.slices, spec))
+            if pruned.single is not None:
+                found += rows(store.read_units(pruned.single, spec))
+            at = [(row["topic"], row["queueId"], row["queueOffset"]) for row in found]
+            assert len(set(at)) == len(at), "a message came twice"
+            expected = sorted((row for row in every if meets(row, pruning)), key=lambda row: row["commitLogOffset"])
+            met = sorted((row for row in found if meets(row, pruning)), key=lambda row: row["commitLogOffset"])
+            assert met == expected, pruning
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_pruned_read_by_the_log_has_all_rows_that_meet_the_conditions(name: str, golden_store: GoldenStore) -> None:
+    chance = random.Random(name)
+    with rmqstore.open(golden_store(name)) as store:
+        spec = ReadSpec(MESSAGE, broker_name="b")
+        every = rows(store.read_log(store.log_slice(), spec, LogFilter()))
+        for _ in range(30 if every else 0):
+            pruning = random_pruning(chance, every)
+            pieces = StorePruner(store, pruning).log(store.log_slice())
+            found = [row for piece in pieces for row in rows(store.read_log(piece, spec, LogFilter()))]
+            assert [row for row in found if meets(row, pruning)] == [row for row in every if meets(row, pruning)]
+
+
+def test_one_key_reads_its_messages_and_nothing_else(golden_store: GoldenStore) -> None:
+    with rmqstore.open(golden_store("live")) as store:
+        spec = ReadSpec(MESSAGE, broker_name="b")
+        slices = store.plan_queues(parse_selection(include_system_topics=True), spec)
+        for asked in goldens.lines("live", "keys")[::20]:
+            pruned = StorePruner(store, Pruning(msg_ids=frozenset([asked["key"]]))).queues(slices)
+            assert pruned.slices == []
+            if pruned.single is not None:
+                assert (
+                    len(pruned.single.physical_offsets) <= len(read(store, msg_key=asked["key"], columns="msgId")) * 5
+                )
+
+
+def test_a_narrow_time_leaves_little_of_the_log(golden_store: GoldenStore) -> None:
+    with rmqstore.open(golden_store("basic")) as store:
+        whole = store.log_slice()
+        times = [point.store_timestamp for point in store.log_points()]
+        assert times == sorted(times)
+        middle = times[len(times) // 2]
+        pieces = StorePruner(store, Pruning(store_timestamps=Within(middle, middle))).log(whole)
+        assert sum(piece.end - piece.start for piece in pieces) < (whole.end - whole.start) / 20
+
+
+WHOLE = Span(0, 1000)
+
+
+def steady(n: int, step: int = 1000) -> list[Point]:
+    return [Point(1000 // n * row, 5_000_000 + step * row) for row in range(n)]
+
+
+def test_parts_of_a_steady_clock_are_those_around_the_times() -> None:
+    points = steady(100)
+    found = parts_stored_within(points, WHOLE, Within(5_050_500, 5_050_600))
+    assert len(found.spans) == 1
+    start, end = found.spans[0]
+    assert start <= 500
+    assert end >= 510
+    assert found.n_bytes <= 80
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_clock_that_was_set_back_loses_nothing(seed: int) -> None:
+    chance = random.Random(seed)
+    records, now = [], 1_000_000
+    for place in range(5000):
+        now += chance.randint(0, 40)
+        if chance.random() < 0.002:
+            now -= chance.choice([5, 500, 5_000, 60_000])
+        records.append(Point(place, now))
+    points = records[::50]
+    for _ in range(50):
+        low = chance.choice(records).store_timestamp
+        times = Within(low, low + chance.choice([0, 100, 3000]))
+        parts = parts_stored_within(points, Span(0, 5000), times)
+        for record in records:
+            inside = any(span.start <= record.place < span.end for span in parts.spans)
+            assert inside or not times.low <= record.store_timestamp <= times.high, (record, times)
+
+
+def test_times_before_and_behind_all_points_leave_the_ends() -> None:
+    points = steady(10)
+    assert parts_stored_within(points, WHOLE, Within(high=0)).n_bytes == 0
+    assert parts_stored_within(points, WHOLE, Within(low=9_000_000)).spans[-1].end == 1000
+    assert parts_stored_within([], WHOLE, Within(0, 0)).spans == (WHOLE,)
+    hostile = [Point(0, -(1 << 63)), Point(500, (1 << 63) - 1)]
+    assert parts_stored_within(hostile, WHOLE, Within(0, 0)).spans == (WHOLE,)
+
+
+def test_parts_meet_and_join() -> None:
+    mine = LogParts.of([Span(0, 10), Span(10, 20), Span(30, 40), Span(50, 50)])
+    assert mine.spans == (Span(0, 20), Span(30, 40))
+    assert mine.met(LogParts.of([Span(15, 35)])).spans == (Span(15, 20), Span(30, 35))
+    assert mine.n_bytes == 30
