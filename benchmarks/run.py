@@ -34,6 +34,7 @@ def main() -> None:
         run("bench_core.py", str(stores["uniform"]), "--mixed", str(stores["mixed"]), *passes)
         run("bench_spark.py", str(stores["uniform"]), *passes)
         run("bench_stream.py", str(stores["uniform"]), *passes)
+        run("bench_lookup.py", str(stores["uniform"]), "--entries", str(arguments.messages * 6), *passes)
         run("bench_write.py", str(stores["uniform"]), *passes)
         run("bench_spark_write.py", str(stores["uniform"]), *passes)
         run("bench_real.py", str(stores["uniform"]), *passes)

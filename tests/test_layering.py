@@ -22,11 +22,11 @@ ORDER = [
     "ledger", "indexfile", "index_search",
     "logwriter", "queuewriter", "dispatch",
     "recovery", "queue_recovery", "log_filter", "assemble", "log_scan", "queue_scan", "place_scan",
-    "lookup", "ranges", "pruning", "sampling", "store", "pruned",
+    "lookup", "ranges", "pruning", "pending", "sampling", "store", "pruned",
     "log_cursor", "tail",
     "uniqkey", "messages", "verbatim", "waiting", "repair", "writer", "entry",
     "findings", "verify_index", "verify", "exchange",
-    "cli.common", "cli.reading", "cli.checking", "cli.exchanging",
+    "cli.common", "cli.reading", "cli.looking", "cli.checking", "cli.exchanging",
 ]
 # fmt: on
 STRUCTURES = ["commitlog", "consumequeue", "checkpoint", "brokerconfig", "indexfile", "logwriter", "queuewriter"]

@@ -23,7 +23,8 @@ SOURCES = {"rmqstore": ROOT / "store" / "rmqstore", "pyspark_rmqstore": ROOT / "
 DOORS = {
     "rmqstore.store", "rmqstore.entry", "rmqstore.messages", "rmqstore.writer", "rmqstore.config",
     "rmqstore.format.schema", "rmqstore.format.encode", "rmqstore.selection", "rmqstore.errors", "rmqstore.tail",
-    "rmqstore.log_cursor", "rmqstore.wanted", "rmqstore.pruning", "rmqstore.pruned", "rmqstore.sql92.filter",
+    "rmqstore.log_cursor", "rmqstore.wanted", "rmqstore.pruning", "rmqstore.pruned", "rmqstore.pending",
+    "rmqstore.sql92.filter",
 }  # fmt: skip
 CONNECTOR = sorted(SOURCES["pyspark_rmqstore"].glob("**/*.py"))
 

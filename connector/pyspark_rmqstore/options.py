@@ -41,17 +41,14 @@ _OTHERS = (
     "includeSystemTopics", "tags", "columns", "scan", "minPartitions", "maxRecordsPerPartition",
     "maxBytesPerPartition", "mode", "columnNameOfCorruptRecord", "checkCRC", "failOnDataLoss", "ignoreLogEnd",
     "brokerName", "msgKey", "msgKeyLimit", "msgId", "indexOnly",
-    "filter",
+    "filter", "includePending",
 )  # fmt: skip
 _LOOKUP = ("msgKey", "msgKeyLimit", "msgId", "indexOnly")
-_LATER = {
-    "includePending": "pending messages",
-}
 _STREAM = (
     "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger", "consumerOffsetFile",
     "consumerGroup",
 )  # fmt: skip
-_NAMES = (*_SELECTION, *_STORE_PATHS, *_OTHERS, *_STREAM, *_LATER, "view")
+_NAMES = (*_SELECTION, *_STORE_PATHS, *_OTHERS, *_STREAM, "view")
 
 _DEFAULT_SPLIT, _DEFAULT_DELAY = "128m", "15m"
 
@@ -75,6 +72,7 @@ class ColumnOptions:
     columns: tuple[str, ...] | None
     mode: str
     corrupt_column: str
+    include_pending: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +118,7 @@ def parse_column_options(options: Mapping[str, str]) -> ColumnOptions:
         columns=None if columns is None else tuple(name.strip() for name in columns.split(",")),
         mode=word(given, "mode", ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")),
         corrupt_column=_corrupt_column(given),
+        include_pending=boolean(given, "includePending", default=False),
     )
 
 
@@ -177,13 +176,20 @@ def _read_options(options: Mapping[str, str], given: dict[str, str], *, streamin
         streaming=streaming,
     )
     chosen = parse_column_options(options)
+    wanted = _wanted(given, selection, streaming=streaming)
+    if chosen.include_pending and (streaming or wanted or given.get("scan", "queue").lower() != "queue"):
+        raise UnsupportedFeatureError(
+            "includePending: only a batch read by queue knows what is pending; a stream, a look-up and scan=commitlog "
+            "read such messages in their topics SCHEDULE_TOPIC_XXXX, RMQ_SYS_TRANS_HALF_TOPIC and rmq_sys_wheel_timer"
+        )
     return ReadOptions(
         columns=chosen.columns,
         mode=chosen.mode,
         corrupt_column=chosen.corrupt_column,
+        include_pending=chosen.include_pending,
         stores=_stores(options, given),
         selection=selection,
-        wanted=_wanted(given, selection, streaming=streaming),
+        wanted=wanted,
         index_only=boolean(given, "indexOnly", default=False),
         msg_key_limit=count(given, "msgKeyLimit"),
         tags=parse_tags(given.get("tags")),
@@ -232,11 +238,6 @@ def _corrupt_column(given: Mapping[str, str]) -> str:
 def _known(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options by their documented spelling."""
     given = known_options(options, _NAMES)
-    if given.get("includePending", "").lower() == "false":
-        del given["includePending"]
-    for name, what in _LATER.items():
-        if name in given:
-            raise UnsupportedFeatureError(f"option {name}: {what} cannot be read yet")
     view = given.pop("view", "messages")
     if view != "messages":
         raise UnsupportedFeatureError(f"view {view!r}: only messages can be read yet")

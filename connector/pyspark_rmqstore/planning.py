@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_rmqstore.options import StoreRef
+from rmqstore.pending import PendingRows
 from rmqstore.store import LogSlice, QueueKey, QueueSlice, RecoveredUnits, Sample, SingleUnits
 
 
@@ -51,6 +52,14 @@ class PlaceSplit(InputPartition):
 
     store: StoreRef
     places: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class PendingSplit(InputPartition):
+    """A task of messages on their way."""
+
+    store: StoreRef
+    rows: PendingRows
 
 
 class Limits(NamedTuple):

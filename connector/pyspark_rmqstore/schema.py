@@ -17,7 +17,7 @@ from pyspark.sql.types import (
 
 from pyspark_rmqstore.options import ColumnOptions
 from rmqstore.errors import OptionError
-from rmqstore.format.schema import ALL_COLUMNS, ALSO_AS, MESSAGE, PROPERTIES, TIMESTAMP, select_columns
+from rmqstore.format.schema import ALL_COLUMNS, ALSO_AS, MESSAGE, PENDING, PROPERTIES, TIMESTAMP, select_columns
 
 _SPARK_TYPES: dict[pa.DataType, DataType] = {
     pa.string(): StringType(),
@@ -33,12 +33,17 @@ _MAY_BE_NULL = {"tags", "keys"}
 def default_schema(options: ColumnOptions) -> StructType:
     """Return the columns that the options ask for, as Spark types."""
     corrupt = options.corrupt_column if options.mode == "PERMISSIVE" else None
-    names = list(options.columns or MESSAGE.names)
+    names = list(options.columns or [*MESSAGE.names, *(PENDING.names if options.include_pending else ())])
     if corrupt is not None and corrupt not in names:
         names.append(corrupt)
-    chosen = select_columns(name for name in names if name != corrupt)
+    extra = _extra(options)
+    chosen = [*select_columns(name for name in names if name != corrupt and name not in extra), *PENDING]
     types = {field.name: _SPARK_TYPES[field.type] for field in chosen}
     return StructType([StructField(name, types.get(name, StringType())) for name in names])
+
+
+def _extra(options: ColumnOptions) -> list[str]:
+    return PENDING.names if options.include_pending else []
 
 
 def arrow_schema(schema: StructType, options: ColumnOptions) -> pa.Schema:
@@ -61,11 +66,17 @@ def arrow_schema(schema: StructType, options: ColumnOptions) -> pa.Schema:
 
 
 def _arrow_field(field: StructField, options: ColumnOptions) -> pa.Field:
+    extra = _extra(options)
     may_be_null = field.name in _MAY_BE_NULL or options.mode == "PERMISSIVE"
+    may_be_null = may_be_null or field.name in extra or (bool(extra) and field.name in ("queueOffset", "tagsCode"))
     if field.name == options.corrupt_column:
         allowed, may_be_null = (pa.string(),), True
         if options.mode != "PERMISSIVE":
             raise OptionError(f"schema: column {field.name} comes only with mode=PERMISSIVE, not {options.mode}")
+    elif field.name in extra:
+        allowed = (PENDING.field(field.name).type,)
+    elif field.name in PENDING.names:
+        raise OptionError(f"schema: column {field.name} comes only with includePending=true")
     elif field.name in ALL_COLUMNS.names:
         own = ALL_COLUMNS.field(field.name).type
         allowed = (own, *ALSO_AS.get(own, ()))

@@ -17,6 +17,7 @@ from pyspark_rmqstore.options import ReadOptions, StoreRef
 from pyspark_rmqstore.planning import (
     Limits,
     LogSplit,
+    PendingSplit,
     PlaceSplit,
     QueueSplit,
     SampledSlice,
@@ -29,6 +30,7 @@ from pyspark_rmqstore.pushdown import PushedFilters
 from pyspark_rmqstore.schema import arrow_schema
 from rmqstore.errors import OptionError
 from rmqstore.format.schema import select_columns
+from rmqstore.pending import find_pending, read_pending
 from rmqstore.pruned import StorePruner
 from rmqstore.store import (
     LogFilter,
@@ -125,6 +127,12 @@ class SplitReader:
         """Return the tasks that read single units of queues."""
         return [UnitSplit(ref, picked.take(rows)) for rows in cut_rows(picked.units.sizes, self._limits())]
 
+    def split_pending(self, ref: StoreRef, store: MessageStore) -> list[PendingSplit]:
+        """Return the tasks that read messages on their way."""
+        rows = find_pending(store, self._options.selection)
+        cut = cut_rows(store.sizes_at(rows.places), self._limits())
+        return [PendingSplit(ref, rows.take(np.arange(part.start, part.stop))) for part in cut]
+
     def newest_places(self, ref: StoreRef, store: MessageStore) -> list[tuple[datetime, str, int]]:
         """Return when the messages of a look-up were stored, and where: path and physical offset."""
         options = self._options
@@ -141,7 +149,7 @@ class SplitReader:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task. Runs in a task."""
-        if not isinstance(partition, QueueSplit | LogSplit | UnitSplit | PlaceSplit):
+        if not isinstance(partition, QueueSplit | LogSplit | UnitSplit | PlaceSplit | PendingSplit):
             return  # Spark asks for one partition of its own where there is none
         with open_ref(partition.store) as store:
             wanted = log_filter(self._options.selection, self.schema.names, self._options.wanted) if isinstance(
@@ -161,6 +169,8 @@ class SplitReader:
             case UnitSplit():
                 store.recovered = {}
                 yield from store.read_units(split.picked, spec)
+            case PendingSplit():
+                yield from read_pending(store, split.rows, spec, self._options.selection)
             case PlaceSplit():
                 yield from store.read_places(split.places, spec, wanted)
             case LogSplit():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from rmqstore.format.frames import cut_batches
 from rmqstore.format.heads import Heads, check_heads, read_heads
 from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS, MAX_EXT_ADDRESS, Mask, Positions, SysFlag
 from rmqstore.format.record import Expected, check_record
-from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD
+from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD, PENDING
 from rmqstore.log_filter import LogFilter
 from rmqstore.sql92.filter import Filter
 
@@ -51,9 +51,13 @@ class ReadSpec:
         """Refuse what contradicts itself."""
         if self.mode not in MODES:
             raise OptionError(f"mode {self.mode!r}: one of {', '.join(MODES)}")
-        unknown = set(self.schema.names) - set(ALL_COLUMNS.names) - {self.corrupt_column}
+        unknown = set(self.schema.names) - set(ALL_COLUMNS.names) - set(PENDING.names) - {self.corrupt_column}
         if unknown:
             raise OptionError(f"columns: unknown {', '.join(sorted(unknown))}")
+
+    def with_schema(self, schema: pa.Schema) -> ReadSpec:
+        """Return the same with other columns."""
+        return replace(self, schema=schema)
 
 
 class UnitRows(NamedTuple):
@@ -293,6 +297,7 @@ class Assembler:
                     "tagsCode: a queue keeps its codes in consumequeue_ext, not readable yet; leave the column out"
                 )
             decoded["tagsCode"] = pa.array(units.tags_codes)
+        decoded |= {field.name: pa.nulls(n, field.type) for field in PENDING if field.name in self._spec.schema.names}
         if self._spec.corrupt_column in self._spec.schema.names:
             decoded[self._spec.corrupt_column] = pa.nulls(n, pa.string())
         return [decoded[name] for name in self._spec.schema.names]

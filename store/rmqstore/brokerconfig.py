@@ -96,6 +96,29 @@ class BrokerConfig:
                 raise CorruptConfigError(str(path), 0, f"offsets of {key!r} are no table of integers") from err
         return found
 
+    def delay_offsets(self) -> dict[int, int]:
+        """Return by delay level the queue offset of the next message to deliver in its queue of SCHEDULE_TOPIC_XXXX.
+
+        Source: ScheduleMessageService.java#decode.
+        """
+        table = self._table("delayOffset.json", "offsetTable")
+        try:
+            return {int(level): int(offset) for level, offset in table.items()}
+        except (TypeError, ValueError) as err:
+            path = self._paths.config / "delayOffset.json"
+            raise CorruptConfigError(str(path), 0, "offsetTable is no table of integers") from err
+
+    def timer_read_time(self) -> int:
+        """Return until when timed messages were delivered, ms; 0 where no timer ever ran.
+
+        Source: TimerCheckpoint.java.
+        """
+        try:
+            stored = (self._paths.config / "timercheck").read_bytes()[:8]
+        except FileNotFoundError:
+            return 0
+        return int.from_bytes(stored, signed=True) if len(stored) == 8 else 0
+
     def groups(self) -> list[str]:
         """Return the consumer groups with a committed offset, sorted."""
         keys = self._table("consumerOffset.json", "offsetTable")

@@ -17,7 +17,7 @@ from rmqstore.errors import (
 )
 from rmqstore.files.mapped_file_queue import MappedFileQueue, Segment
 from rmqstore.format.frames import knows_its_place
-from rmqstore.format.layout import FIXED_PART, FIXED_PART_V4, MAX_FILE_BYTES, MAX_FIXED_BYTES, Bytes, SysFlag
+from rmqstore.format.layout import FIXED_PART, FIXED_PART_V4, MAX_FILE_BYTES, MAX_FIXED_BYTES, Bytes, Positions, SysFlag
 from rmqstore.format.record import Parts, check_record, decode_record, split_record
 from rmqstore.format.schema import Message
 
@@ -67,6 +67,10 @@ class CommitLog:
                 f"{segment.path} has {segment.size} bytes; {MAX_FILE_BYTES} is the most that RocketMQ can write"
             )
         return self._files.open(segment).data
+
+    def prefetch(self, segment: Segment, positions: Positions) -> None:
+        """Ask for the bytes of a file at some positions, (n,), which will be read soon."""
+        self._files.open(segment).prefetch(positions)
 
     def read_into(self, segment: Segment, window: Bytes, position: int) -> Bytes:
         """Copy the bytes of a file from a position on into ``window``; return as much of it as the file filled."""

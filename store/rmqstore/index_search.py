@@ -66,19 +66,21 @@ class _OpenIndexFile:
         self._begin_timestamp = int(header["begin_timestamp"])
         self._first, self._last = int(header["begin_phy_offset"]), int(header["end_phy_offset"])
         self._n_slots = sizes.n_slots
-        items_at = INDEX_HEADER.itemsize + sizes.n_slots * INDEX_SLOT.itemsize
-        self._slots = windows(data[INDEX_HEADER.itemsize : items_at], INDEX_SLOT.itemsize)
-        self._items = windows(data[items_at:], INDEX_ITEM.itemsize)
+        self._file, self._items_at = file, INDEX_HEADER.itemsize + sizes.n_slots * INDEX_SLOT.itemsize
+        self._slots = windows(data[INDEX_HEADER.itemsize : self._items_at], INDEX_SLOT.itemsize)
+        self._items = windows(data[self._items_at :], INDEX_ITEM.itemsize)
         # A running broker sets a slot before it counts the item.
         self._end = min(int(header["index_count"]) + 1, sizes.n_items)
 
     def _read(self, numbers: Positions) -> NDArray[np.void]:
+        self._file.prefetch(self._items_at + numbers * INDEX_ITEM.itemsize)
         found: NDArray[np.void] = self._items[numbers * INDEX_ITEM.itemsize].view(INDEX_ITEM)
         return found
 
     def find(self, hashes: NDArray[np.int64], begin: int, end: int) -> Iterator[Positions]:
         """Yield physical offsets of items with these hashes, as they come."""
         slots = hashes % self._n_slots * INDEX_SLOT.itemsize
+        self._file.prefetch(INDEX_HEADER.itemsize + slots)
         numbers = self._slots[slots].view(INDEX_SLOT).astype(np.int64)
         for _ in range(_MAX_STEPS):
             inside = (numbers > 0) & (numbers < self._end)
@@ -93,9 +95,12 @@ class _OpenIndexFile:
 
     def _find_among(self, stop: int, hashes: NDArray[np.int64], begin: int, end: int) -> Iterator[Positions]:
         """Read all items before one: a chain is followed item by item, and waits for memory at each."""
-        for low in range(1, min(stop, self._end), _ITEMS_AT_ONCE):
-            numbers = np.arange(low, min(low + _ITEMS_AT_ONCE, stop, self._end))
-            items = self._read(numbers)
+        stop = min(stop, self._end)
+        for low in range(1, stop, _ITEMS_AT_ONCE):
+            numbers = np.arange(low, min(low + _ITEMS_AT_ONCE, stop))
+            stored = np.zeros(len(numbers) * INDEX_ITEM.itemsize, np.uint8)
+            self._file.read_into(stored, self._items_at + low * INDEX_ITEM.itemsize)
+            items = stored.view(INDEX_ITEM)
             rows = np.flatnonzero(np.isin(items["key_hash"], hashes))
             yield self._chosen(items[rows], numbers[rows], np.ones(len(rows), np.bool_), begin, end)
 
@@ -148,7 +153,7 @@ class IndexSearch:
                                path, lengths[path], sizes.file_size)  # fmt: skip
                 continue
             try:
-                yield _OpenIndexFile(stack.enter_context(MappedFile(path)), sizes)
+                yield _OpenIndexFile(stack.enter_context(MappedFile(path, scattered=True)), sizes)
             except FileNotFoundError:
                 continue  # deleted, and its records with it
 

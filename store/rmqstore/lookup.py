@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, overload
+from typing import Final, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,8 @@ from rmqstore.format.schema import Message
 from rmqstore.index_search import FOREVER, IndexSearch, Span
 from rmqstore.log_scan import LogSlice
 from rmqstore.wanted import KEY_SEPARATOR, Wanted, is_offset_id
+
+SMALL_GAPS: Final = 64 << 10  # bytes of the log that are read rather than called uncovered
 
 
 class Found(NamedTuple):
@@ -111,6 +113,7 @@ class Lookup:
             if len(inside):
                 try:
                     data = self._log.data(segment)
+                    self._log.prefetch(segment, inside - segment.start)
                 except OffsetOutOfRangeError:
                     continue  # deleted, and its messages with it
                 found.append(inside[know_their_places(data, inside - segment.start, segment.start)])

@@ -70,7 +70,8 @@ WRITE_TYPES: Final[dict[str, pa.DataType]] = {
 # What the store assigns; a row that was read may carry them.
 ASSIGNED: Final = (
     "queueOffset", "commitLogOffset", "storeTimestamp", "storeHost", "storeSize", "bodyCRC", "sysFlag",
-    "preparedTransactionOffset", "brokerName", "offsetMsgId", "tagsCode",
+    "preparedTransactionOffset", "brokerName", "offsetMsgId", "tagsCode", "pending",
+    "dueTimestamp",
 )  # fmt: skip
 
 # Source: TopicValidator.java.

@@ -7,14 +7,16 @@ import os
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property, wraps
+from itertools import chain
 from types import TracebackType
 from typing import Any, NamedTuple, ParamSpec, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmqstore.assemble import FAILFAST, ReadSpec, UnitRows
+from rmqstore.assemble import DROPMALFORMED, FAILFAST, ReadSpec, UnitRows
 from rmqstore.brokerconfig import BrokerConfig, is_system_topic
 from rmqstore.checkpoint import Checkpoint, read_checkpoint
 from rmqstore.commitlog import CommitLog
@@ -24,12 +26,13 @@ from rmqstore.errors import FileDeletedError, MessageNotFoundError, OptionError
 from rmqstore.files.paths import StorePaths, can_name_queues, find_store
 from rmqstore.format.layout import MAX_FILE_BYTES, Positions
 from rmqstore.format.record import parse_message_id
-from rmqstore.format.schema import MESSAGE, VERBATIM, Message, select_columns
+from rmqstore.format.schema import MESSAGE, PENDING, VERBATIM, Message, select_columns
 from rmqstore.index_search import FOREVER, IndexSearch
 from rmqstore.indexfile import IndexSizes
 from rmqstore.log_filter import LogFilter, log_filter
 from rmqstore.log_scan import LogScan, LogSlice
-from rmqstore.lookup import Found, Lookup, QueryResult
+from rmqstore.lookup import SMALL_GAPS, Found, Lookup, QueryResult
+from rmqstore.pending import find_pending, read_pending
 from rmqstore.place_scan import PlaceScan
 from rmqstore.pruning import Point
 from rmqstore.queue_recovery import is_newest_built, recover_queues
@@ -60,7 +63,6 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-_SMALL_GAPS = 64 << 10  # bytes of the log that are read rather than called uncovered
 _PATIENCE = 10  # files that may vanish while one question is answered
 
 P = ParamSpec("P")
@@ -338,7 +340,7 @@ class MessageStore:
         high = FOREVER if end is None else parse_timestamp("end", end)
         found = self._find(wanted, [topic], low, high)
         places = found.places
-        scans = scan_uncovered or found.n_uncovered_bytes <= _SMALL_GAPS
+        scans = scan_uncovered or found.n_uncovered_bytes <= SMALL_GAPS
         if scans and found.uncovered:
             chosen = log_filter(parse_selection(subscribe=[topic]), [], wanted)
             spec = ReadSpec(select_columns(["commitLogOffset"]), broker_name=self.broker_name)
@@ -361,8 +363,9 @@ class MessageStore:
         """
         selection.require_by_log()
         end = selection.end.timestamp
-        topics = {*choose_topics(selection, self.known_topics()), *(selection.subscribe or ())}
-        return self._find(wanted, sorted(topics), selection.start.timestamp, None if end is None else end - 1)
+        named = selection.subscribe or selection.assign  # by name they need not be looked up, queues or not
+        topics = sorted(named) if named else choose_topics(selection, self.known_topics())
+        return self._find(wanted, topics, selection.start.timestamp, None if end is None else end - 1)
 
     def uncovered_slices(self, found: Found) -> list[LogSlice]:
         """Return the parts of the log that the index does not tell of, to be read."""
@@ -373,6 +376,13 @@ class MessageStore:
     def find_in_index(self, wanted: Wanted, topics: Sequence[str]) -> Found:
         """Return where messages of some topics may stand that are looked for; see ``lookup.Lookup.find``."""
         return self._lookup.find(wanted, topics)
+
+    def copies(self, wanted: Wanted, topics: Sequence[str], start: int) -> Iterator[pa.RecordBatch]:
+        """Yield topic, msgId and commitLogOffset of what is looked for, from a place of the log on, rising."""
+        spec = ReadSpec(select_columns(["topic", "msgId", "commitLogOffset"]), mode=DROPMALFORMED, check_crc=False)
+        chosen = log_filter(parse_selection(subscribe=topics), spec.schema.names, wanted)
+        for batch in self._read_found(self.find_in_index(wanted, topics), spec, chosen, index_only=False, start=start):
+            yield batch.filter(pc.greater_equal(batch.column("commitLogOffset"), start))
 
     def units_at(self, topic: str, queue_id: int, queue_offsets: NDArray[np.int64], places: Positions) -> SingleUnits:
         """Return those units of a queue, by queue offset (n,), that point at the places of the log beside them (n,)."""
@@ -411,6 +421,7 @@ class MessageStore:
         msg_key: str | Sequence[str] | None = None,
         msg_id: str | Sequence[str] | None = None,
         index_only: bool = False,
+        include_pending: bool = False,
         mode: str = "FAILFAST",
         column_name_of_corrupt_record: str = "_corrupt_record",
         check_crc: bool = True,
@@ -426,6 +437,8 @@ class MessageStore:
         ``msg_key``, ``msg_id``: a look-up: the records, with or without a queue, that have one of these keys (UNIQ_KEY
         or a word of KEYS) or ids (``msgId`` or ``offsetMsgId``), in the order of the log. What the index does not
         cover is read, unless ``index_only``.
+        ``include_pending``: at the end, messages on their way to the chosen queues, see ``pending``; columns
+        ``pending`` and ``dueTimestamp`` tell them.
         ``filter``: an SQL92 expression over properties, as RocketMQ's MessageSelector.bySql takes it.
         ``verbatim``: what records hold as they hold it (``format.schema.VERBATIM``), for exact copies.
 
@@ -435,7 +448,7 @@ class MessageStore:
             OffsetOutOfRangeError: messages asked for are gone and ``fail_on_data_loss`` holds.
         """
         chosen, wanted = parse_selection(**selection), parse_wanted(msg_key, msg_id)
-        schema = VERBATIM if verbatim and columns is None else _schema(columns)
+        schema = VERBATIM if verbatim and columns is None else _schema(columns, include_pending=include_pending)
         if mode == "PERMISSIVE" and column_name_of_corrupt_record not in schema.names:
             schema = schema.append(pa.field(column_name_of_corrupt_record, pa.string()))
         spec = ReadSpec(
@@ -453,7 +466,14 @@ class MessageStore:
             batches = self._look_up(wanted, chosen, spec, index_only=index_only)
         else:
             batches = self._by_queue(chosen, spec) if scan == "queue" else self._by_log(chosen, spec, scan)
+        if include_pending:
+            if wanted or scan != "queue":
+                raise OptionError("include_pending: only a read by queue knows what is pending")
+            batches = chain(batches, self._pending(chosen, spec))
         return pa.RecordBatchReader.from_batches(schema, batches)
+
+    def _pending(self, selection: Selection, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
+        yield from read_pending(self, find_pending(self, selection), spec, selection)
 
     def _by_queue(self, selection: Selection, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
         self.require_topics(selection)
@@ -471,15 +491,20 @@ class MessageStore:
         self, wanted: Wanted, selection: Selection, spec: ReadSpec, *, index_only: bool
     ) -> Iterator[pa.RecordBatch]:
         chosen = log_filter(selection, spec.schema.names, wanted)
-        found = self.find(wanted, selection)
-        pieces = [] if index_only else self.uncovered_slices(found)
+        yield from self._read_found(self.find(wanted, selection), spec, chosen, index_only=index_only)
+
+    def _read_found(
+        self, found: Found, spec: ReadSpec, wanted: LogFilter, *, index_only: bool, start: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield what a look-up gave, in the order of the log; what lies before ``start`` may be left out."""
+        pieces = [] if index_only else [piece for piece in self.uncovered_slices(found) if piece.end > start]
         places = found.places_outside(pieces)
         for piece in pieces:
             before = int(np.searchsorted(places, piece.start))
-            yield from self.read_places(places[:before], spec, chosen)
-            yield from self.read_log(piece, spec, chosen)
+            yield from self.read_places(places[:before], spec, wanted)
+            yield from self.read_log(piece, spec, wanted)
             places = places[before:]
-        yield from self.read_places(places, spec, chosen)
+        yield from self.read_places(places, spec, wanted)
 
     def require_topics(self, selection: Selection) -> None:
         """Refuse a selection that names topics or queues which are not there.
@@ -585,12 +610,15 @@ class MessageStore:
         return self._sampler.sample(piece, count)
 
 
-def _schema(columns: str | Iterable[str] | pa.Schema | None) -> pa.Schema:
+def _schema(columns: str | Iterable[str] | pa.Schema | None, *, include_pending: bool) -> pa.Schema:
+    extra = {field.name: field for field in PENDING} if include_pending else {}
     if columns is None:
-        return MESSAGE
+        return pa.schema([*MESSAGE, *extra.values()])
     if isinstance(columns, pa.Schema):
         return columns
-    return select_columns(name.strip() for name in (columns.split(",") if isinstance(columns, str) else columns))
+    names = [name.strip() for name in (columns.split(",") if isinstance(columns, str) else columns)]
+    own = {field.name: field for field in select_columns(name for name in names if name not in extra)}
+    return pa.schema([extra.get(name) or own[name] for name in names])
 
 
 def open_store(

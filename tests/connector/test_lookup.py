@@ -221,3 +221,19 @@ def test_an_sql92_filter_keeps_what_the_broker_would_deliver(spark: SparkSession
             assert offsets(collect(frame)) == right
     with pytest.raises(PySparkException, match="filter"):
         load(spark, golden_store("basic"), filter="a = ").collect()
+
+
+def test_pending_messages_come_with_their_real_topic_and_queue(
+    pushing: SparkSession, golden_store: GoldenStore
+) -> None:
+    frame = load(pushing, golden_store("live"), includePending="true")
+    assert frame.columns[-2:] == ["pending", "dueTimestamp"]
+    found = {
+        (row.keys, row.topic, row.queueId, row.queueOffset) for row in frame.where("pending = 'transaction'").collect()
+    }
+    assert found == {(f"tx-{number}", "LiveTx", 1 - number % 2, None) for number in range(2, 18, 3)}
+    assert frame.where("topic = 'LiveDelay' AND pending IS NOT NULL").count() == 15
+    plain = load(pushing, golden_store("live")).count()
+    assert frame.where("pending IS NULL").count() == plain
+    with pytest.raises(PySparkException, match="includePending"):
+        load(pushing, golden_store("live"), includePending="true", scan="commitlog").collect()

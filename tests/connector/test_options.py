@@ -179,7 +179,7 @@ def test_what_is_no_size_is_refused(value: str) -> None:
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({"includePending": "true"}, "includePending"), ({"view": "queues"}, "queues"),
+        ({"includePending": "true", "scan": "commitlog"}, "includePending"), ({"view": "queues"}, "queues"),
         ({"view": "commitlog"}, "commitlog"),
     ],
 )  # fmt: skip

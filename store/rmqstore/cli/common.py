@@ -5,10 +5,12 @@ Exit codes: 0 clean, 1 damage found, 2 usage or an error that ends the command.
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,11 +18,13 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from rmqstore.errors import RmqStoreError, StoreFormatError
+from rmqstore.exchange import jsonable
 from rmqstore.store import MessageStore
 
 try:
     import click
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import (
         BarColumn,
         DownloadColumn,
@@ -30,6 +34,7 @@ try:
         TextColumn,
         TimeElapsedColumn,
     )
+    from rich.table import Table
 except ImportError as err:  # pragma: no cover - the message is the point
     print(f"the command line needs click and rich: pip install 'pyspark-rmqstore[cli]' ({err})", file=sys.stderr)  # noqa: T201
     raise SystemExit(2) from err
@@ -149,3 +154,40 @@ def progress_bar(doing: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(*parts, console=err_console) as progress:
         task = progress.add_task(doing, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def write_rows(batches: Iterable[pa.RecordBatch], limit: int | None) -> int:
+    """Write rows as JSON Lines as they come; return how many of them tell of damage."""
+    written = damaged = 0
+    for batch in batches:
+        for row in batch.to_pylist():
+            if limit is not None and written >= limit:
+                return damaged
+            click.echo(json.dumps(jsonable(row), ensure_ascii=False))
+            written += 1
+            damaged += bool(row.get("_corrupt_record"))
+    return damaged
+
+
+def time_text(timestamp: int | None) -> str:
+    """Return a time, ms, for a table."""
+    if timestamp is None:
+        return "-"
+    return datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
+
+
+def table_of(rows: list[dict[str, Any]], names: Sequence[str] = ()) -> Table:
+    """Return rows as a table; ``names`` are those of its columns where there may be no rows."""
+    columns = list(names or (rows[0] if rows else ()))
+    table = Table(*columns)
+    for row in rows:
+        cells = (row[name] for name in columns)
+        table.add_row(
+            *(
+                "-" if cell is None
+                else cell.isoformat(sep=" ", timespec="milliseconds") if isinstance(cell, datetime)
+                else escape(str(cell))
+                for cell in cells
+            )
+        )  # fmt: skip
+    return table

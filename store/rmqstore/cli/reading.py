@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
-import pyarrow as pa
 from rich.table import Table
 
 from rmqstore.cli.common import (
@@ -24,7 +22,9 @@ from rmqstore.cli.common import (
     some_messages,
     some_topics,
     store_path,
+    time_text,
     with_system_topics,
+    write_rows,
 )
 from rmqstore.exchange import jsonable
 from rmqstore.selection import parse_selection
@@ -49,7 +49,7 @@ def stat(path: Path, topics: tuple[str, ...], with_system: bool, as_json: bool) 
             return
         table = Table("topic", "queue", "min offset", "max offset", "messages", "bytes", "first stored", "last stored")
         for info in selected:
-            times = [_time(at) for at in (info.first_store_timestamp, info.last_store_timestamp)]
+            times = [time_text(at) for at in (info.first_store_timestamp, info.last_store_timestamp)]
             numbers = (info.queue_id, info.min_offset, info.max_offset, info.max_offset - info.min_offset, info.n_bytes)
             table.add_row(info.topic, *(f"{number:,}" for number in numbers), *times)
         out_console().print(table)
@@ -65,12 +65,6 @@ def _queues(store: MessageStore, topics: tuple[str, ...], *, with_system: bool) 
             yield from store.queues(topic)
 
 
-def _time(timestamp: int | None) -> str:
-    if timestamp is None:
-        return "-"
-    return datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
-
-
 @main.command()
 @store_path
 @some_messages
@@ -79,23 +73,10 @@ def _time(timestamp: int | None) -> str:
 def dump(path: Path, limit: int | None, **choice: Any) -> None:  # noqa: ANN401 - see some_messages
     """Write messages as JSON Lines. A body that is no UTF-8 comes as bodyBase64."""
     with open_store(path) as store:
-        damaged = _write_rows(scan(store, **choice), limit)
+        damaged = write_rows(scan(store, **choice), limit)
     if damaged:
         click.echo(f"damage: {damaged} records, see _corrupt_record", err=True)
         sys.exit(DAMAGE)
-
-
-def _write_rows(batches: Iterable[pa.RecordBatch], limit: int | None) -> int:
-    """Write rows as they come; return how many of them tell of damage."""
-    written = damaged = 0
-    for batch in batches:
-        for row in batch.to_pylist():
-            if limit is not None and written >= limit:
-                return damaged
-            click.echo(json.dumps(jsonable(row), ensure_ascii=False))
-            written += 1
-            damaged += bool(row.get("_corrupt_record"))
-    return damaged
 
 
 @main.command()

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _PIECE_BYTES = 64 << 10
+_FEW_PAGES = 8  # are as fast one after the other
 
 
 class MappedFile:
@@ -28,10 +29,16 @@ class MappedFile:
     Source: DefaultMappedFile.java.
     """
 
-    __slots__ = ("_data", "_descriptor", "_identity", "path")
+    __slots__ = ("_data", "_descriptor", "_identity", "_is_scattered", "path")
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, scattered: bool = False) -> None:
+        """Open it.
+
+        Args:
+            path: of the file.
+            scattered: few bytes are read, here and there: what lies around them is not to be fetched.
+        """
+        self.path, self._is_scattered = path, scattered
         self._descriptor = -1
         self._data: NDArray[np.uint8] | None = None
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -53,9 +60,14 @@ class MappedFile:
         """The bytes, uint8 (nbytes,), mapped."""
         if self._data is None:
             size = os.fstat(self._descriptor).st_size
-            mapped = mmap.mmap(self._descriptor, size, access=mmap.ACCESS_READ) if size else b""
-            self._data = np.frombuffer(mapped, np.uint8)
+            self._data = np.frombuffer(self._map(size) if size else b"", np.uint8)
         return self._data
+
+    def _map(self, size: int) -> mmap.mmap:
+        mapped = mmap.mmap(self._descriptor, size, access=mmap.ACCESS_READ)
+        if self._is_scattered:
+            mapped.madvise(mmap.MADV_RANDOM)
+        return mapped
 
     def close(self) -> None:
         """Let go of the mapping and the file."""
@@ -99,6 +111,13 @@ class MappedFile:
             if start < size:
                 ranges.append((start, min(at, size)))
         return ranges
+
+    def prefetch(self, positions: NDArray[np.int64]) -> None:
+        """Ask for the pages at some positions, (n,), at once: read one after the other, each would be waited for."""
+        if len(positions) < _FEW_PAGES:
+            return
+        for page in np.unique(positions // mmap.PAGESIZE).tolist():
+            os.posix_fadvise(self._descriptor, page * mmap.PAGESIZE, mmap.PAGESIZE, os.POSIX_FADV_WILLNEED)
 
     def read_into(self, window: NDArray[np.uint8], start: int) -> int:
         """Copy the bytes from ``start`` on into a window; return how many there were, fewer only at the file's end."""

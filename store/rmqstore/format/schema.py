@@ -73,6 +73,9 @@ ON_REQUEST: Final = ("offsetMsgId", "tagsCode")
 MESSAGE: Final = pa.schema([pa.field(name, kind) for name, kind in _TYPES.items() if name not in ON_REQUEST])
 ALL_COLUMNS: Final = pa.schema([pa.field(name, kind) for name, kind in _TYPES.items()])
 
+# What a read that includes pending messages says of them, behind the other columns; null for all others.
+PENDING: Final = pa.schema([pa.field("pending", pa.string()), pa.field("dueTimestamp", TIMESTAMP)])
+
 # What a record holds, as it holds it: for exact copies. The body may be compressed, the properties are one string.
 VERBATIM: Final = pa.schema(
     [

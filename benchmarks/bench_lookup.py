@@ -1,0 +1,183 @@
+"""Look-ups: one key in an index of 20 million, a thousand keys in one Spark job, a narrow time of a store.
+
+Usage: python benchmarks/bench_lookup.py STORE [--entries N] [--passes N]
+
+STORE is for the narrow time. The store with the index is made beside it, by the package's own writer, and kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import mmap
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from measure import report
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import GreaterThanOrEqual, LessThan
+
+import rmqstore
+from pyspark_rmqstore.batch_reader import FilteringReader
+from pyspark_rmqstore.options import parse_read_options
+from pyspark_rmqstore.planning import QueueSplit
+from pyspark_rmqstore.schema import default_schema
+from rmqstore.format.layout import QUEUE_UNIT
+from rmqstore.store import QueueSlice
+
+CHUNK, TOPIC, N_KEYS = 200_000, "bench", 1000
+PAGE = mmap.PAGESIZE
+
+
+def main() -> None:
+    """Run all and print JSON lines."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("store", type=Path)
+    parser.add_argument("--entries", type=int, default=20_000_000 - 2)
+    parser.add_argument("--passes", type=int, default=7)
+    arguments = parser.parse_args()
+    root = arguments.store.parent / f"indexed-{arguments.entries}"
+    if not (root / "complete").exists():
+        make_store(root, arguments.entries // 2)
+    core(root, arguments.entries // 2, arguments.passes)
+    narrow_time(arguments.store)
+    jobs(root, arguments.entries // 2, arguments.passes)
+
+
+def make_store(root: Path, n_messages: int) -> None:
+    """Make a store whose messages have two keys each: UNIQ_KEY and KEYS."""
+    with rmqstore.create(root) as writer:
+        for start in range(0, n_messages, CHUNK):
+            numbers = np.arange(start, min(start + CHUNK, n_messages))
+            keys = [f"order-{number}" for number in numbers.tolist()]
+            ids = [f"{number:032X}" for number in numbers.tolist()]
+            n = len(numbers)
+            columns = {
+                "topic": pa.array([TOPIC]).take(pa.array(np.zeros(n, np.int64))),
+                "queueId": pa.array((numbers % 8).astype(np.int32)),
+                "body": pa.array([b"x" * 60]).take(pa.array(np.zeros(n, np.int64))),
+                "keys": pa.array(keys),
+                "msgId": pa.array(ids),
+            }
+            writer.append(pa.RecordBatch.from_pydict(columns))
+    (root / "complete").touch()
+
+
+def resident_pages(path: Path) -> int:
+    """Return how many pages of a file the machine holds in memory."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
+    count = -(-size // PAGE)
+    flags = (ctypes.c_ubyte * count)()
+    address = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), flags):
+        raise OSError(ctypes.get_errno(), "mincore")
+    return int((np.frombuffer(flags, np.uint8) & 1).sum())
+
+
+def evict(path: Path) -> None:
+    """Let the machine forget a file."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def core(root: Path, n_messages: int, passes: int) -> None:
+    """Time one key, warm, and count the pages that a cold look-up fetches."""
+    chance = np.random.default_rng(7)
+    index = next((root / "index").iterdir())
+    numbers = chance.integers(0, n_messages, 200).tolist()
+    times = []
+    with rmqstore.open(root) as store:
+        for number in numbers * passes:
+            begun = time.perf_counter()
+            found = store.query(TOPIC, f"order-{number}")
+            times.append(time.perf_counter() - begun)
+            assert len(found) == 1
+            assert found.is_complete
+    pages = []
+    for number in numbers[:20]:
+        evict(index)
+        before = resident_pages(index)
+        with rmqstore.open(root) as store:
+            assert len(store.query(TOPIC, f"order-{number}")) == 1
+        pages.append(resident_pages(index) - before)
+    late = 1e3 * float(np.quantile(times, 0.99))
+    report("lookup", "one key, warm", entries=2 * n_messages, ms=1e3 * statistics.median(times), ms_p99=late)
+    report("lookup", "one key, cold", index_pages=statistics.median(pages), most=max(pages))
+
+
+def narrow_time(path: Path) -> None:
+    """Count what a WHERE over one hundredth of a store's time plans to read."""
+    with rmqstore.open(path) as store:
+        queues = [queue for topic in store.topics() for queue in store.queues(topic)]
+        first = min(queue.first_store_timestamp or 0 for queue in queues)
+        last = max(queue.last_store_timestamp or 0 for queue in queues)
+        n_points = len(store.log_points())
+    low = first + (last - first) * 2 // 5
+    times = [pa.scalar(at * 1000, pa.timestamp("us", tz="UTC")).as_py() for at in (low, low + (last - first) // 100)]
+    filters = [GreaterThanOrEqual(("storeTimestamp",), times[0]), LessThan(("storeTimestamp",), times[1])]
+    found = {}
+    for name, pushed in (("all", []), ("pushed", filters)):
+        options = parse_read_options({"path": str(path)})
+        reader = FilteringReader(default_schema(options), options)
+        assert not list(reader.pushFilters(pushed))
+        begun = time.perf_counter()
+        splits = [split for split in reader.partitions() if isinstance(split, QueueSplit)]
+        found[f"{name}_seconds"] = time.perf_counter() - begun
+        pieces = [piece for split in splits for piece in split.slices]
+        found[f"{name}_messages"] = sum(piece.end - piece.start for piece in pieces)
+        with rmqstore.open(path) as store:
+            n_bytes = int(sum(piece_bytes(store, piece) for piece in pieces))
+        found[f"{name}_bytes"] = n_bytes + QUEUE_UNIT.itemsize * found[f"{name}_messages"]
+    found["sampling_bytes"] = n_points * 2 * PAGE  # a page of a queue and one of the log each, at most
+    found["share"] = (found["pushed_bytes"] + found["sampling_bytes"]) / found["all_bytes"]
+    report("lookup", "one hundredth of the time", **found)
+
+
+def piece_bytes(store: rmqstore.MessageStore, piece: QueueSlice) -> float:
+    """Return about how many bytes of the log the messages of a range take."""
+    means = [sample.mean_bytes for sample in store.sample(piece, 64)]
+    return (piece.end - piece.start) * statistics.mean(means)
+
+
+def jobs(root: Path, n_messages: int, passes: int) -> None:
+    """Time a Spark job for a thousand keys beside one for one key."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = (
+        SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false").config("spark.log.level", "ERROR")
+        .config("spark.sql.python.filterPushdown.enabled", "true").getOrCreate()
+    )  # fmt: skip
+    chance = np.random.default_rng(11)
+    found: dict[str, list[float]] = {}
+    for number in range(passes + 1):
+        for name, count in (("one", 1), ("thousand", N_KEYS)):
+            keys = [f"order-{one}" for one in chance.choice(n_messages, count, replace=False).tolist()]
+            for way in ("option", "where"):
+                reader = spark.read.format("rmqstore")
+                begun = time.perf_counter()
+                if way == "option":
+                    frame = reader.option("msgKey", str(keys).replace("'", '"')).load(str(root))
+                else:
+                    quoted = ", ".join(f"'{key}'" for key in keys)
+                    frame = reader.load(str(root)).where(f"keys IN ({quoted})")
+                assert len(frame.collect()) == count
+                if number:
+                    found.setdefault(f"{way}_{name}", []).append(time.perf_counter() - begun)
+    medians = {name: statistics.median(times) for name, times in found.items()}
+    for way in ("option", "where"):
+        medians[f"{way}_ratio"] = medians[f"{way}_thousand"] / medians[f"{way}_one"]
+    report("lookup", "a job for a thousand keys beside one key, seconds", **medians)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""Messages on their way, worked out by hand from the records of `live` and what its driver did.
+
+Of 18 transactions every third was committed, every third after it rolled back, the others left open; messages with
+delay levels 1 and 2 and timers of a few seconds were delivered before the store was closed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import goldens
+import rmqstore
+from reading import read
+from rmqstore.errors import OptionError
+from store import build
+
+GoldenStore = Callable[[str], Path]
+COLUMNS = "topic,queueId,queueOffset,keys,pending,dueTimestamp,commitLogOffset,body"
+MINUTE = 60_000
+LEVELS_MS = [1000, 5000, 10_000, 30_000, *(m * MINUTE for m in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120))]
+
+
+def pending(root: Path, **options: Any) -> list[dict[str, Any]]:
+    with rmqstore.open(root) as store:
+        asked = {"columns": COLUMNS, "include_system_topics": False, "include_pending": True}
+        return [row for row in read(store, **(asked | options)) if row["pending"]]
+
+
+def names(rows: list[dict[str, Any]], kind: str) -> set[str]:
+    found = [row["keys"] for row in rows if row["pending"] == kind]
+    assert len(set(found)) == len(found), "a message came twice"
+    return set(found)
+
+
+def test_what_is_on_its_way_is_found_with_its_real_topic_queue_and_time(golden_store: GoldenStore) -> None:
+    rows = pending(golden_store("live"))
+    assert names(rows, "transaction") == {f"tx-{number}" for number in range(2, 18, 3)}
+    assert names(rows, "delay") == {f"delay-{number}" for number in range(15, 30)}
+    assert names(rows, "timer") == {f"timer-{number}" for number in range(8, 20)}
+    records = {row["physicalOffset"]: row for row in goldens.lines("live", "expected")}
+    for row in rows:
+        record = records[row["commitLogOffset"]]["properties"]
+        stored = records[row["commitLogOffset"]]["storeTimestamp"]
+        assert (row["topic"], row["queueId"]) == (record["REAL_TOPIC"], int(record["REAL_QID"]))
+        assert row["queueOffset"] is None
+        due = {"transaction": None, "timer": int(record.get("TIMER_OUT_MS", 0)),
+               "delay": stored + LEVELS_MS[int(record.get("DELAY", 1)) - 1]}[row["pending"]]  # fmt: skip
+        found = row["dueTimestamp"]
+        assert (None if found is None else round(found.timestamp() * 1000)) == due
+
+
+def test_the_other_rows_are_those_of_a_read_without(golden_store: GoldenStore) -> None:
+    with rmqstore.open(golden_store("live")) as store:
+        plain = read(store, include_system_topics=False, columns="topic,queueOffset,commitLogOffset")
+        both = read(store, include_system_topics=False, include_pending=True, columns=COLUMNS)
+    assert [row["commitLogOffset"] for row in both if not row["pending"]] == [row["commitLogOffset"] for row in plain]
+    assert all(row["dueTimestamp"] is None for row in both if not row["pending"])
+
+
+def test_a_selection_is_of_the_real_topics(golden_store: GoldenStore) -> None:
+    root = golden_store("live")
+    assert {row["topic"] for row in pending(root, subscribe="LiveTx")} == {"LiveTx"}
+    some = pending(root, assign={"LiveDelay": [1]})
+    assert {(row["topic"], row["queueId"]) for row in some} == {("LiveDelay", 1)}
+    assert len(some) == 7
+    assert names(pending(root, filter="KEYS = 'tx-8'"), "transaction") == {"tx-8"}
+    assert pending(root, subscribe="LivePlain") == []
+    late = pending(root, starting_timestamp=max(row["storeTimestamp"] for row in goldens.records("live")) + 1)
+    assert late == []
+
+
+def test_of_a_crashed_store_old_offsets_do_not_count_what_was_delivered(
+    tmp_path: Path, golden_store: GoldenStore
+) -> None:
+    root = shutil.copytree(golden_store("live"), tmp_path / "live")
+    table = root / "config" / "delayOffset.json"
+    table.write_text(re.sub(r"1:14,2:5", "1:0,2:0", table.read_text()))
+    assert names(pending(root), "delay") > {f"delay-{number}" for number in range(15, 30)}
+    (root / "abort").write_text("1")
+    assert names(pending(root), "delay") == {f"delay-{number}" for number in range(15, 30)}
+    (root / "config" / "timercheck").unlink()
+    assert names(pending(root), "timer") == {f"timer-{number}" for number in range(8, 20)}
+
+
+def test_a_commit_that_no_op_record_names_yet_decides_its_half(tmp_path: Path) -> None:
+    half = {"REAL_TOPIC": "T", "REAL_QID": "2", "TRAN_MSG": "true"}
+    store = build.Store()
+    for number in range(4):
+        store.append(build.Record(
+            topic="RMQ_SYS_TRANS_HALF_TOPIC", queue_offset=number, body=b"%d" % number,
+            properties=build.properties(half | {"UNIQ_KEY": f"ID{number % 3}", "KEYS": f"k{number}"}),
+        ))  # fmt: skip
+    store.append(build.Record(
+        topic="T", queue_id=2, body=b"1", sys_flag=build.COMMIT, prepared_transaction_offset=0,
+        properties=build.properties(half | {"UNIQ_KEY": "ID1"}),
+    ))  # fmt: skip
+    store.append(build.Record(topic="RMQ_SYS_TRANS_OP_HALF_TOPIC", body=b"2,",
+                              properties=build.properties({"TAGS": "d"})))  # fmt: skip
+    rows = pending(store.write(tmp_path / "s"))
+    # ID0 was asked about again (3 is its newer copy), ID1 was committed, ID2 is named by an op record.
+    assert [(row["topic"], row["queueId"], row["keys"], row["body"]) for row in rows] == [("T", 2, "k3", b"3")]
+
+
+def test_hostile_properties_name_no_place(tmp_path: Path) -> None:
+    store = build.Store()
+    for number, place in enumerate([{"REAL_TOPIC": "T"}, {"REAL_QID": "1"}, {"REAL_TOPIC": "T", "REAL_QID": "x" * 9},
+                                    {"REAL_TOPIC": "T", "REAL_QID": "9" * 18}]):  # fmt: skip
+        store.append(build.Record(topic="RMQ_SYS_TRANS_HALF_TOPIC", queue_offset=number,
+                                  properties=build.properties(place)))  # fmt: skip
+    assert pending(store.write(tmp_path / "s")) == []
+
+
+@pytest.mark.parametrize("options", [{"scan": "commitlog"}, {"msg_key": "tx-2"}])
+def test_only_a_read_by_queue_has_them(options: dict[str, str], golden_store: GoldenStore) -> None:
+    with pytest.raises(OptionError, match="include_pending"):
+        pending(golden_store("live"), **options)
+
+
+def test_config_that_is_no_table_is_damage(tmp_path: Path, golden_store: GoldenStore) -> None:
+    root = shutil.copytree(golden_store("live"), tmp_path / "live")
+    (root / "config" / "delayOffset.json").write_text(json.dumps({"offsetTable": {"1": "x"}}))
+    with pytest.raises(rmqstore.CorruptConfigError, match="delayOffset"):
+        pending(root)
