@@ -23,7 +23,7 @@ SOURCES = {"rmqstore": ROOT / "store" / "rmqstore", "pyspark_rmqstore": ROOT / "
 DOORS = {
     "rmqstore.store", "rmqstore.entry", "rmqstore.messages", "rmqstore.writer", "rmqstore.config",
     "rmqstore.format.schema", "rmqstore.format.encode", "rmqstore.selection", "rmqstore.errors", "rmqstore.tail",
-    "rmqstore.log_cursor",
+    "rmqstore.log_cursor", "rmqstore.views.schema",
 }  # fmt: skip
 CONNECTOR = sorted(SOURCES["pyspark_rmqstore"].glob("**/*.py"))
 

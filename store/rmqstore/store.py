@@ -478,6 +478,8 @@ class MessageStore:
             OptionError: an argument has no meaning with the view, or is out of its domain.
         """
         spec = view_spec(name, columns=columns, mode=mode, check_crc=check_crc, **selection)
+        if spec.names_topics:
+            require_named(spec.selection, self.view_topics(spec), str(self.paths.root))
         pieces = self.plan_view(spec, ViewLimits())
         batches = (batch for piece in pieces for batch in read_view(self._view_source, spec, piece))
         return pa.RecordBatchReader.from_batches(spec.schema, batches)
@@ -492,15 +494,23 @@ class MessageStore:
         self.__dict__ |= {"log_end": piece.log_end, "recovered": piece.recovered}
         return read_view(self._view_source, spec, piece)
 
-    @property
-    def _view_source(self) -> ViewSource:
+    def view_topics(self, spec: ViewSpec) -> dict[str, set[int]]:
+        """Return the queues of every topic, to be held against those that a view names; nothing where none are."""
+        return self.named_queues(spec.selection) if spec.names_topics else {}
+
+    @cached_property
+    def view_broker_name(self) -> str:
+        """The broker's name, or the folder's where the file that tells it is damaged: that stops no view."""
         try:
-            name = self.broker_name
+            return self.broker_name
         except CorruptConfigError as err:
             logger.warning("%s; taking the folder's name for the broker's", err)
-            name = self.__dict__["broker_name"] = self.paths.root.resolve().name
+            return self.paths.root.resolve().name
+
+    @property
+    def _view_source(self) -> ViewSource:
         return ViewSource(
-            self.paths, self.config, name, self._log, self._queues, self._ranges,
+            self.paths, self.config, self.view_broker_name, self._log, self._queues, self._ranges,
             log_end=lambda: self.log_end, log_slice=self.log_slice, log_heads=self.log_heads,
             recovered=lambda: self.recovered,
         )  # fmt: skip

@@ -180,8 +180,7 @@ def test_what_is_no_size_is_refused(value: str) -> None:
     ("given", "named"),
     [
         ({"msgKey": "k"}, "msgKey"), ({"msgid": "0A"}, "msgId"), ({"msgKeyLimit": "1"}, "msgKeyLimit"),
-        ({"filter": "a > 1"}, "filter"), ({"includePending": "true"}, "includePending"), ({"view": "queues"}, "queues"),
-        ({"view": "commitlog"}, "commitlog"),
+        ({"filter": "a > 1"}, "filter"), ({"includePending": "true"}, "includePending"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_yet_is_refused_by_name(given: dict[str, str], named: str) -> None:

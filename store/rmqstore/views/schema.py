@@ -125,6 +125,16 @@ HIDING_SYSTEM_TOPICS: Final = ("queues", "topics", "consumequeue")
 SHOWING_DAMAGE: Final = ("commitlog", "consumequeue", "index")
 CHECKING_CRC: Final = ("commitlog",)
 
+# The views that take each argument.
+ALLOWED: Final = {
+    "subscribe": BY_TOPIC,
+    "subscribe_pattern": BY_TOPIC,
+    "assign": BY_TOPIC,
+    "include_system_topics": HIDING_SYSTEM_TOPICS,
+    "mode": SHOWING_DAMAGE,
+    "check_crc": CHECKING_CRC,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class ViewSpec:
@@ -142,6 +152,11 @@ class ViewSpec:
             raise OptionError(
                 f"mode {self.mode!r}: a view is not stopped by damage; PERMISSIVE shows it, DROPMALFORMED leaves it out"
             )
+
+    @property
+    def names_topics(self) -> bool:
+        """Whether the selection names topics or queues that must be there: the view is of queues."""
+        return self.view in HIDING_SYSTEM_TOPICS and bool(self.selection.named_topics)
 
 
 def view_columns(view: str) -> pa.Schema:
@@ -210,16 +225,6 @@ def view_spec(
     )
 
 
-_ALLOWED: Final = {
-    "subscribe": BY_TOPIC,
-    "subscribe_pattern": BY_TOPIC,
-    "assign": BY_TOPIC,
-    "include_system_topics": HIDING_SYSTEM_TOPICS,
-    "mode": SHOWING_DAMAGE,
-    "check_crc": CHECKING_CRC,
-}
-
-
 def require_allowed(view: str, arguments: Iterable[str]) -> None:
     """Refuse arguments that make no sense with a view.
 
@@ -227,7 +232,7 @@ def require_allowed(view: str, arguments: Iterable[str]) -> None:
         OptionError: by name.
     """
     for name in sorted(arguments):
-        views = _ALLOWED.get(name, ())
+        views = ALLOWED.get(name, ())
         if view not in views:
             where = f"it is for {', '.join(views)}" if views else "it is for messages"
             raise OptionError(f"{name} has no meaning with view {view}: {where}")
