@@ -31,7 +31,7 @@ from rmqstore.views.source import Column, ViewLimits, ViewPiece, ViewSource, tim
 
 logger = logging.getLogger(__name__)
 
-_WINDOW_BYTES = 32 << 20  # the heads of all of its records are held at once
+_WINDOW_BYTES = 128 << 20
 
 RECORD, BLANK, DAMAGE, MISSING, END = "record", "blank", "damage", "missing", "end"
 
@@ -113,9 +113,8 @@ class _LogView:
         at, end = bounds
         while at < end:
             found = walk(data, at, min(at + _WINDOW_BYTES, end), segment.start)
-            starts, sizes = rejoin(data, segment.start, found)
-            for rows in cut_batches(sizes, BATCH_ROWS, BATCH_BYTES):
-                yield from self._records(segment, data, starts[rows])
+            for starts in _batches_of(data, segment.start, found):
+                yield from self._records(segment, data, starts)
             at = found.position
             if found.kind is StopKind.BLANK:
                 head = data[at : at + FRAME_HEAD.itemsize].view(FRAME_HEAD)[0]
@@ -220,6 +219,14 @@ class _LogView:
             "file": pa.array([None if segment is None else segment.path.name], pa.string()),
         }
         yield to_batch(self._spec, self._source, columns, 1)
+
+
+def _batches_of(data: Bytes, physical_base: int, found: Walk) -> Iterator[Positions]:
+    """Yield the starts of walked records, and of those that a damaged total size hid, so many at a time."""
+    ends = np.append(found.starts[1:], found.position)
+    for rows in cut_batches(ends - found.starts, BATCH_ROWS, BATCH_BYTES):
+        part = found._replace(starts=found.starts[rows], position=int(ends[rows][-1]))
+        yield rejoin(data, physical_base, part)[0]
 
 
 def _is_of_all_topics(wanted: object) -> bool:
