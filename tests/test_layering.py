@@ -25,7 +25,8 @@ ORDER = [
     "views.files", "views.reading", "store",
     "log_cursor", "tail",
     "uniqkey", "messages", "verbatim", "waiting", "repair", "writer", "entry", "verify", "exchange",
-    "cli.common", "cli.reading", "cli.checking", "cli.exchanging",
+    "report.facts", "report.charts", "report.page",
+    "cli.common", "cli.reading", "cli.checking", "cli.exchanging", "cli.reporting",
 ]
 # fmt: on
 STRUCTURES = ["commitlog", "consumequeue", "checkpoint", "brokerconfig", "indexfile", "logwriter", "queuewriter"]
