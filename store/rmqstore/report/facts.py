@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ logger = logging.getLogger(__name__)
 _EXACT_UNITS = 20_000_000  # of more messages the bytes are estimated: each unit would have to be read
 _TIME_LOOKS = 40_000  # records that are looked at for their time, all queues together
 _LOOKS_A_QUEUE = 4, 256
+_FEW = 16
 _BYTES_LOOKS = 16
 _MAX_BINS = 120
 _SHOWN_TOPICS = 8
@@ -305,25 +307,35 @@ def _arrived(store: MessageStore, queue: QueueFacts, edges: NDArray[np.int64], l
     """Return how many messages of a queue were stored before each time, (n,)."""
     assert queue.min_offset is not None
     assert queue.max_offset is not None
-    known = {queue.min_offset: queue.first, queue.max_offset - 1: queue.last}
-    try:
-        samples = store.sample(QueueSlice(queue.topic, queue.queue_id, queue.min_offset, queue.max_offset), looks)
-    except (RmqStoreError, OSError):
-        samples = []
-    for sample in samples:
-        try:
-            known[sample.queue_offset] = store.log.store_timestamp(sample.physical_offset)
-        except (RmqStoreError, OSError) as err:
-            logger.info("%s-%d: %s", queue.topic, queue.queue_id, err)
-    points = [(time, offset - queue.min_offset + 1) for offset, time in sorted(known.items()) if time is not None]
+    whole = QueueSlice(queue.topic, queue.queue_id, queue.min_offset, queue.max_offset)
+    known = {whole.start: queue.first, whole.end - 1: queue.last}
+    slices = [whole]
+    if whole.end - whole.start <= _FEW:  # of which one sample tells all but the times
+        slices = [whole._replace(start=at, end=at + 1) for at in range(whole.start, whole.end)]
+    for piece in slices:
+        with suppress(RmqStoreError, OSError):  # a damaged record is asked for its time: the next one tells enough
+            for sample in store.sample(piece, looks):
+                known[sample.queue_offset] = _time_of(store, sample.physical_offset)
+    points = [(time, offset - whole.start) for offset, time in sorted(known.items()) if time is not None]
     if not points:
         return np.zeros(len(edges))
     times = np.maximum.accumulate(np.array([time for time, _ in points], np.int64))
-    reached = np.array([count for _, count in points], np.float64)
-    newest = np.append(np.flatnonzero(np.diff(times)), len(times) - 1)  # of several at one time
-    times, reached = times[newest], reached[newest]
+    before = np.array([count for _, count in points], np.float64)
+    # A sampled message came at its time, not on the way there: two points stand for it, a millisecond apart.
+    _, oldest = np.unique(times, return_index=True)
+    newest = np.append(oldest[1:], len(times)) - 1
+    times = np.stack((times[oldest] - 1, times[oldest]), axis=1).ravel()
+    reached = np.stack((before[oldest], before[newest] + 1), axis=1).ravel()
     found: NDArray[np.float64] = np.interp(edges - 1, times, reached, left=0.0, right=float(reached[-1]))
     return found
+
+
+def _time_of(store: MessageStore, physical_offset: int) -> int | None:
+    try:
+        return store.log.store_timestamp(physical_offset)
+    except (RmqStoreError, OSError) as err:
+        logger.info("%s", err)
+        return None
 
 
 def _findings(store: MessageStore, progress: Progress, notes: list[str]) -> list[Finding]:
