@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import random
 import shutil
 import struct
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import pytest
 import goldens
 import rmqstore
 from reading import Row, rows, state
-from rmqstore import OptionError
+from rmqstore import CorruptConfigError, OptionError
 from rmqstore.format.layout import INDEX_ITEM
 from rmqstore.store import ViewLimits, open_store
 from rmqstore.views.schema import VIEWS, view_spec
@@ -422,6 +423,7 @@ def test_a_group_ahead_of_its_queue_or_of_no_queue(golden_store: GoldenStore, tm
     topic = goldens.lines("one", "expected")[0]["topic"]
     (root / "config").mkdir(exist_ok=True)
     table = {f"{topic}@ahead": {"0": 5}, "Gone@ahead": {"0": 1}, "../x@<script>": {"0": 0}}
+    table[f"{topic}@huge"] = {"0": 10**30, str(10**12): 0}
     (root / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": table}))
     found = {(row["consumerGroup"], row["topic"]): row for row in view(root, "groups")}
     ahead = found["ahead", topic]
@@ -429,6 +431,8 @@ def test_a_group_ahead_of_its_queue_or_of_no_queue(golden_store: GoldenStore, tm
     gone = found["ahead", "Gone"]
     assert (gone["lag"], gone["reason"]) == (None, "there is no such queue")
     assert found["<script>", "../x"]["lag"] is None
+    huge = [row for row in view(root, "groups") if row["consumerGroup"] == "huge"]
+    assert [(row["queueId"], row["consumerOffset"], row["lag"]) for row in huge] == [(0, None, None), (None, 0, None)]
 
 
 # ---- files
@@ -486,6 +490,35 @@ def test_names_that_are_no_text_stop_no_view(golden_store: GoldenStore, tmp_path
 
 
 # ---- all
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("name", ["crash", "live"])
+def test_no_damage_stops_a_view(golden_store: GoldenStore, tmp_path: Path, name: str, seed: int) -> None:
+    """Bytes are changed, cut, added and zeroed; only a broken consumerOffset.json is an error, of view groups."""
+    root = shutil.copytree(golden_store(name), tmp_path / "s")
+    rng = random.Random(seed)
+    files = sorted(path for path in root.rglob("*") if path.is_file() and 0 < path.stat().st_size < 1 << 20)
+    for _ in range(6):
+        path = rng.choice(files)
+        stored = bytearray(path.read_bytes()) or bytearray(b"x")
+        place = rng.randrange(len(stored))
+        change = rng.choice(("set", "set", "cut", "grow", "zero"))
+        if change == "set":
+            stored[place : place + 8] = rng.choice((rng.randbytes(8), b"\xff" * 8, b"\x7f" + b"\xff" * 7))
+        elif change == "cut":
+            del stored[place:]
+        elif change == "grow":
+            stored += rng.randbytes(50)
+        else:
+            stored = bytearray(len(stored))
+        path.write_bytes(stored)
+        for view_name in VIEWS:
+            with rmqstore.open(root) as store:
+                try:
+                    store.view(view_name).read_all().validate(full=True)
+                except CorruptConfigError as err:
+                    assert view_name == "groups", err  # noqa: PT017 - of other views it is a failure
 
 
 @pytest.mark.parametrize("name", sorted(VIEWS))

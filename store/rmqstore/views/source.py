@@ -126,7 +126,9 @@ def _from_rows(spec: ViewSpec, source: ViewSource, rows: Sequence[Mapping[str, o
             continue
         values = [row.get(wanted.name) for row in rows]
         if wanted.type == TIMESTAMP:
-            columns[wanted.name] = times(pa.array(values, pa.int64()))
+            columns[wanted.name] = times(pa.array([_within(value, pa.int64()) for value in values], pa.int64()))
+        elif pa.types.is_integer(wanted.type):
+            columns[wanted.name] = pa.array([_within(value, wanted.type) for value in values], wanted.type)
         elif wanted.type == pa.string():
             columns[wanted.name] = pa.array([_text(value) for value in values], pa.string())
         else:
@@ -141,6 +143,12 @@ def times(millis: NDArray[np.int64] | pa.Array) -> pa.Array:
     outside = (known < FIRST_TIMESTAMP) | (known > LAST_TIMESTAMP)
     mask = outside | array.is_null().to_numpy(zero_copy_only=False)
     return pa.array(np.where(outside, 0, known) * 1000, mask=mask).view(TIMESTAMP)
+
+
+def _within(value: object, kind: pa.DataType) -> object:
+    """Return a number, None where the column cannot hold it: a broker's JSON may say anything."""
+    limit = 1 << (kind.bit_width - 1)
+    return value if isinstance(value, int) and -limit <= value < limit else None
 
 
 def _text(value: object) -> str | None:
