@@ -18,7 +18,7 @@ import rmqstore
 from reading import Row, rows, state
 from rmqstore import CorruptConfigError, OptionError
 from rmqstore.format.layout import INDEX_ITEM
-from rmqstore.store import ViewLimits, open_store
+from rmqstore.store import ViewLimits, ViewPiece, ViewSpec, open_store
 from rmqstore.views.schema import VIEWS, view_spec
 from store import build
 
@@ -573,3 +573,58 @@ def test_the_readme_documents_every_view_and_column() -> None:
 @pytest.fixture(autouse=True)
 def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
+
+
+def test_files_that_retention_deletes_meanwhile_stop_no_view(
+    golden_store: GoldenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = shutil.copytree(golden_store("basic"), tmp_path / "s")
+    specs = [view_spec(name) for name in ("commitlog", "consumequeue", "index", "queues", "files", "groups", "topics")]
+    with open_store(root) as store:
+        planned = [(spec, store.plan_view(spec, ViewLimits(max_bytes=20_000))) for spec in specs]
+    (root / "commitlog" / f"{0:020d}").unlink()
+    shutil.rmtree(root / "consumequeue" / "TopicA" / "0")
+    min((root / "index").iterdir()).unlink()
+    found = {spec.view: [row for piece in pieces for row in _read_piece(root, spec, piece)] for spec, pieces in planned}
+    kept = [row["commitLogOffset"] for row in found["commitlog"] if row["kind"] == "record"]
+    assert kept == [row["physicalOffset"] for row in goldens.records("basic") if row["physicalOffset"] >= 131072]
+    assert ("TopicA", 0) not in {(row["topic"], row["queueId"]) for row in found["consumequeue"]}
+    assert any(row["topic"] == "TopicB" for row in found["consumequeue"])
+    assert "was deleted meanwhile" in caplog.text
+    assert len({row["file"] for row in found["index"]}) == len(list((root / "index").iterdir()))
+
+
+def _read_piece(root: Path, spec: ViewSpec, piece: ViewPiece) -> list[Row]:
+    with open_store(root) as store:
+        return rows(store.read_view(spec, piece))
+
+
+def test_a_log_file_that_is_deleted_under_a_view_is_a_gap(golden_store: GoldenStore, tmp_path: Path) -> None:
+    root = shutil.copytree(golden_store("basic"), tmp_path / "s")
+    spec = view_spec("commitlog")
+    with open_store(root) as store:
+        (piece,) = store.plan_view(spec, ViewLimits())
+    with open_store(root) as store:  # it has listed the files, and opened none
+        for path in (root / "commitlog").iterdir():
+            if path.name != f"{0:020d}":
+                path.unlink()
+        found = rows(store.read_view(spec, piece))
+    gaps = [(row["commitLogOffset"], row["storeSize"]) for row in found if row["kind"] == "missing"]
+    assert gaps == [(131072 * number, 131072) for number in range(1, 6)]
+    assert "deleted while it was read" in next(row["reason"] for row in found if row["kind"] == "missing")
+
+
+def test_folders_that_lie_elsewhere_are_listed_too(golden_store: GoldenStore, tmp_path: Path) -> None:
+    root = shutil.copytree(golden_store("basic"), tmp_path / "s")
+    shutil.move(root / "commitlog", tmp_path / "log")
+    shutil.move(root / "consumequeue", tmp_path / "queues")
+    (root / "consumequeue").symlink_to(tmp_path / "queues")
+    with rmqstore.open(root, commitlogs=[str(tmp_path / "log")]) as store:
+        found = rows(store.view("files"))
+    logs = [row for row in found if row["kind"] == "commitlog"]
+    assert {row["path"] for row in logs} == {str(path) for path in (tmp_path / "log").iterdir()}
+    assert {row["rangeStart"] for row in logs} == {131072 * number for number in range(6)}
+    queues = [row for row in found if row["kind"] == "consumequeue"]
+    expected = [row["path"] for row in goldens.summary("basic")["files"] if row["path"].startswith("consumequeue/")]
+    assert sorted(row["path"] for row in queues) == sorted(expected)
+    assert {row["topic"] for row in queues} == {path.split("/")[1] for path in expected}
