@@ -22,11 +22,14 @@ ORDER = [
     "ledger", "indexfile", "index_search",
     "logwriter", "queuewriter", "dispatch",
     "recovery", "queue_recovery", "log_filter", "assemble", "log_scan", "queue_scan", "place_scan",
-    "lookup", "ranges", "pruning", "pending", "sampling", "store", "pruned",
+    "lookup", "ranges", "pruning", "pending", "sampling",
+    "views.schema", "views.source", "views.log", "views.queues", "views.units", "views.index_items", "views.groups",
+    "views.files", "views.reading", "store", "pruned",
     "log_cursor", "tail",
     "uniqkey", "messages", "verbatim", "waiting", "repair", "writer", "entry",
     "findings", "verify_index", "verify", "exchange",
-    "cli.common", "cli.reading", "cli.looking", "cli.checking", "cli.exchanging",
+    "report.facts", "report.charts", "report.page",
+    "cli.common", "cli.reading", "cli.looking", "cli.checking", "cli.exchanging", "cli.reporting",
 ]
 # fmt: on
 STRUCTURES = ["commitlog", "consumequeue", "checkpoint", "brokerconfig", "indexfile", "logwriter", "queuewriter"]

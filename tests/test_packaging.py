@@ -24,7 +24,7 @@ DOORS = {
     "rmqstore.store", "rmqstore.entry", "rmqstore.messages", "rmqstore.writer", "rmqstore.config",
     "rmqstore.format.schema", "rmqstore.format.encode", "rmqstore.selection", "rmqstore.errors", "rmqstore.tail",
     "rmqstore.log_cursor", "rmqstore.wanted", "rmqstore.pruning", "rmqstore.pruned", "rmqstore.pending",
-    "rmqstore.sql92.filter",
+    "rmqstore.sql92.filter", "rmqstore.views.schema",
 }  # fmt: skip
 CONNECTOR = sorted(SOURCES["pyspark_rmqstore"].glob("**/*.py"))
 
@@ -61,6 +61,7 @@ def test_the_wheel_holds_every_module_of_both_packages_and_no_other_folder(wheel
     expected = {
         f"{package}/{path.relative_to(source)}" for package, source in SOURCES.items() for path in source.rglob("*.py")
     }
+    expected |= {"rmqstore/report/templates/report.html.j2"}
     assert len(expected) > 20
     assert expected <= found
     assert {name.split("/")[0] for name in found} == set(SOURCES)
@@ -88,7 +89,7 @@ def test_the_core_needs_numpy_and_pyarrow_only_and_spark_is_an_extra(wheel: Path
     needed = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
     assert sorted(line.split(">")[0].split("<")[0].strip() for line in needed) == ["numpy", "pyarrow"]
     extras = set(metadata.get_all("Provides-Extra", []))
-    assert {"spark", "cli", "lz4", "zstd", "fast", "all", "test", "dev"} <= extras
+    assert {"spark", "cli", "lz4", "zstd", "fast", "report", "all", "test", "dev"} <= extras
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert (metadata["Name"], metadata["Version"]) == (project["name"], project["version"])
 

@@ -36,7 +36,7 @@ _SELECTION = {
     "endingOffsetsByTimestamp": "ending_offsets_by_timestamp",
     "startingOffsetsByTimestampStrategy": "starting_offsets_by_timestamp_strategy",
 }
-_STORE_PATHS = ("storePathCommitLog", "storePathConsumeQueue", "storePathIndex")
+STORE_PATHS = ("storePathCommitLog", "storePathConsumeQueue", "storePathIndex")
 _OTHERS = (
     "includeSystemTopics", "tags", "columns", "scan", "minPartitions", "maxRecordsPerPartition",
     "maxBytesPerPartition", "mode", "columnNameOfCorruptRecord", "checkCRC", "failOnDataLoss", "ignoreLogEnd",
@@ -48,9 +48,9 @@ _STREAM = (
     "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger", "consumerOffsetFile",
     "consumerGroup",
 )  # fmt: skip
-_NAMES = (*_SELECTION, *_STORE_PATHS, *_OTHERS, *_STREAM, "view")
+NAMES = (*_SELECTION, *STORE_PATHS, *_OTHERS, *_STREAM, "view")
 
-_DEFAULT_SPLIT, _DEFAULT_DELAY = "128m", "15m"
+DEFAULT_SPLIT, _DEFAULT_DELAY = "128m", "15m"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ def _read_options(options: Mapping[str, str], given: dict[str, str], *, streamin
         mode=chosen.mode,
         corrupt_column=chosen.corrupt_column,
         include_pending=chosen.include_pending,
-        stores=_stores(options, given),
+        stores=parse_stores(options, given),
         selection=selection,
         wanted=wanted,
         index_only=boolean(given, "indexOnly", default=False),
@@ -199,7 +199,7 @@ def _read_options(options: Mapping[str, str], given: dict[str, str], *, streamin
         fail_on_data_loss=boolean(given, "failOnDataLoss", default=True),
         min_partitions=count(given, "minPartitions"),
         max_records_per_partition=count(given, "maxRecordsPerPartition"),
-        max_bytes_per_partition=size(given, "maxBytesPerPartition", _DEFAULT_SPLIT),
+        max_bytes_per_partition=size(given, "maxBytesPerPartition", DEFAULT_SPLIT),
     )
 
 
@@ -237,10 +237,10 @@ def _corrupt_column(given: Mapping[str, str]) -> str:
 
 def _known(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options by their documented spelling."""
-    given = known_options(options, _NAMES)
+    given = known_options(options, NAMES)
     view = given.pop("view", "messages")
     if view != "messages":
-        raise UnsupportedFeatureError(f"view {view!r}: only messages can be read yet")
+        raise OptionError(f"view {view!r}: views are for batch reads; a stream gives messages")
     return given
 
 
@@ -254,11 +254,12 @@ def _scan(given: Mapping[str, str], selection: Selection, *, streaming: bool) ->
     return scan
 
 
-def _stores(options: Mapping[str, str], given: Mapping[str, str]) -> tuple[StoreRef, ...]:
+def parse_stores(options: Mapping[str, str], given: Mapping[str, str]) -> tuple[StoreRef, ...]:
+    """Return the stores that the options name; ``given`` are those by their documented spelling."""
     paths = [path for pattern in stated_paths(options) for path in _expand(pattern)]
     if len(set(paths)) < len(paths):
         raise OptionError(f"path: a store is named twice in {paths}")
-    elsewhere = {name: given[name] for name in _STORE_PATHS if name in given}
+    elsewhere = {name: given[name] for name in STORE_PATHS if name in given}
     if elsewhere and len(paths) > 1:
         raise OptionError(f"{', '.join(elsewhere)} fits one store only, path names {len(paths)}")
     names = _broker_names(given.get("brokerName"), paths)

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import InputPartition
 
 from pyspark_rmqstore.options import StoreRef
 from rmqstore.pending import PendingRows
-from rmqstore.store import LogSlice, QueueKey, QueueSlice, RecoveredUnits, Sample, SingleUnits
+from rmqstore.store import LogSlice, QueueKey, QueueSlice, RecoveredUnits, Sample, SingleUnits, cut_log
 
 
 @dataclass(frozen=True)
@@ -203,15 +203,7 @@ def plan_log(whole: LogSlice, heads: Sequence[int], limits: Limits) -> list[LogS
     goal = limits.max_bytes
     if limits.min_partitions:
         goal = max(1, min(goal, (whole.end - whole.start) // limits.min_partitions))
-    pieces, start, last = [], whole.start, whole.start
-    for head in (*(head for head in heads if whole.start < head < whole.end), whole.end):
-        if head - start > goal and last > start:
-            pieces.append(whole._replace(start=start, end=last))
-            start = last
-        last = head
-    if start < whole.end:
-        pieces.append(whole._replace(start=start))
-    return pieces
+    return cut_log(whole, heads, goal)
 
 
 def cut_rows(sizes: NDArray[np.int64], limits: Limits) -> list[slice]:

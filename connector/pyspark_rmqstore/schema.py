@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 from pyspark.sql.types import (
     BinaryType,
+    BooleanType,
     DataType,
     IntegerType,
     LongType,
@@ -19,9 +20,10 @@ from pyspark_rmqstore.options import ColumnOptions
 from rmqstore.errors import OptionError
 from rmqstore.format.schema import ALL_COLUMNS, ALSO_AS, MESSAGE, PENDING, PROPERTIES, TIMESTAMP, select_columns
 
-_SPARK_TYPES: dict[pa.DataType, DataType] = {
+SPARK_TYPES: dict[pa.DataType, DataType] = {
     pa.string(): StringType(),
     pa.binary(): BinaryType(),
+    pa.bool_(): BooleanType(),
     pa.int32(): IntegerType(),
     pa.int64(): LongType(),
     TIMESTAMP: TimestampType(),
@@ -38,7 +40,7 @@ def default_schema(options: ColumnOptions) -> StructType:
         names.append(corrupt)
     extra = _extra(options)
     chosen = [*select_columns(name for name in names if name != corrupt and name not in extra), *PENDING]
-    types = {field.name: _SPARK_TYPES[field.type] for field in chosen}
+    types = {field.name: SPARK_TYPES[field.type] for field in chosen}
     return StructType([StructField(name, types.get(name, StringType())) for name in names])
 
 
@@ -83,11 +85,11 @@ def _arrow_field(field: StructField, options: ColumnOptions) -> pa.Field:
     else:
         raise OptionError(f"schema: unknown column {field.name}; a message has {', '.join(ALL_COLUMNS.names)}")
     for kind in allowed:
-        if _same_type(field.dataType, _SPARK_TYPES[kind]):
+        if _same_type(field.dataType, SPARK_TYPES[kind]):
             if may_be_null and not field.nullable:
                 raise OptionError(f"schema: column {field.name} may be null, it cannot be NOT NULL")
             return pa.field(field.name, _nullable_values(kind, field.dataType), field.nullable)
-    names = " or ".join(_SPARK_TYPES[kind].simpleString() for kind in allowed)
+    names = " or ".join(SPARK_TYPES[kind].simpleString() for kind in allowed)
     raise OptionError(f"schema: column {field.name} is {names}, it cannot be read as {field.dataType.simpleString()}")
 
 

@@ -32,14 +32,22 @@ class RmqStoreDataSource(DataSource):
         """Return the columns that the options ask for. Runs on the driver."""
         from pyspark_rmqstore.options import parse_column_options
         from pyspark_rmqstore.schema import default_schema
+        from pyspark_rmqstore.view_options import parse_view_options, view_name
+        from pyspark_rmqstore.view_schema import view_schema
 
+        if view_name(self.options) is not None:
+            return view_schema(parse_view_options(self.options))
         return default_schema(parse_column_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a batch reader of these columns. Runs on the driver."""
         from pyspark_rmqstore.batch_reader import FilteringReader, RmqStoreReader, pushes_filters
         from pyspark_rmqstore.options import parse_read_options
+        from pyspark_rmqstore.view_options import parse_view_options, view_name
+        from pyspark_rmqstore.view_reader import RmqStoreViewReader
 
+        if view_name(self.options) is not None:
+            return RmqStoreViewReader(schema, parse_view_options(self.options))
         kind = FilteringReader if pushes_filters() else RmqStoreReader
         return kind(schema, parse_read_options(self.options))
 

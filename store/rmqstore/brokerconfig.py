@@ -79,6 +79,19 @@ class BrokerConfig:
         """Return the topics that the broker knows, sorted, also those without a message."""
         return sorted(self._table("topics.json", "topicConfigTable"))
 
+    def topic_entries(self) -> dict[str, dict[str, Any]]:
+        """Return what the broker knows of each topic: ``perm``, ``readQueueNums`` and so on."""
+        table = self._table("topics.json", "topicConfigTable")
+        return {topic: entry for topic, entry in table.items() if isinstance(entry, dict)}
+
+    def committed_offsets(self) -> dict[str, dict[tuple[str, int], int]]:
+        """Return the committed offsets of every consumer group, as :meth:`consumer_offsets` does of one."""
+        found: dict[str, dict[tuple[str, int], int]] = {}
+        for key, offsets in self._table("consumerOffset.json", "offsetTable").items():
+            group = key.partition("@")[2]
+            found.setdefault(group, {}).update(self._offsets_by_queue(key, offsets))
+        return found
+
     def consumer_offsets(self, group: str) -> dict[tuple[str, int], int]:
         """Return the group's committed offsets by (topic, queue id): the next queue offset it will consume.
 
@@ -86,14 +99,8 @@ class BrokerConfig:
         """
         found: dict[tuple[str, int], int] = {}
         for key, offsets in self._table("consumerOffset.json", "offsetTable").items():
-            topic, _, name = key.partition("@")
-            if name != group:
-                continue
-            try:
-                found |= {(topic, int(queue_id)): int(offset) for queue_id, offset in dict(offsets).items()}
-            except (TypeError, ValueError) as err:
-                path = self._paths.config / "consumerOffset.json"
-                raise CorruptConfigError(str(path), 0, f"offsets of {key!r} are no table of integers") from err
+            if key.partition("@")[2] == group:
+                found |= self._offsets_by_queue(key, offsets)
         return found
 
     def delay_offsets(self) -> dict[int, int]:
@@ -118,6 +125,14 @@ class BrokerConfig:
         except FileNotFoundError:
             return 0
         return int.from_bytes(stored, signed=True) if len(stored) == 8 else 0
+
+    def _offsets_by_queue(self, key: str, offsets: Any) -> dict[tuple[str, int], int]:  # noqa: ANN401 - any JSON
+        topic = key.partition("@")[0]
+        try:
+            return {(topic, int(queue_id)): int(offset) for queue_id, offset in dict(offsets).items()}
+        except (TypeError, ValueError) as err:
+            path = self._paths.config / "consumerOffset.json"
+            raise CorruptConfigError(str(path), 0, f"offsets of {key!r} are no table of integers") from err
 
     def groups(self) -> list[str]:
         """Return the consumer groups with a committed offset, sorted."""

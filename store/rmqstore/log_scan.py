@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -91,7 +91,10 @@ class LogScan:
         at, end = bounds
         while at < end:
             found = walk(data, at, min(at + _WINDOW_BYTES, end), segment.start)
-            starts, sizes = self._rejoin(data, segment.start, found)
+            if self._spec.mode == FAILFAST:  # the first damage ends the scan: there is nothing to look for behind it
+                starts, sizes = found.starts, np.diff(found.starts, append=found.position)
+            else:
+                starts, sizes = rejoin(data, segment.start, found)
             yield from assembler.batches(starts, sizes, None)
             at = found.position
             if found.kind is StopKind.BLANK:
@@ -110,32 +113,6 @@ class LogScan:
             yield from self._refuse(segment, at, at, f"a record reaches over the bound {segment.start + end} of a task")
         return False
 
-    def _rejoin(self, data: Bytes, physical_base: int, found: Walk) -> tuple[Positions, NDArray[np.int64]]:
-        """Look for records that a damaged total size made the walk step over; return all starts, and sizes.
-
-        In FAILFAST the first damage ends the scan, so there is nothing to look for.
-        """
-        if self._spec.mode == FAILFAST:
-            return found.starts, np.diff(found.starts, append=found.position)
-        _, whole = read_heads(data, found.starts)
-        pieces, done = [], 0
-        for row in np.flatnonzero(~whole).tolist():
-            start = int(found.starts[row])
-            limit = int(found.starts[row + 1]) if row + 1 < len(found.starts) else found.position
-            pieces.append(found.starts[done : row + 1])
-            done = row + 1
-            at = find_next_record(data, start + 1, limit, physical_base)
-            while at < limit:
-                inside = walk_plainly(data, at, limit)
-                pieces.append(inside.starts)
-                at = limit if inside.position >= limit else find_next_record(
-                    data, inside.position + 1, limit, physical_base
-                )  # fmt: skip
-        pieces.append(found.starts[done:])
-        starts = np.concatenate(pieces)
-        # Records overlap where a size is damaged, so the way to the next one is no size.
-        return starts, total_sizes(data, starts)
-
     def _refuse(self, segment: Segment, start: int, end: int, reason: str) -> Iterator[pa.RecordBatch]:
         """Do with a stretch that holds no record what the mode says."""
         physical_offset = segment.start + start
@@ -151,3 +128,46 @@ class LogScan:
             self._spec.corrupt_column: f"{segment.path}, {physical_offset}: {text}",
         }
         yield lost_rows(self._spec.schema, [Fault(0, known, text)])
+
+
+def rejoin(data: Bytes, physical_base: int, found: Walk) -> tuple[Positions, NDArray[np.int64]]:
+    """Look for records that a damaged total size made a walk step over; return all starts, and sizes."""
+    _, whole = read_heads(data, found.starts)
+    if whole.all():
+        return found.starts, np.diff(found.starts, append=found.position)
+    pieces, done = [], 0
+    for row in np.flatnonzero(~whole).tolist():
+        start = int(found.starts[row])
+        limit = int(found.starts[row + 1]) if row + 1 < len(found.starts) else found.position
+        pieces.append(found.starts[done : row + 1])
+        done = row + 1
+        at = find_next_record(data, start + 1, limit, physical_base)
+        while at < limit:
+            inside = walk_plainly(data, at, limit)
+            pieces.append(inside.starts)
+            at = limit if inside.position >= limit else find_next_record(
+                data, inside.position + 1, limit, physical_base
+            )  # fmt: skip
+    pieces.append(found.starts[done:])
+    starts = np.concatenate(pieces)
+    # Records overlap where a size is damaged, so the way to the next one is no size.
+    return starts, total_sizes(data, starts)
+
+
+def cut_log(whole: LogSlice, heads: Sequence[int], goal: int) -> list[LogSlice]:
+    """Cut a range of the log into pieces of so many bytes, more where no place is near enough.
+
+    Args:
+        whole: the range.
+        heads: places where records surely begin, sorted; some may lie outside the range.
+        goal: bytes.
+    """
+    pieces, start, last = [], whole.start, whole.start
+    for head in (*(head for head in heads if whole.start < head < whole.end), whole.end):
+        if head - start > goal and last > start:
+            pieces.append(whole._replace(start=start, end=last))
+            start = last
+        last = head
+    if start < whole.end:
+        pieces.append(whole._replace(start=start))
+    return pieces

@@ -22,7 +22,7 @@ from rmqstore.checkpoint import Checkpoint, read_checkpoint
 from rmqstore.commitlog import CommitLog
 from rmqstore.config import StoreConfig
 from rmqstore.consumequeue import ConsumeQueue, RecoveredUnits
-from rmqstore.errors import FileDeletedError, MessageNotFoundError, OptionError
+from rmqstore.errors import CorruptConfigError, FileDeletedError, MessageNotFoundError, OptionError
 from rmqstore.files.paths import StorePaths, can_name_queues, find_store
 from rmqstore.format.layout import MAX_FILE_BYTES, Positions
 from rmqstore.format.record import parse_message_id
@@ -30,7 +30,7 @@ from rmqstore.format.schema import MESSAGE, PENDING, VERBATIM, Message, select_c
 from rmqstore.index_search import FOREVER, IndexSearch
 from rmqstore.indexfile import IndexSizes
 from rmqstore.log_filter import LogFilter, log_filter
-from rmqstore.log_scan import LogScan, LogSlice
+from rmqstore.log_scan import LogScan, LogSlice, cut_log
 from rmqstore.lookup import SMALL_GAPS, Found, Lookup, QueryResult
 from rmqstore.pending import find_pending, read_pending
 from rmqstore.place_scan import PlaceScan
@@ -43,6 +43,9 @@ from rmqstore.recovery import LogEnd, find_log_end
 from rmqstore.sampling import Sample, Sampler
 from rmqstore.selection import Selection, parse_selection, parse_tags, parse_timestamp, require_named
 from rmqstore.sql92.filter import parse_filter
+from rmqstore.views.reading import plan_view, read_view
+from rmqstore.views.schema import ViewSpec, view_spec
+from rmqstore.views.source import ViewLimits, ViewPiece, ViewSource
 from rmqstore.wanted import Wanted, parse_wanted
 
 __all__ = [
@@ -57,6 +60,10 @@ __all__ = [
     "RecoveredUnits",
     "Sample",
     "SingleUnits",
+    "ViewLimits",
+    "ViewPiece",
+    "ViewSpec",
+    "cut_log",
     "log_filter",
     "open_store",
 ]
@@ -188,7 +195,7 @@ class MessageStore:
         was_closed = not self.paths.abort.exists()
         if self.paths.has_rocksdb_queues or (self._ignore_log_end and not was_closed):
             return {}
-        other, known = {*self.paths.batch_topics()}, {*self.config.topics()}
+        other, known = {*self.paths.batch_topics()}, self._topics_json()
 
         def files_of(topic: str, queue_id: int) -> ConsumeQueue | None:
             if not can_name_queues(topic):
@@ -203,6 +210,13 @@ class MessageStore:
         end = self.log_end or find_log_end(self._log, Checkpoint.all_safe())
         start = self._log.min_offset if was_closed else max(end.scanned_from, self._log.min_offset)
         return recover_queues(self._log, start, end.physical_offset, files_of, was_closed=was_closed)
+
+    def _topics_json(self) -> set[str]:
+        try:
+            return {*self.config.topics()}
+        except CorruptConfigError as err:
+            logger.warning("%s; going on as if the broker knew no topics", err)
+            return set()
 
     def recovered_in(self, slices: Iterable[QueueSlice]) -> dict[QueueKey, RecoveredUnits]:
         """Return of :attr:`recovered` what reading these slices needs, to be given to another process."""
@@ -608,6 +622,67 @@ class MessageStore:
     def sample(self, piece: QueueSlice, count: int) -> list[Sample]:
         """Return points of a queue; see ``sampling.Sampler.sample``."""
         return self._sampler.sample(piece, count)
+
+    def view(
+        self,
+        name: str,
+        *,
+        columns: str | Iterable[str] | pa.Schema | None = None,
+        mode: str | None = None,
+        check_crc: bool | None = None,
+        **selection: Any,  # noqa: ANN401
+    ) -> pa.RecordBatchReader:
+        """Return a view of the store as a stream of batches; names, columns and arguments are those of the README.
+
+        Damage stops no view: rows say what is damaged.
+
+        Args:
+            name: ``queues``, ``topics``, ``commitlog``, ``consumequeue``, ``index``, ``groups`` or ``files``.
+            columns: those that are wanted; all by default.
+            mode: PERMISSIVE, or DROPMALFORMED to leave out rows that tell of damage.
+            check_crc: for ``commitlog``: look at CRCs too, as it does by default.
+            selection: ``subscribe``, ``subscribe_pattern``, ``assign``, ``include_system_topics``.
+
+        Raises:
+            OptionError: an argument has no meaning with the view, or is out of its domain.
+        """
+        spec = view_spec(name, columns=columns, mode=mode, check_crc=check_crc, **selection)
+        if spec.names_topics:
+            require_named(spec.selection, self.view_topics(spec), str(self.paths.root))
+        pieces = self.plan_view(spec, ViewLimits())
+        batches = (batch for piece in pieces for batch in read_view(self._view_source, spec, piece))
+        return pa.RecordBatchReader.from_batches(spec.schema, batches)
+
+    @_anew_if_deleted
+    def plan_view(self, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+        """Return a view in pieces, in the order of their rows; see ``views.reading.plan_view``."""
+        return plan_view(self._view_source, spec, limits)
+
+    def read_view(self, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a piece that was planned, perhaps by another process, which knows what it found."""
+        self.__dict__ |= {"log_end": piece.log_end, "recovered": piece.recovered}
+        return read_view(self._view_source, spec, piece)
+
+    def view_topics(self, spec: ViewSpec) -> dict[str, set[int]]:
+        """Return the queues of every topic, to be held against those that a view names; nothing where none are."""
+        return self.named_queues(spec.selection) if spec.names_topics else {}
+
+    @cached_property
+    def view_broker_name(self) -> str:
+        """The broker's name, or the folder's where the file that tells it is damaged: that stops no view."""
+        try:
+            return self.broker_name
+        except CorruptConfigError as err:
+            logger.warning("%s; taking the folder's name for the broker's", err)
+            return self.paths.root.resolve().name
+
+    @property
+    def _view_source(self) -> ViewSource:
+        return ViewSource(
+            self.paths, self.config, self.view_broker_name, self._log, self._queues, self._ranges,
+            log_end=lambda: self.log_end, log_slice=self.log_slice, log_heads=self.log_heads,
+            recovered=lambda: self.recovered,
+        )  # fmt: skip
 
 
 def _schema(columns: str | Iterable[str] | pa.Schema | None, *, include_pending: bool) -> pa.Schema:

@@ -179,8 +179,7 @@ def test_what_is_no_size_is_refused(value: str) -> None:
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({"includePending": "true", "scan": "commitlog"}, "includePending"), ({"view": "queues"}, "queues"),
-        ({"view": "commitlog"}, "commitlog"),
+        ({"includePending": "true", "scan": "commitlog"}, "includePending"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_yet_is_refused_by_name(given: dict[str, str], named: str) -> None:

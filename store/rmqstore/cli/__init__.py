@@ -3,6 +3,6 @@
 from rmqstore.cli.common import main  # first: it says what to install where click is missing
 
 # isort: split
-from rmqstore.cli import checking, exchanging, looking, reading  # the verbs
+from rmqstore.cli import checking, exchanging, looking, reading, reporting  # the verbs
 
-__all__ = ["checking", "exchanging", "looking", "main", "reading"]
+__all__ = ["checking", "exchanging", "looking", "main", "reading", "reporting"]

@@ -1,0 +1,96 @@
+"""Options of a view: of those of a read the ones that mean something there; others are refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from pyspark_rmqstore.option_values import boolean, count, known_options, size, word
+from pyspark_rmqstore.options import DEFAULT_SPLIT, NAMES, STORE_PATHS, StoreRef, parse_stores
+from rmqstore.errors import OptionError
+from rmqstore.store import ViewLimits, ViewSpec
+from rmqstore.views.schema import ALLOWED, VIEW_MODES, select_view_columns, view_columns, view_spec
+
+_EVERYWHERE = {
+    "view", "columns", "brokerName", *STORE_PATHS, "ignoreLogEnd", "minPartitions", "maxBytesPerPartition",
+}  # fmt: skip
+# Options that some views take, by the name of the core's argument.
+_ARGUMENTS = {
+    "subscribe": "subscribe",
+    "subscribePattern": "subscribe_pattern",
+    "assign": "assign",
+    "includeSystemTopics": "include_system_topics",
+    "mode": "mode",
+    "checkCRC": "check_crc",
+}
+_MESSAGES = "messages"
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOptions:
+    """The options of one read of a view, checked."""
+
+    view: str
+    stores: tuple[StoreRef, ...]
+    columns: pa.Schema
+    has_named_columns: bool
+    limits: ViewLimits
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def spec(self, schema: pa.Schema) -> ViewSpec:
+        """Return what is asked of the view in these columns."""
+        return view_spec(self.view, columns=schema, **self.arguments)
+
+
+def view_name(options: Mapping[str, str]) -> str | None:
+    """Return the view that the options ask for, None for messages."""
+    name = next((value for key, value in options.items() if key.lower() == "view"), _MESSAGES)
+    return None if name.strip().lower() == _MESSAGES else name.strip().lower()
+
+
+def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
+    """Parse the options of a view.
+
+    Raises:
+        OptionError: there is no such view, an option has no meaning with it or is unknown, or a value is out of its
+            domain.
+    """
+    view, given = view_name(options), known_options(options, NAMES)
+    assert view is not None, "the options ask for messages"
+    known = view_columns(view)
+    for name in given:
+        if name not in _EVERYWHERE:
+            _require_allowed(view, name)
+    columns = given.get("columns")
+    parsed = ViewOptions(
+        view=view,
+        stores=parse_stores(options, given),
+        columns=known if columns is None else select_view_columns(view, (name.strip() for name in columns.split(","))),
+        has_named_columns=columns is not None,
+        limits=ViewLimits(size(given, "maxBytesPerPartition", DEFAULT_SPLIT), count(given, "minPartitions")),
+        arguments=_arguments(given),
+    )
+    parsed.spec(parsed.columns)  # refuses what is out of its domain
+    return parsed
+
+
+def _require_allowed(view: str, name: str) -> None:
+    views = ALLOWED.get(_ARGUMENTS.get(name, ""), ())
+    if view not in views:
+        where = f"it is for view {', '.join(views)}, and for messages" if views else "it is for messages"
+        raise OptionError(f"{name} has no meaning with view {view}: {where}")
+
+
+def _arguments(given: Mapping[str, str]) -> dict[str, Any]:
+    arguments: dict[str, Any] = {
+        _ARGUMENTS[name]: value for name, value in given.items() if name in _ARGUMENTS and name != "mode"
+    }
+    for name in ("includeSystemTopics", "checkCRC"):
+        if name in given:
+            arguments[_ARGUMENTS[name]] = boolean(given, name, default=False)
+    if "mode" in given:
+        arguments["mode"] = word(given, "mode", (*VIEW_MODES, "FAILFAST"))  # the core says why not
+    return arguments

@@ -1,0 +1,58 @@
+"""The batch reader of views: plans on the driver, reads in tasks. Stateless but for options."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from pyspark_rmqstore.options import StoreRef
+from pyspark_rmqstore.split_reader import BrokerNames, open_ref
+from pyspark_rmqstore.view_options import ViewOptions
+from pyspark_rmqstore.view_schema import arrow_view_schema
+from rmqstore.selection import require_named
+from rmqstore.store import ViewPiece
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ViewSplit(InputPartition):
+    """A task: a piece of a view of one store."""
+
+    store: StoreRef
+    piece: ViewPiece
+
+
+class RmqStoreViewReader(DataSourceReader):
+    """Reads a view of one or several stores."""
+
+    def __init__(self, schema: StructType, options: ViewOptions) -> None:
+        self._options = options
+        self._spec = options.spec(arrow_view_schema(schema, options))
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the tasks. Runs on the driver."""
+        spec, splits = self._spec, list[InputPartition]()
+        known, names = dict[str, set[int]](), BrokerNames()
+        for ref in self._options.stores:
+            with open_ref(ref) as store:
+                names.add(store.view_broker_name, ref.path)
+                for topic, queues in store.view_topics(spec).items():
+                    known.setdefault(topic, set()).update(queues)
+                splits += [ViewSplit(ref, piece) for piece in store.plan_view(spec, self._options.limits)]
+        if spec.names_topics:
+            require_named(spec.selection, known, ", ".join(ref.path for ref in self._options.stores))
+        logger.info("planned %d tasks of view %s over %d stores", len(splits), spec.view, len(self._options.stores))
+        return splits
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task. Runs in a task; stateless."""
+        if not isinstance(partition, ViewSplit):
+            return  # Spark asks for one partition of its own where there is none
+        with open_ref(partition.store) as store:
+            yield from store.read_view(self._spec, partition.piece)

@@ -1,0 +1,1 @@
+"""One page about a store, for people: numbers, charts, what a check found."""

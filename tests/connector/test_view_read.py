@@ -1,0 +1,163 @@
+"""Views through Spark: the same rows as the core gives, in parallel, and options that have no meaning refused."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import goldens
+import rmqstore
+from connector.sparkreads import GoldenStore, collect, load
+from pyspark_rmqstore.view_options import parse_view_options, view_name
+from pyspark_rmqstore.view_reader import RmqStoreViewReader, ViewSplit
+from pyspark_rmqstore.view_schema import view_schema
+from reading import rows
+from rmqstore import OptionError
+from rmqstore.views.schema import VIEWS
+
+
+def splits(path: Path, view: str, **options: str) -> list[ViewSplit]:
+    parsed = parse_view_options({"path": str(path), "view": view, **options})
+    return [
+        split for split in RmqStoreViewReader(view_schema(parsed), parsed).partitions() if isinstance(split, ViewSplit)
+    ]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("view", sorted(VIEWS))
+@pytest.mark.parametrize("name", ["live", "crash", "lmq"])
+def test_a_view_gives_the_rows_of_the_core(
+    spark: SparkSession, golden_store: GoldenStore, name: str, view: str
+) -> None:
+    path = golden_store(name)
+    with rmqstore.open(path) as store:
+        expected = rows(store.view(view))
+    frame = load(spark, path, view=view)
+    assert frame.columns == VIEWS[view].names
+    assert sorted(collect(frame), key=str) == sorted(expected, key=str)
+
+
+@pytest.mark.spark
+def test_a_view_is_read_by_sql_in_many_tasks(spark: SparkSession, golden_store: GoldenStore) -> None:
+    frame = load(spark, golden_store("basic"), view="commitlog", maxBytesPerPartition="64k")
+    assert frame.rdd.getNumPartitions() > 5
+    kinds = {row["kind"]: row["count"] for row in frame.groupBy("kind").count().collect()}
+    assert kinds == {"record": len(goldens.records("basic")), "blank": 5, "end": 1}
+
+
+@pytest.mark.spark
+def test_several_stores_in_one_view_tell_themselves_apart(spark: SparkSession, golden_store: GoldenStore) -> None:
+    paths = [golden_store("basic"), golden_store("v2")]
+    names = {str(paths[0]): "a", str(paths[1]): "b"}
+    found = collect(load(spark, paths, view="topics", brokerName=names, includeSystemTopics="true"))
+    for broker, name in (("a", "basic"), ("b", "v2")):
+        counts = {row["topic"]: row["messages"] for row in found if row["brokerName"] == broker}
+        assert counts == goldens.summary(name)["counts"]["perTopic"]
+
+
+@pytest.mark.spark
+def test_a_schema_is_a_projection_with_wider_types(spark: SparkSession, golden_store: GoldenStore) -> None:
+    frame = load(spark, golden_store("basic"), view="queues", schema="queueId long, topic string", subscribe="TopicA")
+    expected = {
+        (row["queueId"], row["topic"]) for row in goldens.lines("basic", "expected") if row["topic"] == "TopicA"
+    }
+    assert {(row["queueId"], row["topic"]) for row in frame.collect()} == expected
+    with pytest.raises(PySparkException, match="cannot be read as"):
+        load(spark, golden_store("basic"), view="queues", schema="queueId string").collect()
+
+
+@pytest.mark.spark
+def test_views_are_no_streams(spark: SparkSession, golden_store: GoldenStore) -> None:
+    reader = spark.readStream.format("rmqstore").option("view", "queues")
+    with pytest.raises(PySparkException, match="views are for batch reads"):
+        reader.load(str(golden_store("basic"))).writeStream.format("noop").start().processAllAvailable()
+
+
+@pytest.mark.parametrize("view", ["commitlog", "consumequeue", "index", "queues", "topics"])
+def test_views_are_cut_into_tasks_that_give_all_rows_once(golden_store: GoldenStore, view: str) -> None:
+    path = golden_store("basic")
+    parsed = parse_view_options({"path": str(path), "view": view, "maxBytesPerPartition": "1", "minPartitions": "4"})
+    reader = RmqStoreViewReader(view_schema(parsed), parsed)
+    planned = reader.partitions()
+    assert len(planned) > 4
+    found = [row for split in planned for row in rows(reader.read(split))]
+    with rmqstore.open(path) as store:
+        assert found == rows(store.view(view))
+
+
+def test_small_views_are_one_task(golden_store: GoldenStore) -> None:
+    for view in ("commitlog", "consumequeue", "queues", "topics", "groups", "files"):
+        assert len(splits(golden_store("live"), view)) == 1
+    assert len(splits(golden_store("live"), "commitlog", minPartitions="3")) >= 3
+
+
+def test_tasks_carry_what_planning_found_of_a_crashed_store(golden_store: GoldenStore) -> None:
+    """The end of the log and the ends of queues cost a scan, which no task is to repeat."""
+    (split,) = splits(golden_store("crash"), "queues")
+    assert split.piece.log_end is not None
+    assert split.piece.log_end.physical_offset == goldens.summary("crash")["maxPhyOffset"]
+    assert sum(len(units.units) for units in split.piece.recovered.values()) > 0
+
+
+@pytest.mark.parametrize(
+    ("view", "options", "told"),
+    [
+        ("queues", {"startingOffsets": "earliest"}, "startingOffsets has no meaning with view queues"),
+        ("queues", {"tags": "A"}, "tags has no meaning with view queues"),
+        ("queues", {"scan": "commitlog"}, "scan has no meaning"),
+        ("commitlog", {"maxRecordsPerPartition": "5"}, "maxRecordsPerPartition has no meaning"),
+        ("commitlog", {"failOnDataLoss": "false"}, "failOnDataLoss has no meaning"),
+        ("commitlog", {"includeSystemTopics": "true"}, "includeSystemTopics has no meaning"),
+        ("commitlog", {"mode": "FAILFAST"}, "not stopped by damage"),
+        ("files", {"subscribe": "T"}, "subscribe has no meaning with view files"),
+        ("groups", {"mode": "PERMISSIVE"}, "mode has no meaning with view groups"),
+        ("index", {"checkCRC": "true"}, "checkCRC has no meaning with view index"),
+        ("queues", {"msgKey": "k"}, "msgKey has no meaning"),
+        ("queues", {"maxOffsetsPerTrigger": "1"}, "maxOffsetsPerTrigger has no meaning"),
+        ("queues", {"columns": "body"}, "unknown body"),
+        ("queues", {"subscribe": "A", "assign": '{"A":[0]}'}, "at most one"),
+        ("tables", {}, "view 'tables': one of messages, queues"),
+        ("queues", {"nonsense": "1"}, "unknown option 'nonsense'"),
+    ],
+)
+def test_an_option_without_meaning_is_refused_by_name(view: str, options: dict[str, str], told: str) -> None:
+    with pytest.raises(OptionError, match=told):
+        parse_view_options({"path": "/data", "view": view, **options})
+
+
+@pytest.mark.parametrize(
+    ("view", "options"),
+    [
+        ("queues", {"subscribePattern": "A.*", "includeSystemTopics": "TRUE"}),
+        ("commitlog", {"mode": "dropmalformed", "checkcrc": "false", "ignoreLogEnd": "true"}),
+        ("index", {"mode": "PERMISSIVE", "storePathIndex": "/elsewhere"}),
+        ("CONSUMEQUEUE", {"assign": '{"A":[0]}', "maxBytesPerPartition": "1m", "minPartitions": "3"}),
+        ("files", {"columns": "path, size", "brokerName": "b"}),
+    ],
+)
+def test_options_with_meaning_are_taken(view: str, options: dict[str, str]) -> None:
+    assert parse_view_options({"path": "/data", "View": view, **options}).view == view.lower()
+
+
+def test_messages_are_no_view() -> None:
+    assert view_name({"path": "/data"}) is None
+    assert view_name({"VIEW": "Messages"}) is None
+
+
+def test_a_topic_that_no_store_has_is_refused(golden_store: GoldenStore) -> None:
+    with pytest.raises(OptionError, match="no topic Nope"):
+        splits(golden_store("basic"), "queues", subscribe="Nope")
+    with rmqstore.open(golden_store("basic")) as store, pytest.raises(OptionError, match="no topic Nope"):
+        store.view("consumequeue", subscribe="Nope")
+
+
+def test_two_stores_of_one_broker_are_refused(golden_store: GoldenStore, tmp_path: Path) -> None:
+    other: Any = shutil.copytree(golden_store("live"), tmp_path / "live")
+    parsed = parse_view_options({"paths": f'["{golden_store("live")}", "{other}"]', "view": "queues"})
+    with pytest.raises(OptionError, match="both of broker broker-a"):
+        RmqStoreViewReader(view_schema(parsed), parsed).partitions()

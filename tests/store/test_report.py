@@ -1,0 +1,346 @@
+"""The report: its numbers are those of the real store, nothing of a store is markup in it, and a browser draws it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import goldens
+import rmqstore
+from reading import state
+from rmqstore.cli import main
+from rmqstore.report.facts import OTHER_TOPICS, StoreFacts, gather
+from rmqstore.report.page import render, size, span, time
+from store import build
+
+GoldenStore = Callable[[str], Path]
+
+MADE_AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+CHARTS = ("rate", "bytes", "messages", "lag", "skew")
+HOSTILE = "<script>alert('group')</script>"
+
+
+def facts_of(path: Path, **options: Any) -> StoreFacts:
+    with rmqstore.open(path) as store:
+        return gather(store, **options)
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+# ---- the numbers
+
+
+@pytest.mark.parametrize("name", goldens.PLAIN)
+def test_topics_have_the_messages_and_bytes_of_the_real_store(golden_store: GoldenStore, name: str) -> None:
+    facts = facts_of(golden_store(name), with_verify=False)
+    rows = goldens.lines(name, "expected")
+    found = {topic.topic: (topic.messages, topic.n_bytes) for topic in facts.topics if topic.messages}
+    expected: dict[str, tuple[int, int]] = {}
+    for row in rows:
+        count, n_bytes = expected.get(row["topic"], (0, 0))
+        expected[row["topic"]] = count + 1, n_bytes + row["storeSize"]
+    assert found == expected
+    assert (facts.messages, facts.n_bytes) == (len(rows), sum(row["storeSize"] for row in rows))
+    assert not facts.is_estimated
+    assert facts.findings is None
+
+
+@pytest.mark.parametrize("name", goldens.PLAIN)
+def test_rates_hold_every_message_once(golden_store: GoldenStore, name: str) -> None:
+    rates = facts_of(golden_store(name), with_verify=False).rates
+    rows = goldens.lines(name, "expected")
+    if not rows:
+        assert rates is None
+        return
+    assert rates is not None
+    assert sum(float(counts.sum()) for counts in rates.counts.values()) == pytest.approx(len(rows))
+    assert all((counts > -1e-9).all() for counts in rates.counts.values())
+    assert len(rates.starts) <= 121
+    assert int(rates.starts[0]) <= min(row["storeTimestamp"] for row in rows)
+    assert int(rates.starts[-1]) + rates.width_ms > max(row["storeTimestamp"] for row in rows)
+
+
+@pytest.mark.parametrize("name", ["basic", "live", "crash"])
+def test_rates_of_queues_whose_every_message_is_sampled_are_exact(golden_store: GoldenStore, name: str) -> None:
+    """No queue of these has more messages than are looked at."""
+    rates = facts_of(golden_store(name), with_verify=False).rates
+    assert rates is not None
+    rows = goldens.records(name) if name in goldens.CRASHED else goldens.lines(name, "expected")
+    checked = 0
+    for topic, counts in rates.counts.items():
+        times = [row["storeTimestamp"] for row in rows if row["topic"] == topic]
+        if topic != OTHER_TOPICS and times == sorted(times):
+            expected = np.histogram(times, [*rates.starts, rates.starts[-1] + rates.width_ms])[0]
+            assert counts == pytest.approx(expected), topic
+            checked += 1
+    assert checked >= 2
+
+
+def test_many_topics_are_summed_up(golden_store: GoldenStore) -> None:
+    rates = facts_of(golden_store("live"), with_verify=False).rates
+    assert rates is not None
+    largest = sorted(goldens.summary("live")["counts"]["perTopic"].items(), key=lambda item: -item[1])
+    assert set(rates.counts) == {*(topic for topic, _ in largest[:8]), OTHER_TOPICS}
+    assert float(rates.counts[OTHER_TOPICS].sum()) == pytest.approx(sum(count for _, count in largest[8:]))
+
+
+def test_bytes_of_large_stores_are_estimated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, n_bytes = build.Store(), 0
+    for number in range(60):
+        record = build.Record(queue_offset=number, body=b"x" * 100)
+        store.append(record)
+        n_bytes += len(build.pack(record, 0))
+    monkeypatch.setattr("rmqstore.report.facts._EXACT_UNITS", 50)
+    facts = facts_of(store.write(tmp_path / "s"), with_verify=False)
+    assert facts.is_estimated
+    assert facts.n_bytes == n_bytes  # all of one size
+    assert "≈" in render(facts, MADE_AT)
+
+
+def test_groups_tell_how_far_they_are_behind(golden_store: GoldenStore) -> None:
+    offsets = re.search(r'"LivePlain@CG_part":\{([^}]*)\}', _text(golden_store("live")))
+    assert offsets is not None
+    committed = {int(queue): int(at) for queue, at in re.findall(r'"?(\d+)"?\s*:\s*(\d+)', offsets[1])}
+    ends = {
+        row["queueId"]: row["maxOffset"] for row in goldens.summary("live")["queues"] if row["topic"] == "LivePlain"
+    }
+    expected = sum(ends[queue] - at for queue, at in committed.items())
+    worst = facts_of(golden_store("live"), with_verify=False).groups[0]
+    assert (worst.group, worst.topic, worst.queues, worst.lag) == ("CG_part", "LivePlain", len(committed), expected)
+
+
+def _text(root: Path) -> str:
+    return (root / "config" / "consumerOffset.json").read_text()
+
+
+def test_the_check_finds_what_verify_finds(golden_store: GoldenStore) -> None:
+    assert facts_of(golden_store("live")).findings == []
+    found = facts_of(golden_store("crash")).findings
+    shown = run("verify", golden_store("crash"), "--json")
+    assert [finding._asdict() for finding in found or []] == [json.loads(line) for line in shown.stdout.splitlines()]
+    assert found
+
+
+@pytest.mark.parametrize("name", goldens.EVERY)
+def test_every_store_has_a_page_and_stays_as_it_is(golden_store: GoldenStore, name: str) -> None:
+    before = state(golden_store(name))
+    page = render(facts_of(golden_store(name)), MADE_AT)
+    assert page.startswith("<!DOCTYPE html>")
+    assert page.rstrip().endswith("</html>")
+    assert state(golden_store(name)) == before
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (size(None), "\N{EN DASH}"), (size(1023), "1,023 B"), (size(1536), "1.5 KiB"), (size(5 << 40), "5.0 TiB"),
+        (time(1_700_000_000_000), "2023-11-14 22:13:20"), (span(999), "999 ms"), (span(61_000), "1 min 1 s"),
+        (span(90_061_000), "1 d 1 h"), (span(None), "\N{EN DASH}"),
+    ],
+)  # fmt: skip
+def test_numbers_are_written_as_people_read_them(found: str, expected: str) -> None:
+    assert found == expected
+
+
+# ---- the page as text
+
+
+def hostile_store(folder: Path) -> Path:
+    """Return a store whose topic, group and broker are called what would be markup in a page."""
+    topic = "</script><b onmouseover=alert(1)>T"
+    store = build.Store()
+    for number in range(40):
+        store.append(build.Record(topic="T", queue_offset=number, store_timestamp=build.T0 + 1000 * number))
+    root = store.write(folder)
+    (root / "consumequeue" / "T").rename(root / "consumequeue" / topic.replace("/", "|"))
+    (root / "config").mkdir(exist_ok=True)
+    table = {f"{topic.replace('/', '|')}@{HOSTILE}": {"0": 3}}
+    (root / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": table}))
+    (root / "brokerIdentity").write_text("cluster#<img src=x onerror=alert(2)>#0")
+    return root
+
+
+def test_nothing_of_a_store_is_markup(tmp_path: Path) -> None:
+    page = render(facts_of(hostile_store(tmp_path / "s")), MADE_AT)
+    assert "&lt;script&gt;alert(&#39;group&#39;)&lt;/script&gt;" in page
+    assert "<script>alert" not in page
+    assert "<img src=x" not in page
+    assert "<b onmouseover" not in page
+    own = page.count("<script") - page.split("<script>", 1)[1].split("</script>")[0].count("<script")
+    assert own == 1 + len([name for name in CHARTS if f'id="chart-{name}"' in page])
+
+
+def test_the_page_names_nothing_of_the_network(golden_store: GoldenStore) -> None:
+    page = render(facts_of(golden_store("live")), MADE_AT)
+    assert not re.findall(r"<(?:script|link|img|iframe|source)[^>]*(?:src|href)=", page.split("</script>", 1)[1])
+    assert "default-src 'none'" in page
+
+
+# ---- the verb
+
+
+def test_report_writes_a_page_and_tells_by_its_exit_code_what_verify_found(
+    golden_store: GoldenStore, tmp_path: Path
+) -> None:
+    clean, damaged = tmp_path / "clean.html", tmp_path / "damaged.html"
+    shown = run("report", golden_store("live"), "-o", clean)
+    assert (shown.exit_code, shown.stdout) == (0, "")
+    assert "broker-a" in clean.read_text(encoding="utf-8")
+    assert run("report", golden_store("crash"), "-o", damaged).exit_code == 1
+    assert run("report", golden_store("crash"), "-o", damaged, "--no-verify", "--overwrite").exit_code == 0
+    assert "not checked" in damaged.read_text(encoding="utf-8")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["clean.html", "damaged.html"]
+
+
+def test_report_replaces_nothing_unasked_and_writes_nothing_into_the_store(
+    golden_store: GoldenStore, tmp_path: Path
+) -> None:
+    (tmp_path / "there.html").write_text("mine")
+    shown = run("report", golden_store("one"), "-o", tmp_path / "there.html")
+    assert shown.exit_code == 2
+    assert "--overwrite" in shown.stderr
+    assert (tmp_path / "there.html").read_text() == "mine"
+    inside = run("report", golden_store("one"), "-o", golden_store("one") / "report.html")
+    assert inside.exit_code == 2
+    assert "never writes" in inside.stderr
+
+
+@pytest.mark.parametrize("missing", ["plotly", "jinja2"])
+def test_report_names_the_extra_where_a_library_is_missing(
+    golden_store: GoldenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    shown = run("report", golden_store("one"), "-o", tmp_path / "r.html")
+    assert shown.exit_code == 2
+    assert "pip install 'pyspark-rmqstore[report]'" in shown.stderr
+    assert not (tmp_path / "r.html").exists()
+
+
+# ---- in a browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Return Debian's chromium; where it is missing tests are skipped, and fail where nothing may be skipped."""
+    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if binary is None or driver is None:
+        reason = "no chromium and chromedriver (Debian: apt-get install chromium chromium-driver)"
+        if os.environ.get("CI", "").lower() == "true":
+            pytest.fail(f"{reason}; with CI=true nothing is skipped")
+        pytest.skip(reason)
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+                     "--window-size=1280,1000"):  # fmt: skip
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
+    found = webdriver.Chrome(options=options, service=Service(driver))
+    yield found
+    found.quit()
+
+
+def _open(browser: Any, page: Path) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    for log in ("performance", "browser"):
+        browser.get_log(log)  # what went before
+    browser.get(page.as_uri())
+    drawn = (
+        "return [...document.querySelectorAll('.plotly-graph-div')].every(chart => chart.querySelector('.main-svg'))"
+    )
+    WebDriverWait(browser, 30).until(lambda _: browser.execute_script(drawn))
+
+
+def _requested(browser: Any) -> list[str]:
+    told = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    sent = [event["params"] for event in told if event["method"] == "Network.requestWillBeSent"]
+    return [params["request"]["url"] for params in sent if not params["request"]["url"].startswith("data:")]
+
+
+def _table(browser: Any, name: str) -> list[list[str]]:
+    rows = "[...document.querySelectorAll(`#${arguments[0]} tbody tr`)]"
+    found: list[list[str]] = browser.execute_script(f"return {rows}.map(r => [...r.cells].map(c => c.innerText))", name)
+    return found
+
+
+def _number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+@pytest.mark.browser
+def test_a_browser_draws_the_charts_without_errors_or_network(
+    browser: Any, golden_store: GoldenStore, tmp_path: Path
+) -> None:
+    page = tmp_path / "live.html"
+    assert run("report", golden_store("live"), "-o", page).exit_code == 0
+    _open(browser, page)
+    for name in CHARTS:
+        width, height = browser.execute_script(
+            "const box = document.querySelector(`#chart-${arguments[0]} .main-svg`).getBoundingClientRect();"
+            "return [box.width, box.height]", name,
+        )  # fmt: skip
+        assert width > 300, name
+        assert height > 60, name
+        marks = "return document.querySelectorAll(`#chart-${arguments[0]} .point`).length"
+        assert browser.execute_script(marks, name) > 2, name
+    assert browser.get_log("browser") == []
+    assert _requested(browser) == [page.as_uri()]
+    overflow = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert browser.execute_script(overflow) == 0
+
+
+@pytest.mark.browser
+def test_a_browser_shows_the_numbers_of_the_real_store(browser: Any, golden_store: GoldenStore, tmp_path: Path) -> None:
+    page, name = tmp_path / "live.html", "live"
+    assert run("report", golden_store(name), "-o", page).exit_code == 0
+    _open(browser, page)
+    rows = goldens.lines(name, "expected")
+    counts = goldens.summary(name)["counts"]["perTopic"]
+    topics = {row[0].removesuffix("system").strip(): row for row in _table(browser, "topics")}
+    assert {topic: _number(row[2]) for topic, row in topics.items() if row[2] != "0"} == counts
+    for topic in counts:
+        assert _number(topics[topic][3]) == sum(row["storeSize"] for row in rows if row["topic"] == topic)
+    queues = {(row[0], int(row[1])): tuple(map(_number, row[2:5])) for row in _table(browser, "queues")}
+    assert queues == {
+        (row["topic"], row["queueId"]): (row["minOffset"], row["maxOffset"], row["maxOffset"] - row["minOffset"])
+        for row in goldens.summary(name)["queues"]
+    }
+    files = {row[0]: _number(row[1]) for row in _table(browser, "files")}
+    assert files["commitlog"] == len([one for one in goldens.summary(name)["files"] if "commitlog/" in one["path"]])
+    shown = {key: browser.find_element("id", f"key-{key}").text for key in ("messages", "queues", "findings")}
+    assert shown == {"messages": str(len(rows)), "queues": str(len(queues)), "findings": "0"}
+
+
+@pytest.mark.browser
+def test_a_browser_takes_names_for_text(browser: Any, tmp_path: Path) -> None:
+    page = tmp_path / "hostile.html"
+    run("report", hostile_store(tmp_path / "s"), "-o", page)
+    _open(browser, page)
+    (group,) = _table(browser, "groups")
+    assert group[0] == HOSTILE
+    assert browser.find_element("tag name", "h1").text == "<img src=x onerror=alert(2)>"
+    assert browser.execute_script("return document.querySelectorAll('img, b[onmouseover]').length") == 0
+    ticks = browser.execute_script(
+        "return [...document.querySelectorAll('#chart-lag .ytick text, #chart-bytes .ytick text')]"
+        ".map(t => t.textContent)"
+    )
+    assert any(text.startswith("<script>alert('group')") for text in ticks)
+    assert any(text.startswith("<|script><b onmouseover") for text in ticks)
+    assert browser.get_log("browser") == []
+    assert _requested(browser) == [page.as_uri()]
