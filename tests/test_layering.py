@@ -15,18 +15,29 @@ ORDER = [
     "format.schema", "format.compression", "format.record",
     "format.heads", "format.gather", "format.text", "format.property_columns", "format.property_strings",
     "format.decode", "format.checks",
-    "format.frames", "format.encode", "format.requests",
+    "format.frames", "format.bloom", "format.encode", "format.requests",
     "files.paths", "files.mapped_file", "files.mapped_file_queue", "files.disk", "files.lock",
-    "brokerconfig", "topicconfig", "checkpoint", "commitlog", "consumequeue", "queues", "queueoffsets",
+    "brokerconfig", "topicconfig", "checkpoint", "commitlog", "consumequeue",
+    "consumequeue_ext", "queues", "queueoffsets",
     "ledger", "indexfile",
     "logwriter", "queuewriter", "dispatch",
-    "recovery", "queue_recovery", "log_filter", "assemble", "log_scan", "queue_scan", "ranges", "sampling", "store",
+    "recovery", "queue_recovery", "log_filter", "assemble", "log_scan", "ext_codes", "queue_scan",
+    "ranges", "sampling", "store",
     "log_cursor", "tail",
     "uniqkey", "messages", "verbatim", "waiting", "repair", "writer", "entry", "verify", "exchange",
     "cli.common", "cli.reading", "cli.checking", "cli.exchanging",
 ]
 # fmt: on
-STRUCTURES = ["commitlog", "consumequeue", "checkpoint", "brokerconfig", "indexfile", "logwriter", "queuewriter"]
+STRUCTURES = [
+    "commitlog",
+    "consumequeue",
+    "consumequeue_ext",
+    "checkpoint",
+    "brokerconfig",
+    "indexfile",
+    "logwriter",
+    "queuewriter",
+]  # fmt: skip
 FILES_BY_OTHER_NAMES = {"os", "pathlib", "mmap", "io", "shutil", "tempfile", "glob"}
 BANNED = {name: {"pyspark", "pyspark_rmqstore"} for name in ORDER}
 for name in ORDER:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqstore.commitlog import CommitLog
-from rmqstore.errors import CorruptRecordError, MalformedBytesError, OptionError, UnsupportedFeatureError
+from rmqstore.errors import CorruptRecordError, MalformedBytesError, OptionError
 from rmqstore.files.mapped_file_queue import Segment
 from rmqstore.format.checks import inflate_bodies, sound_crcs, sound_topics
 from rmqstore.format.decode import DECODED_COLUMNS, decode_columns, repeat_text, stored_bodies
@@ -275,14 +275,18 @@ class Assembler:
             decoded["brokerName"] = repeat_text(self._spec.broker_name, n)
         if "tagsCode" in self._spec.schema.names:
             assert units is not None, "tagsCode is of the queue; a scan by the log is refused it"
-            if (units.tags_codes <= MAX_EXT_ADDRESS).any():
-                raise UnsupportedFeatureError(
-                    "tagsCode: a queue keeps its codes in consumequeue_ext, not readable yet; leave the column out"
-                )
-            decoded["tagsCode"] = pa.array(units.tags_codes)
+            decoded["tagsCode"] = pa.array(units.tags_codes, mask=units.tags_codes <= MAX_EXT_ADDRESS)
         if self._spec.corrupt_column in self._spec.schema.names:
-            decoded[self._spec.corrupt_column] = pa.nulls(n, pa.string())
+            decoded[self._spec.corrupt_column] = _lost_codes(decoded.get("tagsCode"), n)
         return [decoded[name] for name in self._spec.schema.names]
+
+
+def _lost_codes(tags_codes: pa.Array | None, n: int) -> pa.Array:
+    """Return reasons, string (n,): of whole records only a tags code can be lost, see ``ext_codes``."""
+    if tags_codes is None or not tags_codes.null_count:
+        return pa.nulls(n, pa.string())
+    reason = pa.scalar("tagsCode: the queue's unit leads to no unit of consumequeue_ext")
+    return pc.if_else(tags_codes.is_null(), reason, pa.scalar(None, pa.string()))
 
 
 def expected_columns(expected: Expected) -> dict[str, object]:

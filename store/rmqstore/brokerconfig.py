@@ -96,6 +96,18 @@ class BrokerConfig:
                 raise CorruptConfigError(str(path), 0, f"offsets of {key!r} are no table of integers") from err
         return found
 
+    def filter_groups(self, topic: str) -> dict[str, int]:
+        """Return the consumer groups that filter a topic by SQL92, and since when, in ms.
+
+        Source: ConsumerFilterManager.java.
+        """
+        path = self._paths.config / "consumerFilter.json"
+        try:
+            filters = self._table("consumerFilter.json", "filterDataByTopic").get(topic, {}).get("groupFilterData", {})
+            return {str(group): int(told["bornTime"]) for group, told in sorted(filters.items())}
+        except (AttributeError, KeyError, TypeError, ValueError) as err:
+            raise CorruptConfigError(str(path), 0, f"filters of {topic!r} are no table of groups") from err
+
     def groups(self) -> list[str]:
         """Return the consumer groups with a committed offset, sorted."""
         keys = self._table("consumerOffset.json", "offsetTable")

@@ -23,6 +23,7 @@ from rmqstore.assemble import (
 from rmqstore.commitlog import CommitLog
 from rmqstore.consumequeue import ConsumeQueue, Units
 from rmqstore.errors import CorruptQueueError, OffsetOutOfRangeError
+from rmqstore.ext_codes import OpenExt, keep_resolved, resolve_codes
 from rmqstore.format.hashing import tags_code
 from rmqstore.format.layout import MAX_EXT_ADDRESS, PRE_BLANK_SIZE, SCHEDULE_TOPIC, Mask, Positions
 
@@ -57,8 +58,10 @@ class QueueScan:
     after queue would touch every page of the log once for each queue that has messages in it.
     """
 
-    def __init__(self, log: CommitLog, open_queue: Callable[[str, int], ConsumeQueue], spec: ReadSpec) -> None:
-        self._log, self._open_queue, self._spec = log, open_queue, spec
+    def __init__(
+        self, log: CommitLog, open_queue: Callable[[str, int], ConsumeQueue], open_ext: OpenExt, spec: ReadSpec
+    ) -> None:
+        self._log, self._open_queue, self._open_ext, self._spec = log, open_queue, open_ext, spec
 
     def batches(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
         """Yield the messages of the slices.
@@ -107,8 +110,18 @@ class QueueScan:
         if not valid.all():
             yield from self._refuse_units(window.take(~valid))
             window = window.take(valid)
-        window = self._hashed(window)
+        window = self._hashed(self._resolved(window))
         yield from self._read_files(window)
+
+    def _resolved(self, window: _Window) -> _Window:
+        """Put tags codes in place of the addresses where they stand, if anybody asks for codes."""
+        asks_for_codes = "tagsCode" in self._spec.schema.names
+        if self._spec.tags is None and not asks_for_codes:
+            return window
+        units = window.units._replace(tags_codes=resolve_codes(window.units, self._open_ext))
+        kept = keep_resolved(units, self._open_ext, self._spec) if asks_for_codes else None
+        window = window._replace(units=units)
+        return window if kept is None else window.take(kept)
 
     def _hashed(self, window: _Window) -> _Window:
         """Keep what the tags ask for, as far as hash codes tell."""

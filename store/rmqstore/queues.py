@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from rmqstore.brokerconfig import LMQ_PREFIX
 from rmqstore.consumequeue import ConsumeQueue, RecoveredUnits
+from rmqstore.consumequeue_ext import ConsumeQueueExt
 from rmqstore.errors import StoreStateError
 from rmqstore.files.paths import StorePaths
 
@@ -27,6 +28,7 @@ class Queues:
     def __init__(self, paths: StorePaths, recovered: Callable[[], Mapping[QueueKey, RecoveredUnits]]) -> None:
         self._paths, self._recovered = paths, recovered
         self._open: OrderedDict[QueueKey, ConsumeQueue] = OrderedDict()
+        self._open_exts: OrderedDict[QueueKey, ConsumeQueueExt] = OrderedDict()
 
     def open(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return a queue; it stays open until others push it out.
@@ -48,6 +50,17 @@ class Queues:
                 self._open.popitem(last=False)[1].close()
         self._open.move_to_end(key)
         return queue
+
+    def open_ext(self, topic: str, queue_id: int) -> ConsumeQueueExt:
+        """Return the extension of a queue, empty for most; it stays open until others push it out."""
+        key = (topic, queue_id)
+        ext = self._open_exts.get(key)
+        if ext is None:
+            ext = self._open_exts[key] = ConsumeQueueExt(self._paths.queue_ext(topic, queue_id))
+            if len(self._open_exts) > _OPEN_AT_ONCE:
+                self._open_exts.popitem(last=False)[1].close()
+        self._open_exts.move_to_end(key)
+        return ext
 
     def topics(self) -> list[str]:
         """Return every topic with queues of this kind, sorted."""
@@ -78,9 +91,14 @@ class Queues:
         """List the files of the open ones anew."""
         for queue in self._open.values():
             queue.refresh()
+        for ext in self._open_exts.values():
+            ext.refresh()
 
     def close(self) -> None:
         """Let go of the mapped files."""
         for queue in self._open.values():
             queue.close()
+        for ext in self._open_exts.values():
+            ext.close()
         self._open.clear()
+        self._open_exts.clear()

@@ -19,6 +19,7 @@ from rmqstore.checkpoint import Checkpoint, read_checkpoint
 from rmqstore.commitlog import CommitLog
 from rmqstore.consumequeue import ConsumeQueue, RecoveredUnits
 from rmqstore.errors import FileDeletedError, MessageNotFoundError, OptionError
+from rmqstore.ext_codes import matched_groups
 from rmqstore.files.paths import StorePaths, can_name_queues, find_store
 from rmqstore.format.layout import MAX_FILE_BYTES
 from rmqstore.format.record import parse_message_id
@@ -267,6 +268,28 @@ class MessageStore:
             return max(self._ranges.at_time(topic, queue_id, at + 1, span) - 1, span[0])
         raise OptionError(f"boundary {boundary!r}: lower or upper")
 
+    def matched_groups(
+        self, topic: str, queue_id: int, queue_offset: int, groups: Iterable[str] | None = None
+    ) -> list[str] | None:
+        """Return the consumer groups whose SQL92 filter a message may match, as the broker noted it when it stored it.
+
+        Args:
+            topic: its name.
+            queue_id: its queue.
+            queue_offset: the message's.
+            groups: to be asked for; without, those that ``config/consumerFilter.json`` has.
+
+        Returns:
+            Groups by name; those not in it surely do not match. None where the broker noted nothing, as without
+            ``enableCalcFilterBitMap``.
+
+        Raises:
+            UnsupportedFeatureError: the library for Bloom filters is not installed.
+        """
+        code = self._queues.open(topic, queue_id).unit(queue_offset)[2]
+        asked = self.config.filter_groups(topic) if groups is None else dict.fromkeys(groups, -1)
+        return matched_groups(self._queues.open_ext(topic, queue_id), code, topic, asked)
+
     def get(self, place: int | str) -> Message:
         """Return the message at a physical offset, or with an offset message id (32 or 56 hex digits).
 
@@ -413,7 +436,7 @@ class MessageStore:
 
     def read_queues(self, slices: Sequence[QueueSlice], spec: ReadSpec) -> Iterator[pa.RecordBatch]:
         """Yield the messages of ranges of queues; see ``queue_scan.QueueScan``."""
-        return QueueScan(self._log, self._queues.open, spec).batches(slices)
+        return QueueScan(self._log, self._queues.open, self._queues.open_ext, spec).batches(slices)
 
     @_anew_if_deleted
     def log_slice(self) -> LogSlice:

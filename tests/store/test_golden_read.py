@@ -256,16 +256,6 @@ def test_rocksdb_queues_are_refused_with_the_way_round(golden_store: GoldenStore
             read(store, subscribe=goldens.summary("rocksdb-cq")["queues"][0]["topic"])
 
 
-def test_tags_code_of_an_extended_queue_is_the_code_or_refused_never_the_address(golden_store: GoldenStore) -> None:
-    expected = {row["physicalOffset"]: row["tagsCode"] for row in goldens.lines("cq-ext", "expected")}
-    with rmqstore.open(golden_store("cq-ext")) as store:
-        try:
-            found = read(store, columns="commitLogOffset,tagsCode")
-        except UnsupportedFeatureError:
-            return
-    assert {row["commitLogOffset"]: row["tagsCode"] for row in found} == expected
-
-
 @pytest.mark.parametrize("name", ["basic", "cq-ext", "live", "v2"])
 def test_tags_choose_exactly_the_messages_of_these_tags(golden_store: GoldenStore, name: str) -> None:
     tags = sorted({row["tags"] for row in goldens.lines(name, "expected") if row["tags"] and "||" not in row["tags"]})

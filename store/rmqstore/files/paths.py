@@ -90,6 +90,10 @@ class StorePaths:
             raise StoreStateError(f"{self.root}: topic {topic!r} of a record cannot name a folder of queues")
         return self.consumequeue / topic / str(queue_id)
 
+    def queue_ext(self, topic: str, queue_id: int) -> Path:
+        """Return the folder of a queue's extension units, which most queues lack; raises as :meth:`queue` does."""
+        return self.root / "consumequeue_ext" / self.queue(topic, queue_id).relative_to(self.consumequeue)
+
     def queue_files(self, topic: str) -> list[Path]:
         """Return the files of all queues of a topic."""
         folders = [self.queue(topic, queue_id) for queue_id in self.queue_ids(topic)]

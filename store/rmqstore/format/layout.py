@@ -91,6 +91,13 @@ QUEUE_UNIT: Final = np.dtype([        # one entry of a ConsumeQueue. Source: Con
     ("tags_code",       ">i8"),       # 12  hash of the tag, delivery time in SCHEDULE_TOPIC_XXXX, or an ext address
 ])
 
+EXT_UNIT: Final = np.dtype([          # begins a unit of consumequeue_ext. Source: ConsumeQueueExt.java#CqExtUnit
+    ("size",            ">i2"),       #  0  bytes of the whole unit, bit map included; -1 marks the end of a file
+    ("tags_code",       ">i8"),       #  2
+    ("store_timestamp", ">i8"),       # 10  of the message, ms
+    ("bit_map_size",    ">i2"),       # 18  bytes of the bit map that follows; 0 for none
+])
+
 CHECKPOINT: Final = np.dtype([        # the first bytes of `checkpoint`. Source: StoreCheckpoint.java
     ("physic_msg_timestamp",  ">i8"),   #  0  store time of the last record known to be on disk, ms
     ("logics_msg_timestamp",  ">i8"),   #  8  the same of the ConsumeQueues
@@ -118,7 +125,7 @@ INDEX_ITEM: Final = np.dtype([        # Source: IndexFile.java#putKey
 
 assert FRAME_HEAD.itemsize == 8
 assert {bits: fixed.itemsize for bits, fixed in FIXED_PART.items()} == {0: 88, 0x10: 100, 0x20: 100, 0x30: 112}
-assert (QUEUE_UNIT.itemsize, INDEX_HEADER.itemsize, INDEX_ITEM.itemsize) == (20, 40, 20)
+assert (QUEUE_UNIT.itemsize, EXT_UNIT.itemsize, INDEX_HEADER.itemsize, INDEX_ITEM.itemsize) == (20, 20, 40, 20)
 
 CHECKPOINT_FILE_BYTES: Final = 4096  # one page of the operating system
 FIXED_PART_V4: Final = FIXED_PART[0]
