@@ -90,7 +90,7 @@ class Fault(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Kept:
+class Kept:
     """The records of a batch that are still in it."""
 
     heads: Heads
@@ -131,7 +131,7 @@ class Assembler:
         Raises:
             CorruptRecordError: a record is damaged and the mode is FAILFAST.
         """
-        for rows in cut_batches(sizes, BATCH_ROWS, BATCH_BYTES):
+        for rows in cut_batches(self._weights(starts, sizes, units), BATCH_ROWS, BATCH_BYTES):
             at, said = starts[rows], units.take(rows) if units else None
             at = self._open_window(at, sizes[rows])
             while len(at):
@@ -139,6 +139,10 @@ class Assembler:
                 if batch.num_rows:
                     yield batch
                 at, said = at[done:], said.take(slice(done, None)) if said else None
+
+    def _weights(self, _starts: Positions, sizes: NDArray[np.int64], _units: UnitRows | None) -> NDArray[np.int64]:
+        """Return what bounds a batch: the bytes that each row adds to it, (n,)."""
+        return sizes
 
     def _open_window(self, starts: Positions, sizes: NDArray[np.int64]) -> Positions:
         """Bring the bytes of a batch close; return where in them its records start.
@@ -160,19 +164,14 @@ class Assembler:
 
     def _make(self, starts: Positions, units: UnitRows | None) -> tuple[pa.RecordBatch, int]:
         """Make one batch; return it and how many of the records went into it (bodies that inflate hugely end it)."""
-        topic = units.topics[0].encode() if units is not None and len(units.topics) == 1 else None
-        heads, whole = read_heads(self._data, starts, topic)
-        sound, known = self._check(heads, whole, units)
-        kept = _Kept(heads, known)
-        if not sound.all():
-            kept.narrow(np.flatnonzero(sound))
+        kept, sound, reasons = self._take_sound(starts, units)
         chosen = self._choose(kept.heads)
         if chosen is not None:
             kept.narrow(chosen)
-        reasons: dict[int, str] = {}
-        done = len(starts)
+        done = len(sound)
         if self._inflates and (kept.heads.column("sys_flag") & np.int32(SysFlag.COMPRESSED)).any():
-            inflated, reasons = self._inflate(kept)
+            inflated, broken = self._inflate(kept)
+            reasons |= broken
             done = done if inflated is None else inflated
         faults = self._faults(starts[:done], sound[:done], reasons, units)
         said = units if units is None or kept.places is None else units.take(kept.places)
@@ -181,7 +180,22 @@ class Assembler:
             batch = merge_faults(batch, kept.all_places(), faults)
         return batch, done
 
-    def _inflate(self, kept: _Kept) -> tuple[int | None, dict[int, str]]:
+    def _take_sound(self, starts: Positions, units: UnitRows | None) -> tuple[Kept, Mask, dict[int, str]]:
+        """Read and check records.
+
+        Returns:
+            Those that are sound; which these are, bool (k,), less than all where the others are left for the next
+            batch; and what is wrong with others, by row, as far as it is known already.
+        """
+        topic = units.topics[0].encode() if units is not None and len(units.topics) == 1 else None
+        heads, whole = read_heads(self._data, starts, topic)
+        sound, known = self._check(heads, whole, units)
+        kept = Kept(heads, known)
+        if not sound.all():
+            kept.narrow(np.flatnonzero(sound))
+        return kept, sound, {}
+
+    def _inflate(self, kept: Kept) -> tuple[int | None, dict[int, str]]:
         """Put bodies as they were before compression among the columns; drop records whose body is broken.
 
         Returns:
@@ -231,7 +245,7 @@ class Assembler:
     def _faults(
         self, starts: Positions, sound: Mask, reasons: Mapping[int, str], units: UnitRows | None
     ) -> list[Fault]:
-        rows = sorted({*np.flatnonzero(~sound).tolist(), *reasons})
+        rows = sorted({*np.flatnonzero(~sound).tolist(), *(row for row in reasons if row < len(sound))})
         if not rows:
             return []
         if self._spec.mode == DROPMALFORMED:

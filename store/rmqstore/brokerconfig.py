@@ -9,7 +9,7 @@ from typing import Any
 
 from rmqstore.errors import CorruptConfigError
 from rmqstore.files.paths import StorePaths
-from rmqstore.format.layout import SCHEDULE_TOPIC
+from rmqstore.format.layout import LMQ_PREFIX, SCHEDULE_TOPIC
 
 # fastjson writes integer keys without quotes: {0:12,1:7}. The text in strings is stepped over, not changed.
 _UNQUOTED_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|([{,]\s*)(-?\d+)(\s*:)')
@@ -23,9 +23,8 @@ SYSTEM_TOPICS = frozenset(
         "CHECKPOINT_TOPIC",
     }
 )  # fmt: skip
-_SYSTEM_PREFIXES = ("rmq_sys_", "%RETRY%", "%DLQ%", "%LMQ%")
+_SYSTEM_PREFIXES = ("rmq_sys_", "%RETRY%", "%DLQ%", LMQ_PREFIX)
 _SYSTEM_SUFFIX = "_REPLY_TOPIC"
-LMQ_PREFIX = "%LMQ%"  # Source: MixAll.java#LMQ_PREFIX
 
 
 def is_system_topic(topic: str) -> bool:

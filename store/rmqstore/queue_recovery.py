@@ -20,6 +20,7 @@ from rmqstore.format.decode import topics
 from rmqstore.format.frames import StopKind, find_next_record, heads_of, walk
 from rmqstore.format.heads import Heads
 from rmqstore.format.layout import QUEUE_UNIT, Bytes
+from rmqstore.format.multi_dispatch import lmq_heads
 from rmqstore.format.requests import have_units, read_requests, rows_by_queue, topic_names
 from rmqstore.queues import QueueKey
 
@@ -133,10 +134,14 @@ class _Recovery:
                 walked = walk(data, position, min(position + _WINDOW_BYTES, stop), segment.start)
                 for _, heads, whole in heads_of(data, walked):
                     rows = whole & have_units(heads.column("sys_flag"))
-                    self._add(data, heads if rows.all() else heads.take(rows))
+                    dispatched = heads if rows.all() else heads.take(rows)
+                    self._add(data, dispatched)
+                    self._add(data, lmq_heads(data, dispatched))
                 position = walked.position if walked.kind is StopKind.END else stop
 
     def _add(self, data: Bytes, heads: Heads) -> None:
+        if not len(heads):
+            return
         encoded = topics(data, heads).dictionary_encode()
         names, codes = topic_names(encoded), encoded.indices.to_numpy()
         queue_ids, queue_offsets = heads.column("queue_id"), heads.column("queue_offset")

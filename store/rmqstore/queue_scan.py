@@ -24,8 +24,10 @@ from rmqstore.commitlog import CommitLog
 from rmqstore.consumequeue import ConsumeQueue, Units
 from rmqstore.errors import CorruptQueueError, OffsetOutOfRangeError
 from rmqstore.ext_codes import OpenExt, keep_resolved, resolve_codes
+from rmqstore.files.mapped_file_queue import Segment
 from rmqstore.format.hashing import tags_code
-from rmqstore.format.layout import MAX_EXT_ADDRESS, PRE_BLANK_SIZE, SCHEDULE_TOPIC, Mask, Positions
+from rmqstore.format.layout import LMQ_PREFIX, MAX_EXT_ADDRESS, PRE_BLANK_SIZE, SCHEDULE_TOPIC, Mask, Positions
+from rmqstore.placed import PlacedAssembler
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +64,7 @@ class QueueScan:
         self, log: CommitLog, open_queue: Callable[[str, int], ConsumeQueue], open_ext: OpenExt, spec: ReadSpec
     ) -> None:
         self._log, self._open_queue, self._open_ext, self._spec = log, open_queue, open_ext, spec
+        self._batch_topics: frozenset[str] = frozenset()
 
     def batches(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
         """Yield the messages of the slices.
@@ -153,11 +156,17 @@ class QueueScan:
                 continue
             segment = segments[place]
             try:
-                assembler = Assembler(self._spec, self._log, segment)
+                assembler = self._assembler(part.units.topics, segment)
             except OffsetOutOfRangeError as err:
                 self._lose(part, str(err))
                 continue
             yield from assembler.batches(part.physical_offsets - segment.start, part.units.sizes, part.units)
+
+    def _assembler(self, topics: list[str], segment: Segment) -> Assembler:
+        """Return what reads records of these topics."""
+        if self._batch_topics or any(topic.startswith(LMQ_PREFIX) for topic in topics):
+            return PlacedAssembler(self._spec, self._log, segment, self._batch_topics)
+        return Assembler(self._spec, self._log, segment)
 
     def _refuse_gone(self, part: _Window) -> Iterator[pa.RecordBatch]:
         """Units whose record lies in no file: deleted, if before the end of the log; beyond it the unit is wrong."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 
-from rmqstore.brokerconfig import LMQ_PREFIX
 from rmqstore.consumequeue import ConsumeQueue, RecoveredUnits
 from rmqstore.consumequeue_ext import ConsumeQueueExt
 from rmqstore.errors import StoreStateError
@@ -74,12 +73,7 @@ class Queues:
 
     def plain(self) -> list[QueueKey]:
         """Return every queue that can be read."""
-        return [
-            (topic, queue_id)
-            for topic in self.topics()
-            if not topic.startswith(LMQ_PREFIX)
-            for queue_id in self.ids(topic)
-        ]
+        return [(topic, queue_id) for topic in self.topics() for queue_id in self.ids(topic)]
 
     def drop(self, key: QueueKey) -> None:
         """Open a queue anew the next time."""

@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Callable, Container, Mapping
 
-from rmqstore.brokerconfig import LMQ_PREFIX, BrokerConfig, is_system_topic
+from rmqstore.brokerconfig import BrokerConfig, is_system_topic
 from rmqstore.commitlog import CommitLog
 from rmqstore.errors import (
     CorruptQueueError,
@@ -94,11 +94,6 @@ class QueueRanges:
         Raises:
             UnsupportedFeatureError: it has batch queues or is a light message queue.
         """
-        if topic.startswith(LMQ_PREFIX):
-            raise UnsupportedFeatureError(
-                f"{topic} is a light message queue (LMQ), whose units point at records of other topics; it cannot be "
-                "read yet: read the parent topic, or use scan=commitlog"
-            )
         if topic in self._paths.batch_topics():
             raise UnsupportedFeatureError(
                 f"{topic} has BatchConsumeQueues (queue.type=BatchCQ), which cannot be read yet: choose other topics "

@@ -15,6 +15,7 @@ from rmqstore.errors import FileDeletedError
 from rmqstore.format.decode import topics
 from rmqstore.format.heads import Heads
 from rmqstore.format.layout import Bytes
+from rmqstore.format.multi_dispatch import lmq_heads
 from rmqstore.format.requests import group_by_queue, have_units
 from rmqstore.log_cursor import LogCursor, LogMark
 from rmqstore.queues import QueueKey
@@ -150,6 +151,10 @@ class StoreTail:
     def _note(self, data: Bytes, heads: Heads) -> None:
         """Take in which chosen queues records name, what ends they tell, and the newest of them."""
         heads = heads.take(have_units(heads.column("sys_flag")))
+        self._note_queues(data, heads)
+        self._note_queues(data, lmq_heads(data, heads))
+
+    def _note_queues(self, data: Bytes, heads: Heads) -> None:
         for key, rows in group_by_queue(topics(data, heads), heads.column("queue_id")) if len(heads) else ():
             if key not in self._is_chosen:
                 self._is_chosen[key] = self.store.is_chosen(self._selection, *key)

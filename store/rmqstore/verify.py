@@ -17,9 +17,10 @@ from rmqstore.errors import RmqStoreError
 from rmqstore.files.disk import Disk
 from rmqstore.files.paths import StorePaths
 from rmqstore.format.frames import StopKind, find_next_record, heads_of, walk
-from rmqstore.format.heads import check_heads
-from rmqstore.format.layout import MAX_EXT_ADDRESS, PRE_BLANK_SIZE
-from rmqstore.format.requests import QueueUnits, Requests, read_requests, rows_by_queue
+from rmqstore.format.heads import Heads, check_heads
+from rmqstore.format.layout import MAX_EXT_ADDRESS, PRE_BLANK_SIZE, Bytes
+from rmqstore.format.multi_dispatch import lmq_heads
+from rmqstore.format.requests import QueueUnits, Requests, have_units, read_requests, rows_by_queue
 from rmqstore.indexfile import IndexFile, IndexSizes, find_sizes, index_files
 from rmqstore.store import MessageStore
 
@@ -46,8 +47,9 @@ def verify(store: MessageStore, progress: Progress = untold) -> Iterator[Finding
     end = store.log_slice().end
     log = CommitLog(store.paths.commitlogs)
     queues, keys = _Queues(store.paths, log.min_offset), _Keys()
-    for requests in _requests(log, end, progress):
+    for requests, of_lmq in _requests(log, end, progress):
         queues.compare(requests)
+        queues.compare(of_lmq)
         keys.add(requests)
     yield from queues.findings()
     yield from _index_findings(store.paths, keys, log.min_offset)
@@ -67,8 +69,8 @@ def _damaged_records(store: MessageStore) -> Iterator[Finding]:
         yield Finding("log", str(store.paths.root), f"{n_named - _MAX_FINDINGS} more damaged records")
 
 
-def _requests(log: CommitLog, end: int, progress: Progress) -> Iterator[Requests]:
-    """Yield what dispatching would make of every sound record, in the order of the log."""
+def _requests(log: CommitLog, end: int, progress: Progress) -> Iterator[tuple[Requests, Requests]]:
+    """Yield what dispatching would make of every sound record, in the order of the log; apart for LMQs it names."""
     for segment in log.segments:
         if segment.start >= end:
             return
@@ -78,13 +80,18 @@ def _requests(log: CommitLog, end: int, progress: Progress) -> Iterator[Requests
             for _, heads, whole in heads_of(data, found):
                 sound = np.flatnonzero(whole & check_heads(heads, segment.start))
                 if len(sound):
-                    yield read_requests(data, heads if len(sound) == len(heads) else heads.take(sound))
+                    heads = heads if len(sound) == len(heads) else heads.take(sound)  # noqa: PLW2901 - the sound ones
+                    yield read_requests(data, heads), read_requests(data, _lmq_heads(data, heads))
             at = found.position
             progress(min(segment.start + at, end) - log.min_offset, end - log.min_offset)
             if found.kind in (StopKind.BLANK, StopKind.EMPTY):
                 break
             if found.kind is StopKind.DAMAGE:
                 at = find_next_record(data, at + 1, stop, segment.start)
+
+
+def _lmq_heads(data: Bytes, heads: Heads) -> Heads:
+    return lmq_heads(data, heads.take(have_units(heads.column("sys_flag"))))
 
 
 class _Tally:

@@ -720,7 +720,7 @@ def test_rocksdb_queues_are_refused_by_queue_and_read_by_log(spark: SparkSession
     assert offsets(found) == physical(goldens.records("rocksdb-cq"))
 
 
-@pytest.mark.parametrize(("name", "kind"), [("batch-cq", "BatchConsumeQueue"), ("lmq", "LMQ")])
+@pytest.mark.parametrize(("name", "kind"), [("batch-cq", "BatchConsumeQueue")])
 def test_other_queues_are_refused_by_topic_and_plain_ones_beside_them_read(
     spark: SparkSession, golden_store: GoldenStore, name: str, kind: str
 ) -> None:

@@ -64,14 +64,14 @@ def test_scan_of_the_log_gives_all_columns_of_the_messages_that_queues_hold(
         assert found[row["physicalOffset"]] == _columns_of(goldens.message(row, "b"), "tagsCode")
 
 
-@pytest.mark.parametrize("name", goldens.PLAIN)
+@pytest.mark.parametrize("name", goldens.BY_QUEUE)
 def test_topics_and_queues_are_those_of_the_real_store(golden_store: GoldenStore, name: str) -> None:
     with rmqstore.open(golden_store(name)) as store:
         found = {(info.topic, info.queue_id) for topic in store.topics() for info in store.queues(topic)}
     assert found == {queue for queue, rows in goldens.queues(name).items()}
 
 
-@pytest.mark.parametrize("name", goldens.PLAIN)
+@pytest.mark.parametrize("name", goldens.BY_QUEUE)
 def test_queue_range_is_that_of_the_real_store(golden_store: GoldenStore, name: str) -> None:
     expected = {}
     rows = goldens.queues(name)
@@ -85,7 +85,7 @@ def test_queue_range_is_that_of_the_real_store(golden_store: GoldenStore, name: 
         assert {key: store.queue_range(*key) for key in expected} == expected
 
 
-@pytest.mark.parametrize("name", goldens.PLAIN)
+@pytest.mark.parametrize("name", goldens.BY_QUEUE)
 def test_queue_info_tells_times_and_bytes_of_the_messages(golden_store: GoldenStore, name: str) -> None:
     with rmqstore.open(golden_store(name)) as store:
         for (topic, queue_id), rows in goldens.queues(name).items():
@@ -95,7 +95,7 @@ def test_queue_info_tells_times_and_bytes_of_the_messages(golden_store: GoldenSt
             assert info.n_bytes == sum(row["storeSize"] for row in rows)
 
 
-@pytest.mark.parametrize("name", [name for name in goldens.PLAIN if name not in STALE_MINIMUM])
+@pytest.mark.parametrize("name", [name for name in goldens.BY_QUEUE if name not in STALE_MINIMUM])
 @pytest.mark.parametrize("boundary", ["LOWER", "UPPER"])
 def test_offset_at_answers_time_queries_as_the_real_store_does(
     golden_store: GoldenStore, name: str, boundary: str
@@ -213,7 +213,7 @@ def test_ignore_log_end_reads_on_behind_the_damage(golden_store: GoldenStore) ->
     assert end not in found
 
 
-@pytest.mark.parametrize(("name", "topics"), [("batch-cq", {"BatchA", "BatchB"}), ("lmq", set()), ("cq-ext", set())])
+@pytest.mark.parametrize(("name", "topics"), [("batch-cq", {"BatchA", "BatchB"}), ("lmq", set())])
 def test_topics_with_plain_queues_are_read_beside_unsupported_ones(
     golden_store: GoldenStore, name: str, topics: set[str]
 ) -> None:
@@ -232,7 +232,7 @@ def test_topics_with_plain_queues_are_read_beside_unsupported_ones(
     assert by_queue(found) == expected
 
 
-@pytest.mark.parametrize("name", ["batch-cq", "lmq"])
+@pytest.mark.parametrize("name", ["batch-cq"])
 def test_queues_of_other_kinds_are_refused_by_name(golden_store: GoldenStore, name: str) -> None:
     other = {
         row["topic"]
