@@ -19,7 +19,7 @@ ORDER = [
     "format.frames", "format.bloom", "format.encode", "format.requests",
     "files.paths", "files.mapped_file", "files.mapped_file_queue", "files.disk", "files.lock",
     "brokerconfig", "topicconfig", "checkpoint", "commitlog", "consumequeue",
-    "consumequeue_ext", "queues", "queueoffsets",
+    "consumequeue_ext", "batchqueue", "queues", "queueoffsets",
     "ledger", "indexfile",
     "logwriter", "queuewriter", "dispatch",
     "recovery", "queue_recovery", "log_filter", "assemble", "log_scan", "placed", "ext_codes", "queue_scan",

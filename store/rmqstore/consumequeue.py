@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.files.mapped_file_queue import MappedFileQueue, Segment
-from rmqstore.format.layout import PRE_BLANK_SIZE, QUEUE_UNIT
+from rmqstore.format.layout import MAX_FILE_BYTES, PRE_BLANK_SIZE, QUEUE_UNIT
 
 _UNIT = QUEUE_UNIT.itemsize
 _UNITS_AT_ONCE = 1 << 19
@@ -94,6 +94,10 @@ class ConsumeQueue:
             begun = at - self._recovered.start
             pieces.append(self._recovered.units[begun : begun + end - at])
         return _to_columns(np.concatenate(pieces) if len(pieces) != 1 else pieces[0])
+
+    def weights(self, start: int, end: int) -> NDArray[np.int64]:
+        """Return the bytes of the log that each message in ``[start, end)`` stands for, (n,); see :meth:`units`."""
+        return np.clip(self.units(start, end).sizes, 0, MAX_FILE_BYTES)
 
     def runs(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the parts of ``[start, end)`` that the files hold; what lies between is in a missing or cut file."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -61,10 +61,15 @@ class QueueScan:
     """
 
     def __init__(
-        self, log: CommitLog, open_queue: Callable[[str, int], ConsumeQueue], open_ext: OpenExt, spec: ReadSpec
+        self,
+        log: CommitLog,
+        open_queue: Callable[[str, int], ConsumeQueue],
+        open_ext: OpenExt,
+        spec: ReadSpec,
+        batch_topics: Collection[str] = (),
     ) -> None:
         self._log, self._open_queue, self._open_ext, self._spec = log, open_queue, open_ext, spec
-        self._batch_topics: frozenset[str] = frozenset()
+        self._batch_topics = frozenset(batch_topics)
 
     def batches(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
         """Yield the messages of the slices.
@@ -133,6 +138,9 @@ class QueueScan:
         codes = window.units.tags_codes
         wanted = np.array([tags_code(tag) for tag in self._spec.tags], np.int64)
         kept = np.isin(codes, wanted) | (codes <= MAX_EXT_ADDRESS)
+        # Codes are of records, not of messages in an inner batch.
+        of_records = np.array([topic in self._batch_topics for topic in window.units.topics], np.bool_)
+        kept |= of_records[window.units.topic_codes]
         if SCHEDULE_TOPIC in window.units.topics:  # its codes are times of delivery
             kept |= window.units.topic_codes == window.units.topics.index(SCHEDULE_TOPIC)
         return window.take(kept)
@@ -164,7 +172,7 @@ class QueueScan:
 
     def _assembler(self, topics: list[str], segment: Segment) -> Assembler:
         """Return what reads records of these topics."""
-        if self._batch_topics or any(topic.startswith(LMQ_PREFIX) for topic in topics):
+        if any(topic in self._batch_topics or topic.startswith(LMQ_PREFIX) for topic in topics):
             return PlacedAssembler(self._spec, self._log, segment, self._batch_topics)
         return Assembler(self._spec, self._log, segment)
 

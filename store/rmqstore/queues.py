@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 
+from rmqstore.batchqueue import BatchConsumeQueue
 from rmqstore.consumequeue import ConsumeQueue, RecoveredUnits
 from rmqstore.consumequeue_ext import ConsumeQueueExt
 from rmqstore.errors import StoreStateError
@@ -15,6 +16,16 @@ from rmqstore.files.paths import StorePaths
 
 _OPEN_AT_ONCE = 64
 QueueKey = tuple[str, int]
+
+
+def open_files(paths: StorePaths, topic: str, queue_id: int, recovered: RecoveredUnits | None = None) -> ConsumeQueue:
+    """Return a queue by its files, which tell of which kind it is.
+
+    Raises:
+        StoreStateError: the topic cannot name a folder.
+    """
+    folder = paths.batch_queue(topic, queue_id)
+    return BatchConsumeQueue(folder) if folder.is_dir() else ConsumeQueue(paths.queue(topic, queue_id), recovered)
 
 
 class Queues:
@@ -44,7 +55,7 @@ class Queues:
                     f"{topic}-{queue_id}: its files lack more units than memory should hold: read it with "
                     "scan=commitlog, or build the queues with `rmqstore rebuild`"
                 )
-            queue = self._open[key] = ConsumeQueue(self._paths.queue(topic, queue_id), recovered)
+            queue = self._open[key] = open_files(self._paths, topic, queue_id, recovered)
             if len(self._open) > _OPEN_AT_ONCE:
                 self._open.popitem(last=False)[1].close()
         self._open.move_to_end(key)
@@ -65,11 +76,13 @@ class Queues:
         """Return every topic with queues of this kind, sorted."""
         if self._paths.has_rocksdb_queues:
             return []
-        return sorted({*self._paths.topics(), *(topic for topic, _ in self._recovered())})
+        in_files = (*self._paths.topics(), *self._paths.batch_topics())
+        return sorted({*in_files, *(topic for topic, _ in self._recovered())})
 
     def ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues, sorted."""
-        return sorted({*self._paths.queue_ids(topic), *(number for name, number in self._recovered() if name == topic)})
+        in_files = (*self._paths.queue_ids(topic), *self._paths.batch_queue_ids(topic))
+        return sorted({*in_files, *(number for name, number in self._recovered() if name == topic)})
 
     def plain(self) -> list[QueueKey]:
         """Return every queue that can be read."""

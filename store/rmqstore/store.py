@@ -10,7 +10,6 @@ from functools import cached_property, wraps
 from types import TracebackType
 from typing import Any, NamedTuple, ParamSpec, Self, TypeVar
 
-import numpy as np
 import pyarrow as pa
 
 from rmqstore.assemble import FAILFAST, ReadSpec
@@ -18,10 +17,9 @@ from rmqstore.brokerconfig import BrokerConfig, is_system_topic
 from rmqstore.checkpoint import Checkpoint, read_checkpoint
 from rmqstore.commitlog import CommitLog
 from rmqstore.consumequeue import ConsumeQueue, RecoveredUnits
-from rmqstore.errors import FileDeletedError, MessageNotFoundError, OptionError
+from rmqstore.errors import FileDeletedError, MessageNotFoundError, OptionError, UnsupportedFeatureError
 from rmqstore.ext_codes import matched_groups
 from rmqstore.files.paths import StorePaths, can_name_queues, find_store
-from rmqstore.format.layout import MAX_FILE_BYTES
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import MESSAGE, VERBATIM, Message, select_columns
 from rmqstore.log_filter import LogFilter, log_filter
@@ -183,6 +181,11 @@ class MessageStore:
             is_deleted = not queue.segments and known and topic not in known and not is_system_topic(topic)
             return None if topic in other or is_deleted else queue
 
+        if other and not was_closed:
+            logger.warning(
+                "%s: the store was not closed; its BatchConsumeQueues are read as their files have them, what a crash "
+                "left out of them is in scan=commitlog only", self.paths.root,
+            )  # fmt: skip
         if was_closed and is_newest_built(self._log, files_of):
             return {}
         end = self.log_end or find_log_end(self._log, Checkpoint.all_safe())
@@ -202,7 +205,7 @@ class MessageStore:
 
     def topics(self) -> list[str]:
         """Return every topic with queues, also the system's, sorted."""
-        return sorted({*self._queues.topics(), *self.paths.batch_topics()})
+        return self._queues.topics()
 
     def queue_ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues, sorted."""
@@ -217,7 +220,6 @@ class MessageStore:
             CorruptQueueError: its files contradict themselves.
         """
         self._ranges.require_plain_queues()
-        self._ranges.require_plain_topic(topic)
         return self._ranges.range(topic, queue_id)
 
     @_anew_if_deleted
@@ -242,9 +244,9 @@ class MessageStore:
             return QueueInfo(topic, queue_id, start, end, None, None, 0)
         times = [self._log.store_timestamp(queue.unit(at)[0]) for at in (start, end - 1)]
         block, n_bytes = 1 << 20, 0
-        for at in range(start, end, block):
-            for run in queue.runs(at, min(at + block, end)):
-                n_bytes += int(np.clip(queue.units(*run).sizes, 0, MAX_FILE_BYTES).sum())
+        for low, high in queue.runs(start, end):
+            for at in range(low, high, block):
+                n_bytes += int(queue.weights(at, min(at + block, high)).sum())
         return QueueInfo(topic, queue_id, start, end, times[0], times[1], n_bytes)
 
     @_anew_if_deleted
@@ -345,8 +347,19 @@ class MessageStore:
             broker_name=self.broker_name,
             inflate=not verbatim,
         )
+        if verbatim and scan == "queue":
+            self._require_records(chosen)
         batches = self._by_queue(chosen, spec) if scan == "queue" else self._by_log(chosen, spec, scan)
         return pa.RecordBatchReader.from_batches(schema, batches)
+
+    def _require_records(self, selection: Selection) -> None:
+        """Refuse an exact copy, by queue, of messages that are no records of their own."""
+        others = {*self.paths.batch_topics()} & {*self.chosen_queues(selection)}
+        if others:
+            raise UnsupportedFeatureError(
+                f"{', '.join(sorted(others))}: a record holds several messages (queue.type=BatchCQ), exact copies are "
+                "of records: use scan=commitlog"
+            )
 
     def _by_queue(self, selection: Selection, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
         self.require_topics(selection)
@@ -436,7 +449,9 @@ class MessageStore:
 
     def read_queues(self, slices: Sequence[QueueSlice], spec: ReadSpec) -> Iterator[pa.RecordBatch]:
         """Yield the messages of ranges of queues; see ``queue_scan.QueueScan``."""
-        return QueueScan(self._log, self._queues.open, self._queues.open_ext, spec).batches(slices)
+        return QueueScan(self._log, self._queues.open, self._queues.open_ext, spec, self.paths.batch_topics()).batches(
+            slices
+        )
 
     @_anew_if_deleted
     def log_slice(self) -> LogSlice:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+import logging
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from rmqstore.batchqueue import BatchConsumeQueue
 from rmqstore.commitlog import CommitLog
 from rmqstore.config import StoreConfig
 from rmqstore.consumequeue import ConsumeQueue
@@ -22,7 +25,10 @@ from rmqstore.format.layout import MAX_EXT_ADDRESS, PRE_BLANK_SIZE, Bytes
 from rmqstore.format.multi_dispatch import lmq_heads
 from rmqstore.format.requests import QueueUnits, Requests, have_units, read_requests, rows_by_queue
 from rmqstore.indexfile import IndexFile, IndexSizes, find_sizes, index_files
+from rmqstore.queues import open_files
 from rmqstore.store import MessageStore
+
+logger = logging.getLogger(__name__)
 
 _WINDOW_BYTES = 128 << 20
 _MAX_FINDINGS = 1000  # of damaged records named one by one
@@ -51,20 +57,20 @@ def verify(store: MessageStore, progress: Progress = untold) -> Iterator[Finding
         queues.compare(requests)
         queues.compare(of_lmq)
         keys.add(requests)
-    yield from queues.findings()
+    if store.paths.has_rocksdb_queues:
+        logger.warning("%s holds RocksDB queues, which are not compared with the log", store.paths.consumequeue)
+    else:
+        yield from queues.findings()
+        yield from _inner_findings(store)
     yield from _index_findings(store.paths, keys, log.min_offset)
 
 
 def _damaged_records(store: MessageStore) -> Iterator[Finding]:
     n_named = 0
-    for batch in store.scan(scan="commitlog", columns=["commitLogOffset"], mode="PERMISSIVE"):
-        column = batch.column("_corrupt_record")
-        if column.null_count == len(column):
-            continue
-        for text in column.drop_null().to_pylist():
-            n_named += 1
-            if n_named <= _MAX_FINDINGS:
-                yield Finding("log", text.partition(": ")[0], text.partition(": ")[2])
+    for text in _corrupt(store.scan(scan="commitlog", columns=["commitLogOffset"], mode="PERMISSIVE")):
+        n_named += 1
+        if n_named <= _MAX_FINDINGS:
+            yield Finding("log", text.partition(": ")[0], text.partition(": ")[2])
     if n_named > _MAX_FINDINGS:
         yield Finding("log", str(store.paths.root), f"{n_named - _MAX_FINDINGS} more damaged records")
 
@@ -94,11 +100,28 @@ def _lmq_heads(data: Bytes, heads: Heads) -> Heads:
     return lmq_heads(data, heads.take(have_units(heads.column("sys_flag"))))
 
 
+def _inner_findings(store: MessageStore) -> Iterator[Finding]:
+    """Yield what keeps messages of BatchConsumeQueues from being read: units and records may be whole and not agree."""
+    topics = store.paths.batch_topics()
+    if not topics:
+        return
+    named = islice(_corrupt(store.scan(subscribe=topics, columns=["queueOffset"], mode="PERMISSIVE")), _MAX_FINDINGS)
+    for text in named:
+        yield Finding("queue", text.partition(": ")[0], text.partition(": ")[2])
+
+
+def _corrupt(batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
+    for batch in batches:
+        column = batch.column("_corrupt_record")
+        if column.null_count < len(column):
+            yield from column.drop_null().to_pylist()
+
+
 class _Tally:
     """One queue so far."""
 
-    def __init__(self, folder: Path) -> None:
-        self.queue = ConsumeQueue(folder)
+    def __init__(self, queue: ConsumeQueue) -> None:
+        self.queue = queue
         self.start = self.queue.begin
         self.end = self.queue.end()
         self.n_matched = self.n_missing = self.n_wrong = 0
@@ -113,7 +136,7 @@ class _Queues:
     def _tally(self, topic: str, queue_id: int) -> _Tally:
         key = (topic, queue_id)
         if key not in self._tallies:
-            self._tallies[key] = _Tally(self._paths.queue(topic, queue_id))
+            self._tallies[key] = _Tally(open_files(self._paths, topic, queue_id))
         return self._tallies[key]
 
     def compare(self, requests: Requests) -> None:
@@ -149,7 +172,7 @@ class _Queues:
 
     def findings(self) -> Iterator[Finding]:
         """Yield what was found, queue by queue."""
-        for topic, queue_id in self._paths.queues():
+        for topic, queue_id in (*self._paths.queues(), *self._paths.batch_queues()):
             self._tally(topic, queue_id)
         for (topic, queue_id), tally in sorted(self._tallies.items()):
             place = f"{topic}-{queue_id}"
@@ -166,6 +189,8 @@ class _Queues:
 
     def _count(self, tally: _Tally) -> int:
         """Return how many units point into the log as it is, or behind it."""
+        if isinstance(tally.queue, BatchConsumeQueue):
+            return tally.queue.count_units(self._log_start)
         total = 0
         for start, stop in tally.queue.runs(tally.start, tally.end):
             for low in range(start, stop, 1 << 19):

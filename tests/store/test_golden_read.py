@@ -213,41 +213,6 @@ def test_ignore_log_end_reads_on_behind_the_damage(golden_store: GoldenStore) ->
     assert end not in found
 
 
-@pytest.mark.parametrize(("name", "topics"), [("batch-cq", {"BatchA", "BatchB"}), ("lmq", set())])
-def test_topics_with_plain_queues_are_read_beside_unsupported_ones(
-    golden_store: GoldenStore, name: str, topics: set[str]
-) -> None:
-    kinds = {(row["topic"], row["queueId"]): row["cqType"] for row in goldens.summary(name)["queues"]}
-    plain_queues = {key for key, kind in kinds.items() if kind == "SimpleCQ" and not key[0].startswith("%LMQ%")}
-    assert plain_queues
-    assert topics <= {key[0] for key in kinds}
-    expected = {
-        key: [_columns_of(goldens.message(row, "b"), "tagsCode") for row in rows]
-        for key, rows in goldens.queues(name).items()
-        if key in plain_queues
-    }
-    columns = [column for column in EVERY_COLUMN if column != "tagsCode"]
-    with rmqstore.open(golden_store(name), broker_name="b") as store:
-        found = read(store, columns=columns, subscribe=sorted({topic for topic, _ in plain_queues}))
-    assert by_queue(found) == expected
-
-
-@pytest.mark.parametrize("name", ["batch-cq"])
-def test_queues_of_other_kinds_are_refused_by_name(golden_store: GoldenStore, name: str) -> None:
-    other = {
-        row["topic"]
-        for row in goldens.summary(name)["queues"]
-        if row["cqType"] != "SimpleCQ" or row["topic"].startswith("%LMQ%")
-    }
-    assert other
-    with rmqstore.open(golden_store(name)) as store:
-        for topic in other:
-            with pytest.raises(UnsupportedFeatureError, match=topic):
-                read(store, subscribe=topic)
-            with pytest.raises(UnsupportedFeatureError, match=topic):
-                store.queue_range(topic, 0)
-
-
 def test_rocksdb_queues_are_refused_with_the_way_round(golden_store: GoldenStore) -> None:
     with rmqstore.open(golden_store("rocksdb-cq")) as store:
         with pytest.raises(UnsupportedFeatureError, match=r"RocksDB.*scan=commitlog"):
@@ -330,11 +295,10 @@ def test_reading_changes_nothing_in_the_folder(golden_store: GoldenStore, tmp_pa
     with rmqstore.open(root) as store:
         for mode in ("FAILFAST", "PERMISSIVE"):
             read(store, scan="commitlog", mode=mode)
-            if name in goldens.PLAIN + goldens.CRASHED:
+            if name != "rocksdb-cq":
                 read(store, mode=mode)
         for topic in store.topics():
-            if name in goldens.PLAIN:
-                store.queues(topic)
+            store.queues(topic)
         for row in goldens.records(name)[:20]:
             store.get(row["physicalOffset"])
         with pytest.raises(OptionError):
