@@ -78,6 +78,15 @@ class BrokerConfig:
         """Return the topics that the broker knows, sorted, also those without a message."""
         return sorted(self._table("topics.json", "topicConfigTable"))
 
+    def batch_topics(self) -> list[str]:
+        """Return the topics whose queues are BatchConsumeQueues, sorted. Source: QueueTypeUtils.java#isBatchCq."""
+        found = []
+        for topic, told in self._table("topics.json", "topicConfigTable").items():
+            attributes = told.get("attributes") if isinstance(told, dict) else None
+            if isinstance(attributes, dict) and attributes.get("queue.type") == "BatchCQ":
+                found.append(topic)
+        return sorted(found)
+
     def consumer_offsets(self, group: str) -> dict[tuple[str, int], int]:
         """Return the group's committed offsets by (topic, queue id): the next queue offset it will consume.
 

@@ -16,7 +16,7 @@ import pytest
 
 import goldens
 import rmqstore
-from reading import by_queue, offsets, read
+from reading import by_queue, offsets, read, state
 from rmqstore.batchqueue import BatchConsumeQueue
 from rmqstore.errors import (
     CorruptQueueError,
@@ -151,6 +151,16 @@ def test_exact_copies_are_of_records(golden_store: GoldenStore) -> None:
         with pytest.raises(UnsupportedFeatureError, match="scan=commitlog"):
             store.scan(subscribe="BatchA", verbatim=True)
         assert store.scan(subscribe="Plain", verbatim=True).read_all().num_rows == len(EVERYTHING["Plain", 0])
+
+
+def test_a_store_with_them_is_not_opened_for_writing(copied: Path) -> None:
+    before = state(copied)
+    with pytest.raises(UnsupportedFeatureError, match="BatchConsumeQueues"):
+        rmqstore.open(copied, mode="a")
+    after = state(copied)
+    assert {name: told for name, told in after.items() if name in before and name != "lock"} == {
+        name: told for name, told in before.items() if name != "lock"
+    }
 
 
 def test_a_stream_finds_where_they_end(golden_store: GoldenStore) -> None:

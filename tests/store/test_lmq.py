@@ -88,6 +88,20 @@ def test_without_any_queue_all_are_taken_from_the_log(copied: Path) -> None:
         assert by_queue(read(store)) == EVERYTHING
 
 
+@pytest.mark.parametrize("was_closed", [False, True])
+def test_a_repair_builds_units_that_a_crash_lost(copied: Path, was_closed: bool) -> None:
+    for topic in (LMQ, "%LMQ%sub_0"):
+        max((copied / "consumequeue" / topic / "0").iterdir()).unlink()
+    if not was_closed:
+        (copied / "abort").touch()
+    with rmqstore.open(copied, mode="a") as store:
+        if was_closed:  # nothing tells of the loss but the log
+            store.rebuild()
+    with rmqstore.open(copied, broker_name="b") as store:
+        assert list(verify(store)) == []
+        assert by_queue(read(store)) == EVERYTHING
+
+
 def test_a_stream_follows_them(golden_store: GoldenStore, tmp_path: Path) -> None:
     """The log and the queues are given back step by step: a queue shows what its files have."""
     whole, root = golden_store(NAME), tmp_path / "s"
