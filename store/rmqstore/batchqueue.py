@@ -18,13 +18,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.consumequeue import ConsumeQueue, Units
+from rmqstore.consumequeue import ConsumeQueue, RecoveredUnits, Units
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.files.mapped_file_queue import Segment
-from rmqstore.format.layout import BATCH_UNIT, MAX_FILE_BYTES, Mask, Positions
+from rmqstore.format.layout import BATCH_UNIT, MAX_BATCH, MAX_FILE_BYTES, Mask, Positions
 
 _UNIT = BATCH_UNIT.itemsize
-_MAX_BATCH = (1 << 15) - 1
 _MAX_OFFSET = 1 << 60  # of a queue: sums stay far from the end of an int64
 _FILES_AT_ONCE = 4
 _PEEKED_UNITS = 64
@@ -66,8 +65,8 @@ class _Known(NamedTuple):
 class BatchConsumeQueue(ConsumeQueue):
     """The files of one queue of a topic with ``queue.type=BatchCQ``. Source: BatchConsumeQueue.java."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, recovered: RecoveredUnits | None = None) -> None:
+        super().__init__(folder, recovered)
         self._cached: OrderedDict[Segment, _File] = OrderedDict()
         self._begins: dict[Segment, int] = {}
         self._known: _Known | None = None
@@ -86,6 +85,8 @@ class BatchConsumeQueue(ConsumeQueue):
 
     def unit(self, queue_offset: int) -> tuple[int, int, int]:
         """Return physical offset, size and tags code of the record that holds a message; zeros where no unit says."""
+        if queue_offset >= self._recovered.start:
+            return super().unit(queue_offset)
         segment = self._find(queue_offset)
         if segment is None:
             return 0, 0, 0
@@ -101,26 +102,52 @@ class BatchConsumeQueue(ConsumeQueue):
         Raises:
             OffsetOutOfRangeError: a file was deleted since the store was opened.
         """
-        counts, found = self._spread(start, end)
-        return Units(*(np.repeat(column, counts) for column in found[3:]))
+        limit = max(min(end, self._recovered.start), start)
+        counts, found = self._spread(start, limit)
+        columns = Units(*(np.repeat(column, counts) for column in found[3:]))
+        if limit == end:
+            return columns
+        return Units(*(np.concatenate(pair) for pair in zip(columns, self._recovered_units(limit, end), strict=True)))
 
     def weights(self, start: int, end: int) -> NDArray[np.int64]:
         """Return the bytes of the log that each message in ``[start, end)`` stands for; see ``ConsumeQueue``."""
-        counts, found = self._spread(start, end)
+        limit = max(min(end, self._recovered.start), start)
+        counts, found = self._spread(start, limit)
         starts, lengths = np.repeat(found.starts, counts), np.repeat(found.ends - found.starts, counts)
-        sizes, ranks = np.repeat(np.clip(found.sizes, 0, MAX_FILE_BYTES), counts), np.arange(start, end) - starts
+        sizes, ranks = np.repeat(np.clip(found.sizes, 0, MAX_FILE_BYTES), counts), np.arange(start, limit) - starts
         lengths = np.maximum(lengths, 1)
         weights: NDArray[np.int64] = sizes * (ranks + 1) // lengths - sizes * ranks // lengths
-        return weights
+        if limit == end:
+            return weights
+        more = self._recovered_units(limit, end)
+        begins = np.append(True, more.physical_offsets[1:] != more.physical_offsets[:-1])
+        return np.concatenate((weights, np.where(begins, np.clip(more.sizes, 0, MAX_FILE_BYTES), 0)))
+
+    def _recovered_units(self, start: int, end: int) -> Units:
+        units = self._recovered.units[start - self._recovered.start : end - self._recovered.start]
+        if len(units) < end - start:
+            raise OffsetOutOfRangeError(f"{self.folder}: queue offsets {start} to {end} are not all in its files")
+        return Units(*(units[name].astype(np.int64) for name in units.dtype.names or ()))
 
     def runs(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the parts of ``[start, end)`` that the files hold; a few damaged units do not end a part."""
+        """Yield the parts of ``[start, end)`` that are there; a few damaged units do not end a part."""
+        low, high = max(start, self._recovered.start), min(end, self._recovered.end)
+        last = (low, high) if low < high else None
+        for run in self._runs_in_files(start, min(end, self._recovered.start)):
+            if last is not None and run[1] == last[0]:
+                last = (run[0], last[1])
+            else:
+                yield run
+        if last is not None:
+            yield last
+
+    def _runs_in_files(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         run: tuple[int, int] | None = None
         number = 0
         for found in self._fitted(start, end):
             before = np.append(run[1] if run else found.starts[0], found.ends[:-1])
             steps = found.numbers - np.append(number, found.numbers[:-1])
-            torn = found.starts - before > _MAX_BATCH * np.maximum(steps, 1)
+            torn = found.starts - before > MAX_BATCH * np.maximum(steps, 1)
             torn[0] |= run is None
             for first, last in _stretches(torn):
                 piece = (int(found.starts[first]), int(found.ends[last]))
@@ -151,6 +178,8 @@ class BatchConsumeQueue(ConsumeQueue):
 
         Source: BatchConsumeQueue.java#getMaxOffsetInQueue.
         """
+        if self.is_recovered:
+            return self._recovered.end
         known = self._files_known()
         if not known.segments:
             return int(known.lost_tail)
@@ -160,7 +189,9 @@ class BatchConsumeQueue(ConsumeQueue):
     def begin(self) -> int:
         """The first queue offset that the files have, whether or not its record is still there; 0 without files."""
         known = self._files_known()
-        return known.begins[0] if known.begins else 0
+        if known.begins:
+            return min(known.begins[0], self._recovered.start)
+        return self._recovered.start if self.is_recovered else 0
 
     def first(self, end: int, min_physical_offset: int) -> int:
         """Return the first queue offset before ``end`` whose record is not deleted; ``end`` if all are.
@@ -170,7 +201,7 @@ class BatchConsumeQueue(ConsumeQueue):
         Source: BatchConsumeQueue.java#reviseMinOffsetInQueue.
         """
         first = self.search(self.begin, end, lambda at: self.unit(at)[0] >= min_physical_offset)
-        for found in self._fitted(self.begin, first):
+        for found in self._fitted(self.begin, min(first, self._recovered.start)):
             offsets = found.physical_offsets
             other = np.flatnonzero((found.sizes <= 0) | (offsets < 0) | (offsets >= min_physical_offset))
             if len(other):
@@ -260,7 +291,7 @@ class BatchConsumeQueue(ConsumeQueue):
                     self._begins[segment] = int(good.starts[0])
         begun = [segment for segment in self.segments if segment in self._begins]
         begins = np.array([self._begins[segment] for segment in begun], np.int64)
-        widest = max((segment.size // _UNIT for segment in begun), default=0) * _MAX_BATCH
+        widest = max((segment.size // _UNIT for segment in begun), default=0) * MAX_BATCH
         kept = np.flatnonzero(_agreeing(begins, begins, widest))
         segments = [begun[place] for place in kept]
         tail = begun[kept[-1] + 1 :] if len(kept) else []
@@ -334,7 +365,7 @@ def _good(units: NDArray[np.void], first: int) -> Batches:
     beside[1:] |= adjacent & linked[:-1]
     beside[:-1] |= adjacent & linked[1:]
     found = found.take(linked | ~beside)  # one that fits none of its neighbours, which fit others, is wrong
-    found = found.take(_agreeing(found.starts, found.ends, _MAX_BATCH))
+    found = found.take(_agreeing(found.starts, found.ends, MAX_BATCH))
     np.minimum(found.ends[:-1], found.starts[1:], out=found.ends[:-1])
     return found
 

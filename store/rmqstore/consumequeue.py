@@ -31,6 +31,7 @@ class RecoveredUnits(NamedTuple):
     start: int  # queue offset of the first
     units: NDArray[np.void]  # QUEUE_UNIT (n,)
     is_short: bool = False  # more are missing than memory should hold: such a queue cannot be read
+    is_batch: bool = False  # of a BatchConsumeQueue: a unit for each message of a record
 
     @property
     def end(self) -> int:

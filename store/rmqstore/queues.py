@@ -18,14 +18,30 @@ _OPEN_AT_ONCE = 64
 QueueKey = tuple[str, int]
 
 
-def open_files(paths: StorePaths, topic: str, queue_id: int, recovered: RecoveredUnits | None = None) -> ConsumeQueue:
+def open_files(
+    paths: StorePaths,
+    topic: str,
+    queue_id: int,
+    recovered: RecoveredUnits | None = None,
+    *,
+    is_batch: bool = False,
+) -> ConsumeQueue:
     """Return a queue by its files, which tell of which kind it is.
+
+    Args:
+        paths: of the store.
+        topic: its name.
+        queue_id: its queue.
+        recovered: the end of the queue, where its files lack it.
+        is_batch: whether it is a BatchConsumeQueue where there are no files.
 
     Raises:
         StoreStateError: the topic cannot name a folder.
     """
     folder = paths.batch_queue(topic, queue_id)
-    return BatchConsumeQueue(folder) if folder.is_dir() else ConsumeQueue(paths.queue(topic, queue_id), recovered)
+    if folder.is_dir() or is_batch or (recovered is not None and recovered.is_batch):
+        return BatchConsumeQueue(folder, recovered)
+    return ConsumeQueue(paths.queue(topic, queue_id), recovered)
 
 
 class Queues:
@@ -78,6 +94,11 @@ class Queues:
             return []
         in_files = (*self._paths.topics(), *self._paths.batch_topics())
         return sorted({*in_files, *(topic for topic, _ in self._recovered())})
+
+    def batch_topics(self) -> set[str]:
+        """Return the topics with BatchConsumeQueues."""
+        recovered = (topic for (topic, _), tail in self._recovered().items() if tail.is_batch)
+        return {*self._paths.batch_topics(), *recovered}
 
     def ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues, sorted."""

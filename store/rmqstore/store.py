@@ -26,7 +26,7 @@ from rmqstore.log_filter import LogFilter, log_filter
 from rmqstore.log_scan import LogScan, LogSlice
 from rmqstore.queue_recovery import is_newest_built, recover_queues
 from rmqstore.queue_scan import QueueScan, QueueSlice
-from rmqstore.queues import QueueKey, Queues
+from rmqstore.queues import QueueKey, Queues, open_files
 from rmqstore.ranges import QueueRanges
 from rmqstore.recovery import LogEnd, find_log_end
 from rmqstore.sampling import Sample, Sampler
@@ -171,21 +171,16 @@ class MessageStore:
         was_closed = not self.paths.abort.exists()
         if self.paths.has_rocksdb_queues or (self._ignore_log_end and not was_closed):
             return {}
-        other, known = {*self.paths.batch_topics()}, {*self.config.topics()}
+        in_batches, known = {*self.config.batch_topics()}, {*self.config.topics()}
 
         def files_of(topic: str, queue_id: int) -> ConsumeQueue | None:
             if not can_name_queues(topic):
                 return None
-            queue = ConsumeQueue(self.paths.queue(topic, queue_id))
+            queue = open_files(self.paths, topic, queue_id, is_batch=topic in in_batches)
             # A topic with neither files nor an entry in a topics.json that has others was deleted: it stays so.
             is_deleted = not queue.segments and known and topic not in known and not is_system_topic(topic)
-            return None if topic in other or is_deleted else queue
+            return None if is_deleted else queue
 
-        if other and not was_closed:
-            logger.warning(
-                "%s: the store was not closed; its BatchConsumeQueues are read as their files have them, what a crash "
-                "left out of them is in scan=commitlog only", self.paths.root,
-            )  # fmt: skip
         if was_closed and is_newest_built(self._log, files_of):
             return {}
         end = self.log_end or find_log_end(self._log, Checkpoint.all_safe())
@@ -200,7 +195,7 @@ class MessageStore:
             if tail is not None and piece.end > tail.start:
                 start = max(piece.start, tail.start)
                 units = tail.units[start - tail.start : piece.end - tail.start]
-                found[piece.topic, piece.queue_id] = RecoveredUnits(start, units)
+                found[piece.topic, piece.queue_id] = tail._replace(start=start, units=units)
         return found
 
     def topics(self) -> list[str]:
@@ -354,7 +349,7 @@ class MessageStore:
 
     def _require_records(self, selection: Selection) -> None:
         """Refuse an exact copy, by queue, of messages that are no records of their own."""
-        others = {*self.paths.batch_topics()} & {*self.chosen_queues(selection)}
+        others = {*self._queues.batch_topics()} & {*self.chosen_queues(selection)}
         if others:
             raise UnsupportedFeatureError(
                 f"{', '.join(sorted(others))}: a record holds several messages (queue.type=BatchCQ), exact copies are "
@@ -449,9 +444,8 @@ class MessageStore:
 
     def read_queues(self, slices: Sequence[QueueSlice], spec: ReadSpec) -> Iterator[pa.RecordBatch]:
         """Yield the messages of ranges of queues; see ``queue_scan.QueueScan``."""
-        return QueueScan(self._log, self._queues.open, self._queues.open_ext, spec, self.paths.batch_topics()).batches(
-            slices
-        )
+        queues = self._queues
+        return QueueScan(self._log, queues.open, queues.open_ext, spec, queues.batch_topics()).batches(slices)
 
     @_anew_if_deleted
     def log_slice(self) -> LogSlice:

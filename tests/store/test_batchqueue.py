@@ -16,7 +16,7 @@ import pytest
 
 import goldens
 import rmqstore
-from reading import by_queue, offsets, read, state
+from reading import by_queue, offsets, read, rows, state
 from rmqstore.batchqueue import BatchConsumeQueue
 from rmqstore.errors import (
     CorruptQueueError,
@@ -25,8 +25,9 @@ from rmqstore.errors import (
     RmqStoreError,
     UnsupportedFeatureError,
 )
+from rmqstore.format.schema import select_columns
 from rmqstore.selection import parse_selection
-from rmqstore.store import QueueSlice, open_store
+from rmqstore.store import QueueSlice, ReadSpec, open_store
 from rmqstore.tail import StoreTail
 from rmqstore.verify import verify
 from store import build
@@ -62,6 +63,10 @@ EVERYTHING = {key: [one for row in rows for one in messages(row)] for key, rows 
 @pytest.fixture
 def copied(golden_store: GoldenStore, tmp_path: Path) -> Path:
     return Path(shutil.copytree(golden_store(NAME), tmp_path / "s"))
+
+
+def _spec(mode: str, *columns: str) -> ReadSpec:
+    return ReadSpec(schema=select_columns(columns), mode=mode, fail_on_data_loss=False)
 
 
 # ---- as RocketMQ reads them
@@ -161,6 +166,43 @@ def test_a_store_with_them_is_not_opened_for_writing(copied: Path) -> None:
     assert {name: told for name, told in after.items() if name in before and name != "lock"} == {
         name: told for name, told in before.items() if name != "lock"
     }
+
+
+@pytest.mark.parametrize("lost", ["newest files", "all of one queue", "every queue", "a hole"])
+@pytest.mark.parametrize("abort", [True, False])
+def test_units_that_a_crash_lost_are_taken_from_the_log(copied: Path, lost: str, abort: bool) -> None:
+    folders = [copied / "batchconsumequeue" / topic / str(queue_id) for topic, queue_id in sorted(BATCHES)]
+    (copied / "config").mkdir(exist_ok=True)
+    topics = ",".join(f'"{topic}":{{"attributes":{{"queue.type":"BatchCQ"}}}}' for topic in ("BatchA", "BatchB"))
+    (copied / "config/topics.json").write_text(f'{{"topicConfigTable":{{{topics},"Plain":{{}}}}}}')
+    if lost == "newest files":
+        for folder in folders:
+            max(folder.iterdir()).unlink()
+    elif lost == "all of one queue":
+        shutil.rmtree(folders[1])
+    elif lost == "every queue":
+        shutil.rmtree(copied / "batchconsumequeue")
+    else:
+        path = max(folders[0].iterdir())
+        path.write_bytes(bytes(46) + path.read_bytes()[46:])
+    if abort:
+        (copied / "abort").touch()
+    with rmqstore.open(copied, broker_name="b") as store:
+        if not abort and lost in ("all of one queue", "a hole"):
+            return  # the newest record is in its queue: in a store that was closed, that is believed
+        assert by_queue(read(store)) == EVERYTHING
+        assert {key: store.queue_range(*key)[1] for key in BATCHES} == {key: len(EVERYTHING[key]) for key in BATCHES}
+        info = store.queues("BatchB")[1]
+        assert info.n_bytes == sum(row["storeSize"] for row in goldens.queues(NAME)["BatchB", 1])
+        bounds = {"starting_offsets": {"BatchB": {"1": 149}}, "ending_offsets": {"BatchB": {"1": 151}}}
+        assert read(store, assign={"BatchB": [1]}, **bounds) == EVERYTHING["BatchB", 1][149:151]
+        piece = QueueSlice("BatchB", 1, 149, 151)
+        found = store.recovered_in([piece])
+    with open_store(copied, broker_name="b") as store:
+        store.recovered = found  # as a task has it
+        assert offsets(rows(store.read_queues([piece], _spec("FAILFAST", "commitLogOffset")))) == [
+            row["commitLogOffset"] for row in EVERYTHING["BatchB", 1][149:151]
+        ]
 
 
 def test_a_stream_finds_where_they_end(golden_store: GoldenStore) -> None:
@@ -417,13 +459,6 @@ def test_units_of_random_bytes_end_in_reasonable_time(tmp_path: Path, seed: int)
         assert len(queue.units(low, min(high, low + 1000)).sizes) == min(high - low, 1000)
     with open_store(root) as store:
         slices = [QueueSlice("B", 0, low, min(high, low + 50)) for low, high in runs]
-        for batch in store.read_queues(slices, _spec("DROPMALFORMED")):
+        for batch in store.read_queues(slices, _spec("DROPMALFORMED", "queueOffset", "body")):
             for row in batch.to_pylist():
                 assert row["body"].strip(b"'") == b"%d" % (row["queueOffset"] // 2)
-
-
-def _spec(mode: str) -> Any:
-    from rmqstore.format.schema import select_columns
-    from rmqstore.store import ReadSpec
-
-    return ReadSpec(schema=select_columns(["queueOffset", "body"]), mode=mode, fail_on_data_loss=False)

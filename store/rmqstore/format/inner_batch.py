@@ -8,17 +8,29 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqstore.format.checks import inflate_bodies
 from rmqstore.format.decode import stored_bodies
 from rmqstore.format.gather import array_bytes, gather_spans
 from rmqstore.format.heads import Heads, windows
-from rmqstore.format.layout import INNER_HEAD, PROPERTIES_LENGTH_BYTES, Bytes, Mask, Positions, SysFlag
+from rmqstore.format.layout import (
+    INNER_HEAD,
+    MAX_BATCH,
+    PROPERTIES_LENGTH_BYTES,
+    PROPERTY_INNER_NUM,
+    Bytes,
+    Mask,
+    Positions,
+    SysFlag,
+)
+from rmqstore.format.property_columns import parse_entries, property_column
 
 _HEAD: Final = INNER_HEAD.itemsize
 _MIN_BYTES: Final = _HEAD + PROPERTIES_LENGTH_BYTES
 _FEW_CHAINS: Final = 16  # fewer are cheaper one by one
+_NUMBER: Final = r"^[1-9][0-9]{0,4}$"
 _SIZE: Final = struct.Struct(">i")
 
 
@@ -140,6 +152,30 @@ def inner_heads(heads: Heads, rows: Positions, inner: InnerMessages, messages: P
         values[own] = getattr(inner, name)[chosen]
         spans[name] = values
     return replace(taken, fixed=fixed, _columns={}, **spans)
+
+
+def message_heads(buf: Bytes, heads: Heads) -> Heads:
+    """Return a head for every queue offset of records in BatchConsumeQueues, in the order of the records.
+
+    Such a head is that of the record, but for the queue offset. The record tells how many there are, as the broker
+    believes it; its body is not looked at.
+
+    Args:
+        buf: uint8 (nbytes,), what the heads were read from.
+        heads: whole records.
+
+    Source: CommitLog.java#checkMessageAndReturnSize; BatchConsumeQueue.java#putMessagePositionInfoWrapper.
+    """
+    told = property_column(parse_entries(buf, heads.property_starts, heads.property_lengths), PROPERTY_INNER_NUM)
+    is_number = pc.fill_null(pc.match_substring_regex(told, _NUMBER), fill_value=False)
+    counts = pc.if_else(is_number, told, pa.scalar("1")).cast(pa.int64()).to_numpy()
+    counts = np.where(is_inner_batch(heads) & (counts <= MAX_BATCH), counts, 1)
+    if (counts == 1).all():
+        return heads
+    rows = np.repeat(np.arange(len(heads)), counts)
+    ranks = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    taken = heads.take(rows)
+    return taken.placed(taken.column("queue_id"), taken.column("queue_offset") + ranks)
 
 
 def inflate_batches(buf: Bytes, heads: Heads, rows: Positions) -> tuple[Bytes, Heads, dict[int, str]]:

@@ -160,6 +160,7 @@ MAX_FILE_BYTES: Final = (1 << 31) - 1
 
 # Source: ConsumeQueue.java#fillPreBlank: units before the first one of a queue that does not begin at 0.
 PRE_BLANK_SIZE: Final = 0x7FFFFFFF
+MAX_BATCH: Final = (1 << 15) - 1  # messages of a record, as a unit of a BatchConsumeQueue can tell
 # Source: ConsumeQueueExt.java#MAX_ADDR: a tags_code at or below this is an address into consumequeue_ext.
 MAX_EXT_ADDRESS: Final = -(1 << 31) - 1
 
@@ -177,6 +178,7 @@ PROPERTY_DELAY: Final = "DELAY"
 PROPERTY_REAL_TOPIC: Final = "REAL_TOPIC"
 PROPERTY_REAL_QUEUE_ID: Final = "REAL_QID"
 PROPERTY_SHARDING_KEY: Final = "__SHARDINGKEY"
+PROPERTY_INNER_NUM: Final = "INNER_NUM"  # messages of an inner batch
 PROPERTY_MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"  # light message queues, separated by commas
 PROPERTY_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"  # the queue offset in each
 
