@@ -286,6 +286,26 @@ def test_one_batch_of_very_many_messages_is_cut_into_batches_of_rows(tmp_path: P
     assert table["body"].to_pylist() == [b"%d" % at for at in range(20_000)] + [b"x"]
 
 
+def test_a_stream_follows_a_queue_that_grows(tmp_path: Path) -> None:
+    root = make(tmp_path / "s", bodies(5))
+    tail = StoreTail(open_store(root), parse_selection())
+    tail.look()
+    for n in (5, 6, 9, 30):
+        for path in make(tmp_path / str(n), bodies(n)).rglob("0*"):
+            if path.is_file():
+                target = root / path.relative_to(tmp_path / str(n))
+                target.touch()
+                with target.open("r+b") as file:
+                    file.write(path.read_bytes())
+        tail.look()
+        assert tail.ends == {("B", 0): sum(len(batch) for batch in bodies(n))}
+        assert tail.first(("B", 0)) == 0
+        whole = QueueSlice("B", 0, 0, tail.ends["B", 0])
+        assert tail.store.slices(*whole, tolerant=False) == [whole]
+        found = tail.store.read_queues([whole], _spec("FAILFAST", "queueOffset"))
+        assert [row["queueOffset"] for row in rows(found)] == list(range(tail.ends["B", 0]))
+
+
 def test_weights_of_messages_are_the_bytes_of_their_records(tmp_path: Path) -> None:
     root = make(tmp_path / "s", bodies(9))
     queue = BatchConsumeQueue(root / "batchconsumequeue/B/0")
