@@ -17,6 +17,7 @@ PLAIN = (
     "preblank", "live", "v49",
 )  # fmt: skip
 CRASHED = ("crash", "crash2", "crash3", "crash4", "crash5")
+BY_QUEUE = (*PLAIN, "cq-ext", "lmq")  # one message a unit
 OTHER_QUEUES = ("batch-cq", "cq-ext", "lmq", "rocksdb-cq")
 EVERY = PLAIN + CRASHED + OTHER_QUEUES
 
@@ -53,6 +54,11 @@ def queues(name: str) -> dict[tuple[str, int], list[Row]]:
     for row in lines(name, "expected"):
         found[row["topic"], row["queueId"]].append(row)
     return found
+
+
+def asked(row: Row, broker_name: str | None) -> Row:
+    """Return the row of `expected` under our column names, at the place in a queue where it was asked for."""
+    return message(row, broker_name) | {name: row[name] for name in ("topic", "queueId", "queueOffset")}
 
 
 def message(row: Row, broker_name: str | None) -> Row:

@@ -15,14 +15,16 @@ ORDER = [
     "format.schema", "format.compression", "format.record",
     "format.heads", "format.gather", "format.text", "format.property_columns", "format.property_strings",
     "format.decode", "format.checks",
-    "format.frames", "format.encode", "format.requests",
+    "format.multi_dispatch", "format.inner_batch",
+    "format.frames", "format.bloom", "format.encode", "format.requests",
     "sql92.numbers", "sql92.tree", "sql92.parser", "sql92.evaluation", "sql92.masks", "sql92.filter", "wanted",
     "files.paths", "files.mapped_file", "files.mapped_file_queue", "files.disk", "files.lock",
-    "brokerconfig", "topicconfig", "checkpoint", "commitlog", "consumequeue", "queues", "queueoffsets",
+    "brokerconfig", "topicconfig", "checkpoint", "commitlog", "consumequeue",
+    "consumequeue_ext", "batchqueue", "queues", "queueoffsets",
     "ledger", "indexfile", "index_search",
     "logwriter", "queuewriter", "dispatch",
-    "recovery", "queue_recovery", "log_filter", "assemble", "log_scan", "queue_scan", "place_scan",
-    "lookup", "ranges", "pruning", "pending", "sampling",
+    "recovery", "queue_recovery", "log_filter", "assemble", "log_scan", "placed", "ext_codes", "queue_scan",
+    "place_scan", "lookup", "ranges", "pruning", "pending", "sampling",
     "views.schema", "views.source", "views.log", "views.queues", "views.units", "views.index_items", "views.groups",
     "views.files", "views.reading", "store", "pruned",
     "log_cursor", "tail",
@@ -32,7 +34,16 @@ ORDER = [
     "cli.common", "cli.reading", "cli.looking", "cli.checking", "cli.exchanging", "cli.reporting",
 ]
 # fmt: on
-STRUCTURES = ["commitlog", "consumequeue", "checkpoint", "brokerconfig", "indexfile", "logwriter", "queuewriter"]
+STRUCTURES = [
+    "commitlog",
+    "consumequeue",
+    "consumequeue_ext",
+    "checkpoint",
+    "brokerconfig",
+    "indexfile",
+    "logwriter",
+    "queuewriter",
+]  # fmt: skip
 FILES_BY_OTHER_NAMES = {"os", "pathlib", "mmap", "io", "shutil", "tempfile", "glob"}
 BANNED = {name: {"pyspark", "pyspark_rmqstore"} for name in ORDER}
 for name in ORDER:

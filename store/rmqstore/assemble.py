@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqstore.commitlog import CommitLog
-from rmqstore.errors import CorruptRecordError, MalformedBytesError, OptionError, UnsupportedFeatureError
+from rmqstore.errors import CorruptRecordError, MalformedBytesError, OptionError
 from rmqstore.files.mapped_file_queue import Segment
 from rmqstore.format.checks import inflate_bodies, sound_crcs, sound_topics
 from rmqstore.format.decode import DECODED_COLUMNS, decode_columns, property_values, repeat_text, stored_bodies
@@ -96,7 +96,7 @@ class Fault(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Kept:
+class Kept:
     """The records of a batch that are still in it."""
 
     heads: Heads
@@ -137,7 +137,7 @@ class Assembler:
         Raises:
             CorruptRecordError: a record is damaged and the mode is FAILFAST.
         """
-        for rows in cut_batches(sizes, BATCH_ROWS, BATCH_BYTES):
+        for rows in cut_batches(self._weights(starts, sizes, units), BATCH_ROWS, BATCH_BYTES):
             at, said = starts[rows], units.take(rows) if units else None
             at = self._open_window(at, sizes[rows])
             while len(at):
@@ -145,6 +145,10 @@ class Assembler:
                 if batch.num_rows:
                     yield batch
                 at, said = at[done:], said.take(slice(done, None)) if said else None
+
+    def _weights(self, _starts: Positions, sizes: NDArray[np.int64], _units: UnitRows | None) -> NDArray[np.int64]:
+        """Return what bounds a batch: the bytes that each row adds to it, (n,)."""
+        return sizes
 
     def _open_window(self, starts: Positions, sizes: NDArray[np.int64]) -> Positions:
         """Bring the bytes of a batch close; return where in them its records start.
@@ -166,21 +170,16 @@ class Assembler:
 
     def _make(self, starts: Positions, units: UnitRows | None) -> tuple[pa.RecordBatch, int]:
         """Make one batch; return it and how many of the records went into it (bodies that inflate hugely end it)."""
-        topic = units.topics[0].encode() if units is not None and len(units.topics) == 1 else None
-        heads, whole = read_heads(self._data, starts, topic)
-        sound, known = self._check(heads, whole, units)
-        kept = _Kept(heads, known)
-        if not sound.all():
-            kept.narrow(np.flatnonzero(sound))
+        kept, sound, reasons = self._take_sound(starts, units)
         chosen = self._choose(kept.heads)
         if chosen is not None:
             kept.narrow(chosen)
         if self._spec.check_crc:
             self._check_crcs(kept, sound)
-        reasons: dict[int, str] = {}
-        done = len(starts)
+        done = len(sound)
         if self._inflates and (kept.heads.column("sys_flag") & np.int32(SysFlag.COMPRESSED)).any():
-            inflated, reasons = self._inflate(kept)
+            inflated, broken = self._inflate(kept)
+            reasons |= broken
             done = done if inflated is None else inflated
         faults = self._faults(starts[:done], sound[:done], reasons, units)
         said = units if units is None or kept.places is None else units.take(kept.places)
@@ -189,7 +188,22 @@ class Assembler:
             batch = merge_faults(batch, kept.all_places(), faults)
         return batch, done
 
-    def _inflate(self, kept: _Kept) -> tuple[int | None, dict[int, str]]:
+    def _take_sound(self, starts: Positions, units: UnitRows | None) -> tuple[Kept, Mask, dict[int, str]]:
+        """Read and check records.
+
+        Returns:
+            Those that are sound; which these are, bool (k,), less than all where the others are left for the next
+            batch; and what is wrong with others, by row, as far as it is known already.
+        """
+        topic = units.topics[0].encode() if units is not None and len(units.topics) == 1 else None
+        heads, whole = read_heads(self._data, starts, topic)
+        sound, known = self._check(heads, whole, units)
+        kept = Kept(heads, known)
+        if not sound.all():
+            kept.narrow(np.flatnonzero(sound))
+        return kept, sound, {}
+
+    def _inflate(self, kept: Kept) -> tuple[int | None, dict[int, str]]:
         """Put bodies as they were before compression among the columns; drop records whose body is broken.
 
         Returns:
@@ -222,7 +236,7 @@ class Assembler:
                 known["topic"] = expected
         return sound, known
 
-    def _check_crcs(self, kept: _Kept, sound: Mask) -> None:
+    def _check_crcs(self, kept: Kept, sound: Mask) -> None:
         """Drop records whose CRC is wrong, and unset them in ``sound``. Bodies that no one asks for are not read."""
         bodies = kept.columns["body"] = stored_bodies(self._data, kept.heads)
         same = sound_crcs(self._data, kept.heads, bodies)
@@ -248,7 +262,7 @@ class Assembler:
     def _faults(
         self, starts: Positions, sound: Mask, reasons: Mapping[int, str], units: UnitRows | None
     ) -> list[Fault]:
-        rows = sorted({*np.flatnonzero(~sound).tolist(), *reasons})
+        rows = sorted({*np.flatnonzero(~sound).tolist(), *(row for row in reasons if row < len(sound))})
         if not rows:
             return []
         if self._spec.mode == DROPMALFORMED:
@@ -292,15 +306,19 @@ class Assembler:
             decoded["brokerName"] = repeat_text(self._spec.broker_name, n)
         if "tagsCode" in self._spec.schema.names:
             assert units is not None, "tagsCode is of the queue; a scan by the log is refused it"
-            if (units.tags_codes <= MAX_EXT_ADDRESS).any():
-                raise UnsupportedFeatureError(
-                    "tagsCode: a queue keeps its codes in consumequeue_ext, not readable yet; leave the column out"
-                )
-            decoded["tagsCode"] = pa.array(units.tags_codes)
+            decoded["tagsCode"] = pa.array(units.tags_codes, mask=units.tags_codes <= MAX_EXT_ADDRESS)
         decoded |= {field.name: pa.nulls(n, field.type) for field in PENDING if field.name in self._spec.schema.names}
         if self._spec.corrupt_column in self._spec.schema.names:
-            decoded[self._spec.corrupt_column] = pa.nulls(n, pa.string())
+            decoded[self._spec.corrupt_column] = _lost_codes(decoded.get("tagsCode"), n)
         return [decoded[name] for name in self._spec.schema.names]
+
+
+def _lost_codes(tags_codes: pa.Array | None, n: int) -> pa.Array:
+    """Return reasons, string (n,): of whole records only a tags code can be lost, see ``ext_codes``."""
+    if tags_codes is None or not tags_codes.null_count:
+        return pa.nulls(n, pa.string())
+    reason = pa.scalar("tagsCode: the queue's unit leads to no unit of consumequeue_ext")
+    return pc.if_else(tags_codes.is_null(), reason, pa.scalar(None, pa.string()))
 
 
 def expected_columns(expected: Expected) -> dict[str, object]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from rmqstore.errors import CorruptConfigError
 from rmqstore.files.paths import StorePaths
-from rmqstore.format.layout import SCHEDULE_TOPIC
+from rmqstore.format.layout import LMQ_PREFIX, SCHEDULE_TOPIC
 
 # fastjson writes integer keys without quotes: {0:12,1:7}. The text in strings is stepped over, not changed.
 _UNQUOTED_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|([{,]\s*)(-?\d+)(\s*:)')
@@ -23,9 +23,8 @@ SYSTEM_TOPICS = frozenset(
         "CHECKPOINT_TOPIC",
     }
 )  # fmt: skip
-_SYSTEM_PREFIXES = ("rmq_sys_", "%RETRY%", "%DLQ%", "%LMQ%")
+_SYSTEM_PREFIXES = ("rmq_sys_", "%RETRY%", "%DLQ%", LMQ_PREFIX)
 _SYSTEM_SUFFIX = "_REPLY_TOPIC"
-LMQ_PREFIX = "%LMQ%"  # Source: MixAll.java#LMQ_PREFIX
 
 
 def is_system_topic(topic: str) -> bool:
@@ -92,6 +91,15 @@ class BrokerConfig:
             found.setdefault(group, {}).update(self._offsets_by_queue(key, offsets))
         return found
 
+    def batch_topics(self) -> list[str]:
+        """Return the topics whose queues are BatchConsumeQueues, sorted. Source: QueueTypeUtils.java#isBatchCq."""
+        found = []
+        for topic, told in self._table("topics.json", "topicConfigTable").items():
+            attributes = told.get("attributes") if isinstance(told, dict) else None
+            if isinstance(attributes, dict) and attributes.get("queue.type") == "BatchCQ":
+                found.append(topic)
+        return sorted(found)
+
     def consumer_offsets(self, group: str) -> dict[tuple[str, int], int]:
         """Return the group's committed offsets by (topic, queue id): the next queue offset it will consume.
 
@@ -133,6 +141,18 @@ class BrokerConfig:
         except (TypeError, ValueError) as err:
             path = self._paths.config / "consumerOffset.json"
             raise CorruptConfigError(str(path), 0, f"offsets of {key!r} are no table of integers") from err
+
+    def filter_groups(self, topic: str) -> dict[str, int]:
+        """Return the consumer groups that filter a topic by SQL92, and since when, in ms.
+
+        Source: ConsumerFilterManager.java.
+        """
+        path = self._paths.config / "consumerFilter.json"
+        try:
+            filters = self._table("consumerFilter.json", "filterDataByTopic").get(topic, {}).get("groupFilterData", {})
+            return {str(group): int(told["bornTime"]) for group, told in sorted(filters.items())}
+        except (AttributeError, KeyError, TypeError, ValueError) as err:
+            raise CorruptConfigError(str(path), 0, f"filters of {topic!r} are no table of groups") from err
 
     def groups(self) -> list[str]:
         """Return the consumer groups with a committed offset, sorted."""

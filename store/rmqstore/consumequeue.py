@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.files.mapped_file_queue import MappedFileQueue, Segment
-from rmqstore.format.layout import PRE_BLANK_SIZE, QUEUE_UNIT
+from rmqstore.format.layout import MAX_FILE_BYTES, PRE_BLANK_SIZE, QUEUE_UNIT
 
 _UNIT = QUEUE_UNIT.itemsize
 _UNITS_AT_ONCE = 1 << 19
@@ -32,6 +32,7 @@ class RecoveredUnits(NamedTuple):
     start: int  # queue offset of the first
     units: NDArray[np.void]  # QUEUE_UNIT (n,)
     is_short: bool = False  # more are missing than memory should hold: such a queue cannot be read
+    is_batch: bool = False  # of a BatchConsumeQueue: a unit for each message of a record
 
     @property
     def end(self) -> int:
@@ -111,6 +112,10 @@ class ConsumeQueue:
                         for name, column in zip(QUEUE_UNIT.names or (), units, strict=True):
                             found[name][rows[some]] = column[offsets[some] - first]
         return _to_columns(found)
+
+    def weights(self, start: int, end: int) -> NDArray[np.int64]:
+        """Return the bytes of the log that each message in ``[start, end)`` stands for, (n,); see :meth:`units`."""
+        return np.clip(self.units(start, end).sizes, 0, MAX_FILE_BYTES)
 
     def runs(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the parts of ``[start, end)`` that the files hold; what lies between is in a missing or cut file."""

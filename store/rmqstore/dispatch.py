@@ -16,7 +16,10 @@ from rmqstore.config import StoreConfig
 from rmqstore.errors import CorruptRecordError
 from rmqstore.files.disk import Disk
 from rmqstore.format.frames import StopKind, heads_of, walk
-from rmqstore.format.requests import QueueUnits, Requests, read_requests, rows_by_queue
+from rmqstore.format.heads import Heads
+from rmqstore.format.layout import Bytes
+from rmqstore.format.multi_dispatch import lmq_heads
+from rmqstore.format.requests import QueueUnits, Requests, have_units, read_requests, rows_by_queue
 from rmqstore.indexfile import IndexFile, IndexKeys, IndexSizes, index_files, next_name
 from rmqstore.queuewriter import QueueAppender
 
@@ -66,6 +69,7 @@ class Dispatcher:
                     damaged = segment.start + int(starts[np.flatnonzero(~whole)[0]])
                     raise CorruptRecordError(str(segment.path), damaged, "no whole record; nothing is built behind it")
                 self.put(read_requests(data, heads))
+                self._put_lmq(data, heads)
             at = segment.start + found.position
             if found.kind is StopKind.BLANK:
                 at = segment.end
@@ -83,6 +87,12 @@ class Dispatcher:
                 requests.key_hashes, offsets[requests.key_rows], requests.units.store_timestamps[requests.key_rows]
             )
             self._index.add(keys)
+
+    def _put_lmq(self, data: Bytes, heads: Heads) -> None:
+        """Append units of the light message queues that records name. Source: LmqDispatch.java."""
+        named = lmq_heads(data, heads.take(have_units(heads.column("sys_flag"))))
+        if len(named):
+            self._put_units(read_requests(data, named).units)
 
     def _put_units(self, units: QueueUnits) -> None:
         """Group units by queue, each queue's in the order of the log, and append them."""

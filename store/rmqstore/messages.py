@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmqstore.brokerconfig import LMQ_PREFIX
 from rmqstore.errors import IllegalMessageError, OptionError
 from rmqstore.format.compression import compressor
 from rmqstore.format.encode import RecordColumns
@@ -26,6 +25,7 @@ from rmqstore.format.hashing import java_hashes
 from rmqstore.format.hosts import offset_ids, pack_host, pack_hosts
 from rmqstore.format.layout import (
     DELAY_LEVELS_MS,
+    LMQ_PREFIX,
     MAX_PROPERTIES_BYTES,
     PROPERTY_DELAY,
     PROPERTY_KEYS,

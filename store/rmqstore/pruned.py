@@ -55,16 +55,21 @@ class StorePruner:
             return PrunedQueues([], None)
         whole = self._whole()
         parts = self._parts(whole)
-        found = self._look_up(sorted({piece.topic for piece in kept}), whole)
-        single = None
-        if found is not None:
-            gaps = LogParts.of(found.uncovered)
-            places = found.places[self._inside(found.places, parts) & ~self._inside(found.places, gaps)]
-            single = self._units(places, kept)
-            parts = parts.met(gaps)
-        if parts.spans != (whole,):
-            kept = [part for piece in kept for part in self._cut(piece, parts)]
-        return PrunedQueues(kept, single)
+        indexed = [piece for piece in kept if self._store.is_indexed_by_queue(piece.topic)]
+        found = self._look_up(sorted({piece.topic for piece in indexed}), whole)
+        if found is None:
+            return PrunedQueues(self._cut_all(kept, parts, whole), None)
+        gaps = LogParts.of(found.uncovered)
+        places = found.places[self._inside(found.places, parts) & ~self._inside(found.places, gaps)]
+        single = self._units(places, indexed)
+        others = [piece for piece in kept if not self._store.is_indexed_by_queue(piece.topic)]
+        left = self._cut_all(indexed, parts.met(gaps), whole) + self._cut_all(others, parts, whole)
+        return PrunedQueues(left, single)
+
+    def _cut_all(self, slices: list[QueueSlice], parts: LogParts, whole: Span) -> list[QueueSlice]:
+        if parts.spans == (whole,):
+            return slices
+        return [part for piece in slices for part in self._cut(piece, parts)]
 
     def log(self, whole: LogSlice) -> list[LogSlice]:
         """Return what of the log is to be read. The index cannot tell: records without a queue may be in none."""

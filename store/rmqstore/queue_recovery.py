@@ -14,12 +14,15 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from rmqstore.batchqueue import BatchConsumeQueue
 from rmqstore.commitlog import CommitLog
 from rmqstore.consumequeue import ConsumeQueue, RecoveredUnits
 from rmqstore.format.decode import topics
 from rmqstore.format.frames import StopKind, find_next_record, heads_of, walk
 from rmqstore.format.heads import Heads
+from rmqstore.format.inner_batch import message_heads
 from rmqstore.format.layout import QUEUE_UNIT, Bytes
+from rmqstore.format.multi_dispatch import lmq_heads
 from rmqstore.format.requests import have_units, read_requests, rows_by_queue, topic_names
 from rmqstore.queues import QueueKey
 
@@ -41,7 +44,7 @@ def recover_queues(
         log: of the store.
         start: physical offset where a recovery of the log begins; what lies before is taken to be in its queues.
         end: physical offset where the log ends.
-        open_queue: gives the files of a queue, None for one that is not of this kind.
+        open_queue: gives the files of a queue, None for one that is not to be recovered.
         was_closed: units that are there stay, whatever they are: what is wrong with them is damage.
     """
     log_end = None if was_closed else end
@@ -96,7 +99,7 @@ class _Tail:
             kept = queue.cut(queue.begin, kept, log_end)
             # Older units are taken for whole: where the log is not scanned, nothing could be put in their place.
             kept = queue.whole_end(min(max(first, queue.begin), kept), kept)
-        self.is_new = not queue.segments
+        self.is_new, self.is_batch = not queue.segments, isinstance(queue, BatchConsumeQueue)
         self.next = first if self.is_new else kept
         self.reached = queue.reach(self.next) if self.next > queue.begin else -1
         self.start = self.next
@@ -133,10 +136,14 @@ class _Recovery:
                 walked = walk(data, position, min(position + _WINDOW_BYTES, stop), segment.start)
                 for _, heads, whole in heads_of(data, walked):
                     rows = whole & have_units(heads.column("sys_flag"))
-                    self._add(data, heads if rows.all() else heads.take(rows))
+                    dispatched = heads if rows.all() else heads.take(rows)
+                    self._add(data, dispatched)
+                    self._add(data, lmq_heads(data, dispatched))
                 position = walked.position if walked.kind is StopKind.END else stop
 
     def _add(self, data: Bytes, heads: Heads) -> None:
+        if not len(heads):
+            return
         encoded = topics(data, heads).dictionary_encode()
         names, codes = topic_names(encoded), encoded.indices.to_numpy()
         queue_ids, queue_offsets = heads.column("queue_id"), heads.column("queue_offset")
@@ -151,7 +158,8 @@ class _Recovery:
                     queue.close()
             tail = self._tails[key]
             if tail is not None and not (tail.is_odd or tail.is_short):
-                self._extend(tail, data, heads.take(rows[ends[rows] > tail.reached]))
+                lacking = heads.take(rows[ends[rows] > tail.reached])
+                self._extend(tail, data, message_heads(data, lacking) if tail.is_batch else lacking)
 
     def _extend(self, tail: _Tail, data: Bytes, heads: Heads) -> None:
         if not len(heads):
@@ -182,10 +190,9 @@ class _Recovery:
                     "files have it: compare scan=commitlog, or build it anew with `rmqstore rebuild`",
                     topic, queue_id, tail.next,
                 )  # fmt: skip
-            if tail.parts:
-                found[topic, queue_id] = RecoveredUnits(tail.start, np.concatenate(tail.parts))
-            if tail.is_short:
-                found[topic, queue_id] = RecoveredUnits(tail.start, np.empty(0, QUEUE_UNIT), is_short=True)
+            if tail.parts or tail.is_short:
+                units = np.concatenate([np.empty(0, QUEUE_UNIT), *tail.parts])
+                found[topic, queue_id] = RecoveredUnits(tail.start, units, tail.is_short, tail.is_batch)
         if found:
             logger.warning(
                 "%d units that %d queues lack are taken from the log, as a recovery would",

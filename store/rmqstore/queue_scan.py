@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,8 +23,11 @@ from rmqstore.assemble import (
 from rmqstore.commitlog import CommitLog
 from rmqstore.consumequeue import ConsumeQueue, Units
 from rmqstore.errors import CorruptQueueError, OffsetOutOfRangeError
+from rmqstore.ext_codes import OpenExt, keep_resolved, resolve_codes
+from rmqstore.files.mapped_file_queue import Segment
 from rmqstore.format.hashing import tags_code
-from rmqstore.format.layout import MAX_EXT_ADDRESS, PRE_BLANK_SIZE, SCHEDULE_TOPIC, Mask, Positions
+from rmqstore.format.layout import LMQ_PREFIX, MAX_EXT_ADDRESS, PRE_BLANK_SIZE, SCHEDULE_TOPIC, Mask, Positions
+from rmqstore.placed import PlacedAssembler
 
 logger = logging.getLogger(__name__)
 
@@ -81,8 +84,16 @@ class QueueScan:
     after queue would touch every page of the log once for each queue that has messages in it.
     """
 
-    def __init__(self, log: CommitLog, open_queue: Callable[[str, int], ConsumeQueue], spec: ReadSpec) -> None:
-        self._log, self._open_queue, self._spec = log, open_queue, spec
+    def __init__(
+        self,
+        log: CommitLog,
+        open_queue: Callable[[str, int], ConsumeQueue],
+        open_ext: OpenExt,
+        spec: ReadSpec,
+        batch_topics: Collection[str] = (),
+    ) -> None:
+        self._log, self._open_queue, self._open_ext, self._spec = log, open_queue, open_ext, spec
+        self._batch_topics = frozenset(batch_topics)
 
     def batches(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
         """Yield the messages of the slices.
@@ -136,8 +147,18 @@ class QueueScan:
         if not valid.all():
             yield from self._refuse_units(window.take(~valid))
             window = window.take(valid)
-        window = self._hashed(window)
+        window = self._hashed(self._resolved(window))
         yield from self._read_files(window)
+
+    def _resolved(self, window: _Window) -> _Window:
+        """Put tags codes in place of the addresses where they stand, if anybody asks for codes."""
+        asks_for_codes = "tagsCode" in self._spec.schema.names
+        if self._spec.tags is None and not asks_for_codes:
+            return window
+        units = window.units._replace(tags_codes=resolve_codes(window.units, self._open_ext))
+        kept = keep_resolved(units, self._open_ext, self._spec) if asks_for_codes else None
+        window = window._replace(units=units)
+        return window if kept is None else window.take(kept)
 
     def _hashed(self, window: _Window) -> _Window:
         """Keep what the tags ask for, as far as hash codes tell."""
@@ -146,6 +167,9 @@ class QueueScan:
         codes = window.units.tags_codes
         wanted = np.array([tags_code(tag) for tag in self._spec.tags], np.int64)
         kept = np.isin(codes, wanted) | (codes <= MAX_EXT_ADDRESS)
+        # Codes are of records, not of messages in an inner batch.
+        of_records = np.array([topic in self._batch_topics for topic in window.units.topics], np.bool_)
+        kept |= of_records[window.units.topic_codes]
         if SCHEDULE_TOPIC in window.units.topics:  # its codes are times of delivery
             kept |= window.units.topic_codes == window.units.topics.index(SCHEDULE_TOPIC)
         return window.take(kept)
@@ -169,11 +193,17 @@ class QueueScan:
                 continue
             segment = segments[place]
             try:
-                assembler = Assembler(self._spec, self._log, segment)
+                assembler = self._assembler(part.units.topics, segment)
             except OffsetOutOfRangeError as err:
                 self._lose(part, str(err))
                 continue
             yield from assembler.batches(part.physical_offsets - segment.start, part.units.sizes, part.units)
+
+    def _assembler(self, topics: list[str], segment: Segment) -> Assembler:
+        """Return what reads records of these topics."""
+        if any(topic in self._batch_topics or topic.startswith(LMQ_PREFIX) for topic in topics):
+            return PlacedAssembler(self._spec, self._log, segment, self._batch_topics)
+        return Assembler(self._spec, self._log, segment)
 
     def _refuse_gone(self, part: _Window) -> Iterator[pa.RecordBatch]:
         """Units whose record lies in no file: deleted, if before the end of the log; beyond it the unit is wrong."""

@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Callable, Container, Mapping
 
-from rmqstore.brokerconfig import LMQ_PREFIX, BrokerConfig, is_system_topic
+from rmqstore.brokerconfig import BrokerConfig, is_system_topic
 from rmqstore.commitlog import CommitLog
 from rmqstore.errors import (
     CorruptQueueError,
@@ -88,35 +88,16 @@ class QueueRanges:
                 "the messages can: use scan=commitlog"
             )
 
-    def require_plain_topic(self, topic: str) -> None:
-        """Refuse a topic whose queues this version cannot read.
-
-        Raises:
-            UnsupportedFeatureError: it has batch queues or is a light message queue.
-        """
-        if topic.startswith(LMQ_PREFIX):
-            raise UnsupportedFeatureError(
-                f"{topic} is a light message queue (LMQ), whose units point at records of other topics; it cannot be "
-                "read yet: read the parent topic, or use scan=commitlog"
-            )
-        if topic in self._paths.batch_topics():
-            raise UnsupportedFeatureError(
-                f"{topic} has BatchConsumeQueues (queue.type=BatchCQ), which cannot be read yet: choose other topics "
-                "with subscribe, or use scan=commitlog for its records as stored"
-            )
-
     def choose(self, selection: Selection, config: BrokerConfig) -> dict[str, list[int]]:
         """Return the chosen topics and their queues.
 
         A topic that only another store of the same read has is not an error here: see ``known_topics``.
 
         Raises:
-            UnsupportedFeatureError: a chosen topic has queues of a kind that cannot be read.
+            UnsupportedFeatureError: the queues are of a kind that cannot be read.
         """
         self.require_plain_queues()
         topics = choose_topics(selection, self.known_topics(config))
-        for topic in topics:
-            self.require_plain_topic(topic)
         assign = selection.assign
         chosen = {}
         for topic in topics:
@@ -126,7 +107,7 @@ class QueueRanges:
 
     def known_topics(self, config: BrokerConfig) -> list[str]:
         """Return every topic with a queue folder or an entry in ``config/topics.json``, sorted."""
-        return sorted({*self._queues.topics(), *self._paths.batch_topics(), *config.topics()})
+        return sorted({*self._queues.topics(), *config.topics()})
 
     def end_in_log(self, but: Container[QueueKey] = ()) -> int:
         """Return the physical offset behind the last record that a queue points at, but for some; -1 without queues."""
@@ -154,7 +135,7 @@ class QueueRanges:
             OffsetOutOfRangeError: offsets that were asked for are not there, and data loss is to fail; or no message
                 is as late as a start time, and the strategy is ``error``.
             OptionError: the group has no offsets.
-            UnsupportedFeatureError: a chosen topic has queues of a kind that cannot be read.
+            UnsupportedFeatureError: the queues are of a kind that cannot be read.
         """
         resolver = _Resolver(self, selection, config, broker, fail_on_data_loss=fail_on_data_loss, tolerant=tolerant)
         slices = []
@@ -164,17 +145,12 @@ class QueueRanges:
         return slices
 
     def is_chosen(self, selection: Selection, topic: str, queue_id: int) -> bool:
-        """Tell whether a selection names a queue, be it there or not.
-
-        Raises:
-            UnsupportedFeatureError: it does, and the topic has queues of a kind that cannot be read.
-        """
+        """Tell whether a selection names a queue, be it there or not."""
         if not choose_topics(selection, [topic]):
             return False
         if not can_name_queues(topic):
             logger.warning("%s: a record is of topic %r, which can have no queues", self._paths.root, topic)
             return False
-        self.require_plain_topic(topic)
         return selection.assign is None or queue_id in selection.assign[topic]
 
     def starts(

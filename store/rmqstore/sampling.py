@@ -8,7 +8,6 @@ import numpy as np
 
 from rmqstore.commitlog import CommitLog
 from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
-from rmqstore.format.layout import MAX_FILE_BYTES
 from rmqstore.pruning import Point
 from rmqstore.queue_scan import QueueSlice
 from rmqstore.queues import Queues
@@ -49,9 +48,7 @@ class Sampler:
             run = next(queue.runs(at, min(at + _SAMPLED_UNITS, piece.end)), None)
             if run is None or run[0] != at:
                 continue
-            units = queue.units(*run)
-            sizes = np.clip(units.sizes, 0, MAX_FILE_BYTES)
-            samples.append(Sample(at, int(units.physical_offsets[0]), float(sizes.mean())))
+            samples.append(Sample(at, queue.unit(at)[0], float(queue.weights(*run).mean())))
         return samples
 
     def rows_within(self, piece: QueueSlice, n_bytes: int) -> int:
@@ -59,7 +56,7 @@ class Sampler:
         queue, rows, left = self._queues.open(piece.topic, piece.queue_id), 0, n_bytes
         for low, high in queue.runs(piece.start, piece.end):
             for at in range(low, high, _UNITS_AT_ONCE):
-                sizes = np.cumsum(np.clip(queue.units(at, min(at + _UNITS_AT_ONCE, high)).sizes, 0, MAX_FILE_BYTES))
+                sizes = np.cumsum(queue.weights(at, min(at + _UNITS_AT_ONCE, high)))
                 fitting = int(np.searchsorted(sizes, left, side="right"))
                 rows = at - piece.start + fitting
                 if fitting < len(sizes):

@@ -22,9 +22,16 @@ from rmqstore.checkpoint import Checkpoint, read_checkpoint
 from rmqstore.commitlog import CommitLog
 from rmqstore.config import StoreConfig
 from rmqstore.consumequeue import ConsumeQueue, RecoveredUnits
-from rmqstore.errors import CorruptConfigError, FileDeletedError, MessageNotFoundError, OptionError
+from rmqstore.errors import (
+    CorruptConfigError,
+    FileDeletedError,
+    MessageNotFoundError,
+    OptionError,
+    UnsupportedFeatureError,
+)
+from rmqstore.ext_codes import matched_groups
 from rmqstore.files.paths import StorePaths, can_name_queues, find_store
-from rmqstore.format.layout import MAX_FILE_BYTES, Positions
+from rmqstore.format.layout import LMQ_PREFIX, Positions
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import MESSAGE, PENDING, VERBATIM, Message, select_columns
 from rmqstore.index_search import FOREVER, IndexSearch
@@ -37,7 +44,7 @@ from rmqstore.place_scan import PlaceScan
 from rmqstore.pruning import Point
 from rmqstore.queue_recovery import is_newest_built, recover_queues
 from rmqstore.queue_scan import QueueScan, QueueSlice, SingleUnits
-from rmqstore.queues import QueueKey, Queues
+from rmqstore.queues import QueueKey, Queues, open_files
 from rmqstore.ranges import QueueRanges, choose_topics
 from rmqstore.recovery import LogEnd, find_log_end
 from rmqstore.sampling import Sample, Sampler
@@ -195,15 +202,15 @@ class MessageStore:
         was_closed = not self.paths.abort.exists()
         if self.paths.has_rocksdb_queues or (self._ignore_log_end and not was_closed):
             return {}
-        other, known = {*self.paths.batch_topics()}, self._topics_json()
+        in_batches, known = self._of_topics_json(self.config.batch_topics), self._of_topics_json(self.config.topics)
 
         def files_of(topic: str, queue_id: int) -> ConsumeQueue | None:
             if not can_name_queues(topic):
                 return None
-            queue = ConsumeQueue(self.paths.queue(topic, queue_id))
+            queue = open_files(self.paths, topic, queue_id, is_batch=topic in in_batches)
             # A topic with neither files nor an entry in a topics.json that has others was deleted: it stays so.
             is_deleted = not queue.segments and known and topic not in known and not is_system_topic(topic)
-            return None if topic in other or is_deleted else queue
+            return None if is_deleted else queue
 
         if was_closed and is_newest_built(self._log, files_of):
             return {}
@@ -211,9 +218,9 @@ class MessageStore:
         start = self._log.min_offset if was_closed else max(end.scanned_from, self._log.min_offset)
         return recover_queues(self._log, start, end.physical_offset, files_of, was_closed=was_closed)
 
-    def _topics_json(self) -> set[str]:
+    def _of_topics_json(self, ask: Callable[[], list[str]]) -> set[str]:
         try:
-            return {*self.config.topics()}
+            return {*ask()}
         except CorruptConfigError as err:
             logger.warning("%s; going on as if the broker knew no topics", err)
             return set()
@@ -229,12 +236,12 @@ class MessageStore:
             tail = self.recovered.get(key)
             if tail is not None and end > tail.start:
                 begun = max(start, tail.start)
-                found[key] = RecoveredUnits(begun, tail.units[begun - tail.start : end - tail.start])
+                found[key] = tail._replace(start=begun, units=tail.units[begun - tail.start : end - tail.start])
         return found
 
     def topics(self) -> list[str]:
         """Return every topic with queues, also the system's, sorted."""
-        return sorted({*self._queues.topics(), *self.paths.batch_topics()})
+        return self._queues.topics()
 
     def queue_ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues, sorted."""
@@ -249,7 +256,6 @@ class MessageStore:
             CorruptQueueError: its files contradict themselves.
         """
         self._ranges.require_plain_queues()
-        self._ranges.require_plain_topic(topic)
         return self._ranges.range(topic, queue_id)
 
     @_anew_if_deleted
@@ -274,9 +280,9 @@ class MessageStore:
             return QueueInfo(topic, queue_id, start, end, None, None, 0)
         times = [self._log.store_timestamp(queue.unit(at)[0]) for at in (start, end - 1)]
         block, n_bytes = 1 << 20, 0
-        for at in range(start, end, block):
-            for run in queue.runs(at, min(at + block, end)):
-                n_bytes += int(np.clip(queue.units(*run).sizes, 0, MAX_FILE_BYTES).sum())
+        for low, high in queue.runs(start, end):
+            for at in range(low, high, block):
+                n_bytes += int(queue.weights(at, min(at + block, high)).sum())
         return QueueInfo(topic, queue_id, start, end, times[0], times[1], n_bytes)
 
     @_anew_if_deleted
@@ -299,6 +305,28 @@ class MessageStore:
         if boundary == "upper":
             return max(self._ranges.at_time(topic, queue_id, at + 1, span) - 1, span[0])
         raise OptionError(f"boundary {boundary!r}: lower or upper")
+
+    def matched_groups(
+        self, topic: str, queue_id: int, queue_offset: int, groups: Iterable[str] | None = None
+    ) -> list[str] | None:
+        """Return the consumer groups whose SQL92 filter a message may match, as the broker noted it when it stored it.
+
+        Args:
+            topic: its name.
+            queue_id: its queue.
+            queue_offset: the message's.
+            groups: to be asked for; without, those that ``config/consumerFilter.json`` has.
+
+        Returns:
+            Groups by name; those not in it surely do not match. None where the broker noted nothing, as without
+            ``enableCalcFilterBitMap``.
+
+        Raises:
+            UnsupportedFeatureError: the library for Bloom filters is not installed.
+        """
+        code = self._queues.open(topic, queue_id).unit(queue_offset)[2]
+        asked = self.config.filter_groups(topic) if groups is None else dict.fromkeys(groups, -1)
+        return matched_groups(self._queues.open_ext(topic, queue_id), code, topic, asked)
 
     def get(self, place: int | str) -> Message:
         """Return the message at a physical offset, or with an offset message id (32 or 56 hex digits).
@@ -410,7 +438,7 @@ class MessageStore:
 
     def read_units(self, picked: SingleUnits, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
         """Yield the messages of single units; see ``queue_scan.QueueScan.single``."""
-        return QueueScan(self._log, self._queues.open, spec).single(picked)
+        return self._queue_scan(spec).single(picked)
 
     @_anew_if_deleted
     def log_points(self) -> list[Point]:
@@ -476,6 +504,8 @@ class MessageStore:
             broker_name=self.broker_name,
             inflate=not verbatim,
         )
+        if verbatim and scan == "queue":
+            self._require_records(chosen)
         if wanted:
             batches = self._look_up(wanted, chosen, spec, index_only=index_only)
         else:
@@ -485,6 +515,15 @@ class MessageStore:
                 raise OptionError("include_pending: only a read by queue knows what is pending")
             batches = chain(batches, self._pending(chosen, spec))
         return pa.RecordBatchReader.from_batches(schema, batches)
+
+    def _require_records(self, selection: Selection) -> None:
+        """Refuse an exact copy, by queue, of messages that are no records of their own."""
+        others = {*self._queues.batch_topics()} & {*self.chosen_queues(selection)}
+        if others:
+            raise UnsupportedFeatureError(
+                f"{', '.join(sorted(others))}: a record holds several messages (queue.type=BatchCQ), exact copies are "
+                "of records: use scan=commitlog"
+            )
 
     def _pending(self, selection: Selection, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
         yield from read_pending(self, find_pending(self, selection), spec, selection)
@@ -596,7 +635,18 @@ class MessageStore:
 
     def read_queues(self, slices: Sequence[QueueSlice], spec: ReadSpec) -> Iterator[pa.RecordBatch]:
         """Yield the messages of ranges of queues; see ``queue_scan.QueueScan``."""
-        return QueueScan(self._log, self._queues.open, spec).batches(slices)
+        return self._queue_scan(spec).batches(slices)
+
+    def _queue_scan(self, spec: ReadSpec) -> QueueScan:
+        queues = self._queues
+        return QueueScan(self._log, queues.open, queues.open_ext, spec, queues.batch_topics())
+
+    def is_indexed_by_queue(self, topic: str) -> bool:
+        """Tell whether the index knows the messages of a topic by their own keys.
+
+        It knows records: not the messages in inner batches, nor light message queues, which show those of others.
+        """
+        return not topic.startswith(LMQ_PREFIX) and topic not in self._queues.batch_topics()
 
     @_anew_if_deleted
     def log_slice(self) -> LogSlice:

@@ -15,9 +15,10 @@ from rmqstore.errors import FileDeletedError
 from rmqstore.format.decode import topics
 from rmqstore.format.heads import Heads
 from rmqstore.format.layout import Bytes
+from rmqstore.format.multi_dispatch import lmq_heads
 from rmqstore.format.requests import group_by_queue, have_units
 from rmqstore.log_cursor import LogCursor, LogMark
-from rmqstore.queues import QueueKey
+from rmqstore.queues import QueueKey, open_files
 from rmqstore.recovery import find_written_end
 from rmqstore.selection import Selection
 from rmqstore.store import MessageStore
@@ -57,7 +58,7 @@ class StoreTail:
         """Take in what was written, cut off or deleted since the last look.
 
         Raises:
-            UnsupportedFeatureError: a chosen topic has queues of a kind that cannot be read.
+            UnsupportedFeatureError: the queues are of a kind that cannot be read.
         """
         for _ in range(_PATIENCE):
             try:
@@ -127,7 +128,7 @@ class StoreTail:
         return end, last
 
     def _in_files(self, key: QueueKey) -> tuple[int, int]:
-        queue, log_end = ConsumeQueue(self.store.paths.queue(*key)), self._seen.position
+        queue, log_end = open_files(self.store.paths, *key), self._seen.position
         try:
             end = queue.end()
             physical_offset, size, _ = queue.unit(end - 1) if end else (-1, 0, 0)
@@ -150,6 +151,10 @@ class StoreTail:
     def _note(self, data: Bytes, heads: Heads) -> None:
         """Take in which chosen queues records name, what ends they tell, and the newest of them."""
         heads = heads.take(have_units(heads.column("sys_flag")))
+        self._note_queues(data, heads)
+        self._note_queues(data, lmq_heads(data, heads))
+
+    def _note_queues(self, data: Bytes, heads: Heads) -> None:
         for key, rows in group_by_queue(topics(data, heads), heads.column("queue_id")) if len(heads) else ():
             if key not in self._is_chosen:
                 self._is_chosen[key] = self.store.is_chosen(self._selection, *key)

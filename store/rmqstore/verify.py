@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+import logging
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from rmqstore.batchqueue import BatchConsumeQueue
 from rmqstore.commitlog import CommitLog
 from rmqstore.consumequeue import ConsumeQueue
 from rmqstore.dispatch import Progress, untold
 from rmqstore.files.paths import StorePaths
 from rmqstore.findings import Finding
 from rmqstore.format.frames import StopKind, find_next_record, heads_of, walk
-from rmqstore.format.heads import check_heads
-from rmqstore.format.layout import MAX_EXT_ADDRESS, PRE_BLANK_SIZE
-from rmqstore.format.requests import QueueUnits, Requests, read_requests, rows_by_queue
+from rmqstore.format.heads import Heads, check_heads
+from rmqstore.format.layout import MAX_EXT_ADDRESS, PRE_BLANK_SIZE, Bytes
+from rmqstore.format.multi_dispatch import lmq_heads
+from rmqstore.format.requests import QueueUnits, Requests, have_units, read_requests, rows_by_queue
+from rmqstore.queues import open_files
 from rmqstore.store import MessageStore
 from rmqstore.verify_index import KeysOfLog, index_findings
+
+logger = logging.getLogger(__name__)
 
 _WINDOW_BYTES = 128 << 20
 _MAX_FINDINGS = 1000  # of damaged records named one by one
@@ -35,29 +42,30 @@ def verify(store: MessageStore, progress: Progress = untold) -> Iterator[Finding
     end = store.log_slice().end
     log = CommitLog(store.paths.commitlogs)
     queues, keys = _Queues(store.paths, log.min_offset), KeysOfLog()
-    for requests in _requests(log, end, progress):
+    for requests, of_lmq in _requests(log, end, progress):
         queues.compare(requests)
+        queues.compare(of_lmq)
         keys.add(requests)
-    yield from queues.findings()
+    if store.paths.has_rocksdb_queues:
+        logger.warning("%s holds RocksDB queues, which are not compared with the log", store.paths.consumequeue)
+    else:
+        yield from queues.findings()
+        yield from _inner_findings(store)
     yield from index_findings(store.paths, keys, log.min_offset)
 
 
 def _damaged_records(store: MessageStore) -> Iterator[Finding]:
     n_named = 0
-    for batch in store.scan(scan="commitlog", columns=["commitLogOffset"], mode="PERMISSIVE"):
-        column = batch.column("_corrupt_record")
-        if column.null_count == len(column):
-            continue
-        for text in column.drop_null().to_pylist():
-            n_named += 1
-            if n_named <= _MAX_FINDINGS:
-                yield Finding("log", text.partition(": ")[0], text.partition(": ")[2])
+    for text in _corrupt(store.scan(scan="commitlog", columns=["commitLogOffset"], mode="PERMISSIVE")):
+        n_named += 1
+        if n_named <= _MAX_FINDINGS:
+            yield Finding("log", text.partition(": ")[0], text.partition(": ")[2])
     if n_named > _MAX_FINDINGS:
         yield Finding("log", str(store.paths.root), f"{n_named - _MAX_FINDINGS} more damaged records")
 
 
-def _requests(log: CommitLog, end: int, progress: Progress) -> Iterator[Requests]:
-    """Yield what dispatching would make of every sound record, in the order of the log."""
+def _requests(log: CommitLog, end: int, progress: Progress) -> Iterator[tuple[Requests, Requests]]:
+    """Yield what dispatching would make of every sound record, in the order of the log; apart for LMQs it names."""
     for segment in log.segments:
         if segment.start >= end:
             return
@@ -67,7 +75,8 @@ def _requests(log: CommitLog, end: int, progress: Progress) -> Iterator[Requests
             for _, heads, whole in heads_of(data, found):
                 sound = np.flatnonzero(whole & check_heads(heads, segment.start))
                 if len(sound):
-                    yield read_requests(data, heads if len(sound) == len(heads) else heads.take(sound))
+                    heads = heads if len(sound) == len(heads) else heads.take(sound)  # noqa: PLW2901 - the sound ones
+                    yield read_requests(data, heads), read_requests(data, _lmq_heads(data, heads))
             at = found.position
             progress(min(segment.start + at, end) - log.min_offset, end - log.min_offset)
             if found.kind in (StopKind.BLANK, StopKind.EMPTY):
@@ -76,11 +85,32 @@ def _requests(log: CommitLog, end: int, progress: Progress) -> Iterator[Requests
                 at = find_next_record(data, at + 1, stop, segment.start)
 
 
+def _lmq_heads(data: Bytes, heads: Heads) -> Heads:
+    return lmq_heads(data, heads.take(have_units(heads.column("sys_flag"))))
+
+
+def _inner_findings(store: MessageStore) -> Iterator[Finding]:
+    """Yield what keeps messages of BatchConsumeQueues from being read: units and records may be whole and not agree."""
+    topics = store.paths.batch_topics()
+    if not topics:
+        return
+    named = islice(_corrupt(store.scan(subscribe=topics, columns=["queueOffset"], mode="PERMISSIVE")), _MAX_FINDINGS)
+    for text in named:
+        yield Finding("queue", text.partition(": ")[0], text.partition(": ")[2])
+
+
+def _corrupt(batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
+    for batch in batches:
+        column = batch.column("_corrupt_record")
+        if column.null_count < len(column):
+            yield from column.drop_null().to_pylist()
+
+
 class _Tally:
     """One queue so far."""
 
-    def __init__(self, folder: Path) -> None:
-        self.queue = ConsumeQueue(folder)
+    def __init__(self, queue: ConsumeQueue) -> None:
+        self.queue = queue
         self.start = self.queue.begin
         self.end = self.queue.end()
         self.n_matched = self.n_missing = self.n_wrong = 0
@@ -95,7 +125,7 @@ class _Queues:
     def _tally(self, topic: str, queue_id: int) -> _Tally:
         key = (topic, queue_id)
         if key not in self._tallies:
-            self._tallies[key] = _Tally(self._paths.queue(topic, queue_id))
+            self._tallies[key] = _Tally(open_files(self._paths, topic, queue_id))
         return self._tallies[key]
 
     def compare(self, requests: Requests) -> None:
@@ -131,7 +161,7 @@ class _Queues:
 
     def findings(self) -> Iterator[Finding]:
         """Yield what was found, queue by queue."""
-        for topic, queue_id in self._paths.queues():
+        for topic, queue_id in (*self._paths.queues(), *self._paths.batch_queues()):
             self._tally(topic, queue_id)
         for (topic, queue_id), tally in sorted(self._tallies.items()):
             place = f"{topic}-{queue_id}"
@@ -148,6 +178,8 @@ class _Queues:
 
     def _count(self, tally: _Tally) -> int:
         """Return how many units point into the log as it is, or behind it."""
+        if isinstance(tally.queue, BatchConsumeQueue):
+            return tally.queue.count_units(self._log_start)
         total = 0
         for start, stop in tally.queue.runs(tally.start, tally.end):
             for low in range(start, stop, 1 << 19):

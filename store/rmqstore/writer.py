@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmqstore.brokerconfig import SYSTEM_TOPICS
+from rmqstore.brokerconfig import SYSTEM_TOPICS, BrokerConfig
 from rmqstore.commitlog import CommitLog
 from rmqstore.config import StoreConfig
 from rmqstore.dispatch import Dispatcher, Progress, untold
@@ -85,6 +85,10 @@ class StoreWriter:
     def _open(self) -> None:
         if self.paths.has_rocksdb_queues:
             raise UnsupportedFeatureError(f"{self.paths.consumequeue} holds RocksDB queues, which cannot be written")
+        if self.paths.batch_topics():  # a repair would put records of theirs into queues of the wrong kind
+            raise UnsupportedFeatureError(
+                f"{self.paths.batch_consumequeue} holds BatchConsumeQueues: such a store cannot be written yet"
+            )
         self._log = CommitLog(self.paths.commitlogs)
         self.config = existing_config(self.paths, self._log, self.config)
         self._repairer = Repairer(self._disk, self.paths, self.config, self._log, truncate=self._truncate)
@@ -97,7 +101,7 @@ class StoreWriter:
         self._offsets = QueueOffsets(self._next_queue_offset)
         self._highest_queue: dict[str, int] = {}
         self._has_failed = False  # what the store holds is known, and queues and index are whole
-        self._batch_topics = self.paths.batch_topics()
+        self._batch_topics = BrokerConfig(self.paths).batch_topics()
         nums = {**self.queue_nums(), **self._spec.queue_nums}
         self._maker = MessageMaker(replace(self._spec, queue_nums=nums))
         self._ledger = Ledger(self._disk, self.paths.root)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import shutil
 from collections import Counter
@@ -720,18 +721,47 @@ def test_rocksdb_queues_are_refused_by_queue_and_read_by_log(spark: SparkSession
     assert offsets(found) == physical(goldens.records("rocksdb-cq"))
 
 
-@pytest.mark.parametrize(("name", "kind"), [("batch-cq", "BatchConsumeQueue"), ("lmq", "LMQ")])
-def test_other_queues_are_refused_by_topic_and_plain_ones_beside_them_read(
-    spark: SparkSession, golden_store: GoldenStore, name: str, kind: str
+# ---- queues of other kinds
+
+
+@pytest.mark.parametrize("name", ["lmq", "cq-ext"])
+def test_units_that_say_more_than_their_records_are_read(
+    spark: SparkSession, golden_store: GoldenStore, name: str
 ) -> None:
-    kinds = {row["topic"]: row["cqType"] for row in goldens.summary(name)["queues"]}
-    other = sorted(topic for topic, queue in kinds.items() if queue != "SimpleCQ" or topic.startswith("%LMQ%"))
-    plain = sorted(set(kinds) - set(other))
-    assert other
-    assert plain
-    root = golden_store(name)
-    refused(load(spark, root, subscribe=other[0]), "UnsupportedFeatureError", other[0], kind)
-    found = read(spark, root, subscribe=",".join(plain), columns="commitLogOffset")
-    assert offsets(found) == physical([row for row in goldens.lines(name, "expected") if row["topic"] in plain])
-    by_log = read(spark, root, scan="commitlog", columns="commitLogOffset")
-    assert offsets(by_log) == physical(goldens.records(name))
+    expected = sorted(
+        (row["topic"], row["queueId"], row["queueOffset"], row["tagsCode"])
+        for row in (goldens.asked(row, "b") for row in goldens.lines(name, "expected"))
+    )
+    columns = "topic,queueId,queueOffset,tagsCode"
+    frame = load(spark, golden_store(name), includeSystemTopics="true", columns=columns, maxRecordsPerPartition="37")
+    assert sorted(tuple(row) for row in frame.collect()) == expected
+
+
+@pytest.mark.parametrize("size", [None, 1, 7, 50])
+def test_inner_batches_are_read_whole_wherever_tasks_are_cut(
+    spark: SparkSession, golden_store: GoldenStore, size: int | None
+) -> None:
+    expected = sorted(
+        (row["topic"], row["queueId"], row["queueOffset"] + at, base64.b64decode(one["bodyBase64"]))
+        for row in goldens.lines("batch-cq", "expected")
+        if row["topic"] == "BatchB" or size != 1
+        for at, one in enumerate(row.get("innerMessages") or [row])
+    )
+    options = {"maxRecordsPerPartition": str(size)} if size else {"minPartitions": "5"}
+    if size == 1:
+        options |= {"subscribe": "BatchB"}
+    frame = load(spark, golden_store("batch-cq"), columns="topic,queueId,queueOffset,body", **options)
+    assert frame.rdd.getNumPartitions() > 4
+    assert sorted((*row[:3], bytes(row[3])) for row in frame.collect()) == expected
+
+
+def test_an_offset_inside_an_inner_batch_starts_there(spark: SparkSession, golden_store: GoldenStore) -> None:
+    batch = next(row for row in goldens.lines("batch-cq", "expected") if row.get("batchNum", 0) > 3)
+    topic, queue_id, start = batch["topic"], batch["queueId"], batch["queueOffset"] + 2
+    options = {
+        "assign": {topic: [queue_id]},
+        "startingOffsets": {topic: {str(queue_id): start}},
+        "endingOffsets": {topic: {str(queue_id): start + 1}},
+    }
+    (row,) = load(spark, golden_store("batch-cq"), columns="queueOffset,body", **options).collect()
+    assert (row[0], bytes(row[1])) == (start, base64.b64decode(batch["innerMessages"][2]["bodyBase64"]))

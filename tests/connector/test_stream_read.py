@@ -46,7 +46,7 @@ def failure(action: Callable[[], object]) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["basic", "edges", "live", "expired", "crash", "crash4", "default-sizes"])
+@pytest.mark.parametrize("name", ["basic", "edges", "live", "expired", "crash", "crash4", "default-sizes", "lmq"])
 def test_a_stream_to_the_present_gives_what_a_batch_gives(
     spark: SparkSession, golden_store: GoldenStore, tmp_path: Path, name: str
 ) -> None:
@@ -58,6 +58,25 @@ def test_a_stream_to_the_present_gives_what_a_batch_gives(
     found = delivered(spark, tmp_path)
     assert sorted((*key, offset) for key, offsets in found.items() for offset, _ in offsets) == expected
     assert not drain(spark, root, tmp_path, **EARLIEST)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("lmq", {"subscribe": "%LMQ%sub_3,%LMQ%sub_1"}), ("batch-cq", {"subscribe": "BatchA"})],
+)
+def test_triggers_of_few_messages_lose_none_of_other_kinds_of_queues(
+    spark: SparkSession, golden_store: GoldenStore, tmp_path: Path, name: str, options: dict[str, str]
+) -> None:
+    """Of an inner batch a trigger may take a part."""
+    root = golden_store(name)
+    found = drain(spark, root, tmp_path, **EARLIEST, **options, maxOffsetsPerTrigger="31")
+    assert {one["numInputRows"] for one in found[:-1]} == {31}
+    with rmqstore.open(root) as store:
+        batch = store.scan(columns="topic,queueId,queueOffset", **options).read_all().to_pylist()
+    expected = sorted((row["topic"], row["queueId"], row["queueOffset"]) for row in batch)
+    assert len(expected) > 100
+    got = delivered(spark, tmp_path)
+    assert sorted((*key, offset) for key, offsets in got.items() for offset, _ in offsets) == expected
 
 
 def test_a_running_query_sees_what_is_written_new_queues_and_topics_too(spark: SparkSession, tmp_path: Path) -> None:

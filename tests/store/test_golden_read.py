@@ -64,14 +64,14 @@ def test_scan_of_the_log_gives_all_columns_of_the_messages_that_queues_hold(
         assert found[row["physicalOffset"]] == _columns_of(goldens.message(row, "b"), "tagsCode")
 
 
-@pytest.mark.parametrize("name", goldens.PLAIN)
+@pytest.mark.parametrize("name", goldens.BY_QUEUE)
 def test_topics_and_queues_are_those_of_the_real_store(golden_store: GoldenStore, name: str) -> None:
     with rmqstore.open(golden_store(name)) as store:
         found = {(info.topic, info.queue_id) for topic in store.topics() for info in store.queues(topic)}
     assert found == {queue for queue, rows in goldens.queues(name).items()}
 
 
-@pytest.mark.parametrize("name", goldens.PLAIN)
+@pytest.mark.parametrize("name", goldens.BY_QUEUE)
 def test_queue_range_is_that_of_the_real_store(golden_store: GoldenStore, name: str) -> None:
     expected = {}
     rows = goldens.queues(name)
@@ -85,7 +85,7 @@ def test_queue_range_is_that_of_the_real_store(golden_store: GoldenStore, name: 
         assert {key: store.queue_range(*key) for key in expected} == expected
 
 
-@pytest.mark.parametrize("name", goldens.PLAIN)
+@pytest.mark.parametrize("name", goldens.BY_QUEUE)
 def test_queue_info_tells_times_and_bytes_of_the_messages(golden_store: GoldenStore, name: str) -> None:
     with rmqstore.open(golden_store(name)) as store:
         for (topic, queue_id), rows in goldens.queues(name).items():
@@ -95,7 +95,7 @@ def test_queue_info_tells_times_and_bytes_of_the_messages(golden_store: GoldenSt
             assert info.n_bytes == sum(row["storeSize"] for row in rows)
 
 
-@pytest.mark.parametrize("name", [name for name in goldens.PLAIN if name not in STALE_MINIMUM])
+@pytest.mark.parametrize("name", [name for name in goldens.BY_QUEUE if name not in STALE_MINIMUM])
 @pytest.mark.parametrize("boundary", ["LOWER", "UPPER"])
 def test_offset_at_answers_time_queries_as_the_real_store_does(
     golden_store: GoldenStore, name: str, boundary: str
@@ -213,57 +213,12 @@ def test_ignore_log_end_reads_on_behind_the_damage(golden_store: GoldenStore) ->
     assert end not in found
 
 
-@pytest.mark.parametrize(("name", "topics"), [("batch-cq", {"BatchA", "BatchB"}), ("lmq", set()), ("cq-ext", set())])
-def test_topics_with_plain_queues_are_read_beside_unsupported_ones(
-    golden_store: GoldenStore, name: str, topics: set[str]
-) -> None:
-    kinds = {(row["topic"], row["queueId"]): row["cqType"] for row in goldens.summary(name)["queues"]}
-    plain_queues = {key for key, kind in kinds.items() if kind == "SimpleCQ" and not key[0].startswith("%LMQ%")}
-    assert plain_queues
-    assert topics <= {key[0] for key in kinds}
-    expected = {
-        key: [_columns_of(goldens.message(row, "b"), "tagsCode") for row in rows]
-        for key, rows in goldens.queues(name).items()
-        if key in plain_queues
-    }
-    columns = [column for column in EVERY_COLUMN if column != "tagsCode"]
-    with rmqstore.open(golden_store(name), broker_name="b") as store:
-        found = read(store, columns=columns, subscribe=sorted({topic for topic, _ in plain_queues}))
-    assert by_queue(found) == expected
-
-
-@pytest.mark.parametrize("name", ["batch-cq", "lmq"])
-def test_queues_of_other_kinds_are_refused_by_name(golden_store: GoldenStore, name: str) -> None:
-    other = {
-        row["topic"]
-        for row in goldens.summary(name)["queues"]
-        if row["cqType"] != "SimpleCQ" or row["topic"].startswith("%LMQ%")
-    }
-    assert other
-    with rmqstore.open(golden_store(name)) as store:
-        for topic in other:
-            with pytest.raises(UnsupportedFeatureError, match=topic):
-                read(store, subscribe=topic)
-            with pytest.raises(UnsupportedFeatureError, match=topic):
-                store.queue_range(topic, 0)
-
-
 def test_rocksdb_queues_are_refused_with_the_way_round(golden_store: GoldenStore) -> None:
     with rmqstore.open(golden_store("rocksdb-cq")) as store:
         with pytest.raises(UnsupportedFeatureError, match=r"RocksDB.*scan=commitlog"):
             read(store)
         with pytest.raises(UnsupportedFeatureError, match="RocksDB"):
             read(store, subscribe=goldens.summary("rocksdb-cq")["queues"][0]["topic"])
-
-
-def test_tags_code_of_an_extended_queue_is_the_code_or_refused_never_the_address(golden_store: GoldenStore) -> None:
-    expected = {row["physicalOffset"]: row["tagsCode"] for row in goldens.lines("cq-ext", "expected")}
-    with rmqstore.open(golden_store("cq-ext")) as store:
-        try:
-            found = read(store, columns="commitLogOffset,tagsCode")
-        except UnsupportedFeatureError:
-            return
-    assert {row["commitLogOffset"]: row["tagsCode"] for row in found} == expected
 
 
 @pytest.mark.parametrize("name", ["basic", "cq-ext", "live", "v2"])
@@ -340,11 +295,10 @@ def test_reading_changes_nothing_in_the_folder(golden_store: GoldenStore, tmp_pa
     with rmqstore.open(root) as store:
         for mode in ("FAILFAST", "PERMISSIVE"):
             read(store, scan="commitlog", mode=mode)
-            if name in goldens.PLAIN + goldens.CRASHED:
+            if name != "rocksdb-cq":
                 read(store, mode=mode)
         for topic in store.topics():
-            if name in goldens.PLAIN:
-                store.queues(topic)
+            store.queues(topic)
         for row in goldens.records(name)[:20]:
             store.get(row["physicalOffset"])
         with pytest.raises(OptionError):

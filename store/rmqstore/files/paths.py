@@ -74,7 +74,7 @@ class StorePaths:
 
     def queue_ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues, sorted; folders that are no number are none, as in RocketMQ."""
-        return sorted(int(name) for name in _subfolders(self.consumequeue / topic) if name.isascii() and name.isdigit())
+        return _queue_ids(self.consumequeue / topic)
 
     def queues(self) -> list[tuple[str, int]]:
         """Return every queue, by topic and id."""
@@ -89,6 +89,22 @@ class StorePaths:
         if not can_name_queues(topic):
             raise StoreStateError(f"{self.root}: topic {topic!r} of a record cannot name a folder of queues")
         return self.consumequeue / topic / str(queue_id)
+
+    def batch_queue_ids(self, topic: str) -> list[int]:
+        """Return the ids of a topic's BatchConsumeQueues, sorted."""
+        return _queue_ids(self.batch_consumequeue / topic)
+
+    def batch_queues(self) -> list[tuple[str, int]]:
+        """Return every BatchConsumeQueue, by topic and id."""
+        return [(topic, queue_id) for topic in self.batch_topics() for queue_id in self.batch_queue_ids(topic)]
+
+    def batch_queue(self, topic: str, queue_id: int) -> Path:
+        """Return the folder of a BatchConsumeQueue; raises as :meth:`queue` does."""
+        return self.batch_consumequeue / self.queue(topic, queue_id).relative_to(self.consumequeue)
+
+    def queue_ext(self, topic: str, queue_id: int) -> Path:
+        """Return the folder of a queue's extension units, which most queues lack; raises as :meth:`queue` does."""
+        return self.root / "consumequeue_ext" / self.queue(topic, queue_id).relative_to(self.consumequeue)
 
     def queue_files(self, topic: str) -> list[Path]:
         """Return the files of all queues of a topic."""
@@ -141,6 +157,10 @@ def find_store(
 def can_name_queues(topic: str) -> bool:
     """Tell whether a topic, as some record has it, is the name of a folder."""
     return topic not in {"", ".", ".."} and "/" not in topic and "\0" not in topic
+
+
+def _queue_ids(folder: Path) -> list[int]:
+    return sorted(int(name) for name in _subfolders(folder) if name.isascii() and name.isdigit())
 
 
 def _subfolders(folder: Path) -> list[str]:

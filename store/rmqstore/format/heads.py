@@ -5,7 +5,7 @@ The plain form of the same checks is ``record.check_record``; the two agree on e
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -80,6 +80,12 @@ class Heads:
             self.has_v6_hosts,
             self.common_topic,
         )
+
+    def placed(self, queue_ids: NDArray[np.int32], queue_offsets: NDArray[np.int64]) -> Heads:
+        """Return the same records with other places in queues, (n,) each."""
+        fixed = self.fixed.copy()
+        fixed["queue_id"], fixed["queue_offset"] = queue_ids, queue_offsets
+        return replace(self, fixed=fixed, _columns={})
 
 
 def windows(buf: Bytes, width: int) -> NDArray[np.void]:

@@ -91,6 +91,32 @@ QUEUE_UNIT: Final = np.dtype([        # one entry of a ConsumeQueue. Source: Con
     ("tags_code",       ">i8"),       # 12  hash of the tag, delivery time in SCHEDULE_TOPIC_XXXX, or an ext address
 ])
 
+BATCH_UNIT: Final = np.dtype([        # one entry of a BatchConsumeQueue. Source: BatchConsumeQueue.java
+    ("physical_offset", ">i8"),       #  0
+    ("size",            ">i4"),       #  8  bytes of the record; 0 behind the end
+    ("tags_code",       ">i8"),       # 12  of the record, which messages of an inner batch do not share
+    ("store_timestamp", ">i8"),       # 20  ms
+    ("base_offset",     ">i8"),       # 28  queue offset of the record's first message
+    ("batch_size",      ">i2"),       # 36  how many messages it has, from 1 on
+    ("compacted",       ">i4"),       # 38  offset in a compacted log, -1
+    ("reserved",        ">i4"),       # 42
+])
+
+INNER_HEAD: Final = np.dtype([        # the fixed part of a message in an inner batch. Source: MessageDecoder.java
+    ("total_size",      ">i4"),       #  0  bytes of the whole message
+    ("magic",           ">i4"),       #  4  0, never looked at
+    ("body_crc",        ">i4"),       #  8  0, never looked at
+    ("flag",            ">i4"),       # 12
+    ("body_length",     ">i4"),       # 16
+])                                    # 20  body, properties length (2 bytes) and properties
+
+EXT_UNIT: Final = np.dtype([          # begins a unit of consumequeue_ext. Source: ConsumeQueueExt.java#CqExtUnit
+    ("size",            ">i2"),       #  0  bytes of the whole unit, bit map included; -1 marks the end of a file
+    ("tags_code",       ">i8"),       #  2
+    ("store_timestamp", ">i8"),       # 10  of the message, ms
+    ("bit_map_size",    ">i2"),       # 18  bytes of the bit map that follows; 0 for none
+])
+
 CHECKPOINT: Final = np.dtype([        # the first bytes of `checkpoint`. Source: StoreCheckpoint.java
     ("physic_msg_timestamp",  ">i8"),   #  0  store time of the last record known to be on disk, ms
     ("logics_msg_timestamp",  ">i8"),   #  8  the same of the ConsumeQueues
@@ -118,7 +144,9 @@ INDEX_ITEM: Final = np.dtype([        # Source: IndexFile.java#putKey
 
 assert FRAME_HEAD.itemsize == 8
 assert {bits: fixed.itemsize for bits, fixed in FIXED_PART.items()} == {0: 88, 0x10: 100, 0x20: 100, 0x30: 112}
-assert (QUEUE_UNIT.itemsize, INDEX_HEADER.itemsize, INDEX_ITEM.itemsize) == (20, 40, 20)
+assert (QUEUE_UNIT.itemsize, EXT_UNIT.itemsize, INDEX_HEADER.itemsize, INDEX_ITEM.itemsize) == (20, 20, 40, 20)
+
+assert (BATCH_UNIT.itemsize, INNER_HEAD.itemsize) == (46, 20)
 
 CHECKPOINT_FILE_BYTES: Final = 4096  # one page of the operating system
 FIXED_PART_V4: Final = FIXED_PART[0]
@@ -132,6 +160,7 @@ MAX_FILE_BYTES: Final = (1 << 31) - 1
 
 # Source: ConsumeQueue.java#fillPreBlank: units before the first one of a queue that does not begin at 0.
 PRE_BLANK_SIZE: Final = 0x7FFFFFFF
+MAX_BATCH: Final = (1 << 15) - 1  # messages of a record, as a unit of a BatchConsumeQueue can tell
 # Source: ConsumeQueueExt.java#MAX_ADDR: a tags_code at or below this is an address into consumequeue_ext.
 MAX_EXT_ADDRESS: Final = -(1 << 31) - 1
 
@@ -149,6 +178,11 @@ PROPERTY_DELAY: Final = "DELAY"
 PROPERTY_REAL_TOPIC: Final = "REAL_TOPIC"
 PROPERTY_REAL_QUEUE_ID: Final = "REAL_QID"
 PROPERTY_SHARDING_KEY: Final = "__SHARDINGKEY"
+PROPERTY_INNER_NUM: Final = "INNER_NUM"  # messages of an inner batch
+PROPERTY_MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"  # light message queues, separated by commas
+PROPERTY_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"  # the queue offset in each
+
+LMQ_PREFIX: Final = "%LMQ%"  # Source: MixAll.java#LMQ_PREFIX
 
 # Source: TopicValidator.java#RMQ_SYS_SCHEDULE_TOPIC; MessageStoreConfig.java#messageDelayLevel, level 1 first.
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"

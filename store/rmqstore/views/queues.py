@@ -8,13 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
-import numpy as np
 import pyarrow as pa
 
-from rmqstore.brokerconfig import LMQ_PREFIX, is_system_topic
+from rmqstore.brokerconfig import is_system_topic
 from rmqstore.errors import RmqStoreError, UnsupportedFeatureError
 from rmqstore.files.paths import can_name_queues
-from rmqstore.format.layout import MAX_FILE_BYTES, QUEUE_UNIT
+from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.queues import QueueKey
 from rmqstore.ranges import choose_topics
 from rmqstore.views.schema import ViewSpec
@@ -70,9 +69,6 @@ def _warn_of_rocksdb(source: ViewSource) -> None:
 def queue_ids(source: ViewSource, spec: ViewSpec, topic: str, known: Iterable[int] | None = None) -> list[int]:
     """Return the queues of a topic that a selection names, sorted; of those known where they are given."""
     found = set(source.queues.ids(topic) if known is None else known)
-    if known is None and topic in source.paths.batch_topics():
-        folders = (source.paths.batch_consumequeue / topic).iterdir()
-        found.update(int(folder.name) for folder in folders if folder.name.isascii() and folder.name.isdigit())
     assigned = (spec.selection.assign or {}).get(topic)
     return sorted(
         queue_id for queue_id in found if queue_id <= _MAX_QUEUE_ID and (assigned is None or queue_id in assigned)
@@ -100,8 +96,6 @@ def queue_facts(source: ViewSource, topic: str, queue_id: int, *, with_bytes: bo
 
 def _facts(source: ViewSource, topic: str, queue_id: int, *, with_bytes: bool) -> QueueFacts:
     source.ranges.require_plain_queues()
-    if not topic.startswith(LMQ_PREFIX):  # whose units are plain ones, of records that are another topic's
-        source.ranges.require_plain_topic(topic)
     start, end = source.ranges.range(topic, queue_id)
     facts = QueueFacts(start, end, 0 if with_bytes else None)
     if start >= end:
@@ -111,7 +105,7 @@ def _facts(source: ViewSource, topic: str, queue_id: int, *, with_bytes: bool) -
         n_bytes = 0
         for at in range(start, end, _UNITS_AT_ONCE):
             for run in queue.runs(at, min(at + _UNITS_AT_ONCE, end)):
-                n_bytes += int(np.clip(queue.units(*run).sizes, 0, MAX_FILE_BYTES).sum())
+                n_bytes += int(queue.weights(*run).sum())
         facts = facts._replace(n_bytes=n_bytes)
     stored: list[int | None] = []
     reason = None
@@ -165,8 +159,9 @@ def _file_bytes(source: ViewSource, keys: tuple[QueueKey, ...]) -> int:
     n_bytes = 0
     for topic, queue_id in keys:
         n_bytes += QUEUE_UNIT.itemsize
-        with suppress(FileNotFoundError), os.scandir(source.paths.queue(topic, queue_id)) as entries:
-            n_bytes += sum(entry.stat().st_blocks * 512 for entry in entries)
+        for folder in (source.paths.queue(topic, queue_id), source.paths.batch_queue(topic, queue_id)):
+            with suppress(FileNotFoundError), os.scandir(folder) as entries:
+                n_bytes += sum(entry.stat().st_blocks * 512 for entry in entries)
     return n_bytes
 
 

@@ -1,0 +1,63 @@
+"""The Bloom filters by which a broker notes which consumer groups' SQL92 expressions a message matches. Opens no file.
+
+Source: BloomFilter.java, BitsArray.java, ExpressionMessageFilter.java.
+"""
+
+from __future__ import annotations
+
+from rmqstore.errors import UnsupportedFeatureError
+
+N_HASHES = 3  # Source: MessageStoreConfig's maxErrorRateOfBloomFilter, 20 (per cent) by default
+_INT = 1 << 32
+
+
+def bit_positions(group: str, topic: str, n_bits: int, n_hashes: int = N_HASHES) -> list[int]:
+    """Return the bits that stand for a consumer group of a topic.
+
+    Args:
+        group: its name.
+        topic: the one that it subscribes to.
+        n_bits: of the bit map, 1 at least.
+        n_hashes: the bits of each group, not all of which need differ.
+
+    Raises:
+        UnsupportedFeatureError: the library for the hash is not installed.
+    """
+    try:
+        import mmh3
+    except ImportError as err:
+        raise UnsupportedFeatureError(
+            "Bloom filters need murmur3, whose library is not installed: pip install 'pyspark-rmqstore[bloom]'"
+        ) from err
+    low = int(mmh3.hash64(f"{group}#{topic}".encode(), 0, x64arch=True, signed=False)[0])
+    first, second = _as_int(low), _as_int(low >> 32)
+    positions = []
+    for number in range(1, n_hashes + 1):
+        combined = _as_int(first + number * second)
+        positions.append((combined if combined >= 0 else ~combined) % n_bits)
+    return positions
+
+
+def _as_int(number: int) -> int:
+    """Return the lower 32 bits as Java's int."""
+    lower = number & (_INT - 1)
+    return lower - _INT if lower >= _INT // 2 else lower
+
+
+def may_match(bit_map: bytes, group: str, topic: str) -> bool:
+    """Tell whether a message may match a group's expression; False is certain.
+
+    Args:
+        bit_map: of the message's ext unit; an empty one says nothing, so the message may match.
+        group: the consumer group.
+        topic: of the message.
+
+    Raises:
+        UnsupportedFeatureError: the library for the hash is not installed.
+    """
+    return not bit_map or has_bits(bit_map, bit_positions(group, topic, 8 * len(bit_map)))
+
+
+def has_bits(bit_map: bytes, positions: list[int]) -> bool:
+    """Tell whether all bits are set; the lowest bit of the first byte is number 0."""
+    return all(bit_map[position // 8] >> position % 8 & 1 for position in positions)

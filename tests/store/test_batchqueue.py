@@ -1,0 +1,484 @@
+"""BatchConsumeQueues: several messages in one record, as RocketMQ wrote them, made by hand, and damaged."""
+
+from __future__ import annotations
+
+import base64
+import random
+import shutil
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import goldens
+import rmqstore
+from reading import by_queue, offsets, read, rows, state
+from rmqstore.batchqueue import BatchConsumeQueue
+from rmqstore.errors import (
+    CorruptQueueError,
+    CorruptRecordError,
+    OffsetOutOfRangeError,
+    RmqStoreError,
+    UnsupportedFeatureError,
+)
+from rmqstore.format.schema import select_columns
+from rmqstore.selection import parse_selection
+from rmqstore.store import QueueSlice, ReadSpec, open_store
+from rmqstore.tail import StoreTail
+from rmqstore.verify import verify
+from store import build
+
+GoldenStore = Callable[[str], Path]
+Row = dict[str, Any]
+NAME = "batch-cq"
+INNER_BATCH, NEED_UNWRAP = 0x80, 0x40
+BATCHES = {queue for queue in goldens.queues(NAME) if queue[0] != "Plain"}
+
+
+def messages(row: Row) -> list[Row]:
+    """Return what the key says that a client makes of a record, as rows."""
+    outer = goldens.message(row, "b")
+    return [
+        outer
+        | {
+            "queueOffset": inner["queueOffset"],
+            "body": base64.b64decode(inner["bodyBase64"]),
+            "flag": inner["flag"],
+            "properties": inner["properties"],
+            "tags": inner["properties"].get("TAGS"),
+            "keys": inner["properties"].get("KEYS"),
+            "msgId": inner["msgId"],
+        }
+        for inner in row.get("innerMessages", ())
+    ] or [outer]
+
+
+EVERYTHING = {key: [one for row in rows for one in messages(row)] for key, rows in goldens.queues(NAME).items()}
+
+
+@pytest.fixture
+def copied(golden_store: GoldenStore, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(golden_store(NAME), tmp_path / "s"))
+
+
+def _spec(mode: str, *columns: str) -> ReadSpec:
+    return ReadSpec(schema=select_columns(columns), mode=mode, fail_on_data_loss=False)
+
+
+# ---- as RocketMQ reads them
+
+
+def test_messages_are_those_a_client_unpacks(golden_store: GoldenStore) -> None:
+    assert any(row.get("innerMessages") for row in goldens.lines(NAME, "expected"))
+    with rmqstore.open(golden_store(NAME), broker_name="b") as store:
+        assert by_queue(read(store)) == EVERYTHING
+        places = offsets(read(store, columns="commitLogOffset"))
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("column", [name for name in EVERYTHING["BatchA", 0][0] if name != "tagsCode"])
+def test_each_column_alone_equals_the_column_among_all(golden_store: GoldenStore, column: str) -> None:
+    with rmqstore.open(golden_store(NAME), broker_name="b") as store:
+        found = read(store, columns=["queueOffset", column] if column != "queueOffset" else "queueOffset",
+                     assign={"BatchB": [1]})  # fmt: skip
+    assert [row[column] for row in found] == [row[column] for row in EVERYTHING["BatchB", 1]]
+
+
+def test_queues_begin_and_end_where_those_of_rocketmq_do(golden_store: GoldenStore) -> None:
+    with rmqstore.open(golden_store(NAME)) as store:
+        for queue in goldens.summary(NAME)["queues"]:
+            key = queue["topic"], queue["queueId"]
+            rows = goldens.queues(NAME)[key]
+            info = store.queues(key[0])[key[1]]
+            assert store.queue_range(*key) == (queue["minOffset"], queue["maxOffset"])
+            assert (info.min_offset, info.max_offset) == (queue["minOffset"], queue["maxOffset"])
+            assert info.n_bytes == sum(row["storeSize"] for row in rows)
+            assert info.first_store_timestamp == rows[0]["storeTimestamp"]
+            assert info.last_store_timestamp == rows[-1]["storeTimestamp"]
+
+
+def test_offset_at_is_the_first_message_at_a_time(golden_store: GoldenStore) -> None:
+    """RocketMQ's own search stops at a file's bounds: eight of its answers are not the first record at the time."""
+    n_same = n_asked = 0
+    with rmqstore.open(golden_store(NAME)) as store:
+        for query in goldens.summary(NAME)["timeQueries"]:
+            key, at = (query["topic"], query["queueId"]), query["timestamp"]
+            rows = EVERYTHING[key]
+            later = [row["queueOffset"] for row in rows if row["storeTimestamp"] >= at]
+            earlier = [row["queueOffset"] for row in rows if row["storeTimestamp"] <= at]
+            assert store.offset_at(*key, at) == min(later, default=len(rows))
+            assert store.offset_at(*key, at, "upper") == max(earlier, default=0)
+            if key in BATCHES and query["boundary"] == "LOWER":
+                n_asked += 1
+                n_same += store.offset_at(*key, at) == query["offset"]
+    assert n_asked - n_same == 8
+
+
+def test_any_range_of_queue_offsets_is_just_these_messages(golden_store: GoldenStore) -> None:
+    key, rng = ("BatchA", 1), random.Random(5)
+    rows = EVERYTHING[key]
+    n = len(rows)
+    spans = [(start, start + 1) for start in range(n)] + [sorted(rng.sample(range(n + 1), 2)) for _ in range(40)]
+    with rmqstore.open(golden_store(NAME), broker_name="b") as store:
+        for start, end in spans:
+            bounds = {"starting_offsets": {"BatchA": {"1": start}}, "ending_offsets": {"BatchA": {"1": end}}}
+            assert read(store, assign={"BatchA": [1]}, **bounds) == rows[start:end]
+
+
+@pytest.mark.parametrize("tags", ["in0", "in1 || z", "no such tag"])
+def test_tags_are_those_of_the_inner_messages(golden_store: GoldenStore, tags: str) -> None:
+    chosen = [tag.strip() for tag in tags.split("||")]
+    with rmqstore.open(golden_store(NAME)) as store:
+        found = read(store, tags=tags, columns="topic,queueId,queueOffset,tags")
+    expected = {(*key, row["queueOffset"]) for key, rows in EVERYTHING.items() for row in rows if row["tags"] in chosen}
+    assert {(row["topic"], row["queueId"], row["queueOffset"]) for row in found} == expected
+    assert bool(expected) == (tags != "no such tag")
+
+
+def test_the_log_is_read_record_by_record(golden_store: GoldenStore) -> None:
+    by_place = {row["physicalOffset"]: goldens.message(row, "b") for row in goldens.lines(NAME, "expected")}
+    with rmqstore.open(golden_store(NAME), broker_name="b") as store:
+        for row in read(store, scan="commitlog"):
+            assert row == {name: by_place[row["commitLogOffset"]][name] for name in row}
+
+
+def test_nothing_is_found_to_be_wrong(golden_store: GoldenStore) -> None:
+    with rmqstore.open(golden_store(NAME)) as store:
+        assert list(verify(store)) == []
+
+
+def test_exact_copies_are_of_records(golden_store: GoldenStore) -> None:
+    with rmqstore.open(golden_store(NAME)) as store:
+        with pytest.raises(UnsupportedFeatureError, match="scan=commitlog"):
+            store.scan(subscribe="BatchA", verbatim=True)
+        assert store.scan(subscribe="Plain", verbatim=True).read_all().num_rows == len(EVERYTHING["Plain", 0])
+
+
+def test_a_store_with_them_is_not_opened_for_writing(copied: Path) -> None:
+    before = state(copied)
+    with pytest.raises(UnsupportedFeatureError, match="BatchConsumeQueues"):
+        rmqstore.open(copied, mode="a")
+    after = state(copied)
+    assert {name: told for name, told in after.items() if name in before and name != "lock"} == {
+        name: told for name, told in before.items() if name != "lock"
+    }
+
+
+@pytest.mark.parametrize("lost", ["newest files", "all of one queue", "every queue", "a hole"])
+@pytest.mark.parametrize("abort", [True, False])
+def test_units_that_a_crash_lost_are_taken_from_the_log(copied: Path, lost: str, abort: bool) -> None:
+    folders = [copied / "batchconsumequeue" / topic / str(queue_id) for topic, queue_id in sorted(BATCHES)]
+    (copied / "config").mkdir(exist_ok=True)
+    topics = ",".join(f'"{topic}":{{"attributes":{{"queue.type":"BatchCQ"}}}}' for topic in ("BatchA", "BatchB"))
+    (copied / "config/topics.json").write_text(f'{{"topicConfigTable":{{{topics},"Plain":{{}}}}}}')
+    if lost == "newest files":
+        for folder in folders:
+            max(folder.iterdir()).unlink()
+    elif lost == "all of one queue":
+        shutil.rmtree(folders[1])
+    elif lost == "every queue":
+        shutil.rmtree(copied / "batchconsumequeue")
+    else:
+        path = max(folders[0].iterdir())
+        path.write_bytes(bytes(46) + path.read_bytes()[46:])
+    if abort:
+        (copied / "abort").touch()
+    with rmqstore.open(copied, broker_name="b") as store:
+        if not abort and lost in ("all of one queue", "a hole"):
+            return  # the newest record is in its queue: in a store that was closed, that is believed
+        assert by_queue(read(store)) == EVERYTHING
+        assert {key: store.queue_range(*key)[1] for key in BATCHES} == {key: len(EVERYTHING[key]) for key in BATCHES}
+        info = store.queues("BatchB")[1]
+        assert info.n_bytes == sum(row["storeSize"] for row in goldens.queues(NAME)["BatchB", 1])
+        bounds = {"starting_offsets": {"BatchB": {"1": 149}}, "ending_offsets": {"BatchB": {"1": 151}}}
+        assert read(store, assign={"BatchB": [1]}, **bounds) == EVERYTHING["BatchB", 1][149:151]
+        piece = QueueSlice("BatchB", 1, 149, 151)
+        found = store.recovered_in([piece])
+    with open_store(copied, broker_name="b") as store:
+        store.recovered = found  # as a task has it
+        assert offsets(rows(store.read_queues([piece], _spec("FAILFAST", "commitLogOffset")))) == [
+            row["commitLogOffset"] for row in EVERYTHING["BatchB", 1][149:151]
+        ]
+
+
+def test_a_stream_finds_where_they_end(golden_store: GoldenStore) -> None:
+    tail = StoreTail(open_store(golden_store(NAME)), parse_selection())
+    tail.look()
+    assert tail.ends == {key: len(rows) for key, rows in EVERYTHING.items()}
+    assert {key: tail.first(key) for key in tail.ends} == dict.fromkeys(EVERYTHING, 0)
+
+
+# ---- made by hand
+
+
+def inner(body: bytes, tags: str = "", flag: int = 0) -> bytes:
+    """Return a message as it stands in an inner batch."""
+    properties = build.properties({"TAGS": tags}) if tags else b""
+    rest = struct.pack(">iiii", 0, 0, flag, len(body)) + body + struct.pack(">h", len(properties)) + properties
+    return struct.pack(">i", len(rest) + 4) + rest
+
+
+def unit(placed: build.Placed, base: int, count: int) -> bytes:
+    place = placed.physical_offset, placed.size
+    return struct.pack(">qiqqqhii", *place, 0, placed.record.store_timestamp, base, count, -1, 0)
+
+
+def make(root: Path, batches: list[list[bytes]], *, packed: bool = False, units_per_file: int = 4, **more: Any) -> Path:
+    """Write a store whose only queue, B-0, has a record for each list of messages; one of one is a record itself."""
+    store, units, base = build.Store(**more), [], 0
+    for number, batch in enumerate(batches):
+        body = b"".join(batch) if len(batch) > 1 else batch[0]
+        flag = INNER_BATCH | NEED_UNWRAP if len(batch) > 1 else 0
+        properties = build.properties({"INNER_BASE": str(base), "INNER_NUM": str(len(batch))})
+        if packed and number % 2:
+            body, flag = zlib.compress(body), flag | build.COMPRESSED | build.ZLIB
+        record = build.Record("B", queue_offset=base, body=body, sys_flag=flag, properties=properties)
+        placed = store.append(record, queued=False)
+        units.append(unit(placed, base, len(batch)))
+        base += len(batch)
+    store.write(root)
+    folder = root / "batchconsumequeue/B/0"
+    folder.mkdir(parents=True)
+    size = 46 * units_per_file
+    for at in range(0, len(units), units_per_file):
+        data = b"".join(units[at : at + units_per_file])
+        (folder / f"{at * 46:020d}").write_bytes(data.ljust(size, b"\0"))
+    return root
+
+
+def bodies(n_batches: int) -> list[list[bytes]]:
+    """Return batches of two to five messages."""
+    counts = [number % 4 + 2 for number in range(n_batches)]
+    return [[inner(f"{row}-{at}".encode(), f"t{at}", at) for at in range(count)] for row, count in enumerate(counts)]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("columns", ["body,flag,tags,queueOffset", "tags,queueOffset", "queueOffset"])
+def test_batches_of_any_packing_are_unpacked(tmp_path: Path, packed: bool, columns: str) -> None:
+    batches = [*bodies(20), [b"alone"]]
+    expected = [
+        {"body": f"{number}-{at}".encode(), "flag": at, "tags": f"t{at}"}
+        for number in range(20)
+        for at in range(number % 4 + 2)
+    ] + [{"body": b"alone", "flag": 0, "tags": None}]
+    root = make(tmp_path / "s", batches, packed=packed)
+    with rmqstore.open(root) as store:
+        found = read(store, columns=columns)
+        later = read(store, columns=columns, starting_offsets={"B": {"0": 7}})
+        assert list(verify(store)) == []
+    wanted = columns.split(",")
+    rows = [{**row, "queueOffset": at} for at, row in enumerate(expected)]
+    assert found == [{name: row[name] for name in wanted} for row in rows]
+    assert later == found[7:]
+
+
+def test_one_batch_of_very_many_messages_is_cut_into_batches_of_rows(tmp_path: Path) -> None:
+    root = make(tmp_path / "s", [[inner(b"%d" % at) for at in range(20_000)], [b"x"]], segment_bytes=1 << 20)
+    with rmqstore.open(root) as store:
+        batches = list(store.scan(columns="body,queueOffset"))
+    assert max(batch.num_rows for batch in batches) <= 8192
+    table = pa.Table.from_batches(batches)
+    assert table["queueOffset"].to_pylist() == list(range(20_001))
+    assert table["body"].to_pylist() == [b"%d" % at for at in range(20_000)] + [b"x"]
+
+
+def test_a_stream_follows_a_queue_that_grows(tmp_path: Path) -> None:
+    root = make(tmp_path / "s", bodies(5))
+    tail = StoreTail(open_store(root), parse_selection())
+    tail.look()
+    for n in (5, 6, 9, 30):
+        for path in make(tmp_path / str(n), bodies(n)).rglob("0*"):
+            if path.is_file():
+                target = root / path.relative_to(tmp_path / str(n))
+                target.touch()
+                with target.open("r+b") as file:
+                    file.write(path.read_bytes())
+        tail.look()
+        assert tail.ends == {("B", 0): sum(len(batch) for batch in bodies(n))}
+        assert tail.first(("B", 0)) == 0
+        whole = QueueSlice("B", 0, 0, tail.ends["B", 0])
+        assert tail.store.slices(*whole, tolerant=False) == [whole]
+        found = tail.store.read_queues([whole], _spec("FAILFAST", "queueOffset"))
+        assert [row["queueOffset"] for row in rows(found)] == list(range(tail.ends["B", 0]))
+
+
+def test_weights_of_messages_are_the_bytes_of_their_records(tmp_path: Path) -> None:
+    root = make(tmp_path / "s", bodies(9))
+    queue = BatchConsumeQueue(root / "batchconsumequeue/B/0")
+    end = queue.end()
+    with rmqstore.open(root) as store:
+        sizes = {row["commitLogOffset"]: row["storeSize"] for row in read(store, scan="commitlog")}
+    assert queue.weights(0, end).sum() == sum(sizes.values())
+    assert sum(int(queue.weights(at, at + 1).sum()) for at in range(end)) == sum(sizes.values())
+
+
+def test_messages_of_deleted_records_are_not_there(tmp_path: Path) -> None:
+    root = make(tmp_path / "s", [[inner(b"x" * 700), inner(b"y" * 700)] for _ in range(8)])
+    logs = sorted((root / "commitlog").iterdir())
+    assert len(logs) > 2
+    logs[0].unlink()
+    (root / "batchconsumequeue/B/0" / f"{0:020d}").unlink()  # the first four units
+    with rmqstore.open(root) as store:
+        first, end = store.queue_range("B", 0)
+        assert (first, end) == (8, 16)
+        assert [row["queueOffset"] for row in read(store, columns="queueOffset")] == list(range(8, 16))
+        with pytest.raises(OffsetOutOfRangeError, match="failOnDataLoss"):
+            read(store, starting_offsets={"B": {"0": 3}})
+
+
+def test_a_missing_file_between_others_is_damage(tmp_path: Path) -> None:
+    root = make(tmp_path / "s", [[inner(b"x"), inner(b"y")] for _ in range(12)])
+    (root / "batchconsumequeue/B/0" / f"{4 * 46:020d}").unlink()
+    with rmqstore.open(root) as store:
+        with pytest.raises(CorruptQueueError):
+            read(store)
+        kept = [row["queueOffset"] for row in read(store, columns="queueOffset", mode="DROPMALFORMED")]
+    assert kept == [*range(8), *range(16, 24)]
+
+
+# ---- damaged
+
+
+def _change(root: Path, number: int, field: int, code: str, value: int) -> Path:
+    """Overwrite a field of a unit."""
+    path = root / "batchconsumequeue/B/0" / f"{number // 4 * 184:020d}"
+    data = bytearray(path.read_bytes())
+    struct.pack_into(">" + code, data, number % 4 * 46 + field, value)
+    path.write_bytes(data)
+    return path
+
+
+VALUES = [
+    (28, "q", 1 << 62), (28, "q", -1), (28, "q", 0), (28, "q", 1 << 40), (28, "q", 100_000), (36, "h", 0),
+    (36, "h", -5), (8, "i", 0), (8, "i", -1), (0, "q", -1), (0, "q", 1 << 50),
+]  # fmt: skip
+DAMAGES = [(number, *value) for number in (0, 5, 7, 8, 11) for value in VALUES if (number, *value) != (0, 28, "q", 0)]
+
+
+@pytest.mark.parametrize(("number", "field", "code", "value"), DAMAGES)
+def test_a_damaged_unit_costs_its_own_messages_only(
+    tmp_path: Path, number: int, field: int, code: str, value: int
+) -> None:
+    """Each of 12 records has two messages. The last unit tells of none then: one row stands for what it was."""
+    root = make(tmp_path / "s", [[inner(b"%d" % at), inner(b"%d'" % at)] for at in range(12)])
+    path = _change(root, number, field, code, value)
+    good = [at for at in range(24) if at // 2 != number]
+    with rmqstore.open(root) as store:
+        if number or field != 28:  # what the first unit of a queue told first is not to be known without it
+            with pytest.raises((CorruptQueueError, OffsetOutOfRangeError)) as caught:
+                read(store)
+            if field == 28 and isinstance(caught.value, CorruptQueueError):
+                assert caught.value.path == str(path)
+        options = {"columns": "queueOffset", "fail_on_data_loss": False}
+        dropped = [row["queueOffset"] for row in read(store, mode="DROPMALFORMED", **options)]
+        rows = read(store, mode="PERMISSIVE", **options)
+        assert list(verify(store))
+    assert dropped == good
+    assert [row["queueOffset"] for row in rows if not row["_corrupt_record"]] == good
+
+
+@pytest.mark.parametrize(("count", "lost"), [(1, [11]), (9, [])])
+def test_a_wrong_number_of_messages_costs_no_others(tmp_path: Path, count: int, lost: list[int]) -> None:
+    root = make(tmp_path / "s", [[inner(b"%d" % at), inner(b"%d'" % at)] for at in range(12)])
+    _change(root, 5, 36, "h", count)
+    with rmqstore.open(root) as store:
+        found = [row["queueOffset"] for row in read(store, columns="queueOffset", mode="DROPMALFORMED")]
+    assert found == [at for at in range(24) if at not in lost]
+
+
+BROKEN = {
+    "too short": inner(b"a") + inner(b"b")[:-1],
+    "zeros": inner(b"a") + b"\0" * 30,
+    "negative size": struct.pack(">i", -1) + inner(b"a"),
+    "negative body": inner(b"a")[:16] + struct.pack(">i", -1) + inner(b"a")[20:],
+    "a long body": inner(b"a")[:16] + struct.pack(">i", 1 << 30) + inner(b"a")[20:],
+    "negative properties": inner(b"a")[:-2] + b"\xff\xff",
+    "empty": b"",
+}
+
+
+@pytest.mark.parametrize("body", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("n_batches", [1, 40])  # chains are followed one by one, and side by side
+def test_a_body_that_is_no_chain_of_messages_is_damage(tmp_path: Path, body: bytes, n_batches: int) -> None:
+    batches = [[inner(b"x"), inner(b"y")] for _ in range(n_batches)]
+    root = make(tmp_path / "s", [*batches[1:], [body, b""], batches[0]])
+    lost = 2 * (n_batches - 1)
+    with rmqstore.open(root) as store:
+        with pytest.raises(CorruptRecordError, match=r"no chain|none of the record's"):
+            read(store)
+        dropped = [row["queueOffset"] for row in read(store, columns="queueOffset", mode="DROPMALFORMED")]
+        kept = read(store, columns="queueOffset,body", mode="PERMISSIVE")
+        assert len(list(verify(store))) == 2
+    n = 2 * n_batches + 2
+    assert dropped == [at for at in range(n) if at not in (lost, lost + 1)]
+    assert [row["queueOffset"] for row in kept] == list(range(n))
+    assert [row["queueOffset"] for row in kept if row["body"] is None] == [lost, lost + 1]
+
+
+def test_a_compressed_batch_that_does_not_inflate_is_damage(tmp_path: Path) -> None:
+    root = make(tmp_path / "s", bodies(6), packed=True)
+    path = root / "commitlog" / f"{0:020d}"
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"\x78\x9c", b"\x79\x9c", 1))
+    with rmqstore.open(root) as store:
+        with pytest.raises(CorruptRecordError, match="does not inflate"):
+            read(store, check_crc=False)
+        found = read(store, columns="queueOffset", mode="DROPMALFORMED", check_crc=False)
+    assert [row["queueOffset"] for row in found] == [0, 1, *range(5, 19)]
+
+
+def test_changed_bytes_never_escape(tmp_path: Path) -> None:
+    """Every byte of log and queue: a row that comes whole is a message of the store; errors are ours."""
+    batches = [[b"alone"], *bodies(6)]
+    root = make(tmp_path / "s", batches, packed=True)
+    with rmqstore.open(root) as store:
+        sound = {row["queueOffset"]: row["body"] for row in read(store, columns="queueOffset,body")}
+    assert len(sound) == 20
+    rng = random.Random(11)
+    log, first, second = root / "commitlog" / f"{0:020d}", *sorted((root / "batchconsumequeue/B/0").iterdir())
+    for path, n_bytes in ((first, 184), (second, 3 * 46), (log, 1200)):
+        data = path.read_bytes()
+        for at in range(0, n_bytes, 3 if path == log else 1):
+            changed = bytearray(data)
+            changed[at] ^= rng.choice((0x80, 0xFF, rng.randrange(1, 256)))
+            if at % 5 == 0:
+                del changed[rng.randrange(len(changed)) :]
+            path.with_name("fresh").write_bytes(changed)
+            path.with_name("fresh").replace(path)
+            with rmqstore.open(root) as store:
+                for mode in ("FAILFAST", "DROPMALFORMED", "PERMISSIVE"):
+                    try:
+                        rows = read(store, columns="queueOffset,body", mode=mode, fail_on_data_loss=mode == "FAILFAST")
+                    except RmqStoreError:
+                        assert mode == "FAILFAST", (path, at)
+                        continue
+                    whole = [row for row in rows if not row.get("_corrupt_record")]
+                    assert all(sound[row["queueOffset"]] == row["body"] for row in whole), (path, at)
+        path.with_name("fresh").write_bytes(data)
+        path.with_name("fresh").replace(path)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_units_of_random_bytes_end_in_reasonable_time(tmp_path: Path, seed: int) -> None:
+    root = make(tmp_path / "s", [[inner(b"%d" % at), inner(b"%d'" % at)] for at in range(12)])
+    rng = random.Random(seed)
+    for path in (root / "batchconsumequeue/B/0").iterdir():
+        data = bytearray(path.read_bytes())
+        for _ in range(rng.randrange(1, 40)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        path.write_bytes(data)
+    queue = BatchConsumeQueue(root / "batchconsumequeue/B/0")
+    begin, end = queue.begin, queue.end()
+    runs = list(queue.runs(begin, end))
+    for low, high in runs:
+        assert begin <= low < high <= end
+        assert len(queue.units(low, min(high, low + 1000)).sizes) == min(high - low, 1000)
+    with open_store(root) as store:
+        slices = [QueueSlice("B", 0, low, min(high, low + 50)) for low, high in runs]
+        for batch in store.read_queues(slices, _spec("DROPMALFORMED", "queueOffset", "body")):
+            for row in batch.to_pylist():
+                assert row["body"].strip(b"'") == b"%d" % (row["queueOffset"] // 2)

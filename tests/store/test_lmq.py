@@ -1,0 +1,215 @@
+"""Light message queues: units that point at records of other topics, as RocketMQ wrote them, lost and damaged."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import goldens
+import rmqstore
+from reading import by_queue, offsets, read
+from rmqstore.errors import CorruptRecordError, RmqStoreError
+from rmqstore.selection import parse_selection
+from rmqstore.store import open_store
+from rmqstore.tail import StoreTail
+from rmqstore.verify import verify
+from store import build
+
+GoldenStore = Callable[[str], Path]
+NAME, LMQ = "lmq", "%LMQ%sub_3"
+EVERYTHING = {key: [goldens.asked(row, "b") for row in rows] for key, rows in goldens.queues(NAME).items()}
+
+
+@pytest.fixture
+def copied(golden_store: GoldenStore, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(golden_store(NAME), tmp_path / "s"))
+
+
+def test_messages_are_at_the_place_where_they_were_asked_for(golden_store: GoldenStore) -> None:
+    with rmqstore.open(golden_store(NAME), broker_name="b") as store:
+        assert by_queue(read(store)) == EVERYTHING
+        assert by_queue(read(store, subscribe=LMQ)) == {(LMQ, 0): EVERYTHING[LMQ, 0]}
+        within = read(store, assign={LMQ: [0]}, starting_offsets={LMQ: {"0": 5}}, ending_offsets={LMQ: {"0": 19}})
+        assert within == EVERYTHING[LMQ, 0][5:19]
+
+
+def test_without_a_selection_they_come_with_the_system_topics_only(golden_store: GoldenStore) -> None:
+    with rmqstore.open(golden_store(NAME)) as store:
+        assert {row["topic"] for row in read(store, columns="topic", include_system_topics=False)} == {"Parent"}
+
+
+@pytest.mark.parametrize("columns", ["topic", "queueOffset,queueId", "tags", "body", "properties"])
+def test_some_columns_equal_those_among_all(golden_store: GoldenStore, columns: str) -> None:
+    names = columns.split(",")
+    with rmqstore.open(golden_store(NAME)) as store:
+        found = read(store, columns=columns, subscribe=LMQ)
+        tag = "TagB"
+        tagged = read(store, columns=columns, subscribe=LMQ, tags=tag)
+    expected = EVERYTHING[LMQ, 0]
+    assert found == [{name: row[name] for name in names} for row in expected]
+    assert tagged == [{name: row[name] for name in names} for row in expected if row["tags"] == tag]
+    assert tagged
+
+
+def test_nothing_is_found_to_be_wrong(golden_store: GoldenStore) -> None:
+    with rmqstore.open(golden_store(NAME)) as store:
+        assert list(verify(store)) == []
+
+
+def test_missing_units_are_named(copied: Path) -> None:
+    units = copied / "consumequeue" / LMQ / "0"
+    newest = max(units.iterdir())
+    n_units = len(EVERYTHING[LMQ, 0]) - int(newest.name) // 20
+    newest.unlink()
+    with rmqstore.open(copied) as store:
+        (found,) = verify(store)
+    assert (found.part, found.place) == ("queue", f"{LMQ}-0")
+    assert found.text.startswith(f"{n_units} records have no unit")
+
+
+@pytest.mark.parametrize("lost", [[LMQ], [LMQ, "%LMQ%sub_0", "Parent"]])
+def test_units_that_a_crash_lost_are_taken_from_the_log(copied: Path, lost: list[str]) -> None:
+    for topic in lost:
+        for queue in (copied / "consumequeue" / topic).iterdir():
+            max(queue.iterdir()).unlink()
+    (copied / "abort").touch()
+    with rmqstore.open(copied, broker_name="b") as store:
+        assert by_queue(read(store)) == EVERYTHING
+        assert store.queue_range(LMQ, 0) == (0, len(EVERYTHING[LMQ, 0]))
+
+
+def test_without_any_queue_all_are_taken_from_the_log(copied: Path) -> None:
+    shutil.rmtree(copied / "consumequeue")
+    with rmqstore.open(copied, broker_name="b") as store:
+        assert by_queue(read(store)) == EVERYTHING
+
+
+@pytest.mark.parametrize("was_closed", [False, True])
+def test_a_repair_builds_units_that_a_crash_lost(copied: Path, was_closed: bool) -> None:
+    for topic in (LMQ, "%LMQ%sub_0"):
+        max((copied / "consumequeue" / topic / "0").iterdir()).unlink()
+    if not was_closed:
+        (copied / "abort").touch()
+    with rmqstore.open(copied, mode="a") as store:
+        if was_closed:  # nothing tells of the loss but the log
+            store.rebuild()
+    with rmqstore.open(copied, broker_name="b") as store:
+        assert list(verify(store)) == []
+        assert by_queue(read(store)) == EVERYTHING
+
+
+def test_a_stream_follows_them(golden_store: GoldenStore, tmp_path: Path) -> None:
+    """The log and the queues are given back step by step: a queue shows what its files have."""
+    whole, root = golden_store(NAME), tmp_path / "s"
+    shutil.copytree(whole, root)
+    units = sorted((root / "consumequeue" / LMQ / "0").iterdir())
+    log = sorted((root / "commitlog").iterdir())
+    assert len(units) > 2
+    assert len(log) > 1
+    cut = next(row for row in goldens.records(NAME) if row["physicalOffset"] > int(log[-1].name) + 1000)
+    data = log[-1].read_bytes()
+    at = cut["physicalOffset"] - int(log[-1].name)
+    log[-1].write_bytes(data[:at] + bytes(len(data) - at))
+    for path in (root / "consumequeue").rglob("0*"):
+        if path.is_file():
+            held = path.read_bytes()
+            kept = b"".join(
+                held[one : one + 20]
+                for one in range(0, len(held), 20)
+                if int.from_bytes(held[one : one + 8]) < cut["physicalOffset"]
+            )
+            path.write_bytes(kept.ljust(len(held), b"\0"))
+    tail = StoreTail(open_store(root), parse_selection(subscribe=LMQ))
+    tail.look()
+    before = sum(row["commitLogOffset"] < cut["physicalOffset"] for row in EVERYTHING[LMQ, 0])
+    assert tail.ends == {(LMQ, 0): before}
+    for path in (root / "consumequeue" / LMQ / "0").iterdir():
+        with path.open("r+b") as file:
+            file.write((whole / path.relative_to(root)).read_bytes())
+    with log[-1].open("r+b") as file:
+        file.write(data)
+    tail.look()
+    assert before < len(EVERYTHING[LMQ, 0])
+    assert tail.ends == {(LMQ, 0): len(EVERYTHING[LMQ, 0])}
+
+
+def _store(names: str, numbers: str, **change: object) -> build.Store:
+    """Return a store of one parent record, whose one light message queue has the unit number 0."""
+    store = build.Store()
+    pairs = {"INNER_MULTI_DISPATCH": names, "INNER_MULTI_QUEUE_OFFSET": numbers}
+    placed = store.append(build.Record("Parent", 2, properties=build.properties(pairs), **change))  # type: ignore[arg-type]
+    store.queues["%LMQ%a", 0] = [(placed.physical_offset, placed.size, 0)]
+    return store
+
+
+@pytest.mark.parametrize(
+    ("names", "numbers"), [("%LMQ%a", "0"), ("%LMQ%b,%LMQ%a", "7,0"), ("other,%LMQ%a,%LMQ%a", "1,5,0")]
+)
+def test_a_record_that_names_the_queue_is_its_message(tmp_path: Path, names: str, numbers: str) -> None:
+    root = _store(names, numbers).write(tmp_path / "s")
+    with rmqstore.open(root) as store:
+        (row,) = read(store, subscribe="%LMQ%a", columns="topic,queueId,queueOffset")
+    assert row == {"topic": "%LMQ%a", "queueId": 0, "queueOffset": 0}
+
+
+@pytest.mark.parametrize(
+    ("names", "numbers"),
+    [
+        ("%LMQ%a", "1"), ("%LMQ%b", "0"), ("%LMQ%a,%LMQ%b", "0"), ("%LMQ%a", "0,0"), ("%LMQ%a", "x"), ("%LMQ%ab", "0"),
+        ("%LMQ%a", "9" * 30), (",%LMQ%a", "0,"), ("%LMQ%a", "-0"), ("%LMQ%a,", "0"),
+    ],
+)  # fmt: skip
+def test_a_record_that_does_not_is_damage(tmp_path: Path, names: str, numbers: str) -> None:
+    root = _store(names, numbers).write(tmp_path / "s")
+    with rmqstore.open(root) as store:
+        with pytest.raises(CorruptRecordError, match="does not name %LMQ%a with queue offset 0"):
+            read(store, subscribe="%LMQ%a")
+        assert read(store, subscribe="%LMQ%a", mode="DROPMALFORMED") == []
+        (row,) = read(store, subscribe="%LMQ%a", mode="PERMISSIVE")
+        assert (row["topic"], row["queueOffset"], row["body"]) == ("%LMQ%a", 0, None)
+        assert len(read(store, subscribe="Parent")) == 1
+
+
+def test_copies_in_retry_and_schedule_topics_are_not_dispatched(tmp_path: Path) -> None:
+    """They carry the properties of a message that stands in the queue already."""
+    store = _store("%LMQ%a", "0")
+    pairs = build.properties({"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": "0"})
+    for topic in ("%RETRY%g", "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"):
+        store.append(build.Record(topic, 0, properties=pairs))
+    root = store.write(tmp_path / "s")
+    shutil.rmtree(root / "consumequeue")
+    with rmqstore.open(root) as opened:
+        assert opened.queue_range("%LMQ%a", 0) == (0, 1)
+        assert len(read(opened, subscribe="%LMQ%a")) == 1
+    (root / "abort").touch()
+    with rmqstore.open(root) as opened:
+        assert len(read(opened, subscribe="%LMQ%a")) == 1
+
+
+def test_changed_bytes_never_escape(tmp_path: Path) -> None:
+    """A row that comes is the message; errors are ours, and only FAILFAST raises."""
+    sound = _store("%LMQ%b,%LMQ%a", "7,0", body=b"x" * 20)
+    root = sound.write(tmp_path / "s")
+    path, rng = root / "commitlog" / f"{0:020d}", random.Random(3)
+    data, size = path.read_bytes(), sound.placed[0].size
+    for at in range(size):
+        changed = bytearray(data)
+        changed[at] ^= rng.randrange(1, 256)
+        path.with_name("fresh").write_bytes(changed)
+        path.with_name("fresh").replace(path)
+        with rmqstore.open(root) as store:
+            for mode in ("FAILFAST", "DROPMALFORMED", "PERMISSIVE"):
+                try:
+                    rows = read(store, subscribe="%LMQ%a", mode=mode)
+                except RmqStoreError:
+                    assert mode == "FAILFAST"
+                    continue
+                for row in rows:
+                    if not row.get("_corrupt_record"):
+                        assert (row["topic"], row["queueId"], row["queueOffset"]) == ("%LMQ%a", 0, 0)
+                        assert row["body"] == b"x" * 20
+            assert set(offsets(read(store, scan="commitlog", mode="DROPMALFORMED"))) <= {0}
