@@ -20,6 +20,7 @@ from rmqstore.errors import OptionError
 from rmqstore.format.hashing import java_hash
 from rmqstore.format.requests import key_hashes
 from rmqstore.verify import verify
+from store import build
 
 GoldenStore = Callable[[str], Path]
 Row = dict[str, Any]
@@ -268,3 +269,23 @@ def test_an_index_cut_short_or_empty_is_passed_over(tmp_path: Path, golden_store
                     store.query(*wanted)
             else:
                 assert len(store.query(*wanted, scan_uncovered=True)) == 1
+
+
+def test_the_bodies_of_messages_that_tags_or_a_filter_drop_are_not_looked_at(tmp_path: Path) -> None:
+    store = build.Store()
+    for tag in ("Aa", "BB", "Aa"):  # of one hash
+        wrong = 1 if tag == "BB" else None
+        store.append(build.Record(body_crc=wrong, properties=build.properties({"TAGS": tag})), tags=tag)
+    root = store.write(tmp_path / "s")
+    with rmqstore.open(root) as opened:
+        for options in ({"tags": "Aa"}, {"filter": "TAGS = 'Aa'"}, {"tags": "Aa", "scan": "commitlog"}):
+            found = read(opened, columns="queueOffset,body", **options)
+            assert [row["queueOffset"] for row in found] == [0, 2]
+        with pytest.raises(rmqstore.CorruptRecordError, match="CRC"):
+            read(opened, columns="queueOffset,body", tags="BB")
+        told = read(opened, columns="queueOffset", mode="PERMISSIVE", tags="BB || Aa")
+        assert [(row["queueOffset"], row["_corrupt_record"] is None) for row in told] == [
+            (0, True),
+            (1, False),
+            (2, True),
+        ]
