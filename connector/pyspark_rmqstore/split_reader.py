@@ -110,7 +110,7 @@ class SplitReader:
         log_filter(options.selection, self.schema.names, options.wanted)
         store.warn_unknown_topics(options.selection)
         found = store.find(options.wanted, options.selection)
-        pieces = [] if options.index_only else store.uncovered_slices(found)
+        pieces = [] if options.index_only else store.finder.uncovered(found)
         places = found.places_outside(pieces)
         logger.info(
             "%s: the index gives %d places and does not tell of %d bytes of the log",
@@ -172,7 +172,7 @@ class SplitReader:
             case PendingSplit():
                 yield from read_pending(store, split.rows, spec, self._options.selection)
             case PlaceSplit():
-                yield from store.read_places(split.places, spec, wanted)
+                yield from store.finder.read_places(split.places, spec, wanted)
             case LogSplit():
                 yield from store.read_log(split.piece, spec, wanted)
 

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from rmqstore.assemble import ReadSpec
 from rmqstore.brokerconfig import BrokerConfig
 from rmqstore.files.paths import StorePaths
+from rmqstore.finder import Finder
 from rmqstore.format.layout import SCHEDULE_TOPIC, Mask, Positions
 from rmqstore.format.schema import PENDING, TIMESTAMP
 from rmqstore.log_filter import LogFilter
@@ -47,8 +48,9 @@ class PendingSource(Protocol):
     def queue_ids(self, topic: str) -> list[int]: ...
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]: ...
     def scan(self, **options: Any) -> pa.RecordBatchReader: ...  # noqa: ANN401
-    def copies(self, wanted: Wanted, topics: Sequence[str], start: int) -> Iterator[pa.RecordBatch]: ...
-    def read_places(self, places: Positions, spec: ReadSpec, wanted: LogFilter) -> Iterator[pa.RecordBatch]: ...
+
+    @property
+    def finder(self) -> Finder: ...
 
 
 class PendingRows(NamedTuple):
@@ -109,7 +111,7 @@ def read_pending(
     stored = [field for field in spec.schema if field.name not in own and field.name != "commitLogOffset"]
     place = pa.field("commitLogOffset", pa.int64())
     times = LogFilter(start_timestamp=selection.start.timestamp, end_timestamp=selection.end.timestamp)
-    for batch in store.read_places(rows.places, spec.with_schema(pa.schema([*stored, place])), times):
+    for batch in store.finder.read_places(rows.places, spec.with_schema(pa.schema([*stored, place])), times):
         found = rows.take(np.searchsorted(rows.places, batch.column("commitLogOffset").to_numpy()))
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         columns |= {"topic": found.topics, "queueId": found.queue_ids, "pending": found.kinds}
@@ -240,7 +242,7 @@ def _have_later_copies(store: PendingSource, waiting: _Waiting, asked: Mask) -> 
         return found
     latest: dict[tuple[str, str], int] = {}
     first = int(waiting.places[rows].min())
-    for batch in store.copies(Wanted(keys=frozenset(keys)), topics, first):
+    for batch in store.finder.copies(Wanted(keys=frozenset(keys)), topics, first):
         for row in batch.to_pylist():
             latest[row["topic"], row["msgId"]] = row["commitLogOffset"]  # rising
     for row in rows.tolist():

@@ -135,7 +135,7 @@ class StorePruner:
     def _units(self, places: Positions, slices: Sequence[QueueSlice]) -> SingleUnits | None:
         """Return the units that point at some places, of ranges of queues; a place that none points at is left out."""
         spec = ReadSpec(_HEADS, mode=DROPMALFORMED, check_crc=False)
-        read = [*self._store.read_places(places, spec, LogFilter())]
+        read = [*self._store.finder.read_places(places, spec, LogFilter())]
         if not read:
             return None
         rows = pa.Table.from_batches(read).combine_chunks().to_batches()[0]

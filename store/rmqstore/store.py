@@ -13,10 +13,9 @@ from typing import Any, NamedTuple, ParamSpec, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmqstore.assemble import DROPMALFORMED, FAILFAST, ReadSpec, UnitRows
+from rmqstore.assemble import FAILFAST, ReadSpec, UnitRows
 from rmqstore.brokerconfig import BrokerConfig, is_system_topic
 from rmqstore.checkpoint import Checkpoint, read_checkpoint
 from rmqstore.commitlog import CommitLog
@@ -31,6 +30,7 @@ from rmqstore.errors import (
 )
 from rmqstore.ext_codes import matched_groups
 from rmqstore.files.paths import StorePaths, can_name_queues, find_store
+from rmqstore.finder import Finder
 from rmqstore.format.layout import LMQ_PREFIX, Positions
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import MESSAGE, PENDING, VERBATIM, Message, select_columns
@@ -38,9 +38,8 @@ from rmqstore.index_search import FOREVER, IndexSearch
 from rmqstore.indexfile import IndexSizes
 from rmqstore.log_filter import LogFilter, log_filter
 from rmqstore.log_scan import LogScan, LogSlice, cut_log
-from rmqstore.lookup import SMALL_GAPS, Found, Lookup, QueryResult
+from rmqstore.lookup import Found, Lookup, QueryResult
 from rmqstore.pending import find_pending, read_pending
-from rmqstore.place_scan import PlaceScan
 from rmqstore.pruning import Point
 from rmqstore.queue_recovery import is_newest_built, recover_queues
 from rmqstore.queue_scan import QueueScan, QueueSlice, SingleUnits
@@ -377,21 +376,11 @@ class MessageStore:
             OptionError: no message can have such a key, or a time is none.
             StoreStateError: the index's files contradict themselves.
         """
-        wanted = parse_wanted(key, None)
         low = 0 if begin is None else parse_timestamp("begin", begin)
         high = FOREVER if end is None else parse_timestamp("end", end)
-        found = self._find(wanted, [topic], low, high)
-        places = found.places
-        scans = scan_uncovered or found.n_uncovered_bytes <= SMALL_GAPS
-        if scans and found.uncovered:
-            chosen = log_filter(parse_selection(subscribe=[topic]), [], wanted)
-            spec = ReadSpec(select_columns(["commitLogOffset"]), broker_name=self.broker_name)
-            read = [self.read_log(piece, spec, chosen) for piece in self.uncovered_slices(found)]
-            scanned = [batch.column(0).to_numpy() for batches in read for batch in batches]
-            places = np.unique(np.concatenate([places, *scanned]))
-        newest = [*self._lookup.newest(places, topic, key, low, high, limit)]
-        messages = tuple(self._log.get(place, self.broker_name) for place in reversed(newest))
-        return QueryResult(messages, tuple(found.uncovered), scans)
+        return self.finder.query(
+            topic, key, (low, high), limit, scan_uncovered=scan_uncovered, broker_name=self.broker_name
+        )
 
     @_anew_if_deleted
     def _find(self, wanted: Wanted, topics: Sequence[str], low: int | None, high: int | None) -> Found:
@@ -409,22 +398,14 @@ class MessageStore:
         topics = sorted(named) if named else choose_topics(selection, self.known_topics())
         return self._find(wanted, topics, selection.start.timestamp, None if end is None else end - 1)
 
-    def uncovered_slices(self, found: Found) -> list[LogSlice]:
-        """Return the parts of the log that the index does not tell of, to be read."""
-        is_closed = self.log_end is None
-        return [LogSlice(span.start, span.end, is_closed=is_closed) for span in found.uncovered]
+    @cached_property
+    def finder(self) -> Finder:
+        """Reads what look-ups find."""
+        return Finder(self._log, self._lookup, self._find, self.read_log, lambda: self.log_end is None)
 
-    @_anew_if_deleted
     def find_in_index(self, wanted: Wanted, topics: Sequence[str]) -> Found:
         """Return where messages of some topics may stand that are looked for; see ``lookup.Lookup.find``."""
-        return self._lookup.find(wanted, topics)
-
-    def copies(self, wanted: Wanted, topics: Sequence[str], start: int) -> Iterator[pa.RecordBatch]:
-        """Yield topic, msgId and commitLogOffset of what is looked for, from a place of the log on, rising."""
-        spec = ReadSpec(select_columns(["topic", "msgId", "commitLogOffset"]), mode=DROPMALFORMED, check_crc=False)
-        chosen = log_filter(parse_selection(subscribe=topics), spec.schema.names, wanted)
-        for batch in self._read_found(self.find_in_index(wanted, topics), spec, chosen, index_only=False, start=start):
-            yield batch.filter(pc.greater_equal(batch.column("commitLogOffset"), start))
+        return self._find(wanted, topics, None, None)
 
     def units_at(self, topic: str, queue_id: int, queue_offsets: NDArray[np.int64], places: Positions) -> SingleUnits:
         """Return those units of a queue, by queue offset (n,), that point at the places of the log beside them (n,)."""
@@ -448,10 +429,6 @@ class MessageStore:
     def sizes_at(self, places: Positions) -> NDArray[np.int64]:
         """Return what the records at some places of the log say of their size, bytes (n,)."""
         return self._lookup.sizes_at(places)
-
-    def read_places(self, places: Positions, spec: ReadSpec, wanted: LogFilter) -> Iterator[pa.RecordBatch]:
-        """Yield the records at some places of the log; see ``place_scan.PlaceScan``."""
-        return PlaceScan(self._log, spec, wanted).batches(places)
 
     def scan(
         self,
@@ -544,20 +521,7 @@ class MessageStore:
         self, wanted: Wanted, selection: Selection, spec: ReadSpec, *, index_only: bool
     ) -> Iterator[pa.RecordBatch]:
         chosen = log_filter(selection, spec.schema.names, wanted)
-        yield from self._read_found(self.find(wanted, selection), spec, chosen, index_only=index_only)
-
-    def _read_found(
-        self, found: Found, spec: ReadSpec, wanted: LogFilter, *, index_only: bool, start: int = 0
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield what a look-up gave, in the order of the log; what lies before ``start`` may be left out."""
-        pieces = [] if index_only else [piece for piece in self.uncovered_slices(found) if piece.end > start]
-        places = found.places_outside(pieces)
-        for piece in pieces:
-            before = int(np.searchsorted(places, piece.start))
-            yield from self.read_places(places[:before], spec, wanted)
-            yield from self.read_log(piece, spec, wanted)
-            places = places[before:]
-        yield from self.read_places(places, spec, wanted)
+        yield from self.finder.read(self.find(wanted, selection), spec, chosen, index_only=index_only)
 
     def require_topics(self, selection: Selection) -> None:
         """Refuse a selection that names topics or queues which are not there.

@@ -1,0 +1,88 @@
+"""What look-ups of a store come to: a query's messages, the records of many keys or ids, copies of messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmqstore.assemble import DROPMALFORMED, ReadSpec
+from rmqstore.commitlog import CommitLog
+from rmqstore.format.layout import Positions
+from rmqstore.format.schema import select_columns
+from rmqstore.log_filter import LogFilter, log_filter
+from rmqstore.log_scan import LogSlice
+from rmqstore.lookup import SMALL_GAPS, Found, Lookup, QueryResult
+from rmqstore.place_scan import PlaceScan
+from rmqstore.selection import parse_selection
+from rmqstore.wanted import Wanted, parse_wanted
+
+Find = Callable[[Wanted, Sequence[str], int | None, int | None], Found]
+ReadLog = Callable[[LogSlice, ReadSpec, LogFilter], Iterator[pa.RecordBatch]]
+
+
+class Finder:
+    """Reads what look-ups find in one store.
+
+    Args:
+        log: of the store.
+        lookup: finds places in it.
+        find: ``lookup.find``, asked again where retention deletes a file meanwhile.
+        read_log: reads parts of the log.
+        is_closed: whether the store was closed; see ``log_scan.LogSlice``.
+    """
+
+    def __init__(
+        self, log: CommitLog, lookup: Lookup, find: Find, read_log: ReadLog, is_closed: Callable[[], bool]
+    ) -> None:
+        self._log, self._lookup, self._find = log, lookup, find
+        self._read_log, self._is_closed = read_log, is_closed
+
+    def query(
+        self, topic: str, key: str, times: tuple[int, int], limit: int | None, *, scan_uncovered: bool, broker_name: str
+    ) -> QueryResult:
+        """Return the messages of a topic that have a key; see ``MessageStore.query``. Times are ms, both included."""
+        wanted = parse_wanted(key, None)
+        found = self._find(wanted, [topic], *times)
+        places = found.places
+        scans = scan_uncovered or found.n_uncovered_bytes <= SMALL_GAPS
+        if scans and found.uncovered:
+            chosen = log_filter(parse_selection(subscribe=[topic]), [], wanted)
+            spec = ReadSpec(select_columns(["commitLogOffset"]), broker_name=broker_name)
+            read = [self._read_log(piece, spec, chosen) for piece in self.uncovered(found)]
+            scanned = [batch.column(0).to_numpy() for batches in read for batch in batches]
+            places = np.unique(np.concatenate([places, *scanned]))
+        newest = [*self._lookup.newest(places, topic, key, *times, limit)]
+        messages = tuple(self._log.get(place, broker_name) for place in reversed(newest))
+        return QueryResult(messages, tuple(found.uncovered), scans)
+
+    def uncovered(self, found: Found) -> list[LogSlice]:
+        """Return the parts of the log that the index does not tell of, to be read."""
+        is_closed = self._is_closed()
+        return [LogSlice(span.start, span.end, is_closed=is_closed) for span in found.uncovered]
+
+    def read(
+        self, found: Found, spec: ReadSpec, wanted: LogFilter, *, index_only: bool = False, start: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield what a look-up gave, in the order of the log; what lies before ``start`` may be left out."""
+        pieces = [] if index_only else [piece for piece in self.uncovered(found) if piece.end > start]
+        places = found.places_outside(pieces)
+        for piece in pieces:
+            before = int(np.searchsorted(places, piece.start))
+            yield from self.read_places(places[:before], spec, wanted)
+            yield from self._read_log(piece, spec, wanted)
+            places = places[before:]
+        yield from self.read_places(places, spec, wanted)
+
+    def read_places(self, places: Positions, spec: ReadSpec, wanted: LogFilter) -> Iterator[pa.RecordBatch]:
+        """Yield the records at some places of the log; see ``place_scan.PlaceScan``."""
+        return PlaceScan(self._log, spec, wanted).batches(places)
+
+    def copies(self, wanted: Wanted, topics: Sequence[str], start: int) -> Iterator[pa.RecordBatch]:
+        """Yield topic, msgId and commitLogOffset of what is looked for, from a place of the log on, rising."""
+        spec = ReadSpec(select_columns(["topic", "msgId", "commitLogOffset"]), mode=DROPMALFORMED, check_crc=False)
+        chosen = log_filter(parse_selection(subscribe=topics), spec.schema.names, wanted)
+        for batch in self.read(self._find(wanted, topics, None, None), spec, chosen, start=start):
+            yield batch.filter(pc.greater_equal(batch.column("commitLogOffset"), start))
