@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from rmqstore.batchqueue import BatchConsumeQueue
 from rmqstore.commitlog import CommitLog
 from rmqstore.consumequeue import ConsumeQueue
+from rmqstore.consumequeue_ext import ConsumeQueueExt
 from rmqstore.dispatch import Progress, untold
 from rmqstore.files.paths import StorePaths
 from rmqstore.findings import Finding
 from rmqstore.format.frames import StopKind, find_next_record, heads_of, walk
 from rmqstore.format.heads import Heads, check_heads
-from rmqstore.format.layout import MAX_EXT_ADDRESS, PRE_BLANK_SIZE, Bytes
+from rmqstore.format.layout import MAX_EXT_ADDRESS, PRE_BLANK_SIZE, Bytes, Mask
 from rmqstore.format.multi_dispatch import lmq_heads
 from rmqstore.format.requests import QueueUnits, Requests, have_units, read_requests, rows_by_queue
 from rmqstore.queues import open_files
@@ -109,12 +110,26 @@ def _corrupt(batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
 class _Tally:
     """One queue so far."""
 
-    def __init__(self, queue: ConsumeQueue) -> None:
-        self.queue = queue
+    def __init__(self, queue: ConsumeQueue, ext: ConsumeQueueExt) -> None:
+        self.queue, self._ext = queue, ext
         self.start = self.queue.begin
         self.end = self.queue.end()
         self.n_matched = self.n_missing = self.n_wrong = 0
         self.first_missing = self.first_wrong = -1
+
+    def have_codes(self, codes: NDArray[np.int64], wanted: NDArray[np.int64]) -> Mask:
+        """Return which tags codes, in the queue or in its extension, are those of the records."""
+        same: Mask = codes == wanted
+        rows = np.flatnonzero(codes <= MAX_EXT_ADDRESS)
+        if len(rows):
+            found = self._ext.units(codes[rows])
+            same[rows] = found.sound & (found.tags_codes == wanted[rows])
+        return same
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self.queue.close()
+        self._ext.close()
 
 
 class _Queues:
@@ -125,7 +140,9 @@ class _Queues:
     def _tally(self, topic: str, queue_id: int) -> _Tally:
         key = (topic, queue_id)
         if key not in self._tallies:
-            self._tallies[key] = _Tally(open_files(self._paths, topic, queue_id))
+            self._tallies[key] = _Tally(
+                open_files(self._paths, topic, queue_id), ConsumeQueueExt(self._paths.queue_ext(topic, queue_id))
+            )
         return self._tallies[key]
 
     def compare(self, requests: Requests) -> None:
@@ -146,8 +163,7 @@ class _Queues:
             at = offsets[inside] - start
             wanted = units.units[rows[inside]]
             same = (held.physical_offsets[at] == wanted["physical_offset"]) & (held.sizes[at] == wanted["size"])
-            codes = held.tags_codes[at]
-            same &= (codes == wanted["tags_code"]) | (codes <= MAX_EXT_ADDRESS)
+            same &= tally.have_codes(held.tags_codes[at], wanted["tags_code"].astype(np.int64))
             there[inside] = held.sizes[at] != 0
             wrong[inside] = ~same & (held.sizes[at] != 0)
         missing = np.flatnonzero(~there)
@@ -174,7 +190,7 @@ class _Queues:
             n_extra = self._count(tally) - tally.n_matched
             if n_extra > 0:
                 yield Finding("queue", place, f"{n_extra} units point at no record of the queue")
-            tally.queue.close()
+            tally.close()
 
     def _count(self, tally: _Tally) -> int:
         """Return how many units point into the log as it is, or behind it."""

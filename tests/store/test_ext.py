@@ -18,6 +18,7 @@ from reading import EVERY_COLUMN, by_queue, read
 from rmqstore.consumequeue_ext import ConsumeQueueExt
 from rmqstore.errors import CorruptQueueError, RmqStoreError
 from rmqstore.format.bloom import bit_positions
+from rmqstore.verify import verify
 
 GoldenStore = Callable[[str], Path]
 NAME = "cq-ext"
@@ -125,6 +126,16 @@ def test_a_damaged_unit_costs_its_code_only(copied: Path) -> None:
     assert len(whole) == len(everything)
     expected = [line["physicalOffset"] for line in goldens.lines(NAME, "expected") if line["tags"] == row["tags"]]
     assert sorted(one["commitLogOffset"] for one in tagged) == sorted(expected)
+
+
+def test_verify_looks_into_the_extension(copied: Path) -> None:
+    with rmqstore.open(copied) as store:
+        assert list(verify(store)) == []
+    row, _, _ = _damage(copied)
+    with rmqstore.open(copied) as store:
+        (found,) = verify(store)
+    assert (found.part, found.place) == ("queue", "ExtA-1")
+    assert found.text == f"1 units differ from their record, the first at queue offset {row['queueOffset']}"
 
 
 def test_without_its_files_an_extended_queue_is_read_without_codes(copied: Path) -> None:
