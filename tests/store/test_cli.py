@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import goldens
 from rmqstore.cli import main
 from rmqstore.files.lock import StoreLock
 from store import build
@@ -34,6 +35,28 @@ def test_stat_shows_a_table_without_system_topics(golden_store: Golden) -> None:
     assert "LivePlain" in shown.stdout
     assert "%RETRY%" not in shown.stdout
     assert "%RETRY%CG_retry" in run("stat", golden_store("live"), "--all").stdout
+
+
+@pytest.mark.parametrize("name", ["batch-cq", "lmq", "cq-ext"])
+def test_verbs_read_queues_of_every_kind(golden_store: Golden, name: str) -> None:
+    root, known = golden_store(name), goldens.summary(name)["queues"]
+    shown = run("stat", root, "--all", "--json")
+    rows = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert {(row["topic"], row["queue_id"]): row["messages"] for row in rows} == {
+        (row["topic"], row["queueId"]): row["messages"] for row in known
+    }
+    queue = known[-1]
+    shown = run("dump", root, "-t", queue["topic"], "-i", queue["queueId"])
+    assert shown.exit_code == 0
+    assert len(shown.stdout.splitlines()) == queue["messages"]
+    assert run("verify", root).exit_code == 0
+
+
+def test_a_store_with_rocksdb_queues_is_verified_without_them(golden_store: Golden) -> None:
+    root = golden_store("rocksdb-cq")
+    assert run("verify", root).exit_code == 0
+    assert "RocksDB" in run("stat", root).stderr
+    assert len(run("dump", root, "--scan", "commitlog").stdout.splitlines()) == len(goldens.records("rocksdb-cq"))
 
 
 def test_dump_writes_the_messages_asked_for(golden_store: Golden) -> None:
