@@ -53,6 +53,14 @@ def test_example_reads_a_topic(golden_store: Callable[[str], Path]) -> None:
 
 
 @pytest.mark.spark
+def test_example_finds_messages(golden_store: Callable[[str], Path]) -> None:
+    shown = run("09_find_messages.py", golden_store("live"), "key-1", "tx-3", "nowhere")
+    assert "6 messages by 3 keys" in shown
+    assert "PushedFilters: [IsNotNull(topic), IsNotNull(msgId)," in shown
+    assert "|   LiveTx|transaction|    6|" in shown
+
+
+@pytest.mark.spark
 def test_demo_shows_topics_messages_and_counts(golden_store: Callable[[str], Path]) -> None:
     shown = run("demo.py", golden_store("live"))
     assert "|LivePlain      |210     |106965|" in shown
