@@ -129,7 +129,7 @@ class SplitReader:
 
     def split_pending(self, ref: StoreRef, store: MessageStore) -> list[PendingSplit]:
         """Return the tasks that read messages on their way."""
-        rows = find_pending(store, self._options.selection)
+        rows = find_pending(store, self._options.selection, self.spec(store))
         cut = cut_rows(store.sizes_at(rows.places), self._limits())
         return [PendingSplit(ref, rows.take(np.arange(part.start, part.stop))) for part in cut]
 
@@ -137,7 +137,9 @@ class SplitReader:
         """Return when the messages of a look-up were stored, and where: path and physical offset."""
         options = self._options
         schema = select_columns(["storeTimestamp", "commitLogOffset"])
-        spec = replace(self.spec(store), schema=schema, mode="DROPMALFORMED")
+        # Which are the newest is asked before any filter of a query. A damaged one has no time.
+        mode = options.mode if options.mode == "FAILFAST" else "DROPMALFORMED"
+        spec = replace(self.spec(store), schema=schema, mode=mode, tags=options.tags)
         chosen = log_filter(options.selection, schema.names, options.wanted)
         rows = (
             row

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rmqstore.commitlog import CommitLog
 from rmqstore.errors import CorruptRecordError, MalformedBytesError, OptionError
 from rmqstore.files.mapped_file_queue import Segment
-from rmqstore.format.checks import inflate_bodies, sound_crcs, sound_topics
+from rmqstore.format.checks import inflate_bodies, rows_with_crc, sound_crcs, sound_topics
 from rmqstore.format.decode import DECODED_COLUMNS, decode_columns, property_values, repeat_text, stored_bodies
 from rmqstore.format.frames import cut_batches
 from rmqstore.format.heads import Heads, check_heads, read_heads
@@ -201,7 +201,23 @@ class Assembler:
         kept = Kept(heads, known)
         if not sound.all():
             kept.narrow(np.flatnonzero(sound))
+        if self._spec.check_crc and self._chooses_by_properties:
+            self._check_properties(kept, sound)
         return kept, sound, {}
+
+    @property
+    def _chooses_by_properties(self) -> bool:
+        by_log = self._wanted is not None and (self._wanted.keys is not None or self._wanted.msg_ids is not None)
+        return self._spec.tags is not None or self._spec.filter is not None or by_log
+
+    def _check_properties(self, kept: Kept, sound: Mask) -> None:
+        """Drop records with a CRC of their own that is wrong: who chooses by properties must be able to trust them."""
+        rows = rows_with_crc(self._data, kept.heads)
+        heads = kept.heads.take(rows)
+        wrong = rows[~sound_crcs(self._data, heads, stored_bodies(self._data, heads))]
+        if len(wrong):
+            sound[kept.all_places()[wrong]] = False
+            kept.narrow(np.setdiff1d(np.arange(len(kept.heads)), wrong))
 
     def _inflate(self, kept: Kept) -> tuple[int | None, dict[int, str]]:
         """Put bodies as they were before compression among the columns; drop records whose body is broken.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,8 @@ from rmqstore.lookup import SMALL_GAPS, Found, Lookup, QueryResult
 from rmqstore.place_scan import PlaceScan
 from rmqstore.selection import parse_selection
 from rmqstore.wanted import Wanted, parse_wanted
+
+_SOME = 4  # times as many hits as are asked for are looked at together
 
 Find = Callable[[Wanted, Sequence[str], int | None, int | None], Found]
 ReadLog = Callable[[LogSlice, ReadSpec, LogFilter], Iterator[pa.RecordBatch]]
@@ -45,17 +47,22 @@ class Finder:
     ) -> QueryResult:
         """Return the messages of a topic that have a key; see ``MessageStore.query``. Times are ms, both included."""
         wanted = parse_wanted(key, None)
+        chosen = log_filter(parse_selection(subscribe=[topic]), [], wanted)._replace(
+            start_timestamp=times[0], end_timestamp=times[1] + 1
+        )
+        spec = ReadSpec(select_columns(["commitLogOffset"]))
         found = self._find(wanted, [topic], *times)
-        places = found.places
         scans = scan_uncovered or found.n_uncovered_bytes <= SMALL_GAPS
-        if scans and found.uncovered:
-            chosen = log_filter(parse_selection(subscribe=[topic]), [], wanted)
-            spec = ReadSpec(select_columns(["commitLogOffset"]), broker_name=broker_name)
-            read = [self._read_log(piece, spec, chosen) for piece in self.uncovered(found)]
-            scanned = [batch.column(0).to_numpy() for batches in read for batch in batches]
-            places = np.unique(np.concatenate([places, *scanned]))
-        newest = [*self._lookup.newest(places, topic, key, *times, limit)]
-        messages = tuple(self._log.get(place, broker_name) for place in reversed(newest))
+        pieces = self.uncovered(found) if scans else []
+        places = _places(batch for piece in pieces for batch in self._read_log(piece, spec, chosen))
+        rest = found.places_outside(pieces)
+        stop = 0 if limit is None else _SOME * limit
+        while len(rest) and (limit is None or len(places) < limit or places[-limit] < rest[-1]):
+            some = rest[-stop:]  # the newest; most have the key
+            places = np.union1d(places, _places(self.read_places(some, spec, chosen)))
+            rest = rest[: len(rest) - len(some)]
+        newest = places if limit is None else places[-limit:]
+        messages = tuple(self._log.get(place, broker_name) for place in newest.tolist())
         return QueryResult(messages, tuple(found.uncovered), scans)
 
     def uncovered(self, found: Found) -> list[LogSlice]:
@@ -86,3 +93,8 @@ class Finder:
         chosen = log_filter(parse_selection(subscribe=topics), spec.schema.names, wanted)
         for batch in self.read(self._find(wanted, topics, None, None), spec, chosen, start=start):
             yield batch.filter(pc.greater_equal(batch.column("commitLogOffset"), start))
+
+
+def _places(batches: Iterable[pa.RecordBatch]) -> Positions:
+    found = [batch.column(0).to_numpy() for batch in batches]
+    return np.concatenate(found) if found else np.empty(0, np.int64)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +23,7 @@ from rmqstore.indexfile import IndexSizes, find_sizes, index_files
 logger = logging.getLogger(__name__)
 
 FOREVER = (1 << 63) - 1
+LATEST_TIME = 1 << 62  # ms; later ones are no times
 _MAX_SECONDS = (1 << 31) - 1
 _MAX_STEPS = 512  # of a chain, one item after the other; what is longer is found by reading all items
 _ITEMS_AT_ONCE = 1 << 20
@@ -69,8 +69,9 @@ class _OpenIndexFile:
         self._file, self._items_at = file, INDEX_HEADER.itemsize + sizes.n_slots * INDEX_SLOT.itemsize
         self._slots = windows(data[INDEX_HEADER.itemsize : self._items_at], INDEX_SLOT.itemsize)
         self._items = windows(data[self._items_at :], INDEX_ITEM.itemsize)
-        # A running broker sets a slot before it counts the item.
-        self._end = min(int(header["index_count"]) + 1, sizes.n_items)
+        self._end_timestamp = int(header["end_timestamp"])
+        # A running broker sets slots before it counts their items: what they lead to need not be counted yet.
+        self._n_items, self._count = sizes.n_items, min(int(header["index_count"]), sizes.n_items)
 
     def _read(self, numbers: Positions) -> NDArray[np.void]:
         self._file.prefetch(self._items_at + numbers * INDEX_ITEM.itemsize)
@@ -83,7 +84,7 @@ class _OpenIndexFile:
         self._file.prefetch(INDEX_HEADER.itemsize + slots)
         numbers = self._slots[slots].view(INDEX_SLOT).astype(np.int64)
         for _ in range(_MAX_STEPS):
-            inside = (numbers > 0) & (numbers < self._end)
+            inside = (numbers > 0) & (numbers < self._n_items)
             numbers, hashes = numbers[inside], hashes[inside]
             if not len(numbers):
                 return
@@ -95,7 +96,6 @@ class _OpenIndexFile:
 
     def _find_among(self, stop: int, hashes: NDArray[np.int64], begin: int, end: int) -> Iterator[Positions]:
         """Read all items before one: a chain is followed item by item, and waits for memory at each."""
-        stop = min(stop, self._end)
         for low in range(1, stop, _ITEMS_AT_ONCE):
             numbers = np.arange(low, min(low + _ITEMS_AT_ONCE, stop))
             stored = np.zeros(len(numbers) * INDEX_ITEM.itemsize, np.uint8)
@@ -110,10 +110,9 @@ class _OpenIndexFile:
         found: Positions = items["physical_offset"][hits].astype(np.int64)
         return found
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether it says that it holds nothing."""
-        return self._end <= 2
+    def was_flushed(self, until: int) -> bool:
+        """Tell whether all of its records were stored until a time, ms."""
+        return self._end_timestamp <= until
 
     def span(self) -> Span | None:
         """Return the places of the first and the last record that it has keys of; None if it has none, or is damaged.
@@ -121,9 +120,9 @@ class _OpenIndexFile:
         Header and items both say them. Where they differ the range that both vouch for counts: a running broker sets
         the header after the item.
         """
-        if self.is_empty:
+        if self._count <= 1:
             return None
-        first, last = self._read(np.array([1, self._end - 2]))["physical_offset"].tolist()
+        first, last = self._read(np.array([1, self._count - 1]))["physical_offset"].tolist()
         found = Span(max(self._first, first), min(self._last, last))
         return found if 0 <= found.start <= found.end else None
 
@@ -139,31 +138,36 @@ class IndexSearch:
     def __init__(self, folder: Path, sizes: IndexSizes) -> None:
         self.folder, self._sizes = folder, sizes
 
-    def _open(self, stack: ExitStack) -> Iterator[_OpenIndexFile]:
-        """Yield the files, oldest first; those that are none are named in a warning."""
-        files = index_files(self.folder)
-        lengths = {path: _length(path) for path in files}
-        whole = [path for path in files if lengths[path] > INDEX_HEADER.itemsize]
-        if not whole:
-            return
-        sizes = self._find_sizes(whole, lengths)
-        for path in whole:
-            if lengths[path] != sizes.file_size:
-                logger.warning("%s has %d bytes, %d are expected of an index file: it is passed over",
-                               path, lengths[path], sizes.file_size)  # fmt: skip
-                continue
+    def _each(self) -> Iterator[_OpenIndexFile]:
+        """Yield the files, oldest first, one open at a time; those that are none are named in a warning."""
+        whole: dict[Path, int] = {}
+        for path in index_files(self.folder):
             try:
-                yield _OpenIndexFile(stack.enter_context(MappedFile(path, scattered=True)), sizes)
+                with MappedFile(path, scattered=True) as file:
+                    if len(file.data) > INDEX_HEADER.itemsize and _count(file) > 1:
+                        whole[path] = len(file.data)
             except FileNotFoundError:
                 continue  # deleted, and its records with it
+        if not whole:
+            return
+        sizes = self._find_sizes(whole)
+        for path, length in whole.items():
+            if length != sizes.file_size:
+                logger.warning("%s has %d bytes, %d are expected of an index file: it is passed over",
+                               path, length, sizes.file_size)  # fmt: skip
+                continue
+            try:
+                with MappedFile(path, scattered=True) as file:
+                    yield _OpenIndexFile(file, sizes)
+            except FileNotFoundError:
+                continue
 
-    def _find_sizes(self, files: list[Path], lengths: dict[Path, int]) -> IndexSizes:
+    def _find_sizes(self, lengths: dict[Path, int]) -> IndexSizes:
         """Return the sizes that most files were made with, as the first file shows that has not lost what tells."""
-        counted = Counter(lengths[path] for path in files)
-        usual = counted.most_common(1)[0][0]
+        usual = Counter(lengths.values()).most_common(1)[0][0]
         refused: RmqStoreError | None = None
-        for path in files:
-            if lengths[path] == usual:
+        for path, length in lengths.items():
+            if length == usual:
                 try:
                     self._sizes = find_sizes([path], self._sizes)
                 except RmqStoreError as err:
@@ -187,19 +191,19 @@ class IndexSearch:
             StoreStateError: no numbers of slots and items fit the files.
         """
         wanted = np.unique(hashes).astype(np.int64)
-        with ExitStack() as stack:
-            found = [places for file in self._open(stack) for places in file.find(wanted, begin, end)]
-            return np.unique(np.concatenate(found)) if found else _NOWHERE
+        begin, end = max(begin, 0), min(end, FOREVER)
+        found = [places for file in self._each() for places in file.find(wanted, begin, end)]
+        return np.unique(np.concatenate(found)) if found else _NOWHERE
 
-    def spans(self) -> list[Span]:
-        """Return the ranges of the log, each by the places of two records, whose keys the files say they hold."""
-        with ExitStack() as stack:
-            found = [file.span() for file in self._open(stack)]
+    def spans(self, flushed_until: int = FOREVER) -> list[Span]:
+        """Return the ranges of the log, each by the places of two records, whose keys the files say they hold.
+
+        Args:
+            flushed_until: files with records stored later do not count, ms.
+        """
+        found = [file.span() for file in self._each() if file.was_flushed(flushed_until)]
         return sorted(span for span in found if span is not None)
 
 
-def _length(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
+def _count(file: MappedFile) -> int:
+    return int(file.data[: INDEX_HEADER.itemsize].view(INDEX_HEADER)[0]["index_count"])

@@ -57,7 +57,9 @@ def index_files(folder: Path) -> list[Path]:
     """Return the index files, oldest first; names that are no number are none."""
     if not folder.is_dir():
         return []
-    return sorted(path for path in folder.iterdir() if path.name.isascii() and path.name.isdigit())
+    return sorted(
+        path for path in folder.iterdir() if path.name.isascii() and path.name.isdigit() and not path.is_dir()
+    )
 
 
 def next_name(last: str | None, now: datetime) -> str:

@@ -5,7 +5,8 @@ Source: DefaultMessageStore.java#queryMessage; MQAdminImpl.java#queryMessage.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, overload
 
@@ -13,15 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.commitlog import CommitLog
-from rmqstore.errors import MessageNotFoundError, OffsetOutOfRangeError, StoreFormatError
+from rmqstore.errors import OffsetOutOfRangeError, StoreFormatError, StoreStateError
 from rmqstore.format.frames import StopKind, know_their_places, total_sizes, walk_plainly
-from rmqstore.format.layout import PROPERTY_UNIQ_KEY, Positions, SysFlag
+from rmqstore.format.layout import PROPERTY_UNIQ_KEY, Positions
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.requests import key_hashes
 from rmqstore.format.schema import Message
 from rmqstore.index_search import FOREVER, IndexSearch, Span
 from rmqstore.log_scan import LogSlice
+from rmqstore.recovery import find_written_end
 from rmqstore.wanted import KEY_SEPARATOR, Wanted, is_offset_id
+
+logger = logging.getLogger(__name__)
 
 SMALL_GAPS: Final = 64 << 10  # bytes of the log that are read rather than called uncovered
 
@@ -79,10 +83,17 @@ class Lookup:
 
     Args:
         log_end: physical offset where the log of a store that was not closed ends; None asks for nothing.
+        flushed_until: store time, ms, until which index files were on disk, where a crash may have lost what was not.
     """
 
-    def __init__(self, log: CommitLog, index: IndexSearch, log_end: Callable[[], int | None]) -> None:
-        self._log, self._index, self._log_end = log, index, log_end
+    def __init__(
+        self,
+        log: CommitLog,
+        index: IndexSearch,
+        log_end: Callable[[], int | None],
+        flushed_until: Callable[[], int] = lambda: FOREVER,
+    ) -> None:
+        self._log, self._index, self._log_end, self._flushed_until = log, index, log_end, flushed_until
 
     def find(self, wanted: Wanted, topics: Sequence[str], begin: int | None = None, end: int | None = None) -> Found:
         """Return where messages may stand that are looked for.
@@ -93,15 +104,21 @@ class Lookup:
             begin: stored from then on, ms.
             end: stored until then, ms, included.
 
-        Raises:
-            StoreStateError: the index's files contradict themselves.
+        An index that contradicts itself covers nothing.
         """
-        names = sorted({*wanted.keys, *wanted.msg_ids})
-        hashes = key_hashes(list(topics), names).ravel()
-        places = self._index.find(hashes, begin or 0, FOREVER if end is None else end)
+        # What is not covered is asked first: a broker may index it a moment later, and then it is found, too.
+        whole = self._whole()
         by_id = [parse_message_id(one)[1] for one in wanted.msg_ids if is_offset_id(one)]
-        places = np.union1d(places, np.array(by_id, np.int64))
-        return Found(self.heads_among(places), self.uncovered() if topics else [self._whole()])
+        places = np.array(by_id, np.int64)
+        try:
+            uncovered = self.uncovered() if topics else [whole]
+            names = sorted({*wanted.keys, *wanted.msg_ids})
+            hashes = key_hashes(list(topics), names).ravel()
+            places = np.union1d(self._index.find(hashes, begin or 0, FOREVER if end is None else end), places)
+        except StoreStateError as err:
+            logger.warning("the index is not used: %s", err)
+            uncovered = [whole]
+        return Found(self.heads_among(places), uncovered)
 
     def heads_among(self, places: Positions) -> Positions:
         """Return those places of the log, (n,), where something calls itself the record of the place."""
@@ -137,7 +154,7 @@ class Lookup:
 
     def uncovered(self) -> list[Span]:
         """Return the parts of the log whose keys are in no index file; each begins where a record does."""
-        whole, spans = self._whole(), self._index.spans()
+        whole, spans = self._whole(), self._index.spans(self._flushed_until())
         found, at = [], whole.start
         for number, span in enumerate(spans):
             start, end = max(span.start, whole.start), min(span.end, whole.end)
@@ -147,8 +164,9 @@ class Lookup:
                 found.append(Span(at, start))
             # The keys of one record may go on in the next file. In the newest more of them may be on their way.
             at = end if number + 1 == len(spans) and not self._has_all_keys(end) else self._behind(end, whole)
-        if at < whole.end:
-            found.append(Span(at, whole.end))
+        end = whole.end if at >= whole.end or self._log_end() is not None else find_written_end(self._log)
+        if at < end:
+            found.append(Span(at, end))
         return found
 
     def _are_heads(self, start: int, end: int, whole: Span) -> bool:
@@ -174,32 +192,6 @@ class Lookup:
         if found.kind is StopKind.BLANK or at >= segment.size:
             return min(segment.end, whole.end)
         return whole.end if found.kind is StopKind.EMPTY and segment.end >= self._log.max_offset else segment.start + at
-
-    def matches(self, place: int, topic: str, key: str, begin: int, end: int) -> bool:
-        """Tell whether the record at a place is of a topic, has a key and was stored in a time (ms, both included).
-
-        Raises:
-            CorruptRecordError: what stands there is no whole record.
-        """
-        try:
-            found = self._log.get(place, check_crc=False)
-        except MessageNotFoundError:
-            return False
-        stored = round(found.storeTimestamp.timestamp() * 1000)
-        is_rollback = found.sysFlag & SysFlag.TRANSACTION_TYPE == SysFlag.TRANSACTION_TYPE
-        if found.topic != topic or is_rollback or not begin <= stored <= end:
-            return False
-        return key in _keys_of(found)
-
-    def newest(self, places: Positions, topic: str, key: str, begin: int, end: int, limit: int | None) -> Iterator[int]:
-        """Yield the newest places, newest first, whose record has a key; see :meth:`matches`."""
-        left = len(places) if limit is None else limit
-        for place in reversed(places.tolist()):
-            if left <= 0:
-                return
-            if self.matches(place, topic, key, begin, end):
-                yield place
-                left -= 1
 
 
 def _keys_of(message: Message) -> list[str]:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmqstore.assemble import ReadSpec
+from rmqstore.assemble import DROPMALFORMED, FAILFAST, ReadSpec
 from rmqstore.brokerconfig import BrokerConfig
 from rmqstore.files.paths import StorePaths
 from rmqstore.finder import Finder
@@ -80,13 +80,18 @@ _NONE: Final = PendingRows(
 )
 
 
-def find_pending(store: PendingSource, selection: Selection) -> PendingRows:
+def find_pending(store: PendingSource, selection: Selection, spec: ReadSpec) -> PendingRows:
     """Return the messages that are on their way to chosen topics and queues.
 
     What was delivered is told by the offsets that the broker keeps; and, since it writes those down now and then only,
-    by a later message of the same UNIQ_KEY in the real topic.
+    by a message of the same UNIQ_KEY in the real topic.
+
+    Args:
+        store: whose.
+        selection: of real topics and queues.
+        spec: says what is done with damage; a damaged message of the broker's own topics is on its way to nowhere.
     """
-    found = PendingRows.joined([_halves(store), _delayed(store), _timed(store)])
+    found = PendingRows.joined([_halves(store, spec), _delayed(store, spec), _timed(store, spec)])
     names = pc.unique(found.topics).to_pylist()
     wanted = pc.is_in(found.topics, value_set=pa.array(choose_topics(selection, names), pa.string()))
     kept: Mask = wanted.to_numpy(zero_copy_only=False)
@@ -147,13 +152,20 @@ class _Waiting(NamedTuple):
         return PendingRows(self.places, self.topics, self.queue_ids, kinds, due).take(kept & known)
 
 
-def _read(store: PendingSource, topic: str, starts: dict[int, int]) -> _Waiting | None:
+def _read(store: PendingSource, topic: str, starts: dict[int, int], spec: ReadSpec) -> _Waiting | None:
     """Read a topic of the broker's own, each queue from where the broker says it is."""
     if topic not in store.topics():
         return None
     spans = {queue_id: store.queue_range(topic, queue_id) for queue_id in store.queue_ids(topic)}
     begun = {queue_id: min(max(starts.get(queue_id, 0), low), high) for queue_id, (low, high) in spans.items()}
-    reader = store.scan(subscribe=[topic], starting_offsets={topic: begun}, columns=_COLUMNS)
+    reader = store.scan(
+        subscribe=[topic],
+        starting_offsets={topic: begun},
+        columns=_COLUMNS,
+        mode=FAILFAST if spec.mode == FAILFAST else DROPMALFORMED,
+        check_crc=spec.check_crc,
+        fail_on_data_loss=spec.fail_on_data_loss,
+    )
     table = pa.Table.from_batches(reader, reader.schema).combine_chunks()
     if not table.num_rows:
         return None
@@ -172,12 +184,12 @@ def _integers(texts: pa.Array, digits: int = 18) -> pa.Array:
     return pc.if_else(is_one, texts, None).cast(pa.int64())
 
 
-def _halves(store: PendingSource) -> PendingRows:
+def _halves(store: PendingSource, spec: ReadSpec) -> PendingRows:
     """Return the halves that no one has decided on: no op record names them, and no commit came of them."""
     offsets = store.config.consumer_offsets(_TRANSACTION_GROUP)
     starts = {topic: {queue: at for (name, queue), at in offsets.items() if name == topic} for topic in (
         HALF_TOPIC, OP_TOPIC)}  # fmt: skip
-    halves, ops = (_read(store, topic, starts[topic]) for topic in (HALF_TOPIC, OP_TOPIC))
+    halves, ops = (_read(store, topic, starts[topic], spec) for topic in (HALF_TOPIC, OP_TOPIC))
     if halves is None:
         return _NONE
     kept = np.ones(len(halves.places), np.bool_)
@@ -189,34 +201,41 @@ def _halves(store: PendingSource) -> PendingRows:
             bodies = named.filter(pc.equal(named.column("queueId"), queue_id)).column("body").to_pylist()
             decided = [int(text) for text in b",".join(bodies).split(b",") if text.isdigit() and len(text) < 19]
             kept &= ~((queue_ids == queue_id) & np.isin(queue_offsets, decided))
-    kept &= _are_newest(halves) & ~_have_later_copies(store, halves, kept)
+        # A half that was asked about again is there twice, and decided when one of the two is.
+        keys = halves.uniq_keys.filter(pa.array(~kept)).drop_null()
+        kept &= ~pc.is_in(halves.uniq_keys, value_set=keys, skip_nulls=True).to_numpy(zero_copy_only=False)
+    kept &= _are_newest(halves) & ~_have_copies(store, halves, kept, later=False)
     return halves.rows(kept, "transaction", pa.nulls(len(kept), pa.int64()))
 
 
-def _delayed(store: PendingSource) -> PendingRows:
+def _delayed(store: PendingSource, spec: ReadSpec) -> PendingRows:
     """Return the messages that wait for their delay: queue ``level - 1`` of their topic, by the offsets delivered."""
     levels = store.config.delay_offsets()
-    waiting = _read(store, SCHEDULE_TOPIC, {level - 1: at for level, at in levels.items()})
+    waiting = _read(store, SCHEDULE_TOPIC, {level - 1: at for level, at in levels.items()}, spec)
     if waiting is None:
         return _NONE
     kept = np.ones(len(waiting.places), np.bool_)
-    if store.paths.abort.exists():  # the offsets are as old as their file
-        kept &= ~_have_later_copies(store, waiting, kept)
+    # Of a store that was not closed the offsets are as old as their file; those of a level may be in none.
+    unsure = ~np.isin(waiting.table.column("queueId").to_numpy() + 1, list(levels)) | store.paths.abort.exists()
+    kept &= ~_have_copies(store, waiting, unsure)
     return waiting.rows(kept, "delay", waiting.table.column("tagsCode").combine_chunks())
 
 
-def _timed(store: PendingSource) -> PendingRows:
+def _timed(store: PendingSource, spec: ReadSpec) -> PendingRows:
     """Return the messages that wait in the timer wheel."""
-    waiting = _read(store, TIMER_TOPIC, {})
+    waiting = _read(store, TIMER_TOPIC, {}, spec)
     if waiting is None:
         return _NONE
     due = _integers(waiting.property("TIMER_OUT_MS"))
     late = pc.less(due, store.config.timer_read_time()).fill_null(False)  # noqa: FBT003 - Arrow's name for a value
     kept = _are_newest(waiting) & ~late.to_numpy(zero_copy_only=False)
-    deletes = waiting.property(_DELETED)
-    gone = pc.or_(deletes.is_valid(), pc.is_in(waiting.uniq_keys, value_set=deletes.drop_null()))
+    deletes = waiting.property(_DELETED)  # names a UNIQ_KEY, in some versions behind "topic+"
+    named = pc.binary_join_element_wise(waiting.topics, waiting.uniq_keys, "+")
+    gone = deletes.is_valid()
+    for keys in (waiting.uniq_keys, named):
+        gone = pc.or_(gone, pc.is_in(keys, value_set=deletes.drop_null(), skip_nulls=True))
     kept &= ~gone.to_numpy(zero_copy_only=False)
-    kept &= ~_have_later_copies(store, waiting, kept)
+    kept &= ~_have_copies(store, waiting, kept)
     return waiting.rows(kept, "timer", due)
 
 
@@ -232,8 +251,12 @@ def _are_newest(waiting: _Waiting) -> Mask:
     return newest
 
 
-def _have_later_copies(store: PendingSource, waiting: _Waiting, asked: Mask) -> Mask:
-    """Return a mask (n,) of those whose UNIQ_KEY a later record of their real topic has; only of those asked for."""
+def _have_copies(store: PendingSource, waiting: _Waiting, asked: Mask, *, later: bool = True) -> Mask:
+    """Return a mask (n,) of those whose UNIQ_KEY a later record of their real topic has; only of those asked for.
+
+    Args:
+        later: than they are themselves; else than the first of them.
+    """
     found = np.zeros(len(waiting.places), np.bool_)
     rows = np.flatnonzero(asked & waiting.uniq_keys.is_valid().to_numpy(zero_copy_only=False))
     keys = set(waiting.uniq_keys.take(pa.array(rows)).to_pylist())
@@ -241,11 +264,11 @@ def _have_later_copies(store: PendingSource, waiting: _Waiting, asked: Mask) -> 
     if not keys or not topics:
         return found
     latest: dict[tuple[str, str], int] = {}
-    first = int(waiting.places[rows].min())
+    first = int(waiting.places.min())
     for batch in store.finder.copies(Wanted(keys=frozenset(keys)), topics, first):
         for row in batch.to_pylist():
             latest[row["topic"], row["msgId"]] = row["commitLogOffset"]  # rising
     for row in rows.tolist():
         key = (waiting.topics[row].as_py(), waiting.uniq_keys[row].as_py())
-        found[row] = latest.get(key, -1) > waiting.places[row]
+        found[row] = latest.get(key, -1) > (waiting.places[row] if later else first)
     return found

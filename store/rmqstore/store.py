@@ -29,12 +29,13 @@ from rmqstore.errors import (
     UnsupportedFeatureError,
 )
 from rmqstore.ext_codes import matched_groups
+from rmqstore.files.lock import is_held
 from rmqstore.files.paths import StorePaths, can_name_queues, find_store
 from rmqstore.finder import Finder
 from rmqstore.format.layout import LMQ_PREFIX, Positions
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import MESSAGE, PENDING, VERBATIM, Message, select_columns
-from rmqstore.index_search import FOREVER, IndexSearch
+from rmqstore.index_search import FOREVER, LATEST_TIME, IndexSearch
 from rmqstore.indexfile import IndexSizes
 from rmqstore.log_filter import LogFilter, log_filter
 from rmqstore.log_scan import LogScan, LogSlice, cut_log
@@ -130,7 +131,7 @@ class MessageStore:
         self._sampler = Sampler(self._log, self._queues, self._ranges)
         config = StoreConfig()
         index = IndexSearch(paths.index, IndexSizes(config.max_hash_slot_num, config.max_index_num))
-        self._lookup = Lookup(self._log, index, self._end_of_records)
+        self._lookup = Lookup(self._log, index, self._end_of_records, self._index_flushed_until)
 
     def __enter__(self) -> Self:
         return self
@@ -187,6 +188,15 @@ class MessageStore:
 
     def _end_of_records(self) -> int | None:
         return None if self.log_end is None else self.log_end.physical_offset
+
+    def _index_flushed_until(self) -> int:
+        """Return until when, in ms, what index files hold was on disk: a broker that starts deletes the others.
+
+        Source: IndexService.java#load.
+        """
+        if not self.paths.abort.exists() or is_held(self.paths.lock):
+            return FOREVER  # closed, or running: what it has written is seen
+        return read_checkpoint(self.paths.checkpoint).index_msg_timestamp
 
     @cached_property
     def recovered(self) -> dict[QueueKey, RecoveredUnits]:
@@ -374,10 +384,11 @@ class MessageStore:
         Raises:
             CorruptRecordError: a record that the index points at is damaged.
             OptionError: no message can have such a key, or a time is none.
-            StoreStateError: the index's files contradict themselves.
         """
-        low = 0 if begin is None else parse_timestamp("begin", begin)
-        high = FOREVER if end is None else parse_timestamp("end", end)
+        if limit is not None and limit < 1:
+            raise OptionError(f"limit {limit}: a whole number from 1 on")
+        low = 0 if begin is None else max(parse_timestamp("begin", begin), 0)
+        high = LATEST_TIME if end is None else min(parse_timestamp("end", end), LATEST_TIME)
         return self.finder.query(
             topic, key, (low, high), limit, scan_uncovered=scan_uncovered, broker_name=self.broker_name
         )
@@ -396,7 +407,11 @@ class MessageStore:
         end = selection.end.timestamp
         named = selection.subscribe or selection.assign  # by name they need not be looked up, queues or not
         topics = sorted(named) if named else choose_topics(selection, self.known_topics())
-        return self._find(wanted, topics, selection.start.timestamp, None if end is None else end - 1)
+        begin = selection.start.timestamp
+        bounds = [
+            None if at is None else min(max(at, 0), LATEST_TIME) for at in (begin, None if end is None else end - 1)
+        ]
+        return self._find(wanted, topics, *bounds)
 
     @cached_property
     def finder(self) -> Finder:
@@ -503,7 +518,7 @@ class MessageStore:
             )
 
     def _pending(self, selection: Selection, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
-        yield from read_pending(self, find_pending(self, selection), spec, selection)
+        yield from read_pending(self, find_pending(self, selection, spec), spec, selection)
 
     def _by_queue(self, selection: Selection, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
         self.require_topics(selection)

@@ -55,7 +55,11 @@ def _require_storable(name: str, text: str) -> None:
     Raises:
         OptionError: it has too many bytes.
     """
-    if len(text.encode(errors="surrogatepass")) > MAX_PROPERTIES_BYTES:
+    try:
+        n_bytes = len(text.encode())
+    except UnicodeEncodeError as err:
+        raise OptionError(f"{name} {text!r}: no text that UTF-8 can hold") from err
+    if n_bytes > MAX_PROPERTIES_BYTES:
         raise OptionError(f"{name}: {len(text)} characters; the properties of a message take {MAX_PROPERTIES_BYTES}")
 
 

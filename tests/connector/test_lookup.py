@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from pyspark_rmqstore.options import parse_read_options
 from pyspark_rmqstore.planning import LogSplit, PlaceSplit, QueueSplit, UnitSplit
 from pyspark_rmqstore.schema import default_schema
 from pyspark_rmqstore.source import RmqStoreDataSource
+from store import build
 
 pytestmark = pytest.mark.spark
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -197,6 +199,24 @@ def test_filters_meet_a_look_up(pushing: SparkSession, golden_store: GoldenStore
     assert in_log_order(collect(frame.where("topic = 'TopicA' AND queueId > 0"))) == [
         row for row in every if row["topic"] == "TopicA" and row["queueId"] > 0
     ]
+
+
+def test_a_limit_counts_before_conditions_and_stops_at_damage_as_the_mode_says(
+    pushing: SparkSession, tmp_path: Path
+) -> None:
+    store = build.Store()
+    for number, tag in enumerate(["TagA", "TagA", "TagB", "TagB"]):
+        store.append(build.Record(body_crc=None, store_timestamp=build.T0 + number,
+                                  properties=build.properties({"KEYS": "K", "TAGS": tag})), tags=tag)  # fmt: skip
+    root = store.write(tmp_path / "s")
+    newest = load(pushing, root, msgKey="K", msgKeyLimit="2")
+    assert newest.where("tags = 'TagB'").count() == 2
+    assert newest.where("tags = 'TagA'").count() == 0
+    store.append(build.Record(body_crc=1, store_timestamp=build.T0 + 9, properties=build.properties({"KEYS": "K"})))
+    root = store.write(tmp_path / "damaged")
+    with pytest.raises(PySparkException, match="CRC"):
+        load(pushing, root, msgKey="K", msgKeyLimit="1").collect()
+    assert load(pushing, root, msgKey="K", msgKeyLimit="1", mode="DROPMALFORMED").count() == 1
 
 
 def test_a_look_up_that_cannot_be_is_refused(spark: SparkSession, golden_store: GoldenStore) -> None:

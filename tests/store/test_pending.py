@@ -128,3 +128,56 @@ def test_config_that_is_no_table_is_damage(tmp_path: Path, golden_store: GoldenS
     (root / "config" / "delayOffset.json").write_text(json.dumps({"offsetTable": {"1": "x"}}))
     with pytest.raises(rmqstore.CorruptConfigError, match="delayOffset"):
         pending(root)
+
+
+HALF, DELAY, TIMER = "RMQ_SYS_TRANS_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"
+
+
+def on_its_way(key: str, topic: str, **more: str) -> build.Record:
+    asked = {"UNIQ_KEY": key, "KEYS": key, "REAL_TOPIC": "T", "REAL_QID": "0"} | more
+    queue_id = int(more.get("DELAY", 1)) - 1 if topic == DELAY else 0
+    return build.Record(topic=topic, queue_id=queue_id, properties=build.properties(asked))
+
+
+def arrived(key: str, sys_flag: int = 0) -> build.Record:
+    return build.Record(topic="T", sys_flag=sys_flag, properties=build.properties({"UNIQ_KEY": key}))
+
+
+def waiting(folder: Path, *records: build.Record, op: str = "", **options: Any) -> list[str]:
+    store = build.Store()
+    for record in records:
+        store.append(record)
+    if op:
+        store.append(build.Record(topic="RMQ_SYS_TRANS_OP_HALF_TOPIC", body=op.encode(),
+                                  properties=build.properties({"TAGS": "d"})))  # fmt: skip
+    return [row["keys"] for row in pending(store.write(folder / "s"), **options)]
+
+
+def test_a_half_that_was_asked_about_again_is_decided_when_one_of_its_copies_is(tmp_path: Path) -> None:
+    half = on_its_way("A", HALF)
+    assert waiting(tmp_path / "commit", half, arrived("A", build.COMMIT), half, op="0,") == []
+    assert waiting(tmp_path / "lost-op", half, arrived("A", build.COMMIT), half) == []
+    assert waiting(tmp_path / "rollback", half, half, op="0,") == []
+    assert waiting(tmp_path / "open", half, half, on_its_way("B", HALF), op="2,") == ["A"]
+
+
+def test_a_level_that_no_offset_is_known_of_is_looked_up(tmp_path: Path) -> None:
+    assert waiting(tmp_path, on_its_way("A", DELAY, DELAY="3"), on_its_way("B", DELAY, DELAY="3"), arrived("A")) == [
+        "B"
+    ]
+
+
+@pytest.mark.parametrize("deleted", ["A", "T+A"])
+def test_a_timer_that_was_cancelled_is_on_its_way_nowhere(tmp_path: Path, deleted: str) -> None:
+    late = {"TIMER_OUT_MS": str(build.T0 + 10**9)}
+    cancel = on_its_way("C", TIMER, TIMER_DEL_UNIQKEY=deleted, **late)
+    assert waiting(tmp_path, on_its_way("A", TIMER, **late), on_its_way("B", TIMER, **late), cancel) == ["B"]
+
+
+def test_damage_in_the_brokers_own_topics_is_treated_as_the_mode_says(tmp_path: Path) -> None:
+    wrong = build.Record(topic=DELAY, body_crc=1, properties=build.properties({"REAL_TOPIC": "T", "REAL_QID": "0"}))
+    records = on_its_way("A", DELAY), wrong, arrived("X")
+    for mode in ("DROPMALFORMED", "PERMISSIVE"):
+        assert waiting(tmp_path / mode, *records, mode=mode) == ["A"]
+    with pytest.raises(rmqstore.CorruptRecordError):
+        waiting(tmp_path / "fail", *records)

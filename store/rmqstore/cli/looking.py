@@ -55,6 +55,8 @@ def query(path: Path, topics: tuple[str, ...], at: str | None, as_json: bool, **
         raise click.UsageError("give -k, or -m, or --time")
     with open_store(path) as store:
         if at is not None:
+            if any(asked[name] for name in ("begin", "end", "limit", "index_only")):
+                raise click.UsageError("--time stands alone, with -t and --json")
             _show_offsets(store, topics, at, as_json=as_json)
         else:
             _show_messages(store, topics, as_json=as_json, **asked)

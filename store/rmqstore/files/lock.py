@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import struct
 import threading
 from pathlib import Path
 
 from rmqstore.errors import StoreLockedError, StoreStateError
 
 _CONTENT = b"lock"
+_FLOCK = "hhqqi4x"  # struct flock of Linux: type, whence, start, length, process
 
 # POSIX gives a lock to a *process*: a second writer in this one would get it too, and closing any descriptor of the
 # file would drop it. So the process keeps its own list, by the file itself and not by its name.
@@ -29,7 +31,7 @@ class StoreLock:
 
     def __init__(self, path: Path) -> None:
         with _guard:
-            if path.exists() and self._identity(path.stat()) in _held:
+            if path.exists() and self.identity(path.stat()) in _held:
                 raise StoreLockedError(f"{path}: a writer of this process has the store already; close it first")
             try:
                 self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -43,11 +45,12 @@ class StoreLock:
                     f"{path}: a running broker or another writer has the store; stop it, or write to another store"
                 ) from err
             os.pwrite(self._descriptor, _CONTENT, 0)
-            self._key = self._identity(os.fstat(self._descriptor))
+            self._key = self.identity(os.fstat(self._descriptor))
             _held.add(self._key)
 
     @staticmethod
-    def _identity(status: os.stat_result) -> tuple[int, int]:
+    def identity(status: os.stat_result) -> tuple[int, int]:
+        """Return what tells one lock file from all others."""
         return status.st_dev, status.st_ino
 
     def release(self) -> None:
@@ -56,3 +59,22 @@ class StoreLock:
             if self._key in _held:
                 _held.discard(self._key)
                 os.close(self._descriptor)
+
+
+def is_held(path: Path) -> bool:
+    """Tell whether a running broker, or another writer, has the store with this lock file; takes nothing."""
+    with _guard:
+        try:
+            if StoreLock.identity(path.stat()) in _held:
+                return True  # and not opened here: closing it again would drop the lock
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+            found = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
+        except OSError:  # a file system without locks
+            return False
+        finally:
+            os.close(descriptor)
+    return bool(found[0] != fcntl.F_UNLCK)

@@ -14,7 +14,7 @@ from rmqstore.format.compression import decompress
 from rmqstore.format.gather import gather_spans, gather_words
 from rmqstore.format.hashing import body_crc, body_crcs
 from rmqstore.format.heads import Heads
-from rmqstore.format.layout import CRC_PROPERTY_BYTES, CRC_PROPERTY_HEAD, Bytes, Mask, SysFlag
+from rmqstore.format.layout import CRC_PROPERTY_BYTES, CRC_PROPERTY_HEAD, Bytes, Mask, Positions, SysFlag
 from rmqstore.format.record import recorded_crc
 
 # Bodies inflated for one batch; a batch ends before the body that would take it further.
@@ -52,16 +52,23 @@ def sound_crcs(buf: Bytes, heads: Heads, bodies: pa.Array) -> Mask:
         bodies: their bodies as stored, binary (n,).
     """
     sound: Mask = body_crcs(bodies.to_pylist()) == heads.column("body_crc")
-    rows = np.flatnonzero(heads.property_lengths >= CRC_PROPERTY_BYTES)
+    rows = rows_with_crc(buf, heads)
     tails = heads.property_starts[rows] + heads.property_lengths[rows] - CRC_PROPERTY_BYTES
-    marked = gather_words(buf, tails) == np.frombuffer(CRC_PROPERTY_HEAD, np.uint64, 1)
     sizes = heads.column("total_size")
-    for row, tail in zip(rows[marked].tolist(), tails[marked].tolist(), strict=True):
+    for row, tail in zip(rows.tolist(), tails.tolist(), strict=True):
         recorded = recorded_crc(buf[tail : tail + CRC_PROPERTY_BYTES].tobytes())
         if recorded is not None and sound[row]:
             start = int(heads.starts[row])
             sound[row] = body_crc(buf[start : start + int(sizes[row]) - CRC_PROPERTY_BYTES].data) == recorded
     return sound
+
+
+def rows_with_crc(buf: Bytes, heads: Heads) -> Positions:
+    """Return the rows (k,) of the records whose properties end with a CRC of the whole record."""
+    rows = np.flatnonzero(heads.property_lengths >= CRC_PROPERTY_BYTES)
+    tails = heads.property_starts[rows] + heads.property_lengths[rows] - CRC_PROPERTY_BYTES
+    found: Positions = rows[gather_words(buf, tails) == np.frombuffer(CRC_PROPERTY_HEAD, np.uint64, 1)]
+    return found
 
 
 def inflate_bodies(stored: pa.Array, sys_flags: NDArray[np.int32]) -> tuple[pa.Array, int, dict[int, str]]:
