@@ -18,7 +18,7 @@ from rmqstore.errors import RmqStoreError
 from rmqstore.files.mapped_file import MappedFile
 from rmqstore.format.heads import windows
 from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, Mask, Positions
-from rmqstore.indexfile import IndexSizes, find_sizes, index_files
+from rmqstore.indexfile import IndexSizes, find_sizes, index_files, read_header
 
 logger = logging.getLogger(__name__)
 
@@ -105,10 +105,15 @@ class _OpenIndexFile:
             yield self._chosen(items[rows], numbers[rows], np.ones(len(rows), np.bool_), begin, end)
 
     def _chosen(self, items: NDArray[np.void], numbers: Positions, hits: Mask, begin: int, end: int) -> Positions:
-        if begin > 0 or end < FOREVER:
+        if begin > 0 or end < LATEST_TIME:
             hits = hits & may_be_stored_within(items, numbers, self._begin_timestamp, begin, end)
         found: Positions = items["physical_offset"][hits].astype(np.int64)
         return found
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it says that it holds nothing."""
+        return self._count <= 1
 
     def was_flushed(self, until: int) -> bool:
         """Tell whether all of its records were stored until a time, ms."""
@@ -120,8 +125,6 @@ class _OpenIndexFile:
         Header and items both say them. Where they differ the range that both vouch for counts: a running broker sets
         the header after the item.
         """
-        if self._count <= 1:
-            return None
         first, last = self._read(np.array([1, self._count - 1]))["physical_offset"].tolist()
         found = Span(max(self._first, first), min(self._last, last))
         return found if 0 <= found.start <= found.end else None
@@ -139,31 +142,28 @@ class IndexSearch:
         self.folder, self._sizes = folder, sizes
 
     def _each(self) -> Iterator[_OpenIndexFile]:
-        """Yield the files, oldest first, one open at a time; those that are none are named in a warning."""
-        whole: dict[Path, int] = {}
-        for path in index_files(self.folder):
+        """Yield the files that hold something, oldest first, one open at a time; a warning names what is none."""
+        lengths = {path: length for path, length in _lengths(self.folder) if length > INDEX_HEADER.itemsize}
+        if self._sizes.file_size not in lengths.values():
+            filled = {path: length for path, length in lengths.items() if _holds_items(path)}
+            if not filled:
+                return
+            self._find_sizes(filled)
+        for path, length in lengths.items():
+            if length != self._sizes.file_size:
+                logger.warning("%s has %d bytes, %d are expected of an index file: it is passed over",
+                               path, length, self._sizes.file_size)  # fmt: skip
+                continue
             try:
                 with MappedFile(path, scattered=True) as file:
-                    if len(file.data) > INDEX_HEADER.itemsize and _count(file) > 1:
-                        whole[path] = len(file.data)
+                    opened = _OpenIndexFile(file, self._sizes)
+                    if not opened.is_empty:
+                        yield opened
             except FileNotFoundError:
                 continue  # deleted, and its records with it
-        if not whole:
-            return
-        sizes = self._find_sizes(whole)
-        for path, length in whole.items():
-            if length != sizes.file_size:
-                logger.warning("%s has %d bytes, %d are expected of an index file: it is passed over",
-                               path, length, sizes.file_size)  # fmt: skip
-                continue
-            try:
-                with MappedFile(path, scattered=True) as file:
-                    yield _OpenIndexFile(file, sizes)
-            except FileNotFoundError:
-                continue
 
-    def _find_sizes(self, lengths: dict[Path, int]) -> IndexSizes:
-        """Return the sizes that most files were made with, as the first file shows that has not lost what tells."""
+    def _find_sizes(self, lengths: dict[Path, int]) -> None:
+        """Find the sizes that most files were made with, as the first file shows that has not lost what tells."""
         usual = Counter(lengths.values()).most_common(1)[0][0]
         refused: RmqStoreError | None = None
         for path, length in lengths.items():
@@ -173,7 +173,7 @@ class IndexSearch:
                 except RmqStoreError as err:
                     refused = refused or err
                 else:
-                    return self._sizes
+                    return
         assert refused is not None
         raise refused
 
@@ -205,5 +205,16 @@ class IndexSearch:
         return sorted(span for span in found if span is not None)
 
 
-def _count(file: MappedFile) -> int:
-    return int(file.data[: INDEX_HEADER.itemsize].view(INDEX_HEADER)[0]["index_count"])
+def _lengths(folder: Path) -> Iterator[tuple[Path, int]]:
+    for path in index_files(folder):
+        try:
+            yield path, path.stat().st_size
+        except FileNotFoundError:
+            continue
+
+
+def _holds_items(path: Path) -> bool:
+    try:
+        return int(read_header(path)["index_count"]) > 1
+    except FileNotFoundError:
+        return False

@@ -94,6 +94,7 @@ class Lookup:
         flushed_until: Callable[[], int] = lambda: FOREVER,
     ) -> None:
         self._log, self._index, self._log_end, self._flushed_until = log, index, log_end, flushed_until
+        self._whole_until = -1  # the last place that was seen to have all of its keys in the index
 
     def find(self, wanted: Wanted, topics: Sequence[str], begin: int | None = None, end: int | None = None) -> Found:
         """Return where messages may stand that are looked for.
@@ -174,12 +175,16 @@ class Lookup:
 
     def _has_all_keys(self, place: int) -> bool:
         """Tell whether the index holds every key of the record at a place."""
+        if place == self._whole_until:
+            return True
         try:
             found = self._log.get(place, check_crc=False)
         except (StoreFormatError, LookupError, OffsetOutOfRangeError):
             return False
         hashes = key_hashes([found.topic], _keys_of(found)).ravel()
-        return all(place in self._index.find(hashes[at : at + 1]) for at in range(len(hashes)))
+        if all(place in self._index.find(hashes[at : at + 1]) for at in range(len(hashes))):
+            self._whole_until = place
+        return place == self._whole_until
 
     def _behind(self, place: int, whole: Span) -> int:
         """Return where the record behind the one at a place begins; the end where none was written."""

@@ -33,7 +33,7 @@ from store import build
 
 pytestmark = pytest.mark.spark
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-STORES = ["basic", "crash", "crash2", "crash3", "expired", "live", "v49"]
+STORES = ["basic", "crash", "expired", "live"]
 
 
 @pytest.fixture
