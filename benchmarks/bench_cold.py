@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from measure import report
+from measure import evict, report
 
 from pyspark_rmqstore.planning import Limits, SampledSlice, plan_queues
 from rmqstore.format.schema import select_columns
@@ -26,13 +25,11 @@ _TASK_BYTES = 128 << 20
 _COLUMNS = ("queueOffset", "tags", "body")
 
 
-def evict(root: Path) -> None:
+def evict_all(root: Path) -> None:
     """Take a store out of the page cache; nothing may have it mapped."""
     for path in root.rglob("*"):
         if path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            evict(path)
 
 
 def read_bytes() -> int:
@@ -72,7 +69,7 @@ def main() -> None:
     for name, tasks in plans(arguments.store).items():
         totals = [0.0, 0.0, 0.0]
         for task in tasks:
-            evict(arguments.store)
+            evict_all(arguments.store)
             command = [sys.executable, __file__, str(arguments.store), "--task", json.dumps(task)]
             done = subprocess.run(command, check=True, capture_output=True, text=True)
             totals = [total + value for total, value in zip(totals, json.loads(done.stdout), strict=True)]

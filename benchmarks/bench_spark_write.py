@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import statistics
 import sys
@@ -21,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 from bench_spark import cpu_seconds, prebuild
-from measure import report
+from measure import report, spark_session
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -115,16 +114,7 @@ def main() -> None:
     parser.add_argument("store", type=Path)
     parser.add_argument("--passes", type=int, default=5)
     arguments = parser.parse_args()
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = str(Path(__file__).parent) + os.pathsep + os.environ.get("PYTHONPATH", "")
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "3g")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = spark_session()
     import bench_spark
     import bench_spark_write  # by its module name, so that workers can import what is pickled
 

@@ -8,7 +8,6 @@ The whole run counts, from start() until the query has ended; ``trigger`` is its
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import sys
 import tempfile
@@ -19,8 +18,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from measure import report
-from pyspark.sql import SparkSession
+from measure import report, spark_session
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import rmqstore
@@ -88,15 +86,7 @@ def plan_once(root: Path, found: dict[str, list[float]]) -> None:
 
 def run_to_the_present(store: Path, scratch: Path, passes: int) -> None:
     """Time a stream beside a batch, one after the other in each pass."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "3g")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = spark_session()
     batches, runs, triggers, n_rows = list[float](), list[float](), list[float](), 0
     for number in range(passes + 1):
         begun = time.perf_counter()

@@ -3,14 +3,46 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Case = Callable[[], int]  # does the work once and returns how many rows it was
+
+
+def spark_session(settings: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
+    """Return a session as all benchmarks use it, with more settings; its workers find this folder's modules."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = str(Path(__file__).parent) + os.pathsep + os.environ.get("PYTHONPATH", "")
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "3g")
+    )
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def evict(path: Path) -> None:
+    """Let the machine forget a file."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def measure(cases: Mapping[str, Case], passes: int = 5) -> dict[str, list[float]]:
