@@ -10,16 +10,13 @@ from __future__ import annotations
 import argparse
 import ctypes
 import mmap
-import os
 import statistics
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from measure import report
-from pyspark.sql import SparkSession
+from measure import evict, report, spark_session
 from pyspark.sql.datasource import GreaterThanOrEqual, LessThan
 
 import rmqstore
@@ -82,11 +79,13 @@ def resident_pages(path: Path) -> int:
     return int((np.frombuffer(flags, np.uint8) & 1).sum())
 
 
-def evict(path: Path) -> None:
-    """Let the machine forget a file."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+def warm(root: Path) -> None:
+    """Bring all files of a store into memory: figures are of the look-up, not of the disk."""
+    for path in root.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                while file.read(64 << 20):
+                    pass
 
 
 def core(root: Path, n_messages: int, passes: int) -> None:
@@ -95,6 +94,7 @@ def core(root: Path, n_messages: int, passes: int) -> None:
     index = next((root / "index").iterdir())
     numbers = chance.integers(0, n_messages, 200).tolist()
     times = []
+    warm(root)
     with rmqstore.open(root) as store:
         for number in numbers * passes:
             begun = time.perf_counter()
@@ -109,7 +109,6 @@ def core(root: Path, n_messages: int, passes: int) -> None:
         with rmqstore.open(root) as store:
             assert len(store.query(TOPIC, f"order-{number}")) == 1
         pages.append(resident_pages(index) - before)
-    index.read_bytes()  # warm again for what follows
     late = 1e3 * float(np.quantile(times, 0.99))
     report("lookup", "one key, warm", entries=2 * n_messages, ms=1e3 * statistics.median(times), ms_p99=late)
     report("lookup", "one key, cold", index_pages=statistics.median(pages), most=max(pages))
@@ -121,7 +120,7 @@ def narrow_time(path: Path) -> None:
         queues = [queue for topic in store.topics() for queue in store.queues(topic)]
         first = min(queue.first_store_timestamp or 0 for queue in queues)
         last = max(queue.last_store_timestamp or 0 for queue in queues)
-        n_points = len(store.log_points())
+        n_points = len(store.log_points(store.log_heads()))
     low = first + (last - first) * 2 // 5
     times = [pa.scalar(at * 1000, pa.timestamp("us", tz="UTC")).as_py() for at in (low, low + (last - first) // 100)]
     filters = [GreaterThanOrEqual(("storeTimestamp",), times[0]), LessThan(("storeTimestamp",), times[1])]
@@ -151,15 +150,11 @@ def piece_bytes(store: rmqstore.MessageStore, piece: QueueSlice) -> float:
 
 def jobs(root: Path, n_messages: int, passes: int) -> None:
     """Time a Spark job for a thousand keys beside one for one key."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = (
-        SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false").config("spark.log.level", "ERROR")
-        .config("spark.sql.python.filterPushdown.enabled", "true").getOrCreate()
-    )  # fmt: skip
+    spark = spark_session({"spark.sql.python.filterPushdown.enabled": "true"})
     chance = np.random.default_rng(11)
     found: dict[str, list[float]] = {}
     for number in range(passes + 1):
+        warm(root)
         for name, count in (("one", 1), ("thousand", N_KEYS)):
             keys = [f"order-{one}" for one in chance.choice(n_messages, count, replace=False).tolist()]
             for way in ("option", "where"):

@@ -206,7 +206,7 @@ def plan_log(whole: LogSlice, heads: Sequence[int], limits: Limits) -> list[LogS
     return cut_log(whole, heads, goal)
 
 
-def cut_rows(sizes: NDArray[np.int64], limits: Limits) -> list[slice]:
+def cut_rows(sizes: NDArray[np.number], limits: Limits) -> list[slice]:
     """Cut single records, (n,), in the order of the log, into tasks.
 
     Args:

@@ -94,15 +94,15 @@ class SplitReader:
         """Return the tasks that read the log, all of it or what pushed filters leave."""
         log_filter(self._options.selection, self.schema.names)  # refuses what contradicts itself before any task runs
         store.warn_unknown_topics(self._options.selection)
-        whole, heads = store.log_slice(), store.log_heads()
+        whole, pruner = store.log_slice(), StorePruner(store, self.pushed.pruning)
         if not self.pushed.conditions:
-            return [LogSplit(ref, piece) for piece in plan_log(whole, heads, self._limits())]
-        pieces = StorePruner(store, self.pushed.pruning).log(whole)
+            return [LogSplit(ref, piece) for piece in plan_log(whole, pruner.heads, self._limits())]
+        pieces = pruner.log(whole)
         logger.info(
             "%s: pushed filters leave %d of %d bytes of the log: %s",
             ref.path, sum(piece.end - piece.start for piece in pieces), whole.end - whole.start, self.pushed.pruning,
         )  # fmt: skip
-        return [LogSplit(ref, part) for piece in pieces for part in plan_log(piece, heads, self._limits())]
+        return [LogSplit(ref, part) for piece in pieces for part in plan_log(piece, pruner.heads, self._limits())]
 
     def split_lookup(self, ref: StoreRef, store: MessageStore) -> list[InputPartition]:
         """Return the tasks of a look-up: places that the index gave, and what of the log it does not tell of."""
@@ -116,12 +116,14 @@ class SplitReader:
             "%s: the index gives %d places and does not tell of %d bytes of the log",
             ref.path, len(found.places), found.n_uncovered_bytes,
         )  # fmt: skip
-        cut = [part for piece in pieces for part in plan_log(piece, store.log_heads(), self._limits())]
+        heads = store.log_heads() if pieces else []
+        cut = [part for piece in pieces for part in plan_log(piece, heads, self._limits())]
         return [*self.split_places(ref, store, places), *(LogSplit(ref, piece) for piece in cut)]
 
     def split_places(self, ref: StoreRef, store: MessageStore, places: NDArray[np.int64]) -> list[PlaceSplit]:
         """Return the tasks that read single places of the log."""
-        return [PlaceSplit(ref, places[rows]) for rows in cut_rows(store.sizes_at(places), self._limits())]
+        sizes = np.full(len(places), store.finder.mean_size(places))
+        return [PlaceSplit(ref, places[rows]) for rows in cut_rows(sizes, self._limits())]
 
     def split_units(self, ref: StoreRef, picked: SingleUnits) -> list[UnitSplit]:
         """Return the tasks that read single units of queues."""
@@ -130,7 +132,7 @@ class SplitReader:
     def split_pending(self, ref: StoreRef, store: MessageStore) -> list[PendingSplit]:
         """Return the tasks that read messages on their way."""
         rows = find_pending(store, self._options.selection, self.spec(store))
-        cut = cut_rows(store.sizes_at(rows.places), self._limits())
+        cut = cut_rows(np.full(len(rows.places), store.finder.mean_size(rows.places)), self._limits())
         return [PendingSplit(ref, rows.take(np.arange(part.start, part.stop))) for part in cut]
 
     def newest_places(self, ref: StoreRef, store: MessageStore) -> list[tuple[datetime, str, int]]:
@@ -140,11 +142,10 @@ class SplitReader:
         # Which are the newest is asked before any filter of a query. A damaged one has no time.
         mode = options.mode if options.mode == "FAILFAST" else "DROPMALFORMED"
         spec = replace(self.spec(store), schema=schema, mode=mode, tags=options.tags)
-        chosen = log_filter(options.selection, schema.names, options.wanted)
         rows = (
             row
             for split in self.split_lookup(ref, store)
-            for batch in self._read_split(store, split, spec, chosen)
+            for batch in self._read_split(store, split, spec)
             for row in batch.to_pylist()
         )
         return [(row["storeTimestamp"], ref.path, row["commitLogOffset"]) for row in rows]
@@ -154,16 +155,12 @@ class SplitReader:
         if not isinstance(partition, QueueSplit | LogSplit | UnitSplit | PlaceSplit | PendingSplit):
             return  # Spark asks for one partition of its own where there is none
         with open_ref(partition.store) as store:
-            wanted = log_filter(self._options.selection, self.schema.names, self._options.wanted) if isinstance(
-                partition, LogSplit | PlaceSplit) else LogFilter()  # fmt: skip
-            for batch in self._read_split(store, partition, self.spec(store), wanted):
+            for batch in self._read_split(store, partition, self.spec(store)):
                 kept = self.pushed.keep(batch)
                 if kept.num_rows:
                     yield kept
 
-    def _read_split(
-        self, store: MessageStore, split: InputPartition, spec: ReadSpec, wanted: LogFilter
-    ) -> Iterator[pa.RecordBatch]:
+    def _read_split(self, store: MessageStore, split: InputPartition, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
         match split:
             case QueueSplit():
                 store.recovered = split.recovered
@@ -174,9 +171,13 @@ class SplitReader:
             case PendingSplit():
                 yield from read_pending(store, split.rows, spec, self._options.selection)
             case PlaceSplit():
-                yield from store.finder.read_places(split.places, spec, wanted)
+                yield from store.finder.read_places(split.places, spec, self._wanted(spec))
             case LogSplit():
-                yield from store.read_log(split.piece, spec, wanted)
+                yield from store.read_log(split.piece, spec, self._wanted(spec))
+
+    def _wanted(self, spec: ReadSpec) -> LogFilter:
+        """Return which records are wanted of those that are read with these columns."""
+        return log_filter(self._options.selection, spec.schema.names, self._options.wanted)
 
     def _limits(self) -> Limits:
         options = self._options

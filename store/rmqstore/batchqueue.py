@@ -109,6 +109,11 @@ class BatchConsumeQueue(ConsumeQueue):
             return columns
         return Units(*(np.concatenate(pair) for pair in zip(columns, self._recovered_units(limit, end), strict=True)))
 
+    def units_of(self, queue_offsets: NDArray[np.int64]) -> Units:
+        """Return the units of some messages; zeros where none says."""
+        found = np.array([self.unit(at) for at in queue_offsets.tolist()], np.int64).reshape(-1, len(Units._fields))
+        return Units(*found.T)
+
     def weights(self, start: int, end: int) -> NDArray[np.int64]:
         """Return the bytes of the log that each message in ``[start, end)`` stands for; see ``ConsumeQueue``."""
         limit = max(min(end, self._recovered.start), start)
@@ -127,7 +132,7 @@ class BatchConsumeQueue(ConsumeQueue):
         units = self._recovered.units[start - self._recovered.start : end - self._recovered.start]
         if len(units) < end - start:
             raise OffsetOutOfRangeError(f"{self.folder}: queue offsets {start} to {end} are not all in its files")
-        return Units(*(units[name].astype(np.int64) for name in units.dtype.names or ()))
+        return Units.of(units)
 
     def runs(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the parts of ``[start, end)`` that are there; a few damaged units do not end a part."""

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.files.mapped_file_queue import MappedFileQueue, Segment
+from rmqstore.format.heads import windows
 from rmqstore.format.layout import MAX_FILE_BYTES, PRE_BLANK_SIZE, QUEUE_UNIT
 
 _UNIT = QUEUE_UNIT.itemsize
 _UNITS_AT_ONCE = 1 << 19
-_NEAR_UNITS = 256  # that lie so close are read together
 
 
 class Units(NamedTuple):
@@ -24,6 +24,11 @@ class Units(NamedTuple):
     physical_offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
     tags_codes: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, units: NDArray[np.void]) -> Units:
+        """Return stored units, QUEUE_UNIT (n,), as columns."""
+        return cls(*(units[name].astype(np.int64) for name in QUEUE_UNIT.names or ()))
 
 
 class RecoveredUnits(NamedTuple):
@@ -95,27 +100,35 @@ class ConsumeQueue:
         if at < end:
             begun = at - self._recovered.start
             pieces.append(self._recovered.units[begun : begun + end - at])
-        return _to_columns(np.concatenate(pieces) if len(pieces) != 1 else pieces[0])
+        return Units.of(np.concatenate(pieces) if len(pieces) != 1 else pieces[0])
 
     def units_of(self, queue_offsets: NDArray[np.int64]) -> Units:
         """Return the units with some queue offsets, which rise; zeros where no file has one."""
         found = np.zeros(len(queue_offsets), QUEUE_UNIT)
-        breaks = np.flatnonzero(np.diff(queue_offsets) > _NEAR_UNITS) + 1
-        for rows in np.split(np.arange(len(queue_offsets)), breaks) if len(queue_offsets) else ():
-            offsets = queue_offsets[rows]
-            for low, high in self.runs(int(offsets[0]), int(offsets[-1]) + 1):
-                inside = np.flatnonzero((offsets >= low) & (offsets < high))
-                for some in np.split(inside, np.flatnonzero(np.diff(offsets[inside] // _UNITS_AT_ONCE)) + 1):
-                    if len(some):
-                        first, last = int(offsets[some[0]]), int(offsets[some[-1]])
-                        units = self.units(first, last + 1)
-                        for name, column in zip(QUEUE_UNIT.names or (), units, strict=True):
-                            found[name][rows[some]] = column[offsets[some] - first]
-        return _to_columns(found)
+        for segment in self.segments:
+            first, stop = segment.start // _UNIT, (segment.start + segment.size) // _UNIT
+            rows = np.flatnonzero((queue_offsets >= first) & (queue_offsets < min(stop, self._recovered.start)))
+            if len(rows):
+                file, places = self._files.open(segment), (queue_offsets[rows] - first) * _UNIT
+                whole = places <= len(file.data) - _UNIT
+                file.prefetch(places[whole])
+                found[rows[whole]] = windows(file.data, _UNIT)[places[whole]].view(QUEUE_UNIT)
+        if self.is_recovered:
+            rows = np.flatnonzero((queue_offsets >= self._recovered.start) & (queue_offsets < self._recovered.end))
+            found[rows] = self._recovered.units[queue_offsets[rows] - self._recovered.start]
+        return Units.of(found)
 
     def weights(self, start: int, end: int) -> NDArray[np.int64]:
         """Return the bytes of the log that each message in ``[start, end)`` stands for, (n,); see :meth:`units`."""
         return np.clip(self.units(start, end).sizes, 0, MAX_FILE_BYTES)
+
+    def n_bytes(self, start: int, end: int) -> int:
+        """Return the bytes of the log that the messages in ``[start, end)`` stand for; what no file holds is none."""
+        return sum(
+            int(self.weights(at, min(at + _UNITS_AT_ONCE, high)).sum())
+            for low, high in self.runs(start, end)
+            for at in range(low, high, _UNITS_AT_ONCE)
+        )
 
     def runs(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the parts of ``[start, end)`` that the files hold; what lies between is in a missing or cut file."""
@@ -244,10 +257,6 @@ class ConsumeQueue:
         stored = np.empty(max(stop - start, 0) * _UNIT, np.uint8)
         count = self._files.open(segment).read_into(stored, (start - first) * _UNIT)
         return stored[: count // _UNIT * _UNIT].view(QUEUE_UNIT)
-
-
-def _to_columns(units: NDArray[np.void]) -> Units:
-    return Units(*(units[name].astype(np.int64) for name in QUEUE_UNIT.names or ()))
 
 
 def _search(count: int, found: Callable[[int], bool]) -> int:

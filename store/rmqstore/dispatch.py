@@ -50,7 +50,7 @@ class Dispatcher:
     ) -> None:
         self._disk, self._log, self._config = disk, log, config
         self._open_queue = open_queue
-        self._index = IndexAppender(disk, index_folder, IndexSizes(config.max_hash_slot_num, config.max_index_num))
+        self._index = IndexAppender(disk, index_folder, IndexSizes.of(config))
         self._touched: dict[tuple[str, int], QueueAppender] = {}
 
     def dispatch(self, start: int, end: int, progress: Progress = untold) -> None:

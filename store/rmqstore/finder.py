@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from statistics import fmean
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +12,8 @@ import pyarrow.compute as pc
 
 from rmqstore.assemble import DROPMALFORMED, ReadSpec
 from rmqstore.commitlog import CommitLog
+from rmqstore.errors import OffsetOutOfRangeError
+from rmqstore.format.frames import total_sizes
 from rmqstore.format.layout import Positions
 from rmqstore.format.schema import select_columns
 from rmqstore.log_filter import LogFilter, log_filter
@@ -19,6 +23,7 @@ from rmqstore.place_scan import PlaceScan
 from rmqstore.selection import parse_selection
 from rmqstore.wanted import Wanted, parse_wanted
 
+_ASKED_FOR_SIZE = 64  # places, at least
 _SOME = 4  # times as many hits as are asked for are looked at together
 
 Find = Callable[[Wanted, Sequence[str], int | None, int | None], Found]
@@ -82,6 +87,16 @@ class Finder:
             yield from self._read_log(piece, spec, wanted)
             places = places[before:]
         yield from self.read_places(places, spec, wanted)
+
+    def mean_size(self, places: Positions) -> float:
+        """Return about how many bytes a record at some places, (n,), takes: some of them are asked."""
+        sizes = []
+        for place in places[:: max(1, len(places) // _ASKED_FOR_SIZE)].tolist():
+            with suppress(OffsetOutOfRangeError):
+                if self._log.is_head(place):
+                    _, data, position = self._log.locate(place)
+                    sizes.append(int(total_sizes(data, np.array([position]))[0]))
+        return fmean(sizes) if sizes else 0.0
 
     def read_places(self, places: Positions, spec: ReadSpec, wanted: LogFilter) -> Iterator[pa.RecordBatch]:
         """Yield the records at some places of the log; see ``place_scan.PlaceScan``."""

@@ -14,11 +14,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.errors import RmqStoreError
 from rmqstore.files.mapped_file import MappedFile
 from rmqstore.format.heads import windows
 from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, Mask, Positions
-from rmqstore.indexfile import IndexSizes, find_sizes, index_files, read_header
+from rmqstore.indexfile import IndexSizes, find_sizes_in_any, index_files, read_header
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +147,8 @@ class IndexSearch:
             filled = {path: length for path, length in lengths.items() if _holds_items(path)}
             if not filled:
                 return
-            self._find_sizes(filled)
+            usual = Counter(filled.values()).most_common(1)[0][0]  # a store's files are all of one length
+            self._sizes = find_sizes_in_any([path for path in filled if filled[path] == usual], self._sizes)
         for path, length in lengths.items():
             if length != self._sizes.file_size:
                 logger.warning("%s has %d bytes, %d are expected of an index file: it is passed over",
@@ -161,21 +161,6 @@ class IndexSearch:
                         yield opened
             except FileNotFoundError:
                 continue  # deleted, and its records with it
-
-    def _find_sizes(self, lengths: dict[Path, int]) -> None:
-        """Find the sizes that most files were made with, as the first file shows that has not lost what tells."""
-        usual = Counter(lengths.values()).most_common(1)[0][0]
-        refused: RmqStoreError | None = None
-        for path, length in lengths.items():
-            if length == usual:
-                try:
-                    self._sizes = find_sizes([path], self._sizes)
-                except RmqStoreError as err:
-                    refused = refused or err
-                else:
-                    return
-        assert refused is not None
-        raise refused
 
     def find(self, hashes: NDArray[np.int32], begin: int = 0, end: int = FOREVER) -> Positions:
         """Return where records may stand that have a key of one of these hashes, rising, none twice.

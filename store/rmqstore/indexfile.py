@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rmqstore.config import StoreConfig
 from rmqstore.errors import CorruptIndexError, StoreStateError
 from rmqstore.files.disk import Disk
 from rmqstore.files.mapped_file import MappedFile
@@ -31,6 +32,11 @@ class IndexSizes(NamedTuple):
 
     n_slots: int
     n_items: int
+
+    @classmethod
+    def of(cls, config: StoreConfig) -> IndexSizes:
+        """Return the sizes that a broker so configured gives its files."""
+        return cls(config.max_hash_slot_num, config.max_index_num)
 
     @property
     def file_size(self) -> int:
@@ -114,6 +120,23 @@ def find_sizes(files: list[Path], guess: IndexSizes) -> IndexSizes:
             "give those of the broker's configuration"
         )
     return found[0]
+
+
+def find_sizes_in_any(files: list[Path], guess: IndexSizes) -> IndexSizes:
+    """Return :func:`find_sizes` of the first file that has not lost what tells them.
+
+    Raises:
+        StoreStateError: none of them tells, said of the first.
+    """
+    refused: StoreStateError | None = None
+    for path in files:
+        try:
+            return find_sizes([path], guess)
+        except StoreStateError as err:
+            refused = refused or err
+        except (OSError, ValueError, IndexError) as err:  # deleted meanwhile, or too short for a header
+            refused = refused or StoreStateError(str(err))
+    raise refused or StoreStateError("no index file tells its sizes: there is none")
 
 
 def _possible_sizes(data: Bytes) -> list[IndexSizes]:

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rmqstore.commitlog import CommitLog
 from rmqstore.errors import OffsetOutOfRangeError, StoreFormatError, StoreStateError
-from rmqstore.format.frames import StopKind, know_their_places, total_sizes, walk_plainly
+from rmqstore.format.frames import StopKind, total_sizes, walk_plainly
 from rmqstore.format.layout import PROPERTY_UNIQ_KEY, Positions
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.requests import key_hashes
@@ -31,7 +30,7 @@ SMALL_GAPS: Final = 64 << 10  # bytes of the log that are read rather than calle
 
 
 class Found(NamedTuple):
-    """Where messages that are looked for may stand."""
+    """Where messages that are looked for may stand. Who reads them sees whether they do: the index is not trusted."""
 
     places: Positions  # physical offsets, rising
     uncovered: list[Span]  # parts of the log that the index does not tell of, rising
@@ -119,35 +118,7 @@ class Lookup:
         except StoreStateError as err:
             logger.warning("the index is not used: %s", err)
             uncovered = [whole]
-        return Found(self.heads_among(places), uncovered)
-
-    def heads_among(self, places: Positions) -> Positions:
-        """Return those places of the log, (n,), where something calls itself the record of the place."""
-        whole = self._whole()
-        places = places[(places >= whole.start) & (places < whole.end)]
-        found = [places[:0]]
-        for segment in self._log.segments:
-            inside = places[np.searchsorted(places, segment.start) : np.searchsorted(places, segment.end)]
-            if len(inside):
-                try:
-                    data = self._log.data(segment)
-                    self._log.prefetch(segment, inside - segment.start)
-                except OffsetOutOfRangeError:
-                    continue  # deleted, and its messages with it
-                found.append(inside[know_their_places(data, inside - segment.start, segment.start)])
-        return np.concatenate(found)
-
-    def sizes_at(self, places: Positions) -> NDArray[np.int64]:
-        """Return what the records at some places, (n,) rising, say of their size; 0 where no file is left."""
-        sizes = np.zeros(len(places), np.int64)
-        for segment in self._log.segments:
-            rows = slice(np.searchsorted(places, segment.start), np.searchsorted(places, segment.end))
-            if rows.start < rows.stop:
-                try:
-                    sizes[rows] = total_sizes(self._log.data(segment), places[rows] - segment.start)
-                except OffsetOutOfRangeError:
-                    continue
-        return sizes
+        return Found(places[(places >= whole.start) & (places < whole.end)], uncovered)
 
     def _whole(self) -> Span:
         end = self._log_end()

@@ -11,7 +11,7 @@ import pyarrow as pa
 from rmqstore.assemble import Assembler, ReadSpec
 from rmqstore.commitlog import CommitLog
 from rmqstore.errors import OffsetOutOfRangeError
-from rmqstore.format.frames import total_sizes
+from rmqstore.format.frames import know_their_places, total_sizes
 from rmqstore.format.layout import Positions
 from rmqstore.log_filter import LogFilter
 
@@ -28,7 +28,8 @@ class PlaceScan:
         """Yield the records in the order of the log.
 
         Args:
-            places: physical offsets, int64 (n,), rising; something there calls itself a record.
+            places: physical offsets, int64 (n,), rising. Where nothing calls itself the record of the place, as the
+                index of a log that was cut may say, there is none.
 
         Raises:
             CorruptRecordError: a record is damaged and the mode is FAILFAST.
@@ -45,5 +46,7 @@ class PlaceScan:
                     raise OffsetOutOfRangeError(f"{err}; set failOnDataLoss to false to go on without it") from err
                 logger.warning("data loss: %s", err)
                 continue
-            starts = inside - segment.start
-            yield from assembler.batches(starts, total_sizes(self._log.data(segment), starts), None)
+            data, starts = self._log.data(segment), inside - segment.start
+            self._log.prefetch(segment, starts)
+            starts = starts[know_their_places(data, starts, segment.start)]
+            yield from assembler.batches(starts, total_sizes(data, starts), None)

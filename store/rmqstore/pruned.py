@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +21,7 @@ from rmqstore.log_scan import LogSlice
 from rmqstore.lookup import Found
 from rmqstore.pruning import ANY_NUMBER, LogParts, Pruning, parts_stored_within
 from rmqstore.queue_scan import QueueSlice, SingleUnits
+from rmqstore.queues import QueueKey
 from rmqstore.store import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -40,6 +43,11 @@ class StorePruner:
     def __init__(self, store: MessageStore, pruning: Pruning) -> None:
         self._store, self._pruning = store, pruning
 
+    @cached_property
+    def heads(self) -> list[int]:
+        """Places where a scan of the log may be cut; see ``MessageStore.log_heads``."""
+        return self._store.log_heads()
+
     def queues(self, slices: Sequence[QueueSlice]) -> PrunedQueues:
         """Return what of ranges of queues is to be read."""
         pruning = self._pruning
@@ -55,14 +63,15 @@ class StorePruner:
             return PrunedQueues([], None)
         whole = self._whole()
         parts = self._parts(whole)
-        indexed = [piece for piece in kept if self._store.is_indexed_by_queue(piece.topic)]
-        found = self._look_up(sorted({piece.topic for piece in indexed}), whole)
+        topics = self._store.indexed_topics({piece.topic for piece in kept})
+        found = self._look_up(sorted(topics), whole)
         if found is None:
             return PrunedQueues(self._cut_all(kept, parts, whole), None)
         gaps = LogParts.of(found.uncovered)
         places = found.places[self._inside(found.places, parts) & ~self._inside(found.places, gaps)]
+        indexed = [piece for piece in kept if piece.topic in topics]
+        others = [piece for piece in kept if piece.topic not in topics]
         single = self._units(places, indexed)
-        others = [piece for piece in kept if not self._store.is_indexed_by_queue(piece.topic)]
         left = self._cut_all(indexed, parts.met(gaps), whole) + self._cut_all(others, parts, whole)
         return PrunedQueues(left, single)
 
@@ -91,7 +100,7 @@ class StorePruner:
             asked = Span(max(pruning.places.low, whole.start), min(pruning.places.high + 1, whole.end))
             parts = LogParts.of([asked])
         if pruning.has_times:
-            points = self._store.log_points()
+            points = self._store.log_points(self.heads)
             parts = parts.met(parts_stored_within(points, whole, pruning.store_timestamps))
         return parts
 
@@ -124,7 +133,7 @@ class StorePruner:
 
     def _from_heads(self, parts: LogParts, whole: Span) -> LogParts:
         """Widen parts of the log to places where a record surely begins."""
-        heads = np.array([whole.start, *(head for head in self._store.log_heads() if whole.start < head < whole.end)])
+        heads = np.array([whole.start, *(head for head in self.heads if whole.start < head < whole.end)])
         found = []
         for span in parts.spans:
             before = int(np.searchsorted(heads, span.start, side="right")) - 1
@@ -142,13 +151,15 @@ class StorePruner:
         queue_ids, offsets, at = (rows.column(name).to_numpy() for name in _HEADS.names[1:])
         encoded = rows.column("topic").dictionary_encode()
         topics, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
+        by_queue: dict[QueueKey, list[QueueSlice]] = defaultdict(list)
+        for piece in slices:
+            by_queue[piece.topic, piece.queue_id].append(piece)
         found = []
         for members in rows_by_queue(codes, queue_ids):
             key = topics[int(codes[members[0]])], int(queue_ids[members[0]])
             asked = np.zeros(len(members), np.bool_)
-            for piece in slices:
-                if (piece.topic, piece.queue_id) == key:
-                    asked |= (offsets[members] >= piece.start) & (offsets[members] < piece.end)
+            for piece in by_queue[key]:
+                asked |= (offsets[members] >= piece.start) & (offsets[members] < piece.end)
             if asked.any():
                 found.append(self._store.units_at(*key, offsets[members[asked]], at[members[asked]]))
         return SingleUnits.joined(found)

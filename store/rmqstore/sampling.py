@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -82,10 +83,10 @@ class Sampler:
                     heads.add(sample.physical_offset)
         return sorted(heads)
 
-    def log_points(self) -> list[Point]:
+    def log_points(self, heads: Iterable[int]) -> list[Point]:
         """Return such places with the time when the record there was stored; those that cannot be read are left out."""
         points = []
-        for head in self.log_heads():
+        for head in heads:
             try:
                 points.append(Point(head, self._log.store_timestamp(head)))
             except (CorruptRecordError, OffsetOutOfRangeError):

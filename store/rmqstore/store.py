@@ -129,8 +129,7 @@ class MessageStore:
         self._queues = Queues(paths, lambda: self.recovered)
         self._ranges = QueueRanges(paths, self._log, self._queues, self._end_of_records)
         self._sampler = Sampler(self._log, self._queues, self._ranges)
-        config = StoreConfig()
-        index = IndexSearch(paths.index, IndexSizes(config.max_hash_slot_num, config.max_index_num))
+        index = IndexSearch(paths.index, IndexSizes.of(StoreConfig()))
         self._lookup = Lookup(self._log, index, self._end_of_records, self._index_flushed_until)
 
     def __enter__(self) -> Self:
@@ -288,11 +287,7 @@ class MessageStore:
         if start >= end:
             return QueueInfo(topic, queue_id, start, end, None, None, 0)
         times = [self._log.store_timestamp(queue.unit(at)[0]) for at in (start, end - 1)]
-        block, n_bytes = 1 << 20, 0
-        for low, high in queue.runs(start, end):
-            for at in range(low, high, block):
-                n_bytes += int(queue.weights(at, min(at + block, high)).sum())
-        return QueueInfo(topic, queue_id, start, end, times[0], times[1], n_bytes)
+        return QueueInfo(topic, queue_id, start, end, times[0], times[1], queue.n_bytes(start, end))
 
     @_anew_if_deleted
     def offset_at(self, topic: str, queue_id: int, timestamp: int | str | datetime, boundary: str = "lower") -> int:
@@ -437,13 +432,9 @@ class MessageStore:
         return self._queue_scan(spec).single(picked)
 
     @_anew_if_deleted
-    def log_points(self) -> list[Point]:
+    def log_points(self, heads: Iterable[int]) -> list[Point]:
         """Return records of the log with their times; see ``sampling.Sampler.log_points``."""
-        return self._sampler.log_points()
-
-    def sizes_at(self, places: Positions) -> NDArray[np.int64]:
-        """Return what the records at some places of the log say of their size, bytes (n,)."""
-        return self._lookup.sizes_at(places)
+        return self._sampler.log_points(heads)
 
     def scan(
         self,
@@ -620,12 +611,12 @@ class MessageStore:
         queues = self._queues
         return QueueScan(self._log, queues.open, queues.open_ext, spec, queues.batch_topics())
 
-    def is_indexed_by_queue(self, topic: str) -> bool:
-        """Tell whether the index knows the messages of a topic by their own keys.
+    def indexed_topics(self, topics: Iterable[str]) -> set[str]:
+        """Return those topics whose messages the index knows by their own keys.
 
         It knows records: not the messages in inner batches, nor light message queues, which show those of others.
         """
-        return not topic.startswith(LMQ_PREFIX) and topic not in self._queues.batch_topics()
+        return {topic for topic in topics if not topic.startswith(LMQ_PREFIX)} - set(self._queues.batch_topics())
 
     @_anew_if_deleted
     def log_slice(self) -> LogSlice:

@@ -60,9 +60,8 @@ def index_findings(paths: StorePaths, keys: KeysOfLog, log_start: int) -> Iterat
     files = index_files(paths.index)
     if not files:
         return
-    config = StoreConfig()
     try:
-        sizes = find_sizes(files, IndexSizes(config.max_hash_slot_num, config.max_index_num))
+        sizes = find_sizes(files, IndexSizes.of(StoreConfig()))
         opened = [IndexFile(Disk(), path, sizes) for path in files]
     except RmqStoreError as err:
         yield Finding("index", str(paths.index), str(err))
@@ -81,7 +80,7 @@ def index_findings(paths: StorePaths, keys: KeysOfLog, log_start: int) -> Iterat
         if n_lost:
             yield Finding("index", str(file.path), f"{n_lost} keys are not in the chain of their slot")
         start += len(mask)
-    yield from _late(opened, pieces, keys)
+    yield from _late(opened, pieces, *keys.stored_at(found))
     inside = found >= log_start
     found, hashes = found[inside], hashes[inside]
     if not len(found):
@@ -107,11 +106,22 @@ def _pairs(offsets: NDArray[np.int64], hashes: NDArray[np.int64]) -> NDArray[np.
     return found
 
 
-def _late(files: list[IndexFile], pieces: list[NDArray[np.void]], keys: KeysOfLog) -> Iterator[Finding]:
-    """Tell of items whose seconds hide their records from a search by time."""
+def _late(
+    files: list[IndexFile], pieces: list[NDArray[np.void]], stored: NDArray[np.int64], known: Mask
+) -> Iterator[Finding]:
+    """Tell of items whose seconds hide their records from a search by time.
+
+    Args:
+        files: of the store.
+        pieces: the items of each.
+        stored: when the record of each item was stored, ms, file after file.
+        known: whether there is such a record.
+    """
+    start = 0
     for file, items in zip(files, pieces, strict=True):
-        stored, known = keys.stored_at(items["physical_offset"].astype(np.int64))
+        rows = slice(start, start + len(items))
         begun, numbers = int(file.header["begin_timestamp"]), np.arange(1, len(items) + 1)
-        late = known & ~may_be_stored_within(items, numbers, begun, stored, stored)
+        late = known[rows] & ~may_be_stored_within(items, numbers, begun, stored[rows], stored[rows])
+        start = rows.stop
         if late.any():
             yield Finding("index", str(file.path), f"{int(late.sum())} items say other times than their records")

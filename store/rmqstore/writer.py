@@ -381,6 +381,6 @@ def existing_config(paths: StorePaths, log: CommitLog, config: StoreConfig) -> S
         changes["mapped_file_size_consume_queue"] = queue.stat().st_size
     files = [path for path in index_files(paths.index) if was_ended(path)]
     if files:
-        sizes = find_sizes(files, IndexSizes(config.max_hash_slot_num, config.max_index_num))
+        sizes = find_sizes(files, IndexSizes.of(config))
         changes |= {"max_hash_slot_num": sizes.n_slots, "max_index_num": sizes.n_items}
     return replace(config, **changes)  # type: ignore[arg-type]  # sizes all of them

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -312,8 +313,18 @@ def test_weights_of_messages_are_the_bytes_of_their_records(tmp_path: Path) -> N
     end = queue.end()
     with rmqstore.open(root) as store:
         sizes = {row["commitLogOffset"]: row["storeSize"] for row in read(store, scan="commitlog")}
-    assert queue.weights(0, end).sum() == sum(sizes.values())
+    assert queue.weights(0, end).sum() == sum(sizes.values()) == queue.n_bytes(0, end)
     assert sum(int(queue.weights(at, at + 1).sum()) for at in range(end)) == sum(sizes.values())
+
+
+def test_single_units_are_those_of_ranges(tmp_path: Path) -> None:
+    queue = BatchConsumeQueue(make(tmp_path / "s", bodies(9)) / "batchconsumequeue/B/0")
+    end = queue.end()
+    every = queue.units(0, end)
+    picked = np.arange(1, end, 3)
+    assert all((one == column[picked]).all() for one, column in zip(queue.units_of(picked), every, strict=True))
+    assert [column.tolist() for column in queue.units_of(np.array([end + 7]))] == [[0], [0], [0]]
+    assert [len(column) for column in queue.units_of(picked[:0])] == [0, 0, 0]
 
 
 def test_messages_of_deleted_records_are_not_there(tmp_path: Path) -> None:

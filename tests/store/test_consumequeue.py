@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import rmqstore
 from reading import offsets, read
 from rmqstore import CorruptQueueError, OffsetOutOfRangeError
-from rmqstore.consumequeue import ConsumeQueue
+from rmqstore.consumequeue import ConsumeQueue, RecoveredUnits
+from rmqstore.format.layout import QUEUE_UNIT
 from store import build
 
 UNITS = [(100 * at, 100, at) for at in range(50)]
@@ -45,6 +47,23 @@ def test_end_of_a_queue_without_units_is_its_first_offset(tmp_path: Path) -> Non
 def test_units_are_read_over_file_bounds(tmp_path: Path) -> None:
     units = _queue(tmp_path / "0", UNITS, first=60).units(78, 105)
     assert list(zip(*(column.tolist() for column in units), strict=True)) == UNITS[18:45]
+
+
+@pytest.mark.parametrize("recovered_from", [None, 95, 110])
+def test_single_units_are_those_of_ranges_and_zeros_elsewhere(tmp_path: Path, recovered_from: int | None) -> None:
+    build.write_queue(tmp_path / "0", UNITS, first=60)
+    (tmp_path / "0" / f"{80 * 20:020d}").unlink()  # 80 to 99
+    recovered = None
+    if recovered_from is not None:
+        units = np.array([(7000 + at, 70, -at) for at in range(8)], QUEUE_UNIT)
+        recovered = RecoveredUnits(recovered_from, units)
+    queue = ConsumeQueue(tmp_path / "0", recovered)
+    asked = np.array([0, 59, 60, 61, 79, 80, 94, 95, 99, 100, 102, 103, 109, 110, 117, 118])
+    asked = asked[asked < queue.end()]
+    found = [tuple(map(int, unit)) for unit in zip(*queue.units_of(asked), strict=True)]
+    assert found == [queue.unit(at) for at in asked.tolist()]
+    assert 5 < len(found) - found.count((0, 0, 0)) < len(found)
+    assert [len(column) for column in queue.units_of(asked[:0])] == [0, 0, 0]
 
 
 def test_units_of_a_deleted_file_are_out_of_range(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmqstore.config import StoreConfig
-from rmqstore.errors import RmqStoreError
+from rmqstore.errors import StoreStateError
 from rmqstore.files.mapped_file import MappedFile
 from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, Bytes
-from rmqstore.indexfile import IndexSizes, find_sizes, index_files
+from rmqstore.indexfile import IndexSizes, find_sizes_in_any, index_files
 from rmqstore.views.schema import DROPMALFORMED, ViewSpec
 from rmqstore.views.source import Column, IndexSlice, ViewLimits, ViewPiece, ViewSource, reasons, times, to_batch
 
@@ -28,10 +28,11 @@ def plan_index(source: ViewSource, _spec: ViewSpec, limits: ViewLimits) -> list[
     files = index_files(source.paths.index)
     if not files:
         return []
-    sizes = _sizes(files)
-    if isinstance(sizes, str):
-        logger.warning("%s", sizes)
-        return [ViewPiece(index=IndexSlice(str(file), 0, 0, 0, sizes)) for file in files]
+    try:
+        sizes = find_sizes_in_any(files, IndexSizes.of(StoreConfig()))
+    except StoreStateError as err:
+        logger.warning("%s", err)
+        return [ViewPiece(index=IndexSlice(str(file), 0, 0, 0, str(err))) for file in files]
     found = [_whole(file, sizes) for file in files]
     total = sum(one.end - one.start for one in found) * INDEX_ITEM.itemsize
     goal = -(-limits.share(total) // INDEX_ITEM.itemsize)
@@ -43,20 +44,6 @@ def _cut(whole: IndexSlice, goal: int) -> Iterator[IndexSlice]:
     yield whole._replace(end=min(whole.start + goal, whole.end))
     for at in range(whole.start + goal, whole.end, goal):
         yield whole._replace(start=at, end=min(at + goal, whole.end), reason="")
-
-
-def _sizes(files: list[Path]) -> IndexSizes | str:
-    """Return the numbers of slots and items, which are a store's; of the first file that tells them, or why none does.
-
-    No file says them: see ``indexfile.find_sizes``.
-    """
-    config, why = StoreConfig(), ""
-    for file in files:
-        try:
-            return find_sizes([file], IndexSizes(config.max_hash_slot_num, config.max_index_num))
-        except (RmqStoreError, OSError, ValueError, IndexError) as err:
-            why = why or str(err)
-    return why
 
 
 def _whole(path: Path, sizes: IndexSizes) -> IndexSlice:

@@ -21,7 +21,6 @@ from rmqstore.views.source import ViewLimits, ViewPiece, ViewSource, to_batches
 
 logger = logging.getLogger(__name__)
 
-_UNITS_AT_ONCE = 1 << 20
 _QUEUES_A_PIECE = 512
 _MAX_QUEUE_ID = (1 << 31) - 1
 
@@ -102,11 +101,7 @@ def _facts(source: ViewSource, topic: str, queue_id: int, *, with_bytes: bool) -
         return facts
     queue = source.queues.open(topic, queue_id)
     if with_bytes:
-        n_bytes = 0
-        for at in range(start, end, _UNITS_AT_ONCE):
-            for run in queue.runs(at, min(at + _UNITS_AT_ONCE, end)):
-                n_bytes += int(queue.weights(*run).sum())
-        facts = facts._replace(n_bytes=n_bytes)
+        facts = facts._replace(n_bytes=queue.n_bytes(start, end))
     stored: list[int | None] = []
     reason = None
     for at in (start, end - 1):
