@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import pyarrow as pa
 from pyspark.sql.types import (
     BinaryType,
@@ -55,16 +57,21 @@ def arrow_schema(schema: StructType, options: ColumnOptions) -> pa.Schema:
         OptionError: a column is unknown or named twice, a type is not the column's nor a safe widening of it, or a
             column that may be null is declared NOT NULL.
     """
-    names = [field.name for field in schema.fields]
+    require_names(schema, options.columns, but=options.corrupt_column)
+    return pa.schema([_arrow_field(field, options) for field in schema.fields])
+
+
+def require_names(schema: StructType, columns: Sequence[str] | None, but: str | None = None) -> None:
+    """Refuse a schema that names a column twice, or others than option ``columns``, if that is given.
+
+    Args:
+        but: a column that only one of them may name.
+    """
+    names = schema.fieldNames()
     if len(set(names)) < len(names) or not names:
         raise OptionError(f"schema: name each column once and at least one, got {names}")
-    if options.columns is not None and set(options.columns) - {options.corrupt_column} != set(names) - {
-        options.corrupt_column
-    }:
-        raise OptionError(
-            f"columns ({', '.join(options.columns)}) and the schema ({', '.join(names)}) disagree; give one"
-        )
-    return pa.schema([_arrow_field(field, options) for field in schema.fields])
+    if columns is not None and {*columns} - {but} != {*names} - {but}:
+        raise OptionError(f"columns ({', '.join(columns)}) and the schema ({', '.join(names)}) disagree; give one")
 
 
 def _arrow_field(field: StructField, options: ColumnOptions) -> pa.Field:
@@ -84,6 +91,15 @@ def _arrow_field(field: StructField, options: ColumnOptions) -> pa.Field:
         allowed = (own, *ALSO_AS.get(own, ()))
     else:
         raise OptionError(f"schema: unknown column {field.name}; a message has {', '.join(ALL_COLUMNS.names)}")
+    return as_allowed(field, allowed, may_be_null=may_be_null)
+
+
+def as_allowed(field: StructField, allowed: Iterable[pa.DataType], *, may_be_null: bool) -> pa.Field:
+    """Return the Arrow field of a Spark one, of one of the types that are allowed.
+
+    Raises:
+        OptionError: it has none of them, or is NOT NULL though it may be null.
+    """
     for kind in allowed:
         if _same_type(field.dataType, SPARK_TYPES[kind]):
             if may_be_null and not field.nullable:

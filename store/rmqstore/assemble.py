@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -54,10 +54,6 @@ class ReadSpec:
         unknown = set(self.schema.names) - set(ALL_COLUMNS.names) - set(PENDING.names) - {self.corrupt_column}
         if unknown:
             raise OptionError(f"columns: unknown {', '.join(sorted(unknown))}")
-
-    def with_schema(self, schema: pa.Schema) -> ReadSpec:
-        """Return the same with other columns."""
-        return replace(self, schema=schema)
 
 
 class UnitRows(NamedTuple):

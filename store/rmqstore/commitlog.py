@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +28,14 @@ class Place(NamedTuple):
     segment: Segment
     data: Bytes
     position: int
+
+
+class Stretch(NamedTuple):
+    """A stretch of the log by physical offset, and the file that holds it; None where none does."""
+
+    start: int
+    end: int
+    segment: Segment | None
 
 
 class CommitLog:
@@ -83,6 +91,17 @@ class CommitLog:
     def find(self, physical_offset: int) -> Segment | None:
         """Return the file that covers the offset, None where none does."""
         return self._files.find(physical_offset)
+
+    def stretches(self, start: int, end: int) -> Iterator[Stretch]:
+        """Yield a range of the log file by file, with the gaps before and between them."""
+        at = start
+        for segment in self.segments:
+            if segment.end <= at or segment.start >= end:
+                continue
+            if segment.start > at:
+                yield Stretch(at, segment.start, None)
+            yield Stretch(max(at, segment.start), min(end, segment.end), segment)
+            at = segment.end
 
     def locate(self, physical_offset: int) -> Place:
         """Return where a physical offset lies.

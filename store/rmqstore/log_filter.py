@@ -32,6 +32,11 @@ class LogFilter(NamedTuple):
     keys: frozenset[str] | None = None  # a record has one of them as UNIQ_KEY or among its KEYS
     msg_ids: frozenset[str] | None = None  # columns msgId or offsetMsgId have one of them; rollbacks the latter only
 
+    @property
+    def chooses_topics(self) -> bool:
+        """Whether only some topics are wanted, by name or by pattern."""
+        return self.queues is not None or self.topic_pattern is not None
+
     def keep(self, data: Bytes, heads: Heads) -> Mask | None:
         """Return a mask (n,) of the records that are wanted, None where all are."""
         if self == LogFilter():
@@ -41,7 +46,7 @@ class LogFilter(NamedTuple):
             kept &= heads.column("store_timestamp") >= self.start_timestamp
         if self.end_timestamp is not None:
             kept &= heads.column("store_timestamp") < self.end_timestamp
-        if self.queues is not None or self.topic_pattern is not None or self.without_system_topics:
+        if self.chooses_topics or self.without_system_topics:
             kept &= self._keep_topics(data, heads)
         if self.keys is not None:
             kept &= has_key(data, heads, self.keys)

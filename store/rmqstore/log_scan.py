@@ -58,24 +58,19 @@ class LogScan:
             CorruptRecordError: bytes are no record, or a damaged one, and the mode is FAILFAST.
             OffsetOutOfRangeError: a file is missing, and data loss is to fail.
         """
-        at, end = piece.start, piece.end
-        for segment in self._log.segments:
-            if segment.end <= at or segment.start >= end:
+        for start, end, segment in self._log.stretches(piece.start, piece.end):
+            if segment is None:
+                self._lose(start, end)
                 continue
-            if segment.start > at:
-                self._lose(at, segment.start)
-                at = segment.start
             try:
                 data = self._log.data(segment)
             except OffsetOutOfRangeError as err:
-                self._lose(at, segment.end, str(err))
-                at = segment.end
+                self._lose(start, end, str(err))
                 continue
-            bounds = (at - segment.start, min(end, segment.end) - segment.start)
+            bounds = (start - segment.start, end - segment.start)
             ended = yield from self._read_file(segment, data, bounds, is_closed=piece.is_closed)
             if ended:
                 return
-            at = segment.end
 
     def _lose(self, start: int, end: int, reason: str = "the files that held it are missing") -> None:
         text = f"{self._log.folders}: the log from {start} to {end} is gone: {reason}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -116,7 +117,7 @@ def read_pending(
     stored = [field for field in spec.schema if field.name not in own and field.name != "commitLogOffset"]
     place = pa.field("commitLogOffset", pa.int64())
     times = LogFilter(start_timestamp=selection.start.timestamp, end_timestamp=selection.end.timestamp)
-    for batch in store.finder.read_places(rows.places, spec.with_schema(pa.schema([*stored, place])), times):
+    for batch in store.finder.read_places(rows.places, replace(spec, schema=pa.schema([*stored, place])), times):
         found = rows.take(np.searchsorted(rows.places, batch.column("commitLogOffset").to_numpy()))
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         columns |= {"topic": found.topics, "queueId": found.queue_ids, "pending": found.kinds}

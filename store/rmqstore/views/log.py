@@ -82,29 +82,23 @@ class _LogView:
             return -1
 
     def batches(self, piece: LogSlice) -> Iterator[pa.RecordBatch]:
-        at, end = piece.start, piece.end
-        for segment in self._log.segments:
-            if segment.end <= at or segment.start >= end:
+        for start, end, segment in self._log.stretches(piece.start, piece.end):
+            if segment is None:
+                yield from self._row(MISSING, start, end - start, "the files that held it are missing")
                 continue
-            if segment.start > at:
-                yield from self._row(MISSING, at, segment.start - at, "the files that held it are missing")
-                at = segment.start
             try:
                 data = self._log.data(segment)
             except (OffsetOutOfRangeError, OSError, RmqStoreError) as err:
-                yield from self._row(MISSING, at, segment.end - at, str(err), segment)
-                at = segment.end
+                yield from self._row(MISSING, start, end - start, str(err), segment)
                 continue
-            bounds = (at - segment.start, min(end, segment.end) - segment.start)
+            bounds = (start - segment.start, end - segment.start)
             ended = yield from self._read_file(segment, data, bounds, is_closed=piece.is_closed)
             if ended:
                 return
-            at = segment.end
         found = self._piece.log_end
         if self._piece.is_last and found is not None:
-            yield from self._row(
-                END, found.physical_offset, found.bytes_behind, found.reason or None, self._log.find(at)
-            )
+            segment = self._log.find(found.physical_offset)
+            yield from self._row(END, found.physical_offset, found.bytes_behind, found.reason or None, segment)
 
     def _read_file(
         self, segment: Segment, data: Bytes, bounds: tuple[int, int], *, is_closed: bool
@@ -207,7 +201,7 @@ class _LogView:
         """Yield the one row of something that is no record."""
         if kind in (DAMAGE, MISSING) and self._spec.mode == DROPMALFORMED:
             return
-        if kind == BLANK and not _is_of_all_topics(self._wanted):
+        if kind == BLANK and self._wanted.chooses_topics:
             return
         columns: dict[str, Column] = {
             "commitLogOffset": np.array([start]),
@@ -227,10 +221,6 @@ def _batches_of(data: Bytes, physical_base: int, found: Walk) -> Iterator[Positi
     for rows in cut_batches(ends - found.starts, BATCH_ROWS, BATCH_BYTES):
         part = found._replace(starts=found.starts[rows], position=int(ends[rows][-1]))
         yield rejoin(data, physical_base, part)[0]
-
-
-def _is_of_all_topics(wanted: object) -> bool:
-    return getattr(wanted, "queues", None) is None and getattr(wanted, "topic_pattern", None) is None
 
 
 def _null_where(values: pa.Array, mask: Mask | None) -> pa.Array:
