@@ -24,7 +24,7 @@ ORDER = [
     "ledger", "indexfile", "index_search",
     "logwriter", "queuewriter", "dispatch",
     "recovery", "queue_recovery", "log_filter", "assemble", "log_scan", "placed", "ext_codes", "queue_scan",
-    "place_scan", "lookup", "finder", "ranges", "pruning", "pending", "sampling",
+    "retention", "ends", "place_scan", "lookup", "finder", "ranges", "pruning", "pending", "sampling",
     "views.schema", "views.source", "views.log", "views.queues", "views.units", "views.index_items", "views.groups",
     "views.files", "views.reading", "store", "pruned",
     "log_cursor", "tail",

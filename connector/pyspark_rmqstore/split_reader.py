@@ -76,7 +76,7 @@ class SplitReader:
 
     def split_queues(self, ref: StoreRef, store: MessageStore, sampled: Sequence[SampledSlice]) -> list[QueueSplit]:
         """Return the tasks that read ranges of queues."""
-        return [QueueSplit(ref, task, store.recovered_in(task)) for task in plan_queues(sampled, self._limits())]
+        return [QueueSplit(ref, task, store.ends.recovered_in(task)) for task in plan_queues(sampled, self._limits())]
 
     def split_pruned(self, ref: StoreRef, store: MessageStore, slices: Sequence[QueueSlice]) -> list[InputPartition]:
         """Return the tasks that read of ranges of queues what pushed filters leave."""
@@ -163,10 +163,10 @@ class SplitReader:
     def _read_split(self, store: MessageStore, split: InputPartition, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
         match split:
             case QueueSplit():
-                store.recovered = split.recovered
+                store.ends.recovered = split.recovered
                 yield from store.read_queues(split.slices, spec)
             case UnitSplit():
-                store.recovered = {}
+                store.ends.recovered = {}
                 yield from store.read_units(split.picked, spec)
             case PendingSplit():
                 yield from read_pending(store, split.rows, spec, self._options.selection)

@@ -42,7 +42,7 @@ class RmqStoreViewReader(DataSourceReader):
         for ref in self._options.stores:
             with open_ref(ref) as store:
                 names.add(store.view_broker_name, ref.path)
-                for topic, queues in store.view_topics(spec).items():
+                for topic, queues in store.named_queues(spec.selection).items() if spec.names_topics else ():
                     known.setdefault(topic, set()).update(queues)
                 splits += [ViewSplit(ref, piece) for piece in store.plan_view(spec, self._options.limits)]
         if spec.names_topics:

@@ -1,4 +1,4 @@
-"""Finding messages by key and by id: the index says where to look, the record has the last word.
+"""Finding messages by key and by id: where they may stand. Who reads them there sees whether they do.
 
 Source: DefaultMessageStore.java#queryMessage; MQAdminImpl.java#queryMessage.
 """

@@ -6,47 +6,45 @@ import logging
 import os
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import cached_property, wraps
+from functools import cached_property
 from itertools import chain
 from types import TracebackType
-from typing import Any, NamedTuple, ParamSpec, Self, TypeVar
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmqstore.assemble import FAILFAST, ReadSpec, UnitRows
-from rmqstore.brokerconfig import BrokerConfig, is_system_topic
-from rmqstore.checkpoint import Checkpoint, read_checkpoint
+from rmqstore.brokerconfig import BrokerConfig
 from rmqstore.commitlog import CommitLog
 from rmqstore.config import StoreConfig
-from rmqstore.consumequeue import ConsumeQueue, RecoveredUnits
+from rmqstore.consumequeue import RecoveredUnits
+from rmqstore.ends import StoreEnds
 from rmqstore.errors import (
     CorruptConfigError,
-    FileDeletedError,
     MessageNotFoundError,
     OptionError,
     UnsupportedFeatureError,
 )
 from rmqstore.ext_codes import matched_groups
-from rmqstore.files.lock import is_held
-from rmqstore.files.paths import StorePaths, can_name_queues, find_store
+from rmqstore.files.paths import StorePaths, find_store
 from rmqstore.finder import Finder
 from rmqstore.format.layout import LMQ_PREFIX, Positions
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import MESSAGE, PENDING, VERBATIM, Message, select_columns
-from rmqstore.index_search import FOREVER, LATEST_TIME, IndexSearch
+from rmqstore.index_search import LATEST_TIME, IndexSearch
 from rmqstore.indexfile import IndexSizes
 from rmqstore.log_filter import LogFilter, log_filter
 from rmqstore.log_scan import LogScan, LogSlice, cut_log
 from rmqstore.lookup import Found, Lookup, QueryResult
 from rmqstore.pending import find_pending, read_pending
 from rmqstore.pruning import Point
-from rmqstore.queue_recovery import is_newest_built, recover_queues
 from rmqstore.queue_scan import QueueScan, QueueSlice, SingleUnits
-from rmqstore.queues import QueueKey, Queues, open_files
+from rmqstore.queues import QueueKey, Queues
 from rmqstore.ranges import QueueRanges, choose_topics
-from rmqstore.recovery import LogEnd, find_log_end
+from rmqstore.recovery import LogEnd
+from rmqstore.retention import anew_if_deleted
 from rmqstore.sampling import Sample, Sampler
 from rmqstore.selection import Selection, parse_selection, parse_tags, parse_timestamp, require_named
 from rmqstore.sql92.filter import parse_filter
@@ -77,11 +75,6 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE = 10  # files that may vanish while one question is answered
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
 
 class QueueInfo(NamedTuple):
     """One queue: offsets (``max_offset`` excluded), times of its first and last message in ms, bytes of its records."""
@@ -95,24 +88,6 @@ class QueueInfo(NamedTuple):
     n_bytes: int
 
 
-def _anew_if_deleted(ask: Callable[P, T]) -> Callable[P, T]:
-    """Ask again, of the files that are left, where retention deleted one that an answer was to come from."""
-
-    @wraps(ask)
-    def asked(*args: P.args, **kwargs: P.kwargs) -> T:
-        for _ in range(_PATIENCE):
-            try:
-                return ask(*args, **kwargs)
-            except FileDeletedError as err:
-                logger.info("%s; asking the files that are left", err)
-                store = args[0]
-                assert isinstance(store, MessageStore)
-                store.refresh()
-        return ask(*args, **kwargs)
-
-    return asked
-
-
 class MessageStore:
     """A store opened for reading. Nothing in its folder is created or changed, also beside a running broker.
 
@@ -124,13 +99,14 @@ class MessageStore:
     def __init__(self, paths: StorePaths, *, broker_name: str | None = None, ignore_log_end: bool = False) -> None:
         self.paths = paths
         self.config = BrokerConfig(paths)
-        self._given_name, self._ignore_log_end = broker_name, ignore_log_end
+        self._given_name = broker_name
         self._log = CommitLog(paths.commitlogs)
-        self._queues = Queues(paths, lambda: self.recovered)
-        self._ranges = QueueRanges(paths, self._log, self._queues, self._end_of_records)
+        self.ends = StoreEnds(paths, self.config, self._log, ignore_log_end=ignore_log_end)
+        self._queues = Queues(paths, lambda: self.ends.recovered)
+        self._ranges = QueueRanges(paths, self._log, self._queues, self.ends.of_records)
         self._sampler = Sampler(self._log, self._queues, self._ranges)
         index = IndexSearch(paths.index, IndexSizes.of(StoreConfig()))
-        self._lookup = Lookup(self._log, index, self._end_of_records, self._index_flushed_until)
+        self._lookup = Lookup(self._log, index, self.ends.of_records, self.ends.index_flushed_until)
 
     def __enter__(self) -> Self:
         return self
@@ -155,18 +131,10 @@ class MessageStore:
         """The broker's name, as given or as the store tells it."""
         return self._given_name or self.config.broker_name()
 
-    @cached_property
+    @property
     def log_end(self) -> LogEnd | None:
         """Where the log ends, if the store was not closed (it has an ``abort`` file); None for a closed one."""
-        if self._ignore_log_end or not self.paths.abort.exists():
-            return None
-        end = find_log_end(self._log, read_checkpoint(self.paths.checkpoint))
-        if end.reason:
-            logger.warning(
-                "%s: the store was not closed; its log ends at physical offset %d, %d bytes behind are no messages: %s",
-                end.path, end.physical_offset, end.bytes_behind, end.reason,
-            )  # fmt: skip
-        return end
+        return self.ends.log_end
 
     @property
     def log(self) -> CommitLog:
@@ -177,75 +145,12 @@ class MessageStore:
         """Find anew where the log and its queues end: another process has repaired the store."""
         self._queues.close()
         self.refresh()
-        for name in ("log_end", "recovered"):
-            self.__dict__.pop(name, None)
+        self.ends.forget()
 
     def forget_recovered(self, key: QueueKey) -> None:
         """Read a queue by its files alone: they hold by now what the log alone told."""
-        self.recovered.pop(key, None)
+        self.ends.recovered.pop(key, None)
         self._queues.drop(key)
-
-    def _end_of_records(self) -> int | None:
-        return None if self.log_end is None else self.log_end.physical_offset
-
-    def _index_flushed_until(self) -> int:
-        """Return until when, in ms, what index files hold was on disk: a broker that starts deletes the others.
-
-        Source: IndexService.java#load.
-        """
-        if not self.paths.abort.exists() or is_held(self.paths.lock):
-            return FOREVER  # closed, or running: what it has written is seen
-        return read_checkpoint(self.paths.checkpoint).index_msg_timestamp
-
-    @cached_property
-    def recovered(self) -> dict[QueueKey, RecoveredUnits]:
-        """The ends of queues that their files lack and the log has: of a store that crashed, or was copied in haste.
-
-        May be set, to what was found before: see :meth:`recovered_in`.
-        """
-        return self._recover_queues()
-
-    @_anew_if_deleted
-    def _recover_queues(self) -> dict[QueueKey, RecoveredUnits]:
-        was_closed = not self.paths.abort.exists()
-        if self.paths.has_rocksdb_queues or (self._ignore_log_end and not was_closed):
-            return {}
-        in_batches, known = self._of_topics_json(self.config.batch_topics), self._of_topics_json(self.config.topics)
-
-        def files_of(topic: str, queue_id: int) -> ConsumeQueue | None:
-            if not can_name_queues(topic):
-                return None
-            queue = open_files(self.paths, topic, queue_id, is_batch=topic in in_batches)
-            # A topic with neither files nor an entry in a topics.json that has others was deleted: it stays so.
-            is_deleted = not queue.segments and known and topic not in known and not is_system_topic(topic)
-            return None if is_deleted else queue
-
-        if was_closed and is_newest_built(self._log, files_of):
-            return {}
-        end = self.log_end or find_log_end(self._log, Checkpoint.all_safe())
-        start = self._log.min_offset if was_closed else max(end.scanned_from, self._log.min_offset)
-        return recover_queues(self._log, start, end.physical_offset, files_of, was_closed=was_closed)
-
-    def _of_topics_json(self, ask: Callable[[], list[str]]) -> set[str]:
-        try:
-            return {*ask()}
-        except CorruptConfigError as err:
-            logger.warning("%s; going on as if the broker knew no topics", err)
-            return set()
-
-    def recovered_in(self, slices: Iterable[QueueSlice]) -> dict[QueueKey, RecoveredUnits]:
-        """Return of :attr:`recovered` what reading these slices needs, to be given to another process."""
-        bounds: dict[QueueKey, tuple[int, int]] = {}
-        for piece in slices:
-            start, end = bounds.get((piece.topic, piece.queue_id), (piece.start, piece.end))
-            bounds[piece.topic, piece.queue_id] = min(start, piece.start), max(end, piece.end)
-        found: dict[QueueKey, RecoveredUnits] = {}
-        for key, (start, end) in bounds.items():
-            tail = self.recovered.get(key)
-            if tail is not None and end > tail.start:
-                begun = max(start, tail.start)
-                found[key] = tail._replace(start=begun, units=tail.units[begun - tail.start : end - tail.start])
-        return found
 
     def topics(self) -> list[str]:
         """Return every topic with queues, also the system's, sorted."""
@@ -255,7 +160,7 @@ class MessageStore:
         """Return the ids of a topic's queues, sorted."""
         return self._queues.ids(topic)
 
-    @_anew_if_deleted
+    @anew_if_deleted
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the first queue offset whose message is there and the one behind the last.
 
@@ -266,12 +171,12 @@ class MessageStore:
         self._ranges.require_plain_queues()
         return self._ranges.range(topic, queue_id)
 
-    @_anew_if_deleted
+    @anew_if_deleted
     def first_offset(self, topic: str, queue_id: int) -> int | None:
         """Return the first queue offset whose message is there, the end if none is; None for a queue without files."""
         return self._ranges.first(topic, queue_id)
 
-    @_anew_if_deleted
+    @anew_if_deleted
     def first_stored_at(self, topic: str, queue_id: int, timestamp: int, span: tuple[int, int]) -> int:
         """Return the first queue offset in a span stored at or after a time (ms), the end of the span if none is."""
         return self._ranges.at_time(topic, queue_id, timestamp, span, tolerant=True)
@@ -280,7 +185,7 @@ class MessageStore:
         """Return what there is of a topic, queue by queue; [] for a topic without queues."""
         return [self._queue_info(topic, queue_id) for queue_id in self.queue_ids(topic)]
 
-    @_anew_if_deleted
+    @anew_if_deleted
     def _queue_info(self, topic: str, queue_id: int) -> QueueInfo:
         start, end = self.queue_range(topic, queue_id)
         queue = self._queues.open(topic, queue_id)
@@ -289,7 +194,7 @@ class MessageStore:
         times = [self._log.store_timestamp(queue.unit(at)[0]) for at in (start, end - 1)]
         return QueueInfo(topic, queue_id, start, end, times[0], times[1], queue.n_bytes(start, end))
 
-    @_anew_if_deleted
+    @anew_if_deleted
     def offset_at(self, topic: str, queue_id: int, timestamp: int | str | datetime, boundary: str = "lower") -> int:
         """Return the queue offset at a store time.
 
@@ -343,12 +248,12 @@ class MessageStore:
             OffsetOutOfRangeError: no file holds the offset.
         """
         physical_offset = parse_message_id(place)[1] if isinstance(place, str) else place
-        end = self._end_of_records()
+        end = self.ends.of_records()
         if end is not None and physical_offset >= end:
             raise MessageNotFoundError(f"the log ends at {end}: nothing is stored at physical offset {physical_offset}")
         return self._log.get(physical_offset, self.broker_name)
 
-    @_anew_if_deleted
+    @anew_if_deleted
     def offsets_at(self, topic: str, timestamp: int | str | datetime, boundary: str = "lower") -> dict[int, int]:
         """Return the queue offset at a store time in each queue of a topic; see :meth:`offset_at`."""
         return {queue_id: self.offset_at(topic, queue_id, timestamp, boundary) for queue_id in self.queue_ids(topic)}
@@ -388,7 +293,7 @@ class MessageStore:
             topic, key, (low, high), limit, scan_uncovered=scan_uncovered, broker_name=self.broker_name
         )
 
-    @_anew_if_deleted
+    @anew_if_deleted
     def _find(self, wanted: Wanted, topics: Sequence[str], low: int | None, high: int | None) -> Found:
         return self._lookup.find(wanted, topics, low, high)
 
@@ -431,7 +336,7 @@ class MessageStore:
         """Yield the messages of single units; see ``queue_scan.QueueScan.single``."""
         return self._queue_scan(spec).single(picked)
 
-    @_anew_if_deleted
+    @anew_if_deleted
     def log_points(self, heads: Iterable[int]) -> list[Point]:
         """Return records of the log with their times; see ``sampling.Sampler.log_points``."""
         return self._sampler.log_points(heads)
@@ -580,7 +485,7 @@ class MessageStore:
         queue = self._queues.open(topic, queue_id)
         return queue.search(*span, lambda at: queue.unit(at)[0] >= physical_offset)
 
-    @_anew_if_deleted
+    @anew_if_deleted
     def starts(
         self, selection: Selection, spans: Callable[[], Mapping[QueueKey, tuple[int, int]]], *, fail_on_data_loss: bool
     ) -> dict[QueueKey, int]:
@@ -592,7 +497,7 @@ class MessageStore:
         """Return the parts of a range that the queue's files have; see ``ranges.QueueRanges.slices``."""
         return self._ranges.slices(topic, queue_id, start, end, tolerant=tolerant)
 
-    @_anew_if_deleted
+    @anew_if_deleted
     def plan_queues(self, selection: Selection, spec: ReadSpec) -> list[QueueSlice]:
         """Return the ranges of queues that a selection asks for; see ``ranges.QueueRanges.resolve``."""
         return self._ranges.resolve(
@@ -618,13 +523,12 @@ class MessageStore:
         """
         return {topic for topic in topics if not topic.startswith(LMQ_PREFIX)} - set(self._queues.batch_topics())
 
-    @_anew_if_deleted
+    @anew_if_deleted
     def log_slice(self) -> LogSlice:
         """Return the range of the log that holds records: up to its end, or to its last byte in a closed store."""
-        end = self._end_of_records()
-        return LogSlice(self._log.min_offset, self._log.max_offset if end is None else end, is_closed=end is None)
+        return self.ends.log_slice()
 
-    @_anew_if_deleted
+    @anew_if_deleted
     def log_heads(self) -> list[int]:
         """Return places where a scan of the log may be cut; see ``sampling.Sampler.log_heads``."""
         return self._sampler.log_heads()
@@ -633,12 +537,12 @@ class MessageStore:
         """Yield the records of a range of the log; see ``log_scan.LogScan``."""
         return LogScan(self._log, self._ranges.end_in_log, spec, wanted).batches(piece)
 
-    @_anew_if_deleted
+    @anew_if_deleted
     def rows_within(self, piece: QueueSlice, n_bytes: int) -> int:
         """Return how many messages from a range's start on take at most so many bytes; see ``sampling.Sampler``."""
         return self._sampler.rows_within(piece, n_bytes)
 
-    @_anew_if_deleted
+    @anew_if_deleted
     def sample(self, piece: QueueSlice, count: int) -> list[Sample]:
         """Return points of a queue; see ``sampling.Sampler.sample``."""
         return self._sampler.sample(piece, count)
@@ -668,24 +572,10 @@ class MessageStore:
         """
         spec = view_spec(name, columns=columns, mode=mode, check_crc=check_crc, **selection)
         if spec.names_topics:
-            require_named(spec.selection, self.view_topics(spec), str(self.paths.root))
+            require_named(spec.selection, self.named_queues(spec.selection), str(self.paths.root))
         pieces = self.plan_view(spec, ViewLimits())
         batches = (batch for piece in pieces for batch in read_view(self._view_source, spec, piece))
         return pa.RecordBatchReader.from_batches(spec.schema, batches)
-
-    @_anew_if_deleted
-    def plan_view(self, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
-        """Return a view in pieces, in the order of their rows; see ``views.reading.plan_view``."""
-        return plan_view(self._view_source, spec, limits)
-
-    def read_view(self, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a piece that was planned, perhaps by another process, which knows what it found."""
-        self.__dict__ |= {"log_end": piece.log_end, "recovered": piece.recovered}
-        return read_view(self._view_source, spec, piece)
-
-    def view_topics(self, spec: ViewSpec) -> dict[str, set[int]]:
-        """Return the queues of every topic, to be held against those that a view names; nothing where none are."""
-        return self.named_queues(spec.selection) if spec.names_topics else {}
 
     @cached_property
     def view_broker_name(self) -> str:
@@ -696,12 +586,21 @@ class MessageStore:
             logger.warning("%s; taking the folder's name for the broker's", err)
             return self.paths.root.resolve().name
 
+    @anew_if_deleted
+    def plan_view(self, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+        """Return a view in pieces, in the order of their rows; see ``views.reading.plan_view``."""
+        return plan_view(self._view_source, spec, limits)
+
+    def read_view(self, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a piece that was planned, perhaps by another process, which knows what it found."""
+        self.ends.take(piece.log_end, piece.recovered)
+        return read_view(self._view_source, spec, piece)
+
     @property
     def _view_source(self) -> ViewSource:
         return ViewSource(
-            self.paths, self.config, self.view_broker_name, self._log, self._queues, self._ranges,
-            log_end=lambda: self.log_end, log_slice=self.log_slice, log_heads=self.log_heads,
-            recovered=lambda: self.recovered,
+            self.paths, self.config, self.view_broker_name, self._log, self._queues, self._ranges, self.ends,
+            self._sampler,
         )  # fmt: skip
 
 

@@ -83,7 +83,7 @@ class StoreTail:
             self._note(data, heads)
         self._ask(awaited_before | self._awaited)
         if self._seen.position > before.position:  # somebody writes, maybe also what only the log told of
-            self._ask({key: tail.end for key, tail in self.store.recovered.items() if key in self.ends})
+            self._ask({key: tail.end for key, tail in self.store.ends.recovered.items() if key in self.ends})
         if self._are_built(self._awaited) or self._seen.position - self._built.position > _FAR:
             self._built = self._seen
         elif self._are_built(awaited_before):
@@ -92,7 +92,7 @@ class StoreTail:
     def _ask(self, queues: dict[QueueKey, int]) -> None:
         """Ask queues where they end that are not known to have come so far."""
         for key, end in queues.items():
-            if self.ends.get(key) != end or key in self.store.recovered:
+            if self.ends.get(key) != end or key in self.store.ends.recovered:
                 self.ends[key] = self._end_and_last(key)[0]
 
     def _are_built(self, awaited: dict[QueueKey, int]) -> bool:
@@ -120,7 +120,7 @@ class StoreTail:
     def _end_and_last(self, key: QueueKey) -> tuple[int, int]:
         """Return where a queue ends, and the physical offset of its last message, -1 if it has none."""
         end, last = self._in_files(key)
-        recovered = self.store.recovered.get(key)
+        recovered = self.store.ends.recovered.get(key)
         if recovered is not None and end >= recovered.end:
             self.store.forget_recovered(key)
         elif recovered is not None:

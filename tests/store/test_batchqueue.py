@@ -198,9 +198,9 @@ def test_units_that_a_crash_lost_are_taken_from_the_log(copied: Path, lost: str,
         bounds = {"starting_offsets": {"BatchB": {"1": 149}}, "ending_offsets": {"BatchB": {"1": 151}}}
         assert read(store, assign={"BatchB": [1]}, **bounds) == EVERYTHING["BatchB", 1][149:151]
         piece = QueueSlice("BatchB", 1, 149, 151)
-        found = store.recovered_in([piece])
+        found = store.ends.recovered_in([piece])
     with open_store(copied, broker_name="b") as store:
-        store.recovered = found  # as a task has it
+        store.ends.recovered = found  # as a task has it
         assert offsets(rows(store.read_queues([piece], _spec("FAILFAST", "commitLogOffset")))) == [
             row["commitLogOffset"] for row in EVERYTHING["BatchB", 1][149:151]
         ]

@@ -285,7 +285,7 @@ def test_a_closed_store_whose_newest_record_is_in_its_queue_is_taken_at_its_word
     store = _store(60)
     store.queues["T", 0][20] = build.NO_UNIT
     with rmqstore.open(store.write(tmp_path / "s")) as opened:
-        assert not opened.recovered
+        assert not opened.ends.recovered
         with pytest.raises(rmqstore.CorruptQueueError):
             read(opened)
 

@@ -150,14 +150,14 @@ def test_units_of_a_crashed_store_come_from_the_log_until_its_broker_has_built_t
     tail = follow(root)
     tail.look()
     assert tail.ends["T", 0] == 10
-    assert ("T", 0) in tail.store.recovered
+    assert ("T", 0) in tail.store.ends.recovered
     store.queues["T", 0] = units
     store.append(build.Record(topic="T"))
     (root / "commitlog" / f"{0:020d}").write_bytes(store.segments[0])
     build.write_queue(root / "consumequeue/T/0", store.queues["T", 0])
     tail.look()
     assert tail.ends["T", 0] == 11
-    assert ("T", 0) not in tail.store.recovered
+    assert ("T", 0) not in tail.store.ends.recovered
     assert tail.store.queue_range("T", 0)[0] == 0
 
 

@@ -32,7 +32,7 @@ _MAX_QUEUE_ID = (1 << 31) - 1
 
 def plan_files(source: ViewSource, _spec: ViewSpec, _limits: ViewLimits) -> list[ViewPiece]:
     """Return all files in one piece."""
-    return [ViewPiece(log_end=source.log_end())]
+    return [ViewPiece(log_end=source.ends.log_end)]
 
 
 def read_files(source: ViewSource, spec: ViewSpec, _piece: ViewPiece) -> Iterator[pa.RecordBatch]:
@@ -101,7 +101,7 @@ class _Files:
         found: dict[str, object] = {"rangeStart": start, "rangeEnd": start + size}
         if not size:
             return found
-        end = self._source.log_end()
+        end = self._source.ends.log_end
         if not _written_end(file, size):
             return found | {"state": PREALLOCATED}
         if size < self._log_file_bytes:

@@ -18,7 +18,7 @@ from rmqstore.views.source import ViewLimits, ViewPiece, ViewSource, to_batches
 
 def plan_groups(source: ViewSource, _spec: ViewSpec, _limits: ViewLimits) -> list[ViewPiece]:
     """Return all groups in one piece."""
-    return [ViewPiece(log_end=source.log_end(), recovered=dict(source.recovered()))]
+    return [ViewPiece(log_end=source.ends.log_end, recovered=dict(source.ends.recovered))]
 
 
 def read_groups(source: ViewSource, spec: ViewSpec, _piece: ViewPiece) -> Iterator[pa.RecordBatch]:

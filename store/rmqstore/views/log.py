@@ -47,9 +47,9 @@ _HEAD_COLUMNS = {
 
 def plan_log(source: ViewSource, _spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
     """Return the log in pieces that begin where a record surely does, as a scan of it is cut."""
-    whole, end = source.log_slice(), source.log_end()
+    whole, end = source.ends.log_slice(), source.ends.log_end
     try:
-        heads = source.log_heads()
+        heads = source.sampler.log_heads()
     except RmqStoreError as err:
         logger.warning("%s: queues do not tell where the log may be cut: %s", source.paths.root, err)
         heads = [segment.start for segment in source.log.segments]

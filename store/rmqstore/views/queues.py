@@ -163,9 +163,9 @@ def _file_bytes(source: ViewSource, keys: tuple[QueueKey, ...]) -> int:
 def _piece(
     source: ViewSource, keys: list[QueueKey], *, queues: tuple[QueueKey, ...] = (), topics: tuple[str, ...] = ()
 ) -> ViewPiece:
-    found = source.recovered()
+    found = source.ends.recovered
     recovered = {key: found[key] for key in keys if key in found}
-    return ViewPiece(queues=queues, topics=topics, log_end=source.log_end(), recovered=recovered)
+    return ViewPiece(queues=queues, topics=topics, log_end=source.ends.log_end, recovered=recovered)
 
 
 def read_queues(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rmqstore.brokerconfig import BrokerConfig
 from rmqstore.commitlog import CommitLog
 from rmqstore.consumequeue import RecoveredUnits
+from rmqstore.ends import StoreEnds
 from rmqstore.files.paths import StorePaths
 from rmqstore.format.layout import FIRST_TIMESTAMP, LAST_TIMESTAMP
 from rmqstore.format.schema import TIMESTAMP
@@ -22,6 +23,7 @@ from rmqstore.queue_scan import QueueSlice
 from rmqstore.queues import QueueKey, Queues
 from rmqstore.ranges import QueueRanges
 from rmqstore.recovery import LogEnd
+from rmqstore.sampling import Sampler
 from rmqstore.views.schema import BROKER_NAME, ViewSpec
 
 logger = logging.getLogger(__name__)
@@ -33,11 +35,7 @@ Column: TypeAlias = NDArray[Any] | pa.Array
 
 @dataclass(frozen=True, slots=True)
 class ViewSource:
-    """One store, as its façade hands it to the views.
-
-    ``log_end`` asks where the log ends of a store that was not closed, ``log_slice`` which range of it holds records,
-    ``log_heads`` where that may be cut, ``recovered`` what queues lack that the log has.
-    """
+    """One store, as its façade hands it to the views."""
 
     paths: StorePaths
     config: BrokerConfig
@@ -45,10 +43,8 @@ class ViewSource:
     log: CommitLog
     queues: Queues
     ranges: QueueRanges
-    log_end: Callable[[], LogEnd | None]
-    log_slice: Callable[[], LogSlice]
-    log_heads: Callable[[], list[int]]
-    recovered: Callable[[], Mapping[QueueKey, RecoveredUnits]]
+    ends: StoreEnds
+    sampler: Sampler
 
 
 class IndexSlice(NamedTuple):

@@ -40,7 +40,7 @@ def plan_units(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> list[V
             pieces[-1].append(whole._replace(start=at, end=stop))
             left -= stop - at
             at = stop
-    return [ViewPiece(units=tuple(piece), log_end=source.log_end()) for piece in pieces]
+    return [ViewPiece(units=tuple(piece), log_end=source.ends.log_end) for piece in pieces]
 
 
 def _topics(source: ViewSource, spec: ViewSpec) -> list[str]:
@@ -109,7 +109,7 @@ def _batch(
 
 def _reasons(source: ViewSource, units: Units) -> pa.Array:
     offsets, sizes = units.physical_offsets, units.sizes
-    end = source.log_end()
+    end = source.ends.log_end
     limit = source.log.max_offset if end is None else end.physical_offset
     texts = {
         "never written": (offsets == 0) & (sizes == 0) & (units.tags_codes == 0),
