@@ -100,7 +100,7 @@ class StorePruner:
             asked = Span(max(pruning.places.low, whole.start), min(pruning.places.high + 1, whole.end))
             parts = LogParts.of([asked])
         if pruning.has_times:
-            points = self._store.log_points(self.heads)
+            points = self._store.log_points(lambda: self.heads)
             parts = parts.met(parts_stored_within(points, whole, pruning.store_timestamps))
         return parts
 

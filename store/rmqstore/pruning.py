@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
+from rmqstore.format.layout import Mask, Positions
 from rmqstore.index_search import Span
 from rmqstore.wanted import KEY_SEPARATOR, Wanted
 
@@ -18,6 +20,7 @@ _LOWEST, _HIGHEST = -(1 << 63), 1 << 63
 _FAR = 1 << 60  # ms; so far that sums do not overflow
 _CLOCK_SLACK_MS = 1000
 _NEIGHBOURS = 2
+_MOST_PARTS = 1024  # of a log
 
 
 class Within(NamedTuple):
@@ -81,11 +84,12 @@ class Pruning:
 NO_PRUNING: Final = Pruning()
 
 
-class Point(NamedTuple):
-    """A record of the log: where it stands, and when it was stored, ms."""
+class Points(NamedTuple):
+    """Records of the log, rising by place, (n,): where they stand, and when they were stored, ms."""
 
-    place: int
-    store_timestamp: int
+    places: Positions
+    store_timestamps: NDArray[np.int64]
+    are_all: bool = False  # that there are; else some of them
 
 
 class LogParts(NamedTuple):
@@ -117,22 +121,26 @@ class LogParts(NamedTuple):
         return sum(span.end - span.start for span in self.spans)
 
 
-def parts_stored_within(points: Sequence[Point], whole: Span, times: Within) -> LogParts:
+def parts_stored_within(points: Points, whole: Span, times: Within) -> LogParts:
     """Return the parts of the log that can hold records of some store times.
 
-    Records are stored in the order of the broker's clock, which may have been set back between two points. A step back
-    that takes longer than it is far to make good shows at the points; so each part counts for the times of its two
-    ends and, on both sides, twice the longest of the parts around it more.
+    Where all records are known they are just these, with short ways between them. Else records are taken to be stored
+    in the order of the broker's clock, which may have been set back between two points. A step back that takes longer
+    than it is far to make good shows at the points; so each part counts for the times of its two ends and, on both
+    sides, twice the longest of the parts around it more.
 
     Args:
-        points: of the log, rising by place.
+        points: of the log.
         whole: the log.
         times: ms.
     """
-    if not points:
+    places = np.concatenate(([whole.start], points.places, [whole.end]))
+    if points.are_all:
+        known = (points.store_timestamps >= times.low) & (points.store_timestamps <= times.high)
+        return _joined(places, np.append(False, known), whole)
+    if not len(points.places):
         return LogParts.of([whole])
-    places = np.array([whole.start, *(point.place for point in points), whole.end], np.int64)
-    times_at = np.array([point.store_timestamp for point in points], np.int64).clip(-_FAR, _FAR)
+    times_at = points.store_timestamps.clip(-_FAR, _FAR)
     first = np.concatenate((times_at[:1], times_at))  # of each part between two places, as its ends say
     last = np.concatenate((times_at, times_at[-1:]))
     lengths = np.abs(last - first)
@@ -145,4 +153,13 @@ def parts_stored_within(points: Sequence[Point], whole: Span, times: Within) -> 
     kept = (lows <= times.high) & (highs >= times.low)
     kept[0] |= times.low <= highs[0]  # what is stored before the first point, and behind the last, has one end only
     kept[-1] |= times.high >= lows[-1]
-    return LogParts.of([Span(int(places[row]), int(places[row + 1])) for row in np.flatnonzero(kept).tolist()])
+    return _joined(places, kept, whole)
+
+
+def _joined(places: Positions, kept: Mask, whole: Span) -> LogParts:
+    """Return the ways from one place to the next, (n + 1,), that are kept, (n,); those that lie close as one."""
+    edges = places[np.flatnonzero(np.diff(np.concatenate(([False], kept, [False]))))]
+    starts, ends = edges[0::2], edges[1::2]
+    apart = np.flatnonzero(starts[1:] - ends[:-1] > (whole.end - whole.start) // _MOST_PARTS)
+    spans = zip(starts[np.append(0, apart + 1)], ends[np.append(apart, -1)], strict=True) if len(starts) else ()
+    return LogParts.of([Span(int(start), int(end)) for start, end in spans])

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
 
 from rmqstore.commitlog import CommitLog
 from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
-from rmqstore.pruning import Point
+from rmqstore.format.frames import StopKind, heads_of, walk
+from rmqstore.log_scan import LogSlice
+from rmqstore.pruning import Points
 from rmqstore.queue_scan import QueueSlice
 from rmqstore.queues import Queues
 from rmqstore.ranges import QueueRanges
@@ -17,6 +20,7 @@ from rmqstore.ranges import QueueRanges
 _SAMPLED_UNITS, _UNITS_AT_ONCE = 16, 1 << 12
 _SAMPLED_QUEUES, _SAMPLED_HEADS = 256, 1024  # queues that are asked, and heads that all of them give
 _MIN_HEADS = 64  # of a queue
+_SHORT_LOG = 32 << 20  # bytes: as soon read as sampled
 
 
 class Sample(NamedTuple):
@@ -83,12 +87,34 @@ class Sampler:
                     heads.add(sample.physical_offset)
         return sorted(heads)
 
-    def log_points(self, heads: Iterable[int]) -> list[Point]:
-        """Return such places with the time when the record there was stored; those that cannot be read are left out."""
-        points = []
+    def log_points(self, whole: LogSlice, heads: Callable[[], Iterable[int]]) -> Points:
+        """Return records of the log with their times: all of a short log that is sound, else those at some heads."""
+        return self._every_record(whole) or self._records_at(heads())
+
+    def _records_at(self, heads: Iterable[int]) -> Points:
+        """Return the records at heads; those that cannot be read are left out."""
+        found = []
         for head in heads:
-            try:
-                points.append(Point(head, self._log.store_timestamp(head)))
-            except (CorruptRecordError, OffsetOutOfRangeError):
+            with suppress(CorruptRecordError, OffsetOutOfRangeError):
+                found.append((head, self._log.store_timestamp(head)))
+        return Points(*np.array(found, np.int64).reshape(-1, 2).T)
+
+    def _every_record(self, whole: LogSlice) -> Points | None:
+        """Return all records of a range of the log, None where it is long or damaged."""
+        places, times, left = [np.empty(0, np.int64)], [np.empty(0, np.int64)], _SHORT_LOG
+        for start, end, segment in self._log.stretches(whole.start, whole.end):
+            if segment is None:
                 continue
-        return points
+            data, at = self._log.data(segment), start - segment.start
+            found = walk(data, at, min(end - segment.start, at + left), segment.start)
+            left -= found.position - at
+            is_done = found.kind is not StopKind.END or segment.start + found.position == end
+            is_lost = found.kind is StopKind.EMPTY and self._log.written_end(segment) > found.position
+            if found.kind is StopKind.DAMAGE or is_lost or not is_done:
+                return None
+            for starts, heads, are_whole in heads_of(data, found):
+                if not are_whole.all():
+                    return None
+                places.append(starts + segment.start)
+                times.append(heads.column("store_timestamp").astype(np.int64))
+        return Points(np.concatenate(places), np.concatenate(times), are_all=True)

@@ -39,7 +39,7 @@ from rmqstore.log_filter import LogFilter, log_filter
 from rmqstore.log_scan import LogScan, LogSlice, cut_log
 from rmqstore.lookup import Found, Lookup, QueryResult
 from rmqstore.pending import find_pending, read_pending
-from rmqstore.pruning import Point
+from rmqstore.pruning import Points
 from rmqstore.queue_scan import QueueScan, QueueSlice, SingleUnits
 from rmqstore.queues import QueueKey, Queues
 from rmqstore.ranges import QueueRanges, choose_topics
@@ -337,9 +337,9 @@ class MessageStore:
         return self._queue_scan(spec).single(picked)
 
     @anew_if_deleted
-    def log_points(self, heads: Iterable[int]) -> list[Point]:
+    def log_points(self, heads: Callable[[], Iterable[int]]) -> Points:
         """Return records of the log with their times; see ``sampling.Sampler.log_points``."""
-        return self._sampler.log_points(heads)
+        return self._sampler.log_points(self.ends.log_slice(), heads)
 
     def scan(
         self,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import goldens
@@ -15,9 +16,10 @@ from reading import read, rows
 from rmqstore.format.schema import MESSAGE
 from rmqstore.index_search import Span
 from rmqstore.pruned import StorePruner
-from rmqstore.pruning import LogParts, Point, Pruning, Within, parts_stored_within
+from rmqstore.pruning import LogParts, Points, Pruning, Within, parts_stored_within
 from rmqstore.selection import parse_selection
 from rmqstore.store import LogFilter, ReadSpec
+from store import build
 
 GoldenStore = Callable[[str], Path]
 Row = dict[str, Any]
@@ -117,18 +119,18 @@ def test_one_key_reads_its_messages_and_nothing_else(golden_store: GoldenStore) 
 def test_a_narrow_time_leaves_little_of_the_log(golden_store: GoldenStore) -> None:
     with rmqstore.open(golden_store("basic")) as store:
         whole = store.log_slice()
-        times = [point.store_timestamp for point in store.log_points(store.log_heads())]
+        times = store.log_points(store.log_heads).store_timestamps.tolist()
         assert times == sorted(times)
         middle = times[len(times) // 2]
         pieces = StorePruner(store, Pruning(store_timestamps=Within(middle, middle))).log(whole)
         assert sum(piece.end - piece.start for piece in pieces) < (whole.end - whole.start) / 20
 
 
-WHOLE = Span(0, 1000)
+WHOLE, NOWHERE = Span(0, 1000), np.empty(0, np.int64)
 
 
-def steady(n: int, step: int = 1000) -> list[Point]:
-    return [Point(1000 // n * row, 5_000_000 + step * row) for row in range(n)]
+def steady(n: int, step: int = 1000) -> Points:
+    return Points(1000 // n * np.arange(n), 5_000_000 + step * np.arange(n))
 
 
 def test_parts_of_a_steady_clock_are_those_around_the_times() -> None:
@@ -144,29 +146,63 @@ def test_parts_of_a_steady_clock_are_those_around_the_times() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_a_clock_that_was_set_back_loses_nothing(seed: int) -> None:
     chance = random.Random(seed)
-    records, now = [], 1_000_000
-    for place in range(5000):
+    stored, now = [], 1_000_000
+    for _ in range(5000):
         now += chance.randint(0, 40)
         if chance.random() < 0.002:
             now -= chance.choice([5, 500, 5_000, 60_000])
-        records.append(Point(place, now))
-    points = records[::50]
+        stored.append(now)
+    points = Points(np.arange(0, 5000, 50), np.array(stored[::50]))
     for _ in range(50):
-        low = chance.choice(records).store_timestamp
+        low = chance.choice(stored)
         times = Within(low, low + chance.choice([0, 100, 3000]))
         parts = parts_stored_within(points, Span(0, 5000), times)
-        for record in records:
-            inside = any(span.start <= record.place < span.end for span in parts.spans)
-            assert inside or not times.low <= record.store_timestamp <= times.high, (record, times)
+        for place, at in enumerate(stored):
+            inside = any(span.start <= place < span.end for span in parts.spans)
+            assert inside or not times.low <= at <= times.high, (place, times)
 
 
 def test_times_before_and_behind_all_points_leave_the_ends() -> None:
     points = steady(10)
     assert parts_stored_within(points, WHOLE, Within(high=0)).n_bytes == 0
     assert parts_stored_within(points, WHOLE, Within(low=9_000_000)).spans[-1].end == 1000
-    assert parts_stored_within([], WHOLE, Within(0, 0)).spans == (WHOLE,)
-    hostile = [Point(0, -(1 << 63)), Point(500, (1 << 63) - 1)]
+    assert parts_stored_within(Points(NOWHERE, NOWHERE), WHOLE, Within(0, 0)).spans == (WHOLE,)
+    hostile = Points(np.array([0, 500]), np.array([-(1 << 63), (1 << 63) - 1]))
     assert parts_stored_within(hostile, WHOLE, Within(0, 0)).spans == (WHOLE,)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_where_all_records_are_known_a_clock_may_go_astray(seed: int) -> None:
+    chance = np.random.default_rng(seed)
+    whole, places = Span(7, 1_000_000), np.unique(chance.integers(7, 1_000_000, 5000))
+    points = Points(places, chance.integers(0, 1 << 40, len(places)), are_all=True)
+    for low in chance.integers(0, 1 << 40, 20).tolist():
+        times = Within(low, low + int(chance.choice([0, 1 << 30, 1 << 38])))
+        met = places[(points.store_timestamps >= times.low) & (points.store_timestamps <= times.high)]
+        spans = parts_stored_within(points, whole, times).spans
+        bounds = np.array([bound for span in spans for bound in span], np.int64)
+        assert (np.searchsorted(bounds, met, side="right") % 2 == 1).all()
+        assert len(spans) <= min(len(met), 1024)
+    assert parts_stored_within(Points(NOWHERE, NOWHERE, are_all=True), whole, Within(0, 0)).spans == ()
+
+
+@pytest.mark.parametrize("damage", [False, True])
+def test_a_short_log_may_have_any_times(tmp_path: Path, damage: bool) -> None:
+    chance, store = random.Random(5), build.Store()
+    times = [build.T0 + 10 * number - chance.choice([0, 0, 0, 3_600_000]) for number in range(300)]
+    for at in times:
+        store.append(build.Record(store_timestamp=at))
+    root = store.write(tmp_path / "s")
+    if damage:
+        with sorted((root / "commitlog").iterdir())[1].open("r+b") as file:
+            file.seek(4)
+            file.write(b"\0\0\0\0")
+    with rmqstore.open(root) as opened:
+        points = opened.log_points(opened.log_heads)
+        assert points.are_all is not damage
+        if not damage:
+            assert points.store_timestamps.tolist() == times
+            assert points.places.tolist() == [unit[0] for unit in store.queues["T", 0]]
 
 
 def test_parts_meet_and_join() -> None:
