@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -29,6 +30,7 @@ class RmqStoreReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks. Runs on the driver."""
+        log_to_spark()
         selection = self._options.selection
         by_queue = self._options.scan == "queue" and not self._options.wanted
         splits: list[InputPartition] = []
@@ -85,6 +87,16 @@ class FilteringReader(RmqStoreReader):
         """Take the filters that prune, and return the others. Runs in a worker, with :meth:`partitions`."""
         self._splits.pushed, left = push_filters(filters, self._splits.schema)
         return left
+
+
+def log_to_spark() -> None:
+    """Let what planning says at INFO into Spark's table of worker logs, where that is switched on.
+
+    Spark plans in a process of its own, whose loggers nobody else can set.
+    """
+    own = logging.getLogger(__package__)
+    if "PYSPARK_SPARK_SESSION_UUID" in os.environ and own.level == logging.NOTSET:
+        own.setLevel(logging.INFO)
 
 
 def pushes_filters() -> bool:

@@ -59,7 +59,7 @@ class FollowedStores:
             for ref in self._options.stores:
                 store = open_ref(ref)
                 names.add(store.broker_name, ref.path)
-                store.warn_unknown_topics(selection)
+                store.warn_unknown_topics(selection, "they are followed once they appear")
                 opened[store.broker_name] = one = Followed(ref, StoreTail(store, selection))
                 one.tail.look()
             self._opened = opened

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.files.mapped_file_queue import MappedFileQueue, Segment
 from rmqstore.format.heads import windows
-from rmqstore.format.layout import MAX_FILE_BYTES, PRE_BLANK_SIZE, QUEUE_UNIT
+from rmqstore.format.layout import MAX_FILE_BYTES, PRE_BLANK_SIZE, QUEUE_UNIT, Mask
 
 _UNIT = QUEUE_UNIT.itemsize
 _UNITS_AT_ONCE = 1 << 19
+UNITS_AROUND = 64
 
 
 class Units(NamedTuple):
@@ -29,6 +30,11 @@ class Units(NamedTuple):
     def of(cls, units: NDArray[np.void]) -> Units:
         """Return stored units, QUEUE_UNIT (n,), as columns."""
         return cls(*(units[name].astype(np.int64) for name in QUEUE_UNIT.names or ()))
+
+    def may_be_right(self, log_end: int) -> Mask:
+        """Return which, (n,), can be units of records before the end of the log."""
+        found: Mask = (self.sizes > 0) & (self.sizes < PRE_BLANK_SIZE)
+        return found & (self.physical_offsets >= 0) & (self.physical_offsets < log_end)
 
 
 class RecoveredUnits(NamedTuple):
@@ -186,6 +192,33 @@ class ConsumeQueue:
         """Return the physical offset behind the record of the last unit before ``end``, -1 where that is no unit."""
         physical_offset, size, _ = self.unit(end - 1)
         return physical_offset + size if 0 < size < PRE_BLANK_SIZE else -1
+
+    def place_about(self, queue_offset: int, start: int, end: int, log_end: int) -> int | None:
+        """Return about where a message of the range lies in the log, as most units around say: some may be damaged.
+
+        It is the place of one that is at most ``UNITS_AROUND`` away; None where all of these units are damaged.
+        """
+        low, high = max(queue_offset - UNITS_AROUND, start), min(queue_offset + UNITS_AROUND + 1, end)
+        found = []
+        for run in self.runs(low, high):
+            units = self.units(*run)
+            found += units.physical_offsets[units.may_be_right(log_end)].tolist()
+        return sorted(found)[len(found) // 2] if found else None
+
+    def trimmed(self, start: int, end: int, places: tuple[int, int], log_end: int) -> tuple[int, int]:
+        """Return a range without those messages at its ends that lie outside of a part of the log; a few are asked."""
+        most = 2 * UNITS_AROUND
+        for low, high in self.runs(start, min(start + most, end)):
+            if low == start:
+                units = self.units(low, high)
+                outside = units.may_be_right(log_end) & (units.physical_offsets < places[0])
+                start += len(outside) if outside.all() else int(np.argmin(outside))
+        for low, high in self.runs(max(end - most, start), end):
+            if high == end:
+                units = self.units(low, high)
+                outside = (units.may_be_right(log_end) & (units.physical_offsets >= places[1]))[::-1]
+                end -= len(outside) if outside.all() else int(np.argmin(outside))
+        return start, end
 
     def first(self, end: int, min_physical_offset: int) -> int:
         """Return the first queue offset before ``end`` whose record is not deleted; ``end`` if all are.

@@ -113,6 +113,7 @@ def find_sizes(files: list[Path], guess: IndexSizes) -> IndexSizes:
     with MappedFile(files[0]) as file:
         data = file.data
         possible = _possible_sizes(data)
+        possible = [sizes for sizes in possible if _knows_its_last_item(data, sizes)] or possible
         found = [sizes for sizes in possible if _fits(data, sizes)] if len(possible) <= _MAX_TRIED else possible
     if len(found) != 1:
         raise StoreStateError(
@@ -166,6 +167,15 @@ def _knows_its_first_item(data: Bytes, n_slots: NDArray[np.int64]) -> Mask:
     known: Mask = windows(data, INDEX_SLOT.itemsize)[slots].view(INDEX_SLOT) != 0
     known &= windows(data, offset.itemsize)[firsts + at].view(offset) == begun
     return known
+
+
+def _knows_its_last_item(data: Bytes, sizes: IndexSizes) -> bool:
+    """Tell whether the last item counted is of the header's last record. A crash amid a put may have left another."""
+    header = data[: INDEX_HEADER.itemsize].view(INDEX_HEADER)[0]
+    at = sizes.file_size - (sizes.n_items - int(header["index_count"]) + 1) * INDEX_ITEM.itemsize
+    if not INDEX_HEADER.itemsize <= at <= len(data) - INDEX_ITEM.itemsize:
+        return False
+    return bool(data[at : at + INDEX_ITEM.itemsize].view(INDEX_ITEM)[0]["physical_offset"] == header["end_phy_offset"])
 
 
 def _fits(data: Bytes, sizes: IndexSizes) -> bool:

@@ -105,6 +105,9 @@ class Lookup:
             end: stored until then, ms, included.
 
         An index that contradicts itself covers nothing.
+
+        Raises:
+            FileDeletedError: a file of the log that may hold one was deleted since it was listed.
         """
         # What is not covered is asked first: a broker may index it a moment later, and then it is found, too.
         whole = self._whole()
@@ -118,7 +121,11 @@ class Lookup:
         except StoreStateError as err:
             logger.warning("the index is not used: %s", err)
             uncovered = [whole]
-        return Found(places[(places >= whole.start) & (places < whole.end)], uncovered)
+        places = places[(places >= whole.start) & (places < whole.end)]
+        for segment in self._log.segments:
+            if np.searchsorted(places, segment.start) < np.searchsorted(places, segment.end):
+                self._log.data(segment)  # it is there still, or the files are listed anew
+        return Found(places, uncovered)
 
     def _whole(self) -> Span:
         end = self._log_end()
@@ -132,8 +139,8 @@ class Lookup:
             start, end = max(span.start, whole.start), min(span.end, whole.end)
             if not self._are_heads(start, end, whole) or end < at:
                 continue
-            if start > at:
-                found.append(Span(at, start))
+            if start > at:  # an older file, now lost, may have had keys of the record where this one begins
+                found.append(Span(at, self._behind(start, whole)))
             # The keys of one record may go on in the next file. In the newest more of them may be on their way.
             at = end if number + 1 == len(spans) and not self._has_all_keys(end) else self._behind(end, whole)
         end = whole.end if at >= whole.end or self._log_end() is not None else find_written_end(self._log)

@@ -71,14 +71,14 @@ class StorePruner:
         places = found.places[self._inside(found.places, parts) & ~self._inside(found.places, gaps)]
         indexed = [piece for piece in kept if piece.topic in topics]
         others = [piece for piece in kept if piece.topic not in topics]
-        single = self._units(places, indexed)
-        left = self._cut_all(indexed, parts.met(gaps), whole) + self._cut_all(others, parts, whole)
-        return PrunedQueues(left, single)
+        left = self._cut_all(indexed, parts.met(gaps), whole)
+        single = self._units(places, indexed, left)
+        return PrunedQueues(left + self._cut_all(others, parts, whole), single)
 
     def _cut_all(self, slices: list[QueueSlice], parts: LogParts, whole: Span) -> list[QueueSlice]:
         if parts.spans == (whole,):
             return slices
-        return [part for piece in slices for part in self._cut(piece, parts)]
+        return [part for piece in slices for part in self._store.slices_within(piece, parts.spans)]
 
     def log(self, whole: LogSlice) -> list[LogSlice]:
         """Return what of the log is to be read. The index cannot tell: records without a queue may be in none."""
@@ -121,16 +121,6 @@ class StorePruner:
         found: Mask = np.searchsorted(bounds, places, side="right") % 2 == 1
         return found
 
-    def _cut(self, piece: QueueSlice, parts: LogParts) -> list[QueueSlice]:
-        """Return the parts of a range of a queue whose messages lie in parts of the log."""
-        found, at = [], piece.start
-        for span in parts.spans:
-            start = self._store.first_behind(piece.topic, piece.queue_id, span.start, (at, piece.end))
-            at = self._store.first_behind(piece.topic, piece.queue_id, span.end, (start, piece.end))
-            if start < at:
-                found.append(piece._replace(start=start, end=at))
-        return found
-
     def _from_heads(self, parts: LogParts, whole: Span) -> LogParts:
         """Widen parts of the log to places where a record surely begins."""
         heads = np.array([whole.start, *(head for head in self.heads if whole.start < head < whole.end)])
@@ -141,8 +131,11 @@ class StorePruner:
             found.append(Span(int(heads[before]), int(heads[after]) if after < len(heads) else whole.end))
         return LogParts.of(found)
 
-    def _units(self, places: Positions, slices: Sequence[QueueSlice]) -> SingleUnits | None:
-        """Return the units that point at some places, of ranges of queues; a place that none points at is left out."""
+    def _units(self, places: Positions, slices: Sequence[QueueSlice], but: Sequence[QueueSlice]) -> SingleUnits | None:
+        """Return the units that point at some places, of ranges of queues but for some parts of them.
+
+        A place that none points at is left out.
+        """
         spec = ReadSpec(_HEADS, mode=DROPMALFORMED, check_crc=False)
         read = [*self._store.finder.read_places(places, spec, LogFilter())]
         if not read:
@@ -151,15 +144,16 @@ class StorePruner:
         queue_ids, offsets, at = (rows.column(name).to_numpy() for name in _HEADS.names[1:])
         encoded = rows.column("topic").dictionary_encode()
         topics, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
-        by_queue: dict[QueueKey, list[QueueSlice]] = defaultdict(list)
-        for piece in slices:
-            by_queue[piece.topic, piece.queue_id].append(piece)
+        by_queue: dict[QueueKey, list[tuple[QueueSlice, bool]]] = defaultdict(list)
+        for pieces, are_asked in ((slices, True), (but, False)):
+            for piece in pieces:
+                by_queue[piece.topic, piece.queue_id].append((piece, are_asked))
         found = []
         for members in rows_by_queue(codes, queue_ids):
             key = topics[int(codes[members[0]])], int(queue_ids[members[0]])
             asked = np.zeros(len(members), np.bool_)
-            for piece in by_queue[key]:
-                asked |= (offsets[members] >= piece.start) & (offsets[members] < piece.end)
+            for piece, is_asked in by_queue[key]:
+                asked[(offsets[members] >= piece.start) & (offsets[members] < piece.end)] = is_asked
             if asked.any():
                 found.append(self._store.units_at(*key, offsets[members[asked]], at[members[asked]]))
         return SingleUnits.joined(found)

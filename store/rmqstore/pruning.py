@@ -6,7 +6,7 @@ Pruning leaves out what surely does not meet the conditions. What is left may ho
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final, NamedTuple, Self
 
 import numpy as np
@@ -20,6 +20,7 @@ _LOWEST, _HIGHEST = -(1 << 63), 1 << 63
 _FAR = 1 << 60  # ms; so far that sums do not overflow
 _CLOCK_SLACK_MS = 1000
 _NEIGHBOURS = 2
+_NAMED = 8  # values that are written out
 _MOST_PARTS = 1024  # of a log
 
 
@@ -50,6 +51,22 @@ class Pruning:
     tags: frozenset[str] | None = None
     keys: frozenset[str] | None = None  # whole strings as column keys has them
     msg_ids: frozenset[str] | None = None
+
+    def __str__(self) -> str:
+        """Return the conditions, for a log line."""
+        texts = []
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if isinstance(value, Within):
+                low = "" if value.low == _LOWEST else value.low
+                high = "" if value.high == _HIGHEST else value.high
+                value = f"{low}..{high}" if value != ANY_NUMBER else None
+            elif value is not None and len(value) > _NAMED:
+                value = f"{len(value)} of them"
+            elif value is not None:
+                value = ", ".join(map(str, sorted(value)))
+            texts += [f"{one.name} {value}"] if value else []
+        return "; ".join(texts) or "no conditions that leave anything out"
 
     def keeps_topic(self, topic: str) -> bool:
         """Tell whether rows of a topic can be asked for."""

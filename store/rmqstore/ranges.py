@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from rmqstore.brokerconfig import BrokerConfig, is_system_topic
 from rmqstore.commitlog import CommitLog
+from rmqstore.consumequeue import UNITS_AROUND
 from rmqstore.errors import (
     CorruptQueueError,
     CorruptRecordError,
@@ -16,6 +17,7 @@ from rmqstore.errors import (
     UnsupportedFeatureError,
 )
 from rmqstore.files.paths import StorePaths, can_name_queues
+from rmqstore.index_search import Span
 from rmqstore.queue_scan import QueueSlice
 from rmqstore.queues import QueueKey, Queues
 from rmqstore.selection import EARLIEST, LATEST, Bound, Selection
@@ -177,6 +179,41 @@ class QueueRanges:
         if start < end and runs != [(start, end)]:
             self._report_gap(topic, queue_id, start, runs, tolerant=tolerant)
         return [QueueSlice(topic, queue_id, *run) for run in runs]
+
+    def within(self, piece: QueueSlice, spans: Sequence[Span]) -> list[QueueSlice]:
+        """Return the parts of a range whose messages may lie in parts of the log, rising.
+
+        Where units are damaged, some messages around are in them too.
+        """
+        queue, log_end = self._queues.open(piece.topic, piece.queue_id), self._log.max_offset
+
+        def first_at(place: int, start: int) -> int:
+            def is_behind(at: int) -> bool:
+                about = queue.place_about(at, piece.start, piece.end, log_end)
+                if about is None:
+                    raise CorruptQueueError(*queue.place(at), "no unit around is sound")
+                return about >= place
+
+            return queue.search(start, piece.end, is_behind)
+
+        found: list[QueueSlice] = []
+        at = piece.start
+        try:
+            for span in spans:
+                at = first_at(span.start, at)
+                start, at = at, first_at(span.end, at)
+                low, high = max(start - UNITS_AROUND, piece.start), min(at + UNITS_AROUND, piece.end)
+                low, high = queue.trimmed(low, high, span, log_end)
+                if low >= high:
+                    continue
+                if found and low <= found[-1].end:
+                    found[-1] = found[-1]._replace(end=max(high, found[-1].end))
+                else:
+                    found.append(piece._replace(start=low, end=high))
+        except CorruptQueueError as err:
+            logger.info("%s: all of the range is read", err)
+            return [piece]
+        return found
 
     def _report_gap(
         self, topic: str, queue_id: int, start: int, runs: list[tuple[int, int]], *, tolerant: bool

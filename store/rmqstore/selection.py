@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import Any
 
 from rmqstore.errors import OptionError
@@ -194,6 +195,21 @@ def parse_tags(tags: str | None) -> frozenset[str] | None:
     if not found:
         raise OptionError(f"tags {tags!r}: tags separated by ||, or *")
     return found
+
+
+def require_arguments(given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse names of arguments that there are not: the options of a read are written ``like_this`` in Python.
+
+    Raises:
+        OptionError: with the one that may have been meant.
+    """
+    known = sorted(known)
+    for name in given:
+        if name not in known:
+            plain = {one.replace("_", ""): one for one in known}
+            near = get_close_matches(name.replace("_", "").lower(), plain, 1)
+            hint = f"did you mean {plain[near[0]]}?" if near else f"there are {', '.join(known)}"
+            raise OptionError(f"unknown argument {name}: {hint}")
 
 
 def parse_selection(

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
+from inspect import signature
 from itertools import chain
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -24,6 +25,7 @@ from rmqstore.ends import StoreEnds
 from rmqstore.errors import (
     CorruptConfigError,
     MessageNotFoundError,
+    OffsetOutOfRangeError,
     OptionError,
     UnsupportedFeatureError,
 )
@@ -33,7 +35,7 @@ from rmqstore.finder import Finder
 from rmqstore.format.layout import LMQ_PREFIX, Positions
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import MESSAGE, PENDING, VERBATIM, Message, select_columns
-from rmqstore.index_search import LATEST_TIME, IndexSearch
+from rmqstore.index_search import LATEST_TIME, IndexSearch, Span
 from rmqstore.indexfile import IndexSizes
 from rmqstore.log_filter import LogFilter, log_filter
 from rmqstore.log_scan import LogScan, LogSlice, cut_log
@@ -46,7 +48,7 @@ from rmqstore.ranges import QueueRanges, choose_topics
 from rmqstore.recovery import LogEnd
 from rmqstore.retention import anew_if_deleted
 from rmqstore.sampling import Sample, Sampler
-from rmqstore.selection import Selection, parse_selection, parse_tags, parse_timestamp, require_named
+from rmqstore.selection import Selection, parse_selection, parse_tags, parse_timestamp, require_arguments, require_named
 from rmqstore.sql92.filter import parse_filter
 from rmqstore.views.reading import plan_view, read_view
 from rmqstore.views.schema import ViewSpec, view_spec
@@ -248,6 +250,12 @@ class MessageStore:
             OffsetOutOfRangeError: no file holds the offset.
         """
         physical_offset = parse_message_id(place)[1] if isinstance(place, str) else place
+        if isinstance(place, str) and not self._log.min_offset <= physical_offset < self._log.max_offset:
+            raise OffsetOutOfRangeError(
+                f"{place} would be the offset message id of physical offset {physical_offset}; the log of "
+                f"{self.paths.root} reaches from {self._log.min_offset} to {self._log.max_offset}. An id that a client "
+                "made (column msgId) is looked up: scan(msg_id=...), rmqstore query -m"
+            )
         end = self.ends.of_records()
         if end is not None and physical_offset >= end:
             raise MessageNotFoundError(f"the log ends at {end}: nothing is stored at physical offset {physical_offset}")
@@ -258,6 +266,7 @@ class MessageStore:
         """Return the queue offset at a store time in each queue of a topic; see :meth:`offset_at`."""
         return {queue_id: self.offset_at(topic, queue_id, timestamp, boundary) for queue_id in self.queue_ids(topic)}
 
+    @anew_if_deleted
     def query(
         self,
         topic: str,
@@ -289,9 +298,12 @@ class MessageStore:
             raise OptionError(f"limit {limit}: a whole number from 1 on")
         low = 0 if begin is None else max(parse_timestamp("begin", begin), 0)
         high = LATEST_TIME if end is None else min(parse_timestamp("end", end), LATEST_TIME)
-        return self.finder.query(
+        found = self.finder.query(
             topic, key, (low, high), limit, scan_uncovered=scan_uncovered, broker_name=self.broker_name
         )
+        if not found:
+            self.warn_unknown_topics(parse_selection(subscribe=[topic]))
+        return found
 
     @anew_if_deleted
     def _find(self, wanted: Wanted, topics: Sequence[str], low: int | None, high: int | None) -> Found:
@@ -377,6 +389,7 @@ class MessageStore:
             CorruptRecordError, CorruptQueueError: while reading, damage in mode FAILFAST.
             OffsetOutOfRangeError: messages asked for are gone and ``fail_on_data_loss`` holds.
         """
+        require_arguments(selection, [*_arguments(parse_selection), *_arguments(MessageStore.scan)])
         chosen, wanted = parse_selection(**selection), parse_wanted(msg_key, msg_id)
         schema = VERBATIM if verbatim and columns is None else _schema(columns, include_pending=include_pending)
         if mode == "PERMISSIVE" and column_name_of_corrupt_record not in schema.names:
@@ -432,6 +445,7 @@ class MessageStore:
         self, wanted: Wanted, selection: Selection, spec: ReadSpec, *, index_only: bool
     ) -> Iterator[pa.RecordBatch]:
         chosen = log_filter(selection, spec.schema.names, wanted)
+        self.warn_unknown_topics(selection)
         yield from self.finder.read(self.find(wanted, selection), spec, chosen, index_only=index_only)
 
     def require_topics(self, selection: Selection) -> None:
@@ -447,13 +461,12 @@ class MessageStore:
         """Return the queues of every topic, to be held against those that are named; nothing where none are."""
         return {topic: set(self.queue_ids(topic)) for topic in self.known_topics()} if selection.named_topics else {}
 
-    def warn_unknown_topics(self, selection: Selection) -> None:
-        """Say so where a scan by the log names topics that neither queues nor topics.json know: a slip, or deleted."""
+    def warn_unknown_topics(self, selection: Selection, so: str = "the records of the log decide") -> None:
+        """Say so where topics are named that neither queues nor topics.json know: a slip, or deleted, or to come."""
         unknown = sorted(selection.named_topics - set(self.known_topics()))
         if unknown:
             logger.warning(
-                "%s: neither a queue nor config/topics.json knows %s; the records of the log decide",
-                self.paths.root, ", ".join(unknown),
+                "%s: neither a queue nor config/topics.json knows %s; %s", self.paths.root, ", ".join(unknown), so
             )  # fmt: skip
 
     def warn_without_queues(self) -> None:
@@ -479,6 +492,11 @@ class MessageStore:
     def end_in_log(self, but: Container[QueueKey] = ()) -> int:
         """Return the physical offset behind the last record that a queue points at, but for some; -1 without queues."""
         return self._ranges.end_in_log(but)
+
+    @anew_if_deleted
+    def slices_within(self, piece: QueueSlice, spans: Sequence[Span]) -> list[QueueSlice]:
+        """Return the parts of a range whose messages may lie in parts of the log; see ``QueueRanges.within``."""
+        return self._ranges.within(piece, spans)
 
     def first_behind(self, topic: str, queue_id: int, physical_offset: int, span: tuple[int, int]) -> int:
         """Return the first queue offset in a span whose message lies at or behind a place of the log, or its end."""
@@ -602,6 +620,10 @@ class MessageStore:
             self.paths, self.config, self.view_broker_name, self._log, self._queues, self._ranges, self.ends,
             self._sampler,
         )  # fmt: skip
+
+
+def _arguments(function: Callable[..., object]) -> set[str]:
+    return set(signature(function).parameters) - {"self", "selection", "streaming"}
 
 
 def _schema(columns: str | Iterable[str] | pa.Schema | None, *, include_pending: bool) -> pa.Schema:

@@ -97,6 +97,16 @@ def test_explain_names_what_was_pushed(pushing: SparkSession, golden_store: Gold
     assert "body" not in pushed
 
 
+def test_worker_logs_tell_how_much_is_left(pushing: SparkSession, golden_store: GoldenStore) -> None:
+    pushing.conf.set("spark.sql.pyspark.worker.logging.enabled", "true")
+    try:
+        assert load(pushing, golden_store("basic")).where("topic = 'TopicA'").count()
+        told = [row["msg"] for row in pushing.tvf.python_worker_logs().collect()]
+    finally:
+        pushing.conf.unset("spark.sql.pyspark.worker.logging.enabled")
+    assert any("pushed filters leave 721 of" in text and text.endswith("topics TopicA") for text in told), told
+
+
 def reader(path: object, *filters: Filter, **options: str) -> tuple[FilteringReader, list[Filter]]:
     """Return a reader that was given filters, and those that it left to Spark."""
     parsed = parse_read_options({"path": str(path), **options})

@@ -424,3 +424,69 @@ def test_a_record_with_a_crc_of_its_own_is_checked_before_its_tags_are_believed(
         for options in ({"tags": "TagA"}, {"filter": "TAGS = 'TagA'"}, {"tags": "TagA", "scan": "commitlog"}):
             with pytest.raises(rmqstore.CorruptRecordError, match="CRC"):
                 read(opened, columns="queueOffset", **options)
+
+
+def test_messages_in_files_that_were_deleted_since_are_not_there(tmp_path: Path) -> None:
+    config = StoreConfig(1 << 14, 400, max_hash_slot_num=50, max_index_num=4000)
+    rows = [{"topic": "T", "body": b"x" * 500, "keys": f"k{at % 4}"} for at in range(200)]
+    with rmqstore.create(tmp_path / "s", config=config) as writer:
+        writer.append(pa.RecordBatch.from_pylist(rows))
+    asked: list[Callable[[rmqstore.MessageStore], list[int]]] = [
+        lambda store: [message.commitLogOffset for message in store.query("T", "k3")],
+        lambda store: offsets(read(store, msg_key="k3", columns="commitLogOffset")),
+        lambda store: offsets(read(store, msg_key=["k3", "k9"], fail_on_data_loss=False, columns="commitLogOffset")),
+    ]
+    for ask in asked:
+        with rmqstore.open(tmp_path / "s") as store:
+            before = ask(store)
+        with rmqstore.open(tmp_path / "s") as store:
+            oldest = store.log.segments[0]
+            oldest.path.unlink()
+            assert ask(store) == [at for at in before if at >= oldest.end]
+            assert len(before) > len(ask(store)) > 10
+
+
+@pytest.mark.parametrize("n_slots", [7, 500, 1000, 1001, 4999])
+@pytest.mark.parametrize("n_messages", [1, 2, 60, 900])
+def test_an_index_of_any_sizes_is_used(tmp_path: Path, n_slots: int, n_messages: int) -> None:
+    config = StoreConfig(1 << 18, 4000, max_hash_slot_num=n_slots, max_index_num=4 * n_slots)
+    rows = [{"topic": "T", "body": b"x", "keys": f"k{at}"} for at in range(n_messages)]
+    with rmqstore.create(tmp_path / "s", config=config) as writer:
+        writer.append(pa.RecordBatch.from_pylist(rows))
+    with rmqstore.open(tmp_path / "s") as store:
+        for key in ("k0", f"k{n_messages - 1}"):
+            found = store.query("T", key)
+            assert (len(found), found.uncovered) == (1, ())
+
+
+def test_a_topic_that_nobody_knows_is_named(golden_store: GoldenStore, caplog: pytest.LogCaptureFixture) -> None:
+    with rmqstore.open(golden_store("live")) as store:
+        assert not store.query("Nope", "key-1")
+        assert "knows Nope" in caplog.text
+        caplog.clear()
+        assert not read(store, msg_key="key-1", subscribe="Nope", columns="msgId")
+        assert "knows Nope" in caplog.text
+
+
+def test_the_id_of_a_client_is_told_from_one_of_a_broker(golden_store: GoldenStore) -> None:
+    with rmqstore.open(golden_store("live")) as store:
+        one = read(store, subscribe="LivePlain")[0]
+        assert len(one["msgId"]) in (32, 56)
+        with pytest.raises(rmqstore.OffsetOutOfRangeError, match="query -m"):
+            store.get(one["msgId"])
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("msgKey", "msg_key"),
+        ("startingOffsets", "starting_offsets"),
+        ("subscrib", "subscribe"),
+        ("wibble", "there are"),
+    ],
+)
+def test_an_argument_that_there_is_not_is_refused_with_the_one_meant(
+    golden_store: GoldenStore, name: str, meant: str
+) -> None:
+    with rmqstore.open(golden_store("one")) as store, pytest.raises(OptionError, match=f"{name}.*{meant}"):
+        store.scan(**{name: "x"})

@@ -103,6 +103,41 @@ def test_a_pruned_read_by_the_log_has_all_rows_that_meet_the_conditions(name: st
             assert [row for row in found if meets(row, pruning)] == [row for row in every if meets(row, pruning)]
 
 
+@pytest.mark.parametrize("first", [0, 3, 60, 97, 194, 199])
+@pytest.mark.parametrize("n_units", [1, 2, 40])
+@pytest.mark.parametrize("garbage", [b"", b"\0" * 8, b"\0" * 12, b"\xff" * 8, b"\0\0\0\0\0\0\x20\0", b"\0" * 20])
+def test_damaged_units_cost_no_others(tmp_path: Path, garbage: bytes, n_units: int, first: int) -> None:
+    store = build.Store()
+    for number in range(200):
+        store.append(build.Record(body=b"%d" % number, store_timestamp=build.T0 + 10_000 * number))
+    units = store.queues["T", 0]
+    root = store.write(tmp_path / "s")
+    for at in range(first, min(first + n_units, 200)):
+        with (root / f"consumequeue/T/0/{at // 20 * 400:020d}").open("r+b") as file:
+            file.seek(at % 20 * 20)
+            file.write(garbage)
+    spec = ReadSpec(MESSAGE, mode="DROPMALFORMED", broker_name="b")
+    with rmqstore.open(root) as opened:
+        slices = opened.plan_queues(parse_selection(), spec)
+        every = rows(opened.read_queues(slices, spec))
+        for low, high in [(0, 5), (3, 3), (20, 60), (60, 150), (90, 199), (199, 199)]:
+            for pruning in (
+                Pruning(places=Within(units[low][0], units[high][0])),
+                Pruning(store_timestamps=Within(build.T0 + 10_000 * low, build.T0 + 10_000 * high)),
+            ):
+                pieces = StorePruner(opened, pruning).queues(slices).slices
+                found = rows(opened.read_queues(pieces, spec))
+                assert [row for row in found if meets(row, pruning)] == [row for row in every if meets(row, pruning)]
+                if not garbage:
+                    assert len(found) == high - low + 1
+
+
+def test_conditions_are_named_in_a_line() -> None:
+    assert str(Pruning()) == "no conditions that leave anything out"
+    several = Pruning(topics=frozenset("ba"), keys=frozenset(map(str, range(100))), queue_offsets=Within(3))
+    assert str(several) == "topics a, b; queue_offsets 3..; keys 100 of them"
+
+
 def test_one_key_reads_its_messages_and_nothing_else(golden_store: GoldenStore) -> None:
     with rmqstore.open(golden_store("live")) as store:
         spec = ReadSpec(MESSAGE, broker_name="b")

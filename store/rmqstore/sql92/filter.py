@@ -75,6 +75,6 @@ def parse_filter(text: str | None) -> Filter | None:
     if found.unread:
         raise OptionError(
             f"filter {text!r}: RocketMQ ends the expression before {found.unread!r} and passes over the rest; "
-            "write AND or OR there, or leave it out"
+            "write AND or OR there, or leave it out (it knows CONTAINS, STARTSWITH and ENDSWITH, but no LIKE)"
         )
     return found
