@@ -38,4 +38,6 @@ def main(store: str, topic: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        raise SystemExit(__doc__)
     main(*sys.argv[1:])

@@ -31,7 +31,7 @@ ORDER = [
     "uniqkey", "messages", "verbatim", "waiting", "repair", "writer", "entry",
     "findings", "verify_index", "verify", "exchange",
     "report.facts", "report.charts", "report.page",
-    "cli.common", "cli.reading", "cli.looking", "cli.checking", "cli.exchanging", "cli.reporting",
+    "cli.common", "cli.reading", "cli.looking", "cli.checking", "cli.exchanging", "cli.reporting", "__main__",
 ]
 # fmt: on
 STRUCTURES = [

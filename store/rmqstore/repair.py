@@ -111,7 +111,8 @@ class Repairer:
                 end.path,
                 end.physical_offset,
                 f"{end.reason}; good records follow at {follows}. A broker that opens this store drops them: copy them "
-                "out first (mode=DROPMALFORMED), then open with truncate=True, which keeps a copy of what is cut",
+                "out first (a read with ignoreLogEnd and mode=DROPMALFORMED has them; rmqstore export --ignore-log-end "
+                "--mode DROPMALFORMED), then open with truncate=True (rebuild --truncate), which keeps what it cuts",
             )
 
     def _cut_log(self, end: LogEnd, *, keep_copy: bool) -> None:

@@ -33,12 +33,13 @@ _MAX_FINDINGS = 1000  # of damaged records named one by one
 
 
 def verify(store: MessageStore, progress: Progress = untold) -> Iterator[Finding]:
-    """Yield what disagrees: damaged records; units missing, wrong or pointing at nothing; keys that cannot be found.
+    """Yield what disagrees: files of the log that are missing, damaged records, wrong units, keys that are not found.
 
     Args:
         store: opened for reading; nothing in it is changed.
         progress: told now and then how many bytes of the log are done, and how many there are.
     """
+    yield from _missing_files(store)
     yield from _damaged_records(store)
     end = store.log_slice().end
     log = CommitLog(store.paths.commitlogs)
@@ -55,9 +56,18 @@ def verify(store: MessageStore, progress: Progress = untold) -> Iterator[Finding
     yield from index_findings(store.paths, keys, log.min_offset)
 
 
+def _missing_files(store: MessageStore) -> Iterator[Finding]:
+    whole = store.log_slice()
+    for start, end, segment in store.log.stretches(whole.start, whole.end):
+        if segment is None:
+            text = f"no file holds the log from {start} to {end}: it is missing or cut"
+            yield Finding("log", f"{store.log.folders}, {start}", text)
+
+
 def _damaged_records(store: MessageStore) -> Iterator[Finding]:
     n_named = 0
-    for text in _corrupt(store.scan(scan="commitlog", columns=["commitLogOffset"], mode="PERMISSIVE")):
+    every = store.scan(scan="commitlog", columns=["commitLogOffset"], mode="PERMISSIVE", fail_on_data_loss=False)
+    for text in _corrupt(every):
         n_named += 1
         if n_named <= _MAX_FINDINGS:
             yield Finding("log", text.partition(": ")[0], text.partition(": ")[2])
@@ -95,8 +105,8 @@ def _inner_findings(store: MessageStore) -> Iterator[Finding]:
     topics = store.paths.batch_topics()
     if not topics:
         return
-    named = islice(_corrupt(store.scan(subscribe=topics, columns=["queueOffset"], mode="PERMISSIVE")), _MAX_FINDINGS)
-    for text in named:
+    every = store.scan(subscribe=topics, columns=["queueOffset"], mode="PERMISSIVE", fail_on_data_loss=False)
+    for text in islice(_corrupt(every), _MAX_FINDINGS):
         yield Finding("queue", text.partition(": ")[0], text.partition(": ")[2])
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,7 +56,9 @@ def test_verbs_read_queues_of_every_kind(golden_store: Golden, name: str) -> Non
 
 def test_a_store_with_rocksdb_queues_is_verified_without_them(golden_store: Golden) -> None:
     root = golden_store("rocksdb-cq")
-    assert run("verify", root).exit_code == 0
+    checked = run("verify", root)
+    assert checked.exit_code == 0
+    assert "queues in RocksDB were not compared" in checked.stderr
     assert "RocksDB" in run("stat", root).stderr
     assert len(run("dump", root, "--scan", "commitlog").stdout.splitlines()) == len(goldens.records("rocksdb-cq"))
 
@@ -113,6 +117,9 @@ def test_permissive_dump_shows_damage_among_the_rest_and_ends_with_1(tmp_path: P
         pytest.param(["dump", "-t", "Nope"], "no topic Nope", id="no such topic"),
         pytest.param(["dump", "-o", "3"], "-i needs one -t", id="offset without queue"),
         pytest.param(["dump", "-b", "soon"], "startingTimestamp", id="no time"),
+        pytest.param(["export", "-", "--format", "jsonl"], "rmqstore dump", id="export to stdout"),
+        pytest.param(["export", "none/x.parquet"], "there is no folder", id="export into no folder"),
+        pytest.param(["query", "-k", "a", "-m", "b"], "one of them only", id="key and id"),
     ],
 )
 def test_usage_errors_end_with_2(golden_store: Golden, arguments: list[str], said: str) -> None:
@@ -154,3 +161,36 @@ def test_rebuild_refuses_a_store_that_somebody_has(golden_store: Golden, tmp_pat
         lock.release()
     assert shown.exit_code == 2
     assert "another writer" in shown.stderr or "this process" in shown.stderr
+
+
+def test_good_records_behind_damage_are_exported_before_they_are_cut(golden_store: Golden, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(golden_store("crash2"), tmp_path / "s"))
+    refused = run("rebuild", root)
+    assert refused.exit_code == 1
+    assert "export --ignore-log-end --mode DROPMALFORMED" in refused.stderr
+    way = ("--mode", "DROPMALFORMED", "--scan", "commitlog")
+    kept = len(run("dump", root, *way).stdout.splitlines())
+    assert len(run("dump", root, *way, "--ignore-log-end").stdout.splitlines()) > kept
+    saved = tmp_path / "saved.jsonl"
+    assert run("export", root, saved, *way, "--ignore-log-end").exit_code == 0
+    assert len(saved.read_text(encoding="utf-8").splitlines()) > kept
+    assert run("rebuild", root, "--truncate").exit_code == 0
+
+
+def test_import_of_a_file_that_is_not_there_makes_no_store(tmp_path: Path) -> None:
+    for name in ("none.jsonl", "none.parquet"):
+        shown = run("import", tmp_path / "s", tmp_path / name)
+        assert shown.exit_code == 2
+        assert "there is no such file" in shown.stderr
+    assert not (tmp_path / "s").exists()
+
+
+def test_the_package_runs_as_the_command_and_ends_when_its_reader_has_gone(golden_store: Golden) -> None:
+    command = [sys.executable, "-m", "rmqstore", "dump", str(golden_store("basic"))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["topic"]
+        process.stdout.close()
+        assert process.stderr is not None
+        said = process.stderr.read()
+    assert (process.returncode, said) == (141, b"")

@@ -218,6 +218,29 @@ def test_report_replaces_nothing_unasked_and_writes_nothing_into_the_store(
     assert "never writes" in inside.stderr
 
 
+def test_report_of_a_log_with_a_missing_file_says_so(golden_store: GoldenStore, tmp_path: Path) -> None:
+    for name, lost in (("basic", 1), ("crash2", 1), ("crash2", -1)):
+        root = Path(shutil.copytree(golden_store(name), tmp_path / f"{name}{lost}"))
+        sorted((root / "commitlog").iterdir())[lost].unlink()
+        page = tmp_path / f"{name}{lost}.html"
+        shown = run("report", root, "-o", page)
+        assert shown.exit_code == 1, shown.stderr
+        assert 'id="findings"' in page.read_text(encoding="utf-8")
+
+
+def test_report_of_queues_in_rocksdb_says_what_it_lacks(golden_store: GoldenStore, tmp_path: Path) -> None:
+    assert run("report", golden_store("rocksdb-cq"), "-o", tmp_path / "r.html").exit_code == 0
+    assert "They lie in RocksDB" in (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert run("report", golden_store("live"), "-o", tmp_path / "l.html").exit_code == 0
+    assert "RocksDB" not in (tmp_path / "l.html").read_text(encoding="utf-8")
+
+
+def test_report_into_a_folder_that_is_not_there_reads_nothing(golden_store: GoldenStore, tmp_path: Path) -> None:
+    shown = run("report", golden_store("one"), "-o", tmp_path / "none" / "r.html")
+    assert shown.exit_code == 2
+    assert "there is no folder" in shown.stderr
+
+
 @pytest.mark.parametrize("missing", ["plotly", "jinja2"])
 def test_report_names_the_extra_where_a_library_is_missing(
     golden_store: GoldenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str

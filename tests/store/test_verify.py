@@ -138,3 +138,15 @@ def test_a_chain_that_leads_in_a_circle_ends(copied: GoldenStore) -> None:
     (found,) = findings(root)
     assert found.part == "index"
     assert "not in the chain of their slot" in found.text
+
+
+def test_a_missing_file_of_the_log_is_named_and_all_else_compared(copied: GoldenStore) -> None:
+    root = copied("basic")
+    second = sorted((root / "commitlog").iterdir())[1]
+    end = 2 * int(second.name)
+    second.unlink()
+    change(root / "consumequeue/TopicA/2" / f"{0:020d}", 3 * 20 + 8, b"\x00\x00\x01\x01")
+    found = findings(root)
+    assert f"no file holds the log from {int(second.name)} to {end}" in found[0].text
+    assert any("differ from their record" in one.text for one in found)
+    assert any("point at no record" in one.text for one in found)

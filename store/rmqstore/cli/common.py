@@ -1,12 +1,13 @@
 """What the verbs share: the command itself, exit codes, consoles, options that choose messages, progress.
 
-Exit codes: 0 clean, 1 damage found, 2 usage or an error that ends the command.
+Exit codes: 0 clean, 1 damage found, 2 usage or an error that ends the command, 141 whoever reads the output has gone.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from rmqstore.errors import RmqStoreError, StoreFormatError
+from rmqstore.errors import OptionError, RmqStoreError, StoreFormatError
 from rmqstore.exchange import jsonable
 from rmqstore.store import MessageStore
 
@@ -39,7 +40,7 @@ except ImportError as err:  # pragma: no cover - the message is the point
     print(f"the command line needs click and rich: pip install 'pyspark-rmqstore[cli]' ({err})", file=sys.stderr)  # noqa: T201
     raise SystemExit(2) from err
 
-DAMAGE, USAGE = 1, 2
+DAMAGE, USAGE, PIPE_CLOSED = 1, 2, 141
 err_console = Console(stderr=True)
 
 _WIDE = 180  # columns of a table that goes into a file or a pipe
@@ -60,8 +61,9 @@ def ends_clearly(command: Command) -> Command:
     def run(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         try:
             command(*args, **kwargs)
-        except BrokenPipeError:  # `| head` has seen enough; click ends quietly
-            raise
+        except BrokenPipeError:  # `| head` has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(PIPE_CLOSED)
         except StoreFormatError as err:
             click.echo(f"damage: {err}", err=True)
             sys.exit(DAMAGE)
@@ -80,15 +82,27 @@ def main() -> None:
 
 
 store_path = click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path))
+
+
+def require_folder(target: Path) -> None:
+    """Refuse, before long work, a file that cannot be made."""
+    if not target.absolute().parent.is_dir():
+        raise OptionError(f"{target}: there is no folder {target.absolute().parent}")
+
+
 as_json_lines = click.option("--json", "as_json", is_flag=True, help="JSON Lines instead of a table.")
 with_system_topics = click.option("--all", "with_system", is_flag=True, help="System topics too.")
 some_topics = click.option("-t", "--topic", "topics", multiple=True, help="Only this topic; may be repeated.")
 
 
 def some_messages(command: Command) -> Command:
-    """Give a command the options that choose messages; :func:`scan` takes what they were given."""
+    """Give a command the options that choose messages.
+
+    ``ignore_log_end`` is for opening the store; :func:`scan` takes what the others were given.
+    """
     for option in (
         with_system_topics,
+        click.option("--ignore-log-end", is_flag=True, help="Read on behind the end of a log that was not closed."),
         click.option("--mode", type=click.Choice(["FAILFAST", "DROPMALFORMED", "PERMISSIVE"]), default="FAILFAST"),
         click.option(
             "--scan", "scan_by", type=click.Choice(["queue", "commitlog"]), default="queue", show_default=True

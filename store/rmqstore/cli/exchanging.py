@@ -11,7 +11,7 @@ from typing import Any
 import click
 import pyarrow as pa
 
-from rmqstore.cli.common import counted, ends_clearly, main, scan, some_messages, store_path
+from rmqstore.cli.common import counted, ends_clearly, main, require_folder, scan, some_messages, store_path
 from rmqstore.config import StoreConfig, read_properties
 from rmqstore.entry import create, is_store, open_for
 from rmqstore.errors import OptionError
@@ -19,7 +19,7 @@ from rmqstore.exchange import FORMATS, format_of, read_json_lines, read_parquet,
 from rmqstore.messages import SELECTORS, WriteSpec
 from rmqstore.store import open_store
 
-_STDIN = Path("-")
+_STDIO = Path("-")
 
 _format = click.option("--format", "named_format", type=click.Choice(FORMATS), help="What the name does not tell.")
 _verbatim = click.option(
@@ -41,15 +41,19 @@ def export_messages(
     named_format: str | None,
     verbatim: bool,
     overwrite: bool,
+    ignore_log_end: bool,
     **choice: Any,  # noqa: ANN401
 ) -> None:
     """Write messages to TARGET, a Parquet (.parquet) or JSON Lines (.jsonl) file, in the columns of a read."""
     if verbatim and choice["columns"]:
         raise click.UsageError("--verbatim and --columns contradict each other")
+    if target == _STDIO:
+        raise OptionError("export writes files; rmqstore dump writes JSON Lines to stdout")
     if target.exists() and not overwrite:
         raise OptionError(f"{target} is there already; --overwrite replaces it")
+    require_folder(target)
     format_name = named_format or format_of(target)
-    with open_store(path) as store:
+    with open_store(path, ignore_log_end=ignore_log_end) as store:
         reader = scan(store, verbatim=verbatim, **choice)
         batches = counted(reader, f"exporting to {target}")
         if format_name == "parquet":
@@ -122,12 +126,14 @@ def _read(
     source: Path, named_format: str | None, columns: list[str] | None, *, verbatim: bool
 ) -> tuple[int | None, Iterator[pa.RecordBatch]]:
     """Return how many rows a source has, where that can be known, and the rows."""
-    format_name = named_format or ("jsonl" if source == _STDIN else format_of(source))
+    if source != _STDIO and not source.exists():
+        raise OptionError(f"{source}: there is no such file or folder")
+    format_name = named_format or ("jsonl" if source == _STDIO else format_of(source))
     if format_name == "parquet":
         return read_parquet(source, columns)
     if columns:
         raise click.UsageError("--columns is for Parquet")
-    if source == _STDIN:
+    if source == _STDIO:
         return None, read_json_lines(sys.stdin, "stdin", verbatim=verbatim)
     return None, _lines(source, verbatim=verbatim)
 

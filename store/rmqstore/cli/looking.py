@@ -52,7 +52,7 @@ def query(path: Path, topics: tuple[str, ...], at: str | None, as_json: bool, **
     """
     named = [name for name in ("keys", "ids") if asked[name]]
     if len(named) + (at is not None) != 1:
-        raise click.UsageError("give -k, or -m, or --time")
+        raise click.UsageError("give -k, or -m, or --time, and one of them only")
     with open_store(path) as store:
         if at is not None:
             if any(asked[name] for name in ("begin", "end", "limit", "index_only")):

@@ -70,9 +70,9 @@ def _queues(store: MessageStore, topics: tuple[str, ...], *, with_system: bool) 
 @some_messages
 @click.option("-n", "--limit", type=click.IntRange(min=1), help="At most so many messages.")
 @ends_clearly
-def dump(path: Path, limit: int | None, **choice: Any) -> None:  # noqa: ANN401 - see some_messages
+def dump(path: Path, limit: int | None, ignore_log_end: bool, **choice: Any) -> None:  # noqa: ANN401 - see some_messages
     """Write messages as JSON Lines. A body that is no UTF-8 comes as bodyBase64."""
-    with open_store(path) as store:
+    with open_store(path, ignore_log_end=ignore_log_end) as store:
         damaged = write_rows(scan(store, **choice), limit)
     if damaged:
         click.echo(f"damage: {damaged} records, see _corrupt_record", err=True)

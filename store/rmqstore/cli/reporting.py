@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from rmqstore.cli.common import DAMAGE, ends_clearly, err_console, main, progress_bar, store_path
+from rmqstore.cli.common import DAMAGE, ends_clearly, err_console, main, progress_bar, require_folder, store_path
 from rmqstore.errors import OptionError
 from rmqstore.report.facts import StoreFacts, gather
 from rmqstore.report.page import render, require_libraries
@@ -31,6 +31,7 @@ def report(path: Path, output: Path, with_verify: bool, overwrite: bool) -> None
         raise OptionError(f"{output} is there already; --overwrite replaces it")
     if output.resolve().is_relative_to(path.resolve()):
         raise OptionError(f"{output} lies in the store, into which reading never writes: put it elsewhere")
+    require_folder(output)
     with open_store(path) as store:
         facts = _gather(store, path, with_verify=with_verify)
     made = output.with_name(f"{output.name}.tmp")

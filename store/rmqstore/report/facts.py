@@ -117,6 +117,7 @@ class StoreFacts:
     rates: Rates | None
     log_end: LogEnd | None
     is_estimated: bool  # the bytes of messages
+    has_rocksdb_queues: bool = False  # of which the numbers know nothing
     findings: list[Finding] | None = None  # None: not checked
     notes: list[str] = field(default_factory=list)
 
@@ -162,12 +163,13 @@ def gather(store: MessageStore, *, with_verify: bool = True, progress: Progress 
         rates=None,
         log_end=store.log_end,
         is_estimated=is_estimated,
+        has_rocksdb_queues=store.paths.has_rocksdb_queues,
         notes=notes,
     )
     facts.rates = _rates(store, facts)
     notes += [f"{queue.topic}-{queue.queue_id}: {queue.reason}" for queue in queues if queue.reason]
     if with_verify:
-        facts.findings = _findings(store, progress, notes)
+        facts.findings = _findings(store, progress)
     return facts
 
 
@@ -339,10 +341,10 @@ def _time_of(store: MessageStore, physical_offset: int) -> int | None:
         return None
 
 
-def _findings(store: MessageStore, progress: Progress, notes: list[str]) -> list[Finding]:
+def _findings(store: MessageStore, progress: Progress) -> list[Finding]:
     found: list[Finding] = []
     try:
         found.extend(verify(store, progress))
     except (RmqStoreError, OSError) as err:
-        notes.append(f"the check could not be finished: {err}")
+        found.append(Finding("check", str(store.paths.root), f"could not be finished: {err}"))
     return found
