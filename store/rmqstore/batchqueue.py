@@ -114,6 +114,9 @@ class BatchConsumeQueue(ConsumeQueue):
         found = np.array([self.unit(at) for at in queue_offsets.tolist()], np.int64).reshape(-1, len(Units._fields))
         return Units(*found.T)
 
+    def _whatever_is_in(self, start: int, end: int) -> NDArray[np.void]:
+        return self._joined_runs(start, end)
+
     def weights(self, start: int, end: int) -> NDArray[np.int64]:
         """Return the bytes of the log that each message in ``[start, end)`` stands for; see ``ConsumeQueue``."""
         limit = max(min(end, self._recovered.start), start)

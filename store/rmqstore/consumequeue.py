@@ -33,8 +33,7 @@ class Units(NamedTuple):
 
     def may_be_right(self, log_end: int) -> Mask:
         """Return which, (n,), can be units of records before the end of the log."""
-        found: Mask = (self.sizes > 0) & (self.sizes < PRE_BLANK_SIZE)
-        return found & (self.physical_offsets >= 0) & (self.physical_offsets < log_end)
+        return _may_be_right(self.physical_offsets, self.sizes, log_end)
 
 
 class RecoveredUnits(NamedTuple):
@@ -199,11 +198,24 @@ class ConsumeQueue:
         It is the place of one that is at most ``UNITS_AROUND`` away; None where all of these units are damaged.
         """
         low, high = max(queue_offset - UNITS_AROUND, start), min(queue_offset + UNITS_AROUND + 1, end)
-        found = []
-        for run in self.runs(low, high):
-            units = self.units(*run)
-            found += units.physical_offsets[units.may_be_right(log_end)].tolist()
-        return sorted(found)[len(found) // 2] if found else None
+        units = self._whatever_is_in(low, high)
+        offsets = units["physical_offset"]
+        right = np.sort(offsets[_may_be_right(offsets, units["size"], log_end)])
+        return int(right[len(right) // 2]) if len(right) else None
+
+    def _whatever_is_in(self, start: int, end: int) -> NDArray[np.void]:
+        """Return the units of a range, QUEUE_UNIT (n,); those that no file holds are left out, or zeros."""
+        segment = self._files.find(start * _UNIT)
+        if segment is not None and end * _UNIT <= segment.end and end <= self._recovered.start:  # mostly
+            return self._read(segment, start, end)
+        return self._joined_runs(start, end)
+
+    def _joined_runs(self, start: int, end: int) -> NDArray[np.void]:
+        found = np.zeros(max(end - start, 0), QUEUE_UNIT)
+        for low, high in self.runs(start, end):
+            for name, column in zip(QUEUE_UNIT.names or (), self.units(low, high), strict=True):
+                found[name][low - start : high - start] = column
+        return found
 
     def trimmed(self, start: int, end: int, places: tuple[int, int], log_end: int) -> tuple[int, int]:
         """Return a range without those messages at its ends that lie outside of a part of the log; a few are asked."""
@@ -290,6 +302,11 @@ class ConsumeQueue:
         stored = np.empty(max(stop - start, 0) * _UNIT, np.uint8)
         count = self._files.open(segment).read_into(stored, (start - first) * _UNIT)
         return stored[: count // _UNIT * _UNIT].view(QUEUE_UNIT)
+
+
+def _may_be_right(offsets: NDArray[np.int64], sizes: NDArray[np.int64], log_end: int) -> Mask:
+    found: Mask = (sizes > 0) & (sizes < PRE_BLANK_SIZE) & (offsets >= 0) & (offsets < log_end)
+    return found
 
 
 def _search(count: int, found: Callable[[int], bool]) -> int:

@@ -23,7 +23,10 @@ from store import build
 
 GoldenStore = Callable[[str], Path]
 Row = dict[str, Any]
-STORES = ["basic", "expired", "expired2", "preblank", "crash", "crash2", "crash3", "crash4", "v49", "live", "empty"]
+STORES = [
+    "basic", "expired", "expired2", "preblank", "crash", "crash2", "crash3", "crash4", "v49", "live", "empty",
+    "lmq", "batch-cq",
+]  # fmt: skip
 
 
 def meets(row: Row, pruning: Pruning) -> bool:
