@@ -54,7 +54,7 @@ def _parse(file: Path, text: str) -> dict[str, Any]:
     quoted = _UNQUOTED_KEY.sub(lambda found: found[1] or f'{found[2]}"{found[3]}"{found[4]}', text)
     try:
         table = json.loads(quoted)
-    except (json.JSONDecodeError, RecursionError) as err:
+    except (ValueError, RecursionError) as err:
         raise CorruptConfigError(str(file), getattr(err, "pos", 0), f"no JSON that a broker writes: {err}") from err
     if not isinstance(table, dict):
         raise CorruptConfigError(str(file), 0, f"a {type(table).__name__} where a table is expected")

@@ -53,6 +53,10 @@ class StoreEnds:
     @cached_property
     def log_end(self) -> LogEnd | None:
         """Where the log ends, if the store was not closed (it has an ``abort`` file); None for a closed one."""
+        return self._find_log_end()
+
+    @anew_if_deleted
+    def _find_log_end(self) -> LogEnd | None:
         if self._ignore_log_end or not self._paths.abort.exists():
             return None
         end = find_log_end(self._log, read_checkpoint(self._paths.checkpoint))

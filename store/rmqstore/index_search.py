@@ -6,7 +6,6 @@ Source: IndexService.java#queryOffset, IndexFile.java#selectPhyOffset.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -147,8 +146,7 @@ class IndexSearch:
             filled = {path: length for path, length in lengths.items() if _holds_items(path)}
             if not filled:
                 return
-            usual = Counter(filled.values()).most_common(1)[0][0]  # a store's files are all of one length
-            self._sizes = find_sizes_in_any([path for path in filled if filled[path] == usual], self._sizes)
+            self._sizes = find_sizes_in_any([*filled], self._sizes)
         for path, length in lengths.items():
             if length != self._sizes.file_size:
                 logger.warning("%s has %d bytes, %d are expected of an index file: it is passed over",

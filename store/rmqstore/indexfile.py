@@ -113,7 +113,6 @@ def find_sizes(files: list[Path], guess: IndexSizes) -> IndexSizes:
     with MappedFile(files[0]) as file:
         data = file.data
         possible = _possible_sizes(data)
-        possible = [sizes for sizes in possible if _knows_its_last_item(data, sizes)] or possible
         found = [sizes for sizes in possible if _fits(data, sizes)] if len(possible) <= _MAX_TRIED else possible
     if len(found) != 1:
         raise StoreStateError(
@@ -126,11 +125,15 @@ def find_sizes(files: list[Path], guess: IndexSizes) -> IndexSizes:
 def find_sizes_in_any(files: list[Path], guess: IndexSizes) -> IndexSizes:
     """Return :func:`find_sizes` of the first file that has not lost what tells them.
 
+    Only files of the length that most have are asked: those of a store are all of one length.
+
     Raises:
         StoreStateError: none of them tells, said of the first.
     """
     refused: StoreStateError | None = None
-    for path in files:
+    lengths = {path: path.stat().st_size for path in files if path.exists()}
+    usual = max(lengths.values(), key=[*lengths.values()].count, default=0)
+    for path in (path for path in lengths if lengths[path] == usual):
         try:
             return find_sizes([path], guess)
         except StoreStateError as err:
@@ -141,23 +144,31 @@ def find_sizes_in_any(files: list[Path], guess: IndexSizes) -> IndexSizes:
 
 
 def _possible_sizes(data: Bytes) -> list[IndexSizes]:
-    """Return the sizes that give the length of a file, and a first item that its header and its slot know."""
+    """Return sizes that give the length of a file, and a first item that its header and its slot know.
+
+    If there are some, only those that also give the last item that the header knows: a crash amid a put may have left
+    another. No more than a few more are returned than can be tried.
+    """
     slot, item = INDEX_SLOT.itemsize, INDEX_ITEM.itemsize
     room = len(data) - INDEX_HEADER.itemsize
     step = item // slot  # one item fewer is room for so many slots
     smallest = next((count for count in range(1, step + 1) if (room - count * slot) % item == 0), None)
     if smallest is None:
         return []
-    found: list[IndexSizes] = []
+    found: list[int] = []
+    by_first: list[int] = []
     block = step * _SIZES_AT_ONCE
     for low in range(smallest, (room - 2 * item) // slot + 1, block):
         n_slots = np.arange(low, min(low + block, (room - 2 * item) // slot + 1), step)
-        likely = n_slots[_knows_its_first_item(data, n_slots)].tolist()
-        found += [IndexSizes(count, (room - count * slot) // item) for count in likely]
-    return found
+        likely = n_slots[_know_their_first_item(data, n_slots)]
+        found += likely[_know_their_last_item(data, likely)].tolist()
+        by_first += likely[: _MAX_TRIED + 1 - len(by_first)].tolist()
+        if len(found) > _MAX_TRIED:
+            break
+    return [IndexSizes(count, (room - count * slot) // item) for count in found or by_first]
 
 
-def _knows_its_first_item(data: Bytes, n_slots: NDArray[np.int64]) -> Mask:
+def _know_their_first_item(data: Bytes, n_slots: NDArray[np.int64]) -> Mask:
     """Return for which numbers of slots the first item is of the header's first record, and its slot is in use."""
     begun = data[: INDEX_HEADER.itemsize].view(INDEX_HEADER)[0]["begin_phy_offset"]
     offset, at = INDEX_ITEM.fields["physical_offset"][:2]  # type: ignore[index]
@@ -166,16 +177,19 @@ def _knows_its_first_item(data: Bytes, n_slots: NDArray[np.int64]) -> Mask:
     slots = INDEX_HEADER.itemsize + np.maximum(hashes, 0) % n_slots * INDEX_SLOT.itemsize
     known: Mask = windows(data, INDEX_SLOT.itemsize)[slots].view(INDEX_SLOT) != 0
     known &= windows(data, offset.itemsize)[firsts + at].view(offset) == begun
+    known &= hashes != 0  # else any place that was never written would, where the first record is at offset 0
     return known
 
 
-def _knows_its_last_item(data: Bytes, sizes: IndexSizes) -> bool:
-    """Tell whether the last item counted is of the header's last record. A crash amid a put may have left another."""
+def _know_their_last_item(data: Bytes, n_slots: NDArray[np.int64]) -> Mask:
+    """Return for which numbers of slots the last item counted is of the header's last record."""
     header = data[: INDEX_HEADER.itemsize].view(INDEX_HEADER)[0]
-    at = sizes.file_size - (sizes.n_items - int(header["index_count"]) + 1) * INDEX_ITEM.itemsize
-    if not INDEX_HEADER.itemsize <= at <= len(data) - INDEX_ITEM.itemsize:
-        return False
-    return bool(data[at : at + INDEX_ITEM.itemsize].view(INDEX_ITEM)[0]["physical_offset"] == header["end_phy_offset"])
+    offset, at = INDEX_ITEM.fields["physical_offset"][:2]  # type: ignore[index]
+    items_before = max(int(header["index_count"]) - 1, 0)
+    lasts = INDEX_HEADER.itemsize + n_slots * INDEX_SLOT.itemsize + items_before * INDEX_ITEM.itemsize
+    known: Mask = lasts <= len(data) - INDEX_ITEM.itemsize
+    known[known] = windows(data, offset.itemsize)[lasts[known] + at].view(offset) == header["end_phy_offset"]
+    return known
 
 
 def _fits(data: Bytes, sizes: IndexSizes) -> bool:

@@ -20,7 +20,7 @@ from rmqstore.assemble import DROPMALFORMED, FAILFAST, ReadSpec
 from rmqstore.brokerconfig import BrokerConfig
 from rmqstore.files.paths import StorePaths
 from rmqstore.finder import Finder
-from rmqstore.format.layout import SCHEDULE_TOPIC, Mask, Positions
+from rmqstore.format.layout import FIRST_TIMESTAMP, LAST_TIMESTAMP, SCHEDULE_TOPIC, Mask, Positions
 from rmqstore.format.schema import PENDING, TIMESTAMP
 from rmqstore.log_filter import LogFilter
 from rmqstore.ranges import choose_topics
@@ -122,7 +122,9 @@ def read_pending(
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         columns |= {"topic": found.topics, "queueId": found.queue_ids, "pending": found.kinds}
         columns["queueOffset"] = columns["tagsCode"] = pa.nulls(batch.num_rows, pa.int64())
-        columns["dueTimestamp"] = pc.multiply(found.due, 1000).cast(TIMESTAMP)
+        is_time = pc.and_(pc.greater_equal(found.due, FIRST_TIMESTAMP), pc.less_equal(found.due, LAST_TIMESTAMP))
+        due = pc.if_else(is_time, found.due, None)  # what is no time the broker never delivers
+        columns["dueTimestamp"] = pc.multiply(due, 1000).cast(TIMESTAMP)
         yield pa.RecordBatch.from_arrays(
             [columns[field.name].cast(field.type) for field in spec.schema], schema=spec.schema
         )

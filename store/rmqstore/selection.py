@@ -15,6 +15,7 @@ from rmqstore.errors import OptionError
 # Source: KafkaOffsetRangeLimit, whose numbers Spark users know.
 LATEST, EARLIEST = -1, -2
 GROUP_PREFIX = "group:"
+_TRIMMED = "".join(map(chr, range(0x21)))  # by String.trim of Java
 
 # (broker name or None, topic, queue id)
 QueueKey = tuple[str | None, str, int]
@@ -189,9 +190,9 @@ def _by_queue(name: str, value: object, what: str, parse: Any) -> dict[QueueKey,
 
 def parse_tags(tags: str | None) -> frozenset[str] | None:
     """Parse a tag expression, ``A || B``; None, empty and ``*`` ask for all. Source: FilterAPI.java."""
-    if tags is None or tags.strip() in ("", "*"):
+    if tags is None or tags.strip(_TRIMMED) in ("", "*"):
         return None
-    found = frozenset(tag.strip() for tag in tags.split("||")) - {""}
+    found = frozenset(tag.strip(_TRIMMED) for tag in tags.split("||")) - {""}
     if not found:
         raise OptionError(f"tags {tags!r}: tags separated by ||, or *")
     return found

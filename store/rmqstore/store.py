@@ -239,6 +239,7 @@ class MessageStore:
         asked = self.config.filter_groups(topic) if groups is None else dict.fromkeys(groups, -1)
         return matched_groups(self._queues.open_ext(topic, queue_id), code, topic, asked)
 
+    @anew_if_deleted
     def get(self, place: int | str) -> Message:
         """Return the message at a physical offset, or with an offset message id (32 or 56 hex digits).
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from rmqstore.findings import Finding
 from rmqstore.format.layout import Mask
 from rmqstore.format.requests import Requests
 from rmqstore.index_search import may_be_stored_within
-from rmqstore.indexfile import IndexFile, IndexSizes, find_sizes, index_files
+from rmqstore.indexfile import IndexFile, IndexSizes, find_sizes_in_any, index_files
 
 
 class KeysOfLog:
@@ -57,14 +58,10 @@ def index_findings(paths: StorePaths, keys: KeysOfLog, log_start: int) -> Iterat
         keys: of all records of its log.
         log_start: physical offset where the log begins.
     """
-    files = index_files(paths.index)
-    if not files:
-        return
-    try:
-        sizes = find_sizes(files, IndexSizes.of(StoreConfig()))
-        opened = [IndexFile(Disk(), path, sizes) for path in files]
-    except RmqStoreError as err:
-        yield Finding("index", str(paths.index), str(err))
+    opened, refused = _open(index_files(paths.index))
+    yield from refused
+    yield from _wrong_headers(opened)
+    if not opened:
         return
     pieces = [file.items() for file in opened]
     found = np.concatenate([piece["physical_offset"].astype(np.int64) for piece in pieces])
@@ -98,6 +95,34 @@ def index_findings(paths: StorePaths, keys: KeysOfLog, log_start: int) -> Iterat
     if len(extra):
         text = f"{len(extra)} items are of no key of their record, the first says {found[extra[0]]}"
         yield Finding("index", str(paths.index), text)
+
+
+def _open(paths: list[Path]) -> tuple[list[IndexFile], list[Finding]]:
+    """Return the files that can be read as an index, and why others cannot."""
+    opened: list[IndexFile] = []
+    if not paths:
+        return opened, []
+    try:
+        sizes = find_sizes_in_any(paths, IndexSizes.of(StoreConfig()))
+    except RmqStoreError as err:
+        return opened, [Finding("index", str(paths[0].parent), str(err))]
+    refused = []
+    for path in paths:
+        try:
+            opened.append(IndexFile(Disk(), path, sizes))
+        except (RmqStoreError, FileNotFoundError) as err:
+            refused.append(Finding("index", str(path), str(err)))
+    return opened, refused
+
+
+def _wrong_headers(files: list[IndexFile]) -> Iterator[Finding]:
+    """Yield headers that name other records than the first and the last item."""
+    for file in files:
+        items = file.items()["physical_offset"]
+        said = int(file.header["begin_phy_offset"]), int(file.header["end_phy_offset"])
+        if len(items) and said != (int(items[0]), int(items[-1])):
+            text = f"the header says records from {said[0]} to {said[1]}, the items {int(items[0])} to {int(items[-1])}"
+            yield Finding("index", str(file.path), text)
 
 
 def _pairs(offsets: NDArray[np.int64], hashes: NDArray[np.int64]) -> NDArray[np.uint64]:

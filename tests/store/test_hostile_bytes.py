@@ -334,3 +334,15 @@ def test_several_bytes_changed_at_once(judge: Judge, seed: int) -> None:
         for file, data in saved.items():
             _replace(judge.root / file, data)
     assert not wrong, _digest(wrong)
+
+
+@pytest.mark.parametrize("name", ["99999999999999999999", "09223372036854775800"])
+def test_a_file_whose_name_no_offset_has_is_none_of_the_log(tmp_path: Path, name: str) -> None:
+    store = build.Store()
+    store.append(build.Record())
+    root = store.write(tmp_path / "s")
+    (root / "commitlog" / name).write_bytes(bytes(4096))
+    with rmqstore.open(root) as opened:
+        assert len(opened.scan().read_all()) == len(opened.scan(scan="commitlog").read_all()) == 1
+        assert opened.view("commitlog").read_all().num_rows == 2  # and where the log ends
+        assert not opened.query("T", "none", scan_uncovered=True)

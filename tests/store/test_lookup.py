@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,11 @@ from reading import offsets, read
 from rmqstore import index_search
 from rmqstore.config import StoreConfig
 from rmqstore.errors import OptionError
+from rmqstore.files.disk import Disk
 from rmqstore.files.lock import is_held
 from rmqstore.format.hashing import java_hash
 from rmqstore.format.requests import key_hashes
+from rmqstore.indexfile import IndexFile, IndexKeys, IndexSizes, find_sizes
 from rmqstore.verify import verify
 from store import build
 
@@ -490,3 +493,29 @@ def test_an_argument_that_there_is_not_is_refused_with_the_one_meant(
 ) -> None:
     with rmqstore.open(golden_store("one")) as store, pytest.raises(OptionError, match=f"{name}.*{meant}"):
         store.scan(**{name: "x"})
+
+
+def test_get_of_a_crashed_store_whose_oldest_file_went_meanwhile(tmp_path: Path) -> None:
+    store = build.Store()
+    for number in range(200):
+        store.append(build.Record(body=b"%0200d" % number))
+    root = store.write(tmp_path / "s")
+    (root / "abort").touch()
+    with rmqstore.open(root) as opened:
+        segments = opened.log.segments
+        segments[0].path.unlink()
+        assert opened.get(store.queues["T", 0][-1][0]).body == b"%0200d" % 199
+
+
+def test_sizes_of_a_large_index_are_found_at_once(tmp_path: Path) -> None:
+    sizes = IndexSizes(500_000, 2_000_000)
+    hashes = np.arange(1, 100_001, dtype=np.int32) * 7
+    hashes[5] = sizes.n_slots  # of slot 0: any place of zeros points there
+    file = IndexFile.create(Disk(), tmp_path / "20260101000000000", sizes, None)
+    file.put(IndexKeys(hashes, np.arange(len(hashes)) * 300, 1_700_000_000_000 + np.arange(len(hashes))))
+    tracemalloc.start()
+    try:
+        assert find_sizes([file.path], IndexSizes(5_000_000, 20_000_000)) == sizes
+        assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    finally:
+        tracemalloc.stop()

@@ -123,6 +123,14 @@ def test_only_a_read_by_queue_has_them(options: dict[str, str], golden_store: Go
         pending(golden_store("live"), **options)
 
 
+def test_numbers_that_python_does_not_read_are_damage(tmp_path: Path, golden_store: GoldenStore) -> None:
+    root = Path(shutil.copytree(golden_store("live"), tmp_path / "s"))
+    (root / "config/delayOffset.json").write_text('{"offsetTable":{1:' + "9" * 5000 + "}}")
+    (root / "config/delayOffset.json.bak").unlink(missing_ok=True)
+    with pytest.raises(rmqstore.CorruptConfigError):
+        pending(root)
+
+
 def test_config_that_is_no_table_is_damage(tmp_path: Path, golden_store: GoldenStore) -> None:
     root = shutil.copytree(golden_store("live"), tmp_path / "live")
     (root / "config" / "delayOffset.json").write_text(json.dumps({"offsetTable": {"1": "x"}}))
@@ -181,3 +189,11 @@ def test_damage_in_the_brokers_own_topics_is_treated_as_the_mode_says(tmp_path: 
         assert waiting(tmp_path / mode, *records, mode=mode) == ["A"]
     with pytest.raises(rmqstore.CorruptRecordError):
         waiting(tmp_path / "fail", *records)
+
+
+@pytest.mark.parametrize("due", ["999999999999999999", "253402300800000"])
+def test_a_time_that_no_calendar_has_is_none(tmp_path: Path, due: str) -> None:
+    store = build.Store()
+    store.append(on_its_way("A", TIMER, TIMER_OUT_MS=due))
+    (row,) = pending(store.write(tmp_path / "s"))
+    assert (row["keys"], row["dueTimestamp"]) == ("A", None)

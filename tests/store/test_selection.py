@@ -237,6 +237,7 @@ def test_times_are_epoch_ms_or_iso_and_utc_by_default(value: Any, expected: int)
         ("A||B || C ", {"A", "B", "C"}),
         ("A || || B", {"A", "B"}),
         ("A|B", {"A|B"}),
+        ("\x00A\x1f || \u00a0B\u3000", {"A", "\u00a0B\u3000"}),  # String.trim of Java
     ],
 )
 def test_tags_are_split_as_consumers_do(text: str | None, expected: set[str] | None) -> None:

@@ -150,3 +150,23 @@ def test_a_missing_file_of_the_log_is_named_and_all_else_compared(copied: Golden
     assert f"no file holds the log from {int(second.name)} to {end}" in found[0].text
     assert any("differ from their record" in one.text for one in found)
     assert any("point at no record" in one.text for one in found)
+
+
+def test_a_damaged_header_hides_nothing_that_other_files_lack(copied: GoldenStore) -> None:
+    root = copied("basic")
+    files = sorted((root / "index").iterdir())
+    change(files[-1], 40, bytes(400))  # its slots
+    alone = [one for one in findings(root) if "chain of their slot" in one.text]
+    change(files[0], 16, (12345).to_bytes(8))
+    found = findings(root)
+    assert [one for one in found if "chain of their slot" in one.text] == alone != []
+    assert any(one.place == str(files[0]) and "the header says records from 12345" in one.text for one in found)
+
+
+def test_an_index_file_that_is_none_is_named_and_the_others_compared(copied: GoldenStore) -> None:
+    root = copied("basic")
+    files = sorted((root / "index").iterdir())
+    files[2].write_bytes(files[2].read_bytes()[:1000])
+    found = findings(root)
+    assert any(one.place == str(files[2]) for one in found)
+    assert any("are in no index file" in one.text for one in found)

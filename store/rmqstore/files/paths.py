@@ -10,6 +10,7 @@ from pathlib import Path
 from rmqstore.errors import NotAStoreError, StoreStateError, UnsupportedFeatureError
 
 _NAME_DIGITS = 20
+_MAX_OFFSET = 1 << 62  # no file is named so; sums stay inside an int64
 
 
 def offset_to_name(file_offset: int) -> str:
@@ -19,7 +20,9 @@ def offset_to_name(file_offset: int) -> str:
 
 def name_to_offset(name: str) -> int | None:
     """Return the offset that a file name says, None where the name is none of ours."""
-    return int(name) if len(name) == _NAME_DIGITS and name.isascii() and name.isdigit() else None
+    if len(name) != _NAME_DIGITS or not name.isascii() or not name.isdigit():
+        return None
+    return int(name) if int(name) < _MAX_OFFSET else None
 
 
 @dataclass(frozen=True, slots=True)
