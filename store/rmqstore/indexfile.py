@@ -112,8 +112,11 @@ def find_sizes(files: list[Path], guess: IndexSizes) -> IndexSizes:
         return guess
     with MappedFile(files[0]) as file:
         data = file.data
-        possible = _possible_sizes(data)
-        found = [sizes for sizes in possible if _fits(data, sizes)] if len(possible) <= _MAX_TRIED else possible
+        found: list[IndexSizes] = []
+        for possible in _possible_sizes(data):
+            found = [sizes for sizes in possible if _fits(data, sizes)] if len(possible) <= _MAX_TRIED else possible
+            if found:
+                break
     if len(found) != 1:
         raise StoreStateError(
             f"{files[0]}: {len(found)} pairs of maxHashSlotNum and maxIndexNum fit its {length} bytes; "
@@ -143,10 +146,10 @@ def find_sizes_in_any(files: list[Path], guess: IndexSizes) -> IndexSizes:
     raise refused or StoreStateError("no index file tells its sizes: there is none")
 
 
-def _possible_sizes(data: Bytes) -> list[IndexSizes]:
+def _possible_sizes(data: Bytes) -> tuple[list[IndexSizes], list[IndexSizes]]:
     """Return sizes that give the length of a file, and a first item that its header and its slot know.
 
-    If there are some, only those that also give the last item that the header knows: a crash amid a put may have left
+    Those that also give the last item that the header knows come first, apart: a crash amid a put may have left
     another. No more than a few more are returned than can be tried.
     """
     slot, item = INDEX_SLOT.itemsize, INDEX_ITEM.itemsize
@@ -154,18 +157,21 @@ def _possible_sizes(data: Bytes) -> list[IndexSizes]:
     step = item // slot  # one item fewer is room for so many slots
     smallest = next((count for count in range(1, step + 1) if (room - count * slot) % item == 0), None)
     if smallest is None:
-        return []
-    found: list[int] = []
+        return [], []
+    by_both: list[int] = []
     by_first: list[int] = []
     block = step * _SIZES_AT_ONCE
     for low in range(smallest, (room - 2 * item) // slot + 1, block):
         n_slots = np.arange(low, min(low + block, (room - 2 * item) // slot + 1), step)
         likely = n_slots[_know_their_first_item(data, n_slots)]
-        found += likely[_know_their_last_item(data, likely)].tolist()
+        by_both += likely[_know_their_last_item(data, likely)].tolist()
         by_first += likely[: _MAX_TRIED + 1 - len(by_first)].tolist()
-        if len(found) > _MAX_TRIED:
+        if len(by_both) > _MAX_TRIED:
             break
-    return [IndexSizes(count, (room - count * slot) // item) for count in found or by_first]
+    first, second = (
+        [IndexSizes(count, (room - count * slot) // item) for count in counts] for counts in (by_both, by_first)
+    )
+    return first, second
 
 
 def _know_their_first_item(data: Bytes, n_slots: NDArray[np.int64]) -> Mask:
