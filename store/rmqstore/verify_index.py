@@ -116,11 +116,14 @@ def _open(paths: list[Path]) -> tuple[list[IndexFile], list[Finding]]:
 
 
 def _wrong_headers(files: list[IndexFile]) -> Iterator[Finding]:
-    """Yield headers that name other records than the first and the last item."""
+    """Yield headers that name another first record than the items, or a later last one.
+
+    An earlier last one is what a put leaves that was cut; a search knows, and reads the log from there on.
+    """
     for file in files:
         items = file.items()["physical_offset"]
         said = int(file.header["begin_phy_offset"]), int(file.header["end_phy_offset"])
-        if len(items) and said != (int(items[0]), int(items[-1])):
+        if len(items) and (said[0] != int(items[0]) or said[1] > int(items[-1])):
             text = f"the header says records from {said[0]} to {said[1]}, the items {int(items[0])} to {int(items[-1])}"
             yield Finding("index", str(file.path), text)
 
