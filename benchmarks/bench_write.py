@@ -26,7 +26,8 @@ from rmqstore.format.frames import walk
 from rmqstore.format.heads import read_heads
 from rmqstore.format.layout import BATCH_ROWS
 from rmqstore.format.requests import read_requests
-from rmqstore.indexfile import IndexFile, IndexKeys, IndexSizes
+from rmqstore.index_sizes import IndexSizes
+from rmqstore.indexfile import IndexFile, IndexKeys
 from rmqstore.verbatim import verbatim_columns
 
 _WRITTEN = ("topic", "queueId", "body", "tags", "keys", "msgId", "properties", "flag", "bornTimestamp", "bornHost")

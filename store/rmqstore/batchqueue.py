@@ -18,33 +18,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rmqstore.batches import NO_BATCHES, Batches, agreeing, trusted, with_unknown
 from rmqstore.consumequeue import ConsumeQueue, RecoveredUnits, Units
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.files.mapped_file_queue import Segment
-from rmqstore.format.layout import BATCH_UNIT, MAX_BATCH, MAX_FILE_BYTES, Mask, Positions
+from rmqstore.format.layout import BATCH_UNIT, MAX_BATCH, MAX_FILE_BYTES, Mask
 
 _UNIT = BATCH_UNIT.itemsize
-_MAX_OFFSET = 1 << 60  # of a queue: sums stay far from the end of an int64
 _FILES_AT_ONCE = 4
 _PEEKED_UNITS = 64
-
-
-class Batches(NamedTuple):
-    """Units as columns, (n,) each; their queue offsets rise and do not overlap."""
-
-    numbers: Positions  # of the unit in the queue, the first there ever was is 0
-    starts: Positions  # queue offset of its first message
-    ends: Positions
-    physical_offsets: Positions
-    sizes: NDArray[np.int64]
-    tags_codes: NDArray[np.int64]
-
-    def take(self, rows: slice | Mask) -> Batches:
-        """Return the chosen units."""
-        return Batches(*(column[rows] for column in self))
-
-
-_NONE = Batches(*[np.empty(0, np.int64)] * 6)
 
 
 class _File(NamedTuple):
@@ -113,9 +95,6 @@ class BatchConsumeQueue(ConsumeQueue):
         """Return the units of some messages; zeros where none says."""
         found = np.array([self.unit(at) for at in queue_offsets.tolist()], np.int64).reshape(-1, len(Units._fields))
         return Units(*found.T)
-
-    def _whatever_is_in(self, start: int, end: int) -> NDArray[np.void]:
-        return self._joined_runs(start, end)
 
     def weights(self, start: int, end: int) -> NDArray[np.int64]:
         """Return the bytes of the log that each message in ``[start, end)`` stands for; see ``ConsumeQueue``."""
@@ -238,7 +217,7 @@ class BatchConsumeQueue(ConsumeQueue):
         """Return units that tell of ``[start, end)``, with zeros for what none tells of, and of how many each tells."""
         if list(self.runs(start, end)) != [(start, end)] and start < end:
             raise OffsetOutOfRangeError(f"{self.folder}: queue offsets {start} to {end} are not all in its files")
-        counts, pieces, at = [np.empty(0, np.int64)], [_NONE], start
+        counts, pieces, at = [np.empty(0, np.int64)], [NO_BATCHES], start
         for found in self._fitted(start, end):
             inside = found.take((found.ends > at) & (found.starts < end))
             if not len(inside.starts):
@@ -271,7 +250,7 @@ class BatchConsumeQueue(ConsumeQueue):
             else:
                 found = found.take(found.starts >= known.begins[place])
                 if known.lost_tail and len(found.starts):
-                    found = _with_unknown(found, int(found.ends[-1]), int(found.numbers[-1]) + 1)
+                    found = with_unknown(found, int(found.ends[-1]), int(found.numbers[-1]) + 1)
             if len(found.starts):
                 reached = int(found.ends[-1])
                 yield found
@@ -292,7 +271,7 @@ class BatchConsumeQueue(ConsumeQueue):
                     self._begins[segment] = int(whole.starts[0])
             elif segment not in self._begins:
                 peeked = self._read_units(segment, 0, _PEEKED_UNITS)
-                good = _good(peeked, segment.start // _UNIT)
+                good = trusted(peeked, segment.start // _UNIT)
                 if not len(good.starts) and len(peeked):
                     good = self._load(segment).batches
                 if len(good.starts):
@@ -300,7 +279,7 @@ class BatchConsumeQueue(ConsumeQueue):
         begun = [segment for segment in self.segments if segment in self._begins]
         begins = np.array([self._begins[segment] for segment in begun], np.int64)
         widest = max((segment.size // _UNIT for segment in begun), default=0) * MAX_BATCH
-        kept = np.flatnonzero(_agreeing(begins, begins, widest))
+        kept = np.flatnonzero(agreeing(begins, begins, widest))
         segments = [begun[place] for place in kept]
         tail = begun[kept[-1] + 1 :] if len(kept) else []
         lost = any(self._load(segment).n_written for segment in tail)
@@ -316,12 +295,12 @@ class BatchConsumeQueue(ConsumeQueue):
         written = self._files.open(segment).written_end(segment.size)
         n_written = -(-written // _UNIT)
         first = segment.start // _UNIT
-        found = _good(self._read_units(segment, 0, n_written), first)
+        found = trusted(self._read_units(segment, 0, n_written), first)
         if n_written and (not len(found.starts) or found.numbers[-1] != first + n_written - 1):
             end = int(found.ends[-1]) if len(found.starts) else self._end_before(segment)
-            found = _with_unknown(found, end, first + n_written - 1)
+            found = with_unknown(found, end, first + n_written - 1)
         if len(found.starts) and segment == self.segments[0] and found.numbers[0] > first and found.starts[0]:
-            unknown = _with_unknown(_NONE, int(found.starts[0]) - 1, int(found.numbers[0]) - 1)
+            unknown = with_unknown(NO_BATCHES, int(found.starts[0]) - 1, int(found.numbers[0]) - 1)
             found = Batches(*(np.concatenate(columns) for columns in zip(unknown, found, strict=True)))
         loaded = self._cached[segment] = _File(found, n_written)
         if len(self._cached) > _FILES_AT_ONCE:
@@ -331,7 +310,7 @@ class BatchConsumeQueue(ConsumeQueue):
     def _end_before(self, segment: Segment) -> int:
         """Return the queue offset behind the units of the files before one, 0 without any."""
         for other in reversed(self.segments[: self.segments.index(segment)]):
-            good = _good(self._read_units(other, 0, other.size // _UNIT), other.start // _UNIT)
+            good = trusted(self._read_units(other, 0, other.size // _UNIT), other.start // _UNIT)
             if len(good.starts):
                 return int(good.ends[-1])
         return 0
@@ -343,60 +322,6 @@ class BatchConsumeQueue(ConsumeQueue):
         written = np.flatnonzero(stored[:n_read])
         n_units = -(-(int(written[-1]) + 1) // _UNIT) if len(written) else 0
         return stored[: min(n_units, n_read // _UNIT) * _UNIT].view(BATCH_UNIT)
-
-
-def _good(units: NDArray[np.void], first: int) -> Batches:
-    """Return the units that tell queue offsets which agree with those around them.
-
-    Args:
-        units: BATCH_UNIT (n,).
-        first: number of the first.
-    """
-    bases, counts = units["base_offset"].astype(np.int64), units["batch_size"].astype(np.int64)
-    valid = np.flatnonzero((bases >= 0) & (bases < _MAX_OFFSET) & (counts > 0))
-    units, bases, counts = units[valid], bases[valid], counts[valid]
-    found = Batches(
-        valid + first,
-        bases,
-        bases + counts,
-        units["physical_offset"].astype(np.int64),
-        units["size"].astype(np.int64),
-        units["tags_code"].astype(np.int64),
-    )
-    contiguous = found.starts[1:] == found.ends[:-1]
-    if contiguous.all():  # as nearly all files are
-        return found
-    adjacent = found.numbers[1:] == found.numbers[:-1] + 1
-    linked, beside = np.zeros(len(bases), np.bool_), np.zeros(len(bases), np.bool_)
-    linked[1:] |= adjacent & contiguous
-    linked[:-1] |= adjacent & contiguous
-    beside[1:] |= adjacent & linked[:-1]
-    beside[:-1] |= adjacent & linked[1:]
-    found = found.take(linked | ~beside)  # one that fits none of its neighbours, which fit others, is wrong
-    found = found.take(_agreeing(found.starts, found.ends, MAX_BATCH))
-    np.minimum(found.ends[:-1], found.starts[1:], out=found.ends[:-1])
-    return found
-
-
-def _agreeing(starts: Positions, ends: Positions, widest: int) -> Mask:
-    """Return which stretches (n,) rise and lie near those beside them; if none lies near another, which rise."""
-    votes = np.zeros(len(starts), np.int64)
-    for step in (1, 2):
-        gaps = starts[step:] - ends[:-step]
-        agree = (gaps >= 0) & (gaps <= widest * step) & (starts[step:] > starts[:-step])
-        votes[step:] += agree
-        votes[: len(agree)] += agree
-    kept = votes > 0 if votes.any() else np.ones(len(starts), np.bool_)
-    places = np.flatnonzero(kept)
-    highest = np.maximum.accumulate(starts[places])
-    kept[places[1:][starts[places[1:]] <= highest[:-1]]] = False
-    return kept
-
-
-def _with_unknown(found: Batches, start: int, number: int) -> Batches:
-    """Add a unit for one message, of which nothing is known but that it stands there."""
-    unknown = (number, start, start + 1, 0, 0, 0)
-    return Batches(*(np.append(column, value) for column, value in zip(found, unknown, strict=True)))
 
 
 def _stretches(torn: Mask) -> Iterator[tuple[int, int]]:

@@ -20,7 +20,8 @@ from rmqstore.format.heads import Heads
 from rmqstore.format.layout import Bytes
 from rmqstore.format.multi_dispatch import lmq_heads
 from rmqstore.format.requests import QueueUnits, Requests, have_units, read_requests, rows_by_queue
-from rmqstore.indexfile import IndexFile, IndexKeys, IndexSizes, index_files, next_name
+from rmqstore.index_sizes import IndexSizes
+from rmqstore.indexfile import IndexFile, IndexKeys, index_files, next_name
 from rmqstore.queuewriter import QueueAppender
 
 _WINDOW_BYTES = 128 << 20

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from rmqstore.files.mapped_file import MappedFile
 from rmqstore.format.heads import windows
 from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, Mask, Positions
-from rmqstore.indexfile import IndexSizes, find_sizes_in_any, index_files, read_header
+from rmqstore.index_sizes import IndexSizes, find_sizes_in_any
+from rmqstore.indexfile import index_files, read_header
 
 logger = logging.getLogger(__name__)
 
@@ -143,10 +144,10 @@ class IndexSearch:
         """Yield the files that hold something, oldest first, one open at a time; a warning names what is none."""
         lengths = {path: length for path, length in _lengths(self.folder) if length > INDEX_HEADER.itemsize}
         if self._sizes.file_size not in lengths.values():
-            filled = {path: length for path, length in lengths.items() if _holds_items(path)}
+            filled = [path for path in lengths if _holds_items(path)]
             if not filled:
                 return
-            self._sizes = find_sizes_in_any([*filled], self._sizes)
+            self._sizes = find_sizes_in_any(filled, self._sizes)
         for path, length in lengths.items():
             if length != self._sizes.file_size:
                 logger.warning("%s has %d bytes, %d are expected of an index file: it is passed over",

@@ -16,7 +16,8 @@ from rmqstore.findings import Finding
 from rmqstore.format.layout import Mask
 from rmqstore.format.requests import Requests
 from rmqstore.index_search import may_be_stored_within
-from rmqstore.indexfile import IndexFile, IndexSizes, find_sizes_in_any, index_files
+from rmqstore.index_sizes import IndexSizes, find_sizes_in_any
+from rmqstore.indexfile import IndexFile, index_files
 
 
 class KeysOfLog:

@@ -37,7 +37,8 @@ from rmqstore.format.encode import Records, encode_batches, require_room, row_ba
 from rmqstore.format.heads import Heads, read_heads
 from rmqstore.format.layout import Bytes
 from rmqstore.format.requests import Groups, Places, group_by_queue, have_units
-from rmqstore.indexfile import IndexSizes, find_sizes, index_files, read_header, was_ended
+from rmqstore.index_sizes import IndexSizes, find_sizes
+from rmqstore.indexfile import index_files, read_header, was_ended
 from rmqstore.ledger import Ledger
 from rmqstore.logwriter import LogAppend
 from rmqstore.messages import MessageMaker, WriteSpec, now_ms
@@ -381,6 +382,6 @@ def existing_config(paths: StorePaths, log: CommitLog, config: StoreConfig) -> S
         changes["mapped_file_size_consume_queue"] = queue.stat().st_size
     files = [path for path in index_files(paths.index) if was_ended(path)]
     if files:
-        sizes = find_sizes(files, IndexSizes.of(config))
+        sizes = find_sizes(files[0], IndexSizes.of(config))
         changes |= {"max_hash_slot_num": sizes.n_slots, "max_index_num": sizes.n_items}
     return replace(config, **changes)  # type: ignore[arg-type]  # sizes all of them

@@ -24,7 +24,8 @@ from rmqstore.files.disk import Disk
 from rmqstore.files.lock import is_held
 from rmqstore.format.hashing import java_hash
 from rmqstore.format.requests import key_hashes
-from rmqstore.indexfile import IndexFile, IndexKeys, IndexSizes, find_sizes
+from rmqstore.index_sizes import IndexSizes, find_sizes
+from rmqstore.indexfile import IndexFile, IndexKeys
 from rmqstore.verify import verify
 from store import build
 
@@ -515,7 +516,7 @@ def test_sizes_of_a_large_index_are_found_at_once(tmp_path: Path) -> None:
     file.put(IndexKeys(hashes, np.arange(len(hashes)) * 300, 1_700_000_000_000 + np.arange(len(hashes))))
     tracemalloc.start()
     try:
-        assert find_sizes([file.path], IndexSizes(5_000_000, 20_000_000)) == sizes
+        assert find_sizes(file.path, IndexSizes(5_000_000, 20_000_000)) == sizes
         assert tracemalloc.get_traced_memory()[1] < 100 << 20
     finally:
         tracemalloc.stop()

@@ -14,7 +14,8 @@ from rmqstore.config import StoreConfig
 from rmqstore.errors import StoreStateError
 from rmqstore.files.mapped_file import MappedFile
 from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, Bytes
-from rmqstore.indexfile import IndexSizes, find_sizes_in_any, index_files
+from rmqstore.index_sizes import IndexSizes, find_sizes_in_any
+from rmqstore.indexfile import index_files
 from rmqstore.views.schema import DROPMALFORMED, ViewSpec
 from rmqstore.views.source import Column, IndexSlice, ViewLimits, ViewPiece, ViewSource, reasons, times, to_batch
 
