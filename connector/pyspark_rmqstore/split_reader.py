@@ -122,8 +122,7 @@ class SplitReader:
 
     def split_places(self, ref: StoreRef, store: MessageStore, places: NDArray[np.int64]) -> list[PlaceSplit]:
         """Return the tasks that read single places of the log."""
-        sizes = np.full(len(places), store.finder.mean_size(places))
-        return [PlaceSplit(ref, places[rows]) for rows in cut_rows(sizes, self._limits())]
+        return [PlaceSplit(ref, places[rows]) for rows in self._cut_places(store, places)]
 
     def split_units(self, ref: StoreRef, picked: SingleUnits) -> list[UnitSplit]:
         """Return the tasks that read single units of queues."""
@@ -132,8 +131,11 @@ class SplitReader:
     def split_pending(self, ref: StoreRef, store: MessageStore) -> list[PendingSplit]:
         """Return the tasks that read messages on their way."""
         rows = find_pending(store, self._options.selection, self.spec(store))
-        cut = cut_rows(np.full(len(rows.places), store.finder.mean_size(rows.places)), self._limits())
+        cut = self._cut_places(store, rows.places)
         return [PendingSplit(ref, rows.take(np.arange(part.start, part.stop))) for part in cut]
+
+    def _cut_places(self, store: MessageStore, places: NDArray[np.int64]) -> list[slice]:
+        return cut_rows(np.full(len(places), store.finder.mean_size(places)), self._limits())
 
     def newest_places(self, ref: StoreRef, store: MessageStore) -> list[tuple[datetime, str, int]]:
         """Return when the messages of a look-up were stored, and where: path and physical offset."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from rmqstore.format.layout import MAX_FILE_BYTES, PRE_BLANK_SIZE, QUEUE_UNIT, M
 
 _UNIT = QUEUE_UNIT.itemsize
 _UNITS_AT_ONCE = 1 << 19
-UNITS_AROUND = 64
+UNITS_AROUND = 64  # of a damaged one, that outvote it
 
 
 class Units(NamedTuple):
@@ -33,7 +34,8 @@ class Units(NamedTuple):
 
     def may_be_right(self, log_end: int) -> Mask:
         """Return which, (n,), can be units of records before the end of the log."""
-        return _may_be_right(self.physical_offsets, self.sizes, log_end)
+        found: Mask = (self.sizes > 0) & (self.sizes < PRE_BLANK_SIZE)
+        return found & (self.physical_offsets >= 0) & (self.physical_offsets < log_end)
 
 
 class RecoveredUnits(NamedTuple):
@@ -198,24 +200,16 @@ class ConsumeQueue:
         It is the place of one that is at most ``UNITS_AROUND`` away; None where all of these units are damaged.
         """
         low, high = max(queue_offset - UNITS_AROUND, start), min(queue_offset + UNITS_AROUND + 1, end)
-        units = self._whatever_is_in(low, high)
-        offsets = units["physical_offset"]
-        right = np.sort(offsets[_may_be_right(offsets, units["size"], log_end)])
+        units = self._held(low, high)
+        right = np.sort(units.physical_offsets[units.may_be_right(log_end)])
         return int(right[len(right) // 2]) if len(right) else None
 
-    def _whatever_is_in(self, start: int, end: int) -> NDArray[np.void]:
-        """Return the units of a range, QUEUE_UNIT (n,); those that no file holds are left out, or zeros."""
-        segment = self._files.find(start * _UNIT)
-        if segment is not None and end * _UNIT <= segment.end and end <= self._recovered.start:  # mostly
-            return self._read(segment, start, end)
-        return self._joined_runs(start, end)
-
-    def _joined_runs(self, start: int, end: int) -> NDArray[np.void]:
-        found = np.zeros(max(end - start, 0), QUEUE_UNIT)
-        for low, high in self.runs(start, end):
-            for name, column in zip(QUEUE_UNIT.names or (), self.units(low, high), strict=True):
-                found[name][low - start : high - start] = column
-        return found
+    def _held(self, start: int, end: int) -> Units:
+        """Return those units of a range that the files hold: mostly all."""
+        with suppress(OffsetOutOfRangeError):
+            return self.units(start, end)
+        found = [Units.of(np.empty(0, QUEUE_UNIT)), *(self.units(*run) for run in self.runs(start, end))]
+        return Units(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
 
     def trimmed(self, start: int, end: int, places: tuple[int, int], log_end: int) -> tuple[int, int]:
         """Return a range without those messages at its ends that lie outside of a part of the log; a few are asked."""
@@ -302,11 +296,6 @@ class ConsumeQueue:
         stored = np.empty(max(stop - start, 0) * _UNIT, np.uint8)
         count = self._files.open(segment).read_into(stored, (start - first) * _UNIT)
         return stored[: count // _UNIT * _UNIT].view(QUEUE_UNIT)
-
-
-def _may_be_right(offsets: NDArray[np.int64], sizes: NDArray[np.int64], log_end: int) -> Mask:
-    found: Mask = (sizes > 0) & (sizes < PRE_BLANK_SIZE) & (offsets >= 0) & (offsets < log_end)
-    return found
 
 
 def _search(count: int, found: Callable[[int], bool]) -> int:

@@ -36,7 +36,7 @@ from rmqstore.format.layout import LMQ_PREFIX, Positions
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import MESSAGE, PENDING, VERBATIM, Message, select_columns
 from rmqstore.index_search import LATEST_TIME, IndexSearch, Span
-from rmqstore.indexfile import IndexSizes
+from rmqstore.index_sizes import IndexSizes
 from rmqstore.log_filter import LogFilter, log_filter
 from rmqstore.log_scan import LogScan, LogSlice, cut_log
 from rmqstore.lookup import Found, Lookup, QueryResult
@@ -390,7 +390,7 @@ class MessageStore:
             CorruptRecordError, CorruptQueueError: while reading, damage in mode FAILFAST.
             OffsetOutOfRangeError: messages asked for are gone and ``fail_on_data_loss`` holds.
         """
-        require_arguments(selection, [*_arguments(parse_selection), *_arguments(MessageStore.scan)])
+        require_arguments(selection, _arguments(parse_selection) | _arguments(MessageStore.scan))
         chosen, wanted = parse_selection(**selection), parse_wanted(msg_key, msg_id)
         schema = VERBATIM if verbatim and columns is None else _schema(columns, include_pending=include_pending)
         if mode == "PERMISSIVE" and column_name_of_corrupt_record not in schema.names:
@@ -542,7 +542,6 @@ class MessageStore:
         """
         return {topic for topic in topics if not topic.startswith(LMQ_PREFIX)} - set(self._queues.batch_topics())
 
-    @anew_if_deleted
     def log_slice(self) -> LogSlice:
         """Return the range of the log that holds records: up to its end, or to its last byte in a closed store."""
         return self.ends.log_slice()

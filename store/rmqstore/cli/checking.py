@@ -25,7 +25,7 @@ def verify(path: Path, as_json: bool) -> None:
         compared = (
             "log and index agree; queues in RocksDB were not compared"
             if store.paths.has_rocksdb_queues
-            else ("log, queues and index agree")
+            else "log, queues and index agree"
         )
     for finding in findings:
         line = (

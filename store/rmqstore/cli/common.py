@@ -81,15 +81,13 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
 
 
-store_path = click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path))
-
-
 def require_folder(target: Path) -> None:
     """Refuse, before long work, a file that cannot be made."""
     if not target.absolute().parent.is_dir():
         raise OptionError(f"{target}: there is no folder {target.absolute().parent}")
 
 
+store_path = click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path))
 as_json_lines = click.option("--json", "as_json", is_flag=True, help="JSON Lines instead of a table.")
 with_system_topics = click.option("--all", "with_system", is_flag=True, help="System topics too.")
 some_topics = click.option("-t", "--topic", "topics", multiple=True, help="Only this topic; may be repeated.")
