@@ -18,7 +18,7 @@ ORDER = [
     "format.multi_dispatch", "format.inner_batch",
     "format.frames", "format.bloom", "format.encode", "format.requests",
     "sql92.numbers", "sql92.tree", "sql92.parser", "sql92.evaluation", "sql92.masks", "sql92.filter", "wanted",
-    "files.paths", "files.mapped_file", "files.mapped_file_queue", "files.disk", "files.lock",
+    "files.paths", "files.sparse", "files.mapped_file", "files.mapped_file_queue", "files.disk", "files.lock",
     "brokerconfig", "topicconfig", "checkpoint", "commitlog", "consumequeue",
     "consumequeue_ext", "batches", "batchqueue", "queues", "queueoffsets",
     "ledger", "index_sizes", "indexfile", "index_search",

@@ -2,7 +2,7 @@
 
 The order of writes, and why, is in FORMAT.md ("The one-write commit"). In short: records are written whole but for the
 first 8 bytes of each record, and of the blank, in the segment that is open; without them no scan takes any. Then those
-heads are written but the first; then the first one, which is the commit.
+heads are written but the first, while a blank in its place closes the segment; then the first one, which is the commit.
 """
 
 from __future__ import annotations
@@ -79,6 +79,7 @@ class LogAppend:
         self._first_file = end // file_size * file_size
         self._withheld: list[tuple[Positions, NDArray[np.void]]] = []  # places in the first file, and their heads
         self._created: list[Path] = []
+        self._guard: Path | None = None
         self._touched: dict[Path, None] = {}
         self._marks: list[RecordMark] = []  # of the first record and the last
 
@@ -158,10 +159,15 @@ class LogAppend:
         """Let all of it show. Until the last 8 bytes are written nothing does; from then on all of it does."""
         if not self._withheld:
             return
-        self.flush()
         path = self._path(self._first_file)
         positions = np.concatenate([places for places, _ in self._withheld])  # rising, as they were written
         heads = np.concatenate([heads for _, heads in self._withheld])
+        is_guarded = len(positions) > 1 and self.end <= self._first_file + self._file_size
+        if is_guarded:
+            self._make_guard()
+        self.flush()
+        if is_guarded:
+            self._close_segment(path, int(positions[0]))
         if len(positions) > 1:
             self._disk.scatter(path, positions[1:], heads[1:])
             self._disk.flush(path)
@@ -169,7 +175,35 @@ class LogAppend:
         self.is_committed = True
         self._disk.flush(path)
         self._withheld.clear()
+        self._drop_guard()
         self._disk.delete(self._intent)
+
+    def _make_guard(self) -> None:
+        """Make an empty segment after the open one, where a broker goes on if the commit is cut.
+
+        Source: CommitLog.java#recoverAbnormally, which takes a segment after a blank for the end even if it is empty.
+        """
+        path = self._path(self._first_file + self._file_size)
+        if not path.exists():
+            self._disk.create(path, self._file_size)
+        self._guard = path
+        self._touched[path] = None
+
+    def _close_segment(self, path: Path, position: int) -> None:
+        """Put a blank where the first record will begin, so that no scan comes by the heads that are written next.
+
+        Without it a broker that recovers the store would write over the first record. Where a record of the broker's
+        ended at one of those heads, the rest of the append would come back.
+        """
+        blank = np.array([(self._file_size - position, BLANK_MAGIC)], FRAME_HEAD)
+        self._disk.write(path, position, blank)
+        self._disk.flush(path)
+
+    def _drop_guard(self) -> None:
+        if self._guard is not None:
+            self._disk.delete(self._guard)
+            self._touched.pop(self._guard, None)
+            self._guard = None
 
     def abandon(self) -> None:
         """Take back what was written and not committed: new files go, the open one is zero again behind its end."""
@@ -183,4 +217,5 @@ class LogAppend:
             position = self.start - self._first_file
             self._disk.clear(path, position, position + written)
             self._disk.flush(path)
+        self._drop_guard()  # after the blank that leads to it
         self._disk.delete(self._intent)

@@ -25,7 +25,7 @@ from rmqstore.files.disk import Disk
 from rmqstore.files.mapped_file import MappedFile
 from rmqstore.files.mapped_file_queue import Segment
 from rmqstore.files.paths import StorePaths
-from rmqstore.format.frames import StopKind, Walk, find_next_record
+from rmqstore.format.frames import StopKind, Walk, find_next_record, walk
 from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.indexfile import index_files, read_header
 from rmqstore.queuewriter import QueueAppender
@@ -68,8 +68,11 @@ class Repairer:
         """
         was_closed = not self._paths.abort.exists()
         checkpoint = read_checkpoint(self._paths.checkpoint)
-        end = find_log_end(self._log, Checkpoint.all_safe() if was_closed else checkpoint)
-        is_our_own = self._began_at() == end.physical_offset
+        began_at = self._began_at()
+        end = self._before_our_blank(
+            find_log_end(self._log, Checkpoint.all_safe() if was_closed else checkpoint), began_at
+        )
+        is_our_own = began_at == end.physical_offset
         if end.reason and not is_our_own:
             self._require_no_records_behind(end, was_closed=was_closed)
         self._cut_log(end, keep_copy=not is_our_own)
@@ -91,6 +94,16 @@ class Repairer:
         except FileNotFoundError:
             return None
         return int(text) if text.isdigit() else None
+
+    def _before_our_blank(self, end: LogEnd, began_at: int | None) -> LogEnd:
+        """Return where an append of ours began if only its blank, and no record after it, stands there."""
+        segment = None if began_at is None else self._log.find(began_at)
+        if began_at is None or segment is None or end.physical_offset != segment.end:
+            return end
+        found = walk(self._log.data(segment), began_at - segment.start, segment.size, segment.start)
+        if len(found.starts) or found.kind is not StopKind.BLANK:
+            return end
+        return end._replace(physical_offset=began_at, path=str(segment.path))
 
     def _require_no_records_behind(self, end: LogEnd, *, was_closed: bool) -> None:
         segment = self._log.find(end.physical_offset)

@@ -77,7 +77,8 @@ class StoreWriter:
         self._disk = disk or Disk()
         self._lock = StoreLock(paths.lock)
         try:
-            self._open()
+            with self._os_errors_named("the store could not be opened"):
+                self._open()
         except BaseException:
             self._disk.close()
             self._lock.release()
@@ -228,11 +229,22 @@ class StoreWriter:
                 ) from err
             with suppress(OSError):
                 self.abandon()
-            if not isinstance(err, OSError):
+            with self._os_errors_named("nothing since the last flush is kept"):
                 raise
+
+    @contextmanager
+    def _os_errors_named(self, consequence: str) -> Iterator[None]:
+        """Turn an error of the operating system into one of this package.
+
+        Raises:
+            StoreStateError: what failed, and what follows from it.
+        """
+        try:
+            yield
+        except OSError as err:
             is_full = err.errno in (errno.ENOSPC, errno.EDQUOT)
             why = "CREATE_MAPPED_FILE_FAILED: the disk is full" if is_full else str(err)
-            raise StoreStateError(f"{self.paths.root}: {why}; nothing since the last flush is kept") from err
+            raise StoreStateError(f"{self.paths.root}: {why}; {consequence}") from err
 
     def _require_usable(self) -> None:
         """Refuse to go on after a failure that left queues or index behind the log, or the log's end unknown.
@@ -310,7 +322,8 @@ class StoreWriter:
         self.flush()
         self._save_checkpoint(built=0, index=0)  # what a recovery finds half built is built anew
         self._has_failed = True
-        self._repairer.rebuild(self._append.end, progress)
+        with self._os_errors_named("the next writer that opens the store completes the rebuild"):
+            self._repairer.rebuild(self._append.end, progress)
         self._queues.clear()
         self._offsets.forget()
         self._has_failed = False

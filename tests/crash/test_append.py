@@ -15,8 +15,11 @@ import pytest
 import goldens
 import rmqstore
 from crash.faults import Cut, FaultyDisk
+from rmqstore.checkpoint import read_checkpoint
+from rmqstore.commitlog import CommitLog
 from rmqstore.config import StoreConfig
 from rmqstore.files.paths import find_store
+from rmqstore.recovery import find_log_end
 from rmqstore.writer import StoreWriter
 
 pytestmark = pytest.mark.crash
@@ -104,6 +107,56 @@ def test_every_cut_leaves_all_rows_or_none(
         shutil.rmtree(root)
     if at_most == EVERYWHERE:
         assert seen == {len(before), len(before) + n}
+
+
+def write_as_a_broker(root: Path, record: bytes) -> None:
+    """Write a record where a recovery would, and clear nothing after it, as a broker does."""
+    paths = find_store(root)
+    log = CommitLog(paths.commitlogs)
+    end = find_log_end(log, read_checkpoint(paths.checkpoint)).physical_offset
+    segment = log.find(end)
+    assert segment is not None
+    placed = bytearray(record)
+    placed[28:36] = end.to_bytes(8)
+    with segment.path.open("r+b") as file:
+        file.seek(end - segment.start)
+        file.write(placed)
+    log.close()
+
+
+def test_a_dead_append_does_not_come_back_when_a_broker_writes_a_record_of_the_same_length(
+    golden_store: GoldenStore, tmp_path: Path
+) -> None:
+    n, name = 12, "basic"
+    same = pa.RecordBatch.from_pydict({"topic": ["Fresh"] * n, "body": [b"of one length"] * n, "keys": ["k"] * n})
+    before = len(by_log(golden_store(name)))
+
+    def append_same(root: Path, disk: FaultyDisk) -> None:
+        writer = StoreWriter(find_store(root), StoreConfig(), disk)
+        try:
+            writer.append(same)
+            writer.close()
+        finally:
+            writer._lock.release()
+            disk.close()
+
+    whole, disk = Path(shutil.copytree(golden_store(name), tmp_path / "count")), FaultyDisk()
+    append_same(whole, disk)
+    with rmqstore.open(whole) as store:
+        batch = store.scan(columns="commitLogOffset,storeSize", subscribe="Fresh").read_all().to_pydict()
+    first, size = min(zip(batch["commitLogOffset"], batch["storeSize"], strict=True))
+    (segment,) = [path for path in (whole / "commitlog").iterdir() if 0 <= first - int(path.name) < 131072]
+    record = segment.read_bytes()[first - int(segment.name) :][:size]
+    commit = disk.done.index("delete append", 1)
+    for at in range(commit - 9, commit):
+        root = Path(shutil.copytree(golden_store(name), tmp_path / f"{at}"))
+        with pytest.raises(Cut):
+            append_same(root, FaultyDisk(at))
+        where, read = disk.done[at], len(by_log(root))
+        assert read in (before, before + n), where
+        write_as_a_broker(root, record)
+        assert len(by_log(root)) == read + 1, where
+        shutil.rmtree(root)
 
 
 @pytest.mark.parametrize("name", ["one", "basic"])

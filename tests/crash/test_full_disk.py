@@ -102,6 +102,32 @@ def test_a_disk_that_stays_full_leaves_nothing_half_committed(
     assert rows(root) == by_log(root)
 
 
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_disk_that_is_full_when_a_store_is_opened_is_named(
+    golden_store: Callable[[str], Path], tmp_path: Path, at: int
+) -> None:
+    root, disk = Path(shutil.copytree(golden_store("edges"), tmp_path / "s")), FullDisk()
+    disk.at = at
+    with pytest.raises(StoreStateError, match="the disk is full; the store could not be opened"):
+        StoreWriter(find_store(root), StoreConfig(), disk)
+    StoreWriter(find_store(root), StoreConfig()).close()
+    assert rows(root) == by_log(root) == by_log(golden_store("edges"))
+
+
+@pytest.mark.parametrize("at", range(4, 100, 12))
+def test_a_disk_that_gets_full_during_a_rebuild_is_named(
+    golden_store: Callable[[str], Path], tmp_path: Path, at: int
+) -> None:
+    root, disk = Path(shutil.copytree(golden_store("edges"), tmp_path / "s")), FullDisk()
+    writer = StoreWriter(find_store(root), StoreConfig(), disk)
+    disk.n_writes, disk.at = 0, at
+    with pytest.raises(StoreStateError, match="the disk is full; the next writer that opens the store completes"):
+        writer.rebuild()
+    writer.close()
+    StoreWriter(find_store(root), StoreConfig()).close()
+    assert rows(root) == by_log(root) == by_log(golden_store("edges"))
+
+
 class WatchedDisk(Disk):
     """Refuses to write through a mapping where no place on the disk was taken: there a full disk kills the process."""
 
@@ -176,6 +202,58 @@ cp -r {mount}/s {tmp_path}/after
     assert "CREATE_MAPPED_FILE_FAILED" in done.stdout
     assert data_state(tmp_path / "after") == data_state(golden_store("basic"))
     assert rows(tmp_path / "after") == rows(golden_store("basic"))
+
+
+SMALL_DISKS = range(0, 4400, 200)  # KiB that the copied store leaves free
+# Says of each attempt how it ended, then how many messages are read.
+APPEND_OFTEN_AND_READ = """
+import sys
+import pyarrow as pa
+import rmqstore
+batch = pa.RecordBatch.from_pydict({"topic": ["TopicA"] * 100, "body": [b"x" * 1000] * 100})
+for attempt in range(2):
+    try:
+        with rmqstore.open(sys.argv[1], mode="a") as writer:
+            for _ in range(9):
+                writer.append(batch)
+                writer.flush()
+        print("done")
+    except rmqstore.RmqStoreError as err:
+        print(f"{type(err).__name__}: {err}")
+with rmqstore.open(sys.argv[1]) as store:
+    assert not store.query("TopicA", "nothing").messages
+    print(store.scan(columns="queueOffset").read_all().num_rows)
+"""
+
+
+def test_no_size_of_a_small_disk_kills_a_process_that_uses_sparse_files(
+    golden_store: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """In a tmpfs, reading a hole through a mapping takes a page: without one left, the process would die of SIGBUS."""
+    mount, sparse = tmp_path / "small", golden_store("default-sizes")
+    mount.mkdir()
+    occupied = sum(path.stat().st_blocks // 2 for path in sparse.rglob("*"))
+    script = f"""
+set -e
+for free in {" ".join(map(str, SMALL_DISKS))}; do
+    mount -t tmpfs -o size=$((free + {occupied} + 64))k tmpfs {mount}
+    cp -r --sparse=always {sparse} {mount}/s
+    {sys.executable} -c '{APPEND_OFTEN_AND_READ}' {mount}/s
+    umount {mount}
+done
+"""
+    done = _run("unshare", "--user", "--map-root-user", "--mount", "bash", "-c", script)
+    if "unshare" in done.stderr or "mount:" in done.stderr:
+        pytest.skip(f"no file system of its own to be had here: {done.stderr}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = done.stdout.splitlines()
+    counts = [int(line) - len(rows(sparse)) for line in said if line.isdigit()]
+    assert len(counts) == len(SMALL_DISKS)
+    assert all(count % 100 == 0 for count in counts)
+    assert counts[-1] == 1800, "the largest of these disks has room for all"
+    ends = {line.partition(":")[0] for line in said if not line.isdigit()}
+    assert ends <= {"done", "StoreStateError", "CommitError"}
+    assert any("CREATE_MAPPED_FILE_FAILED" in line for line in said)
 
 
 def test_a_folder_that_cannot_be_written_to_is_refused(golden_store: Callable[[str], Path]) -> None:

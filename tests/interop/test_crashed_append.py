@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import goldens
@@ -16,6 +17,10 @@ from crash.faults import Cut, FaultyDisk
 from crash.test_append import append
 from crash.test_kill import ROWS, append_and_kill
 from interop.rocketmq import RocketMQ
+from rmqstore.config import StoreConfig
+from rmqstore.files.paths import find_store
+from rmqstore.verify import verify
+from rmqstore.writer import StoreWriter
 
 N = 60
 N_CUTS = 10
@@ -93,3 +98,52 @@ def test_the_real_store_sees_whole_flushes_of_a_killed_process(
         assert done <= found // ROWS <= done + 1
         for answer in goldens.lines("basic", "keys")[:N_KEYS]:
             assert set(answer["physicalOffsets"]) <= set(real.query(answer["topic"], answer["key"]))
+
+
+@pytest.mark.interop
+@pytest.mark.crash
+@pytest.mark.parametrize("version", ["rocketmq", "rocketmq_4"], ids=["5.3.3", "4.9.8"])
+def test_a_dead_append_does_not_come_back_when_the_real_store_goes_on(
+    request: pytest.FixtureRequest, golden_store: Callable[[str], Path], tmp_path: Path, version: str
+) -> None:
+    """Its messages have the length of those that died, so that they end where heads of these may stand."""
+    rocketmq: RocketMQ = request.getfixturevalue(version)
+    sizes = {key: int(value) for key, value in goldens.summary("basic")["conf"].items()}
+    body, n = b"of one length", 16
+    dying = pa.RecordBatch.from_pydict(
+        {"topic": ["Fresh"] * n, "queueId": pa.array([0, 1] * (n // 2), pa.int32()), "body": [body] * n}
+    )
+
+    def append_dying(root: Path, disk: FaultyDisk) -> None:
+        writer = StoreWriter(find_store(root), StoreConfig(), disk)
+        try:
+            writer.append(dying)
+            writer.close()
+        finally:
+            writer._lock.release()
+            disk.close()
+
+    counting = FaultyDisk()
+    append_dying(Path(shutil.copytree(golden_store("basic"), tmp_path / "count")), counting)
+    commit = counting.done.index("delete append", 1)
+    seen = set()
+    for at in range(commit - 7, commit, 2):
+        root = Path(shutil.copytree(golden_store("basic"), tmp_path / f"{at}"))
+        with pytest.raises(Cut):
+            append_dying(root, FaultyDisk(at))
+        where = f"cut at change {at}: {counting.done[at]}"
+        with rocketmq.open(root, **sizes) as real:
+            found = total(real, {("Fresh", 0), ("Fresh", 1)})
+            assert found in (0, n), where
+            seen.add(found)
+            unique = {"UNIQ_KEY": "0" * 32}  # as long as those of ours
+            for number in range(3):
+                real.put("Fresh", number % 2, body, properties=unique)
+            real.wait()
+        with rmqstore.open(root, broker_name="b") as store:
+            assert store.scan(subscribe="Fresh", scan="commitlog").read_all().num_rows == found + 3, where
+            assert not list(verify(store)), where
+        with rocketmq.open(root, **sizes) as real:
+            assert total(real, {("Fresh", 0), ("Fresh", 1)}) == found + 3, where
+        shutil.rmtree(root)
+    assert 0 in seen

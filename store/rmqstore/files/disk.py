@@ -5,6 +5,7 @@ Every change is one method, so that a test can cut a writer at each of them (tes
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 from collections import OrderedDict
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 _OPEN_FILES = 64
 _FLUSHED_AT_ONCE = 16
 _ZEROS_AT_ONCE = 8 << 20
+_WITHOUT_UNNAMED_FILES = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL}  # as a file system says that it has none
 
 
 class Disk:
@@ -37,11 +39,26 @@ class Disk:
     def create(self, path: Path, size: int) -> None:
         """Create a file of so many zeros, which take no place on the disk until they are written.
 
+        It gets its name when it has its length: a broker refuses a store in which a file has another one.
+
         Raises:
             FileExistsError: it is there already.
         """
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        os.ftruncate(descriptor, size)
+        try:
+            descriptor = os.open(path.parent, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o644)
+        except OSError as err:
+            if err.errno not in _WITHOUT_UNNAMED_FILES:
+                raise
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            os.ftruncate(descriptor, size)
+        else:
+            try:
+                os.ftruncate(descriptor, size)
+                # With a folder to start from, which the full path makes needless, os.link follows the link in /proc.
+                os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True)
+            except BaseException:
+                os.close(descriptor)
+                raise
         self._keep(path, descriptor)
 
     def reserve(self, path: Path, position: int, size: int) -> None:

@@ -12,6 +12,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from rmqstore.files.sparse import lacks_room_for_holes, map_without_holes
+
 _PIECE_BYTES = 64 << 10
 _FEW_PAGES = 8  # are as fast one after the other
 
@@ -23,13 +25,16 @@ class MappedFile:
     :meth:`close` only lets go of ours. A file that another process *cuts* under a mapping ends this process with
     SIGBUS; RocketMQ deletes files, which is harmless.
 
+    A sparse file of a tmpfs that is nearly full is mapped without its holes: :mod:`rmqstore.files.sparse` says why.
+    What is written into a hole then shows only after the file is opened again, which :meth:`is_outdated` asks for.
+
     Raises:
         OSError: the file cannot be opened; FileNotFoundError where retention was faster.
 
     Source: DefaultMappedFile.java.
     """
 
-    __slots__ = ("_data", "_descriptor", "_identity", "_is_scattered", "path")
+    __slots__ = ("_data", "_descriptor", "_identity", "_is_scattered", "_without_holes", "path")
 
     def __init__(self, path: Path, *, scattered: bool = False) -> None:
         """Open it.
@@ -41,6 +46,7 @@ class MappedFile:
         self.path, self._is_scattered = path, scattered
         self._descriptor = -1
         self._data: NDArray[np.uint8] | None = None
+        self._without_holes: os.stat_result | None = None  # the file as it was when it was mapped so
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._identity = _identity(os.fstat(self._descriptor))
 
@@ -64,6 +70,9 @@ class MappedFile:
         return self._data
 
     def _map(self, size: int) -> mmap.mmap:
+        if lacks_room_for_holes(self._descriptor):
+            self._without_holes = os.fstat(self._descriptor)
+            return map_without_holes(self._descriptor, size, self._data_ranges(size))
         mapped = mmap.mmap(self._descriptor, size, access=mmap.ACCESS_READ)
         if self._is_scattered:
             mapped.madvise(mmap.MADV_RANDOM)
@@ -76,11 +85,17 @@ class MappedFile:
             self._descriptor, self._data = -1, None
 
     def is_outdated(self) -> bool:
-        """Tell whether another file has this name by now, or this one has another length."""
+        """Tell whether the mapping is not to be used any more.
+
+        Another file has this name by now, this one has another length, or holes have been filled or cannot be read.
+        """
         try:
-            return _identity(self.path.stat()) != self._identity
+            status = self.path.stat()
         except FileNotFoundError:
             return False  # deleted, and good to be read until we let go of it
+        if self._without_holes is not None:
+            return _content(status) != _content(self._without_holes)
+        return _identity(status) != self._identity or lacks_room_for_holes(self._descriptor)
 
     def written_end(self, size: int) -> int:
         """Return the position behind the last byte before ``size`` that is not zero, 0 if all are.
@@ -132,3 +147,7 @@ class MappedFile:
 
 def _identity(status: os.stat_result) -> tuple[int, int, int]:
     return status.st_dev, status.st_ino, status.st_size
+
+
+def _content(status: os.stat_result) -> tuple[int, ...]:
+    return *_identity(status), status.st_blocks, status.st_mtime_ns

@@ -1,0 +1,51 @@
+"""The door to changes: a file that is created is never seen with another length."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqstore.files.disk import Disk
+
+
+class Killed(Exception):  # noqa: N818 - an event, not an error of ours
+    """The process is gone."""
+
+
+def test_a_file_that_is_created_has_no_name_before_it_has_its_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(*_: Any) -> None:
+        raise Killed
+
+    monkeypatch.setattr(os, "ftruncate", kill)
+    with pytest.raises(Killed):
+        Disk().create(tmp_path / "file", 100)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("has_unnamed_files", [True, False])
+def test_a_file_is_created_once_with_zeros(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_unnamed_files: bool
+) -> None:
+    open_file = os.open
+
+    def refuse_unnamed(path: Path, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return open_file(path, flags, mode)
+
+    if not has_unnamed_files:
+        monkeypatch.setattr(os, "open", refuse_unnamed)
+    disk = Disk()
+    disk.create(tmp_path / "file", 100)
+    disk.write(tmp_path / "file", 98, b"ab")
+    with pytest.raises(FileExistsError):
+        disk.create(tmp_path / "file", 100)
+    disk.close()
+    assert (tmp_path / "file").read_bytes() == bytes(98) + b"ab"
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o644
