@@ -56,10 +56,12 @@ class RmqStoreReader(DataSourceReader):
             return self._splits.split_log(ref, store)
         store.warn_without_queues()
         slices = store.plan_queues(self._options.selection, self._splits.spec(store))
-        pending = self._splits.split_pending(ref, store) if self._options.include_pending else []
+        others: list[InputPartition] = [*self._splits.split_lost(ref, store, slices)]
+        if self._options.include_pending:
+            others += self._splits.split_pending(ref, store)
         if self._splits.pushed.conditions:
-            return [*self._splits.split_pruned(ref, store, slices), *pending]
-        return [*self._splits.split_queues(ref, store, self._splits.sampled(store, slices)), *pending]
+            return [*self._splits.split_pruned(ref, store, slices), *others]
+        return [*self._splits.split_queues(ref, store, self._splits.sampled(store, slices)), *others]
 
     def _newest(self, limit: int) -> list[InputPartition]:
         """Return the tasks that read the newest so many messages of a look-up, of all stores together."""

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import InputPartition
 
 from pyspark_rmqstore.options import StoreRef
 from rmqstore.pending import PendingRows
-from rmqstore.store import LogSlice, QueueKey, QueueSlice, RecoveredUnits, Sample, SingleUnits, cut_log
+from rmqstore.store import LogSlice, LostStretch, QueueKey, QueueSlice, RecoveredUnits, Sample, SingleUnits, cut_log
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,14 @@ class QueueSplit(InputPartition):
     store: StoreRef
     slices: tuple[QueueSlice, ...]
     recovered: dict[QueueKey, RecoveredUnits] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LostSplit(InputPartition):
+    """A task by queue that stands for parts of one store's CommitLog that its queues needed and that are damaged."""
+
+    store: StoreRef
+    stretches: tuple[LostStretch, ...]
 
 
 @dataclass(frozen=True)

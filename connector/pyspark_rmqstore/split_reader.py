@@ -17,6 +17,7 @@ from pyspark_rmqstore.options import ReadOptions, StoreRef
 from pyspark_rmqstore.planning import (
     Limits,
     LogSplit,
+    LostSplit,
     PendingSplit,
     PlaceSplit,
     QueueSplit,
@@ -77,6 +78,11 @@ class SplitReader:
     def split_queues(self, ref: StoreRef, store: MessageStore, sampled: Sequence[SampledSlice]) -> list[QueueSplit]:
         """Return the tasks that read ranges of queues."""
         return [QueueSplit(ref, task, store.ends.recovered_in(task)) for task in plan_queues(sampled, self._limits())]
+
+    def split_lost(self, ref: StoreRef, store: MessageStore, slices: Sequence[QueueSlice]) -> list[LostSplit]:
+        """Return the task for damage of the log that ranges of queues would lack without a word, if there is any."""
+        lost = store.lost(() if self.pushed.conditions else slices, self.spec(store))
+        return [LostSplit(ref, tuple(lost))] if lost else []
 
     def split_pruned(self, ref: StoreRef, store: MessageStore, slices: Sequence[QueueSlice]) -> list[InputPartition]:
         """Return the tasks that read of ranges of queues what pushed filters leave."""
@@ -154,7 +160,7 @@ class SplitReader:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task. Runs in a task."""
-        if not isinstance(partition, QueueSplit | LogSplit | UnitSplit | PlaceSplit | PendingSplit):
+        if not isinstance(partition, QueueSplit | LostSplit | LogSplit | UnitSplit | PlaceSplit | PendingSplit):
             return  # Spark asks for one partition of its own where there is none
         with open_ref(partition.store) as store:
             for batch in self._read_split(store, partition, self.spec(store)):
@@ -167,6 +173,8 @@ class SplitReader:
             case QueueSplit():
                 store.ends.recovered = split.recovered
                 yield from store.read_queues(split.slices, spec)
+            case LostSplit():
+                yield from store.read_lost(split.stretches, spec)
             case UnitSplit():
                 store.ends.recovered = {}
                 yield from store.read_units(split.picked, spec)

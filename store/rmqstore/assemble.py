@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqstore.commitlog import CommitLog
-from rmqstore.errors import CorruptRecordError, MalformedBytesError, OptionError
+from rmqstore.errors import CorruptRecordError, MalformedBytesError, OffsetOutOfRangeError, OptionError
 from rmqstore.files.mapped_file_queue import Segment
 from rmqstore.format.checks import inflate_bodies, rows_with_crc, sound_crcs, sound_topics
 from rmqstore.format.decode import DECODED_COLUMNS, decode_columns, property_values, repeat_text, stored_bodies
@@ -23,6 +23,7 @@ from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS, MAX_EXT_ADDRESS, Mas
 from rmqstore.format.record import Expected, check_record
 from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD, PENDING
 from rmqstore.log_filter import LogFilter
+from rmqstore.recovery import LostStretch
 from rmqstore.sql92.filter import Filter
 
 logger = logging.getLogger(__name__)
@@ -347,6 +348,42 @@ def lost_rows(schema: pa.Schema, faults: list[Fault]) -> pa.RecordBatch:
     """Return rows for damaged records alone: in each, what is known, the reason, and nulls."""
     rows = [{name: value for name, value in fault.known.items() if name in schema.names} for fault in faults]
     return pa.RecordBatch.from_pylist(rows, schema)
+
+
+def refuse_stretches(stretches: Iterable[LostStretch], spec: ReadSpec) -> Iterator[pa.RecordBatch]:
+    """Do with parts of the log that hold no readable record what the read says.
+
+    Raises:
+        CorruptRecordError: bytes are damaged and the mode is FAILFAST.
+        OffsetOutOfRangeError: a file is missing, and data loss is to fail.
+    """
+    for stretch in stretches:
+        if stretch.is_missing:
+            _lose(stretch, spec)
+        else:
+            yield from _refuse(stretch, spec)
+
+
+def _lose(stretch: LostStretch, spec: ReadSpec) -> None:
+    text = f"{stretch.path}: the log from {stretch.start} to {stretch.end} is gone: {stretch.reason}"
+    if spec.fail_on_data_loss:
+        raise OffsetOutOfRangeError(f"{text}; set failOnDataLoss to false to go on without it")
+    logger.warning("data loss: %s", text)
+
+
+def _refuse(stretch: LostStretch, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
+    text = f"{stretch.reason}; {stretch.end - stretch.start} bytes up to the next record"
+    if spec.mode == FAILFAST:
+        raise CorruptRecordError(stretch.path, stretch.start, text)
+    if spec.mode == DROPMALFORMED:
+        logger.warning("%s: dropped a damaged stretch at %d: %s", stretch.path, stretch.start, text)
+        return
+    known = {
+        "commitLogOffset": stretch.start,
+        "brokerName": spec.broker_name,
+        spec.corrupt_column: f"{stretch.path}, {stretch.start}: {text}",
+    }
+    yield lost_rows(spec.schema, [Fault(0, known, text)])
 
 
 def merge_faults(batch: pa.RecordBatch, rows: Positions, faults: list[Fault]) -> pa.RecordBatch:

@@ -22,6 +22,7 @@ class Checkpoint(NamedTuple):
     index_msg_timestamp: int = 0
     master_flushed_offset: int = 0
     confirm_phy_offset: int = 0
+    logics_phy_offset: int = 0
 
     @classmethod
     def all_safe(cls) -> Checkpoint:

@@ -6,19 +6,22 @@ import logging
 from collections.abc import Callable, Iterable
 from functools import cached_property
 
+import numpy as np
+
 from rmqstore.brokerconfig import BrokerConfig, is_system_topic
 from rmqstore.checkpoint import Checkpoint, read_checkpoint
 from rmqstore.commitlog import CommitLog
-from rmqstore.consumequeue import ConsumeQueue, RecoveredUnits
+from rmqstore.consumequeue import RecoveredUnits
 from rmqstore.errors import CorruptConfigError
 from rmqstore.files.lock import is_held
 from rmqstore.files.paths import StorePaths, can_name_queues
 from rmqstore.index_search import FOREVER
+from rmqstore.intent import committed_since
 from rmqstore.log_scan import LogSlice
-from rmqstore.queue_recovery import is_newest_built, recover_queues
+from rmqstore.queue_recovery import OpenedQueue, RecoveredQueues, is_newest_built, recover_closed, recover_crashed
 from rmqstore.queue_scan import QueueSlice
 from rmqstore.queues import QueueKey, open_files
-from rmqstore.recovery import LogEnd, find_log_end
+from rmqstore.recovery import LogEnd, LostStretch, find_log_end
 from rmqstore.retention import anew_if_deleted
 
 logger = logging.getLogger(__name__)
@@ -43,7 +46,7 @@ class StoreEnds:
 
     def forget(self) -> None:
         """Find everything anew: another process has repaired the store."""
-        for name in ("log_end", "recovered"):
+        for name in ("log_end", "_recovered_queues", "recovered"):
             self.__dict__.pop(name, None)
 
     def take(self, log_end: LogEnd | None, recovered: dict[QueueKey, RecoveredUnits]) -> None:
@@ -91,28 +94,60 @@ class StoreEnds:
 
         May be set, to what was found before: see :meth:`recovered_in`.
         """
+        return self._recovered_queues.tails
+
+    @cached_property
+    def _recovered_queues(self) -> RecoveredQueues:
         return self._recover_queues()
 
+    def lost(self, slices: Iterable[QueueSlice] = ()) -> list[LostStretch]:
+        """Return the parts of the log that queues were to be recovered from and that cannot be read.
+
+        Args:
+            slices: ranges of queues that are read; what their own units point at is left out.
+        """
+        lost = self._recovered_queues.lost
+        if not lost:
+            return []
+        starts, told = [stretch.start for stretch in lost], set[int]()
+        for tail in self.recovered_in(slices).values():
+            places = tail.units["physical_offset"].astype(np.int64)
+            told.update(np.unique(places[np.isin(places, starts)]).tolist())
+        return [stretch for stretch in lost if stretch.start not in told]
+
     @anew_if_deleted
-    def _recover_queues(self) -> dict[QueueKey, RecoveredUnits]:
-        was_closed = not self._paths.abort.exists()
-        if self._paths.has_rocksdb_queues or (self._ignore_log_end and not was_closed):
-            return {}
+    def _recover_queues(self) -> RecoveredQueues:
+        was_closed = self._ignore_log_end or not self._paths.abort.exists()
+        if self._paths.has_rocksdb_queues:
+            return RecoveredQueues({})
         in_batches, known = self._of_topics_json(self._config.batch_topics), self._of_topics_json(self._config.topics)
 
-        def files_of(topic: str, queue_id: int) -> ConsumeQueue | None:
+        since = committed_since(self._paths)
+
+        def files_of(topic: str, queue_id: int) -> OpenedQueue | None:
             if not can_name_queues(topic):
                 return None
             queue = open_files(self._paths, topic, queue_id, is_batch=topic in in_batches)
-            # A topic with neither files nor an entry in a topics.json that has others was deleted: it stays so.
-            is_deleted = not queue.segments and known and topic not in known and not is_system_topic(topic)
-            return None if is_deleted else queue
+            # A topic with neither files nor an entry in a topics.json that has others was deleted: it stays so. But
+            # not that of an append of ours: it enters its topics when their queues are built.
+            if not queue.segments and known and topic not in known and not is_system_topic(topic):
+                return None if since is None else OpenedQueue(queue, since)
+            return OpenedQueue(queue)
 
-        if was_closed and is_newest_built(self._log, files_of):
-            return {}
-        end = self.log_end or find_log_end(self._log, Checkpoint.all_safe())
-        start = self._log.min_offset if was_closed else max(end.scanned_from, self._log.min_offset)
-        return recover_queues(self._log, start, end.physical_offset, files_of, was_closed=was_closed)
+        if not was_closed:
+            return recover_crashed(self._log, self.log_end or find_log_end(self._log, Checkpoint.all_safe()), files_of)
+        if is_newest_built(self._log, files_of):
+            return RecoveredQueues({})
+        return recover_closed(self._log, find_log_end(self._log, Checkpoint.all_safe()), files_of, self._end_of_files)
+
+    def _end_of_files(self) -> int:
+        """Return the physical offset after the last record that the files of a queue point at, -1 without queues."""
+        reached = -1
+        for key in (*self._paths.queues(), *self._paths.batch_queues()):
+            queue = open_files(self._paths, *key)
+            reached = max(reached, queue.reach(queue.end()))
+            queue.close()
+        return reached
 
     def _of_topics_json(self, ask: Callable[[], list[str]]) -> set[str]:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import NamedTuple
 
@@ -10,17 +9,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmqstore.assemble import DROPMALFORMED, FAILFAST, Assembler, Fault, ReadSpec, lost_rows
+from rmqstore.assemble import FAILFAST, Assembler, ReadSpec, refuse_stretches
 from rmqstore.commitlog import CommitLog
-from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
+from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.files.mapped_file_queue import Segment
 from rmqstore.format.frames import StopKind, Walk, find_next_record, total_sizes, walk, walk_plainly
 from rmqstore.format.heads import read_heads
 from rmqstore.format.layout import Bytes, Positions
 from rmqstore.log_filter import LogFilter
-from rmqstore.recovery import damage_at
-
-logger = logging.getLogger(__name__)
+from rmqstore.recovery import LostStretch, damage_at
 
 _WINDOW_BYTES = 128 << 20
 
@@ -42,7 +39,7 @@ class LogScan:
 
     Args:
         log: of a store.
-        queues_end: asks for the physical offset behind the last record that a queue points at, -1 without queues.
+        queues_end: asks for the physical offset after the last record that queues point at, -1 where they tell none.
         spec: what to make of the records.
         wanted: which of them.
     """
@@ -60,23 +57,17 @@ class LogScan:
         """
         for start, end, segment in self._log.stretches(piece.start, piece.end):
             if segment is None:
-                self._lose(start, end)
+                yield from self._lose(start, end, "the files that held it are missing")
                 continue
             try:
                 data = self._log.data(segment)
             except OffsetOutOfRangeError as err:
-                self._lose(start, end, str(err))
+                yield from self._lose(start, end, str(err))
                 continue
             bounds = (start - segment.start, end - segment.start)
             ended = yield from self._read_file(segment, data, bounds, is_closed=piece.is_closed)
             if ended:
                 return
-
-    def _lose(self, start: int, end: int, reason: str = "the files that held it are missing") -> None:
-        text = f"{self._log.folders}: the log from {start} to {end} is gone: {reason}"
-        if self._spec.fail_on_data_loss:
-            raise OffsetOutOfRangeError(f"{text}; set failOnDataLoss to false to go on without it")
-        logger.warning("data loss: %s", text)
 
     def _read_file(
         self, segment: Segment, data: Bytes, bounds: tuple[int, int], *, is_closed: bool
@@ -108,21 +99,13 @@ class LogScan:
             yield from self._refuse(segment, at, at, f"a record reaches over the bound {segment.start + end} of a task")
         return False
 
+    def _lose(self, start: int, end: int, reason: str) -> Iterator[pa.RecordBatch]:
+        yield from refuse_stretches([LostStretch(self._log.folders, start, end, reason, is_missing=True)], self._spec)
+
     def _refuse(self, segment: Segment, start: int, end: int, reason: str) -> Iterator[pa.RecordBatch]:
         """Do with a stretch that holds no record what the mode says."""
-        physical_offset = segment.start + start
-        text = f"{reason}; {end - start} bytes up to the next record"
-        if self._spec.mode == FAILFAST:
-            raise CorruptRecordError(str(segment.path), physical_offset, text)
-        if self._spec.mode == DROPMALFORMED:
-            logger.warning("%s: dropped a damaged stretch at %d: %s", segment.path, physical_offset, text)
-            return
-        known = {
-            "commitLogOffset": physical_offset,
-            "brokerName": self._spec.broker_name,
-            self._spec.corrupt_column: f"{segment.path}, {physical_offset}: {text}",
-        }
-        yield lost_rows(self._spec.schema, [Fault(0, known, text)])
+        stretch = LostStretch(str(segment.path), segment.start + start, segment.start + end, reason)
+        yield from refuse_stretches([stretch], self._spec)
 
 
 def rejoin(data: Bytes, physical_base: int, found: Walk) -> tuple[Positions, NDArray[np.int64]]:

@@ -64,8 +64,9 @@ class LogAppend:
     """One append: any number of :meth:`write`, then :meth:`commit`, or :meth:`abandon`.
 
     Args:
-        intent: file that says where an append began, while it is under way: what stands behind that place after a
-            crash was never committed, so it may be cleared without a question. Nothing else depends on it.
+        intent: file that says where an append began, until it is complete. What stands after that place after a crash
+            was never committed, so it may be cleared without a question; or else it was, and readers take topics
+            that nothing else tells of for new ones, not for deleted ones.
 
     Source: CommitLog.java#asyncPutMessage; unlike it, what was written shows only after the commit.
     """
@@ -176,6 +177,9 @@ class LogAppend:
         self._disk.flush(path)
         self._withheld.clear()
         self._drop_guard()
+
+    def complete(self) -> None:
+        """Say that queues and ``topics.json`` have what was committed: readers need the intent no longer."""
         self._disk.delete(self._intent)
 
     def _make_guard(self) -> None:

@@ -88,6 +88,11 @@ class Queues:
         self._open_exts.move_to_end(key)
         return ext
 
+    @property
+    def lack_records(self) -> bool:
+        """Whether files of queues lack records that the log has."""
+        return bool(self._recovered())
+
     def topics(self) -> list[str]:
         """Return every topic with queues of this kind, sorted."""
         if self._paths.has_rocksdb_queues:

@@ -120,6 +120,10 @@ class QueueRanges:
                 ends.append(queue.reach(queue.end()))
         return max(ends)
 
+    def vouched_end(self) -> int:
+        """Return :meth:`end_in_log`, -1 too where the files of queues lack records: these tell of no end of the log."""
+        return -1 if self._queues.lack_records else self.end_in_log()
+
     def resolve(
         self, selection: Selection, config: BrokerConfig, broker: str, *, fail_on_data_loss: bool, tolerant: bool
     ) -> list[QueueSlice]:

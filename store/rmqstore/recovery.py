@@ -34,6 +34,16 @@ class LogEnd(NamedTuple):
     scanned_from: int = 0  # physical offset where the scan began
 
 
+class LostStretch(NamedTuple):
+    """A part of the log that holds no readable record, by physical offset."""
+
+    path: str
+    start: int
+    end: int
+    reason: str
+    is_missing: bool = False  # no file holds it, which is data loss rather than damage
+
+
 def find_log_end(log: CommitLog, checkpoint: Checkpoint) -> LogEnd:
     """Find the end of the log of a store that was not closed: the first record that a recovery scan refuses.
 
@@ -114,6 +124,15 @@ def find_written_end(log: CommitLog) -> int:
                 found = walk(data, first, written, segment.start)
                 return segment.end if found.kind is StopKind.BLANK else segment.start + found.position
             size *= 8
+    return log.min_offset
+
+
+def written_end(log: CommitLog) -> int:
+    """Return the physical offset after the last byte of the log that is not zero, records or not."""
+    for segment in reversed(log.segments):
+        written = log.written_end(segment)
+        if written:
+            return segment.start + written
     return log.min_offset
 
 

@@ -28,6 +28,7 @@ from rmqstore.files.paths import StorePaths
 from rmqstore.format.frames import StopKind, Walk, find_next_record, walk
 from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.indexfile import index_files, read_header
+from rmqstore.intent import read_intent
 from rmqstore.queuewriter import QueueAppender
 from rmqstore.recovery import LogEnd, damage_at, find_log_end
 
@@ -68,7 +69,7 @@ class Repairer:
         """
         was_closed = not self._paths.abort.exists()
         checkpoint = read_checkpoint(self._paths.checkpoint)
-        began_at = self._began_at()
+        began_at = read_intent(self._paths.append_intent)
         end = self._before_our_blank(
             find_log_end(self._log, Checkpoint.all_safe() if was_closed else checkpoint), began_at
         )
@@ -76,7 +77,6 @@ class Repairer:
         if end.reason and not is_our_own:
             self._require_no_records_behind(end, was_closed=was_closed)
         self._cut_log(end, keep_copy=not is_our_own)
-        self._disk.delete(self._paths.append_intent)
         reached = self._cut_queues(end.physical_offset, was_closed=was_closed)
         indexed = self._drop_index(end.physical_offset, None if was_closed else checkpoint)
         start = min(reached, indexed) if was_closed else self._log.min_offset
@@ -85,15 +85,8 @@ class Repairer:
             self._dispatch(start, end.physical_offset)
         if self._replaced.is_dir():
             self._restore_queues()
+        self._disk.delete(self._paths.append_intent)
         return Repaired(end.physical_offset, end.last_store_timestamp, checkpoint)
-
-    def _began_at(self) -> int | None:
-        """Return where an append of ours began that did not come to its end."""
-        try:
-            text = self._paths.append_intent.read_text(encoding="ascii", errors="replace")
-        except FileNotFoundError:
-            return None
-        return int(text) if text.isdigit() else None
 
     def _before_our_blank(self, end: LogEnd, began_at: int | None) -> LogEnd:
         """Return where an append of ours began if only its blank, and no record after it, stands there."""

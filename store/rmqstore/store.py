@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmqstore.assemble import FAILFAST, ReadSpec, UnitRows
+from rmqstore.assemble import FAILFAST, ReadSpec, UnitRows, refuse_stretches
 from rmqstore.brokerconfig import BrokerConfig
 from rmqstore.commitlog import CommitLog
 from rmqstore.config import StoreConfig
@@ -45,7 +45,7 @@ from rmqstore.pruning import Points
 from rmqstore.queue_scan import QueueScan, QueueSlice, SingleUnits
 from rmqstore.queues import QueueKey, Queues
 from rmqstore.ranges import QueueRanges, choose_topics
-from rmqstore.recovery import LogEnd
+from rmqstore.recovery import LogEnd, LostStretch
 from rmqstore.retention import anew_if_deleted
 from rmqstore.sampling import Sample, Sampler
 from rmqstore.selection import Selection, parse_selection, parse_tags, parse_timestamp, require_arguments, require_named
@@ -59,6 +59,7 @@ __all__ = [
     "FAILFAST",
     "LogFilter",
     "LogSlice",
+    "LostStretch",
     "MessageStore",
     "QueueInfo",
     "QueueKey",
@@ -433,7 +434,16 @@ class MessageStore:
     def _by_queue(self, selection: Selection, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
         self.require_topics(selection)
         self.warn_without_queues()
-        return self.read_queues(self.plan_queues(selection, spec), spec)
+        slices = self.plan_queues(selection, spec)
+        return chain(self.read_lost(self.lost(slices, spec), spec), self.read_queues(slices, spec))
+
+    def lost(self, slices: Iterable[QueueSlice], spec: ReadSpec) -> list[LostStretch]:
+        """Return the parts of the log that a read of ranges of queues would lack without a word.
+
+        Queues whose units come from a damaged log may lack messages that nothing tells of.
+        """
+        is_told = spec.mode != FAILFAST and not spec.tags  # a unit for a lost message has no tags
+        return self.ends.lost(slices if is_told else ())
 
     def _by_log(self, selection: Selection, spec: ReadSpec, scan: str) -> Iterator[pa.RecordBatch]:
         if scan != "commitlog":
@@ -531,6 +541,10 @@ class MessageStore:
         """Yield the messages of ranges of queues; see ``queue_scan.QueueScan``."""
         return self._queue_scan(spec).batches(slices)
 
+    def read_lost(self, stretches: Iterable[LostStretch], spec: ReadSpec) -> Iterator[pa.RecordBatch]:
+        """Do with what :meth:`lost` gave what the read says; see ``assemble.refuse_stretches``."""
+        return refuse_stretches(stretches, spec)
+
     def _queue_scan(self, spec: ReadSpec) -> QueueScan:
         queues = self._queues
         return QueueScan(self._log, queues.open, queues.open_ext, spec, queues.batch_topics())
@@ -553,7 +567,7 @@ class MessageStore:
 
     def read_log(self, piece: LogSlice, spec: ReadSpec, wanted: LogFilter) -> Iterator[pa.RecordBatch]:
         """Yield the records of a range of the log; see ``log_scan.LogScan``."""
-        return LogScan(self._log, self._ranges.end_in_log, spec, wanted).batches(piece)
+        return LogScan(self._log, self._ranges.vouched_end, spec, wanted).batches(piece)
 
     @anew_if_deleted
     def rows_within(self, piece: QueueSlice, n_bytes: int) -> int:

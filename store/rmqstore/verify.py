@@ -21,7 +21,7 @@ from rmqstore.format.frames import StopKind, find_next_record, heads_of, walk
 from rmqstore.format.heads import Heads, check_heads
 from rmqstore.format.layout import MAX_EXT_ADDRESS, PRE_BLANK_SIZE, Bytes, Mask
 from rmqstore.format.multi_dispatch import lmq_heads
-from rmqstore.format.requests import QueueUnits, Requests, have_units, read_requests, rows_by_queue
+from rmqstore.format.requests import QueueUnits, Requests, have_units, read_requests, read_tag_keys, rows_by_queue
 from rmqstore.queues import open_files
 from rmqstore.store import MessageStore
 from rmqstore.verify_index import KeysOfLog, index_findings
@@ -44,10 +44,11 @@ def verify(store: MessageStore, progress: Progress = untold) -> Iterator[Finding
     end = store.log_slice().end
     log = CommitLog(store.paths.commitlogs)
     queues, keys = _Queues(store.paths, log.min_offset), KeysOfLog()
-    for requests, of_lmq in _requests(log, end, progress):
+    for data, heads in _sound_heads(log, end, progress):
+        requests = read_requests(data, heads)
         queues.compare(requests)
-        queues.compare(of_lmq)
-        keys.add(requests)
+        queues.compare(read_requests(data, _lmq_heads(data, heads)))
+        keys.add(requests, read_tag_keys(data, heads))
     if store.paths.has_rocksdb_queues:
         logger.warning("%s holds RocksDB queues, which are not compared with the log", store.paths.consumequeue)
     else:
@@ -75,8 +76,8 @@ def _damaged_records(store: MessageStore) -> Iterator[Finding]:
         yield Finding("log", str(store.paths.root), f"{n_named - _MAX_FINDINGS} more damaged records")
 
 
-def _requests(log: CommitLog, end: int, progress: Progress) -> Iterator[tuple[Requests, Requests]]:
-    """Yield what dispatching would make of every sound record, in the order of the log; apart for LMQs it names."""
+def _sound_heads(log: CommitLog, end: int, progress: Progress) -> Iterator[tuple[Bytes, Heads]]:
+    """Yield the heads of every sound record, in the order of the log, and the bytes that they were read from."""
     for segment in log.segments:
         if segment.start >= end:
             return
@@ -86,8 +87,7 @@ def _requests(log: CommitLog, end: int, progress: Progress) -> Iterator[tuple[Re
             for _, heads, whole in heads_of(data, found):
                 sound = np.flatnonzero(whole & check_heads(heads, segment.start))
                 if len(sound):
-                    heads = heads if len(sound) == len(heads) else heads.take(sound)  # noqa: PLW2901 - the sound ones
-                    yield read_requests(data, heads), read_requests(data, _lmq_heads(data, heads))
+                    yield data, heads if len(sound) == len(heads) else heads.take(sound)
             at = found.position
             progress(min(segment.start + at, end) - log.min_offset, end - log.min_offset)
             if found.kind in (StopKind.BLANK, StopKind.EMPTY):

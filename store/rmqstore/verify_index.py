@@ -14,10 +14,12 @@ from rmqstore.files.disk import Disk
 from rmqstore.files.paths import StorePaths
 from rmqstore.findings import Finding
 from rmqstore.format.layout import Mask
-from rmqstore.format.requests import Requests
+from rmqstore.format.requests import Requests, TagKeys
 from rmqstore.index_search import may_be_stored_within
 from rmqstore.index_sizes import IndexSizes, find_sizes_in_any
 from rmqstore.indexfile import IndexFile, index_files
+
+_NO_KEYS = np.empty(0, np.int64)
 
 
 class KeysOfLog:
@@ -28,9 +30,11 @@ class KeysOfLog:
         self._hashes: list[NDArray[np.int32]] = []
         self._places: list[NDArray[np.int64]] = []
         self._times: list[NDArray[np.int64]] = []
+        self._tags: list[TagKeys] = []
 
-    def add(self, requests: Requests) -> None:
-        """Take in what dispatching would make of more records, in the order of the log."""
+    def add(self, requests: Requests, tags: TagKeys) -> None:
+        """Take in what dispatching would make of more records, in the order of the log, and the keys of their tags."""
+        self._tags.append(tags)
         offsets = requests.units.units["physical_offset"].astype(np.int64)
         self._offsets.append(offsets[requests.key_rows])
         self._hashes.append(requests.key_hashes)
@@ -42,6 +46,11 @@ class KeysOfLog:
         places, times = (np.concatenate([*parts, np.zeros(1, np.int64)]) for parts in (self._places, self._times))
         rows = np.searchsorted(places[:-1], offsets)
         return times[rows], places[rows] == offsets
+
+    def of_tags(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return offsets and hashes of the keys of tags, which only brokers from 5.4 on put into an index."""
+        offsets, hashes = zip(*self._tags, strict=True) if self._tags else ((), ())
+        return np.concatenate([*offsets, _NO_KEYS]), np.concatenate([*hashes, _NO_KEYS])
 
     def between(self, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return offsets and hashes of the keys of records from one to another, both included."""
@@ -92,7 +101,7 @@ def index_findings(paths: StorePaths, keys: KeysOfLog, log_start: int) -> Iterat
         first = wanted_offsets[missing[0]]
         text = f"{len(missing)} keys are in no index file, the first of the record at {first}"
         yield Finding("index", str(paths.index), text)
-    extra = np.flatnonzero(~np.isin(have, want))
+    extra = np.flatnonzero(~np.isin(have, want) & ~np.isin(have, _pairs(*keys.of_tags())))
     if len(extra):
         text = f"{len(extra)} items are of no key of their record, the first says {found[extra[0]]}"
         yield Finding("index", str(paths.index), text)

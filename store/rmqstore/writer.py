@@ -31,7 +31,7 @@ from rmqstore.errors import (
 )
 from rmqstore.files.disk import Disk
 from rmqstore.files.lock import StoreLock
-from rmqstore.files.paths import StorePaths
+from rmqstore.files.paths import OUR_ABORT, StorePaths
 from rmqstore.format.decode import topics
 from rmqstore.format.encode import Records, encode_batches, require_room, row_batches, stamp
 from rmqstore.format.heads import Heads, read_heads
@@ -98,7 +98,8 @@ class StoreWriter:
         self._queues: dict[tuple[str, int], QueueAppender] = {}
         self._waiting = WaitingRequests()
         self._last_store_timestamp = repaired.last_store_timestamp
-        self._checkpoint = repaired.checkpoint
+        reached = min(repaired.checkpoint.logics_phy_offset, repaired.end)
+        self._checkpoint = repaired.checkpoint._replace(logics_phy_offset=reached)
         self._append = self._begin(repaired.end)
         self._offsets = QueueOffsets(self._next_queue_offset)
         self._highest_queue: dict[str, int] = {}
@@ -129,7 +130,7 @@ class StoreWriter:
             newest = int(read_header(files[-1])["end_timestamp"])
             self._checkpoint = self._checkpoint._replace(index_msg_timestamp=newest)
         self._save_checkpoint(built=self._last_store_timestamp)
-        self._disk.write_new(self.paths.abort, str(os.getpid()).encode())
+        self._disk.write_new(self.paths.abort, f"{OUR_ABORT}{os.getpid()}".encode())
 
     def __enter__(self) -> Self:
         return self
@@ -320,6 +321,7 @@ class StoreWriter:
             progress: told now and then how many bytes of the log are done, and how many there are.
         """
         self.flush()
+        self._checkpoint = self._checkpoint._replace(logics_phy_offset=0)
         self._save_checkpoint(built=0, index=0)  # what a recovery finds half built is built anew
         self._has_failed = True
         with self._os_errors_named("the next writer that opens the store completes the rebuild"):
@@ -341,7 +343,11 @@ class StoreWriter:
         dispatcher.flush()
         self._waiting.clear()
         self._register_topics()
+        _, last = self._append.marks()
+        assert last is not None, "what was committed has a last record"
+        self._checkpoint = self._checkpoint._replace(logics_phy_offset=last.physical_offset)
         self._save_checkpoint(built=self._last_store_timestamp)
+        self._append.complete()
 
     def _queue(self, topic: str, queue_id: int) -> QueueAppender:
         key = (topic, queue_id)

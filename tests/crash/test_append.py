@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,11 +21,14 @@ from rmqstore.commitlog import CommitLog
 from rmqstore.config import StoreConfig
 from rmqstore.files.paths import find_store
 from rmqstore.recovery import find_log_end
+from rmqstore.selection import parse_selection
+from rmqstore.tail import StoreTail
 from rmqstore.writer import StoreWriter
 
 pytestmark = pytest.mark.crash
 
 GoldenStore = Callable[[str], Path]
+NEW_KEYS = ["new1"]
 MESSAGES = "topic,queueId,queueOffset,commitLogOffset,body"
 
 
@@ -66,6 +70,22 @@ def by_log(root: Path) -> set[tuple[Any, ...]]:
     return {tuple(row.values())[:-1] for row in found if row["sysFlag"] & 0xC in (0, 8)}
 
 
+def assert_reads_alike(root: Path, expected: set[tuple[Any, ...]], where: str) -> None:
+    """Every way to read by queue shows what the log holds, before anything is repaired."""
+    assert rows(root) == expected, where
+    counts = Counter((topic, queue_id) for topic, queue_id, *_ in expected)
+    with rmqstore.open(root, broker_name="b") as store:
+        ranges = {(topic, queue_id): store.queue_range(topic, queue_id) for topic, queue_id in counts}
+        view = store.view("queues", include_system_topics=True).read_all().to_pylist()
+        tail = StoreTail(store, parse_selection(include_system_topics=True))
+        tail.look()
+        found = store.scan(columns=MESSAGES, msg_key=NEW_KEYS, index_only=False).read_all().to_pylist()
+    assert {key: end - start for key, (start, end) in ranges.items()} == counts, where
+    assert {(row["topic"], row["queueId"]): row["messages"] for row in view if row["messages"]} == counts, where
+    assert {key: tail.ends[key] for key in counts} == {key: end for key, (_, end) in ranges.items()}, where
+    assert {tuple(row.values()) for row in found} == {row for row in expected if row[-1].startswith(b"new 1 ")}, where
+
+
 def cuts(golden_store: GoldenStore, tmp_path: Path, name: str, n: int) -> int:
     root = Path(shutil.copytree(golden_store(name), tmp_path / "count"))
     disk = FaultyDisk()
@@ -98,6 +118,7 @@ def test_every_cut_leaves_all_rows_or_none(
         read = by_log(root)
         assert len(read) in (len(before), len(before) + n), where
         assert before <= read, where
+        assert_reads_alike(root, read, where)
         seen.add(len(read))
         StoreWriter(find_store(root), StoreConfig()).close()
         assert by_log(root) == rows(root) == read, where

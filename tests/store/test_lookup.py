@@ -33,7 +33,7 @@ GoldenStore = Callable[[str], Path]
 Row = dict[str, Any]
 Key = tuple[str, int, int]  # a key, and where and when its message was stored
 ROLLBACK = 12
-INDEXED = [name for name in goldens.EVERY if name not in (*goldens.CRASHED, "empty")]
+INDEXED = [name for name in goldens.EVERY if name not in (*goldens.CRASHED, "empty")] + ["v55-edges", "v55-live-lite"]
 
 
 def has_key(record: Row, topic: str, key: str) -> bool:

@@ -301,13 +301,13 @@ def test_a_queue_whose_records_do_not_follow_on_it_is_read_as_it_is(
     assert any("do not follow" in record.getMessage() for record in caplog.records)
 
 
-@pytest.mark.parametrize("n_bytes", [0, 7, 24, 39])
+@pytest.mark.parametrize("n_bytes", [0, 7, 24, 39, 47])
 def test_short_checkpoint_counts_as_zeros(tmp_path: Path, n_bytes: int) -> None:
-    full = struct.pack(">5q", 5000, 6000, 7000, 8000, 9000)
+    full = struct.pack(">6q", 5000, 6000, 7000, 8000, 9000, 10_000)
     (tmp_path / "checkpoint").write_bytes(full[:n_bytes])
-    expected = [5000, 6000, 7000, 8000][: n_bytes // 8]
+    expected = [5000, 6000, 7000, 8000, 9000][: n_bytes // 8]
     assert list(read_checkpoint(tmp_path / "checkpoint"))[: len(expected)] == expected
-    assert read_checkpoint(tmp_path / "missing") == Checkpoint(0, 0, 0, 0, 0)
+    assert read_checkpoint(tmp_path / "missing") == Checkpoint(0, 0, 0, 0, 0, 0)
     assert Checkpoint(5000, 6000).min_timestamp == 2000
     assert Checkpoint(5000, 10).min_timestamp == 0
 
@@ -345,8 +345,10 @@ def test_queues_are_recovered_around_a_missing_file(tmp_path: Path, *, abort: bo
     root = store.write(tmp_path / "s", abort=abort)
     (root / "commitlog" / f"{4096:020d}").unlink()
     with rmqstore.open(root) as opened:
-        found = read(opened, fail_on_data_loss=False, mode="DROPMALFORMED")
-        assert offsets(found) == [at.physical_offset for at in store.placed if at.physical_offset < 4096]
+        with pytest.raises(OffsetOutOfRangeError, match="failOnDataLoss"):
+            read(opened)
+        found = read(opened, fail_on_data_loss=False)
+        assert offsets(found) == [at.physical_offset for at in store.placed if not 4096 <= at.physical_offset < 8192]
 
 
 @pytest.mark.parametrize("abort", [False, True])

@@ -32,7 +32,9 @@ def change(path: Path, position: int, data: bytes) -> None:
         file.write(data)
 
 
-@pytest.mark.parametrize("name", [name for name in goldens.PLAIN if name != "default-sizes"])
+@pytest.mark.parametrize(
+    "name", [*(name for name in goldens.PLAIN if name != "default-sizes"), *goldens.NEWEST, "v55-lmq"]
+)
 def test_nothing_is_found_in_a_store_that_rocketmq_closed(golden_store: GoldenStore, name: str) -> None:
     assert findings(golden_store(name)) == []
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rmqstore.errors import NotAStoreError, StoreStateError, UnsupportedFeatureError
 
+OUR_ABORT = "rmqstore "  # begins an abort file that a writer of ours made; a broker's holds its process id alone
 _NAME_DIGITS = 20
 _MAX_OFFSET = 1 << 62  # no file is named so; sums stay inside an int64
 

@@ -123,6 +123,7 @@ CHECKPOINT: Final = np.dtype([        # the first bytes of `checkpoint`. Source:
     ("index_msg_timestamp",   ">i8"),   # 16  end time of the last full IndexFile
     ("master_flushed_offset", ">i8"),   # 24  5.x only
     ("confirm_phy_offset",    ">i8"),   # 32  5.1.1 and later only
+    ("logics_phy_offset",     ">i8"),   # 40  5.5.0 and later only: start of the last record that is in all queues
 ])
 
 INDEX_HEADER: Final = np.dtype([      # an index file's first bytes. Source: IndexHeader.java

@@ -31,6 +31,7 @@ from rmqstore.format.layout import (
 from rmqstore.format.property_columns import Entries, parse_entries, property_column
 
 _KEY_SEPARATOR = " "
+_TAG_TYPE, _TYPE_SEPARATOR = "T", "#"  # Source: MessageConst.java#INDEX_TAG_TYPE
 _FEW = 1 << 16
 
 Groups = list[tuple[tuple[str, int], NDArray[np.int64]]]  # rows by topic and queue id
@@ -114,6 +115,13 @@ def group_by_queue(topics: pa.StringArray, queue_ids: NDArray[np.int32]) -> Grou
     return [((names[int(codes[rows[0]])], int(queue_ids[rows[0]])), rows) for rows in rows_by_queue(codes, queue_ids)]
 
 
+class TagKeys(NamedTuple):
+    """Keys of tags, (m,) each, in the order of the log."""
+
+    physical_offsets: NDArray[np.int64]
+    hashes: NDArray[np.int32]
+
+
 def read_requests(buf: Bytes, heads: Heads, places: Places | None = None) -> Requests:
     """Read what dispatching needs of whole records.
 
@@ -193,6 +201,21 @@ def _keys(
     order = np.lexsort((places, rows))  # stable, so KEYS keep their order
     rows, suffixes, lengths = rows[order], suffixes[order], lengths[order]
     return rows, _key_hashes(names, codes[rows], suffixes, lengths)
+
+
+def read_tag_keys(buf: Bytes, heads: Heads) -> TagKeys:
+    """Read the keys under which brokers from 5.4 on index the tags of records: ``topic#T#tags``.
+
+    Source: IndexService.java#buildIndex, MessageConst.java#INDEX_TAG_TYPE.
+    """
+    encoded = topics(buf, heads).dictionary_encode()
+    tags = property_column(parse_entries(buf, heads.property_starts, heads.property_lengths), PROPERTY_TAGS)
+    kind = heads.column("sys_flag") & np.int32(SysFlag.TRANSACTION_TYPE)
+    rows = np.flatnonzero(tags.is_valid().to_numpy(zero_copy_only=False) & (kind != SysFlag.TRANSACTION_TYPE))
+    suffixes, lengths = _hashed(pc.binary_join_element_wise(_TAG_TYPE, tags.take(pa.array(rows)), _TYPE_SEPARATOR))
+    codes = encoded.indices.to_numpy()[rows].astype(np.int32)
+    offsets = heads.column("physical_offset")[rows].astype(np.int64)
+    return TagKeys(offsets, _key_hashes(topic_names(encoded), codes, suffixes, lengths))
 
 
 def key_hashes(topics: list[str], keys: list[str]) -> NDArray[np.int32]:

@@ -1,0 +1,214 @@
+"""Queues that are taken from a damaged log: a read by queue tells of the damage as a read by log does, and goes on."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import goldens
+import rmqstore
+from reading import offsets, read, state
+from rmqstore import CorruptRecordError, OffsetOutOfRangeError
+from store import build
+
+GoldenStore = Callable[[str], Path]
+Damage = Callable[[build.Store, build.Placed], None]
+
+QUEUES = (("A", 0), ("A", 1), ("B", 0))
+
+
+def flip_body(store: build.Store, at: build.Placed) -> None:
+    store.put(at.physical_offset + 88, b"\xff")
+
+
+def break_magic(store: build.Store, at: build.Placed) -> None:
+    store.put(at.physical_offset + 4, b"XXXX")
+
+
+def overstate_size(store: build.Store, at: build.Placed) -> None:
+    store.put(at.physical_offset, struct.pack(">i", at.size + 7))
+
+
+def overstate_size_hugely(store: build.Store, at: build.Placed) -> None:
+    store.put(at.physical_offset, struct.pack(">i", 1 << 30))
+
+
+def zero(store: build.Store, at: build.Placed) -> None:
+    store.put(at.physical_offset, bytes(at.size))
+
+
+def tear(store: build.Store, at: build.Placed) -> None:
+    store.put(at.physical_offset + 90, bytes(at.size - 90))
+
+
+DAMAGES = (flip_body, break_magic, overstate_size, overstate_size_hugely, zero, tear)
+
+
+def made(n_records: int = 90) -> build.Store:
+    store = build.Store()
+    for number in range(n_records):
+        topic, queue_id = QUEUES[number % len(QUEUES)]
+        record = build.Record(topic, queue_id, body=b"%d" % number * 9, store_timestamp=build.T0 + 1000 * number)
+        store.append(record)
+    return store
+
+
+def keep_units(store: build.Store, kept: int) -> None:
+    store.queues = {key: units[:kept] for key, units in store.queues.items()} if kept else {}
+
+
+@pytest.mark.parametrize("kept", [0, 3], ids=["queues gone", "queues behind"])
+@pytest.mark.parametrize("row", [0, 1, 12, 44, 45, 87, 88, 89])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_by_queue_tells_of_damage_as_by_log(tmp_path: Path, damage: Damage, row: int, kept: int) -> None:
+    store = made()
+    hurt = store.placed[row]
+    damage(store, hurt)
+    keep_units(store, kept)
+    if damage is zero and row == 89:
+        pytest.skip("zeros after the last record are the end of a log")
+    root = store.write(tmp_path / "s")
+    before = state(root)
+    good = [at.physical_offset for at in store.placed if at is not hurt]
+    for scan in ("commitlog", "queue"):
+        with rmqstore.open(root) as opened:
+            with pytest.raises(rmqstore.RmqStoreError) as caught:
+                read(opened, scan=scan)
+            if row >= 3 * kept or scan == "commitlog":
+                assert isinstance(caught.value, CorruptRecordError)
+                assert caught.value.offset == hurt.physical_offset, scan
+            assert offsets(read(opened, scan=scan, mode="DROPMALFORMED")) == good, scan
+            rows = read(opened, scan=scan, mode="PERMISSIVE")
+            assert sorted(offsets(row for row in rows if row["_corrupt_record"] is None)) == good, scan
+            told = [row["commitLogOffset"] for row in rows if row["_corrupt_record"]]
+            assert hurt.physical_offset in told, scan
+            assert len(told) == 1 or damage is overstate_size, scan  # whose remainder is no record either
+    assert state(root) == before
+
+
+@pytest.mark.parametrize("scan", ["commitlog", "queue"])
+@pytest.mark.parametrize("mode", ["FAILFAST", "DROPMALFORMED", "PERMISSIVE"])
+@pytest.mark.parametrize("row", [10, 300, -2])
+def test_a_flipped_byte_of_a_store_whose_queues_are_gone(
+    golden_store: GoldenStore, tmp_path: Path, row: int, mode: str, scan: str
+) -> None:
+    root = Path(shutil.copytree(golden_store("crash4"), tmp_path / "s"))
+    records = [record for record in goldens.records("crash4") if record["size"] > 300]
+    hurt = records[row]["physicalOffset"]
+    file = root / "commitlog" / f"{hurt - hurt % 65536:020d}"
+    data = bytearray(file.read_bytes())
+    data[hurt % 65536 + 88] ^= 0xFF
+    file.write_bytes(data)
+    good = [record["physicalOffset"] for record in goldens.records("crash4") if record["physicalOffset"] != hurt]
+    with rmqstore.open(root) as store:
+        if mode == "FAILFAST":
+            with pytest.raises(CorruptRecordError) as caught:
+                read(store, scan=scan)
+            assert (caught.value.path, caught.value.offset) == (str(file), hurt)
+            return
+        found = read(store, scan=scan, mode=mode)
+    assert offsets(row for row in found if row.get("_corrupt_record") is None) == good
+    assert [row["commitLogOffset"] for row in found if row.get("_corrupt_record")] == [hurt] * (mode == "PERMISSIVE")
+
+
+def test_each_queue_offset_that_damage_hides_is_a_row_of_its_own(tmp_path: Path) -> None:
+    store = made()
+    hurt = store.placed[10:16]
+    for at in hurt:
+        zero(store, at)
+    keep_units(store, 0)
+    with rmqstore.open(store.write(tmp_path / "s")) as opened:
+        told = [row for row in read(opened, mode="PERMISSIVE") if row["_corrupt_record"]]
+    assert sorted((row["topic"], row["queueId"], row["queueOffset"]) for row in told) == sorted(
+        (str(at.record.topic), at.record.queue_id, at.record.queue_offset) for at in hurt
+    )
+    assert {row["commitLogOffset"] for row in told} == {hurt[0].physical_offset}
+
+
+def test_tags_do_not_hide_what_is_lost(tmp_path: Path) -> None:
+    store = made()
+    zero(store, store.placed[10])
+    keep_units(store, 0)
+    with rmqstore.open(store.write(tmp_path / "s")) as opened, pytest.raises(CorruptRecordError):
+        read(opened, tags="x")
+
+
+@pytest.mark.parametrize("abort", [False, True])
+def test_a_missing_file_is_data_loss_of_queues_that_are_gone(tmp_path: Path, *, abort: bool) -> None:
+    store = made(200)
+    keep_units(store, 0)
+    root = store.write(tmp_path / "s", abort=abort)
+    (root / "checkpoint").unlink()
+    (root / "commitlog" / f"{4096:020d}").unlink()
+    left = [at.physical_offset for at in store.placed if not 4096 <= at.physical_offset < 8192]
+    with rmqstore.open(root) as opened:
+        with pytest.raises(OffsetOutOfRangeError, match="failOnDataLoss"):
+            read(opened)
+        assert offsets(read(opened, fail_on_data_loss=False)) == left
+
+
+def test_damage_before_the_place_where_a_recovery_begins(tmp_path: Path) -> None:
+    """A queue without files is rebuilt from all of the log; what a checkpoint vouches for is damage there."""
+    store = made(200)
+    hurt = store.placed[10]
+    break_magic(store, hurt)
+    del store.queues["B", 0]
+    root = store.write(tmp_path / "s", abort=True)
+    good = [at.physical_offset for at in store.placed if at is not hurt]
+    with rmqstore.open(root) as opened:
+        assert opened.log_end is not None
+        assert opened.log_end.scanned_from > hurt.physical_offset
+        with pytest.raises(CorruptRecordError) as caught:
+            read(opened)
+        assert caught.value.offset == hurt.physical_offset
+        assert offsets(read(opened, mode="DROPMALFORMED")) == good
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_ignoring_the_end_of_a_log_recovers_queues_behind_it(tmp_path: Path, damage: Damage) -> None:
+    store = made()
+    hurt = store.placed[60]
+    damage(store, hurt)
+    keep_units(store, 0)
+    root = store.write(tmp_path / "s", abort=True)
+    good = [at.physical_offset for at in store.placed if at is not hurt]
+    with rmqstore.open(root, ignore_log_end=True) as opened:
+        with pytest.raises(CorruptRecordError) as caught:
+            read(opened)
+        assert caught.value.offset == hurt.physical_offset
+        assert offsets(read(opened, mode="DROPMALFORMED")) == good
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_a_recovery_cut_of_a_store_that_was_closed_since_does_not_come_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Damage
+) -> None:
+    """A broker cut the log by moving its end, and its queues; stale records follow, whole and in their places."""
+    store = made()
+    end = store.placed[81]
+    damage(store, end)
+    keep_units(store, 27)
+    with rmqstore.open(store.write(tmp_path / "s")) as opened, caplog.at_level(logging.WARNING):
+        assert offsets(read(opened)) == [at.physical_offset for at in store.placed[:81]]
+    told = [record.getMessage() for record in caplog.records if "scan=commitlog" in record.getMessage()]
+    assert len(told) == 1
+    assert "bytes that follow" in told[0]
+
+
+def test_a_record_out_of_line_is_damage_and_no_end_of_its_queue(tmp_path: Path) -> None:
+    """Nothing guards the queue offset of a record: a flipped bit there leaves the record whole."""
+    store = made()
+    hurt = store.placed[12]
+    store.put(hurt.physical_offset + 20, struct.pack(">q", 1 << 40))
+    keep_units(store, 0)
+    good = [at.physical_offset for at in store.placed if at is not hurt]
+    with rmqstore.open(store.write(tmp_path / "s")) as opened:
+        with pytest.raises(CorruptRecordError) as caught:
+            read(opened)
+        assert caught.value.offset == hurt.physical_offset
+        assert offsets(read(opened, mode="DROPMALFORMED")) == good
