@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1] / "store" / "rmqstore"
 # fmt: off
 ORDER = [
-    "errors", "config", "selection",
+    "errors", "files.regular", "config", "selection",
     "format.layout", "format.hosts", "format.hashing", "format.properties",
     "format.schema", "format.compression", "format.record",
     "format.heads", "format.gather", "format.text", "format.property_columns", "format.property_strings",

@@ -12,7 +12,11 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from rmqstore.errors import UnreadableFileError
+from rmqstore.files.regular import open_regular
+
 _PIECE_BYTES = 64 << 10
+_MAX_BYTES = (1 << 31) - 1  # RocketMQ counts the bytes of a file in a Java int
 _FEW_PAGES = 8  # are as fast one after the other
 
 
@@ -24,7 +28,8 @@ class MappedFile:
     SIGBUS; RocketMQ deletes files, which is harmless.
 
     Raises:
-        OSError: the file cannot be opened; FileNotFoundError where retention was faster.
+        FileNotFoundError: there is no such file; retention may have been faster.
+        UnreadableFileError: it is not a regular file, or longer than RocketMQ can make one.
 
     Source: DefaultMappedFile.java.
     """
@@ -41,8 +46,13 @@ class MappedFile:
         self.path, self._is_scattered = path, scattered
         self._descriptor = -1
         self._data: NDArray[np.uint8] | None = None
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._identity = _identity(os.fstat(self._descriptor))
+        self._descriptor = open_regular(path)
+        status = os.fstat(self._descriptor)
+        if status.st_size > _MAX_BYTES:
+            self.close()
+            found, wanted = f"{status.st_size} bytes long", f"at most {_MAX_BYTES}, what RocketMQ can write,"
+            raise UnreadableFileError(str(path), found, wanted)
+        self._identity = _identity(status)
 
     def __enter__(self) -> Self:
         return self
