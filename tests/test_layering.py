@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1] / "store" / "rmqstore"
 # fmt: off
 ORDER = [
     "errors", "files.regular", "config", "selection",
-    "format.layout", "format.hosts", "format.hashing", "format.properties",
+    "format.layout", "format.utf8", "format.hosts", "format.hashing", "format.properties",
     "format.schema", "format.compression", "format.record",
     "format.heads", "format.gather", "format.text", "format.property_columns", "format.property_strings",
     "format.decode", "format.checks",

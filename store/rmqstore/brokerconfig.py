@@ -14,7 +14,7 @@ from rmqstore.format.layout import LMQ_PREFIX, SCHEDULE_TOPIC
 
 # fastjson writes integer keys without quotes: {0:12,1:7}. The text in strings is stepped over, not changed.
 _UNQUOTED_KEY = re.compile(r'("(?:[^"\\]++|\\.)*+")|([{,]\s*+)(-?\d++)(\s*+:)')
-_INTEGER = re.compile(r"-?\d{1,19}", re.ASCII)
+_INTEGER = re.compile(r"-?\d{1,40}", re.ASCII)
 MAX_TABLE_BYTES = 32 << 20  # of a table; parsed it takes some twenty times as much memory
 _MAX_IDENTITY_BYTES = 4096
 _MEMBER_TOPIC = "rmq_sys_SYNC_BROKER_MEMBER_"  # Source: TopicValidator.java#SYNC_BROKER_MEMBER_GROUP_PREFIX
@@ -86,18 +86,23 @@ def part_of(path: Path, table: dict[str, Any], name: str) -> dict[str, Any]:
     return found
 
 
-def integer(value: Any, bits: int = 64) -> int:  # noqa: ANN401 - any JSON
-    """Return a number of a table, or a key that stands for one, as Java would hold it.
+def integer(value: Any, bits: int | None = 64) -> int:  # noqa: ANN401 - any JSON
+    """Return a number of a table, or a key that stands for one.
+
+    Args:
+        value: any JSON.
+        bits: of Java's type; None for a number of any size.
 
     Raises:
         ValueError: it is not an integer of so many bits.
     """
     if isinstance(value, str) and _INTEGER.fullmatch(value):
         value = int(value)
-    limit = 1 << (bits - 1)
-    if not isinstance(value, int) or isinstance(value, bool) or not -limit <= value < limit:
-        raise ValueError(f"{str(value)[:50]!r} is not an integer of {bits} bits")
-    return value
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    if not is_integer or (bits is not None and not -(1 << (bits - 1)) <= value < 1 << (bits - 1)):
+        size = "" if bits is None else f" of {bits} bits"
+        raise ValueError(f"{str(value)[:50]!r} is not an integer{size}")
+    return int(value)
 
 
 class BrokerConfig:
@@ -173,7 +178,7 @@ class BrokerConfig:
     def _offsets_by_queue(self, key: str, offsets: Any) -> dict[tuple[str, int], int]:  # noqa: ANN401 - any JSON
         topic = key.partition("@")[0]
         try:
-            return {(topic, integer(queue_id, 32)): integer(offset) for queue_id, offset in offsets.items()}
+            return {(topic, integer(queue_id, None)): integer(offset, None) for queue_id, offset in offsets.items()}
         except (AttributeError, ValueError) as err:
             path = self._paths.config / "consumerOffset.json"
             raise CorruptConfigError(str(path), 0, f"offsets of {key!r} are not a table of integers: {err}") from err
