@@ -10,8 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[1] / "store" / "rmqstore"
 # fmt: off
 ORDER = [
-    "errors", "config", "selection",
-    "format.layout", "format.hosts", "format.hashing", "format.properties",
+    "errors", "files.regular", "config", "selection",
+    "format.layout", "format.utf8", "format.hosts", "format.hashing", "format.properties",
     "format.schema", "format.compression", "format.record",
     "format.heads", "format.gather", "format.text", "format.property_columns", "format.property_strings",
     "format.decode", "format.checks",

@@ -24,7 +24,8 @@ DOORS = {
     "rmqstore.store", "rmqstore.entry", "rmqstore.messages", "rmqstore.writer", "rmqstore.config",
     "rmqstore.format.schema", "rmqstore.format.encode", "rmqstore.selection", "rmqstore.errors", "rmqstore.tail",
     "rmqstore.log_cursor", "rmqstore.wanted", "rmqstore.pruning", "rmqstore.pruned", "rmqstore.pending",
-    "rmqstore.sql92.filter", "rmqstore.views.schema",
+    "rmqstore.sql92.filter", "rmqstore.views.schema", "rmqstore.files.disk",
+    "rmqstore.files.regular",
 }  # fmt: skip
 CONNECTOR = sorted(SOURCES["pyspark_rmqstore"].glob("**/*.py"))
 

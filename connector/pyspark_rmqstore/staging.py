@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -17,6 +16,9 @@ from typing import BinaryIO, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rmqstore.files.disk import Disk
+from rmqstore.files.regular import file_size, read_file
 
 logger = logging.getLogger(__name__)
 
@@ -64,8 +66,8 @@ class PartWriter:
     def write(self, records: NDArray[np.uint8], sizes: NDArray[np.int64]) -> None:
         """Stage records of these sizes; the first ones make the files."""
         if self._data is None or self._sizes is None:
-            self._data = (self._folder / self._name).open("wb")
-            self._sizes = _sizes_of(self._folder / self._name).open("wb")
+            self._data = _new_file(self._folder / self._name)
+            self._sizes = _new_file(_sizes_of(self._folder / self._name))
         self._reserve(len(records))
         self._data.write(records.data)
         self._sizes.write(sizes.astype(_SIZE).tobytes())
@@ -91,6 +93,12 @@ class PartWriter:
         return StagedPart(str(self._folder / self._name), self._n_records, self._n_bytes)
 
 
+def _new_file(path: Path) -> BinaryIO:
+    """Open a file that is made here, whatever had its name: a link is not written through."""
+    path.unlink(missing_ok=True)
+    return path.open("xb")
+
+
 def _sizes_of(path: Path) -> Path:
     return path.with_name(path.name + ".sizes")
 
@@ -103,8 +111,9 @@ def read_part(part: StagedPart) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.
     if not part.n_records:
         return
     path = Path(part.path)
-    sizes = np.fromfile(_sizes_of(path), _SIZE).astype(np.int64)
-    if len(sizes) != part.n_records or path.stat().st_size != part.n_bytes or int(sizes.sum()) != part.n_bytes:
+    stored = read_file(_sizes_of(path), part.n_records * _SIZE.itemsize)
+    sizes = np.frombuffer(stored[: len(stored) // _SIZE.itemsize * _SIZE.itemsize], _SIZE).astype(np.int64)
+    if len(sizes) != part.n_records or file_size(path) != part.n_bytes or int(sizes.sum()) != part.n_bytes:
         raise OSError(f"{path}: not what its task staged: {part.n_records} records, {part.n_bytes} bytes")
     ends, row = np.cumsum(sizes), 0
     with path.open("rb") as file:
@@ -121,37 +130,44 @@ def begin(root: str, job_id: str) -> None:
 
     Only the driver makes it: a task that still runs when its job is given up finds no place to write to.
     """
-    job_folder(root, job_id).mkdir(parents=True)
-    _sweep_abandoned(root, job_id)
+    join(root, job_id)
 
 
 def join(root: str, job_id: str) -> None:
     """Make a job's folder if no other task has made it: the driver of a stream does not know whose batch it plans."""
-    job_folder(root, job_id).mkdir(parents=True, exist_ok=True)
-    _sweep_abandoned(root, job_id)
+    disk = _disk_of(root)
+    disk.make_folder(job_folder(root, job_id))
+    _sweep_abandoned(disk, root, job_id)
 
 
-def _sweep_abandoned(root: str, job_id: str) -> None:
+def _disk_of(root: str) -> Disk:
+    """Return what changes a store's files, and follows no link that stands in the store."""
+    disk = Disk()
+    disk.keep_within(Path(root))
+    return disk
+
+
+def _sweep_abandoned(disk: Disk, root: str, job_id: str) -> None:
     folder = job_folder(root, job_id)
     for other in folder.parent.iterdir():
         if other != folder and time() - _last_change(other) > _ABANDONED_SECONDS:
             logger.warning("%s was left by a job that came to no end; it is removed", other)
-            shutil.rmtree(other, ignore_errors=True)
+            disk.delete_tree(other)
 
 
 def _last_change(folder: Path) -> float:
     """Return when something in a folder was last written to, now if it just vanishes."""
     try:
-        return max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
+        return max(path.lstat().st_mtime for path in (folder, *folder.rglob("*")))
     except FileNotFoundError:
         return time()
 
 
 def sweep(root: str, job_id: str) -> None:
     """Remove a job's folder, and those above it that are empty then."""
-    folder = job_folder(root, job_id)
+    folder, disk = job_folder(root, job_id), _disk_of(root)
     for _ in range(_PATIENCE):  # a task that is being killed may make one more file while the others are removed
-        shutil.rmtree(folder, ignore_errors=True)
+        disk.delete_tree(folder)
         if not folder.exists():
             break
     for above in (folder.parent, folder.parent.parent):

@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 
 from rmqstore.batches import NO_BATCHES, Batches, agreeing, trusted, with_unknown
 from rmqstore.consumequeue import ConsumeQueue, RecoveredUnits, Units
-from rmqstore.errors import OffsetOutOfRangeError
+from rmqstore.errors import CorruptQueueError, OffsetOutOfRangeError
 from rmqstore.files.mapped_file_queue import Segment
 from rmqstore.format.layout import BATCH_UNIT, MAX_BATCH, MAX_FILE_BYTES, Mask
 
 _UNIT = BATCH_UNIT.itemsize
 _FILES_AT_ONCE = 4
 _PEEKED_UNITS = 64
+_MAX_FILE_UNITS = 4_000_000  # of which memory holds all; a broker makes files of 300,000
 
 
 class _File(NamedTuple):
@@ -294,6 +295,9 @@ class BatchConsumeQueue(ConsumeQueue):
             return cached
         written = self._files.open(segment).written_end(segment.size)
         n_written = -(-written // _UNIT)
+        if n_written > _MAX_FILE_UNITS:
+            reason = f"{n_written} units in one file, more than memory should hold"
+            raise CorruptQueueError(str(segment.path), 0, reason)
         first = segment.start // _UNIT
         found = trusted(self._read_units(segment, 0, n_written), first)
         if n_written and (not len(found.starts) or found.numbers[-1] != first + n_written - 1):

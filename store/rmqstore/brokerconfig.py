@@ -7,12 +7,16 @@ import re
 from pathlib import Path
 from typing import Any
 
-from rmqstore.errors import CorruptConfigError
+from rmqstore.errors import CorruptConfigError, UnreadableFileError
 from rmqstore.files.paths import StorePaths
+from rmqstore.files.regular import read_file, read_head
 from rmqstore.format.layout import LMQ_PREFIX, SCHEDULE_TOPIC
 
 # fastjson writes integer keys without quotes: {0:12,1:7}. The text in strings is stepped over, not changed.
-_UNQUOTED_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|([{,]\s*)(-?\d+)(\s*:)')
+_UNQUOTED_KEY = re.compile(r'("(?:[^"\\]++|\\.)*+")|([{,]\s*+)(-?\d++)(\s*+:)')
+_INTEGER = re.compile(r"-?\d{1,40}", re.ASCII)
+MAX_TABLE_BYTES = 32 << 20  # of a table; parsed it takes some twenty times as much memory
+_MAX_IDENTITY_BYTES = 4096
 _MEMBER_TOPIC = "rmq_sys_SYNC_BROKER_MEMBER_"  # Source: TopicValidator.java#SYNC_BROKER_MEMBER_GROUP_PREFIX
 
 # Source: TopicValidator.java#SYSTEM_TOPIC_SET; MixAll.java and PopAckConstants.java for the prefixes.
@@ -42,9 +46,11 @@ def load_table(path: Path) -> dict[str, Any]:
     """
     for file in (path, path.with_name(path.name + ".bak")):
         try:
-            text = file.read_text(encoding="utf-8", errors="replace")
+            text = read_file(file, MAX_TABLE_BYTES).decode(errors="replace")
         except FileNotFoundError:
             continue
+        except UnreadableFileError as err:
+            raise CorruptConfigError(err.path, 0, f"this is {err.found}; {err.wanted} is expected") from err
         if text.strip():
             return _parse(file, text)
     return {}
@@ -54,11 +60,49 @@ def _parse(file: Path, text: str) -> dict[str, Any]:
     quoted = _UNQUOTED_KEY.sub(lambda found: found[1] or f'{found[2]}"{found[3]}"{found[4]}', text)
     try:
         table = json.loads(quoted)
+        if "\\u" in quoted:  # an escape may stand for half a character, which no other file can hold
+            json.dumps(table, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as err:
         raise CorruptConfigError(str(file), getattr(err, "pos", 0), f"no JSON that a broker writes: {err}") from err
     if not isinstance(table, dict):
         raise CorruptConfigError(str(file), 0, f"a {type(table).__name__} where a table is expected")
     return table
+
+
+def part_of(path: Path, table: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a table inside a table, {} where there is none.
+
+    Args:
+        path: path of the file that the table was loaded from.
+        table: as :func:`load_table` returns it.
+        name: key of the inner table.
+
+    Raises:
+        CorruptConfigError: there is something else.
+    """
+    found = table.get(name, {})
+    if not isinstance(found, dict):
+        raise CorruptConfigError(str(path), 0, f"{name} is a {type(found).__name__}, not a table")
+    return found
+
+
+def integer(value: Any, bits: int | None = 64) -> int:  # noqa: ANN401 - any JSON
+    """Return a number of a table, or a key that stands for one.
+
+    Args:
+        value: any JSON.
+        bits: of Java's type; None for a number of any size.
+
+    Raises:
+        ValueError: it is not an integer of so many bits.
+    """
+    if isinstance(value, str) and _INTEGER.fullmatch(value):
+        value = int(value)
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    if not is_integer or (bits is not None and not -(1 << (bits - 1)) <= value < 1 << (bits - 1)):
+        size = "" if bits is None else f" of {bits} bits"
+        raise ValueError(f"{str(value)[:50]!r} is not an integer{size}")
+    return int(value)
 
 
 class BrokerConfig:
@@ -69,10 +113,7 @@ class BrokerConfig:
 
     def _table(self, file: str, name: str) -> dict[str, Any]:
         path = self._paths.config / file
-        table = load_table(path).get(name, {})
-        if not isinstance(table, dict):
-            raise CorruptConfigError(str(path), 0, f"{name} is a {type(table).__name__}, not a table")
-        return table
+        return part_of(path, load_table(path), name)
 
     def topics(self) -> list[str]:
         """Return the topics that the broker knows, sorted, also those without a message."""
@@ -118,10 +159,10 @@ class BrokerConfig:
         """
         table = self._table("delayOffset.json", "offsetTable")
         try:
-            return {int(level): int(offset) for level, offset in table.items()}
-        except (TypeError, ValueError) as err:
+            return {integer(level, 32): integer(offset) for level, offset in table.items()}
+        except ValueError as err:
             path = self._paths.config / "delayOffset.json"
-            raise CorruptConfigError(str(path), 0, "offsetTable is no table of integers") from err
+            raise CorruptConfigError(str(path), 0, f"offsetTable is not a table of integers: {err}") from err
 
     def timer_read_time(self) -> int:
         """Return until when timed messages were delivered, ms; 0 where no timer ever ran.
@@ -129,7 +170,7 @@ class BrokerConfig:
         Source: TimerCheckpoint.java.
         """
         try:
-            stored = (self._paths.config / "timercheck").read_bytes()[:8]
+            stored = read_head(self._paths.config / "timercheck", 8)
         except FileNotFoundError:
             return 0
         return int.from_bytes(stored, signed=True) if len(stored) == 8 else 0
@@ -137,10 +178,10 @@ class BrokerConfig:
     def _offsets_by_queue(self, key: str, offsets: Any) -> dict[tuple[str, int], int]:  # noqa: ANN401 - any JSON
         topic = key.partition("@")[0]
         try:
-            return {(topic, int(queue_id)): int(offset) for queue_id, offset in dict(offsets).items()}
-        except (TypeError, ValueError) as err:
+            return {(topic, integer(queue_id, None)): integer(offset, None) for queue_id, offset in offsets.items()}
+        except (AttributeError, ValueError) as err:
             path = self._paths.config / "consumerOffset.json"
-            raise CorruptConfigError(str(path), 0, f"offsets of {key!r} are no table of integers") from err
+            raise CorruptConfigError(str(path), 0, f"offsets of {key!r} are not a table of integers: {err}") from err
 
     def filter_groups(self, topic: str) -> dict[str, int]:
         """Return the consumer groups that filter a topic by SQL92, and since when, in ms.
@@ -150,7 +191,7 @@ class BrokerConfig:
         path = self._paths.config / "consumerFilter.json"
         try:
             filters = self._table("consumerFilter.json", "filterDataByTopic").get(topic, {}).get("groupFilterData", {})
-            return {str(group): int(told["bornTime"]) for group, told in sorted(filters.items())}
+            return {group: integer(told["bornTime"]) for group, told in sorted(filters.items())}
         except (AttributeError, KeyError, TypeError, ValueError) as err:
             raise CorruptConfigError(str(path), 0, f"filters of {topic!r} are no table of groups") from err
 
@@ -165,7 +206,8 @@ class BrokerConfig:
         Source: BrokerMetadata.java; BrokerController.java#syncBrokerMemberGroup.
         """
         try:
-            identity = self._paths.broker_identity.read_text(encoding="utf-8", errors="replace").strip().split("#")
+            stored = read_file(self._paths.broker_identity, _MAX_IDENTITY_BYTES)
+            identity = stored.decode(errors="replace").strip().split("#")
         except FileNotFoundError:
             identity = []
         if len(identity) == 3 and identity[1]:  # cluster#broker#id

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rmqstore.files.regular import read_head
 from rmqstore.format.layout import CHECKPOINT, CHECKPOINT_FILE_BYTES
 
 # Source: StoreCheckpoint.java#getMinTimestamp.
@@ -40,9 +41,13 @@ class Checkpoint(NamedTuple):
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint; one that is missing or short is all zeros, as for a broker that creates it anew."""
+    """Read a checkpoint; one that is missing or short is all zeros, as for a broker that creates it anew.
+
+    Raises:
+        UnreadableFileError: it is not a regular file.
+    """
     try:
-        stored = path.read_bytes()[: CHECKPOINT.itemsize]
+        stored = read_head(path, CHECKPOINT.itemsize)
     except FileNotFoundError:
         return Checkpoint()
     fields = np.frombuffer(stored.ljust(CHECKPOINT.itemsize, b"\0"), CHECKPOINT)[0]

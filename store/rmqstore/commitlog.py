@@ -13,11 +13,19 @@ from rmqstore.errors import (
     MalformedBytesError,
     MessageNotFoundError,
     OffsetOutOfRangeError,
-    UnsupportedFeatureError,
 )
 from rmqstore.files.mapped_file_queue import MappedFileQueue, Segment
 from rmqstore.format.frames import knows_its_place
-from rmqstore.format.layout import FIXED_PART, FIXED_PART_V4, MAX_FILE_BYTES, MAX_FIXED_BYTES, Bytes, Positions, SysFlag
+from rmqstore.format.layout import (
+    FIRST_TIMESTAMP,
+    FIXED_PART,
+    FIXED_PART_V4,
+    LAST_TIMESTAMP,
+    MAX_FIXED_BYTES,
+    Bytes,
+    Positions,
+    SysFlag,
+)
 from rmqstore.format.record import Parts, check_record, decode_record, split_record
 from rmqstore.format.schema import Message
 
@@ -69,11 +77,8 @@ class CommitLog:
 
         Raises:
             FileDeletedError: the file was deleted since it was listed.
+            UnreadableFileError: it is longer than RocketMQ can make a file.
         """
-        if segment.size > MAX_FILE_BYTES:
-            raise UnsupportedFeatureError(
-                f"{segment.path} has {segment.size} bytes; {MAX_FILE_BYTES} is the most that RocketMQ can write"
-            )
         return self._files.open(segment).data
 
     def prefetch(self, segment: Segment, positions: Positions) -> None:
@@ -141,7 +146,7 @@ class CommitLog:
         """Return when the record at the offset was stored, ms; only its head is read.
 
         Raises:
-            CorruptRecordError: no record knows this place as its own.
+            CorruptRecordError: no record knows this place as its own, or its time is not one of a calendar.
             OffsetOutOfRangeError: no file covers the offset.
         """
         segment, data, position = self.locate(physical_offset)
@@ -151,7 +156,11 @@ class CommitLog:
             )
         head = data[position : position + MAX_FIXED_BYTES].tobytes().ljust(MAX_FIXED_BYTES, b"\0")
         bits = int(np.frombuffer(head, FIXED_PART_V4, 1)[0]["sys_flag"]) & SysFlag.HOSTS_V6
-        return int(np.frombuffer(head, FIXED_PART[int(bits)], 1)[0]["store_timestamp"])
+        stored = int(np.frombuffer(head, FIXED_PART[int(bits)], 1)[0]["store_timestamp"])
+        if not FIRST_TIMESTAMP <= stored <= LAST_TIMESTAMP:
+            reason = f"store_timestamp {stored} is no time of the years 1 to 9999"
+            raise CorruptRecordError(str(segment.path), physical_offset, reason)
+        return stored
 
     def get(self, physical_offset: int, broker_name: str | None = None, *, check_crc: bool = True) -> Message:
         """Return the message whose record begins at the offset.

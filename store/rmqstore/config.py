@@ -7,8 +7,11 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from rmqstore.errors import OptionError
+from rmqstore.files.regular import read_file
 
 _TRUE, _FALSE = ("true", "false")
+_MAX_INT = (1 << 31) - 1
+_MAX_PROPERTIES_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +32,8 @@ class StoreConfig:
         """Refuse sizes that no store can have."""
         for field in fields(self):
             value = getattr(self, field.name)
-            if not isinstance(value, bool) and value < 1:
-                raise OptionError(f"{_KEYS[field.name]} {value}: a number from 1 on")
+            if not isinstance(value, bool) and not 1 <= value <= _MAX_INT:
+                raise OptionError(f"{_KEYS[field.name]} {value}: a number from 1 to {_MAX_INT}")
         if self.mapped_file_size_consume_queue % 20:
             # Source: MessageStoreConfig.java#getMappedFileSizeConsumeQueue rounds up to whole units.
             units = -(-self.mapped_file_size_consume_queue // 20)
@@ -68,7 +71,12 @@ _KEYS = {
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Read a broker's ``.properties`` file: ``key=value`` lines, ``#`` begins a comment."""
-    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    """Read a broker's ``.properties`` file: ``key=value`` lines, ``#`` begins a comment.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        UnreadableFileError: it is not a regular file, or too long for one of properties.
+    """
+    lines = (line.strip() for line in read_file(path, _MAX_PROPERTIES_BYTES).decode(errors="replace").splitlines())
     pairs = (line.partition("=") for line in lines if line and not line.startswith(("#", "!")))
     return {key.strip(): value.strip() for key, _, value in pairs}

@@ -131,11 +131,7 @@ class ConsumeQueue:
 
     def n_bytes(self, start: int, end: int) -> int:
         """Return the bytes of the log that the messages in ``[start, end)`` stand for; what no file holds is none."""
-        return sum(
-            int(self.weights(at, min(at + _UNITS_AT_ONCE, high)).sum())
-            for low, high in self.runs(start, end)
-            for at in range(low, high, _UNITS_AT_ONCE)
-        )
+        return sum(int(self.weights(*piece).sum()) for piece in self._pieces(start, end))
 
     def runs(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the parts of ``[start, end)`` that the files hold; what lies between is in a missing or cut file."""
@@ -244,7 +240,7 @@ class ConsumeQueue:
             return physical_offset >= min_physical_offset and size != PRE_BLANK_SIZE
 
         found = begin + _search(end - begin, is_there)
-        for low, high in self.runs(begin, found):
+        for low, high in self._pieces(begin, found):
             units = self.units(low, high)
             sizes, offsets = units.sizes, units.physical_offsets
             filler = (sizes == PRE_BLANK_SIZE) & (offsets == 0)
@@ -257,9 +253,10 @@ class ConsumeQueue:
         """Return the queue offset in ``[start, end]`` behind the last unit that points before the end of the log."""
         found = start + _search(end - start, lambda at: self.unit(start + at)[0] >= log_end)
         kept = found
-        for low, high in self.runs(found, end):
-            offsets = self.units(low, high).physical_offsets
-            before = np.flatnonzero((offsets >= 0) & (offsets < log_end) & (self.units(low, high).sizes > 0))
+        for low, high in self._pieces(found, end):
+            units = self.units(low, high)
+            offsets = units.physical_offsets
+            before = np.flatnonzero((offsets >= 0) & (offsets < log_end) & (units.sizes > 0))
             if len(before):
                 kept = low + int(before[-1]) + 1
         return kept
@@ -280,6 +277,21 @@ class ConsumeQueue:
                     return begin + int(holes[0])
             at = high
         return at
+
+    def sound_end(self, start: int, end: int) -> int:
+        """Return the queue offset in ``[start, end]`` behind the last unit that has an offset and a size."""
+        for low, high in reversed(list(self._pieces(start, end))):
+            units = self.units(low, high)
+            sound = np.flatnonzero((units.physical_offsets >= 0) & (units.sizes > 0))
+            if len(sound):
+                return low + int(sound[-1]) + 1
+        return start
+
+    def _pieces(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield :meth:`runs` in pieces of which memory holds one: a file may be sparse and huge."""
+        for low, high in self.runs(start, end):
+            for at in range(low, high, _UNITS_AT_ONCE):
+                yield at, min(at + _UNITS_AT_ONCE, high)
 
     def search(self, start: int, end: int, found: Callable[[int], bool]) -> int:
         """Return the first queue offset in ``[start, end)`` where ``found`` holds, ``end`` if none; by bisection."""

@@ -105,6 +105,7 @@ def create(
         StoreStateError: there is one.
     """
     base, disk = Path(path), Disk()
+    disk.keep_within(base)
     if is_store(base) and any((base / "commitlog").iterdir()):
         raise StoreStateError(f"{base} holds a store already; open it with mode='a'")
     for folder in (base / "commitlog", base / "consumequeue", base / "config"):

@@ -62,6 +62,17 @@ class CorruptConfigError(_DamageAtError):
     place = "character"
 
 
+class UnreadableFileError(StoreFormatError):
+    """A name of the store stands for something that cannot be read. Fields: path, found, wanted."""
+
+    def __init__(self, path: str, found: str, wanted: str) -> None:
+        super().__init__(path, found, wanted)
+        self.path, self.found, self.wanted = path, found, wanted
+
+    def __str__(self) -> str:
+        return f"{self.path} is {self.found}; {self.wanted} is expected"
+
+
 class StoreStateError(RmqStoreError):
     """The store as a whole is not in a state that allows what was asked."""
 

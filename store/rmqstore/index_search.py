@@ -13,7 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rmqstore.errors import UnreadableFileError
 from rmqstore.files.mapped_file import MappedFile
+from rmqstore.files.regular import file_size
 from rmqstore.format.heads import windows
 from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, Mask, Positions
 from rmqstore.index_sizes import IndexSizes, find_sizes_in_any
@@ -192,9 +194,11 @@ class IndexSearch:
 def _lengths(folder: Path) -> Iterator[tuple[Path, int]]:
     for path in index_files(folder):
         try:
-            yield path, path.stat().st_size
+            yield path, file_size(path)
         except FileNotFoundError:
             continue
+        except UnreadableFileError as err:
+            logger.warning("%s: it is passed over", err)
 
 
 def _holds_items(path: Path) -> bool:

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.config import StoreConfig
-from rmqstore.errors import StoreStateError
+from rmqstore.errors import StoreStateError, UnreadableFileError
 from rmqstore.files.mapped_file import MappedFile
+from rmqstore.files.regular import file_size
 from rmqstore.format.heads import windows
 from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, Bytes, Mask
 
@@ -45,8 +46,9 @@ def find_sizes(path: Path, guess: IndexSizes) -> IndexSizes:
 
     Raises:
         StoreStateError: no numbers fit what the file holds, or several do.
+        UnreadableFileError: it is not a regular file.
     """
-    length = path.stat().st_size
+    length = file_size(path)
     if length == guess.file_size:
         return guess
     with MappedFile(path) as file:
@@ -73,14 +75,19 @@ def find_sizes_in_any(files: list[Path], guess: IndexSizes) -> IndexSizes:
         StoreStateError: none of them tells, said of the first.
     """
     refused: StoreStateError | None = None
-    lengths = {path: path.stat().st_size for path in files if path.exists()}
+    lengths: dict[Path, int] = {}
+    for path in files:
+        try:
+            lengths[path] = file_size(path)
+        except (FileNotFoundError, UnreadableFileError) as err:
+            refused = refused or StoreStateError(str(err))
     counts = Counter(lengths.values())
     for path in (path for path in lengths if lengths[path] == counts.most_common(1)[0][0]):
         try:
             return find_sizes(path, guess)
         except StoreStateError as err:
             refused = refused or err
-        except (OSError, ValueError, IndexError) as err:  # deleted meanwhile, or too short for a header
+        except (FileNotFoundError, UnreadableFileError) as err:
             refused = refused or StoreStateError(str(err))
     raise refused or StoreStateError("no index file tells its sizes: there is none")
 
@@ -93,6 +100,8 @@ def _possible_sizes(data: Bytes) -> tuple[list[IndexSizes], list[IndexSizes]]:
     """
     slot, item = INDEX_SLOT.itemsize, INDEX_ITEM.itemsize
     room = len(data) - INDEX_HEADER.itemsize
+    if room < 2 * item + slot:
+        return [], []
     step = item // slot  # one item fewer is room for so many slots
     smallest = next((count for count in range(1, step + 1) if (room - count * slot) % item == 0), None)
     if smallest is None:

@@ -12,16 +12,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.errors import CorruptIndexError
+from rmqstore.errors import CorruptIndexError, StoreStateError
 from rmqstore.files.disk import Disk
 from rmqstore.files.mapped_file import MappedFile
+from rmqstore.files.regular import is_folder, list_folder
 from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, Mask
 from rmqstore.index_sizes import IndexSizes
 
 _MAX_DIFF_SECONDS = (1 << 31) - 1
 _SLOTS_ONE_BY_ONE = 512
 _NAME_FORMAT = "%Y%m%d%H%M%S"
-_NAME_DIGITS = 17
+_MAX_NAME = (1 << 63) - 1
 
 
 class IndexKeys(NamedTuple):
@@ -40,27 +41,46 @@ class IndexKeys(NamedTuple):
 
 
 def index_files(folder: Path) -> list[Path]:
-    """Return the index files, oldest first; names that are no number are none."""
-    if not folder.is_dir():
-        return []
-    return sorted(
-        path for path in folder.iterdir() if path.name.isascii() and path.name.isdigit() and not path.is_dir()
-    )
+    """Return the index files, oldest first; a name that is not a number of Java's is not one of theirs.
+
+    Raises:
+        UnreadableFileError: the folder is not a folder.
+    """
+    return sorted(Path(entry.path) for entry in list_folder(folder) if _is_name(entry.name) and not is_folder(entry))
+
+
+def _is_name(name: str) -> bool:
+    """Tell whether a file is named as RocketMQ loads it. Source: DefaultMappedFile.java#init."""
+    return name.isascii() and name.isdigit() and int(name) <= _MAX_NAME
 
 
 def next_name(last: str | None, now: datetime) -> str:
     """Return a name for a new file: the time it is made, later than the last one's.
 
+    After a name that is not a time the next number follows, so that the new file is the last one in the folder.
+
+    Raises:
+        StoreStateError: no name follows the last one.
+
     Source: UtilAll.java#timeMillisToHumanString.
     """
-    name = f"{now.strftime(_NAME_FORMAT)}{now.microsecond // 1000:03d}"
-    while last is not None and (len(last), last) >= (len(name), name):
-        if len(last) > _NAME_DIGITS:  # none of RocketMQ's, but it must not be the greater one
-            return str(int(last) + 1)
-        now = datetime.strptime(last[:14], _NAME_FORMAT).astimezone(now.tzinfo)
-        now += timedelta(milliseconds=int(last[14:] or 0) + 1)
-        name = f"{now.strftime(_NAME_FORMAT)}{now.microsecond // 1000:03d}"
+    name = _name_of(now)
+    if last is None or last < name:
+        return name
+    try:
+        later = datetime.strptime(last[:14], _NAME_FORMAT).astimezone(now.tzinfo)
+        name = _name_of(later + timedelta(milliseconds=int(last[14:] or 0) + 1))
+    except (ValueError, OverflowError):
+        name = ""
+    if name <= last:
+        name = str(int(last) + 1).zfill(len(last))
+    if name <= last or not _is_name(name):
+        raise StoreStateError(f"no index file can follow {last}; rebuild the index (rmqstore rebuild)")
     return name
+
+
+def _name_of(time: datetime) -> str:
+    return f"{time.strftime(_NAME_FORMAT)}{time.microsecond // 1000:03d}"
 
 
 def read_header(path: Path) -> np.void:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rmqstore.files.paths import OUR_ABORT, StorePaths
+from rmqstore.files.regular import read_head
 
 _MAX_DIGITS = 20
 
@@ -12,10 +13,10 @@ _MAX_DIGITS = 20
 def read_intent(path: Path) -> int | None:
     """Return the physical offset where an append of ours began that did not come to its end, None without one."""
     try:
-        text = path.read_text(encoding="ascii", errors="replace")
+        text = read_head(path, _MAX_DIGITS)
     except FileNotFoundError:
         return None
-    return int(text) if text.isascii() and text.isdigit() and len(text) < _MAX_DIGITS else None
+    return int(text) if text.isdigit() and len(text) < _MAX_DIGITS else None
 
 
 def committed_since(paths: StorePaths) -> int | None:
@@ -25,7 +26,7 @@ def committed_since(paths: StorePaths) -> int | None:
     is the broker's.
     """
     try:
-        is_ours = paths.abort.read_text(encoding="ascii", errors="replace").startswith(OUR_ABORT)
+        is_ours = read_head(paths.abort, len(OUR_ABORT)) == OUR_ABORT.encode()
     except FileNotFoundError:
         return None
     return read_intent(paths.append_intent) if is_ours else None

@@ -15,8 +15,10 @@ from urllib.parse import quote
 from rmqstore.commitlog import CommitLog
 from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
 from rmqstore.files.disk import Disk
+from rmqstore.files.regular import list_folder, read_file
 
 _FOLDER = "ledger"
+_MAX_BYTES = 4096  # of an entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +72,7 @@ class Ledger:
 
     def settle(self, log: CommitLog) -> None:
         """Ask the log about every write that is not known to be done. For when a store is opened for writing."""
-        if not self._folder.is_dir():
-            return
-        for path in sorted(self._folder.glob("*.json")):
+        for path in sorted(Path(entry.path) for entry in list_folder(self._folder) if entry.name.endswith(".json")):
             entry = self._read(path)
             if entry is None or entry.is_done:
                 continue
@@ -103,12 +103,21 @@ class Ledger:
     @staticmethod
     def _read(path: Path) -> Entry | None:
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = json.loads(read_file(path, _MAX_BYTES))
             first, last = (None if found[name] is None else RecordMark(**found[name]) for name in ("first", "last"))
-            previous = None if found.get("previous") is None else int(found["previous"])
-            return Entry(int(found["version"]), first, last, is_done=bool(found["is_done"]), previous=previous)
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            entry = Entry(found["version"], first, last, is_done=found["is_done"], previous=found.get("previous"))
+        except (FileNotFoundError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
             return None  # only a cache of what the log says
+        return entry if _is_sound(entry) else None
+
+
+def _is_sound(entry: Entry) -> bool:
+    """Tell whether an entry has the types that were written."""
+    numbers = [entry.version, 0 if entry.previous is None else entry.previous]
+    for mark in (entry.first, entry.last):
+        if mark is not None:
+            numbers += [mark.physical_offset, mark.size]
+    return isinstance(entry.is_done, bool) and all(type(number) is int for number in numbers)
 
 
 def _stands(entry: Entry, log: CommitLog) -> bool:

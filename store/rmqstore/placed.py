@@ -30,6 +30,7 @@ from rmqstore.format.inner_batch import (
 from rmqstore.format.layout import LMQ_PREFIX, Mask, Positions, SysFlag
 from rmqstore.format.multi_dispatch import name_queues
 from rmqstore.format.record import Expected, split_record
+from rmqstore.format.utf8 import decode_text
 
 
 class PlacedAssembler(Assembler):
@@ -132,7 +133,7 @@ class PlacedAssembler(Assembler):
         except MalformedBytesError as err:
             return err.reason
         if expected.topic.startswith(LMQ_PREFIX):
-            topic, queue_id = parts.topic.decode(errors="replace"), int(parts.fixed["queue_id"])
+            topic, queue_id = decode_text(parts.topic), int(parts.fixed["queue_id"])
             expected = Expected(topic, queue_id, int(parts.fixed["queue_offset"]), expected.size)
         elif expected.topic in self._batch_topics:
             expected = expected._replace(queue_offset=int(parts.fixed["queue_offset"]))

@@ -13,6 +13,7 @@ from rmqstore.files.paths import offset_to_name
 from rmqstore.format.layout import PRE_BLANK_SIZE, QUEUE_UNIT
 
 _UNIT = QUEUE_UNIT.itemsize
+_FILLER_UNITS = 1 << 19  # written at once: files may have been made as large as 2 GiB
 
 
 class QueueAppender:
@@ -78,10 +79,10 @@ class QueueAppender:
         self._start = self.end = first
         per_file = self._file_size // _UNIT
         missing = first % per_file
-        if missing:
-            filler = np.zeros(missing, QUEUE_UNIT)
+        for at in range(first - missing, first, _FILLER_UNITS):
+            filler = np.zeros(min(_FILLER_UNITS, first - at), QUEUE_UNIT)
             filler["size"] = PRE_BLANK_SIZE
-            self._write(first - missing, filler)
+            self._write(at, filler)
 
     def _write(self, start: int, units: NDArray[np.void]) -> None:
         per_file, done = self._file_size // _UNIT, 0

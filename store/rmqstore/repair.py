@@ -9,7 +9,6 @@ Source: DefaultMessageStore.java#load, #recover; CommitLog.java#recoverNormally,
 from __future__ import annotations
 
 import logging
-import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +24,7 @@ from rmqstore.files.disk import Disk
 from rmqstore.files.mapped_file import MappedFile
 from rmqstore.files.mapped_file_queue import Segment
 from rmqstore.files.paths import StorePaths
+from rmqstore.files.regular import is_folder, list_folder
 from rmqstore.format.frames import StopKind, Walk, find_next_record, walk
 from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.indexfile import index_files, read_header
@@ -188,8 +188,7 @@ class Repairer:
             kept = queue.cut(start, end, log_end)
             if not was_closed:
                 kept = queue.whole_end(start, kept)
-            while kept > start and not _is_unit(queue.unit(kept - 1)):
-                kept -= 1
+            kept = queue.sound_end(start, kept)
             if kept < end:
                 logger.warning("%s: %d units behind the end of the log are removed", queue.folder, end - kept)
                 self._clear_units(queue, kept)
@@ -204,7 +203,9 @@ class Repairer:
                 self._disk.delete(segment.path)
             elif segment.end > kept * _UNIT:
                 position = kept * _UNIT - segment.start
-                self._disk.clear(segment.path, position, segment.size)
+                with MappedFile(segment.path) as file:
+                    written = file.written_end(segment.size)
+                self._disk.clear(segment.path, position, written)
                 self._disk.flush(segment.path)
         self._disk.flush_folder(queue.folder)
 
@@ -264,14 +265,14 @@ class Repairer:
     def _restore_queues(self) -> None:
         """Put queues back that were set aside and not built anew; drop the others."""
         aside = self._replaced / "consumequeue"
-        for topic in sorted(aside.iterdir()) if aside.is_dir() else ():
-            for queue in sorted(topic.iterdir()):
+        for topic in filter(is_folder, list_folder(aside)):
+            for queue in list_folder(Path(topic.path)):
                 target = self._paths.consumequeue / topic.name / queue.name
                 if not target.exists():
                     self._disk.make_folder(target.parent)
-                    self._disk.rename(queue, target)
+                    self._disk.rename(Path(queue.path), target)
                     self._disk.flush_folder(target.parent)
-        shutil.rmtree(self._replaced, ignore_errors=True)
+        self._disk.delete_tree(self._replaced)
 
     def open_queue(self, topic: str, queue_id: int) -> QueueAppender:
         """Return the end of a queue, to append to."""
@@ -282,8 +283,3 @@ class Repairer:
         queue.close()
         file_size = self._config.mapped_file_size_consume_queue
         return QueueAppender(self._disk, folder, file_size, start=start, end=end, reached=reached, is_new=is_new)
-
-
-def _is_unit(unit: tuple[int, int, int]) -> bool:
-    physical_offset, size, _ = unit
-    return physical_offset >= 0 and size > 0

@@ -25,6 +25,7 @@ from rmqstore.dispatch import Dispatcher, Progress, untold
 from rmqstore.errors import (
     CommitError,
     CorruptRecordError,
+    OptionError,
     RmqStoreError,
     StoreStateError,
     UnsupportedFeatureError,
@@ -32,6 +33,7 @@ from rmqstore.errors import (
 from rmqstore.files.disk import Disk
 from rmqstore.files.lock import StoreLock
 from rmqstore.files.paths import OUR_ABORT, StorePaths
+from rmqstore.files.regular import file_size
 from rmqstore.format.decode import topics
 from rmqstore.format.encode import Records, encode_batches, require_room, row_batches, stamp
 from rmqstore.format.heads import Heads, read_heads
@@ -61,6 +63,7 @@ class StoreWriter:
 
     Raises:
         StoreLockedError: a broker or another writer has the store.
+        StoreStateError: it cannot be written to, or a link in it leads elsewhere.
     """
 
     def __init__(
@@ -75,6 +78,9 @@ class StoreWriter:
         self.paths, self.config, self._truncate = paths, config, truncate
         self._spec = spec or WriteSpec(max_message_size=config.max_message_size)
         self._disk = disk or Disk()
+        self._disk.keep_within(*paths.given_folders())
+        for folder in (*paths.commitlogs, paths.consumequeue, paths.index, paths.config, paths.own):
+            self._disk.require_within(folder)
         self._lock = StoreLock(paths.lock)
         try:
             with self._os_errors_named("the store could not be opened"):
@@ -392,15 +398,18 @@ def existing_config(paths: StorePaths, log: CommitLog, config: StoreConfig) -> S
     """
     changes: dict[str, int] = {}
     if log.segments:
-        lengths = {segment.path.stat().st_size for segment in log.segments} - {0}
+        lengths = {file_size(segment.path) for segment in log.segments} - {0}
         if len(lengths) > 1:
             raise StoreStateError(f"{log.folders}: files of {sorted(lengths)} bytes; a broker wants them all alike")
         changes["mapped_file_size_commit_log"] = next(iter(lengths), config.mapped_file_size_commit_log)
     queue = next((queue for topic in paths.topics() for queue in paths.queue_files(topic)), None)
     if queue is not None:
-        changes["mapped_file_size_consume_queue"] = queue.stat().st_size
+        changes["mapped_file_size_consume_queue"] = file_size(queue)
     files = [path for path in index_files(paths.index) if was_ended(path)]
     if files:
         sizes = find_sizes(files[0], IndexSizes.of(config))
         changes |= {"max_hash_slot_num": sizes.n_slots, "max_index_num": sizes.n_items}
-    return replace(config, **changes)  # type: ignore[arg-type]  # sizes all of them
+    try:
+        return replace(config, **changes)  # type: ignore[arg-type]  # sizes all of them
+    except OptionError as err:
+        raise StoreStateError(f"{paths.root} has files that no broker makes: {err}") from err

@@ -8,19 +8,47 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import shutil
 from collections import OrderedDict
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rmqstore.errors import StoreStateError, UnreadableFileError
+from rmqstore.files.regular import require_regular
+
 _OPEN_FILES = 64
 _FLUSHED_AT_ONCE = 16
 _ZEROS_AT_ONCE = 8 << 20
 _WITHOUT_UNNAMED_FILES = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL}  # as a file system says that it has none
+_TO_CHANGE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+def open_to_change(path: Path, flags: int = 0) -> int:
+    """Open a regular file for writing and return its descriptor; a link is not followed.
+
+    Args:
+        path: path of the file.
+        flags: more flags for ``os.open``.
+
+    Raises:
+        OSError: it cannot be opened.
+        UnreadableFileError: something else has the name.
+    """
+    with suppress(FileNotFoundError):
+        require_regular(path, path.lstat())
+    descriptor = os.open(path, _TO_CHANGE | flags, 0o644)
+    try:
+        require_regular(path, os.fstat(descriptor))
+    except UnreadableFileError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 class Disk:
@@ -28,9 +56,38 @@ class Disk:
 
     def __init__(self) -> None:
         self._descriptors: OrderedDict[Path, int] = OrderedDict()
+        self._folders: list[Path] = []
+
+    def keep_within(self, *folders: Path) -> None:
+        """Change nothing outside of these folders from now on, and nothing that a link below them leads to.
+
+        A store from someone else may hold links to anywhere. The folders themselves were named by the user and may be
+        links. A link is deleted or replaced like any other name; what it points at is left alone.
+        """
+        self._folders = sorted(folders, key=lambda folder: len(folder.parts), reverse=True)
+
+    def require_within(self, path: Path) -> None:
+        """Refuse a path that is outside of the folders, or that is or goes through a link below them.
+
+        Raises:
+            StoreStateError: it is; nothing was changed.
+        """
+        base = next((folder for folder in self._folders if path.is_relative_to(folder)), None)
+        if base is None:
+            if self._folders:
+                raise StoreStateError(f"{path} is outside of the store and is not changed")
+            return
+        below = path.relative_to(base)
+        for part in (below, *below.parents):
+            if part.parts and (base / part).is_symlink():
+                raise StoreStateError(
+                    f"{base / part} is a symbolic link, which is not followed to change a store: put what it points at "
+                    "in its place, or for a folder of the log, the queues or the index, name its target"
+                )
 
     def make_folder(self, path: Path) -> None:
         """Make a folder and those above it, durably."""
+        self.require_within(path)
         missing = [folder for folder in (path, *path.parents) if not folder.exists()]
         for folder in reversed(missing):
             folder.mkdir(exist_ok=True)
@@ -44,6 +101,7 @@ class Disk:
         Raises:
             FileExistsError: it is there already.
         """
+        self.require_within(path)
         try:
             descriptor = os.open(path.parent, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o644)
         except OSError as err:
@@ -121,6 +179,7 @@ class Disk:
         names += [(folder, os.O_RDONLY | os.O_DIRECTORY) for folder in {path.parent for path in paths}]
 
         def flush(path: Path, flags: int) -> None:
+            self.require_within(path)
             descriptor = os.open(path, flags | os.O_CLOEXEC)
             try:
                 os.fsync(descriptor)
@@ -142,6 +201,7 @@ class Disk:
 
     def replace(self, path: Path, text: bytes) -> None:
         """Give a small file new content, all of it or none: written beside it, flushed, renamed over it."""
+        self.require_within(path.parent)
         fresh = path.with_name(path.name + ".tmp")
         fresh.unlink(missing_ok=True)
         self.create(fresh, 0)
@@ -153,13 +213,24 @@ class Disk:
         self.flush_folder(path.parent)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename a file, over another if there is one."""
+        """Rename a file or folder, over another if there is one; a link is not renamed."""
+        self.require_within(source)
+        self.require_within(target.parent)
         source.replace(target)
 
     def delete(self, path: Path) -> None:
-        """Delete a file that is there, or not any more."""
+        """Delete a file that is there, or not any more; of a link the link itself."""
+        self.require_within(path.parent)
         self._forget(path)
         path.unlink(missing_ok=True)
+
+    def delete_tree(self, path: Path) -> None:
+        """Delete a folder with all that is in it, as far as that can be done; links in it are not followed."""
+        self.require_within(path.parent)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            self.delete(path)
 
     def close(self) -> None:
         """Close the files that are open."""
@@ -170,7 +241,8 @@ class Disk:
     def _open(self, path: Path) -> int:
         descriptor = self._descriptors.get(path)
         if descriptor is None:
-            return self._keep(path, os.open(path, os.O_RDWR | os.O_CLOEXEC))
+            self.require_within(path)
+            return self._keep(path, open_to_change(path))
         self._descriptors.move_to_end(path)
         return descriptor
 

@@ -8,7 +8,9 @@ import struct
 import threading
 from pathlib import Path
 
-from rmqstore.errors import StoreLockedError, StoreStateError
+from rmqstore.errors import StoreLockedError, StoreStateError, UnreadableFileError
+from rmqstore.files.disk import open_to_change
+from rmqstore.files.regular import open_regular
 
 _CONTENT = b"lock"
 _FLOCK = "hhqqi4x"  # struct flock of Linux: type, whence, start, length, process
@@ -25,6 +27,7 @@ class StoreLock:
     Raises:
         StoreLockedError: a broker or another writer, of this process too, has the store.
         StoreStateError: the folder cannot be written to.
+        UnreadableFileError: the lock is a link, or not a regular file.
 
     Source: DefaultMessageStore.java#start, which locks the same byte by FileChannel.tryLock(0, 1).
     """
@@ -34,7 +37,7 @@ class StoreLock:
             if path.exists() and self.identity(path.stat()) in _held:
                 raise StoreLockedError(f"{path}: a writer of this process has the store already; close it first")
             try:
-                self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                self._descriptor = open_to_change(path, os.O_CREAT)
             except OSError as err:
                 raise StoreStateError(f"{path.parent} cannot be written to: {err}") from err
             try:
@@ -67,8 +70,8 @@ def is_held(path: Path) -> bool:
         try:
             if StoreLock.identity(path.stat()) in _held:
                 return True  # and not opened here: closing it again would drop the lock
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
+            descriptor = open_regular(path)
+        except (OSError, UnreadableFileError):
             return False
         try:
             asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)

@@ -12,9 +12,12 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from rmqstore.errors import UnreadableFileError
+from rmqstore.files.regular import open_regular
 from rmqstore.files.sparse import lacks_room_for_holes, map_without_holes
 
 _PIECE_BYTES = 64 << 10
+_MAX_BYTES = (1 << 31) - 1  # RocketMQ counts the bytes of a file in a Java int
 _FEW_PAGES = 8  # are as fast one after the other
 
 
@@ -29,7 +32,8 @@ class MappedFile:
     What is written into a hole then shows only after the file is opened again, which :meth:`is_outdated` asks for.
 
     Raises:
-        OSError: the file cannot be opened; FileNotFoundError where retention was faster.
+        FileNotFoundError: there is no such file; retention may have been faster.
+        UnreadableFileError: it is not a regular file, or longer than RocketMQ can make one.
 
     Source: DefaultMappedFile.java.
     """
@@ -47,8 +51,13 @@ class MappedFile:
         self._descriptor = -1
         self._data: NDArray[np.uint8] | None = None
         self._without_holes: os.stat_result | None = None  # the file as it was when it was mapped so
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._identity = _identity(os.fstat(self._descriptor))
+        self._descriptor = open_regular(path)
+        status = os.fstat(self._descriptor)
+        if status.st_size > _MAX_BYTES:
+            self.close()
+            found, wanted = f"{status.st_size} bytes long", f"at most {_MAX_BYTES}, what RocketMQ can write,"
+            raise UnreadableFileError(str(path), found, wanted)
+        self._identity = _identity(status)
 
     def __enter__(self) -> Self:
         return self

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import os
+import logging
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from rmqstore.errors import FileDeletedError
+from rmqstore.errors import FileDeletedError, UnreadableFileError
 from rmqstore.files.mapped_file import MappedFile
 from rmqstore.files.paths import name_to_offset
+from rmqstore.files.regular import file_size, list_folder
+
+logger = logging.getLogger(__name__)
 
 
 class Segment(NamedTuple):
@@ -68,6 +70,7 @@ class MappedFileQueue:
 
         Raises:
             FileDeletedError: it was deleted since the listing.
+            UnreadableFileError: it is longer than RocketMQ can make a file.
         """
         mapped = self._mapped.get(segment.path)
         if mapped is None:
@@ -90,13 +93,16 @@ class MappedFileQueue:
 def _list_segments(folders: Sequence[Path]) -> list[Segment]:
     found: list[Segment] = []
     for folder in folders:
-        with suppress(FileNotFoundError), os.scandir(folder) as entries:
-            for entry in entries:
-                start = name_to_offset(entry.name)
-                if start is None or not entry.is_file():
-                    continue
-                with suppress(FileNotFoundError):  # retention deletes files while we list them
-                    found.append(Segment(start, entry.stat().st_size, Path(entry.path)))
+        for entry in list_folder(folder):
+            start = name_to_offset(entry.name)
+            if start is None:
+                continue
+            try:
+                found.append(Segment(start, file_size(Path(entry.path)), Path(entry.path)))
+            except FileNotFoundError:
+                continue  # retention deletes files while we list them
+            except UnreadableFileError as err:
+                logger.warning("%s: it is passed over", err)
     found.sort()
     # A file that is longer than the way to the next one has no say about what lies behind.
     return (

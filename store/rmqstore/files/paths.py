@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rmqstore.errors import NotAStoreError, StoreStateError, UnsupportedFeatureError
+from rmqstore.files.regular import is_folder, list_folder
+
+logger = logging.getLogger(__name__)
 
 OUR_ABORT = "rmqstore "  # begins an abort file that a writer of ours made; a broker's holds its process id alone
 _NAME_DIGITS = 20
 _MAX_OFFSET = 1 << 62  # no file is named so; sums stay inside an int64
+_MAX_QUEUE_ID = (1 << 31) - 1
+_MAX_NAME_BYTES = 255  # NAME_MAX of every file system that RocketMQ runs on
 
 
 def offset_to_name(file_offset: int) -> str:
@@ -46,7 +52,7 @@ class StorePaths:
     @property
     def append_intent(self) -> Path:
         """Our own note of where an append that is under way began."""
-        return self.root / ".rmqstore" / "append"
+        return self.own / "append"
 
     @property
     def lock(self) -> Path:
@@ -68,6 +74,16 @@ class StorePaths:
     def broker_identity(self) -> Path:
         return self.root / "brokerIdentity"
 
+    def given_folders(self) -> list[Path]:
+        """Return the folders that a user named: the root, and each part of the store that lies elsewhere."""
+        parts = {*self.commitlogs, self.consumequeue, self.index}
+        return [self.root, *sorted(parts - {self.root / name for name in ("commitlog", "consumequeue", "index")})]
+
+    @property
+    def own(self) -> Path:
+        """The folder of what this package keeps in a store for itself."""
+        return self.root / ".rmqstore"
+
     def topics(self) -> list[str]:
         """Return the topics that have a queue folder, sorted."""
         return _subfolders(self.consumequeue)
@@ -77,7 +93,7 @@ class StorePaths:
         return _subfolders(self.batch_consumequeue)
 
     def queue_ids(self, topic: str) -> list[int]:
-        """Return the ids of a topic's queues, sorted; folders that are no number are none, as in RocketMQ."""
+        """Return the ids of a topic's queues, sorted; a folder that is not named by an int is not a queue."""
         return _queue_ids(self.consumequeue / topic)
 
     def queues(self) -> list[tuple[str, int]]:
@@ -114,7 +130,10 @@ class StorePaths:
         """Return the files of all queues of a topic."""
         folders = [self.queue(topic, queue_id) for queue_id in self.queue_ids(topic)]
         return [
-            path for folder in folders for path in sorted(folder.iterdir()) if name_to_offset(path.name) is not None
+            Path(entry.path)
+            for folder in folders
+            for entry in sorted(list_folder(folder), key=lambda entry: entry.name)
+            if name_to_offset(entry.name) is not None
         ]
 
     @property
@@ -159,17 +178,29 @@ def find_store(
 
 
 def can_name_queues(topic: str) -> bool:
-    """Tell whether a topic, as some record has it, is the name of a folder."""
-    return topic not in {"", ".", ".."} and "/" not in topic and "\0" not in topic
+    """Tell whether a topic, as some record has it, can be the name of a folder."""
+    if topic in {"", ".", ".."} or "/" in topic or "\0" in topic:
+        return False
+    return len(os.fsencode(topic)) <= _MAX_NAME_BYTES
 
 
 def _queue_ids(folder: Path) -> list[int]:
-    return sorted(int(name) for name in _subfolders(folder) if name.isascii() and name.isdigit())
+    return sorted(int(name) for name in _subfolders(folder) if _is_queue_id(name))
+
+
+def _is_queue_id(name: str) -> bool:
+    """Tell whether a folder is named as RocketMQ names one for a queue: by an int, without leading zeros."""
+    return name.isascii() and name.isdigit() and str(int(name)) == name and int(name) <= _MAX_QUEUE_ID
 
 
 def _subfolders(folder: Path) -> list[str]:
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir())
-    except FileNotFoundError:
-        return []
+    names = [entry.name for entry in list_folder(folder) if is_folder(entry)]
+    for name in names:
+        if not _is_text(name):
+            logger.warning("%s: the folder %r is not named in UTF-8 and is passed over", folder, name)
+    return sorted(filter(_is_text, names))
+
+
+def _is_text(name: str) -> bool:
+    """Tell whether a name is UTF-8 on the disk: Python escapes the bytes of others as lone surrogates."""
+    return not any("\ud800" <= char <= "\udfff" for char in name)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.format.layout import CRC_MASK
+from rmqstore.format.utf8 import decode_text
 
 try:  # about twice as fast on short bodies; the `fast` extra
     from isal.isal_zlib import crc32 as _crc32
@@ -86,7 +87,7 @@ def java_hashes(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[
         foreign = np.add.reduceat(np.append(data >> 7, np.uint8(0)).astype(np.int64), offsets[:-1]) * (lengths > 0)
         for row in np.flatnonzero(foreign).tolist():
             text_bytes = data[int(offsets[row]) : int(offsets[row + 1])].tobytes()
-            hashes[row] = java_hash(text_bytes.decode(errors="replace")) & 0xFFFFFFFF
+            hashes[row] = java_hash(decode_text(text_bytes)) & 0xFFFFFFFF
     return hashes.view(np.int32)
 
 

@@ -17,9 +17,10 @@ from rmqstore.format.gather import array_bytes, find_byte, gather_spans
 from rmqstore.format.heads import windows
 from rmqstore.format.layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, Bytes, Mask, Positions
 from rmqstore.format.text import valid_text
+from rmqstore.format.utf8 import decode_text
 
 _EQUALS, _STOP = bytes([NAME_VALUE_SEPARATOR]), bytes([PROPERTY_SEPARATOR])
-_CODE_BITS = 62  # names that a row's int64 bit set can hold
+_CODE_BITS = 48  # names in a bit set; 2^14 properties that one record can have leave its sum inside an int64
 
 
 class Entries(NamedTuple):
@@ -82,7 +83,7 @@ def _parse_by_template(data: Bytes, ends: Positions, begins: Positions, stops: P
     for column, head in enumerate(heads):
         if windows(data, len(head))[begins[:, column]].tobytes() != head * n:
             return None
-    names = [head[:-1].decode(errors="replace") for head in heads]
+    names = [decode_text(head[:-1]) for head in heads]
     if len(set(names)) < width:
         return None
     offsets = np.arange(0, n * width + 1, width)

@@ -33,6 +33,7 @@ from rmqstore.format.layout import (
 )
 from rmqstore.format.properties import parse_properties
 from rmqstore.format.schema import Message
+from rmqstore.format.utf8 import decode_text
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Offset message ids: host bytes, port, physical offset. Source: MessageDecoder.java#createMessageId.
@@ -176,7 +177,7 @@ def decode_record(buf: bytes | memoryview, position: int, broker_name: str | Non
             raise MalformedBytesError(position, str(err)) from err
     offset_id = message_id(fixed["store_host"], int(fixed["physical_offset"]))
     return Message(
-        topic=topic.decode(errors="replace"),
+        topic=decode_text(topic),
         queueId=int(fixed["queue_id"]),
         queueOffset=int(fixed["queue_offset"]),
         body=body,

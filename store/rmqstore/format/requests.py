@@ -29,6 +29,7 @@ from rmqstore.format.layout import (
     SysFlag,
 )
 from rmqstore.format.property_columns import Entries, parse_entries, property_column
+from rmqstore.format.utf8 import decode_text
 
 _KEY_SEPARATOR = " "
 _TAG_TYPE, _TYPE_SEPARATOR = "T", "#"  # Source: MessageConst.java#INDEX_TAG_TYPE
@@ -105,7 +106,7 @@ def rows_by_queue(topic_codes: NDArray[np.int32], queue_ids: NDArray[np.int32]) 
 
 def topic_names(encoded: pa.DictionaryArray) -> list[str]:
     """Return the names of topics as records have them, what is no UTF-8 in them replaced."""
-    return [name.decode(errors="replace") for name in encoded.dictionary.cast(pa.binary()).to_pylist()]
+    return [decode_text(name) for name in encoded.dictionary.cast(pa.binary()).to_pylist()]
 
 
 def group_by_queue(topics: pa.StringArray, queue_ids: NDArray[np.int32]) -> Groups:

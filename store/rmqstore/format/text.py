@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from rmqstore.format.gather import array_bytes
+from rmqstore.format.utf8 import decode_text
 
 
 def valid_text(values: pa.Array) -> pa.Array:
@@ -19,5 +20,5 @@ def valid_text(values: pa.Array) -> pa.Array:
         values.validate(full=True)
     except pa.ArrowInvalid:
         stored = values.cast(pa.binary()).to_pylist()
-        return pa.array([None if text is None else text.decode(errors="replace") for text in stored], pa.string())
+        return pa.array([None if text is None else decode_text(text) for text in stored], pa.string())
     return values

@@ -287,6 +287,7 @@ def _rates(store: MessageStore, facts: StoreFacts) -> Rates | None:
     first, last = facts.first, facts.last
     if first is None or last is None:
         return None
+    first, last = min(first, last), max(first, last)  # a damaged time may turn them round
     width = next(
         (width for width in _WIDTHS_MS if (last - first) // width < _MAX_BINS), (last - first) // _MAX_BINS + 1
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
@@ -11,11 +13,16 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from rmqstore.errors import UnreadableFileError
 from rmqstore.files.mapped_file import MappedFile
 from rmqstore.files.paths import name_to_offset
+from rmqstore.files.regular import file_size
 from rmqstore.format.layout import INDEX_HEADER, QUEUE_UNIT
+from rmqstore.indexfile import index_files
 from rmqstore.views.schema import ViewSpec
 from rmqstore.views.source import ViewLimits, ViewPiece, ViewSource, to_batches
+
+logger = logging.getLogger(__name__)
 
 LIVE, PREALLOCATED, EMPTY, STALE, CUT = "live", "preallocated", "empty", "stale", "cut"
 
@@ -60,7 +67,7 @@ class _Files:
                     yield self._row(file, file.relative_to(folder).parts, known_kind)
 
     def _row(self, file: Path, parts: tuple[str, ...], known_kind: str | None) -> dict[str, object]:
-        status = file.stat()
+        status = _status(file)
         name = parts[0].partition(".")[0] if len(parts) == 1 else parts[0]
         kind = known_kind or (name if name in _KINDS else _OTHER)
         below = parts if known_kind else parts[1:]
@@ -75,13 +82,22 @@ class _Files:
         }
         if kind.endswith("consumequeue") or kind == "consumequeue_ext":
             row |= _queue_of(below)
+        if not stat.S_ISREG(status.st_mode):
+            return row
+        try:
+            return row | self._state(kind, file, status.st_size)
+        except UnreadableFileError as err:
+            logger.warning("%s", err)
+            return row
+
+    def _state(self, kind: str, file: Path, size: int) -> dict[str, object]:
         if kind == "commitlog":
-            row |= self._log_file(file, status.st_size)
-        elif kind == "consumequeue" and not self._paths.has_rocksdb_queues:
-            row |= self._queue_file(file, status.st_size)
-        elif kind == "index" and file.name.isascii() and file.name.isdigit():
-            row |= self._index_file(file, status.st_size)
-        return row
+            return self._log_file(file, size)
+        if kind == "consumequeue" and not self._paths.has_rocksdb_queues:
+            return self._queue_file(file, size)
+        if kind == "index" and file.name.isascii() and file.name.isdigit():
+            return self._index_file(file, size)
+        return {}
 
     @cached_property
     def _log_file_bytes(self) -> int:
@@ -90,8 +106,9 @@ class _Files:
     @cached_property
     def _index_file_bytes(self) -> int:
         sizes = []
-        with suppress(FileNotFoundError), os.scandir(self._paths.index) as entries:
-            sizes = [entry.stat().st_size for entry in entries]
+        for file in index_files(self._paths.index):
+            with suppress(FileNotFoundError, UnreadableFileError):
+                sizes.append(file_size(file))
         return max(sizes, default=0)
 
     def _log_file(self, file: Path, size: int) -> dict[str, object]:
@@ -144,6 +161,14 @@ class _Files:
             "rangeEnd": end,
             "state": STALE if end < self._source.log.min_offset else LIVE,
         }
+
+
+def _status(file: Path) -> os.stat_result:
+    """Return the status of a file, or of the link where it leads nowhere."""
+    try:
+        return file.stat()
+    except OSError:
+        return file.lstat()
 
 
 def _walk(folder: Path) -> Iterator[Path]:

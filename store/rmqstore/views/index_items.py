@@ -11,8 +11,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmqstore.config import StoreConfig
-from rmqstore.errors import StoreStateError
+from rmqstore.errors import StoreStateError, UnreadableFileError
 from rmqstore.files.mapped_file import MappedFile
+from rmqstore.files.regular import file_size
 from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, Bytes
 from rmqstore.index_sizes import IndexSizes, find_sizes_in_any
 from rmqstore.indexfile import index_files
@@ -54,8 +55,8 @@ def _whole(path: Path, sizes: IndexSizes) -> IndexSlice:
         with MappedFile(path) as file:
             header = np.zeros(INDEX_HEADER.itemsize, np.uint8)
             file.read_into(header, 0)
-            length = path.stat().st_size
-    except OSError as err:
+            length = file_size(path)
+    except (OSError, UnreadableFileError) as err:
         return whole._replace(reason=str(err))
     count = int(header.view(INDEX_HEADER)[0]["index_count"])
     room = (length - INDEX_HEADER.itemsize - sizes.n_slots * INDEX_SLOT.itemsize) // INDEX_ITEM.itemsize
@@ -83,8 +84,8 @@ def read_index(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator
         return
     try:
         file = MappedFile(path)
-    except OSError as err:
-        logger.warning("%s was deleted meanwhile: %s", path, err)
+    except (OSError, UnreadableFileError) as err:
+        logger.warning("%s cannot be read any more: %s", path, err)
         return
     with file:
         for start in range(index.start, index.end, _ITEMS_AT_ONCE):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
@@ -13,6 +12,7 @@ import pyarrow as pa
 from rmqstore.brokerconfig import is_system_topic
 from rmqstore.errors import RmqStoreError, UnsupportedFeatureError
 from rmqstore.files.paths import can_name_queues
+from rmqstore.files.regular import list_folder
 from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.queues import QueueKey
 from rmqstore.ranges import choose_topics
@@ -155,8 +155,9 @@ def _file_bytes(source: ViewSource, keys: tuple[QueueKey, ...]) -> int:
     for topic, queue_id in keys:
         n_bytes += QUEUE_UNIT.itemsize
         for folder in (source.paths.queue(topic, queue_id), source.paths.batch_queue(topic, queue_id)):
-            with suppress(FileNotFoundError), os.scandir(folder) as entries:
-                n_bytes += sum(entry.stat().st_blocks * 512 for entry in entries)
+            for entry in list_folder(folder):
+                with suppress(OSError):  # deleted meanwhile, or a link that leads nowhere
+                    n_bytes += entry.stat().st_blocks * 512
     return n_bytes
 
 

@@ -1,0 +1,31 @@
+"""UTF-8 as Java decodes it: it differs from Python where bytes encode half a character."""
+
+from __future__ import annotations
+
+import codecs
+
+_AS_JAVA = "rmqstore.as-java"
+_SURROGATE_LEAD = 0xED  # followed by 0xA0 to 0xBF it begins three bytes that would be half of a surrogate pair
+
+
+def decode_text(stored: bytes) -> str:
+    """Return stored text; each malformed sequence becomes one U+FFFD, as ``new String(bytes, UTF_8)`` has it.
+
+    Java takes an encoded surrogate for one sequence of three bytes, or of two where the third is missing. Python
+    takes each of its bytes for a sequence.
+
+    Source: java.lang.String#decodeUTF8.
+    """
+    return stored.decode(errors=_AS_JAVA)
+
+
+def _replace(err: UnicodeError) -> tuple[str, int]:
+    assert isinstance(err, UnicodeDecodeError)
+    sequence = err.object[err.start : err.start + 3]
+    if sequence[0] != _SURROGATE_LEAD or not (len(sequence) > 1 and 0xA0 <= sequence[1] <= 0xBF):
+        return "\ufffd", err.end
+    is_whole = len(sequence) > 2 and sequence[2] & 0xC0 == 0x80
+    return "\ufffd", err.start + (3 if is_whole else 2)
+
+
+codecs.register_error(_AS_JAVA, _replace)
