@@ -88,15 +88,21 @@ class FollowedStores:
         """Return the brokers whose log was cut by a recovery since an offset was made."""
         opened = self._all()
         return {
-            broker
-            for broker, mark in begun.marks.items()
-            if broker in opened and not mark.stands_in(opened[broker].store.log)
+            broker for broker, mark in begun.marks.items() if broker in opened and not opened[broker].tail.holds(mark)
         }
 
-    def refresh(self) -> None:
-        """List the files anew."""
-        for one in self._all().values():
-            one.store.refresh()
+    def stops(self, until: StreamOffset, ends: Mapping[Key, int]) -> dict[Key, int]:
+        """Return how far the messages are there that lie before an offset, in each queue of ``ends``.
+
+        Where a recovery cut the log since the offset was made, others took their places; they lie behind it.
+        """
+        opened, reached, cut = self._all(), self.ends(), self.cut(until)
+        stops = {}
+        for key, end in ends.items():
+            stops[key] = min(end, reached.get(key, 0))
+            if key[0] in cut:
+                stops[key] = min(stops[key], opened[key[0]].tail.first_after(key[1:], until.marks[key[0]]))
+        return stops
 
     def starts(self, begun: StreamOffset, ends: Mapping[Key, int], cut: AbstractSet[str]) -> dict[Key, int]:
         """Return where each queue in ``ends`` goes on: behind what was delivered, unless that was cut off or deleted.

@@ -69,7 +69,8 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = {key: max(end, starts[key]) for key, end in ends.items()}
         if not isinstance(limit, ReadAllAvailable):
             ends = self._admitted(starts, ends)
-        queues = {**begun.queues, **ends}
+        gone = {key: 0 for key in begun.queues if key[0] in cut and key not in ends}  # which may begin anew
+        queues = {**begun.queues, **gone, **ends}
         if queues == begun.queues and not cut:
             return start
         self._last_trigger = monotonic()
@@ -107,13 +108,14 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a micro-batch, the same whenever it is planned again."""
         begun, until = StreamOffset.of_json(start), StreamOffset.of_json(end)
-        self._stores.refresh()
-        cut, reached = self._stores.cut(begun), self._stores.ends()
+        self._stores.look()
+        cut = self._stores.cut(begun)
         ends = {key: at for key, at in until.queues.items() if begun.queues.get(key) != at or key[0] in cut}
         starts = self._stores.starts(begun, ends, cut)
         sampled: dict[str, list[SampledSlice]] = {}
+        stops = self._stores.stops(until, ends)
         for key, at in ends.items():
-            stop = min(at, reached.get(key, 0))
+            stop = stops[key]
             if stop < at and starts[key] < at:
                 self._stores.report_loss(key, f"offsets {max(stop, starts[key])} to {at} (excluded) are gone")
             if starts[key] < stop:

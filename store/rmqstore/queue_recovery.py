@@ -25,6 +25,7 @@ from rmqstore.format.layout import QUEUE_UNIT, Bytes
 from rmqstore.format.multi_dispatch import lmq_heads
 from rmqstore.format.requests import have_units, read_requests, rows_by_queue, topic_names
 from rmqstore.queues import QueueKey
+from rmqstore.unit_checks import confirmed_end
 
 logger = logging.getLogger(__name__)
 
@@ -93,10 +94,10 @@ def _is_built(data: Bytes, head: Heads, open_queue: OpenQueue) -> bool:
 class _Tail:
     """What is known of one queue while the log is scanned."""
 
-    def __init__(self, queue: ConsumeQueue, first: int, log_end: int | None) -> None:
+    def __init__(self, log: CommitLog, queue: ConsumeQueue, key: QueueKey, first: int, log_end: int | None) -> None:
         kept = queue.end()
         if log_end is not None:
-            kept = queue.cut(queue.begin, kept, log_end)
+            kept = confirmed_end(log, queue, key, queue.cut(queue.begin, kept, log_end), log_end)
             # Older units are taken for whole: where the log is not scanned, nothing could be put in their place.
             kept = queue.whole_end(min(max(first, queue.begin), kept), kept)
         self.is_new, self.is_batch = not queue.segments, isinstance(queue, BatchConsumeQueue)
@@ -154,7 +155,7 @@ class _Recovery:
                 queue = self._open_queue(*key)
                 self._tails[key] = None
                 if queue is not None:
-                    self._tails[key] = _Tail(queue, int(queue_offsets[rows[0]]), self._log_end)
+                    self._tails[key] = _Tail(self._log, queue, key, int(queue_offsets[rows[0]]), self._log_end)
                     queue.close()
             tail = self._tails[key]
             if tail is not None and not (tail.is_odd or tail.is_short):

@@ -21,6 +21,7 @@ from rmqstore.index_search import Span
 from rmqstore.queue_scan import QueueSlice
 from rmqstore.queues import QueueKey, Queues
 from rmqstore.selection import EARLIEST, LATEST, Bound, Selection
+from rmqstore.unit_checks import confirmed_end
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +46,10 @@ class QueueRanges:
         queue = self._queues.open(topic, queue_id)
         end, log_end = queue.end(), self._log_end()
         first = queue.first(end, self._log.min_offset)
-        return first, end if log_end is None or queue.is_recovered else queue.cut(first, end, log_end)
+        if log_end is None or queue.is_recovered:
+            return first, end
+        end = confirmed_end(self._log, queue, (topic, queue_id), queue.cut(first, end, log_end), log_end)
+        return min(first, end), end
 
     def first(self, topic: str, queue_id: int) -> int | None:
         """Return the first queue offset whose message is there, the end if none is; None for a queue without files."""
