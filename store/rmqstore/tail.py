@@ -8,6 +8,7 @@ a broker writes to the log first, and to the queue a little later.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import NamedTuple
@@ -28,7 +29,7 @@ from rmqstore.log_cursor import LogCursor, LogMark
 from rmqstore.queues import QueueKey, open_files
 from rmqstore.recovery import find_written_end
 from rmqstore.selection import Selection
-from rmqstore.store import MessageStore
+from rmqstore.store import MessageStore, QueueSlice
 from rmqstore.unit_checks import confirmed_end
 
 logger = logging.getLogger(__name__)
@@ -254,6 +255,18 @@ class StoreTail:
                 last, place = heads.take(rows[-1:]), int(told.places[-1])
                 if self.mark is None or place >= self.mark.physical_offset:
                     self.mark = LogMark(place, int(last.column("store_timestamp")[0]))
+
+    def look_confirmed(self, slices: Iterable[QueueSlice]) -> bool:
+        """Tell whether the log confirms the units of ranges."""
+        return all(self.store.look_confirmed(piece, self._seen.position) for piece in slices)
+
+    def confirmed(self, slices: Iterable[QueueSlice]) -> list[QueueSlice]:
+        """Return the parts of ranges that the log confirms."""
+        return [part for piece in slices for part in self.store.confirmed(piece, self._seen.position)]
+
+    def doubt(self) -> None:
+        """Look at all queues the next time: what the files hold is not what was found."""
+        self._built = None
 
     def spans(self) -> dict[QueueKey, tuple[int, int]]:
         """Look, and return where each queue begins and ends."""

@@ -6,6 +6,8 @@ they are written over one by one, and point at places where other records, or th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -21,6 +23,7 @@ from rmqstore.queues import QueueKey
 
 _FIRST_UNITS = 8  # mostly the last unit is right
 _MOST_UNITS = 1 << 20
+_UNITS_AT_ONCE = 1 << 18
 
 
 def confirmed_end(log: CommitLog, queue: ConsumeQueue, key: QueueKey, end: int, log_end: int) -> int:
@@ -44,6 +47,24 @@ def confirmed_end(log: CommitLog, queue: ConsumeQueue, key: QueueKey, end: int, 
             return start + int(right[-1]) + 1
         stop, size = start, 8 * size
     return queue.begin if stop <= queue.begin else end
+
+
+def look_confirmed(log: CommitLog, queue: ConsumeQueue, key: QueueKey, start: int, end: int, log_end: int) -> bool:
+    """Tell whether the units ``[start, end)`` are confirmed; of very many, evenly spaced ones are looked at."""
+    queue_offsets = np.unique(np.linspace(start, end - 1, min(end - start, _UNITS_AT_ONCE)).astype(np.int64))
+    return bool(are_confirmed(log, queue, key, queue_offsets, log_end).all())
+
+
+def confirmed_runs(
+    log: CommitLog, queue: ConsumeQueue, key: QueueKey, start: int, end: int, log_end: int
+) -> Iterator[tuple[int, int]]:
+    """Yield the parts of ``[start, end)`` whose units are confirmed."""
+    for low in range(start, end, _UNITS_AT_ONCE):
+        queue_offsets = np.arange(low, min(low + _UNITS_AT_ONCE, end))
+        edges = np.diff(are_confirmed(log, queue, key, queue_offsets, log_end).astype(np.int8), prepend=0, append=0)
+        yield from zip(
+            (low + np.flatnonzero(edges > 0)).tolist(), (low + np.flatnonzero(edges < 0)).tolist(), strict=True
+        )
 
 
 def are_confirmed(
