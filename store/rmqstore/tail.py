@@ -133,8 +133,8 @@ class StoreTail:
         """Ask queues whether they have what the log told of; return the place of the first record that one lacks."""
         recovered = self.store.ends.recovered
         asked = {key for key in waited_for if key not in self._awaited and key not in recovered}
-        if self._seen.position != before.position:  # somebody writes, maybe also what only the log told of
-            asked |= {key for key in recovered if key in self.ends}
+        is_written_to = self._seen.position != before.position  # maybe also what only the log told of
+        asked |= {key for key in recovered if key in self.ends and (is_written_to or key in self._awaited)}
         for key in asked:
             self.ends[key] = self._end_and_last(key)[0]
         lacking = []
