@@ -12,7 +12,7 @@ from pyspark_rmqstore.options import ReadOptions, StoreRef
 from pyspark_rmqstore.split_reader import BrokerNames, open_ref
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.log_cursor import LogMark
-from rmqstore.store import MessageStore
+from rmqstore.store import MessageStore, QueueSlice
 from rmqstore.tail import StoreTail
 
 logger = logging.getLogger(__name__)
@@ -88,15 +88,32 @@ class FollowedStores:
         """Return the brokers whose log was cut by a recovery since an offset was made."""
         opened = self._all()
         return {
-            broker
-            for broker, mark in begun.marks.items()
-            if broker in opened and not mark.stands_in(opened[broker].store.log)
+            broker for broker, mark in begun.marks.items() if broker in opened and not opened[broker].tail.holds(mark)
         }
 
-    def refresh(self) -> None:
-        """List the files anew."""
-        for one in self._all().values():
-            one.store.refresh()
+    def stops(self, until: StreamOffset, ends: Mapping[Key, int]) -> dict[Key, int]:
+        """Return how far the messages are there that lie before an offset, in each queue of ``ends``.
+
+        Where a recovery cut the log since the offset was made, others took their places; they lie behind it.
+        """
+        opened, reached, cut = self._all(), self.ends(), self.cut(until)
+        stops = {}
+        for key, end in ends.items():
+            stops[key] = min(end, reached.get(key, 0))
+            if key[0] in cut:
+                stops[key] = min(stops[key], opened[key[0]].tail.first_after(key[1:], until.marks[key[0]]))
+        return stops
+
+    def look_confirmed(self, slices: Mapping[str, list[QueueSlice]]) -> bool:
+        """Tell whether the logs confirm ranges, by broker; where one does not, the next look is at all queues."""
+        wrong = [broker for broker, pieces in slices.items() if not self[broker].tail.look_confirmed(pieces)]
+        for broker in wrong:
+            self[broker].tail.doubt()
+        return not wrong
+
+    def confirmed(self, slices: Mapping[str, list[QueueSlice]]) -> dict[str, list[QueueSlice]]:
+        """Return the parts of ranges, by broker, that the logs confirm."""
+        return {broker: self[broker].tail.confirmed(pieces) for broker, pieces in slices.items()}
 
     def starts(self, begun: StreamOffset, ends: Mapping[Key, int], cut: AbstractSet[str]) -> dict[Key, int]:
         """Return where each queue in ``ends`` goes on: behind what was delivered, unless that was cut off or deleted.

@@ -23,7 +23,6 @@ from pyspark_rmqstore.consumer_offsets import write_consumer_offsets
 from pyspark_rmqstore.followed import FollowedStores
 from pyspark_rmqstore.offsets import Key, StreamOffset
 from pyspark_rmqstore.options import StreamOptions
-from pyspark_rmqstore.planning import SampledSlice
 from pyspark_rmqstore.split_reader import SplitReader
 from rmqstore.store import FAILFAST, QueueSlice
 
@@ -69,7 +68,8 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = {key: max(end, starts[key]) for key, end in ends.items()}
         if not isinstance(limit, ReadAllAvailable):
             ends = self._admitted(starts, ends)
-        queues = {**begun.queues, **ends}
+        gone = {key: 0 for key in begun.queues if key[0] in cut and key not in ends}  # which may begin anew
+        queues = {**begun.queues, **gone, **ends}
         if queues == begun.queues and not cut:
             return start
         self._last_trigger = monotonic()
@@ -107,24 +107,35 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a micro-batch, the same whenever it is planned again."""
         begun, until = StreamOffset.of_json(start), StreamOffset.of_json(end)
-        self._stores.refresh()
-        cut, reached = self._stores.cut(begun), self._stores.ends()
-        ends = {key: at for key, at in until.queues.items() if begun.queues.get(key) != at or key[0] in cut}
-        starts = self._stores.starts(begun, ends, cut)
-        sampled: dict[str, list[SampledSlice]] = {}
-        for key, at in ends.items():
-            stop = min(at, reached.get(key, 0))
-            if stop < at and starts[key] < at:
-                self._stores.report_loss(key, f"offsets {max(stop, starts[key])} to {at} (excluded) are gone")
-            if starts[key] < stop:
-                store = self._stores[key[0]].store
-                found = store.slices(*key[1:], starts[key], stop, tolerant=self._options.read.mode != FAILFAST)
-                sampled.setdefault(key[0], []).extend(self._splits.sampled(store, found))
+        slices = self._slices(begun, until)
+        if not self._options.read.fail_on_data_loss and not self._stores.look_confirmed(slices):
+            slices = self._stores.confirmed(self._slices(begun, until))
         return [
             split
-            for broker, pieces in sampled.items()
-            for split in self._splits.split_queues(self._stores[broker].ref, self._stores[broker].store, pieces)
+            for broker, pieces in slices.items()
+            for one in (self._stores[broker],)
+            for split in self._splits.split_queues(one.ref, one.store, self._splits.sampled(one.store, pieces))
         ]
+
+    def _slices(self, begun: StreamOffset, until: StreamOffset) -> dict[str, list[QueueSlice]]:
+        """Return the ranges of queues between two offsets, by broker."""
+        self._stores.look()
+        cut = self._stores.cut(begun)
+        ends = {key: at for key, at in until.queues.items() if begun.queues.get(key) != at or key[0] in cut}
+        starts, stops = self._stores.starts(begun, ends, cut), self._stores.stops(until, ends)
+        slices: dict[str, list[QueueSlice]] = {}
+        for key, at in ends.items():
+            start, stop = starts[key], stops[key]
+            if stop < at and start < at:
+                self._stores.report_loss(key, f"offsets {max(stop, start)} to {at} (excluded) are gone")
+            if start < stop:
+                found = self._stores[key[0]].store.slices(*key[1:], start, stop, tolerant=self._is_tolerant)
+                slices.setdefault(key[0], []).extend(found)
+        return slices
+
+    @property
+    def _is_tolerant(self) -> bool:
+        return self._options.read.mode != FAILFAST
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task. Runs in a task; stateless."""

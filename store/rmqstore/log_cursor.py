@@ -6,13 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rmqstore.commitlog import CommitLog
-from rmqstore.errors import CorruptRecordError, MalformedBytesError, OffsetOutOfRangeError
+from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
 from rmqstore.files.mapped_file_queue import Segment
+from rmqstore.format.checks import sound_crcs
+from rmqstore.format.decode import stored_bodies
 from rmqstore.format.frames import StopKind, Walk, heads_of, walk
-from rmqstore.format.heads import Heads
-from rmqstore.format.layout import BLANK_MAGIC, FRAME_HEAD, Bytes
-from rmqstore.format.record import check_record
+from rmqstore.format.heads import Heads, check_heads
+from rmqstore.format.layout import BLANK_MAGIC, FRAME_HEAD, Bytes, Mask
 from rmqstore.recovery import last_record_before
 
 # The first window, and the largest: bytes that were never written are not to be touched.
@@ -77,13 +81,21 @@ class LogCursor:
         is_blank = len(head) == FRAME_HEAD.itemsize and int(head.view(FRAME_HEAD)[0]["magic"]) == BLANK_MAGIC
         return is_blank and segment.end == self.position
 
-    def step(self, log: CommitLog) -> Iterator[tuple[Bytes, Heads]]:
-        """Yield the heads of the records that follow, and move behind them."""
+    def step(self, log: CommitLog, run_started: int) -> Iterator[tuple[Bytes, Heads]]:
+        """Yield the heads of the records that follow, and move behind them.
+
+        Args:
+            log: of the store.
+            run_started: since when, in ms, the broker runs that has the store now; 0 where that is not known.
+        """
         size = _WINDOW_BYTES[0]
         while (segment := log.find(self.position)) is not None:
             data, position = log.data(segment), self.position - segment.start
-            walked = walk(data, position, min(position + size, len(data)), segment.start)
-            walked = _without_unfinished(data, walked, segment)
+            found = walk(data, position, min(position + size, len(data)), segment.start)
+            walked = self._without_unsure(data, found, segment, run_started)
+            if walked is not found and found.kind is StopKind.END and size < _WINDOW_BYTES[1]:
+                size = _WINDOW_BYTES[1]  # a later record may vouch for the one that was refused
+                continue
             for _, heads, whole in heads_of(data, walked):
                 last = heads.take(slice(len(heads) - 1, None))
                 self.newest = LogMark(*(int(last.column(name)[0]) for name in LogMark._fields))
@@ -97,21 +109,38 @@ class LogCursor:
                 return
             size = min(8 * size, _WINDOW_BYTES[1])
 
+    def _without_unsure(self, data: Bytes, walked: Walk, segment: Segment, run_started: int) -> Walk:
+        """Leave out records from the first on that may not be of the log.
+
+        A broker appends one record after the other, so the last one that the present run wrote vouches for all before
+        it. After it, a torn record ends the log: its broker is still writing it, or a recovery will cut it. There a
+        whole record of an earlier run ends it as well: a recovery has cut it off, and it is not written over yet.
+        """
+        if not len(walked.starts):
+            return walked
+        sound, times = _checked(data, walked, segment)
+        vouching = np.flatnonzero(sound & (times >= run_started))
+        is_vouched = len(vouching) > 0 or (self.newest is not None and self.newest.store_timestamp >= run_started)
+        first = int(vouching[-1]) + 1 if len(vouching) else 0
+        refused = np.flatnonzero(~sound[first:] | is_vouched)
+        if not len(refused):
+            return walked
+        place = first + int(refused[0])
+        return Walk(walked.starts[:place], StopKind.DAMAGE, int(walked.starts[place]), "torn, or cut off by a recovery")
+
     def _note(self, damage: Bytes | None, is_stuck: bool) -> None:
         found = b"" if damage is None else damage.tobytes()
         self.is_disturbed = bool(is_stuck and self.refused and found and found != self.refused)
         self.refused = found
 
 
-def _without_unfinished(data: Bytes, walked: Walk, segment: Segment) -> Walk:
-    """Leave out records from the first on that is not whole: of the last one its broker may be writing the end.
-
-    The first one is looked at as well: a crash may have left it torn, with others behind it.
-    """
-    for place in sorted({0, len(walked.starts) - 1}) if len(walked.starts) else ():
-        position = int(walked.starts[place])
-        try:
-            check_record(data.data, position, segment.start + position)
-        except MalformedBytesError as err:
-            return Walk(walked.starts[:place], StopKind.DAMAGE, position, err.reason)
-    return walked
+def _checked(data: Bytes, walked: Walk, segment: Segment) -> tuple[Mask, NDArray[np.int64]]:
+    """Return which of the records that were walked are whole, CRC included, and their store times, ms; (n,) each."""
+    masks, times = [], []
+    for _, heads, whole in heads_of(data, walked):
+        sound = whole & check_heads(heads, segment.start)
+        good = heads.take(sound)
+        sound[sound] = sound_crcs(data, good, stored_bodies(data, good))
+        masks.append(sound)
+        times.append(heads.column("store_timestamp"))
+    return np.concatenate(masks), np.concatenate(times)

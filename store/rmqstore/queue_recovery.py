@@ -41,6 +41,7 @@ from rmqstore.format.requests import have_units, read_requests, rows_by_queue, t
 from rmqstore.log_scan import rejoin
 from rmqstore.queues import QueueKey
 from rmqstore.recovery import LogEnd, LostStretch, written_end
+from rmqstore.unit_checks import confirmed_end
 
 logger = logging.getLogger(__name__)
 
@@ -160,11 +161,11 @@ def _is_built(data: Bytes, head: Heads, open_queue: OpenQueue) -> bool:
 class _Tail:
     """What is known of one queue while the log is scanned."""
 
-    def __init__(self, opened: OpenedQueue, first: int, log_end: int | None) -> None:
+    def __init__(self, log: CommitLog, opened: OpenedQueue, key: QueueKey, first: int, log_end: int | None) -> None:
         queue, self.since = opened
         kept = queue.end()
         if log_end is not None:
-            kept = queue.cut(queue.begin, kept, log_end)
+            kept = confirmed_end(log, queue, key, queue.cut(queue.begin, kept, log_end), log_end)
             # Older units are taken for whole: where the log is not scanned, nothing could be put in their place.
             kept = queue.whole_end(min(max(first, queue.begin), kept), kept)
         self.is_new, self.is_batch = not queue.segments, isinstance(queue, BatchConsumeQueue)
@@ -284,7 +285,7 @@ class _Recovery:
                 counted = np.flatnonzero(places >= opened.since)
                 if not len(counted):
                     return None
-                self._tails[key] = _Tail(opened, int(queue_offsets[counted[0]]), self._log_end)
+                self._tails[key] = _Tail(self._log, opened, key, int(queue_offsets[counted[0]]), self._log_end)
         return self._tails[key]
 
     def _extend(self, tail: _Tail, data: Bytes, segment: Segment, heads: Heads) -> None:

@@ -21,6 +21,7 @@ from rmqstore.index_search import Span
 from rmqstore.queue_scan import QueueSlice
 from rmqstore.queues import QueueKey, Queues
 from rmqstore.selection import EARLIEST, LATEST, Bound, Selection
+from rmqstore.unit_checks import confirmed_end, confirmed_runs, look_confirmed
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +46,10 @@ class QueueRanges:
         queue = self._queues.open(topic, queue_id)
         end, log_end = queue.end(), self._log_end()
         first = queue.first(end, self._log.min_offset)
-        return first, end if log_end is None or queue.is_recovered else queue.cut(first, end, log_end)
+        if log_end is None or queue.is_recovered:
+            return first, end
+        end = confirmed_end(self._log, queue, (topic, queue_id), queue.cut(first, end, log_end), log_end)
+        return min(first, end), end
 
     def first(self, topic: str, queue_id: int) -> int | None:
         """Return the first queue offset whose message is there, the end if none is; None for a queue without files."""
@@ -183,6 +187,24 @@ class QueueRanges:
         if start < end and runs != [(start, end)]:
             self._report_gap(topic, queue_id, start, runs, tolerant=tolerant)
         return [QueueSlice(topic, queue_id, *run) for run in runs]
+
+    def look_confirmed(self, piece: QueueSlice, log_end: int) -> bool:
+        """Tell whether the log confirms the units of a range; see ``unit_checks.look_confirmed``."""
+        key = (piece.topic, piece.queue_id)
+        return look_confirmed(self._log, self._queues.open(*key), key, piece.start, piece.end, log_end)
+
+    def confirmed(self, piece: QueueSlice, log_end: int) -> list[QueueSlice]:
+        """Return the parts of a range whose units the log confirms; says which are left out."""
+        key = (piece.topic, piece.queue_id)
+        runs = list(confirmed_runs(self._log, self._queues.open(*key), key, piece.start, piece.end, log_end))
+        left = [piece.start, *(bound for run in runs for bound in run), piece.end]
+        for start, end in zip(left[::2], left[1::2], strict=True):
+            if start < end:
+                logger.warning(
+                    "%s-%d: no records of the log are the messages from queue offset %d to %d (excluded); going on "
+                    "without them", *key, start, end,
+                )  # fmt: skip
+        return [QueueSlice(*key, *run) for run in runs]
 
     def within(self, piece: QueueSlice, spans: Sequence[Span]) -> list[QueueSlice]:
         """Return the parts of a range whose messages may lie in parts of the log, rising.

@@ -526,6 +526,14 @@ class MessageStore:
         """Return the parts of a range that the queue's files have; see ``ranges.QueueRanges.slices``."""
         return self._ranges.slices(topic, queue_id, start, end, tolerant=tolerant)
 
+    def look_confirmed(self, piece: QueueSlice, log_end: int) -> bool:
+        """Tell whether the log confirms the units of a range; see ``unit_checks.look_confirmed``."""
+        return self._ranges.look_confirmed(piece, log_end)
+
+    def confirmed(self, piece: QueueSlice, log_end: int) -> list[QueueSlice]:
+        """Return the parts of a range whose units the log confirms; see ``ranges.QueueRanges.confirmed``."""
+        return self._ranges.confirmed(piece, log_end)
+
     @anew_if_deleted
     def plan_queues(self, selection: Selection, spec: ReadSpec) -> list[QueueSlice]:
         """Return the ranges of queues that a selection asks for; see ``ranges.QueueRanges.resolve``."""

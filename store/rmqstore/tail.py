@@ -8,9 +8,17 @@ a broker writes to the log first, and to the queue a little later.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from typing import NamedTuple
 
-from rmqstore.consumequeue import ConsumeQueue
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqstore.batchqueue import BatchConsumeQueue
+from rmqstore.broker_run import BrokerRun
+from rmqstore.consumequeue import ConsumeQueue, RecoveredUnits, Units
 from rmqstore.errors import FileDeletedError
 from rmqstore.format.decode import topics
 from rmqstore.format.heads import Heads
@@ -21,12 +29,25 @@ from rmqstore.log_cursor import LogCursor, LogMark
 from rmqstore.queues import QueueKey, open_files
 from rmqstore.recovery import find_written_end
 from rmqstore.selection import Selection
-from rmqstore.store import MessageStore
+from rmqstore.store import MessageStore, QueueSlice
+from rmqstore.unit_checks import confirmed_end
 
 logger = logging.getLogger(__name__)
 
 _PATIENCE = 10
+_MOST_WAITS = 20  # looks at which a queue lacks messages of the log, before all is found once more
 _FAR = 64 << 20  # bytes of the log that a queue may be behind
+
+
+_TOLD = ("queue_offset", "physical_offset", "total_size")
+
+
+class _Told(NamedTuple):
+    """Messages of one queue as their records tell of them, in the order of the log, (n,) each."""
+
+    queue_offsets: NDArray[np.int64]
+    places: NDArray[np.int64]
+    sizes: NDArray[np.int64]
 
 
 class StoreTail:
@@ -49,7 +70,9 @@ class StoreTail:
         # walked again at each look: it may be what a recovery left behind the log's end, and is written over then.
         self._built: LogCursor | None = None
         self._seen = LogCursor(0)
-        self._awaited: dict[QueueKey, int] = {}  # queues that the log is ahead of, and the ends that it tells of
+        self._awaited: dict[QueueKey, list[_Told]] = {}  # what the log tells of queues that it is ahead of
+        self._n_waits = 0  # looks, one after the other, at which a queue lacked something
+        self._run = BrokerRun(0, is_open=False)
         self._is_chosen: dict[QueueKey, bool] = {}
         self._firsts: dict[QueueKey, int] = {}
         self._firsts_since = -1  # the log's first byte when these were found
@@ -62,51 +85,96 @@ class StoreTail:
         """
         for _ in range(_PATIENCE):
             try:
-                return self._look()
+                self._look()
             except FileDeletedError as err:
                 logger.info("%s; looking again", err)
-        return self._look()
+            else:
+                if not self._run.may_have_recovered(BrokerRun.of(self.store.paths)):
+                    return
+        self._look()
+
+    def holds(self, mark: LogMark) -> bool:
+        """Tell whether a record still stands in the log, as of the last look, or was deleted because of its age."""
+        return mark.physical_offset < self._seen.position and mark.stands_in(self.store.log)
 
     def _look(self) -> None:
+        run = BrokerRun.of(self.store.paths)
         self.store.refresh()
         log = self.store.log
-        if self._built is not None and not (self._built.is_good(log) and self._seen.is_good(log)):
+        if self._built is not None and self._is_another_log(run):
             logger.warning("%s: the log is not what it was up to %d; looking at all queues", log.folders,
                            self._seen.position)  # fmt: skip
             self._built = None
+        self._run = run
         if self._built is None:
             self._built = self._look_at_all()
             self._seen = self._built
-        before, awaited_before = self._seen, self._awaited
+        before, waited_for = self._seen, self._awaited.keys()
         self._seen, self._awaited = replace(self._built), {}
-        for data, heads in self._seen.step(log):
+        for data, heads in self._seen.step(log, run.started_ms):
             self._note(data, heads)
-        self._ask(awaited_before | self._awaited)
-        if self._seen.position > before.position:  # somebody writes, maybe also what only the log told of
-            self._ask({key: tail.end for key, tail in self.store.ends.recovered.items() if key in self.ends})
-        if self._are_built(self._awaited) or self._seen.position - self._built.position > _FAR:
-            self._built = self._seen
-        elif self._are_built(awaited_before):
+        lacking = self._ask(before, waited_for)
+        self._n_waits = self._n_waits + 1 if lacking is not None else 0
+        if lacking is None or self._seen.position - self._built.position > _FAR:
+            self._built, self._awaited = self._seen, {}
+        elif lacking >= before.position:
             self._built = before
 
-    def _ask(self, queues: dict[QueueKey, int]) -> None:
-        """Ask queues where they end that are not known to have come so far."""
-        for key, end in queues.items():
-            if self.ends.get(key) != end or key in self.store.ends.recovered:
-                self.ends[key] = self._end_and_last(key)[0]
+    def _is_another_log(self, run: BrokerRun) -> bool:
+        """Tell whether what is known of the log and its queues may be wrong by now."""
+        log = self.store.log
+        return (
+            self._run.may_have_recovered(run)
+            or self._n_waits > _MOST_WAITS
+            or not (self._built is not None and self._built.is_good(log) and self._seen.is_good(log))
+        )
 
-    def _are_built(self, awaited: dict[QueueKey, int]) -> bool:
-        return all(self.ends.get(key, -1) >= end for key, end in awaited.items())
+    def _ask(self, before: LogCursor, waited_for: AbstractSet[QueueKey]) -> int | None:
+        """Ask queues whether they have what the log told of; return the place of the first record that one lacks."""
+        recovered = self.store.ends.recovered
+        asked = {key for key in waited_for if key not in self._awaited and key not in recovered}
+        is_written_to = self._seen.position != before.position  # maybe also what only the log told of
+        asked |= {key for key in recovered if key in self.ends and (is_written_to or key in self._awaited)}
+        for key in asked:
+            self.ends[key] = self._end_and_last(key)[0]
+        lacking = []
+        for key, parts in self._awaited.items():
+            told = _Told(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+            n_built = self._take_built(key, told)
+            if n_built < len(told.places):
+                lacking.append(int(told.places[n_built]))
+        return min(lacking, default=None)
+
+    def _take_built(self, key: QueueKey, told: _Told) -> int:
+        """Note how far a queue has what the log told of; return how many of these messages, from the first on."""
+        recovered = self.store.ends.recovered.get(key)
+        if recovered is not None:
+            return int(np.count_nonzero(told.queue_offsets < recovered.end))
+        queue = open_files(self.store.paths, *key)
+        try:
+            units = queue.units_of(told.queue_offsets)
+            lacks = (units.physical_offsets != told.places) | (units.sizes != told.sizes)
+            n_built = int(np.argmax(lacks)) if lacks.any() else len(lacks)
+            known = self.ends.setdefault(key, 0)
+            if isinstance(queue, BatchConsumeQueue):  # the units tell how many messages a record holds
+                self.ends[key] = self._end_and_last(key)[0]
+            elif n_built:
+                reached = int(told.queue_offsets[n_built - 1]) + 1
+                self.ends[key] = reached if n_built == len(lacks) else max(known, reached)
+            self._note_first(queue, key, self.ends[key])
+        finally:
+            queue.close()
+        return n_built
 
     def _look_at_all(self) -> LogCursor:
         store = self.store
         store.forget()
-        end = store.log_end
+        end = self._log_end()
         chosen = store.chosen_queues(self._selection)
         keys = {(topic, queue_id): None for topic, queue_ids in chosen.items() for queue_id in queue_ids}
-        self._awaited, self._firsts = {}, {}
+        self._awaited, self._n_waits, self._firsts = {}, 0, {}
         self._firsts_since = store.log.min_offset
-        self._seen = LogCursor(store.log.max_offset if end is None else end.physical_offset)
+        self._seen = LogCursor(store.log.max_offset if end is None else end)
         found = {key: self._end_and_last(key) for key in keys}
         newest = max((last for _, last in found.values()), default=-1)
         if end is None:
@@ -117,29 +185,50 @@ class StoreTail:
         self.ends |= {key: reached for key, (reached, _) in found.items()}
         return LogCursor.at(store.log, self._seen.position)
 
+    def _log_end(self) -> int | None:
+        """Return where the log ends, None where the queues tell.
+
+        To the scan of a recovery whole records that an earlier recovery cut off are messages again. They are none as
+        long as the broker runs that did not read them.
+        """
+        ends, log = self.store.ends, self.store.log
+        end = ends.log_end
+        if end is None:
+            return None
+        if end.last_store_timestamp < self._run.started_ms:
+            cursor = LogCursor(max(end.scanned_from, log.min_offset))
+            for _ in cursor.step(log, self._run.started_ms):
+                pass
+            ends.log_end = end = end._replace(physical_offset=min(cursor.position, end.physical_offset))
+        return end.physical_offset
+
     def _end_and_last(self, key: QueueKey) -> tuple[int, int]:
         """Return where a queue ends, and the physical offset of its last message, -1 if it has none."""
-        end, last = self._in_files(key)
         recovered = self.store.ends.recovered.get(key)
-        if recovered is not None and end >= recovered.end:
-            self.store.forget_recovered(key)
-        elif recovered is not None:
-            return recovered.end, int(recovered.units["physical_offset"][-1]) if len(recovered.units) else last
-        return end, last
-
-    def _in_files(self, key: QueueKey) -> tuple[int, int]:
-        queue, log_end = open_files(self.store.paths, *key), self._seen.position
+        queue = open_files(self.store.paths, *key)
         try:
-            end = queue.end()
-            physical_offset, size, _ = queue.unit(end - 1) if end else (-1, 0, 0)
-            if size <= 0 or not 0 <= physical_offset < log_end:
-                end = queue.cut(queue.begin, end, log_end)
-                physical_offset = queue.unit(end - 1)[0] if end > queue.begin else -1
-            if queue.segments and not self._is_first(queue, key, end):
-                self._firsts[key] = queue.first(end, self._firsts_since)
+            end, last = self._in_files(queue, key)
+            if recovered is not None and not _holds(queue, recovered):
+                return recovered.end, int(recovered.units["physical_offset"][-1]) if len(recovered.units) else last
         finally:
             queue.close()
-        return end, physical_offset
+        if recovered is not None:
+            self.store.forget_recovered(key)
+        return end, last
+
+    def _in_files(self, queue: ConsumeQueue, key: QueueKey) -> tuple[int, int]:
+        log_end, end = self._seen.position, queue.end()
+        physical_offset, size, _ = queue.unit(end - 1) if end else (-1, 0, 0)
+        if size <= 0 or not 0 <= physical_offset < log_end:
+            end = queue.cut(queue.begin, end, log_end)
+        if self._run.is_open:
+            end = confirmed_end(self.store.log, queue, key, end, log_end)
+        self._note_first(queue, key, end)
+        return end, queue.unit(end - 1)[0] if end > queue.begin else -1
+
+    def _note_first(self, queue: ConsumeQueue, key: QueueKey, end: int) -> None:
+        if queue.segments and not self._is_first(queue, key, end):
+            self._firsts[key] = queue.first(end, self._firsts_since)
 
     def _is_first(self, queue: ConsumeQueue, key: QueueKey, end: int) -> bool:
         """Tell whether what is remembered as a queue's first offset still is: the queue may have been made anew."""
@@ -161,11 +250,23 @@ class StoreTail:
             if self._is_chosen[key]:
                 if key not in self.ends:
                     self.discovered.add(key)
-                last = heads.take(rows[-1:])
-                self._awaited[key] = int(last.column("queue_offset")[0]) + 1
-                place = int(last.column("physical_offset")[0])
+                told = _Told(*(heads.column(name)[rows].astype(np.int64) for name in _TOLD))
+                self._awaited.setdefault(key, []).append(told)
+                last, place = heads.take(rows[-1:]), int(told.places[-1])
                 if self.mark is None or place >= self.mark.physical_offset:
                     self.mark = LogMark(place, int(last.column("store_timestamp")[0]))
+
+    def look_confirmed(self, slices: Iterable[QueueSlice]) -> bool:
+        """Tell whether the log confirms the units of ranges."""
+        return all(self.store.look_confirmed(piece, self._seen.position) for piece in slices)
+
+    def confirmed(self, slices: Iterable[QueueSlice]) -> list[QueueSlice]:
+        """Return the parts of ranges that the log confirms."""
+        return [part for piece in slices for part in self.store.confirmed(piece, self._seen.position)]
+
+    def doubt(self) -> None:
+        """Look at all queues the next time: what the files hold is not what was found."""
+        self._built = None
 
     def spans(self) -> dict[QueueKey, tuple[int, int]]:
         """Look, and return where each queue begins and ends."""
@@ -198,3 +299,13 @@ class StoreTail:
         """Tell whether all messages of a queue lie behind a record."""
         span = (self.first(key), self.ends.get(key, 0))
         return self.store.first_behind(*key, mark.physical_offset + 1, span) == span[0]
+
+
+def _holds(queue: ConsumeQueue, recovered: RecoveredUnits) -> bool:
+    """Tell whether the files of a queue have by now what only the log told."""
+    told = Units.of(recovered.units)
+    for rows in (slice(-1, None), slice(None)):  # mostly the last one tells
+        units = queue.units_of(np.arange(recovered.start, recovered.end)[rows])
+        if (units.physical_offsets != told.physical_offsets[rows]).any() or (units.sizes != told.sizes[rows]).any():
+            return False
+    return True

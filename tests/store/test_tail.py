@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import rmqstore
+import rmqstore.tail as tail_module
 from rmqstore.config import StoreConfig
 from rmqstore.consumequeue import ConsumeQueue
 from rmqstore.entry import create
+from rmqstore.files.paths import StorePaths
 from rmqstore.log_cursor import LogMark
 from rmqstore.selection import parse_selection
 from rmqstore.store import MessageStore, open_store
@@ -52,16 +54,16 @@ def put_back(root: Path, before: Path) -> None:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Return the folders of the queues that were asked where they end, one after the other."""
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the queues that were asked where they end, one after the other."""
     found: list[str] = []
-    plain = ConsumeQueue.end
+    plain = tail_module.open_files
 
-    def end(queue: ConsumeQueue) -> int:
-        found.append(f"{queue.folder.parent.name}-{queue.folder.name}")
-        return plain(queue)
+    def open_files(paths: StorePaths, topic: str, queue_id: int) -> ConsumeQueue:
+        found.append(f"{topic}-{queue_id}")
+        return plain(paths, topic, queue_id)
 
-    monkeypatch.setattr(ConsumeQueue, "end", end)
+    monkeypatch.setattr(tail_module, "open_files", open_files)
     return found
 
 

@@ -1,0 +1,174 @@
+"""A stream over what a power cut and a recovery leave: stale records and units after the ends that were set."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from connector.test_stream_planning import LENIENT, Query, grow
+from rmqstore.errors import CorruptRecordError
+from store import build
+
+RESTART = 5000  # ms, after the first message
+NEW = RESTART + 1000
+KEPT, LOST = 20, 10
+Reopen = Callable[[Query], Query]
+
+
+def start_broker(root: Path, at: int) -> None:
+    """Write the lock file as a broker does that starts."""
+    os.utime(root / "lock", ns=((build.T0 + at) * 1_000_000,) * 2)
+
+
+def old_store(tmp_path: Path) -> tuple[build.Store, Path]:
+    """Return a store of which a cut will take the last messages."""
+    store = grow(build.Store(segment_bytes=16384), KEPT + LOST)
+    root = store.write(tmp_path / "s", abort=True)
+    start_broker(root, -1000)
+    return store, root
+
+
+def recover(root: Path, old: build.Store, new: build.Store) -> None:
+    """Write a store over another one in place; what is longer of the old one stays, as after a recovery."""
+    for start, data in old.segments.items():
+        end = max(0, new.end - start)
+        with (root / "commitlog" / f"{start:020d}").open("r+b") as file:
+            file.write(new.segments[start][:end] + data[end:])
+    for key in {**old.queues, **new.queues}:
+        units = new.queues.get(key, [])
+        stale = old.queues.get(key, [])[len(units) :]
+        build.write_queue(root / "consumequeue" / key[0] / str(key[1]), units + stale)
+    start_broker(root, RESTART)
+
+
+def kept() -> build.Store:
+    return grow(build.Store(segment_bytes=16384), KEPT)
+
+
+def same(query: Query) -> Query:
+    return query
+
+
+def restarted(query: Query) -> Query:
+    return Query(Path(query.reader._options.read.stores[0].path), query.offset, **LENIENT)
+
+
+reopened = pytest.mark.parametrize("reopen", [same, restarted])
+
+
+@reopened
+def test_stale_records_that_join_up_with_new_ones_are_not_delivered(tmp_path: Path, reopen: Reopen) -> None:
+    old, root = old_store(tmp_path)
+    query = Query(root, **LENIENT)
+    assert len(query.trigger()) == KEPT + LOST
+    new = grow(kept(), 2, prefix="n0", late=NEW)
+    assert old.placed[KEPT + 2].physical_offset == new.end, "the next stale record begins where the new ones end"
+    recover(root, old, new)
+    query = reopen(query)
+    assert query.bodies() == ["n00", "n01"]
+    assert not query.trigger()
+    recover(root, old, grow(new, 9, prefix="n1", late=NEW + 100))
+    assert query.bodies() == [f"n1{number}" for number in range(9)]
+    assert len(Query(root, **LENIENT).trigger()) == KEPT + 11
+
+
+@reopened
+@pytest.mark.parametrize("pad", [0, 37])
+def test_stale_units_of_a_queue_that_gets_nothing_are_not_messages(tmp_path: Path, pad: int, reopen: Reopen) -> None:
+    old, root = old_store(tmp_path)
+    query = Query(root, **LENIENT)
+    query.trigger()
+    new = grow(kept(), 30, topic="B", prefix="n", late=NEW, pad=pad)
+    recover(root, old, new)
+    query = reopen(query)
+    assert query.bodies() == [f"n{number}" + "." * pad for number in range(30)]
+    assert not query.trigger()
+    assert len(Query(root, **LENIENT).trigger()) == KEPT + 30
+    recover(root, old, grow(new, 1, prefix="last", late=NEW + 100))
+    assert query.bodies() == ["last0"]
+
+
+@reopened
+def test_a_query_that_is_behind_the_cut_gets_the_kept_and_the_new_messages(tmp_path: Path, reopen: Reopen) -> None:
+    old, root = old_store(tmp_path)
+    query = Query(root, **LENIENT, maxOffsetsPerTrigger=7)
+    delivered = query.bodies()
+    recover(root, old, grow(kept(), 3, prefix="n", late=NEW))
+    query = reopen(query)
+    for _ in range(4):
+        delivered += query.bodies()
+    assert delivered == [*(f"m{number}" for number in range(KEPT)), "n0", "n1", "n2"]
+
+
+def test_a_batch_that_was_planned_before_the_cut_leaves_new_messages_to_the_next(tmp_path: Path) -> None:
+    old, root = old_store(tmp_path)
+    query = Query(root, **LENIENT)
+    end = query.reader.latestOffset(query.offset, ReadAllAvailable())
+    recover(root, old, grow(kept(), 15, prefix="n", late=NEW))
+    for reader in (query, Query(root, query.offset, **LENIENT)):
+        assert [row[3] for row in reader.rows(query.offset, end)] == [f"m{number}" for number in range(KEPT)]
+    query.offset = end
+    assert query.bodies() == [f"n{number}" for number in range(15)]
+
+
+def test_a_log_that_is_cut_ends_at_the_torn_record(tmp_path: Path) -> None:
+    old, root = old_store(tmp_path)
+    whole = grow(old, 20, prefix="late", pad=50)
+    torn = whole.placed[-5]
+    query = Query(root, **LENIENT)
+    assert len(query.trigger()) == KEPT + LOST
+    whole.put(torn.physical_offset + 90, bytes(40))
+    recover(root, whole, whole)
+    assert [body.rstrip(".") for body in query.bodies()] == [f"late{number}" for number in range(15)]
+
+
+@pytest.mark.parametrize("mode", ["DROPMALFORMED", "FAILFAST"])
+def test_a_torn_record_that_its_broker_wrote_on_after_is_damage(tmp_path: Path, mode: str) -> None:
+    old, root = old_store(tmp_path)
+    query = Query(root, **LENIENT, mode=mode)
+    query.trigger()
+    start_broker(root, -1000)
+    whole = grow(old, 20, prefix="late", late=100, pad=50)
+    whole.put(whole.placed[-5].physical_offset + 90, bytes(40))
+    for start, data in whole.segments.items():
+        (root / "commitlog" / f"{start:020d}").write_bytes(data)
+    build.write_queue(root / "consumequeue/A/0", whole.queues["A", 0])
+    if mode == "FAILFAST":
+        with pytest.raises(CorruptRecordError):
+            query.trigger()
+    else:
+        assert len(query.trigger()) == 19
+
+
+def test_a_unit_that_a_recovery_kept_and_nobody_ever_wrote_is_passed_over(tmp_path: Path) -> None:
+    store = grow(build.Store(segment_bytes=16384), 5)
+    store.queues["B", 0] = [build.NO_UNIT]
+    grow(store, 3, topic="B", prefix="b")
+    root = store.write(tmp_path / "s", abort=True)
+    query = Query(root, **LENIENT)
+    assert [row[3] for row in query.trigger()] == [*(f"m{number}" for number in range(5)), "b0", "b1", "b2"]
+
+
+def test_units_come_from_the_log_until_a_hole_in_their_queue_is_filled(tmp_path: Path) -> None:
+    store = grow(build.Store(segment_bytes=16384), 30)
+    units = list(store.queues["A", 0])
+    store.queues["A", 0][10:15] = [build.NO_UNIT] * 5
+    root = store.write(tmp_path / "s", abort=True)
+    query = Query(root, **LENIENT, maxOffsetsPerTrigger=8)
+    delivered = query.bodies()
+    store.queues["A", 0] = units
+    grow(store, 2, late=100, prefix="n")
+    (root / "commitlog" / f"{0:020d}").write_bytes(store.segments[0])
+    holed = [*units[:10], *[build.NO_UNIT] * 5, *store.queues["A", 0][15:]]
+    build.write_queue(root / "consumequeue/A/0", holed)
+    for _ in range(4):
+        delivered += query.bodies()
+    assert delivered[:30] == [f"m{number}" for number in range(30)]
+    build.write_queue(root / "consumequeue/A/0", store.queues["A", 0])
+    for _ in range(3):
+        delivered += query.bodies()
+    assert delivered[30:] == ["n0", "n1"]

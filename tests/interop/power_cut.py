@@ -1,0 +1,317 @@
+"""A broker that loses power while a stream follows it: the real store, what a cut leaves of it, and the query."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import shutil
+from collections import Counter
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pyspark.sql.types import StructType
+
+from interop.rocketmq import RealStore, RocketMQ
+from pyspark_rmqstore.options import parse_stream_options
+from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
+from rmqstore.errors import RmqStoreError
+
+PAGE = 4096
+MOST_TRIGGERS = 600
+QUEUES = [(topic, queue_id) for topic in ("Ta", "Tb", "Tc") for queue_id in range(3)]
+SCHEMA = StructType().add("topic", "string").add("queueId", "integer").add("queueOffset", "long").add("body", "string")
+Queue = tuple[str, int]
+
+
+class Query:
+    """A streaming query as Spark drives it: a batch is planned, noted, read, and done; a restart plans it again."""
+
+    def __init__(self, root: Path, options: dict[str, str], dice: random.Random) -> None:
+        given = {"startingOffsets": "earliest", "failOnDataLoss": "false", "brokerName": "b", **options}
+        self._options, self._dice = {"path": str(root), **given}, dice
+        self._planned: dict[str, Any] | None = None
+        self.delivered: list[str] = []
+        self.failures: list[str] = []
+        self.restart()
+        self._offset = kept(self._reader.initialOffset())
+
+    def restart(self) -> None:
+        self._reader = RmqStoreStreamReader(SCHEMA, parse_stream_options(self._options))
+
+    def trigger(self, *, may_die: float = 0.0) -> list[str]:
+        """Run a micro-batch; return what it delivered. With some probability the query dies on the way."""
+        try:
+            return self._run(may_die)
+        except RmqStoreError as err:
+            self.failures.append(f"{type(err).__name__}: {err}")
+            self.restart()
+            return []
+
+    def _run(self, may_die: float) -> list[str]:
+        if self._planned is None:
+            end = kept(self._reader.latestOffset(self._offset, self._reader.getDefaultReadLimit()))
+            if end == self._offset:
+                return []
+            self._planned = end
+        if self._dice.random() < may_die:
+            self.restart()
+            return []
+        parts = self._reader.partitions(self._offset, self._planned)
+        rows = [row["body"] for part in parts for batch in self._reader.read(part) for row in batch.to_pylist()]
+        if self._dice.random() < may_die:
+            self.restart()
+            return []
+        self._reader.commit(self._planned)
+        self._offset, self._planned = self._planned, None
+        found = [number_of(row.encode()) for row in rows]
+        self.delivered += found
+        return found
+
+    def drain(self, most: int) -> None:
+        """Trigger until nothing comes any more."""
+        idle = 0
+        for _ in range(most):
+            offset = self._offset
+            self.trigger()
+            idle = idle + 1 if self._offset == offset and self._planned is None else 0
+            if idle == 3:
+                return
+        raise AssertionError(f"no end after {most} triggers: {self.failures[-3:]}")
+
+
+def number_of(body: bytes) -> str:
+    """Return which message it is."""
+    return body.decode().split(".")[0]
+
+
+def kept(offset: dict[str, Any]) -> dict[str, Any]:
+    """Return an offset as a checkpoint keeps it."""
+    found: dict[str, Any] = json.loads(json.dumps(offset))
+    return found
+
+
+class Durable(NamedTuple):
+    """How far a store is on the disk for certain: its log, and each of its queues in units."""
+
+    log_end: int
+    queue_ends: dict[Queue, int]
+
+
+def cut_files(root: Path, durable: Durable, dice: random.Random) -> None:
+    """Clear what a power cut loses of files that were written to and not flushed: an end, or pages here and there."""
+    log = root / "commitlog"
+    ends = dice.random() < 0.5
+    place = dice.randint(durable.log_end, written_end(log)) if ends else 0
+    for start, path in files_of(log):
+        with path.open("r+b") as file:
+            size = path.stat().st_size
+            if ends:
+                clear(file, max(place - start, 0), size)
+            else:
+                clear_pages(file, max(durable.log_end - start, 0), size, dice)
+    share = dice.choice([0.0, 0.3, 1.0])
+    for key, units_end in durable.queue_ends.items():
+        for start, path in files_of(queue_folder(root, key)):
+            if dice.random() < share:
+                with path.open("r+b") as file:
+                    clear_pages(file, max(units_end * 20 - start, 0), path.stat().st_size, dice)
+
+
+def clear(file: Any, start: int, end: int) -> None:
+    if start < end:
+        file.seek(start)
+        file.write(bytes(end - start))
+
+
+def clear_pages(file: Any, start: int, end: int, dice: random.Random) -> None:
+    share = dice.choice([0.2, 0.5])
+    for page in range(start // PAGE * PAGE, end, PAGE):
+        if dice.random() < share:
+            clear(file, max(page, start), min(page + PAGE, end))
+
+
+def files_of(folder: Path) -> list[tuple[int, Path]]:
+    return sorted((int(path.name), path) for path in folder.iterdir() if path.name.isdigit()) if folder.exists() else []
+
+
+def queue_folder(root: Path, key: Queue) -> Path:
+    return root / "consumequeue" / key[0] / str(key[1])
+
+
+def written_end(folder: Path) -> int:
+    """Return the offset after the last byte of a folder's files that is not zero."""
+    return max((start + len(path.read_bytes().rstrip(b"\0")) for start, path in files_of(folder)), default=0)
+
+
+class Served(NamedTuple):
+    """What the real store serves by queue offset.
+
+    A second recovery of 5.3.3 may leave a queue in which units point at the records of other queue offsets, where a
+    power cut took the first page of the queue. What it serves wrongly may be delivered, or not.
+    """
+
+    rightly: Counter[str]
+    wrongly: set[str]
+
+    @property
+    def all(self) -> set[str]:
+        return {*self.rightly, *self.wrongly}
+
+
+class Trial:
+    """One broker, the power cuts that it sees, and a stream over its store.
+
+    Attributes:
+        present: the messages that the store has, as far as is known.
+        lost_power: whether power was cut and no recovery is done yet.
+    """
+
+    def __init__(self, rocketmq: RocketMQ, folder: Path, seed: int, undertaker: Executor) -> None:
+        """Start it. ``undertaker`` shuts down brokers that are not needed any more, which takes seconds each."""
+        self._rocketmq, self._folder, self._undertaker = rocketmq, folder, undertaker
+        self._dice = random.Random(seed)
+        self._n_starts = 0
+        self.root = folder / "store"
+        self.root.mkdir()
+        dice = self._dice
+        self._sizes = {
+            "mappedFileSizeCommitLog": dice.choice([1 << 15, 1 << 17]),
+            "mappedFileSizeConsumeQueue": dice.choice([20 * 250, 20 * 1000]),
+            "maxHashSlotNum": 50, "maxIndexNum": 400,
+        }  # fmt: skip
+        self._is_even = dice.random() < 0.5  # all messages of one size, so that new records end where old ones did
+        self._few_queues = dice.random() < 0.3
+        self._may_die = dice.choice([0.0, 0.15])
+        limits: list[dict[str, str]] = [
+            {},
+            {"maxOffsetsPerTrigger": str(dice.randint(1, 30))},
+            {"maxBytesPerTrigger": str(dice.randint(300, 6000))},
+        ]
+        self._options = dice.choice(limits)
+        self._numbers = itertools.count()
+        self.present: set[str] = set()
+        self.lost_power = False
+        self.stale: list[str] = []
+        self.real = self._start()
+        self._durable = Durable(0, {})
+        self.query = Query(self.root, self._options, dice)
+
+    def look(self, dice: random.Random | None = None) -> None:
+        """Let the query trigger, or not, now and then with another process."""
+        dice = dice or self._dice
+        for _ in range(dice.choice([0, 0, 1, 2])):
+            if dice.random() < 0.1:
+                self.query.restart()
+            self._judge(self.query.trigger(may_die=self._may_die))
+
+    def _judge(self, delivered: list[str]) -> None:
+        self.stale += [body for body in delivered if body not in self.present]
+
+    def write(self) -> None:
+        """Append messages, with triggers and moments of certainty between them."""
+        dice = self._dice
+        sure = dice.randrange(4)
+        for burst in range(dice.randint(1, 6)):
+            queues = QUEUES[: 2 if self._few_queues else None]
+            chosen = dice.sample(queues, dice.randint(1, len(queues)))
+            for _ in range(dice.randint(1, 40)):
+                self._put(dice.choice(chosen))
+            self.look()
+            if burst == sure:
+                self._note_durable()
+            if dice.random() < 0.5:
+                self.real.wait()
+                self.look()
+
+    def _put(self, queue: Queue) -> None:
+        name = f"{next(self._numbers):06}"
+        pad = 100 if self._is_even else self._dice.choice([0, 50, self._dice.randrange(3000)])
+        self.real.put(*queue, f"{name}.{'x' * pad}".encode(), tags="t")
+        self.present.add(name)
+
+    def _note_durable(self) -> None:
+        self.real.wait()
+        ends = {key: self.real.queue_range(*key)[1] for key in QUEUES}
+        self._durable = Durable(self.real.store.getMaxPhyOffset(), ends)
+
+    def _start(self) -> RealStore:
+        """Start a broker that knows the store by a name of its own, so that a dead one changes nothing in it."""
+        self._n_starts += 1
+        name = self._folder / f"broker-{self._n_starts}"
+        name.symlink_to(self.root)
+        return self._rocketmq.open(name, **self._sizes)
+
+    def lose_power(self) -> None:
+        """Leave of the store what a power cut leaves of it: a copy made while it runs, less what was not flushed."""
+        copy, dead = self._folder / "copy", self._folder / f"dead-{self._n_starts}"
+        shutil.copytree(self.root, copy)
+        self.root.rename(dead)
+        self.real.root.unlink()
+        self.real.root.symlink_to(dead)
+        cut_files(copy, self._durable, self._dice)
+        copy.rename(self.root)
+        self.close()
+        self.lost_power = True
+        self.look()
+
+    def start_again(self) -> None:
+        """Start the broker again, which recovers its store, while the query triggers."""
+        dice = random.Random(self._dice.random())  # how long a recovery takes is to change nothing of what follows
+        with ThreadPoolExecutor(1) as pool:
+            opening = pool.submit(self._start)
+            while not opening.done():
+                self.look(dice)
+            self.real = opening.result()
+        self.lost_power = False
+        self.look()
+        self.real.wait()
+        self.present = self.dump().all
+        self._note_durable()
+
+    def dump(self) -> Served:
+        """Return the messages that the real store serves."""
+        decode = self._rocketmq.rocketmq.common.message.MessageDecoder.decode
+        rightly, wrongly = Counter[str](), set[str]()
+        for key in QUEUES:
+            at, end = self.real.queue_range(*key)
+            while at < end:
+                served = self.real.store.getMessage("interop", *key, at, 1, None)
+                for message in filter(None, map(decode, served.getMessageBufferList() or ())):
+                    number = number_of(bytes(message.getBody()))
+                    if (message.getTopic(), message.getQueueId(), message.getQueueOffset()) == (*key, at):
+                        rightly[number] += 1
+                    else:
+                        wrongly.add(number)
+                at += 1
+                served.release()
+        return Served(rightly, wrongly)
+
+    def run(self) -> None:
+        self.write()
+        for _ in range(self._dice.choice([1, 1, 2])):
+            self.lose_power()
+            self.start_again()
+            for _ in range(self._dice.randint(1, 2)):
+                self.write()
+        self.real.wait()
+        self.look()
+        self.query.drain(MOST_TRIGGERS)
+
+    def judge(self) -> None:
+        """Hold what was delivered against what the real store serves in the end."""
+        served, delivered = self.dump(), Counter(self.query.delivered)
+        assert not [number for number, count in delivered.items() if count > 1], "delivered twice"
+        assert not served.rightly.keys() - delivered.keys(), "never delivered"
+        assert not self.stale, "delivered, though the store did not have it"
+        assert not self.query.failures, "triggers that failed"
+        fresh = Query(self.root, {}, self._dice)
+        fresh.drain(MOST_TRIGGERS)
+        assert not fresh.failures
+        assert len(fresh.delivered) == len(set(fresh.delivered))
+        assert served.rightly.keys() <= set(fresh.delivered) <= served.all
+
+    def close(self) -> None:
+        """Have the broker shut down some time."""
+        self._undertaker.submit(self.real.store.shutdown)

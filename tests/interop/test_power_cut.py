@@ -1,0 +1,49 @@
+"""A stream over the store of a real broker that loses power, recovers and goes on; see ``power_cut``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from interop.power_cut import Trial
+from interop.rocketmq import RocketMQ
+
+N_SEEDS, N_MORE_SEEDS = 5, 200
+
+
+@pytest.fixture(scope="module")
+def undertaker(rocketmq: RocketMQ) -> Iterator[Executor]:  # noqa: ARG001 - its JVM has to live until all is shut down
+    """Return what shuts brokers down while other trials run."""
+    with ThreadPoolExecutor(4) as pool:
+        yield pool
+
+
+def run_trial(rocketmq: RocketMQ, folder: Path, seed: int, undertaker: Executor) -> None:
+    trial = Trial(rocketmq, folder, seed, undertaker)
+    try:
+        trial.run()
+        trial.judge()
+    finally:
+        trial.close()
+
+
+@pytest.mark.interop
+@pytest.mark.crash
+@pytest.mark.parametrize("seed", range(N_SEEDS))
+def test_a_stream_delivers_what_the_recovered_store_has(
+    rocketmq: RocketMQ, tmp_path: Path, seed: int, undertaker: Executor
+) -> None:
+    run_trial(rocketmq, tmp_path, seed, undertaker)
+
+
+@pytest.mark.interop
+@pytest.mark.crash
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(N_SEEDS, N_SEEDS + N_MORE_SEEDS))
+def test_a_stream_delivers_what_the_recovered_store_has_at_length(
+    rocketmq: RocketMQ, tmp_path: Path, seed: int, undertaker: Executor
+) -> None:
+    run_trial(rocketmq, tmp_path, seed, undertaker)
