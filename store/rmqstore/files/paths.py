@@ -10,6 +10,7 @@ from pathlib import Path
 from rmqstore.errors import NotAStoreError, StoreStateError, UnsupportedFeatureError
 
 _NAME_DIGITS = 20
+_MAX_NAME_BYTES = 255  # of a folder, on the file systems of Linux
 _MAX_OFFSET = 1 << 62  # no file is named so; sums stay inside an int64
 
 
@@ -160,6 +161,11 @@ def find_store(
 def can_name_queues(topic: str) -> bool:
     """Tell whether a topic, as some record has it, is the name of a folder."""
     return topic not in {"", ".", ".."} and "/" not in topic and "\0" not in topic
+
+
+def can_have_queue(topic: str, queue_id: int) -> bool:
+    """Tell whether a topic and a queue id, as some record has them, can be those of a queue on disk."""
+    return can_name_queues(topic) and len(topic.encode()) <= _MAX_NAME_BYTES and queue_id >= 0
 
 
 def _queue_ids(folder: Path) -> list[int]:
