@@ -22,7 +22,7 @@ ORDER = [
     "intent", "brokerconfig", "topicconfig", "checkpoint", "commitlog", "consumequeue",
     "consumequeue_ext", "batches", "batchqueue", "queues", "queueoffsets",
     "ledger", "index_sizes", "indexfile", "index_search",
-    "logwriter", "queuewriter", "dispatch",
+    "logwriter", "offset_runs", "queuewriter", "findings", "dispatch",
     "recovery", "log_filter", "assemble", "log_scan", "unit_checks", "queue_recovery", "placed", "ext_codes",
     "queue_scan",
     "retention", "ends", "place_scan", "lookup", "finder", "ranges", "pruning", "pending", "sampling",
@@ -30,7 +30,7 @@ ORDER = [
     "views.files", "views.reading", "store", "pruned",
     "broker_run", "log_cursor", "tail",
     "uniqkey", "messages", "verbatim", "waiting", "repair", "writer", "entry",
-    "findings", "verify_index", "verify", "exchange",
+    "verify_index", "verify", "exchange",
     "report.facts", "report.charts", "report.page",
     "cli.common", "cli.reading", "cli.looking", "cli.checking", "cli.exchanging", "cli.reporting", "__main__",
 ]

@@ -19,12 +19,13 @@ from rmqstore.commitlog import CommitLog
 from rmqstore.config import StoreConfig
 from rmqstore.consumequeue import ConsumeQueue
 from rmqstore.dispatch import Dispatcher, Progress, untold
-from rmqstore.errors import CorruptQueueError, CorruptRecordError
+from rmqstore.errors import CorruptRecordError
 from rmqstore.files.disk import Disk
 from rmqstore.files.mapped_file import MappedFile
 from rmqstore.files.mapped_file_queue import Segment
 from rmqstore.files.paths import StorePaths
 from rmqstore.files.regular import is_folder, list_folder
+from rmqstore.findings import Finding
 from rmqstore.format.frames import StopKind, Walk, find_next_record, walk
 from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.indexfile import index_files, read_header
@@ -228,29 +229,42 @@ class Repairer:
             return log_end  # nothing is missing, as far as can be told without reading the log
         return reached
 
-    def _dispatch(self, start: int, end: int, progress: Progress = untold) -> None:
-        """Build what is missing; a queue whose files do not fit the log is built anew from it."""
-        for _ in range(1 + len(self._paths.queues())):
-            dispatcher = Dispatcher(self._disk, self._log, self._paths.index, self._config, self.open_queue)
-            try:
-                dispatcher.dispatch(start, end, progress)
-            except CorruptQueueError as err:
-                dispatcher.flush()
-                folder = Path(err.path)
-                logger.warning("%s; the queue is built anew from the log", err)
-                for path in folder.iterdir():
-                    self._disk.delete(path)
-                self._disk.flush_folder(folder)
-                start = self._log.min_offset
-                continue
-            dispatcher.flush()
-            break
+    def _dispatch(self, start: int, end: int, progress: Progress = untold) -> list[Finding]:
+        """Build what is missing; a queue whose files do not fit the log is built again from it.
 
-    def rebuild(self, end: int, progress: Progress) -> None:
+        Returns:
+            What could not be built.
+        """
+        while True:
+            dispatcher = Dispatcher(
+                self._disk, self._log, self._paths.index, self._config, self.open_queue, is_tolerant=True
+            )
+            dispatcher.dispatch(start, end, progress)
+            dispatcher.flush()
+            if not dispatcher.misfits:
+                break
+            for err in dispatcher.misfits.values():
+                logger.warning("%s; the queue is built again from the log", err)
+                self._empty(Path(err.path))
+            start = self._log.min_offset
+        for finding in dispatcher.findings:
+            logger.warning("%s %s: %s", *finding)
+        return dispatcher.findings
+
+    def _empty(self, folder: Path) -> None:
+        for path in folder.iterdir():
+            self._disk.delete(path)
+        self._disk.flush_folder(folder)
+
+    def rebuild(self, end: int, progress: Progress) -> list[Finding]:
         """Build queues and index anew from the log alone, up to ``end``; a cut on the way is completed by a repair.
 
         A queue none of whose records is left in the log stays as it was: it is where the next queue offset stands.
+
+        Returns:
+            What could not be built.
         """
+        findings: list[Finding] = []
         for path in index_files(self._paths.index):
             self._disk.delete(path)
         self._disk.make_folder(self._replaced)
@@ -259,8 +273,9 @@ class Repairer:
             self._disk.rename(self._paths.consumequeue, target)
         self._disk.make_folder(self._paths.consumequeue)
         if self._log.min_offset < end:
-            self._dispatch(self._log.min_offset, end, progress)
+            findings = self._dispatch(self._log.min_offset, end, progress)
         self._restore_queues()
+        return findings
 
     def _restore_queues(self) -> None:
         """Put queues back that were set aside and not built anew; drop the others."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
@@ -15,7 +16,7 @@ from rmqstore.commitlog import CommitLog
 from rmqstore.consumequeue import ConsumeQueue
 from rmqstore.consumequeue_ext import ConsumeQueueExt
 from rmqstore.dispatch import Progress, untold
-from rmqstore.files.paths import StorePaths
+from rmqstore.files.paths import StorePaths, can_have_queue
 from rmqstore.findings import Finding
 from rmqstore.format.frames import StopKind, find_next_record, heads_of, walk
 from rmqstore.format.heads import Heads, check_heads
@@ -146,6 +147,7 @@ class _Queues:
     def __init__(self, paths: StorePaths, log_start: int) -> None:
         self._paths, self._log_start = paths, log_start
         self._tallies: dict[tuple[str, int], _Tally] = {}
+        self._without_queue: Counter[tuple[str, int]] = Counter()
 
     def _tally(self, topic: str, queue_id: int) -> _Tally:
         key = (topic, queue_id)
@@ -159,10 +161,14 @@ class _Queues:
         """Hold units that records ask for against those that are there."""
         units = requests.units.take(requests.has_unit)
         for rows in rows_by_queue(units.topic_codes, units.queue_ids):
-            self._compare_queue(units, rows)
+            key = (units.topics[int(units.topic_codes[rows[0]])], int(units.queue_ids[rows[0]]))
+            if can_have_queue(*key):
+                self._compare_queue(self._tally(*key), units, rows)
+            else:
+                self._without_queue[key] += len(rows)
 
-    def _compare_queue(self, units: QueueUnits, rows: NDArray[np.int64]) -> None:
-        tally = self._tally(units.topics[int(units.topic_codes[rows[0]])], int(units.queue_ids[rows[0]]))
+    @staticmethod
+    def _compare_queue(tally: _Tally, units: QueueUnits, rows: NDArray[np.int64]) -> None:
         offsets = units.queue_offsets[rows]
         there = np.zeros(len(rows), np.bool_)
         wrong = np.zeros(len(rows), np.bool_)
@@ -201,6 +207,9 @@ class _Queues:
             if n_extra > 0:
                 yield Finding("queue", place, f"{n_extra} units point at no record of the queue")
             tally.close()
+        for (topic, queue_id), count in sorted(self._without_queue.items()):
+            text = f"{count} records have no unit: no folder can have the name of their topic or queue id"
+            yield Finding("queue", f"{topic!r}-{queue_id}", text)
 
     def _count(self, tally: _Tally) -> int:
         """Return how many units point into the log as it is, or behind it."""

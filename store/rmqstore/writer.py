@@ -34,6 +34,7 @@ from rmqstore.files.disk import Disk
 from rmqstore.files.lock import StoreLock
 from rmqstore.files.paths import OUR_ABORT, StorePaths
 from rmqstore.files.regular import file_size
+from rmqstore.findings import Finding
 from rmqstore.format.decode import topics
 from rmqstore.format.encode import Records, encode_batches, require_room, row_batches, stamp
 from rmqstore.format.heads import Heads, read_heads
@@ -320,22 +321,26 @@ class StoreWriter:
         self._highest_queue.clear()
         self._has_failed = had_failed
 
-    def rebuild(self, progress: Progress = untold) -> None:
+    def rebuild(self, progress: Progress = untold) -> list[Finding]:
         """Build queues and index anew from the CommitLog alone, whatever they hold now; flushes first.
 
         Args:
             progress: told now and then how many bytes of the log are done, and how many there are.
+
+        Returns:
+            What could not be built: damage in the log, and records whose topic, queue id or queue offset does not fit.
         """
         self.flush()
         self._checkpoint = self._checkpoint._replace(logics_phy_offset=0)
         self._save_checkpoint(built=0, index=0)  # what a recovery finds half built is built anew
         self._has_failed = True
         with self._os_errors_named("the next writer that opens the store completes the rebuild"):
-            self._repairer.rebuild(self._append.end, progress)
+            findings = self._repairer.rebuild(self._append.end, progress)
         self._queues.clear()
         self._offsets.forget()
         self._has_failed = False
         self._protect()
+        return findings
 
     def _complete(self, start: int, end: int) -> None:
         """Build queues and index of what was committed. Should this be cut, the next one to open the store does it."""

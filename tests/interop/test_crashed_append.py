@@ -147,3 +147,28 @@ def test_a_dead_append_does_not_come_back_when_the_real_store_goes_on(
             assert total(real, {("Fresh", 0), ("Fresh", 1)}) == found + 3, where
         shutil.rmtree(root)
     assert 0 in seen
+
+
+@pytest.mark.interop
+@pytest.mark.crash
+def test_rocketmq_brings_back_its_own_records_after_a_torn_one(rocketmq: RocketMQ, tmp_path: Path) -> None:
+    """What is left to us where an append spans several files of the log is a rule of RocketMQ's own recovery."""
+    root, n = tmp_path / "s", 16
+    sizes = {"mappedFileSizeCommitLog": 65536, "mappedFileSizeConsumeQueue": 400}
+    with rocketmq.open(root, **sizes) as real:
+        first = real.put("Own", 0, b"of one length", keys="k").getWroteOffset()
+        for number in range(1, n):
+            real.put("Own", number % 2, b"of one length", keys="k")
+        real.wait()
+    with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(first)
+        file.write(bytes(8))
+    (root / "abort").touch()
+    with rocketmq.open(root, **sizes) as real:
+        assert total(real, {("Own", 0), ("Own", 1)}) == 0
+        real.put("Own", 0, b"of one length", keys="k")
+        real.wait()
+    with rmqstore.open(root, broker_name="b") as store:
+        assert sum("have no unit" in found.text for found in verify(store)) == 2
+    with rocketmq.open(root, **sizes) as real:
+        assert total(real, {("Own", 0), ("Own", 1)}) > 1

@@ -10,6 +10,7 @@ import click
 
 from rmqstore.cli.common import DAMAGE, as_json_lines, ends_clearly, main, progress_bar, store_path
 from rmqstore.entry import open_for
+from rmqstore.findings import Finding
 from rmqstore.store import open_store
 from rmqstore.verify import verify as verify_store
 
@@ -27,6 +28,11 @@ def verify(path: Path, as_json: bool) -> None:
             if store.paths.has_rocksdb_queues
             else "log, queues and index agree"
         )
+    _exit_if_any(findings, as_json=as_json)
+    click.echo(f"{path}: {compared}", err=True)
+
+
+def _exit_if_any(findings: list[Finding], *, as_json: bool = False) -> None:
     for finding in findings:
         line = (
             json.dumps(finding._asdict(), ensure_ascii=False)
@@ -37,7 +43,6 @@ def verify(path: Path, as_json: bool) -> None:
     if findings:
         click.echo(f"damage: {len(findings)} findings", err=True)
         sys.exit(DAMAGE)
-    click.echo(f"{path}: {compared}", err=True)
 
 
 @main.command()
@@ -45,12 +50,16 @@ def verify(path: Path, as_json: bool) -> None:
 @click.option("--truncate", is_flag=True, help="Cut a damaged log even where good records follow; a copy is kept.")
 @ends_clearly
 def rebuild(path: Path, truncate: bool) -> None:
-    """Build ConsumeQueues and IndexFiles anew from the CommitLog. The store is locked meanwhile; no broker may run."""
+    """Build ConsumeQueues and IndexFiles anew from the CommitLog. The store is locked meanwhile; no broker may run.
+
+    Records that cannot have a unit, and other damage that stays, are named; then the exit code is 1.
+    """
     with (
         open_for(path, "a", truncate=truncate) as store,
         progress_bar(f"building queues and index of {path}") as progress,
     ):
-        store.rebuild(progress)
+        findings = store.rebuild(progress)
     with open_store(path) as built:
         queues = sum(len(built.queue_ids(topic)) for topic in built.topics())
     click.echo(f"{path}: {queues} queues and the index were built from the CommitLog", err=True)
+    _exit_if_any(findings)

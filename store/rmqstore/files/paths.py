@@ -15,6 +15,7 @@ logger = logging.getLogger(__name__)
 
 OUR_ABORT = "rmqstore "  # begins an abort file that a writer of ours made; a broker's holds its process id alone
 _NAME_DIGITS = 20
+_MAX_NAME_BYTES = 255  # of a folder, on the file systems of Linux
 _MAX_OFFSET = 1 << 62  # no file is named so; sums stay inside an int64
 _MAX_QUEUE_ID = (1 << 31) - 1
 _MAX_NAME_BYTES = 255  # NAME_MAX of every file system that RocketMQ runs on
@@ -182,6 +183,11 @@ def can_name_queues(topic: str) -> bool:
     if topic in {"", ".", ".."} or "/" in topic or "\0" in topic:
         return False
     return len(os.fsencode(topic)) <= _MAX_NAME_BYTES
+
+
+def can_have_queue(topic: str, queue_id: int) -> bool:
+    """Tell whether a topic and a queue id, as some record has them, can be those of a queue on disk."""
+    return can_name_queues(topic) and len(topic.encode()) <= _MAX_NAME_BYTES and queue_id >= 0
 
 
 def _queue_ids(folder: Path) -> list[int]:

@@ -1,0 +1,82 @@
+"""Which records of a queue can have a unit, by the queue offsets that they say; nothing in a record guards these."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqstore.format.layout import Positions
+
+_MAX_GAP = 1 << 20  # queue offsets without a record that are filled: 20 MiB of units
+_MAX_GAP_BEFORE_ONE = 1000  # where a single record at the end of the log is all that speaks for the gap
+_RUNS_AHEAD = 8
+
+
+class Fitting(NamedTuple):
+    """Rows of a queue's records in the order of the log."""
+
+    taken: Positions  # their queue offsets rise
+    refused: Positions
+    undecided: Positions  # at the end: what follows may show that they are wrong
+
+
+class _Run(NamedTuple):
+    """Records whose queue offsets follow one another."""
+
+    row: int
+    first: int  # queue offset
+    n_records: int
+
+
+def fit_offsets(queue_offsets: NDArray[np.int64], expected: int | None, *, is_end: bool) -> Fitting:
+    """Choose the records that get a unit.
+
+    A record whose queue offset is lower than expected is refused, for an earlier one has its place. One that leaps
+    ahead is refused if the records after it go on from before the leap: 4, 5, 90, 7, 8. Then 6 is a gap.
+
+    Args:
+        queue_offsets: int64 (n,), none of them negative.
+        expected: the next queue offset, None for a queue that has no unit yet.
+        is_end: no record of the queue follows.
+    """
+    runs = _runs(queue_offsets)
+    taken: list[NDArray[np.int64]] = []
+    refused: list[NDArray[np.int64]] = []
+    undecided = np.empty(0, np.int64)
+    for number, run in enumerate(runs):
+        rows = np.arange(run.row, run.row + run.n_records)
+        low = 0 if expected is None else expected
+        is_leap = run.first > low if expected is not None else True
+        ahead = runs[number + 1 : number + 1 + _RUNS_AHEAD]
+        if is_leap and run.n_records == 1 and not ahead and not is_end:
+            undecided = rows
+        elif is_leap and not _is_right(run, low, ahead, is_first=expected is None):
+            refused.append(rows)
+        else:
+            n_late = min(max(low - run.first, 0), run.n_records)
+            refused.append(rows[:n_late])
+            taken.append(rows[n_late:])
+            expected = max(low, run.first + run.n_records)
+    return Fitting(_joined(taken), _joined(refused), undecided)
+
+
+def _runs(queue_offsets: NDArray[np.int64]) -> list[_Run]:
+    starts = np.flatnonzero(np.diff(queue_offsets, prepend=queue_offsets[:1] - 2) != 1)
+    counts = np.diff(starts, append=len(queue_offsets))
+    firsts = queue_offsets[starts]
+    return [_Run(*run) for run in zip(starts.tolist(), firsts.tolist(), counts.tolist(), strict=True)]
+
+
+def _is_right(run: _Run, low: int, ahead: list[_Run], *, is_first: bool) -> bool:
+    """Tell whether the records of a run that leaps ahead say the right queue offsets."""
+    if any(low <= other.first < run.first and other.n_records >= run.n_records for other in ahead):
+        return False
+    if is_first:  # a queue may begin anywhere
+        return True
+    return run.first - low <= (_MAX_GAP if ahead or run.n_records > 1 else _MAX_GAP_BEFORE_ONE)
+
+
+def _joined(rows: list[NDArray[np.int64]]) -> Positions:
+    return np.concatenate(rows) if rows else np.empty(0, np.int64)

@@ -1,0 +1,161 @@
+"""Rebuilding from a log whose records say wrong things: all that can be built is built, and the rest is named."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import goldens
+import rmqstore
+from rmqstore.cli import main
+from rmqstore.findings import Finding
+from rmqstore.verify import verify
+
+GoldenStore = Callable[[str], Path]
+QUEUE_ID, QUEUE_OFFSET, PHYSICAL_OFFSET, BODY_LENGTH = 12, 20, 28, 84  # positions in a record with IPv4 hosts
+STORES = ("basic", "edges", "v49", "prop-crc")
+
+
+def segment_of(root: Path, physical_offset: int) -> Path:
+    return max(path for path in (root / "commitlog").iterdir() if int(path.name) <= physical_offset)
+
+
+def stored(root: Path, physical_offset: int, position: int, size: int) -> bytes:
+    path = segment_of(root, physical_offset)
+    return path.read_bytes()[physical_offset - int(path.name) + position :][:size]
+
+
+def change(root: Path, physical_offset: int, position: int, data: bytes) -> None:
+    """Change bytes of a record."""
+    path = segment_of(root, physical_offset)
+    with path.open("r+b") as file:
+        file.seek(physical_offset - int(path.name) + position)
+        file.write(data)
+
+
+def rebuild(root: Path) -> list[Finding]:
+    with rmqstore.open(root, mode="a", truncate=True) as writer:
+        return writer.rebuild()
+
+
+def findings(root: Path) -> list[Finding]:
+    with rmqstore.open(root) as store:
+        return list(verify(store))
+
+
+def lacking(found: list[Finding]) -> int:
+    """Return how many records have no unit, as `verify` counts them."""
+    return sum(int(match[1]) for one in found if (match := re.match(r"(\d+) records have no unit", one.text)))
+
+
+def named(found: list[Finding]) -> int:
+    return sum("has no unit" in one.text for one in found)
+
+
+def middle_of(name: str, topic: str) -> goldens.Row:
+    rows = next(rows for (of, _), rows in goldens.queues(name).items() if of == topic and len(rows) > 10)
+    return rows[len(rows) // 2]
+
+
+def test_a_record_with_a_wrong_queue_id_leaves_one_gap(golden_store: GoldenStore, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(golden_store("basic"), tmp_path / "s"))
+    row = middle_of("basic", "TopicB")
+    change(root, row["physicalOffset"], QUEUE_ID, (90).to_bytes(4))
+    (gap,) = rebuild(root)
+    offset = row["queueOffset"]
+    assert gap.place == f"TopicB-{row['queueId']}"
+    assert f"no record has the queue offsets from {offset} to {offset}" in gap.text
+    found = findings(root)
+    assert not lacking(found)
+    assert {one.part for one in found} == {"queue"}
+    with rmqstore.open(root) as store:
+        others = store.scan(assign={"TopicB": [row["queueId"]]}, mode="DROPMALFORMED", columns="queueOffset").read_all()
+        moved = store.scan(assign={"TopicB": [90]}, columns="queueOffset").read_all()
+    n_rows = len(goldens.queues("basic")["TopicB", row["queueId"]])
+    assert others["queueOffset"].to_pylist() == [at for at in range(n_rows) if at != offset]
+    assert moved["queueOffset"].to_pylist() == [offset]
+
+
+@pytest.mark.parametrize("wrong", [0, 5, 3_000, 1 << 40, (1 << 63) - 1, -1])
+def test_a_record_with_a_wrong_queue_offset_is_named(golden_store: GoldenStore, tmp_path: Path, wrong: int) -> None:
+    root = Path(shutil.copytree(golden_store("basic"), tmp_path / "s"))
+    row = middle_of("basic", "TopicB")
+    change(root, row["physicalOffset"], QUEUE_OFFSET, wrong.to_bytes(8, signed=True))
+    texts = [one.text for one in rebuild(root) if one.place == f"TopicB-{row['queueId']}"]
+    assert any(f"the record at {row['physicalOffset']} says queue offset {wrong}" in text for text in texts)
+    assert len(texts) == 2  # that, and the gap
+    with rmqstore.open(root) as store:
+        end = store.queue_range("TopicB", row["queueId"])[1]
+    assert end == len(goldens.queues("basic")["TopicB", row["queueId"]])
+    shown = CliRunner().invoke(main, ["rebuild", str(root)])
+    assert shown.exit_code == 1
+    assert f"the record at {row['physicalOffset']} says queue offset {wrong}" in shown.stdout
+
+
+def test_a_repair_names_what_has_no_unit(
+    golden_store: GoldenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = Path(shutil.copytree(golden_store("basic"), tmp_path / "s"))
+    row = middle_of("basic", "TopicB")
+    change(root, row["physicalOffset"], QUEUE_OFFSET, (1 << 40).to_bytes(8))
+    shutil.rmtree(root / "consumequeue")
+    (root / "abort").touch()
+    with rmqstore.open(root, mode="a"):
+        pass
+    assert f"the record at {row['physicalOffset']} says queue offset {1 << 40}" in caplog.text
+    assert lacking(findings(root)) == 1
+
+
+def mutate(root: Path, name: str, rng: random.Random) -> None:
+    """Change one to three records in what nothing guards: queue, topic, lengths, place."""
+    for row in rng.sample(goldens.records(name), rng.randint(1, 3)):
+        place = row["physicalOffset"]
+        after_body = BODY_LENGTH + 4 + int.from_bytes(stored(root, place, BODY_LENGTH, 4))
+        number = rng.choice([0, 1, 90, 1 << 20, (1 << 31) - 1, rng.getrandbits(31)])
+        kinds = [
+            (QUEUE_ID, number.to_bytes(4)),
+            (QUEUE_ID, (-1 - number % 9).to_bytes(4, signed=True)),
+            (QUEUE_OFFSET, rng.choice([number, rng.getrandbits(63), rng.randrange(40)]).to_bytes(8)),
+            (PHYSICAL_OFFSET, rng.getrandbits(40).to_bytes(8)),
+            (0, number.to_bytes(4)),
+            (BODY_LENGTH, number.to_bytes(4)),
+            (after_body, bytes([rng.getrandbits(8)])),
+            (after_body + 1, rng.choice([b"/", b"\0", b"Z", b"\xff", b".."])),
+            (after_body + 1 + len(row["topic"].encode()), rng.getrandbits(16).to_bytes(2)),
+        ]
+        position, data = rng.choice(kinds)
+        change(root, place, position, data)
+
+
+def check(golden_store: GoldenStore, folder: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    name = rng.choice(STORES)
+    root = Path(shutil.copytree(golden_store(name), folder / f"{seed}"))
+    mutate(root, name, rng)
+    told = rebuild(root)
+    found = findings(root)
+    assert lacking(found) <= named(told), (seed, name, found, told)
+    assert not any(one.part == "index" for one in found), (seed, name, found)
+    shutil.rmtree(root)
+
+
+@pytest.mark.parametrize("first", range(0, 40, 10))
+def test_no_record_lacks_its_unit_unless_the_rebuild_named_it(
+    golden_store: GoldenStore, tmp_path: Path, first: int
+) -> None:
+    for seed in range(first, first + 10):
+        check(golden_store, tmp_path, seed)
+
+
+@pytest.mark.slow
+def test_no_record_of_many_stores_lacks_its_unit_unless_the_rebuild_named_it(
+    golden_store: GoldenStore, tmp_path: Path
+) -> None:
+    for seed in range(100, 700):
+        check(golden_store, tmp_path, seed)
