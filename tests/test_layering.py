@@ -24,7 +24,7 @@ ORDER = [
     "ledger", "index_sizes", "indexfile", "index_search",
     "logwriter", "queuewriter", "dispatch",
     "recovery", "log_filter", "assemble", "log_scan", "queue_recovery", "placed", "ext_codes", "queue_scan",
-    "retention", "ends", "place_scan", "lookup", "finder", "ranges", "pruning", "pending", "sampling",
+    "retention", "ends", "place_scan", "lookup", "finder", "light_queues", "ranges", "pruning", "pending", "sampling",
     "views.schema", "views.source", "views.log", "views.queues", "views.units", "views.index_items", "views.groups",
     "views.files", "views.reading", "store", "pruned",
     "log_cursor", "tail",

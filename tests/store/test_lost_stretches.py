@@ -212,3 +212,27 @@ def test_a_record_out_of_line_is_damage_and_no_end_of_its_queue(tmp_path: Path) 
             read(opened)
         assert caught.value.offset == hurt.physical_offset
         assert offsets(read(opened, mode="DROPMALFORMED")) == good
+
+
+def test_a_crashed_queue_that_lost_its_first_file_is_taken_from_the_log(tmp_path: Path) -> None:
+    """A power cut loses names of files that were not flushed; retention deletes those of the log first."""
+    store = made()
+    root = store.write(tmp_path / "s", abort=True)
+    (root / "checkpoint").unlink()
+    min((root / "consumequeue/A/0").iterdir()).unlink()
+    with rmqstore.open(root) as opened:
+        assert opened.queue_range("A", 0) == (0, 30)
+        assert offsets(read(opened)) == [at.physical_offset for at in store.placed]
+
+
+def test_records_after_the_end_of_a_crashed_log_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = made()
+    flip_body(store, store.placed[50])
+    root = store.write(tmp_path / "s", abort=True)
+    (root / "checkpoint").unlink()
+    n_bytes = sum(at.size for at in store.placed[50:])
+    with rmqstore.open(root) as opened, caplog.at_level(logging.WARNING):
+        assert len(read(opened)) == 50
+    told = [record.getMessage() for record in caplog.records if "ignoreLogEnd" in record.getMessage()]
+    assert len(told) == 1
+    assert f"40 records of {n_bytes} bytes" in told[0]
