@@ -113,12 +113,12 @@ def _why(data: Bytes, position: int) -> str:
 
 
 def count_after(log: CommitLog, end: LogEnd) -> tuple[int, int]:
-    """Return how many whole records stand in their places after the end of a log, and their bytes, in all files."""
+    """Return how many records stand in their places after the one that ends a log, and their bytes, in all files."""
     n_records = n_bytes = 0
     for segment in log.segments:
         if segment.end <= end.physical_offset:
             continue
-        position, stop = max(end.physical_offset - segment.start, 0), log.written_end(segment)
+        position, stop = max(end.physical_offset + 1 - segment.start, 0), log.written_end(segment)
         data = log.data(segment)
         while position < stop:
             position = find_next_record(data, position, stop, segment.start)
