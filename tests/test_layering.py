@@ -25,7 +25,7 @@ ORDER = [
     "logwriter", "offset_runs", "queuewriter", "findings", "dispatch",
     "recovery", "log_filter", "assemble", "log_scan", "unit_checks", "queue_recovery", "placed", "ext_codes",
     "queue_scan",
-    "retention", "ends", "place_scan", "lookup", "finder", "ranges", "pruning", "pending", "sampling",
+    "retention", "ends", "place_scan", "lookup", "finder", "light_queues", "ranges", "pruning", "pending", "sampling",
     "views.schema", "views.source", "views.log", "views.queues", "views.units", "views.index_items", "views.groups",
     "views.files", "views.reading", "store", "pruned",
     "broker_run", "log_cursor", "tail",

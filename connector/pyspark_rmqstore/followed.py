@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
+
+import pyarrow as pa
 
 from pyspark_rmqstore.offsets import Key, StreamOffset
 from pyspark_rmqstore.options import ReadOptions, StoreRef
 from pyspark_rmqstore.split_reader import BrokerNames, open_ref
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.log_cursor import LogMark
-from rmqstore.store import MessageStore, QueueSlice
+from rmqstore.store import FAILFAST, MessageStore, QueueSlice, ReadSpec
 from rmqstore.tail import StoreTail
 
 logger = logging.getLogger(__name__)
@@ -62,8 +65,22 @@ class FollowedStores:
                 store.warn_unknown_topics(selection, "they are followed once they appear")
                 opened[store.broker_name] = one = Followed(ref, StoreTail(store, selection))
                 one.tail.look()
+                self._refuse_lost(store)
             self._opened = opened
         return self._opened
+
+    def _refuse_lost(self, store: MessageStore) -> None:
+        """Fail for damage of the log that may have held messages of queues which are taken from it, or say so.
+
+        Raises:
+            CorruptRecordError, OffsetOutOfRangeError: as a batch read would.
+        """
+        options = self._options
+        mode = (
+            options.mode if options.mode == FAILFAST else "DROPMALFORMED"
+        )  # a stream has no row for what has no offset
+        spec = ReadSpec(pa.schema([]), mode, fail_on_data_loss=options.fail_on_data_loss)
+        deque(store.read_lost(store.lost((), spec), spec), maxlen=0)
 
     def ends(self) -> dict[Key, int]:
         """Return how far each queue reached at the last look."""

@@ -16,12 +16,12 @@ from rmqstore.errors import CorruptConfigError
 from rmqstore.files.lock import is_held
 from rmqstore.files.paths import StorePaths, can_name_queues
 from rmqstore.index_search import FOREVER
-from rmqstore.intent import committed_since
+from rmqstore.intent import committed_since, read_intent
 from rmqstore.log_scan import LogSlice
 from rmqstore.queue_recovery import OpenedQueue, RecoveredQueues, is_newest_built, recover_closed, recover_crashed
 from rmqstore.queue_scan import QueueSlice
 from rmqstore.queues import QueueKey, open_files
-from rmqstore.recovery import LogEnd, LostStretch, find_log_end
+from rmqstore.recovery import LogEnd, LostStretch, count_after, find_log_end
 from rmqstore.retention import anew_if_deleted
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,19 @@ class StoreEnds:
                 "%s: the store was not closed; its log ends at physical offset %d, %d bytes behind are no messages: %s",
                 end.path, end.physical_offset, end.bytes_behind, end.reason,
             )  # fmt: skip
+        # What a running broker, or an append of ours that was not committed, has written there is not lost.
+        if not is_held(self._paths.lock) and read_intent(self._paths.append_intent) != end.physical_offset:
+            self._warn_of_records_after(end)
         return end
+
+    def _warn_of_records_after(self, end: LogEnd) -> None:
+        n_records, n_bytes = count_after(self._log, end)
+        if n_records:
+            logger.warning(
+                "%s: %d records of %d bytes follow the end of the log at %d; a broker that starts drops them; "
+                "ignoreLogEnd=true with mode=DROPMALFORMED reads them",
+                end.path, n_records, n_bytes, end.physical_offset,
+            )  # fmt: skip
 
     def of_records(self) -> int | None:
         """Return the physical offset behind the last record; None for a store that was closed, whose bytes tell."""

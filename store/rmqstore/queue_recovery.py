@@ -168,9 +168,11 @@ class _Tail:
             kept = confirmed_end(log, queue, key, queue.cut(queue.begin, kept, log_end), log_end)
             # Older units are taken for whole: where the log is not scanned, nothing could be put in their place.
             kept = queue.whole_end(min(max(first, queue.begin), kept), kept)
-        self.is_new, self.is_batch = not queue.segments, isinstance(queue, BatchConsumeQueue)
+        # Retention deletes files of a queue after those of the log: a queue that begins later has lost its first files.
+        self.is_new = not queue.segments or (log_end is not None and first < queue.begin)
+        self.is_batch = isinstance(queue, BatchConsumeQueue)
         self.next = first if self.is_new else kept
-        self.reached = queue.reach(self.next) if self.next > queue.begin else -1
+        self.reached = queue.reach(self.next) if not self.is_new and self.next > queue.begin else -1
         self.start, self.begun = self.next, self.reached
         self.parts: list[NDArray[np.void]] = []
         self.lacks_older = self.is_new and first > 0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
+from functools import cached_property
 
 from rmqstore.brokerconfig import BrokerConfig, is_system_topic
 from rmqstore.commitlog import CommitLog
@@ -17,7 +19,9 @@ from rmqstore.errors import (
     UnsupportedFeatureError,
 )
 from rmqstore.files.paths import StorePaths, can_name_queues
+from rmqstore.format.layout import LMQ_PREFIX
 from rmqstore.index_search import Span
+from rmqstore.light_queues import count_light_messages, told
 from rmqstore.queue_scan import QueueSlice
 from rmqstore.queues import QueueKey, Queues
 from rmqstore.selection import EARLIEST, LATEST, Bound, Selection
@@ -37,6 +41,7 @@ class QueueRanges:
 
     def __init__(self, paths: StorePaths, log: CommitLog, queues: Queues, log_end: Callable[[], int | None]) -> None:
         self._paths, self._log, self._queues, self._log_end = paths, log, queues, log_end
+        self._has_told_of_light_queues = False
 
     def range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the first queue offset whose message is there, and the one behind the last.
@@ -82,17 +87,49 @@ class QueueRanges:
 
         return queue.search(*span, is_late)
 
-    def require_plain_queues(self) -> None:
+    def require_plain_queues(self, selection: Selection | None = None) -> None:
         """Refuse a store whose queues this version cannot read.
+
+        Where light message queues lie in RocksDB and the others in files, a selection that names one is refused, and
+        one that would take them in gets a warning.
 
         Raises:
             UnsupportedFeatureError: they lie in RocksDB.
         """
+        if self._paths.rocksdb_queues is None:
+            return
         if self._paths.has_rocksdb_queues:
             raise UnsupportedFeatureError(
-                f"{self._paths.consumequeue} holds RocksDB queues (storeType=defaultRocksDB), not readable yet; "
+                f"{self._paths.rocksdb_queues} holds RocksDB queues (storeType=defaultRocksDB), not readable yet; "
                 "the messages can: use scan=commitlog"
             )
+        if selection is not None and may_choose_light_queues(selection):
+            self._tell_of_light_queues(selection)
+
+    def _tell_of_light_queues(self, selection: Selection) -> None:
+        counts = self.light_messages_apart
+        chosen = choose_topics(selection, sorted(counts))
+        if not chosen:
+            return
+        text = (
+            f"{told(counts, chosen)} lie in {self._paths.rocksdb_queues} alone, a RocksDB database that is not "
+            "readable yet; scan=commitlog has their records, under the topic that they were sent to"
+        )
+        if selection.named_topics:
+            raise UnsupportedFeatureError(text)
+        if not self._has_told_of_light_queues:
+            logger.warning("%s", text)
+            self._has_told_of_light_queues = True
+
+    @cached_property
+    def light_messages_apart(self) -> Counter[str]:
+        """How many messages light message queues have that lie in RocksDB alone; all of the log is read for it."""
+        if self._paths.rocksdb_queues is None or self._paths.has_rocksdb_queues:
+            return Counter()
+        end = self._log_end()
+        counts = count_light_messages(self._log, self._log.max_offset if end is None else end)
+        in_files = set(self._queues.topics())
+        return Counter({topic: count for topic, count in counts.items() if topic not in in_files})
 
     def choose(self, selection: Selection, config: BrokerConfig) -> dict[str, list[int]]:
         """Return the chosen topics and their queues.
@@ -102,7 +139,7 @@ class QueueRanges:
         Raises:
             UnsupportedFeatureError: the queues are of a kind that cannot be read.
         """
-        self.require_plain_queues()
+        self.require_plain_queues(selection)
         topics = choose_topics(selection, self.known_topics(config))
         assign = selection.assign
         chosen = {}
@@ -250,6 +287,13 @@ class QueueRanges:
         if not tolerant:
             raise CorruptQueueError(path, byte, reason)
         logger.warning("%s, byte %d: %s; going on with what is left", path, byte, reason)
+
+
+def may_choose_light_queues(selection: Selection) -> bool:
+    """Tell whether a selection can take in light message queues."""
+    if selection.named_topics:
+        return any(topic.startswith(LMQ_PREFIX) for topic in selection.named_topics)
+    return selection.subscribe_pattern is not None or selection.include_system_topics
 
 
 def choose_topics(selection: Selection, known: list[str]) -> list[str]:

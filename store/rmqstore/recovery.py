@@ -12,7 +12,7 @@ from rmqstore.commitlog import CommitLog
 from rmqstore.errors import MalformedBytesError
 from rmqstore.files.mapped_file_queue import Segment
 from rmqstore.format.decode import stored_bodies
-from rmqstore.format.frames import StopKind, Walk, find_next_record, heads_of, knows_its_place, walk
+from rmqstore.format.frames import StopKind, Walk, find_next_record, heads_of, know_their_places, knows_its_place, walk
 from rmqstore.format.hashing import body_crcs
 from rmqstore.format.layout import FIXED_PART_V4, FRAME_HEAD, TOPIC_LENGTH_BYTES, Bytes
 from rmqstore.format.record import check_record, split_record
@@ -110,6 +110,29 @@ def _why(data: Bytes, position: int) -> str:
     except MalformedBytesError as err:
         return err.reason
     return "a recovery refuses the record"
+
+
+def count_after(log: CommitLog, end: LogEnd) -> tuple[int, int]:
+    """Return how many records stand in their places after the one that ends a log, and their bytes, in all files."""
+    n_records = n_bytes = 0
+    for segment in log.segments:
+        if segment.end <= end.physical_offset:
+            continue
+        position, stop = max(end.physical_offset + 1 - segment.start, 0), log.written_end(segment)
+        data = log.data(segment)
+        while position < stop:
+            position = find_next_record(data, position, stop, segment.start)
+            if position == stop:
+                break
+            found = walk(data, position, min(position + _WINDOW_BYTES, stop), segment.start)
+            for _, heads, whole in heads_of(data, found):
+                whole &= know_their_places(data, heads.starts, segment.start)  # noqa: PLW2901 - those that count
+                n_records += int(whole.sum())
+                n_bytes += int(heads.column("total_size")[whole].sum())
+            if found.kind is StopKind.BLANK:
+                break
+            position = max(found.position, position + 1)
+    return n_records, n_bytes
 
 
 def find_written_end(log: CommitLog) -> int:

@@ -135,6 +135,11 @@ class MessageStore:
         return self._given_name or self.config.broker_name()
 
     @property
+    def light_messages_apart(self) -> Mapping[str, int]:
+        """How many messages light queues have that lie in RocksDB alone; see ``ranges.QueueRanges``."""
+        return self._ranges.light_messages_apart
+
+    @property
     def log_end(self) -> LogEnd | None:
         """Where the log ends, if the store was not closed (it has an ``abort`` file); None for a closed one."""
         return self.ends.log_end
@@ -320,7 +325,13 @@ class MessageStore:
         selection.require_by_log()
         end = selection.end.timestamp
         named = selection.subscribe or selection.assign  # by name they need not be looked up, queues or not
-        topics = sorted(named) if named else choose_topics(selection, self.known_topics())
+        known = [] if named else self.known_topics()
+        if not named and not known and self.paths.has_rocksdb_queues:
+            raise UnsupportedFeatureError(
+                f"{self.paths.rocksdb_queues}, a RocksDB database that is not readable yet, alone tells which topics "
+                "there are, and config/topics.json has none: name the topics that are to be searched (subscribe)"
+            )
+        topics = sorted(named) if named else choose_topics(selection, known)
         begin = selection.start.timestamp
         bounds = [
             None if at is None else min(max(at, 0), LATEST_TIME) for at in (begin, None if end is None else end - 1)
@@ -465,7 +476,7 @@ class MessageStore:
         Raises:
             OptionError: with those that are.
         """
-        self._ranges.require_plain_queues()
+        self._ranges.require_plain_queues(selection)
         require_named(selection, self.named_queues(selection), str(self.paths.root))
 
     def named_queues(self, selection: Selection) -> dict[str, set[int]]:
@@ -683,4 +694,6 @@ def open_store(
         UnsupportedFeatureError: it is of a kind that cannot be read.
     """
     paths = find_store(path, commitlogs=commitlogs, consumequeue=consumequeue, index=index)
+    for folder in paths.dledger_logs:
+        logger.warning("%s: the log goes on in %s, a DLedger CommitLog that is not read", paths.root, folder)
     return MessageStore(paths, broker_name=broker_name, ignore_log_end=ignore_log_end)

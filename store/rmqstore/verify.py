@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from itertools import islice
 
 import numpy as np
@@ -50,10 +50,10 @@ def verify(store: MessageStore, progress: Progress = untold) -> Iterator[Finding
         queues.compare(requests)
         queues.compare(read_requests(data, _lmq_heads(data, heads)))
         keys.add(requests, read_tag_keys(data, heads))
-    if store.paths.has_rocksdb_queues:
-        logger.warning("%s holds RocksDB queues, which are not compared with the log", store.paths.consumequeue)
-    else:
-        yield from queues.findings()
+    if store.paths.rocksdb_queues is not None:
+        logger.warning("%s holds RocksDB queues, which are not compared with the log", store.paths.rocksdb_queues)
+    if not store.paths.has_rocksdb_queues:
+        yield from queues.findings(store.light_messages_apart)
         yield from _inner_findings(store)
     yield from index_findings(store.paths, keys, log.min_offset)
 
@@ -191,11 +191,13 @@ class _Queues:
         tally.n_wrong += int(wrong.sum())
         tally.n_matched += len(rows) - len(missing)
 
-    def findings(self) -> Iterator[Finding]:
-        """Yield what was found, queue by queue."""
+    def findings(self, apart: Container[str]) -> Iterator[Finding]:
+        """Yield what was found, queue by queue, but for light queues that lie ``apart``, in RocksDB."""
         for topic, queue_id in (*self._paths.queues(), *self._paths.batch_queues()):
             self._tally(topic, queue_id)
         for (topic, queue_id), tally in sorted(self._tallies.items()):
+            if topic in apart:
+                continue
             place = f"{topic}-{queue_id}"
             if tally.n_missing:
                 text = f"{tally.n_missing} records have no unit, the first at queue offset {tally.first_missing}"

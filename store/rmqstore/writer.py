@@ -92,8 +92,13 @@ class StoreWriter:
             raise
 
     def _open(self) -> None:
-        if self.paths.has_rocksdb_queues:
-            raise UnsupportedFeatureError(f"{self.paths.consumequeue} holds RocksDB queues, which cannot be written")
+        if self.paths.rocksdb_queues is not None:
+            raise UnsupportedFeatureError(f"{self.paths.rocksdb_queues} holds RocksDB queues, which cannot be written")
+        if self.paths.dledger_logs:
+            raise UnsupportedFeatureError(
+                f"{self.paths.dledger_logs[0]} holds a DLedger CommitLog, which a quorum of brokers writes; "
+                "nobody else may append to the store"
+            )
         if self.paths.batch_topics():  # a repair would put records of theirs into queues of the wrong kind
             raise UnsupportedFeatureError(
                 f"{self.paths.batch_consumequeue} holds BatchConsumeQueues: such a store cannot be written yet"

@@ -711,6 +711,23 @@ def test_damage_in_one_of_many_tasks_is_still_found(spark: SparkSession, damaged
         assert [row["commitLogOffset"] for row in found if row["_corrupt_record"]] == [victim["physicalOffset"]]
 
 
+def test_damage_of_a_log_whose_queues_are_gone_is_no_silent_end(
+    spark: SparkSession, golden_store: GoldenStore, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(golden_store("crash4"), tmp_path / "s"))
+    records = goldens.records("crash4")
+    victim = records[-1]["physicalOffset"]  # of which no later record of its queue tells
+    file = root / "commitlog" / f"{victim - victim % 65536:020d}"
+    data = bytearray(file.read_bytes())
+    data[victim % 65536 : victim % 65536 + 8] = b"\xff" * 8
+    file.write_bytes(data)
+    options = {"columns": "commitLogOffset", "includeSystemTopics": "true"}
+    refused(load(spark, root, **options), "CorruptRecordError", str(file), str(victim))
+    assert offsets(read(spark, root, mode="DROPMALFORMED", **options)) == physical(records[:-1])
+    told = read(spark, root, mode="PERMISSIVE", **options)
+    assert [row["commitLogOffset"] for row in told if row["_corrupt_record"]] == [victim]
+
+
 # ---- queues that cannot be read yet
 
 

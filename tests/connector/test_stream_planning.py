@@ -226,6 +226,23 @@ def test_a_damaged_head_hides_nothing_behind_it(tmp_path: Path, mode: str, n_row
         assert len(query.trigger()) == n_rows
 
 
+@pytest.mark.parametrize(("mode", "n_rows"), [("PERMISSIVE", 100), ("DROPMALFORMED", 99), ("FAILFAST", None)])
+@pytest.mark.parametrize("row", [50, 99])
+def test_damage_of_a_log_whose_queues_are_gone_fails_a_stream_or_costs_its_record(
+    tmp_path: Path, row: int, mode: str, n_rows: int | None
+) -> None:
+    store = grow(build.Store(segment_bytes=65536), 100)
+    store.put(store.placed[row].physical_offset, b"\xff" * 8)
+    store.queues.clear()
+    root = store.write(tmp_path / "s")
+    if n_rows is None:
+        with pytest.raises(CorruptRecordError) as caught:
+            Query(root, mode=mode).trigger()
+        assert caught.value.offset == store.placed[row].physical_offset
+    else:  # of the last record nothing tells the queue offset
+        assert len(Query(root, mode=mode).trigger()) == (n_rows if row < 99 else 99)
+
+
 @pytest.mark.parametrize("topic", [b"\xff\xfe", b"../x", b"a/b", b"", b"%LMQ%x"])
 @pytest.mark.parametrize("options", [{}, {"subscribe": "T"}])
 def test_a_record_of_a_topic_that_is_no_name_ends_no_query(

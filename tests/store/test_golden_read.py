@@ -36,7 +36,7 @@ def test_scan_by_queue_gives_every_message_in_queue_order_and_nothing_else(
 ) -> None:
     with rmqstore.open(golden_store(name), broker_name="b") as store:
         found = read(store)
-    expected = {queue: [goldens.message(row, "b") for row in rows] for queue, rows in goldens.queues(name).items()}
+    expected = {queue: [goldens.asked(row, "b") for row in rows] for queue, rows in goldens.queues(name).items()}
     assert by_queue(found) == {queue: rows for queue, rows in expected.items() if rows}
 
 

@@ -23,11 +23,11 @@ def verify(path: Path, as_json: bool) -> None:
     """Name every disagreement of CommitLog, ConsumeQueues and IndexFiles; exit 1 if there is one."""
     with open_store(path) as store, progress_bar(f"reading all of {path}") as progress:
         findings = list(verify_store(store, progress))
-        compared = (
-            "log and index agree; queues in RocksDB were not compared"
-            if store.paths.has_rocksdb_queues
-            else "log, queues and index agree"
-        )
+        compared = "log, queues and index agree"
+        if store.paths.has_rocksdb_queues:
+            compared = "log and index agree; queues in RocksDB were not compared"
+        elif store.paths.rocksdb_queues is not None:
+            compared += "; queues in RocksDB were not compared"
     _exit_if_any(findings, as_json=as_json)
     click.echo(f"{path}: {compared}", err=True)
 

@@ -138,9 +138,25 @@ class StorePaths:
         ]
 
     @property
+    def rocksdb_queues(self) -> Path | None:
+        """The RocksDB database that holds queues, None without one.
+
+        It may lie among the folders of queues in files, or in a folder of its own.
+
+        Source: RocksDBConsumeQueueStore.java, StorePathConfigHelper.java#getStorePathRocksDBConsumeQueue.
+        """
+        folders = (self.consumequeue, self.root / "consumequeue_rocksdb")
+        return next((folder for folder in folders if (folder / "CURRENT").exists()), None)
+
+    @property
     def has_rocksdb_queues(self) -> bool:
-        """Whether the queues lie in RocksDB. Source: RocksDBConsumeQueueStore.java."""
-        return (self.consumequeue / "CURRENT").exists()
+        """Whether all queues lie in RocksDB. Source: CombineConsumeQueueStore.java, which keeps both kinds."""
+        return self.rocksdb_queues is not None and not self.topics()
+
+    @property
+    def dledger_logs(self) -> list[Path]:
+        """The folders of a DLedger CommitLog. Source: DLedgerConfig.java#getDataStorePath."""
+        return [folder for folder in sorted(self.root.glob("dledger-*/data")) if _log_files(folder)]
 
 
 def find_store(
@@ -163,11 +179,11 @@ def find_store(
         UnsupportedFeatureError: the log is a DLedger one.
     """
     base = Path(root)
+    if not commitlogs:
+        _refuse_dledger(base)
     logs = tuple(Path(log) for log in commitlogs) or (base / "commitlog",)
     missing = next((log for log in logs if not log.is_dir()), None)
     if missing is not None:
-        if base.is_dir() and any(base.glob("dledger-*")):
-            raise UnsupportedFeatureError(f"{base}: a DLedger CommitLog (dledger-*/) cannot be read yet")
         hint = "give the folder that holds commitlog/, or set storePathCommitLog"
         raise NotAStoreError(f"{base} is no RocketMQ store: there is no folder {missing}; {hint}")
     return StorePaths(
@@ -176,6 +192,33 @@ def find_store(
         consumequeue=Path(consumequeue) if consumequeue else base / "consumequeue",
         index=Path(index) if index else base / "index",
     )
+
+
+def _refuse_dledger(base: Path) -> None:
+    """Refuse a store whose log, or the newer part of it, is a DLedger one.
+
+    Raises:
+        UnsupportedFeatureError: it is.
+    """
+    folders = sorted(folder for folder in base.glob("dledger-*") if folder.is_dir())
+    files = [file for folder in folders for file in _log_files(folder / "data")]
+    older = base / "commitlog"
+    if not folders or (not files and older.is_dir()):
+        return
+    text = f"{base}: a DLedger CommitLog (enableDLegerCommitLog=true), which cannot be read yet"
+    if files:
+        n_bytes = sum(file.stat().st_size for file in files)
+        start = min(int(file.name) for file in files)
+        text += f": {len(files)} files of {n_bytes} bytes in {files[0].parent}, from physical offset {start} on"
+    if _log_files(older):
+        text += f"; the records before that can: set storePathCommitLog to {older}"
+    raise UnsupportedFeatureError(text)
+
+
+def _log_files(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted(file for file in folder.iterdir() if name_to_offset(file.name) is not None)
 
 
 def can_name_queues(topic: str) -> bool:

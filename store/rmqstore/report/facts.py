@@ -18,6 +18,7 @@ from rmqstore.dispatch import Progress, untold
 from rmqstore.errors import RmqStoreError
 from rmqstore.findings import Finding
 from rmqstore.format.schema import TIMESTAMP
+from rmqstore.light_queues import told
 from rmqstore.recovery import LogEnd
 from rmqstore.store import MessageStore, QueueSlice
 from rmqstore.verify import verify
@@ -151,6 +152,9 @@ def gather(store: MessageStore, *, with_verify: bool = True, progress: Progress 
         progress: told how far the check is.
     """
     notes: list[str] = []
+    if store.light_messages_apart:
+        text = told(Counter(store.light_messages_apart), store.light_messages_apart)
+        notes.append(f"{text} lie in {store.paths.rocksdb_queues} alone: the numbers lack them")
     queues, is_estimated = _queues(store)
     groups = _groups(store, queues, notes)
     facts = StoreFacts(

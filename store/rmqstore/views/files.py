@@ -29,7 +29,7 @@ LIVE, PREALLOCATED, EMPTY, STALE, CUT = "live", "preallocated", "empty", "stale"
 _KINDS = frozenset(
     {
         "commitlog", "consumequeue", "batchconsumequeue", "consumequeue_ext", "index", "config", "compaction",
-        "timerlog", "timerwheel", "checkpoint", "abort", "lock",
+        "timerlog", "timerwheel", "rocksdbstore", "consumequeue_rocksdb", "checkpoint", "abort", "lock",
     }
 )  # fmt: skip
 _OTHER = "other"

@@ -53,14 +53,14 @@ def chosen_topics(source: ViewSource, spec: ViewSpec, *, known: bool = False) ->
             topics.update(source.config.topics())
         except RmqStoreError as err:
             logger.warning("%s", err)
-    if source.paths.has_rocksdb_queues:
-        _warn_of_rocksdb(source)
+    warn_of_rocksdb(source, spec)
     return choose_topics(spec.selection, sorted(topics))
 
 
-def _warn_of_rocksdb(source: ViewSource) -> None:
+def warn_of_rocksdb(source: ViewSource, spec: ViewSpec) -> None:
+    """Say so where queues of the selection lie in RocksDB."""
     try:
-        source.ranges.require_plain_queues()
+        source.ranges.require_plain_queues(spec.selection)
     except UnsupportedFeatureError as err:
         logger.warning("%s", err)
 

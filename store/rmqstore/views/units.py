@@ -14,7 +14,7 @@ from rmqstore.files.paths import can_name_queues
 from rmqstore.format.layout import PRE_BLANK_SIZE, QUEUE_UNIT
 from rmqstore.queue_scan import QueueSlice
 from rmqstore.ranges import choose_topics
-from rmqstore.views.queues import queue_ids
+from rmqstore.views.queues import queue_ids, warn_of_rocksdb
 from rmqstore.views.schema import DROPMALFORMED, ViewSpec
 from rmqstore.views.source import Column, ViewLimits, ViewPiece, ViewSource, reasons, to_batch
 
@@ -45,8 +45,8 @@ def plan_units(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> list[V
 
 def _topics(source: ViewSource, spec: ViewSpec) -> list[str]:
     paths = source.paths
+    warn_of_rocksdb(source, spec)
     if paths.has_rocksdb_queues:
-        logger.warning("%s holds RocksDB queues (storeType=defaultRocksDB), which have no units", paths.consumequeue)
         return []
     topics = choose_topics(spec.selection, paths.topics())
     batch = choose_topics(spec.selection, paths.batch_topics())

@@ -1,0 +1,143 @@
+"""Stores that lie in part where this version does not read: every way to read them refuses, or says what it lacks."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import goldens
+import rmqstore
+from reading import by_queue, offsets, read
+from rmqstore import UnsupportedFeatureError
+from rmqstore.report.facts import gather
+from rmqstore.selection import parse_selection
+from rmqstore.tail import StoreTail
+from rmqstore.verify import verify
+
+GoldenStore = Callable[[str], Path]
+
+IN_BOTH = ("v55-combine-cq", "v55-combine-lmq", "v55-cq-separate")
+LIGHT_APART = ("v55-combine-lmq", "v55-cq-separate")
+LIGHT = "%LMQ%"
+
+
+def light_counts(name: str) -> dict[str, int]:
+    return Counter(row["topic"] for row in goldens.lines(name, "expected") if row["topic"].startswith(LIGHT))
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("name", IN_BOTH)
+def test_queues_in_files_are_read_where_others_lie_in_rocksdb(
+    golden_store: GoldenStore, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = {
+        queue: [goldens.asked(row, "b") for row in rows]
+        for queue, rows in goldens.queues(name).items()
+        if rows and not queue[0].startswith(LIGHT)
+    }
+    with rmqstore.open(golden_store(name), broker_name="b") as store, caplog.at_level(logging.WARNING):
+        assert by_queue(read(store, include_system_topics=False)) == expected
+        assert not warnings(caplog)
+        assert offsets(read(store, scan="commitlog")) == [row["physicalOffset"] for row in goldens.records(name)]
+
+
+@pytest.mark.parametrize("name", LIGHT_APART)
+def test_light_queues_that_lie_in_rocksdb_alone_are_told_with_numbers(
+    golden_store: GoldenStore, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    counts = light_counts(name)
+    n_messages = sum(counts.values())
+    assert n_messages
+    ways: list[Callable[[rmqstore.MessageStore], Any]] = [
+        read,
+        lambda store: read(store, subscribe_pattern=".*"),
+        lambda store: store.view("queues", include_system_topics=True).read_all(),
+        lambda store: store.view("topics", include_system_topics=True).read_all(),
+        lambda store: store.view("consumequeue", include_system_topics=True).read_all(),
+        lambda store: StoreTail(store, parse_selection(include_system_topics=True)).look(),
+    ]
+    for way in ways:
+        caplog.clear()
+        with rmqstore.open(golden_store(name)) as store, caplog.at_level(logging.WARNING):
+            way(store)
+        told = [text for text in warnings(caplog) if "RocksDB" in text]
+        assert len(told) == 1
+        assert told[0].startswith(f"{n_messages} messages of light message queues ")
+        assert min(counts) in told[0]
+    with rmqstore.open(golden_store(name)) as store:
+        topic = min(counts)
+        for selection in ({"subscribe": [topic]}, {"assign": {topic: [0]}}):
+            with pytest.raises(UnsupportedFeatureError, match=f"^{counts[topic]} messages.*RocksDB"):
+                read(store, **selection)
+            with pytest.raises(UnsupportedFeatureError, match="RocksDB"):
+                StoreTail(store, parse_selection(**selection)).look()
+        assert any(str(n_messages) in note for note in gather(store, with_verify=False).notes)
+
+
+@pytest.mark.parametrize("name", IN_BOTH)
+def test_verify_leaves_out_what_lies_in_rocksdb_and_says_so(
+    golden_store: GoldenStore, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with rmqstore.open(golden_store(name)) as store, caplog.at_level(logging.WARNING):
+        assert list(verify(store)) == []
+    assert any("not compared" in text for text in warnings(caplog))
+
+
+@pytest.mark.parametrize("name", [*IN_BOTH, "rocksdb-cq"])
+def test_a_store_with_queues_in_rocksdb_is_not_written_to(golden_store: GoldenStore, tmp_path: Path, name: str) -> None:
+    root = Path(shutil.copytree(golden_store(name), tmp_path / "s"))
+    with pytest.raises(UnsupportedFeatureError, match="RocksDB"):
+        rmqstore.open(root, mode="a")
+
+
+@pytest.mark.parametrize("name", IN_BOTH)
+def test_look_ups_find_every_key_beside_rocksdb(golden_store: GoldenStore, name: str) -> None:
+    with rmqstore.open(golden_store(name)) as store:
+        for asked in goldens.lines(name, "keys"):
+            found = {message.commitLogOffset for message in store.query(asked["topic"], asked["key"])}
+            assert found <= set(asked["physicalOffsets"])
+            assert found or not asked["physicalOffsets"]
+
+
+def test_a_look_up_without_topics_is_refused_where_only_rocksdb_knows_them(golden_store: GoldenStore) -> None:
+    record = goldens.records("rocksdb-cq")[0]
+    key = record["uniqKey"] or record["keys"].split(" ")[0]
+    with rmqstore.open(golden_store("rocksdb-cq")) as store:
+        with pytest.raises(UnsupportedFeatureError, match=r"RocksDB.*subscribe"):
+            store.scan(msg_key=key).read_all()
+        assert store.scan(msg_key=key, subscribe=record["topic"]).read_all().num_rows
+
+
+def test_a_log_that_goes_on_in_dledger_is_refused_as_a_whole(
+    golden_store: GoldenStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its newer half lies in dledger-n0/data, from physical offset 131072 on."""
+    root = golden_store("dledger-mixed")
+    older = root / "commitlog"
+    match = rf"DLedger.*from physical offset 131072 on.*storePathCommitLog to {older}"
+    for mode in ("r", "a"):
+        with pytest.raises(UnsupportedFeatureError, match=match):
+            rmqstore.open(root, mode=mode)
+    with pytest.raises(UnsupportedFeatureError, match="DLedger"):
+        rmqstore.open(root, mode="a", commitlogs=[str(older)])
+    with rmqstore.open(root, commitlogs=[str(older)]) as store:
+        before = [row["physicalOffset"] for row in goldens.records("dledger-mixed") if row["physicalOffset"] < 131072]
+        assert offsets(read(store, scan="commitlog")) == before
+    assert any("the log goes on in" in text for text in warnings(caplog))
+
+
+def test_an_empty_commitlog_beside_a_dledger_log_is_no_empty_store(golden_store: GoldenStore, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(golden_store("dledger-mixed"), tmp_path / "s"))
+    shutil.rmtree(root / "commitlog")
+    (root / "commitlog").mkdir()
+    with pytest.raises(UnsupportedFeatureError, match="DLedger"):
+        rmqstore.open(root)
