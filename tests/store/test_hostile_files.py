@@ -47,7 +47,7 @@ from rmqstore.views.schema import VIEWS
 from store import build
 
 SECONDS = 60
-MEMORY_BYTES = 1 << 30
+MEMORY_BYTES = 2 << 30  # Arrow's allocator reserves a GiB of it ahead
 SIZES = StoreConfig(
     mapped_file_size_commit_log=4096, mapped_file_size_consume_queue=200, max_hash_slot_num=50, max_index_num=60
 )
@@ -56,7 +56,7 @@ MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 
 @pytest.fixture(autouse=True)
 def _limits() -> Iterator[None]:
-    """A call that waits for another process, or that takes a GiB of memory, fails instead."""
+    """A call that waits for another process, or that takes more than a GiB of memory, fails instead."""
 
     def late(*_: object) -> None:
         raise TimeoutError(f"more than {SECONDS} s")
