@@ -15,7 +15,7 @@ from rmqstore.format.layout import LMQ_PREFIX, SCHEDULE_TOPIC
 # fastjson writes integer keys without quotes: {0:12,1:7}. The text in strings is stepped over, not changed.
 _UNQUOTED_KEY = re.compile(r'("(?:[^"\\]++|\\.)*+")|([{,]\s*+)(-?\d++)(\s*+:)')
 _INTEGER = re.compile(r"-?\d{1,40}", re.ASCII)
-MAX_TABLE_BYTES = 32 << 20  # of a table; parsed it takes some twenty times as much memory
+MAX_TABLE_BYTES = 16 << 20  # of a table; parsed it may take forty times as much memory
 _MAX_IDENTITY_BYTES = 4096
 _MEMBER_TOPIC = "rmq_sys_SYNC_BROKER_MEMBER_"  # Source: TopicValidator.java#SYNC_BROKER_MEMBER_GROUP_PREFIX
 

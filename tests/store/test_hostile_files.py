@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import resource
 import shutil
 import signal
 import struct
@@ -45,6 +47,7 @@ from rmqstore.views.schema import VIEWS
 from store import build
 
 SECONDS = 60
+MEMORY_BYTES = 2 << 30  # Arrow's allocator reserves a GiB of it ahead
 SIZES = StoreConfig(
     mapped_file_size_commit_log=4096, mapped_file_size_consume_queue=200, max_hash_slot_num=50, max_index_num=60
 )
@@ -52,17 +55,25 @@ MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 
 
 @pytest.fixture(autouse=True)
-def _deadline() -> Iterator[None]:
-    """A call that waits for another process fails instead."""
+def _limits() -> Iterator[None]:
+    """A call that waits for another process, or that takes more than a GiB of memory, fails instead."""
 
     def late(*_: object) -> None:
         raise TimeoutError(f"more than {SECONDS} s")
 
     before = signal.signal(signal.SIGALRM, late)
+    limits = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + MEMORY_BYTES, limits[1]))
     signal.alarm(SECONDS)
     yield
     signal.alarm(0)
+    resource.setrlimit(resource.RLIMIT_DATA, limits)
     signal.signal(signal.SIGALRM, before)
+
+
+def data_bytes() -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmData:")[2].split()[0]) << 10
 
 
 def messages(count: int, topic: str = "T") -> pa.RecordBatch:
@@ -497,3 +508,104 @@ def test_a_ledger_of_other_types_is_no_ledger(root: Path) -> None:
     path.write_text("[" * 4000)
     with rmqstore.open(root, mode="a") as writer:
         assert writer.done_version("app") is None
+
+
+# ---- all of it at once
+
+NAMES = [
+    "consumequeue/T/0/04611686018427387900", "consumequeue/T/0/00000000000000000007",
+    "consumequeue/T/2147483647/00000000000000000000", "consumequeue/T/2147483648/00000000000000000000",
+    "consumequeue/a\nb/0/00000000000000000000", "batchconsumequeue/B/0/00000000000000000000",
+    "batchconsumequeue/T/0/04611686018427387900", "consumequeue_ext/T/0/04611686018427387900",
+    "commitlog/04611686018427387900", "commitlog/00000000000000000100", "commitlog/00001099511627776000",
+    "index/99999999999999999", "index/9999999999999999999", "index/20261399999999999", "index/20260101000000000",
+    "config/topics.json.bak", ".rmqstore/cut", ".rmqstore/replaced", "consumequeue/CURRENT", "consumequeue_ext",
+]  # fmt: skip
+NUMBERS = [
+    0, 1, -1, (1 << 31) - 1, -(1 << 31), 300_000_000, 1 << 40, 1 << 62, (1 << 63) - 1, -(1 << 63),
+    253_402_300_799_999, 253_402_300_800_000,
+]  # fmt: skip
+FIELDS = {"queueId": (12, ">i"), "queueOffset": (20, ">q"), "bornTimestamp": (40, ">q"), "storeTimestamp": (56, ">q")}
+
+
+def files_of(root: Path, *folders: str) -> list[Path]:
+    return sorted(
+        path
+        for path in root.rglob("*")
+        if path.is_file() and not path.is_symlink() and path.relative_to(root).parts[0] in folders
+    )
+
+
+def put_something(root: Path, rng: random.Random) -> None:
+    """Put something else, or the bytes of another file, in place of a file, or where no file is expected."""
+    path = root / rng.choice(FILES + NAMES)
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    if path.parent.is_symlink() or any(above.exists() and not above.is_dir() for above in path.parents):
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sound = files_of(root, "commitlog", "consumequeue", "index", "checkpoint")
+    if rng.random() < 0.5 or not sound:
+        rng.choice([*PUTS, Path.touch])(path)
+    else:
+        path.write_bytes(rng.choice(sound).read_bytes()[:4096])
+
+
+def put_value(root: Path, rng: random.Random) -> None:
+    """Put a value of any type at some place of a table."""
+    path = root / "config" / rng.choice(["topics.json", "consumerOffset.json", "delayOffset.json"])
+    keys = ["topicConfigTable", "offsetTable", "T", "T@g", "1", "writeQueueNums", "attributes", "dataVersion", "\ud800"]
+    value: object = rng.choice(VALUES)
+    for key in rng.sample(keys, rng.randrange(4)):
+        value = {key: value}
+    if path.parent.is_dir() and (path.is_file() or not path.exists()) and not path.is_symlink():
+        path.write_text(json.dumps(value))
+
+
+def put_number(root: Path, rng: random.Random) -> None:
+    """Put an odd number at some place of a header, a unit, an item or a record."""
+    files = files_of(root, "commitlog", "consumequeue", "index", "checkpoint")
+    path = rng.choice(files)
+    data = bytearray(path.read_bytes()[:4096])
+    heads = [at for at in range(max(len(data) - 100, 0)) if data[at + 4 : at + 8] == b"\xda\xa3\x20\xa7"]
+    for _ in range(rng.randrange(1, 4)):
+        at, form = rng.randrange(0, 60, 4), rng.choice((">i", ">q"))
+        if heads:
+            at, form = FIELDS[rng.choice(sorted(FIELDS))]
+            at += rng.choice(heads)
+        number = rng.choice(NUMBERS)
+        if form == ">i":
+            number = (number + (1 << 31)) % (1 << 32) - (1 << 31)
+        if at + 8 <= len(data):
+            struct.pack_into(form, data, at, number)
+    with path.open("r+b") as file:
+        file.write(data)
+
+
+def hostile_mix(root: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    if rng.random() < 0.5:
+        (root / "abort").touch()
+    for _ in range(rng.randrange(1, 4)):
+        rng.choice([put_something, put_value, put_number])(root, rng)
+
+
+def check_mix(root: Path, seed: int) -> None:
+    hostile_mix(root, seed)
+    before = tree(root)
+    read_everything(root)
+    assert tree(root) == before
+    write_everything(root)
+    read_everything(root)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_mix_of_hostile_names_and_values(root: Path, seed: int) -> None:
+    check_mix(root, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 500))
+def test_many_mixes_of_hostile_names_and_values(root: Path, seed: int) -> None:
+    check_mix(root, seed)

@@ -1,0 +1,78 @@
+"""Staging inside a store from someone else: links in it lead neither a file nor the sweep out of the store."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pyspark_rmqstore.staging import PartWriter, StagedPart, begin, job_folder, join, read_part, sweep
+from rmqstore.errors import StoreStateError, UnreadableFileError
+
+LONG_AGO = 1_000_000_000
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """Return a folder with a folder that is old enough to be swept."""
+    folder = tmp_path / "outside"
+    (folder / "old").mkdir(parents=True)
+    (folder / "old" / "precious").write_text("precious")
+    for path in (folder / "old" / "precious", folder / "old", folder):
+        os.utime(path, (LONG_AGO, LONG_AGO))
+    return folder
+
+
+def is_whole(outside: Path) -> bool:
+    return (outside / "old" / "precious").read_text() == "precious" and len(list(outside.iterdir())) == 1
+
+
+@pytest.mark.parametrize("name", [".rmqstore", ".rmqstore/staging"])
+def test_a_link_in_place_of_the_folder_is_refused(tmp_path: Path, outside: Path, name: str) -> None:
+    root = tmp_path / "s"
+    (root / name).parent.mkdir(parents=True)
+    (root / name).symlink_to(outside)
+    for action in (begin, join, sweep):
+        with pytest.raises(StoreStateError, match="symbolic link"):
+            action(str(root), "job")
+    assert is_whole(outside)
+
+
+def test_the_sweep_deletes_links_and_not_what_they_point_at(tmp_path: Path, outside: Path) -> None:
+    root = str(tmp_path / "s")
+    begin(root, "first")
+    link, old = job_folder(root, "link"), job_folder(root, "old")
+    link.symlink_to(outside)
+    os.utime(link, (LONG_AGO, LONG_AGO), follow_symlinks=False)
+    old.mkdir()
+    (old / "inner").symlink_to(outside)
+    os.utime(old / "inner", (LONG_AGO, LONG_AGO), follow_symlinks=False)
+    os.utime(old, (LONG_AGO, LONG_AGO))
+    begin(root, "second")
+    assert sorted(path.name for path in link.parent.iterdir()) == ["first", "second"]
+    job_folder(root, "third").symlink_to(outside)
+    for job in ("first", "second", "third"):
+        sweep(root, job)
+    assert not (tmp_path / "s" / ".rmqstore").exists()
+    assert is_whole(outside)
+
+
+def test_a_part_is_not_written_through_a_link(tmp_path: Path, outside: Path) -> None:
+    root = str(tmp_path / "s")
+    begin(root, "job")
+    folder = job_folder(root, "job")
+    (folder / "part").symlink_to(outside / "old" / "precious")
+    (folder / "part.sizes").symlink_to(outside / "old" / "precious")
+    with PartWriter(folder, "part") as writer:
+        writer.write(np.frombuffer(b"12345", np.uint8), np.array([2, 3]))
+    assert is_whole(outside)
+    ((data, sizes),) = read_part(writer.part())
+    assert (data.tobytes(), sizes.tolist()) == (b"12345", [2, 3])
+
+
+def test_a_part_that_is_not_a_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "part.sizes")
+    with pytest.raises(UnreadableFileError, match="a FIFO"):
+        list(read_part(StagedPart(str(tmp_path / "part"), 1, 1)))
