@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from rmqstore.batchqueue import BatchConsumeQueue
 from rmqstore.commitlog import CommitLog
 from rmqstore.consumequeue import ConsumeQueue
+from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
 from rmqstore.format.checks import sound_topics
 from rmqstore.format.heads import Heads, read_heads
 from rmqstore.format.layout import LMQ_PREFIX, PRE_BLANK_SIZE, Bytes, Mask
 from rmqstore.format.multi_dispatch import name_queues
 from rmqstore.queues import QueueKey
 
-_FIRST_UNITS = 8  # mostly the last unit is right
+_FIRST_UNITS = 64
 _MOST_UNITS = 1 << 20
 _UNITS_AT_ONCE = 1 << 18
 
@@ -39,6 +40,8 @@ def confirmed_end(log: CommitLog, queue: ConsumeQueue, key: QueueKey, end: int, 
         end: queue offset after the last unit in the files.
         log_end: physical offset where the log ends.
     """
+    if queue.begin < end and _is_confirmed(log, key, end - 1, queue.unit(end - 1), log_end):
+        return end
     stop, size = end, _FIRST_UNITS
     while queue.begin < stop and end - stop < _MOST_UNITS:
         start = max(queue.begin, stop - size)
@@ -47,6 +50,19 @@ def confirmed_end(log: CommitLog, queue: ConsumeQueue, key: QueueKey, end: int, 
             return start + int(right[-1]) + 1
         stop, size = start, 8 * size
     return queue.begin if stop <= queue.begin else end
+
+
+def _is_confirmed(log: CommitLog, key: QueueKey, queue_offset: int, unit: tuple[int, int, int], log_end: int) -> bool:
+    """Tell plainly whether a unit of a plain queue is confirmed: mostly the last one is, and there are many queues."""
+    place, size, _ = unit
+    if size <= 0 or not log.min_offset <= place <= log_end - size:
+        return False
+    try:
+        parts = log.parts(place)
+    except (CorruptRecordError, OffsetOutOfRangeError):
+        return False
+    told = tuple(int(parts.fixed[name]) for name in ("physical_offset", "total_size", "queue_id", "queue_offset"))
+    return told == (place, size, key[1], queue_offset) and parts.topic == key[0].encode()
 
 
 def look_confirmed(log: CommitLog, queue: ConsumeQueue, key: QueueKey, start: int, end: int, log_end: int) -> bool:
