@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceReader,
-    DataSourceStreamArrowWriter,
-    DataSourceStreamReader,
-)
-from pyspark.sql.types import StructType
+from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import (
+        DataSourceArrowWriter,
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+    )
+    from pyspark.sql.types import StructType
 
 
 class RmqStoreDataSource(DataSource):
@@ -54,9 +54,9 @@ class RmqStoreDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return a reader of micro-batches of these columns. Runs on the driver."""
         from pyspark_rmqstore.options import parse_stream_options
-        from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
+        from pyspark_rmqstore.stream_apis import stream_reader
 
-        return RmqStoreStreamReader(schema, parse_stream_options(self.options))
+        return stream_reader(schema, parse_stream_options(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return a batch writer of these columns. Runs on the driver."""
@@ -69,16 +69,16 @@ class RmqStoreDataSource(DataSource):
             raise UnsupportedFeatureError('a store is a log and only grows: write with mode("append")')
         return RmqStoreWriter(schema, parse_write_options(self.options))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         """Return a writer of one micro-batch of these columns. Runs on the driver."""
-        from pyspark_rmqstore.stream_writer import RmqStoreStreamWriter
+        from pyspark_rmqstore.stream_apis import stream_writer
         from pyspark_rmqstore.write_options import parse_stream_write_options
 
         if overwrite:
             from rmqstore.errors import UnsupportedFeatureError
 
             raise UnsupportedFeatureError('a store is a log and only grows: write with outputMode("append")')
-        return RmqStoreStreamWriter(schema, parse_stream_write_options(self.options))
+        return stream_writer(schema, parse_stream_write_options(self.options))
 
 
 def register(spark: SparkSession) -> None:
