@@ -39,7 +39,8 @@ class Combination(NamedTuple):
 
     @property
     def name(self) -> str:
-        return "-".join(f"{name}{value or 'newest'}" for name, value in self._asdict().items()).replace("=", "")
+        joined = "-".join(f"{name}{value or 'newest'}" for name, value in self._asdict().items())
+        return joined.replace("=", "").replace("*", "x")
 
 
 COMBINATIONS = (
