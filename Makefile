@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/)java
 
-.PHONY: env demo test test-slow lint bench clean
+.PHONY: env demo test test-slow test-versions lint bench clean
 .DEFAULT_GOAL := demo
 
 env: $(READY)
@@ -26,10 +26,14 @@ demo: java env
 	$(BIN)/python examples/demo.py
 
 test: java env
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest -m 'not slow and not versions'
 
 test-slow: java env
 	$(BIN)/python -m pytest -m slow
+
+# Needs some 4 GB under .versions, and the network for pip; a Python that is not there is reported as not run.
+test-versions: java env
+	$(BIN)/python -m pytest -m versions -rP
 
 lint: env
 	$(BIN)/ruff check .
@@ -40,4 +44,4 @@ bench: java env
 	$(BIN)/python benchmarks/run.py
 
 clean:
-	rm -rf $(VENV) .rocketmq .demo .mypy_cache .ruff_cache .pytest_cache spark-warehouse
+	rm -rf $(VENV) .versions .rocketmq .demo .mypy_cache .ruff_cache .pytest_cache spark-warehouse

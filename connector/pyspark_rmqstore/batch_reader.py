@@ -6,10 +6,11 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.options import ReadOptions, StoreRef
@@ -17,6 +18,9 @@ from pyspark_rmqstore.pushdown import push_filters
 from pyspark_rmqstore.split_reader import BrokerNames, SplitReader, open_ref
 from rmqstore.selection import require_named
 from rmqstore.store import MessageStore
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
 
 logger = logging.getLogger(__name__)
 

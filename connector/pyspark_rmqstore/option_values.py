@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -32,19 +33,30 @@ def known_options(options: Mapping[str, str], names: Iterable[str]) -> dict[str,
         if lower in _SPARK_OWN:
             continue
         if lower not in spellings:
-            raise OptionError(f"unknown option {key!r}; known are: path, {', '.join(sorted(spellings.values()))}")
+            raise OptionError(_unknown(key, {"path": "path", **spellings}))
         given[spellings[lower]] = value
     return given
 
 
-def stated_paths(options: Mapping[str, str]) -> list[str]:
-    """Return the paths that the options name, at least one."""
+def _unknown(key: str, spellings: Mapping[str, str]) -> str:
+    close = get_close_matches(key.lower(), spellings, n=1)
+    suggestion = f", did you mean {spellings[close[0]]}?" if close else ";"
+    return f"unknown option {key!r}{suggestion} known are: {', '.join(sorted(spellings.values()))}"
+
+
+def stated_paths(options: Mapping[str, str], remedy: str) -> list[str]:
+    """Return the paths that the options name, at least one.
+
+    Args:
+        options: as Spark hands them over.
+        remedy: what to do where no path is named.
+    """
     by_lower = {key.lower(): value for key, value in options.items()}
     values = [by_lower["path"]] if by_lower.get("path") else []
     if by_lower.get("paths"):
         values += _path_list(by_lower["paths"])
     if not values:
-        raise OptionError("path: give the store's root, the folder that holds commitlog/: load('/path/to/store')")
+        raise OptionError(f"path: give the store's root, the folder that holds commitlog/: {remedy}")
     return values
 
 

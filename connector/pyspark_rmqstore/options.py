@@ -50,6 +50,10 @@ _STREAM = (
 )  # fmt: skip
 NAMES = (*_SELECTION, *STORE_PATHS, *_OTHERS, *_STREAM, "view")
 
+_NO_PATH = (
+    "load('/path/to/store'). Spark keeps the options of a table only if it was created without a list of columns; "
+    "of others read SELECT … FROM t WITH (path = '/path/to/store')"
+)
 DEFAULT_SPLIT, _DEFAULT_DELAY = "128m", "15m"
 
 
@@ -256,7 +260,7 @@ def _scan(given: Mapping[str, str], selection: Selection, *, streaming: bool) ->
 
 def parse_stores(options: Mapping[str, str], given: Mapping[str, str]) -> tuple[StoreRef, ...]:
     """Return the stores that the options name; ``given`` are those by their documented spelling."""
-    paths = [path for pattern in stated_paths(options) for path in _expand(pattern)]
+    paths = [path for pattern in stated_paths(options, _NO_PATH) for path in _expand(pattern)]
     if len(set(paths)) < len(paths):
         raise OptionError(f"path: a store is named twice in {paths}")
     elsewhere = {name: given[name] for name in STORE_PATHS if name in given}

@@ -1,5 +1,7 @@
 """Filters that Spark pushes down: what they leave to be read, and which rows they keep. No session, no files.
 
+Filters are told apart by the names of their classes, which PySpark 4.0 does not have.
+
 Source: DataSourceReader.pushFilters of PySpark.
 """
 
@@ -8,32 +10,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import (
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-    StringStartsWith,
-)
 
 from rmqstore.pruning import NO_PRUNING, Pruning, Within
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
 
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _COMPARISONS: Final = {
-    GreaterThan: pc.greater,
-    GreaterThanOrEqual: pc.greater_equal,
-    LessThan: pc.less,
-    LessThanOrEqual: pc.less_equal,
+    "GreaterThan": pc.greater,
+    "GreaterThanOrEqual": pc.greater_equal,
+    "LessThan": pc.less,
+    "LessThanOrEqual": pc.less_equal,
 }
 _TEXTS: Final = {"topic": "topics", "tags": "tags", "keys": "keys", "msgId": "msg_ids", "brokerName": None}
 _NUMBERS: Final = {
@@ -46,17 +39,17 @@ _NUMBERS: Final = {
 
 @dataclass(frozen=True)
 class Condition:
-    """One filter that we answer for: of a column, by values in the column's Arrow type."""
+    """One filter that we answer for: of a column, by values in the column's Arrow type; ``kind`` names its class."""
 
     column: str
-    kind: type[Filter]
+    kind: str
     values: tuple[Any, ...]
 
     def keep(self, column: pa.Array) -> pa.Array:
         """Return which values meet it, boolean (n,); null does not."""
-        if self.kind is IsNotNull:
+        if self.kind == "IsNotNull":
             return column.is_valid()
-        if self.kind is StringStartsWith:
+        if self.kind == "StringStartsWith":
             return pc.starts_with(column, self.values[0])
         if self.kind in _COMPARISONS:
             return _COMPARISONS[self.kind](column, pa.scalar(self.values[0], column.type))
@@ -108,21 +101,21 @@ def _condition(one: Filter, schema: pa.Schema) -> Condition | None:
     attribute: tuple[str, ...] = getattr(one, "attribute", ())
     if len(attribute) != 1 or attribute[0] not in schema.names:
         return None
-    name, kind = attribute[0], type(one)
+    name, kind = attribute[0], type(one).__name__
     if name not in _TEXTS and name not in _NUMBERS:
         return None
-    if kind is IsNotNull:
-        return Condition(name, IsNotNull, ())
-    known: set[type[Filter]] = {EqualTo, EqualNullSafe, In}
-    known |= {StringStartsWith} if name == "topic" else set(_COMPARISONS) if name in _NUMBERS else set()
+    if kind == "IsNotNull":
+        return Condition(name, kind, ())
+    known = {"EqualTo", "EqualNullSafe", "In"}
+    known |= {"StringStartsWith"} if name == "topic" else set(_COMPARISONS) if name in _NUMBERS else set()
     if kind not in known:
         return None
-    values = tuple(one.value) if isinstance(one, In) else (one.value,)  # type: ignore[attr-defined]
+    values = tuple(one.value) if kind == "In" else (one.value,)  # type: ignore[attr-defined]
     try:
         values = tuple(pa.array([value for value in values if value is not None], schema.field(name).type).to_pylist())
     except (pa.ArrowException, TypeError, OverflowError, ValueError):
         return None  # of a type that is not the column's: Spark knows what it means
-    if kind is not In and not values:
+    if kind != "In" and not values:
         return None
     return Condition(name, kind, values)
 
@@ -130,9 +123,9 @@ def _condition(one: Filter, schema: pa.Schema) -> Condition | None:
 def _narrowed(pruning: Pruning, condition: Condition) -> Pruning:
     """Return what a condition leaves of a read."""
     name, kind, values = condition.column, condition.kind, condition.values
-    if kind is IsNotNull:
+    if kind == "IsNotNull":
         return pruning
-    if kind is StringStartsWith:
+    if kind == "StringStartsWith":
         return replace(pruning, topic_prefixes=(*pruning.topic_prefixes, values[0]))
     if name in _TEXTS:
         field = _TEXTS[name]
@@ -147,10 +140,10 @@ def _narrowed(pruning: Pruning, condition: Condition) -> Pruning:
     if field is None:
         return pruning
     asked = {
-        GreaterThan: lambda: Within(low=values[0]),
-        GreaterThanOrEqual: lambda: Within(low=values[0]),
-        LessThan: lambda: Within(high=values[0]),
-        LessThanOrEqual: lambda: Within(high=values[0]),
+        "GreaterThan": lambda: Within(low=values[0]),
+        "GreaterThanOrEqual": lambda: Within(low=values[0]),
+        "LessThan": lambda: Within(high=values[0]),
+        "LessThanOrEqual": lambda: Within(high=values[0]),
     }.get(kind, lambda: Within(min(values), max(values)) if values else Within(1, 0))()
     return _with(pruning, field, getattr(pruning, field).met(asked))
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceReader,
-    DataSourceStreamArrowWriter,
-    DataSourceStreamReader,
-)
-from pyspark.sql.types import StructType
+from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import (
+        DataSourceArrowWriter,
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+    )
+    from pyspark.sql.types import StructType
 
 
 class RmqStoreDataSource(DataSource):
@@ -32,31 +32,38 @@ class RmqStoreDataSource(DataSource):
         """Return the columns that the options ask for. Runs on the driver."""
         from pyspark_rmqstore.options import parse_column_options
         from pyspark_rmqstore.schema import default_schema
+        from pyspark_rmqstore.table_options import creates_table, keep_options, stated_options
         from pyspark_rmqstore.view_options import parse_view_options, view_name
         from pyspark_rmqstore.view_schema import view_schema
 
-        if view_name(self.options) is not None:
-            return view_schema(parse_view_options(self.options))
-        return default_schema(parse_column_options(self.options))
+        options = stated_options(self.options)
+        if view_name(options) is not None:
+            schema = view_schema(parse_view_options(options))
+        else:
+            schema = default_schema(parse_column_options(options))
+        return keep_options(schema, options) if creates_table(self.options) else schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a batch reader of these columns. Runs on the driver."""
         from pyspark_rmqstore.batch_reader import FilteringReader, RmqStoreReader, pushes_filters
         from pyspark_rmqstore.options import parse_read_options
+        from pyspark_rmqstore.table_options import options_of_read
         from pyspark_rmqstore.view_options import parse_view_options, view_name
         from pyspark_rmqstore.view_reader import RmqStoreViewReader
 
-        if view_name(self.options) is not None:
-            return RmqStoreViewReader(schema, parse_view_options(self.options))
+        options = options_of_read(self.options, schema)
+        if view_name(options) is not None:
+            return RmqStoreViewReader(schema, parse_view_options(options))
         kind = FilteringReader if pushes_filters() else RmqStoreReader
-        return kind(schema, parse_read_options(self.options))
+        return kind(schema, parse_read_options(options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return a reader of micro-batches of these columns. Runs on the driver."""
         from pyspark_rmqstore.options import parse_stream_options
-        from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
+        from pyspark_rmqstore.stream_apis import stream_reader
+        from pyspark_rmqstore.table_options import options_of_read
 
-        return RmqStoreStreamReader(schema, parse_stream_options(self.options))
+        return stream_reader(schema, parse_stream_options(options_of_read(self.options, schema)))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return a batch writer of these columns. Runs on the driver."""
@@ -69,16 +76,16 @@ class RmqStoreDataSource(DataSource):
             raise UnsupportedFeatureError('a store is a log and only grows: write with mode("append")')
         return RmqStoreWriter(schema, parse_write_options(self.options))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         """Return a writer of one micro-batch of these columns. Runs on the driver."""
-        from pyspark_rmqstore.stream_writer import RmqStoreStreamWriter
+        from pyspark_rmqstore.stream_apis import stream_writer
         from pyspark_rmqstore.write_options import parse_stream_write_options
 
         if overwrite:
             from rmqstore.errors import UnsupportedFeatureError
 
             raise UnsupportedFeatureError('a store is a log and only grows: write with outputMode("append")')
-        return RmqStoreStreamWriter(schema, parse_stream_write_options(self.options))
+        return stream_writer(schema, parse_stream_write_options(self.options))
 
 
 def register(spark: SparkSession) -> None:

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.admission import Weight, limit_bytes, limit_rows
@@ -26,9 +18,15 @@ from pyspark_rmqstore.options import StreamOptions
 from pyspark_rmqstore.split_reader import SplitReader
 from rmqstore.store import FAILFAST, QueueSlice
 
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.datasource import ReadLimit
 
-class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads messages of one or several stores as they come. Offsets are those of ``offsets.StreamOffset``."""
+
+class RmqStoreStreamReader(DataSourceStreamReader):
+    """Reads messages of one or several stores as they come. Offsets are those of ``offsets.StreamOffset``.
+
+    Limits are imported where they are used: PySpark 4.0 and 4.1 do not have them, and ``stream_apis`` says what then.
+    """
 
     def __init__(self, schema: StructType, options: StreamOptions) -> None:
         self._options = options
@@ -43,6 +41,8 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return one of the limits that are set: Spark hands it back where limits hold, another where they do not."""
+        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
+
         options = self._options
         if options.max_rows is not None:
             return ReadMaxRows(options.max_rows)
@@ -59,6 +59,12 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return how far the next micro-batch reaches; ``start`` itself where there is nothing to read yet."""
+        from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+        return self.next_offset(start, is_limited=not isinstance(limit, ReadAllAvailable))
+
+    def next_offset(self, start: dict[str, Any], *, is_limited: bool) -> dict[str, Any]:
+        """Return how far the next micro-batch reaches, with or without the limits that are set."""
         self._stores.look()
         begun, ends = StreamOffset.of_json(start), self._stores.ends()
         if self._target is not None:
@@ -66,7 +72,7 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         cut = self._stores.cut(begun)
         starts = self._stores.starts(begun, ends, cut)
         ends = {key: max(end, starts[key]) for key, end in ends.items()}
-        if not isinstance(limit, ReadAllAvailable):
+        if is_limited:
             ends = self._admitted(starts, ends)
         gone = {key: 0 for key in begun.queues if key[0] in cut and key not in ends}  # which may begin anew
         queues = {**begun.queues, **gone, **ends}

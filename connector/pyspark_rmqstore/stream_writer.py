@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.staging import job_folder, join, sweep
@@ -30,8 +30,11 @@ class StagedOfQuery(Staged):
     query_id: str
 
 
-class RmqStoreStreamWriter(DataSourceStreamArrowWriter):
-    """Appends the rows of one micro-batch to one store. Spark makes one for the tasks, and another one to commit."""
+class RmqStoreStreamWriter:
+    """Appends the rows of one micro-batch to one store. Spark makes one for the tasks, and another one to commit.
+
+    ``stream_apis`` tells which of PySpark's classes it is combined with.
+    """
 
     def __init__(self, schema: StructType, options: WriteOptions) -> None:
         self._path = options.path

@@ -17,6 +17,10 @@ _OTHERS = (
     "topic", "queueNums", "queueSelector", "compression", "compressMsgBodyOverHowmuch", "storeHost", "bornHost",
     "uniqKey", "allowSystemTopics", "txnAppId", "txnVersion",
 )  # fmt: skip
+_NO_PATH = (
+    "save('/path/to/store'). Spark does not hand a table's options to a Python data source that is written to: "
+    "INSERT INTO t WITH (path = '/path/to/store') …, or insert into a temporary view that was created with this option"
+)
 _COMPRESSIONS = ("none", "zlib", "lz4", "zstd")
 
 
@@ -37,7 +41,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         OptionError: a key is unknown, a value out of its domain, or two contradict each other.
     """
     given = known_options(options, (*_SIZES, *_OTHERS))
-    paths, defaults = stated_paths(options), WriteSpec()
+    paths, defaults = stated_paths(options, _NO_PATH), WriteSpec()
     if len(paths) != 1:
         raise OptionError(f"path: one store can be written to, {len(paths)} are named")
     queue_nums, over = count(given, "queueNums"), count(given, "compressMsgBodyOverHowmuch")

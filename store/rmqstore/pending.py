@@ -76,8 +76,9 @@ class PendingRows(NamedTuple):
         return cls(places, *columns).take(np.argsort(places, kind="stable"))
 
 
+# nulls, since array would import pandas where that is installed, in every process that starts
 _NONE: Final = PendingRows(
-    np.empty(0, np.int64), *(pa.array([], kind) for kind in (pa.string(), pa.int32(), pa.string(), pa.int64()))
+    np.empty(0, np.int64), *(pa.nulls(0, kind) for kind in (pa.string(), pa.int32(), pa.string(), pa.int64()))
 )
 
 

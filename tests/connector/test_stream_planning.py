@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -339,3 +341,20 @@ def test_offsets_that_a_group_committed_meanwhile_are_no_loss(tmp_path: Path, mo
         monkeypatch.setattr(rmqstore.store.MessageStore, "starts", starts)
         query = Query(root, startingOffsets="group:readers")
         assert query.bodies() == ["m18", "m19"]
+
+
+def test_a_stream_starts_without_importing_pandas(tmp_path: Path) -> None:
+    """Spark starts a process for a stream's source, in which that import would cost more than all that it does."""
+    with create(tmp_path / "store", config=SIZES) as writer:
+        put(writer, "A", 0, ["a", "b"])
+    script = (
+        "import sys; from pyspark_rmqstore import DefaultSource\n"
+        "source = DefaultSource({'path': sys.argv[1], 'startingOffsets': 'earliest'})\n"
+        "reader = source.streamReader(source.schema()); start = reader.initialOffset()\n"
+        "reader.prepareForTriggerAvailableNow(); end = reader.latestOffset(start, reader.getDefaultReadLimit())\n"
+        "print(len(reader.partitions(start, end)), 'pandas' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "store")], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout.split() == ["1", "False"]

@@ -180,7 +180,7 @@ def test_nothing_of_a_store_is_markup(tmp_path: Path) -> None:
     assert "<img src=x" not in page
     assert "<b onmouseover" not in page
     own = page.count("<script") - page.split("<script>", 1)[1].split("</script>")[0].count("<script")
-    assert own == 1 + len([name for name in CHARTS if f'id="chart-{name}"' in page])
+    assert own == 2 + len([name for name in CHARTS if f'id="chart-{name}"' in page])
 
 
 def test_the_page_names_nothing_of_the_network(golden_store: GoldenStore) -> None:
@@ -279,15 +279,20 @@ def browser() -> Iterator[Any]:
 
 
 def _open(browser: Any, page: Path) -> None:
-    from selenium.webdriver.support.ui import WebDriverWait
-
     for log in ("performance", "browser"):
         browser.get_log(log)  # what went before
     browser.get(page.as_uri())
     drawn = (
         "return [...document.querySelectorAll('.plotly-graph-div')].every(chart => chart.querySelector('.main-svg'))"
     )
-    WebDriverWait(browser, 30).until(lambda _: browser.execute_script(drawn))
+    _wait(browser, drawn)
+
+
+def _wait(browser: Any, script: str) -> None:
+    """Wait until a script returns true."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    WebDriverWait(browser, 30).until(lambda _: browser.execute_script(script))
 
 
 def _requested(browser: Any) -> list[str]:
@@ -326,6 +331,39 @@ def test_a_browser_draws_the_charts_without_errors_or_network(
     assert _requested(browser) == [page.as_uri()]
     overflow = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert browser.execute_script(overflow) == 0
+
+
+# Returns what lies outside of its card, or of its chart, by more than a pixel of rounding.
+OVERFLOWING = """
+const outside = (part, box) => part.right > box.right + 1 || part.left < box.left - 1;
+const found = [];
+for (const card of document.querySelectorAll("section, .key"))
+  for (const part of card.querySelectorAll(":not(svg *, script)"))
+    if (!part.closest(".scroll *") && outside(part.getBoundingClientRect(), card.getBoundingClientRect()))
+      found.push([card.innerText.split("\\n")[0], part.tagName, part.getAttribute("class")]);
+for (const chart of document.querySelectorAll(".plotly-graph-div"))
+  for (const text of chart.querySelectorAll(".xtick text, .ytick text, .xtitle, .ytitle, .legendtext"))
+    if (outside(text.getBoundingClientRect(), chart.getBoundingClientRect())) found.push([chart.id, text.textContent]);
+return found;
+"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1280, 900, 390])
+def test_nothing_runs_out_of_its_card(browser: Any, golden_store: GoldenStore, tmp_path: Path, width: int) -> None:
+    page = tmp_path / "live.html"
+    assert run("report", golden_store("live"), "-o", page, "--no-verify").exit_code == 0
+    screen = {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    try:
+        _open(browser, page)
+        _wait(browser, "return [...document.querySelectorAll('.plotly-graph-div')].every(chart =>"
+                       " chart.querySelector('.main-svg').clientWidth === chart.clientWidth)")  # fmt: skip
+        assert browser.execute_script("return document.documentElement.clientWidth") in range(width - 20, width + 1)
+        assert browser.execute_script(OVERFLOWING) == []
+        assert browser.get_log("browser") == []
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 @pytest.mark.browser

@@ -112,7 +112,8 @@ def topic_names(encoded: pa.DictionaryArray) -> list[str]:
 def group_by_queue(topics: pa.StringArray, queue_ids: NDArray[np.int32]) -> Groups:
     """Return the rows of each queue, in their order, by topic and queue id."""
     encoded = topics.dictionary_encode()
-    names, codes = topic_names(encoded), encoded.indices.to_numpy()
+    names = topic_names(encoded)
+    codes = np.from_dlpack(encoded.indices).astype(np.int32, copy=False)  # to_numpy would import pandas
     return [((names[int(codes[rows[0]])], int(queue_ids[rows[0]])), rows) for rows in rows_by_queue(codes, queue_ids)]
 
 

@@ -28,7 +28,7 @@ def draw_charts(facts: StoreFacts) -> dict[str, str]:
         "skew": _skew(facts),
         "lag": _bars(
             [(f"{group.group} · {group.topic}", group.lag) for group in facts.groups if group.lag and group.lag > 0],
-            "messages behind", "~s",
+            "messages", "~s",
         ),
     }  # fmt: skip
     return {name: _to_html(name, figure) for name, figure in made.items() if figure is not None}
@@ -47,7 +47,7 @@ def _to_html(name: str, figure: dict[str, Any]) -> str:
 
     found: str = to_html(
         figure,
-        config={"displayModeBar": False, "responsive": True},
+        config={"displayModeBar": False},  # the page watches the size of its cards
         include_plotlyjs=False,
         full_html=False,
         div_id=f"chart-{name}",
@@ -118,7 +118,7 @@ def _bars(rows: Sequence[tuple[str, int]], unit: str, number: str) -> dict[str, 
         "layout": _layout(
             _BAR_HEIGHT * len(shown) + _MARGINS,
             bargap=0.35,
-            xaxis=_axis(tickformat=number, title={"text": unit}, rangemode="tozero"),
+            xaxis=_axis(tickformat=number, title={"text": unit}, rangemode="tozero", nticks=5, tickangle=0),
             yaxis=_names([name for name, _ in shown]),
         ),
     }
@@ -152,7 +152,7 @@ def _rate(rates: Rates | None) -> dict[str, Any] | None:
             bargap=0,
             showlegend=True,
             legend={"orientation": "h", "y": -0.18, "traceorder": "normal"},
-            xaxis=_axis(type="date", showgrid=False),
+            xaxis=_axis(type="date", showgrid=False, nticks=6, tickangle=0),
             yaxis=_axis(title={"text": "messages a second"}, rangemode="tozero"),
         ),
     }
@@ -181,7 +181,7 @@ def _skew(facts: StoreFacts) -> dict[str, Any] | None:
         ],
         "layout": _layout(
             _BAR_HEIGHT * len(shown) + _MARGINS,
-            xaxis=_axis(title={"text": "times the mean of the topic"}, rangemode="tozero"),
+            xaxis=_axis(title={"text": "times the mean"}, rangemode="tozero", nticks=5, tickangle=0),
             yaxis=_names(list(places)),
         ),
     }

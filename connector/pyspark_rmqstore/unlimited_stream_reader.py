@@ -1,0 +1,57 @@
+"""The micro-batch source for PySpark 4.0 and 4.1, which neither limit a trigger nor say where a query stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from pyspark_rmqstore.options import StreamOptions
+from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
+from rmqstore.errors import UnsupportedFeatureError
+
+
+class UnlimitedStreamReader(RmqStoreStreamReader):
+    """Takes all that is there with every trigger."""
+
+    def __init__(self, schema: StructType, options: StreamOptions) -> None:
+        _require_no_limits(options)
+        super().__init__(schema, options)
+        self._begun: dict[str, Any] | None = None  # where the next micro-batch starts, once Spark has told it
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return where a new query starts."""
+        self._begun = super().initialOffset()
+        return self._begun
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override] # noqa: N802 - of PySpark 4.0 and 4.1
+        """Return how far the next micro-batch reaches.
+
+        A query that goes on after a restart does not tell where it stands before it plans a micro-batch. Planning
+        compares both ends then, and reports what was lost.
+        """
+        if self._begun is not None:
+            return self.next_offset(self._begun, is_limited=False)
+        self._stores.look()
+        return self.reportLatestOffset()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the tasks of a micro-batch, the same whenever it is planned again."""
+        self._begun = end
+        return super().partitions(start, end)
+
+
+def _require_no_limits(options: StreamOptions) -> None:
+    limits = {
+        "maxOffsetsPerTrigger": options.max_rows,
+        "maxBytesPerTrigger": options.max_bytes,
+        "minOffsetsPerTrigger": options.min_rows,
+    }
+    named = [name for name, value in limits.items() if value is not None]
+    if named:
+        raise UnsupportedFeatureError(
+            f"{', '.join(named)}: limits on triggers of a Python data source need PySpark 4.2 or later; "
+            "without these options a trigger reads all that is there"
+        )

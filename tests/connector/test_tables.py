@@ -1,0 +1,150 @@
+"""SQL tables and views: what Spark adds to their options, what it keeps of them, and what it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+import rmqstore
+from connector.streams import SIZES, put
+from connector.test_stream_read import failure
+from pyspark_rmqstore.source import RmqStoreDataSource
+from pyspark_rmqstore.table_options import keep_options, options_of_read, stated_options
+from reading import state
+from rmqstore.entry import create
+from rmqstore.errors import OptionError
+
+# What Spark 4.0 to 4.3 hand over for: CREATE TABLE … USING rmqstore OPTIONS (tags 'a') LOCATION '/s' COMMENT 'c'
+# TBLPROPERTIES ('colour' = 'red').
+CREATED = {
+    "location": "file:/s", "path": "file:/s", "option.tags": "a", "tags": "a", "owner": "root", "provider": "rmqstore",
+    "comment": "c", "colour": "red", "external": "true",
+}  # fmt: skip
+
+
+def test_only_what_was_stated_counts_of_the_properties_of_a_table() -> None:
+    assert stated_options(CREATED) == {"tags": "a", "path": "file:/s"}
+    assert stated_options({"Tags": "a", "owner": "x"}) == {"Tags": "a", "owner": "x"}
+
+
+@pytest.mark.parametrize("name", ["subscribes", "owners", "colour"])
+def test_an_unknown_option_of_a_table_is_refused_by_name(name: str) -> None:
+    with pytest.raises(OptionError, match=f"unknown option '{name}'"):
+        RmqStoreDataSource({**CREATED, f"option.{name}": "1"}).schema()
+    with pytest.raises(OptionError, match="unknown option 'subscribes', did you mean subscribe"):
+        RmqStoreDataSource({"path": "/s", "subscribes": "1"}).schema()
+
+
+def test_a_schema_keeps_the_options_of_a_table_alone() -> None:
+    kept = RmqStoreDataSource(CREATED).schema()
+    assert options_of_read({}, kept) == {"tags": "a", "path": "file:/s"}
+    assert options_of_read({"Tags": "b", "mode": "FAILFAST"}, kept) == {
+        "tags": "b", "path": "file:/s", "mode": "FAILFAST",
+    }  # fmt: skip
+    assert options_of_read({"path": "/other"}, kept) == {"path": "/other"}
+    plain = RmqStoreDataSource({"path": "/s"}).schema()
+    assert not any(field.metadata for field in plain)
+    assert options_of_read({}, plain) == {}
+    assert [(one.name, one.dataType) for one in kept] == [(one.name, one.dataType) for one in plain]
+
+
+def test_a_write_never_takes_the_options_of_the_table_that_its_rows_come_from() -> None:
+    schema = keep_options(StructType().add("body", "string"), {"path": "/of/another/table"})
+    for make in (RmqStoreDataSource({"topic": "T"}).writer, RmqStoreDataSource({"topic": "T"}).streamWriter):
+        with pytest.raises(OptionError, match=r"INSERT INTO t WITH \(path"):
+            make(schema, overwrite=False)
+
+
+# ---- in Spark
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    with create(tmp_path / "a store", config=SIZES) as writer:
+        put(writer, "A", 0, ["a0", "a1"])
+        put(writer, "B", 0, ["b0"])
+    return tmp_path / "a store"
+
+
+@pytest.fixture
+def sql(spark: SparkSession) -> Iterator[SparkSession]:
+    yield spark
+    for name in ("messages", "others"):
+        spark.sql(f"DROP TABLE IF EXISTS {name}")
+    spark.catalog.dropTempView("opened")
+
+
+def bodies(spark: SparkSession, query: str) -> list[str]:
+    return sorted(row[0] for row in spark.sql(query).collect())
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "clauses",
+    ["OPTIONS (path '{root}', subscribe 'A')", "OPTIONS (subscribe 'A') LOCATION '{root}' TBLPROPERTIES ('x' = 'y')"],
+)
+def test_a_table_reads_with_its_options_and_dropping_it_keeps_the_store(
+    sql: SparkSession, root: Path, clauses: str
+) -> None:
+    before = state(root)
+    sql.sql(f"CREATE TABLE messages USING rmqstore {clauses.format(root=root)}")
+    assert bodies(sql, "SELECT string(body) FROM messages") == ["a0", "a1"]
+    assert bodies(sql, 'SELECT string(body) FROM messages WITH (startingOffsets = \'{"A":{"0":1}}\')') == ["a1"]
+    assert bodies(sql, f"SELECT string(body) FROM messages WITH (path = '{root}')") == ["a0", "a1", "b0"]
+    sql.sql("DROP TABLE messages")
+    assert state(root) == before
+
+
+@pytest.mark.spark
+def test_a_table_may_be_a_view_of_a_store_and_a_stream(sql: SparkSession, root: Path, tmp_path: Path) -> None:
+    sql.sql(f"CREATE TABLE others USING rmqstore OPTIONS (view 'topics') LOCATION '{root}'")
+    assert bodies(sql, "SELECT topic FROM others") == ["A", "B"]
+    sql.sql(f"CREATE TABLE messages USING rmqstore OPTIONS (startingOffsets 'earliest') LOCATION '{root}'")
+    writer = sql.readStream.table("messages").selectExpr("string(body)").writeStream.format("parquet")
+    writer = writer.option("checkpointLocation", str(tmp_path / "state")).trigger(availableNow=True)
+    writer.start(str(tmp_path / "rows")).awaitTermination()
+    assert sorted(row[0] for row in sql.read.parquet(str(tmp_path / "rows")).collect()) == ["a0", "a1", "b0"]
+
+
+@pytest.mark.spark
+def test_an_insert_names_the_store_or_goes_through_a_temporary_view(sql: SparkSession, root: Path) -> None:
+    sql.sql(f"CREATE TABLE messages USING rmqstore LOCATION '{root}'")
+    sql.sql(f"CREATE TEMPORARY VIEW opened USING rmqstore OPTIONS (path '{root}')")
+    sql.sql(f"INSERT INTO messages WITH (path = '{root}') (topic, body) VALUES ('A', binary('a2'))")
+    sql.sql(f"CREATE TABLE others USING rmqstore LOCATION '{root.parent / 'other'}'")
+    sql.sql(f"INSERT INTO others WITH (path = '{root.parent / 'other'}') SELECT * FROM messages WHERE topic = 'B'")
+    assert bodies(sql, "SELECT string(body) FROM others") == ["b0"]
+    names = sql.table("opened").columns
+    row = ", ".join({"topic": "'A'", "body": "binary('a3')"}.get(name, "NULL") for name in names)
+    sql.sql(f"INSERT INTO opened VALUES ({row})")
+    with rmqstore.open(root) as store:
+        written = store.scan(subscribe="A", columns="body").read_all()["body"].to_pylist()
+    assert written == [b"a0", b"a1", b"a2", b"a3"]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("statement", "text"),
+    [
+        ("INSERT INTO others SELECT * FROM messages", "INSERT INTO t WITH"),
+        ("INSERT INTO messages (topic, body) VALUES ('A', binary('x'))", "INSERT INTO t WITH"),
+        ("INSERT OVERWRITE messages SELECT * FROM messages", "only grows"),
+        ("CREATE TABLE third USING rmqstore LOCATION '/third' AS SELECT 'T' topic, 'x' body", "INSERT INTO t WITH"),
+        ("SELECT * FROM declared", "without a list of columns"),
+    ],
+)
+def test_what_spark_keeps_from_the_source_is_refused_and_writes_nothing(
+    sql: SparkSession, root: Path, statement: str, text: str
+) -> None:
+    sql.sql(f"CREATE TABLE messages USING rmqstore LOCATION '{root}'")
+    sql.sql(f"CREATE TABLE others USING rmqstore LOCATION '{root.parent / 'other'}'")
+    sql.sql(f"CREATE TABLE IF NOT EXISTS declared (topic string) USING rmqstore LOCATION '{root}'")
+    before = state(root)
+    assert text in failure(lambda: sql.sql(statement).collect())
+    assert state(root) == before
+    assert not (root.parent / "other").exists()
+    sql.sql("DROP TABLE declared")
