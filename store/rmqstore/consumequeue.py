@@ -107,7 +107,7 @@ class ConsumeQueue:
         if at < end:
             begun = at - self._recovered.start
             pieces.append(self._recovered.units[begun : begun + end - at])
-        return Units.of(np.concatenate(pieces) if len(pieces) != 1 else pieces[0])
+        return Units.of(pieces[0] if len(pieces) == 1 else np.concatenate([np.empty(0, QUEUE_UNIT), *pieces]))
 
     def units_of(self, queue_offsets: NDArray[np.int64]) -> Units:
         """Return the units with some queue offsets, which rise; zeros where no file has one."""

@@ -172,3 +172,13 @@ def test_units_come_from_the_log_until_a_hole_in_their_queue_is_filled(tmp_path:
     for _ in range(3):
         delivered += query.bodies()
     assert delivered[30:] == ["n0", "n1"]
+
+
+def test_a_queue_whose_files_go_between_planning_and_reading_is_lost_with_a_warning(tmp_path: Path) -> None:
+    root = grow(build.Store(segment_bytes=16384), 10).write(tmp_path / "s", abort=True)
+    query = Query(root, **LENIENT)
+    end = query.reader.latestOffset(query.offset, ReadAllAvailable())
+    parts = query.reader.partitions(query.offset, end)
+    for path in (root / "consumequeue/A/0").iterdir():
+        path.unlink()
+    assert not [batch for part in parts for batch in query.reader.read(part)]

@@ -312,13 +312,14 @@ class Trial:
         assert not [number for number, count in delivered.items() if count > 1], "delivered twice"
         assert not served.rightly.keys() - delivered.keys(), "never delivered"
         assert not self.stale, "delivered, though the store did not have it"
-        assert self.query.failures == []
+        assert not self.query.failures, f"triggers that failed: {self.query.failures}"
         fresh = Query(self.root, {}, self._dice)
         fresh.drain(MOST_TRIGGERS)
         assert not fresh.failures
         assert len(fresh.delivered) == len(set(fresh.delivered))
         assert not served.rightly.keys() - set(fresh.delivered), "never delivered to a new query"
-        assert not set(fresh.delivered) - served.all, "delivered to a new query, though the store does not have it"
+        extra = set(fresh.delivered) - served.all
+        assert not extra, f"delivered to a new query, though the store does not have it: {extra}"
 
     def close(self) -> None:
         """Have the broker shut down some time."""
