@@ -88,7 +88,8 @@ class LogCursor:
                 last = heads.take(slice(len(heads) - 1, None))
                 self.newest = LogMark(*(int(last.column(name)[0]) for name in LogMark._fields))
                 yield data, heads.take(whole)
-            reached = segment.end if walked.kind is StopKind.BLANK else segment.start + walked.position
+            is_over = walked.kind is StopKind.BLANK and _is_begun(log, segment.end)
+            reached = segment.end if is_over else segment.start + walked.position
             is_stuck, self.position = reached == self.position, reached
             self._note(
                 data[walked.position :][: FRAME_HEAD.itemsize] if walked.kind is StopKind.DAMAGE else None, is_stuck
@@ -101,6 +102,15 @@ class LogCursor:
         found = b"" if damage is None else damage.tobytes()
         self.is_disturbed = bool(is_stuck and self.refused and found and found != self.refused)
         self.refused = found
+
+
+def _is_begun(log: CommitLog, physical_offset: int) -> bool:
+    """Tell whether something stands in the segment that begins here.
+
+    A commit of ours puts a blank before an empty segment for a moment, and then a record in place of the blank.
+    """
+    segment = log.find(physical_offset)
+    return segment is not None and bool(log.data(segment)[: FRAME_HEAD.itemsize].any())
 
 
 def _without_unfinished(data: Bytes, walked: Walk, segment: Segment) -> Walk:
