@@ -100,7 +100,8 @@ class LogCursor:
                 last = heads.take(slice(len(heads) - 1, None))
                 self.newest = LogMark(*(int(last.column(name)[0]) for name in LogMark._fields))
                 yield data, heads.take(whole)
-            reached = segment.end if walked.kind is StopKind.BLANK else segment.start + walked.position
+            is_over = walked.kind is StopKind.BLANK and _is_begun(log, segment.end)
+            reached = segment.end if is_over else segment.start + walked.position
             is_stuck, self.position = reached == self.position, reached
             self._note(
                 data[walked.position :][: FRAME_HEAD.itemsize] if walked.kind is StopKind.DAMAGE else None, is_stuck
@@ -144,3 +145,12 @@ def _checked(data: Bytes, walked: Walk, segment: Segment) -> tuple[Mask, NDArray
         masks.append(sound)
         times.append(heads.column("store_timestamp"))
     return np.concatenate(masks), np.concatenate(times)
+
+
+def _is_begun(log: CommitLog, physical_offset: int) -> bool:
+    """Tell whether something stands in the segment that begins here.
+
+    A commit of ours puts a blank before an empty segment for a moment, and then a record in place of the blank.
+    """
+    segment = log.find(physical_offset)
+    return segment is not None and bool(log.data(segment)[: FRAME_HEAD.itemsize].any())

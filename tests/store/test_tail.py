@@ -12,11 +12,12 @@ import pytest
 
 import rmqstore
 import rmqstore.tail as tail_module
+from rmqstore.commitlog import CommitLog
 from rmqstore.config import StoreConfig
 from rmqstore.consumequeue import ConsumeQueue
 from rmqstore.entry import create
 from rmqstore.files.paths import StorePaths
-from rmqstore.log_cursor import LogMark
+from rmqstore.log_cursor import LogCursor, LogMark
 from rmqstore.selection import parse_selection
 from rmqstore.store import MessageStore, open_store
 from rmqstore.tail import StoreTail
@@ -256,3 +257,18 @@ def test_rows_within_bytes_are_counted_by_units(golden_store: Callable[[str], Pa
             assert store.rows_within(piece, sum(sizes[:n_rows])) == n_rows
             assert store.rows_within(piece, sum(sizes[:n_rows]) + 1) == n_rows
         assert store.rows_within(piece, sum(sizes) - 1) == len(sizes) - 1
+
+
+def test_a_blank_before_an_empty_segment_may_still_become_a_record(tmp_path: Path) -> None:
+    """As a commit does it: the blank stands there for a moment, also in a log that has no record before it."""
+    root = build.Store().write(tmp_path / "s")
+    first, following = (root / "commitlog" / f"{at:020d}" for at in (0, 4096))
+    first.write_bytes(build.pack_blank(4096).ljust(4096, b"\0"))
+    following.write_bytes(bytes(4096))
+    log = CommitLog([root / "commitlog"])
+    cursor = LogCursor.at(log, 0)
+    assert not list(cursor.step(log))
+    first.write_bytes(build.pack(build.Record(), 0).ljust(4096, b"\0"))
+    log.refresh()
+    assert cursor.is_good(log)
+    assert [len(heads) for _, heads in cursor.step(log)] == [1]
