@@ -12,6 +12,7 @@ Source: DefaultMessageStore.java#recover, #recoverTopicQueueTable; CommitLog.jav
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import NamedTuple
@@ -25,7 +26,7 @@ from rmqstore.consumequeue import ConsumeQueue, RecoveredUnits
 from rmqstore.files.mapped_file_queue import Segment
 from rmqstore.format.decode import topics
 from rmqstore.format.frames import StopKind, Walk, cut_batches, find_next_record, heads_of, walk
-from rmqstore.format.heads import Heads, read_heads
+from rmqstore.format.heads import Heads, check_heads, read_heads
 from rmqstore.format.inner_batch import message_heads
 from rmqstore.format.layout import (
     BATCH_BYTES,
@@ -158,6 +159,10 @@ def _is_built(data: Bytes, head: Heads, open_queue: OpenQueue) -> bool:
         queue.close()
 
 
+def _start_of(stretch: LostStretch) -> int:
+    return stretch.start
+
+
 class _Tail:
     """What is known of one queue while the log is scanned."""
 
@@ -239,6 +244,7 @@ class _Recovery:
         starts, sizes = rejoin(data, segment.start, walked)
         for rows in cut_batches(sizes, BATCH_ROWS, BATCH_BYTES):
             heads, whole = read_heads(data, starts[rows])
+            whole &= check_heads(heads, segment.start)  # a unit for another place would hide those that follow
             if not whole.all():
                 self._lose_records(
                     segment, heads.starts, whole, int(starts[rows.stop]) if rows.stop < len(starts) else walked.position
@@ -259,7 +265,9 @@ class _Recovery:
 
     def _lose(self, stretch: LostStretch) -> None:
         if len(self._lost) < _MAX_LOST:
-            self._lost.append(stretch)
+            insort(self._lost, stretch, key=_start_of)
+        else:  # one stretch stands for all that follow
+            self._lost[-1] = self._lost[-1]._replace(end=max(stretch.end, self._lost[-1].end))
 
     def _add(self, data: Bytes, segment: Segment, heads: Heads) -> None:
         if not len(heads):
@@ -326,7 +334,9 @@ class _Recovery:
 
     def _fill_gap(self, tail: _Tail, first: int, physical_offset: int) -> bool:
         """Add units for the queue offsets before ``first`` that a lost part of the log explains, if one does."""
-        gaps = [gap for gap in self._lost if tail.reached <= gap.start < physical_offset]
+        before = self._lost[: bisect_left(self._lost, physical_offset, key=_start_of)]
+        begun = bisect_left(before, tail.reached, key=_start_of)
+        gaps = before[begun:] or [gap for gap in before[-1:] if gap.end > tail.reached]
         n_missing, n_bytes = first - tail.next, sum(gap.end - gap.start for gap in gaps)
         least = 1 if tail.is_batch else MIN_RECORD_BYTES
         if not gaps or n_missing > max(n_bytes // least, 1):

@@ -48,8 +48,18 @@ def tear(store: build.Store, at: build.Placed) -> None:
 
 DAMAGES = (flip_body, break_magic, overstate_size, overstate_size_hugely, zero, tear)
 
+
+def misplace(store: build.Store, at: build.Placed) -> None:
+    store.put(at.physical_offset + 28, struct.pack(">q", 1 << 40))
+
+
 # Zeros in place of the last record are the end of a log.
-HURTS = [(damage, row) for damage in DAMAGES for row in (0, 1, 12, 44, 45, 87, 88, 89) if (damage, row) != (zero, 89)]
+HURTS = [
+    (damage, row)
+    for damage in (*DAMAGES, misplace)
+    for row in (0, 1, 12, 44, 45, 87, 88, 89)
+    if (damage, row) != (zero, 89)
+]
 
 
 def made(n_records: int = 90) -> build.Store:
@@ -239,3 +249,17 @@ def test_records_after_the_end_of_a_crashed_log_are_counted(
     told = [record.getMessage() for record in caplog.records if "ignoreLogEnd" in record.getMessage()]
     assert len(told) == 1
     assert f"39 records of {n_bytes} bytes" in told[0]
+
+
+def test_more_damage_than_is_named_one_by_one_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rmqstore.queue_recovery._MAX_LOST", 3)
+    store = made()
+    hurt = store.placed[5:85:8]
+    for at in hurt:
+        break_magic(store, at)
+    keep_units(store, 0)
+    good = [at.physical_offset for at in store.placed if at not in hurt]
+    with rmqstore.open(store.write(tmp_path / "s")) as opened:
+        assert offsets(read(opened, mode="DROPMALFORMED")) == good
+        with pytest.raises(CorruptRecordError):
+            read(opened)
