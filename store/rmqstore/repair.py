@@ -9,6 +9,7 @@ Source: DefaultMessageStore.java#load, #recover; CommitLog.java#recoverNormally,
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -101,7 +102,8 @@ class Repairer:
 
     def _require_no_records_behind(self, end: LogEnd, *, was_closed: bool) -> None:
         segment = self._log.find(end.physical_offset)
-        assert segment is not None, "a log that ends by damage ends inside a file"
+        if segment is None:  # it ends with a file of no length, which has nothing after it
+            return
         data, position = self._log.data(segment), end.physical_offset - segment.start
         if was_closed:
             stop = Walk(np.empty(0, np.int64), StopKind.DAMAGE, position, end.reason)
@@ -274,11 +276,15 @@ class Repairer:
         self._disk.make_folder(self._paths.consumequeue)
         if self._log.min_offset < end:
             findings = self._dispatch(self._log.min_offset, end, progress)
-        self._restore_queues()
-        return findings
+        return [*findings, *self._restore_queues()]
 
-    def _restore_queues(self) -> None:
-        """Put queues back that were set aside and not built anew; drop the others."""
+    def _restore_queues(self) -> list[Finding]:
+        """Put queues back that were set aside and not built anew; drop the others.
+
+        Returns:
+            Queues that are kept although their units point into the log, where no record is theirs.
+        """
+        findings = []
         aside = self._replaced / "consumequeue"
         for topic in filter(is_folder, list_folder(aside)):
             for queue in list_folder(Path(topic.path)):
@@ -287,7 +293,20 @@ class Repairer:
                     self._disk.make_folder(target.parent)
                     self._disk.rename(Path(queue.path), target)
                     self._disk.flush_folder(target.parent)
+                    findings += self._unfounded(topic.name, queue.name)
         self._disk.delete_tree(self._replaced)
+        return findings
+
+    def _unfounded(self, topic: str, queue: str) -> list[Finding]:
+        if not queue.isdecimal() or int(queue) not in self._paths.queue_ids(topic):
+            return []
+        with closing(ConsumeQueue(self._paths.queue(topic, int(queue)))) as kept:
+            reached = kept.reach(kept.end())
+        if reached <= self._log.min_offset:
+            return []
+        text = "its units point into the log, but no record there is of this queue; it is kept for its queue offsets"
+        logger.warning("%s-%s: %s", topic, queue, text)
+        return [Finding("queue", f"{topic}-{queue}", text)]
 
     def open_queue(self, topic: str, queue_id: int) -> QueueAppender:
         """Return the end of a queue, to append to."""

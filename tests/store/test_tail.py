@@ -267,8 +267,8 @@ def test_a_blank_before_an_empty_segment_may_still_become_a_record(tmp_path: Pat
     following.write_bytes(bytes(4096))
     log = CommitLog([root / "commitlog"])
     cursor = LogCursor.at(log, 0)
-    assert not list(cursor.step(log))
+    assert not list(cursor.step(log, 0))
     first.write_bytes(build.pack(build.Record(), 0).ljust(4096, b"\0"))
     log.refresh()
     assert cursor.is_good(log)
-    assert [len(heads) for _, heads in cursor.step(log)] == [1]
+    assert [len(heads) for _, heads in cursor.step(log, 0)] == [1]
