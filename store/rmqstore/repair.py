@@ -127,7 +127,8 @@ class Repairer:
     def _cut_log(self, end: LogEnd, *, keep_copy: bool) -> None:
         """Clear what stands behind the end of the log, files and bytes; what was not zero is kept aside if need be."""
         for segment in self._log.segments:
-            if segment.start >= end.physical_offset and segment.start > self._log.min_offset:
+            is_later = segment.start >= end.physical_offset and segment.start > self._log.min_offset
+            if is_later or not segment.size:
                 self._drop(segment, keep_copy=keep_copy)
             elif segment.start <= end.physical_offset < segment.end:
                 self._clear_tail(segment, end, keep_copy=keep_copy)

@@ -411,7 +411,14 @@ def existing_config(paths: StorePaths, log: CommitLog, config: StoreConfig) -> S
         lengths = {file_size(segment.path) for segment in log.segments} - {0}
         if len(lengths) > 1:
             raise StoreStateError(f"{log.folders}: files of {sorted(lengths)} bytes; a broker wants them all alike")
-        changes["mapped_file_size_commit_log"] = next(iter(lengths), config.mapped_file_size_commit_log)
+        size = next(iter(lengths), config.mapped_file_size_commit_log)
+        odd = next((segment for segment in log.segments if segment.start % size), None)
+        if odd is not None:
+            raise StoreStateError(
+                f"{odd.path}: offset {odd.start} is not a multiple of {size} bytes, the size of log files here; the "
+                "file was renamed, or it is empty and mappedFileSizeCommitLog must be given"
+            )
+        changes["mapped_file_size_commit_log"] = size
     queue = next((queue for topic in paths.topics() for queue in paths.queue_files(topic)), None)
     if queue is not None:
         changes["mapped_file_size_consume_queue"] = file_size(queue)

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import goldens
 import rmqstore
 from rmqstore.config import StoreConfig
-from rmqstore.errors import CorruptRecordError, StoreLockedError
+from rmqstore.errors import CorruptRecordError, StoreLockedError, StoreStateError
 from rmqstore.files.paths import find_store
 from rmqstore.writer import StoreWriter
 
@@ -190,3 +191,25 @@ def test_rebuild_tells_how_far_it_is(copied: GoldenStore) -> None:
     assert told == sorted(told)
     assert told[-1] == (end, end)
     assert len(told) > 2
+
+
+def test_a_log_whose_only_file_is_empty_goes_on_where_it_was(copied: GoldenStore) -> None:
+    root = copied("expired")
+    (only,) = (root / "commitlog").iterdir()
+    only.write_bytes(b"")
+    with pytest.raises(StoreStateError, match="mappedFileSizeCommitLog"):
+        rmqstore.open(root, mode="a")
+    with rmqstore.open(root, mode="a", config=StoreConfig(mapped_file_size_commit_log=65536)) as writer:
+        writer.append(pa.record_batch({"topic": ["New"], "body": [b"1"]}))
+    with rmqstore.open(root) as store:
+        assert store.scan(subscribe="New", columns="commitLogOffset").read_all().to_pydict() == {
+            "commitLogOffset": [int(only.name)]
+        }
+
+
+def test_a_log_file_that_was_renamed_is_not_written_to(copied: GoldenStore) -> None:
+    root = copied("one")
+    (only,) = (root / "commitlog").iterdir()
+    only.rename(only.with_name(f"{20:020d}"))
+    with pytest.raises(StoreStateError, match="not a multiple of 65536"):
+        rmqstore.open(root, mode="a")
