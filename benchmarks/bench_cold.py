@@ -17,8 +17,10 @@ from measure import evict, report
 
 from pyspark_rmqstore.planning import Limits, SampledSlice, plan_queues
 from rmqstore.format.schema import select_columns
-from rmqstore.selection import parse_selection
-from rmqstore.store import QueueSlice, ReadSpec, open_store
+from rmqstore.query.selection import parse_selection
+from rmqstore.read.scan.spec import ReadSpec
+from rmqstore.spans import QueueSlice
+from rmqstore.store import open_store
 
 _SAMPLES = 256
 _TASK_BYTES = 128 << 20

@@ -14,12 +14,12 @@ import pyarrow as pa
 from measure import Case, measure, ratio, report
 
 import rmqstore
-from rmqstore.files.mapped_file import MappedFile
-from rmqstore.format.decode import stored_bodies
-from rmqstore.format.frames import walk
-from rmqstore.format.heads import Heads, read_heads
+from rmqstore.format.columns.decode import stored_bodies
+from rmqstore.format.columns.heads import Heads, read_heads
+from rmqstore.format.columns.walk import walk
 from rmqstore.format.layout import BATCH_ROWS, Bytes
 from rmqstore.format.schema import MESSAGE
+from rmqstore.storage.files.mapped_file import MappedFile
 
 _FRAME = struct.Struct(">ii")
 GOALS = {"full": 12.0, "full, queue order": 15.0, "queueOffset, tags, body": 6.5, "all but properties": 4.8}

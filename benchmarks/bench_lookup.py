@@ -25,7 +25,7 @@ from pyspark_rmqstore.options import parse_read_options
 from pyspark_rmqstore.planning import QueueSplit
 from pyspark_rmqstore.schema import default_schema
 from rmqstore.format.layout import QUEUE_UNIT
-from rmqstore.store import QueueSlice
+from rmqstore.spans import QueueSlice
 
 CHUNK, TOPIC, N_KEYS = 200_000, "bench", 1000
 PAGE = mmap.PAGESIZE

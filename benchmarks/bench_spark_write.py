@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.batch_writer import RmqStoreWriter
 from pyspark_rmqstore.write_options import parse_write_options
-from rmqstore.files.disk import Disk
+from rmqstore.storage.files.disk import Disk
 
 WRITTEN = "topic,queueId,body,tags,keys,msgId,properties,flag,bornTimestamp,bornHost"
 

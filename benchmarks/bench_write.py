@@ -18,17 +18,17 @@ import pyarrow as pa
 from measure import Case, measure, ratio, report
 
 import rmqstore
-from rmqstore.commitlog import CommitLog
-from rmqstore.files.disk import Disk
-from rmqstore.format import encode
-from rmqstore.format.decode import stored_bodies
-from rmqstore.format.frames import walk
-from rmqstore.format.heads import read_heads
+from rmqstore.format.columns import encode
+from rmqstore.format.columns.decode import stored_bodies
+from rmqstore.format.columns.dispatch_requests import read_requests
+from rmqstore.format.columns.heads import read_heads
+from rmqstore.format.columns.walk import walk
 from rmqstore.format.layout import BATCH_ROWS
-from rmqstore.format.requests import read_requests
-from rmqstore.index_sizes import IndexSizes
-from rmqstore.indexfile import IndexFile, IndexKeys
-from rmqstore.verbatim import verbatim_columns
+from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.index.index_file import IndexFile, IndexKeys
+from rmqstore.storage.index.sizes import IndexSizes
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.write.verbatim import verbatim_columns
 
 _WRITTEN = ("topic", "queueId", "body", "tags", "keys", "msgId", "properties", "flag", "bornTimestamp", "bornHost")
 _SIZES = IndexSizes(5_000_000, 20_000_000)

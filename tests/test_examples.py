@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import rmqstore
-from rmqstore.verify import verify
+from rmqstore.inspect.verify import verify
 
 ROOT = Path(__file__).parents[1]
 SAME = ["topic", "queueId", "body", "properties", "flag", "bornTimestamp", "bornHost", "reconsumeTimes"]

@@ -21,11 +21,11 @@ import goldens
 ROOT = Path(__file__).parents[1]
 SOURCES = {"rmqstore": ROOT / "store" / "rmqstore", "pyspark_rmqstore": ROOT / "connector" / "pyspark_rmqstore"}
 DOORS = {
-    "rmqstore.store", "rmqstore.entry", "rmqstore.messages", "rmqstore.writer", "rmqstore.config",
-    "rmqstore.format.schema", "rmqstore.format.encode", "rmqstore.selection", "rmqstore.errors", "rmqstore.tail",
-    "rmqstore.log_cursor", "rmqstore.wanted", "rmqstore.pruning", "rmqstore.pruned", "rmqstore.pending",
-    "rmqstore.sql92.filter", "rmqstore.views.schema", "rmqstore.files.disk",
-    "rmqstore.files.regular",
+    "rmqstore.store", "rmqstore.opening", "rmqstore.write.messages", "rmqstore.write.writer", "rmqstore.storage.broker.store_config",
+    "rmqstore.format.schema", "rmqstore.format.columns.encode", "rmqstore.query.selection", "rmqstore.errors", "rmqstore.read.tail",
+    "rmqstore.read.log_cursor", "rmqstore.query.keys", "rmqstore.query.conditions", "rmqstore.read.pruner", "rmqstore.read.lookup.pending",
+    "rmqstore.query.sql92.filter", "rmqstore.read.views.schema", "rmqstore.storage.files.disk",
+    "rmqstore.storage.files.regular",
 }  # fmt: skip
 CONNECTOR = sorted(SOURCES["pyspark_rmqstore"].glob("**/*.py"))
 

@@ -14,9 +14,11 @@ from pyspark_rmqstore.offsets import Key, StreamOffset
 from pyspark_rmqstore.options import ReadOptions, StoreRef
 from pyspark_rmqstore.split_reader import BrokerNames, open_ref
 from rmqstore.errors import OffsetOutOfRangeError
-from rmqstore.log_cursor import LogMark
-from rmqstore.store import FAILFAST, MessageStore, QueueSlice, ReadSpec
-from rmqstore.tail import StoreTail
+from rmqstore.read.log_cursor import LogMark
+from rmqstore.read.scan.spec import FAILFAST, ReadSpec
+from rmqstore.read.tail import StoreTail
+from rmqstore.spans import QueueSlice
+from rmqstore.store import MessageStore
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rmqstore.errors import OptionError, UnsupportedFeatureError
-from rmqstore.log_cursor import LogMark
+from rmqstore.read.log_cursor import LogMark
 
 _VERSION = 1
 

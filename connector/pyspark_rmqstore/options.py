@@ -20,9 +20,9 @@ from pyspark_rmqstore.option_values import (
 )
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD
-from rmqstore.selection import Selection, parse_selection, parse_tags
-from rmqstore.sql92.filter import Filter, parse_filter
-from rmqstore.wanted import Wanted, parse_wanted
+from rmqstore.query.keys import Wanted, parse_wanted
+from rmqstore.query.selection import Selection, parse_selection, parse_tags
+from rmqstore.query.sql92.filter import Filter, parse_filter
 
 _SELECTION = {
     "subscribe": "subscribe",

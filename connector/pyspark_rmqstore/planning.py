@@ -17,8 +17,11 @@ from numpy.typing import NDArray
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_rmqstore.options import StoreRef
-from rmqstore.pending import PendingRows
-from rmqstore.store import LogSlice, LostStretch, QueueKey, QueueSlice, RecoveredUnits, Sample, SingleUnits, cut_log
+from rmqstore.read.lookup.pending import PendingRows
+from rmqstore.read.plan.sampling import Sample, cut_log
+from rmqstore.read.scan.rows import SingleUnits
+from rmqstore.spans import LogSlice, LostStretch, QueueKey, QueueSlice
+from rmqstore.storage.queue.consumequeue import RecoveredUnits
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmqstore.pruning import NO_PRUNING, Pruning, Within
+from rmqstore.query.conditions import NO_PRUNING, Pruning, Within
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter

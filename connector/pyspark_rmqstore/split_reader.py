@@ -31,17 +31,13 @@ from pyspark_rmqstore.pushdown import PushedFilters
 from pyspark_rmqstore.schema import arrow_schema
 from rmqstore.errors import OptionError
 from rmqstore.format.schema import select_columns
-from rmqstore.pending import find_pending, read_pending
-from rmqstore.pruned import StorePruner
-from rmqstore.store import (
-    LogFilter,
-    MessageStore,
-    QueueSlice,
-    ReadSpec,
-    SingleUnits,
-    log_filter,
-    open_store,
-)
+from rmqstore.read.lookup.pending import find_pending, read_pending
+from rmqstore.read.pruner import StorePruner
+from rmqstore.read.scan.record_filter import LogFilter, log_filter
+from rmqstore.read.scan.rows import SingleUnits
+from rmqstore.read.scan.spec import ReadSpec
+from rmqstore.spans import QueueSlice
+from rmqstore.store import MessageStore, open_store
 
 logger = logging.getLogger(__name__)
 

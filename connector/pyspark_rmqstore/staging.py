@@ -17,8 +17,8 @@ from typing import BinaryIO, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.files.disk import Disk
-from rmqstore.files.regular import file_size, read_file
+from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.regular import file_size, read_file
 
 logger = logging.getLogger(__name__)
 

@@ -19,11 +19,12 @@ from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.staging import PartWriter, StagedPart, read_part
 from pyspark_rmqstore.write_options import WriteOptions
-from rmqstore.entry import create, is_store, open_for
 from rmqstore.errors import IllegalMessageError, StoreLockedError
-from rmqstore.format.encode import encode_batches, require_room
-from rmqstore.messages import ASSIGNED, WRITE_TYPES, MessageMaker
-from rmqstore.writer import StoreWriter
+from rmqstore.format.columns.encode import encode_batches, require_room
+from rmqstore.format.schema import ASSIGNED, WRITE_TYPES
+from rmqstore.opening import create, is_store, open_for
+from rmqstore.write.messages import MessageMaker
+from rmqstore.write.writer import StoreWriter
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,8 @@ from pyspark_rmqstore.followed import FollowedStores
 from pyspark_rmqstore.offsets import Key, StreamOffset
 from pyspark_rmqstore.options import StreamOptions
 from pyspark_rmqstore.split_reader import SplitReader
-from rmqstore.store import FAILFAST, QueueSlice
+from rmqstore.read.scan.spec import FAILFAST
+from rmqstore.spans import QueueSlice
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit

@@ -11,8 +11,8 @@ import pyarrow as pa
 from pyspark_rmqstore.option_values import boolean, count, known_options, size, word
 from pyspark_rmqstore.options import DEFAULT_SPLIT, NAMES, STORE_PATHS, StoreRef, parse_stores
 from rmqstore.errors import OptionError
-from rmqstore.store import ViewLimits, ViewSpec
-from rmqstore.views.schema import ALLOWED, VIEW_MODES, select_view_columns, view_columns, view_spec
+from rmqstore.read.views.schema import ALLOWED, VIEW_MODES, ViewSpec, select_view_columns, view_columns, view_spec
+from rmqstore.read.views.source import ViewLimits
 
 _EVERYWHERE = {
     "view", "columns", "brokerName", *STORE_PATHS, "ignoreLogEnd", "minPartitions", "maxBytesPerPartition",

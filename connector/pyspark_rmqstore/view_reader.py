@@ -14,8 +14,8 @@ from pyspark_rmqstore.options import StoreRef
 from pyspark_rmqstore.split_reader import BrokerNames, open_ref
 from pyspark_rmqstore.view_options import ViewOptions
 from pyspark_rmqstore.view_schema import arrow_view_schema
-from rmqstore.selection import require_named
-from rmqstore.store import ViewPiece
+from rmqstore.query.selection import require_named
+from rmqstore.read.views.source import ViewPiece
 
 logger = logging.getLogger(__name__)
 

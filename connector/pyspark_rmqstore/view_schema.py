@@ -9,7 +9,7 @@ from pyspark_rmqstore.schema import SPARK_TYPES, as_allowed, require_names
 from pyspark_rmqstore.view_options import ViewOptions
 from rmqstore.errors import OptionError
 from rmqstore.format.schema import ALSO_AS
-from rmqstore.views.schema import view_columns
+from rmqstore.read.views.schema import view_columns
 
 
 def view_schema(options: ViewOptions) -> StructType:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark_rmqstore.option_values import absolute_path, boolean, count, known_options, stated_paths, word
-from rmqstore.config import StoreConfig
 from rmqstore.errors import OptionError
-from rmqstore.messages import SELECTORS, WriteSpec
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.write.messages import SELECTORS, WriteSpec
 
 _SIZES = (
     "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum", "messageIndexEnable",

@@ -1,8 +1,5 @@
 """Apache RocketMQ stores as Arrow batches: read from the files of a live, stopped or crashed broker, and appended."""
 
-from rmqstore.config import StoreConfig, read_properties
-from rmqstore.entry import create
-from rmqstore.entry import open_for as open  # noqa: A004 - `rmqstore.open(path)` reads as it should
 from rmqstore.errors import (
     CommitError,
     CorruptConfigError,
@@ -21,9 +18,12 @@ from rmqstore.errors import (
     UnsupportedFeatureError,
 )
 from rmqstore.format.schema import Message
-from rmqstore.messages import WriteSpec
+from rmqstore.opening import create
+from rmqstore.opening import open_for as open  # noqa: A004 - `rmqstore.open(path)` reads as it should
+from rmqstore.storage.broker.store_config import StoreConfig, read_properties
 from rmqstore.store import MessageStore, QueueInfo
-from rmqstore.writer import StoreWriter
+from rmqstore.write.messages import WriteSpec
+from rmqstore.write.writer import StoreWriter
 
 __all__ = [
     "CommitError",

@@ -1,5 +1,7 @@
 """``python -m rmqstore``: the command line."""
 
-from rmqstore.cli.common import main  # with its package, and so with all verbs
+from __future__ import annotations
+
+from rmqstore.cli.common import main
 
 main(prog_name="rmqstore")

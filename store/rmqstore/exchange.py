@@ -19,9 +19,8 @@ from typing import IO, Any, Final
 import pyarrow as pa
 
 from rmqstore.errors import IllegalMessageError, OptionError
-from rmqstore.format.schema import ALL_COLUMNS, VERBATIM
-from rmqstore.messages import ASSIGNED, WRITE_TYPES
-from rmqstore.selection import parse_timestamp
+from rmqstore.format.schema import ALL_COLUMNS, ASSIGNED, VERBATIM, WRITE_TYPES
+from rmqstore.query.selection import parse_timestamp
 
 FORMATS: Final = ("parquet", "jsonl")
 _SUFFIXES: Final = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}

@@ -16,12 +16,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmqstore.assemble import FAILFAST, ReadSpec, UnitRows, refuse_stretches
-from rmqstore.brokerconfig import BrokerConfig
-from rmqstore.commitlog import CommitLog
-from rmqstore.config import StoreConfig
-from rmqstore.consumequeue import RecoveredUnits
-from rmqstore.ends import StoreEnds
 from rmqstore.errors import (
     CorruptConfigError,
     MessageNotFoundError,
@@ -29,52 +23,47 @@ from rmqstore.errors import (
     OptionError,
     UnsupportedFeatureError,
 )
-from rmqstore.ext_codes import matched_groups
-from rmqstore.files.paths import StorePaths, find_store
-from rmqstore.finder import Finder
 from rmqstore.format.layout import LMQ_PREFIX, Positions
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import MESSAGE, PENDING, VERBATIM, Message, select_columns
-from rmqstore.index_search import LATEST_TIME, IndexSearch, Span
-from rmqstore.index_sizes import IndexSizes
-from rmqstore.log_filter import LogFilter, log_filter
-from rmqstore.log_scan import LogScan, LogSlice, cut_log
-from rmqstore.lookup import Found, Lookup, QueryResult
-from rmqstore.pending import find_pending, read_pending
-from rmqstore.pruning import Points
-from rmqstore.queue_scan import QueueScan, QueueSlice, SingleUnits
-from rmqstore.queues import QueueKey, Queues
-from rmqstore.ranges import QueueRanges, choose_topics
-from rmqstore.recovery import LogEnd, LostStretch
-from rmqstore.retention import anew_if_deleted
-from rmqstore.sampling import Sample, Sampler
-from rmqstore.selection import Selection, parse_selection, parse_tags, parse_timestamp, require_arguments, require_named
-from rmqstore.sql92.filter import parse_filter
-from rmqstore.views.reading import plan_view, read_view
-from rmqstore.views.schema import ViewSpec, view_spec
-from rmqstore.views.source import ViewLimits, ViewPiece, ViewSource
-from rmqstore.wanted import Wanted, parse_wanted
-
-__all__ = [
-    "FAILFAST",
-    "LogFilter",
-    "LogSlice",
-    "LostStretch",
-    "MessageStore",
-    "QueueInfo",
-    "QueueKey",
-    "QueueSlice",
-    "ReadSpec",
-    "RecoveredUnits",
-    "Sample",
-    "SingleUnits",
-    "ViewLimits",
-    "ViewPiece",
-    "ViewSpec",
-    "cut_log",
-    "log_filter",
-    "open_store",
-]
+from rmqstore.query.conditions import Points
+from rmqstore.query.keys import Wanted, parse_wanted
+from rmqstore.query.selection import (
+    Selection,
+    choose_topics,
+    parse_selection,
+    parse_tags,
+    parse_timestamp,
+    require_arguments,
+    require_named,
+)
+from rmqstore.query.sql92.filter import parse_filter
+from rmqstore.read.lookup.candidates import Found, Lookup, QueryResult
+from rmqstore.read.lookup.finder import Finder
+from rmqstore.read.lookup.pending import find_pending, read_pending
+from rmqstore.read.plan.queue_ranges import QueueRanges
+from rmqstore.read.plan.sampling import Sample, Sampler
+from rmqstore.read.scan.assembler import refuse_stretches
+from rmqstore.read.scan.log_scan import LogScan
+from rmqstore.read.scan.queue_scan import QueueScan
+from rmqstore.read.scan.record_filter import LogFilter, log_filter
+from rmqstore.read.scan.rows import SingleUnits, UnitRows
+from rmqstore.read.scan.spec import FAILFAST, ReadSpec
+from rmqstore.read.scan.tags_codes import matched_groups
+from rmqstore.read.views.registry import plan_view, read_view
+from rmqstore.read.views.schema import ViewSpec, view_spec
+from rmqstore.read.views.source import ViewLimits, ViewPiece, ViewSource
+from rmqstore.spans import LATEST_TIME, LogSlice, LostStretch, QueueKey, QueueSlice, Span
+from rmqstore.storage.broker.config_files import BrokerConfig
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.paths import StorePaths, find_store
+from rmqstore.storage.files.retry import anew_if_deleted
+from rmqstore.storage.index.search import IndexSearch
+from rmqstore.storage.index.sizes import IndexSizes
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.queue.queue_set import Queues
+from rmqstore.storage.recovery.log_end import LogEnd
+from rmqstore.storage.recovery.store_ends import StoreEnds
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from rmqstore.config import StoreConfig
-from rmqstore.writer import StoreWriter
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.write.writer import StoreWriter
 
 # Sizes that let a few messages roll over files of every kind.
 SIZES = StoreConfig().updated(

@@ -24,8 +24,8 @@ import goldens
 import rmqstore
 from connector.sparkreads import GoldenStore, load, read
 from pyspark_rmqstore import staging
-from rmqstore.files.lock import StoreLock
-from rmqstore.verify import verify
+from rmqstore.inspect.verify import verify
+from rmqstore.storage.files.lock import StoreLock
 
 pytestmark = pytest.mark.spark
 

@@ -8,8 +8,8 @@ import pytest
 
 from pyspark_rmqstore.offsets import StreamOffset
 from rmqstore.errors import OptionError, UnsupportedFeatureError
-from rmqstore.log_cursor import LogMark
-from rmqstore.selection import parse_selection
+from rmqstore.query.selection import parse_selection
+from rmqstore.read.log_cursor import LogMark
 
 # Never to be changed: checkpoints of users hold it.
 VERSION_1 = (

@@ -14,8 +14,8 @@ import rmqstore
 from connector.streams import SIZES, put
 from pyspark_rmqstore.options import parse_stream_options
 from pyspark_rmqstore.unlimited_stream_reader import UnlimitedStreamReader
-from rmqstore.entry import create
 from rmqstore.errors import OffsetOutOfRangeError, UnsupportedFeatureError
+from rmqstore.opening import create
 
 # Names of pyspark.sql.datasource by the release that brought them, as far as the connector knows them.
 OF_4_1 = ("Filter", "EqualTo", "In", "IsNotNull", "StringStartsWith", "DataSourceStreamArrowWriter")

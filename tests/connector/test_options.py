@@ -11,7 +11,7 @@ import pytest
 from pyspark_rmqstore.options import ReadOptions, StoreRef, StreamOptions, parse_read_options, parse_stream_options
 from pyspark_rmqstore.schema import default_schema
 from rmqstore.errors import OptionError, RmqStoreError, UnsupportedFeatureError
-from rmqstore.selection import EARLIEST, LATEST
+from rmqstore.query.selection import EARLIEST, LATEST
 
 STORE = "/data/store"
 

@@ -10,7 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from pyspark_rmqstore.planning import Limits, SampledSlice, plan_log, plan_queues
-from rmqstore.store import LogSlice, QueueSlice, Sample
+from rmqstore.read.plan.sampling import Sample
+from rmqstore.spans import LogSlice, QueueSlice
 
 Tasks = list[tuple[QueueSlice, ...]]
 SEEDS = range(25)

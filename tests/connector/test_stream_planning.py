@@ -20,10 +20,10 @@ from connector.streams import SIZES, put
 from connector.test_stream_read import numbered
 from pyspark_rmqstore.options import parse_stream_options
 from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
-from rmqstore.commitlog import CommitLog
-from rmqstore.consumequeue import ConsumeQueue
-from rmqstore.entry import create
 from rmqstore.errors import CorruptRecordError, FileDeletedError, OffsetOutOfRangeError
+from rmqstore.opening import create
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from store import build
 from store.test_tail import put_back
 

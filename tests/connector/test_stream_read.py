@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 import rmqstore
 from connector.sparkreads import GoldenStore
 from connector.streams import SIZES, delivered, drain, put, start
-from rmqstore.brokerconfig import BrokerConfig
-from rmqstore.entry import create
-from rmqstore.files.paths import find_store
+from rmqstore.opening import create
+from rmqstore.storage.broker.config_files import BrokerConfig
+from rmqstore.storage.files.paths import find_store
 from store import build
 from store.test_tail import put_back
 

@@ -24,10 +24,10 @@ from crash.faults import Cut, FaultyDisk
 from pyspark_rmqstore import store_sink
 from pyspark_rmqstore.stream_writer import RmqStoreStreamWriter, StagedOfQuery
 from pyspark_rmqstore.write_options import parse_stream_write_options
-from rmqstore.entry import create
-from rmqstore.files.paths import find_store
-from rmqstore.verify import verify
-from rmqstore.writer import StoreWriter
+from rmqstore.inspect.verify import verify
+from rmqstore.opening import create
+from rmqstore.storage.files.paths import find_store
+from rmqstore.write.writer import StoreWriter
 
 pytestmark = pytest.mark.spark
 

@@ -18,7 +18,7 @@ from pyspark_rmqstore.view_reader import RmqStoreViewReader, ViewSplit
 from pyspark_rmqstore.view_schema import view_schema
 from reading import rows
 from rmqstore import OptionError
-from rmqstore.views.schema import VIEWS
+from rmqstore.read.views.schema import VIEWS
 
 
 def splits(path: Path, view: str, **options: str) -> list[ViewSplit]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rmqstore.files.disk import Disk
+from rmqstore.storage.files.disk import Disk
 
 
 class Cut(Exception):  # noqa: N818 - an event, not an error of ours

@@ -16,14 +16,14 @@ import pytest
 import goldens
 import rmqstore
 from crash.faults import Cut, FaultyDisk
-from rmqstore.checkpoint import read_checkpoint
-from rmqstore.commitlog import CommitLog
-from rmqstore.config import StoreConfig
-from rmqstore.files.paths import find_store
-from rmqstore.recovery import find_log_end
-from rmqstore.selection import parse_selection
-from rmqstore.tail import StoreTail
-from rmqstore.writer import StoreWriter
+from rmqstore.query.selection import parse_selection
+from rmqstore.read.tail import StoreTail
+from rmqstore.storage.broker.checkpoint import read_checkpoint
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.paths import find_store
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.recovery.log_end import find_log_end
+from rmqstore.write.writer import StoreWriter
 
 pytestmark = pytest.mark.crash
 

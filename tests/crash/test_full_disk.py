@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from crash.test_append import by_log, messages, rows
-from rmqstore.config import StoreConfig
 from rmqstore.errors import CommitError, StoreStateError
-from rmqstore.files.disk import Disk
-from rmqstore.files.paths import find_store
-from rmqstore.writer import StoreWriter
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.paths import find_store
+from rmqstore.write.writer import StoreWriter
 
 pytestmark = pytest.mark.crash
 

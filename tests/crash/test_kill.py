@@ -15,10 +15,10 @@ import pytest
 
 import rmqstore
 from crash.test_append import by_log, rows
-from rmqstore.config import StoreConfig
-from rmqstore.files.paths import find_store
-from rmqstore.verify import verify
-from rmqstore.writer import StoreWriter
+from rmqstore.inspect.verify import verify
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.paths import find_store
+from rmqstore.write.writer import StoreWriter
 
 pytestmark = pytest.mark.crash
 

@@ -14,11 +14,11 @@ import pytest
 from equivalence.random_logs import random_log, random_properties, uniform_properties
 from reading import plain
 from rmqstore.errors import MalformedBytesError
-from rmqstore.format.checks import inflate_bodies, sound_crcs, sound_topics
-from rmqstore.format.decode import DECODED_COLUMNS, decode_columns, stored_bodies
-from rmqstore.format.heads import check_heads, read_heads
+from rmqstore.format.columns.checks import inflate_bodies, sound_crcs, sound_topics
+from rmqstore.format.columns.decode import DECODED_COLUMNS, decode_columns, stored_bodies
+from rmqstore.format.columns.heads import check_heads, read_heads
+from rmqstore.format.columns.property_decode import parse_entries, property_column, property_map
 from rmqstore.format.properties import parse_properties
-from rmqstore.format.property_columns import parse_entries, property_column, property_map
 from rmqstore.format.record import Expected, check_record, decode_record, split_record
 from rmqstore.format.schema import ALL_COLUMNS
 from store import build

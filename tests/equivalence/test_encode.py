@@ -12,12 +12,12 @@ import pytest
 
 import goldens
 import rmqstore
-from rmqstore.format.encode import RecordColumns, encode_records, stamp
+from rmqstore.format.columns.encode import RecordColumns, encode_records, stamp
+from rmqstore.format.columns.hosts import pack_host, pack_hosts
 from rmqstore.format.hashing import appended_hashes, java_hash, java_hashes
-from rmqstore.format.hosts import pack_host, pack_hosts
 from rmqstore.format.record import encode_record
-from rmqstore.uniqkey import UniqueKeys
-from rmqstore.verbatim import verbatim_columns
+from rmqstore.write.unique_keys import UniqueKeys
+from rmqstore.write.verbatim import verbatim_columns
 
 HOSTS = [
     "10.0.0.1:1",

@@ -13,10 +13,10 @@ import goldens
 from equivalence.random_filters import VALUES, random_expression, random_properties, valid_expression
 from equivalence.random_logs import random_log
 from rmqstore.errors import OptionError
-from rmqstore.format.decode import property_values
-from rmqstore.format.heads import read_heads
+from rmqstore.format.columns.decode import property_values
+from rmqstore.format.columns.heads import read_heads
 from rmqstore.format.record import decode_record
-from rmqstore.sql92.filter import Filter, compile_filter
+from rmqstore.query.sql92.filter import Filter, compile_filter
 
 
 def compiled_ones(rng: random.Random, n: int) -> list[Filter]:

@@ -7,8 +7,9 @@ import random
 import numpy as np
 import pytest
 
-from rmqstore.format.frames import find_next_record, walk, walk_plainly
-from rmqstore.format.record import MalformedBytesError, split_record
+from rmqstore.errors import MalformedBytesError
+from rmqstore.format.columns.walk import find_next_record, walk, walk_plainly
+from rmqstore.format.record import split_record
 from store import build
 
 BASE = 1 << 30

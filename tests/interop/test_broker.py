@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 import rmqstore
 from interop.broker import RealBroker
 from interop.rocketmq import RocketMQ
-from rmqstore.verify import verify
+from rmqstore.inspect.verify import verify
 
 SIZES = {
     "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 2000, "maxHashSlotNum": 100, "maxIndexNum": 400,

@@ -17,10 +17,10 @@ from crash.faults import Cut, FaultyDisk
 from crash.test_append import append
 from crash.test_kill import ROWS, append_and_kill
 from interop.rocketmq import RocketMQ
-from rmqstore.config import StoreConfig
-from rmqstore.files.paths import find_store
-from rmqstore.verify import verify
-from rmqstore.writer import StoreWriter
+from rmqstore.inspect.verify import verify
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.paths import find_store
+from rmqstore.write.writer import StoreWriter
 
 N = 60
 N_CUTS = 10

@@ -9,7 +9,7 @@ import pytest
 
 import rmqstore
 from interop.rocketmq import RocketMQ
-from rmqstore.pending import HALF_TOPIC
+from rmqstore.format.topics import HALF_TOPIC
 
 SIZES = {
     "mappedFileSizeCommitLog": 32768, "mappedFileSizeConsumeQueue": 20 * 20, "maxHashSlotNum": 20, "maxIndexNum": 150,

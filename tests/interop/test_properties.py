@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from interop.rocketmq import RocketMQ
+from rmqstore.format.columns.property_decode import parse_entries, property_column, property_map
 from rmqstore.format.properties import parse_properties
-from rmqstore.format.property_columns import parse_entries, property_column, property_map
 
 pytestmark = pytest.mark.interop
 

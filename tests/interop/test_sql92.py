@@ -16,10 +16,10 @@ import goldens
 from equivalence.random_filters import NAMES, VALUES, random_expression, random_properties, valid_expression
 from interop.rocketmq import RocketMQ
 from rmqstore.errors import OptionError
-from rmqstore.format.decode import property_values
-from rmqstore.format.heads import read_heads
-from rmqstore.sql92.evaluation import EvaluationError, evaluate
-from rmqstore.sql92.filter import Filter, compile_filter
+from rmqstore.format.columns.decode import property_values
+from rmqstore.format.columns.heads import read_heads
+from rmqstore.query.sql92.evaluation import EvaluationError, evaluate
+from rmqstore.query.sql92.filter import Filter, compile_filter
 
 pytestmark = pytest.mark.interop
 

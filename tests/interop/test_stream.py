@@ -23,7 +23,7 @@ import rmqstore
 from interop.broker import RealBroker
 from interop.conftest import JARS
 from interop.rocketmq import RocketMQ, resolve_jars
-from rmqstore.verify import verify
+from rmqstore.inspect.verify import verify
 
 SIZES = {
     "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 4000, "maxHashSlotNum": 1000, "maxIndexNum": 4000,

@@ -13,9 +13,9 @@ import pytest
 import goldens
 import rmqstore
 from interop.rocketmq import RealStore, RocketMQ
-from rmqstore.config import StoreConfig
-from rmqstore.files.paths import find_store
-from rmqstore.writer import StoreWriter
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.paths import find_store
+from rmqstore.write.writer import StoreWriter
 
 SIZES = {
     "mappedFileSizeCommitLog": 65536, "mappedFileSizeConsumeQueue": 20 * 30, "maxHashSlotNum": 100, "maxIndexNum": 400,

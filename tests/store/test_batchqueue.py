@@ -18,7 +18,6 @@ import pytest
 import goldens
 import rmqstore
 from reading import by_queue, offsets, read, rows, state
-from rmqstore.batchqueue import BatchConsumeQueue
 from rmqstore.errors import (
     CorruptQueueError,
     CorruptRecordError,
@@ -27,10 +26,13 @@ from rmqstore.errors import (
     UnsupportedFeatureError,
 )
 from rmqstore.format.schema import select_columns
-from rmqstore.selection import parse_selection
-from rmqstore.store import QueueSlice, ReadSpec, open_store
-from rmqstore.tail import StoreTail
-from rmqstore.verify import verify
+from rmqstore.inspect.verify import verify
+from rmqstore.query.selection import parse_selection
+from rmqstore.read.scan.spec import ReadSpec
+from rmqstore.read.tail import StoreTail
+from rmqstore.spans import QueueSlice
+from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
+from rmqstore.store import open_store
 from store import build
 
 GoldenStore = Callable[[str], Path]

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 import goldens
 from rmqstore.cli import main
-from rmqstore.files.lock import StoreLock
+from rmqstore.storage.files.lock import StoreLock
 from store import build
 
 Golden = Callable[[str], Path]

@@ -10,8 +10,8 @@ import pytest
 import rmqstore
 from reading import offsets, read
 from rmqstore import CorruptQueueError, OffsetOutOfRangeError
-from rmqstore.consumequeue import ConsumeQueue, RecoveredUnits
 from rmqstore.format.layout import QUEUE_UNIT
+from rmqstore.storage.queue.consumequeue import ConsumeQueue, RecoveredUnits
 from store import build
 
 UNITS = [(100 * at, 100, at) for at in range(50)]

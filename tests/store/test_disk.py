@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rmqstore.files.disk import Disk
+from rmqstore.storage.files.disk import Disk
 
 
 class Killed(Exception):  # noqa: N818 - an event, not an error of ours

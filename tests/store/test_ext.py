@@ -15,10 +15,10 @@ import pytest
 import goldens
 import rmqstore
 from reading import EVERY_COLUMN, by_queue, read
-from rmqstore.consumequeue_ext import ConsumeQueueExt
 from rmqstore.errors import CorruptQueueError, RmqStoreError
 from rmqstore.format.bloom import bit_positions
-from rmqstore.verify import verify
+from rmqstore.inspect.verify import verify
+from rmqstore.storage.queue.consumequeue_ext import ConsumeQueueExt
 
 GoldenStore = Callable[[str], Path]
 NAME = "cq-ext"

@@ -7,7 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rmqstore.format.frames import StopKind, Walk, cut_batches, find_next_record, knows_its_place, walk, walk_plainly
+from rmqstore.format.columns.walk import (
+    StopKind,
+    Walk,
+    cut_batches,
+    find_next_record,
+    knows_its_place,
+    walk,
+    walk_plainly,
+)
 from store import build
 
 Walker = Any

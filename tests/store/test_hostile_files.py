@@ -23,10 +23,7 @@ import pytest
 from click.testing import CliRunner
 
 import rmqstore
-from rmqstore.brokerconfig import BrokerConfig, integer
 from rmqstore.cli import main
-from rmqstore.config import StoreConfig, read_properties
-from rmqstore.consumequeue import ConsumeQueue
 from rmqstore.errors import (
     CorruptConfigError,
     CorruptRecordError,
@@ -35,15 +32,18 @@ from rmqstore.errors import (
     StoreStateError,
     UnreadableFileError,
 )
-from rmqstore.files.disk import Disk
-from rmqstore.files.mapped_file import MappedFile
-from rmqstore.files.paths import find_store
-from rmqstore.files.regular import list_folder, read_file, read_head
-from rmqstore.indexfile import index_files, next_name
-from rmqstore.report.facts import gather
-from rmqstore.topicconfig import queue_nums
-from rmqstore.verify import verify
-from rmqstore.views.schema import VIEWS
+from rmqstore.inspect.report.facts import gather
+from rmqstore.inspect.verify import verify
+from rmqstore.read.views.schema import VIEWS
+from rmqstore.storage.broker.config_files import BrokerConfig, integer
+from rmqstore.storage.broker.store_config import StoreConfig, read_properties
+from rmqstore.storage.broker.topic_table import queue_nums
+from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.mapped_file import MappedFile
+from rmqstore.storage.files.paths import find_store
+from rmqstore.storage.files.regular import list_folder, read_file, read_head
+from rmqstore.storage.index.index_file import index_files, next_name
+from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from store import build
 
 SECONDS = 60

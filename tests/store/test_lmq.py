@@ -13,10 +13,10 @@ import goldens
 import rmqstore
 from reading import by_queue, offsets, read
 from rmqstore.errors import CorruptRecordError, RmqStoreError
-from rmqstore.selection import parse_selection
+from rmqstore.inspect.verify import verify
+from rmqstore.query.selection import parse_selection
+from rmqstore.read.tail import StoreTail
 from rmqstore.store import open_store
-from rmqstore.tail import StoreTail
-from rmqstore.verify import verify
 from store import build
 
 GoldenStore = Callable[[str], Path]

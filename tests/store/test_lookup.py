@@ -17,16 +17,16 @@ import pytest
 import goldens
 import rmqstore
 from reading import offsets, read
-from rmqstore import index_search
-from rmqstore.config import StoreConfig
 from rmqstore.errors import OptionError
-from rmqstore.files.disk import Disk
-from rmqstore.files.lock import is_held
+from rmqstore.format.columns.dispatch_requests import key_hashes
 from rmqstore.format.hashing import java_hash
-from rmqstore.format.requests import key_hashes
-from rmqstore.index_sizes import IndexSizes, find_sizes
-from rmqstore.indexfile import IndexFile, IndexKeys
-from rmqstore.verify import verify
+from rmqstore.inspect.verify import verify
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.lock import is_held
+from rmqstore.storage.index import search as index_search
+from rmqstore.storage.index.index_file import IndexFile, IndexKeys
+from rmqstore.storage.index.sizes import IndexSizes, find_sizes
 from store import build
 
 GoldenStore = Callable[[str], Path]

@@ -252,7 +252,7 @@ def test_records_after_the_end_of_a_crashed_log_are_counted(
 
 
 def test_more_damage_than_is_named_one_by_one_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmqstore.queue_recovery._MAX_LOST", 3)
+    monkeypatch.setattr("rmqstore.storage.recovery.queue_tails._MAX_LOST", 3)
     store = made()
     hurt = store.placed[5:85:8]
     for at in hurt:

@@ -9,7 +9,8 @@ import pytest
 
 from rmqstore.errors import IllegalMessageError
 from rmqstore.format.properties import parse_properties
-from rmqstore.messages import WRITE_TYPES, MessageMaker, WriteSpec, topic_fault
+from rmqstore.format.schema import WRITE_TYPES
+from rmqstore.write.messages import MessageMaker, WriteSpec, topic_fault
 
 TYPES = WRITE_TYPES | {"storeHost": pa.string(), "commitLogOffset": pa.int64(), "offsetMsgId": pa.string()}
 

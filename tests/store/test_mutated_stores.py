@@ -34,7 +34,7 @@ import goldens
 import rmqstore
 from reading import plain
 from rmqstore.cli import main
-from rmqstore.verify import verify
+from rmqstore.inspect.verify import verify
 from store.mutations import mutate
 
 GoldenStore = Callable[[str], Path]

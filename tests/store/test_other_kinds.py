@@ -15,10 +15,10 @@ import goldens
 import rmqstore
 from reading import by_queue, offsets, read
 from rmqstore import UnsupportedFeatureError
-from rmqstore.report.facts import gather
-from rmqstore.selection import parse_selection
-from rmqstore.tail import StoreTail
-from rmqstore.verify import verify
+from rmqstore.inspect.report.facts import gather
+from rmqstore.inspect.verify import verify
+from rmqstore.query.selection import parse_selection
+from rmqstore.read.tail import StoreTail
 
 GoldenStore = Callable[[str], Path]
 

@@ -14,11 +14,12 @@ import goldens
 import rmqstore
 from reading import read, rows
 from rmqstore.format.schema import MESSAGE
-from rmqstore.index_search import Span
-from rmqstore.pruned import StorePruner
-from rmqstore.pruning import LogParts, Points, Pruning, Within, parts_stored_within
-from rmqstore.selection import parse_selection
-from rmqstore.store import LogFilter, ReadSpec
+from rmqstore.query.conditions import LogParts, Points, Pruning, Within, parts_stored_within
+from rmqstore.query.selection import parse_selection
+from rmqstore.read.pruner import StorePruner
+from rmqstore.read.scan.record_filter import LogFilter
+from rmqstore.read.scan.spec import ReadSpec
+from rmqstore.spans import Span
 from store import build
 
 GoldenStore = Callable[[str], Path]

@@ -15,7 +15,7 @@ import goldens
 import rmqstore
 from rmqstore.cli import main
 from rmqstore.findings import Finding
-from rmqstore.verify import verify
+from rmqstore.inspect.verify import verify
 
 GoldenStore = Callable[[str], Path]
 QUEUE_ID, QUEUE_OFFSET, PHYSICAL_OFFSET, BODY_LENGTH = 12, 20, 28, 84  # positions in a record with IPv4 hosts

@@ -11,10 +11,10 @@ import pytest
 import rmqstore
 from reading import offsets, read
 from rmqstore import CorruptRecordError, MessageNotFoundError, OffsetOutOfRangeError
-from rmqstore.assemble import ReadSpec
-from rmqstore.checkpoint import Checkpoint, read_checkpoint
 from rmqstore.format.schema import MESSAGE
-from rmqstore.selection import parse_selection
+from rmqstore.query.selection import parse_selection
+from rmqstore.read.scan.spec import ReadSpec
+from rmqstore.storage.broker.checkpoint import Checkpoint, read_checkpoint
 from store import build
 
 
@@ -372,7 +372,7 @@ def test_a_queue_that_lacks_too_much_refuses_itself_only(tmp_path: Path, monkeyp
         store.append(build.Record(topic="T"))
     store.queues.clear()
     root = store.write(tmp_path / "s", abort=True)
-    monkeypatch.setattr("rmqstore.queue_recovery._MAX_UNITS", 50)
+    monkeypatch.setattr("rmqstore.storage.recovery.queue_tails._MAX_UNITS", 50)
     with rmqstore.open(root) as opened:
         assert opened.topics() == ["Long", "T"]
         assert len(read(opened, subscribe="T")) == 20

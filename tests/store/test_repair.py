@@ -14,10 +14,10 @@ import pytest
 
 import goldens
 import rmqstore
-from rmqstore.config import StoreConfig
 from rmqstore.errors import CorruptRecordError, StoreLockedError, StoreStateError
-from rmqstore.files.paths import find_store
-from rmqstore.writer import StoreWriter
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.paths import find_store
+from rmqstore.write.writer import StoreWriter
 
 GoldenStore = Callable[[str], Path]
 MESSAGES = "topic,queueId,queueOffset,commitLogOffset"
@@ -142,8 +142,8 @@ def test_another_writer_is_refused_at_once(copied: GoldenStore) -> None:
         with pytest.raises(StoreLockedError, match="this process"):
             StoreWriter(find_store(root), StoreConfig())
         program = (
-            "import sys; from rmqstore.writer import StoreWriter; from rmqstore.config import StoreConfig; "
-            "from rmqstore.files.paths import find_store; StoreWriter(find_store(sys.argv[1]), StoreConfig())"
+            "import sys; from rmqstore.write.writer import StoreWriter; from rmqstore.storage.broker.store_config import StoreConfig; "
+            "from rmqstore.storage.files.paths import find_store; StoreWriter(find_store(sys.argv[1]), StoreConfig())"
         )
         done = subprocess.run([sys.executable, "-c", program, str(root)], capture_output=True, text=True, check=False)
         assert done.returncode

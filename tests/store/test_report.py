@@ -20,8 +20,8 @@ import goldens
 import rmqstore
 from reading import state
 from rmqstore.cli import main
-from rmqstore.report.facts import OTHER_TOPICS, StoreFacts, gather
-from rmqstore.report.page import render, size, span, time
+from rmqstore.inspect.report.facts import OTHER_TOPICS, StoreFacts, gather
+from rmqstore.inspect.report.page import render, size, span, time
 from store import build
 
 GoldenStore = Callable[[str], Path]
@@ -103,7 +103,7 @@ def test_bytes_of_large_stores_are_estimated(tmp_path: Path, monkeypatch: pytest
         record = build.Record(queue_offset=number, body=b"x" * 100)
         store.append(record)
         n_bytes += len(build.pack(record, 0))
-    monkeypatch.setattr("rmqstore.report.facts._EXACT_UNITS", 50)
+    monkeypatch.setattr("rmqstore.inspect.report.facts._EXACT_UNITS", 50)
     facts = facts_of(store.write(tmp_path / "s"), with_verify=False)
     assert facts.is_estimated
     assert facts.n_bytes == n_bytes  # all of one size

@@ -11,7 +11,7 @@ import pytest
 import rmqstore
 from reading import by_queue, offsets, read
 from rmqstore import OffsetOutOfRangeError, OptionError
-from rmqstore.selection import EARLIEST, LATEST, parse_selection, parse_tags, parse_timestamp
+from rmqstore.query.selection import EARLIEST, LATEST, parse_selection, parse_tags, parse_timestamp
 from store import build
 
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from rmqstore.errors import OptionError
-from rmqstore.sql92.filter import compile_filter
-from rmqstore.sql92.numbers import Long, compare_doubles, parse_double, parse_integer, parse_long
-from rmqstore.sql92.tree import And, Between, Equal, In, IsNull, IsTrue, Literal, Node, Not, Or, Order, Property
+from rmqstore.query.sql92.filter import compile_filter
+from rmqstore.query.sql92.numbers import Long, compare_doubles, parse_double, parse_integer, parse_long
+from rmqstore.query.sql92.tree import And, Between, Equal, In, IsNull, IsTrue, Literal, Node, Not, Or, Order, Property
 
 A, B, C = Property("a"), Property("b"), Property("c")
 

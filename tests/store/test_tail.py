@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import rmqstore.tail as tail_module
 
 import rmqstore
-import rmqstore.tail as tail_module
-from rmqstore.commitlog import CommitLog
-from rmqstore.config import StoreConfig
-from rmqstore.consumequeue import ConsumeQueue
-from rmqstore.entry import create
-from rmqstore.files.paths import StorePaths
-from rmqstore.log_cursor import LogCursor, LogMark
-from rmqstore.selection import parse_selection
+from rmqstore.opening import create
+from rmqstore.query.selection import parse_selection
+from rmqstore.read.log_cursor import LogCursor, LogMark
+from rmqstore.read.tail import StoreTail
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.store import MessageStore, open_store
-from rmqstore.tail import StoreTail
-from rmqstore.writer import StoreWriter
+from rmqstore.write.writer import StoreWriter
 from store import build
 
 SIZES = StoreConfig().updated(
@@ -252,7 +252,7 @@ def test_rows_within_bytes_are_counted_by_units(golden_store: Callable[[str], Pa
         topic = next(topic for topic in store.topics() if store.queues(topic)[0].n_bytes)
         info = store.queues(topic)[0]
         sizes = store.scan(assign={topic: [info.queue_id]}, columns="storeSize").read_all()["storeSize"].to_pylist()
-        piece = rmqstore.store.QueueSlice(topic, info.queue_id, info.min_offset, info.max_offset)
+        piece = rmqstore.spans.QueueSlice(topic, info.queue_id, info.min_offset, info.max_offset)
         for n_rows in (0, 1, len(sizes) // 2, len(sizes)):
             assert store.rows_within(piece, sum(sizes[:n_rows])) == n_rows
             assert store.rows_within(piece, sum(sizes[:n_rows]) + 1) == n_rows

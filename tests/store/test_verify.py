@@ -11,7 +11,7 @@ import pytest
 import goldens
 import rmqstore
 from rmqstore.findings import Finding
-from rmqstore.verify import verify
+from rmqstore.inspect.verify import verify
 
 GoldenStore = Callable[[str], Path]
 

@@ -18,8 +18,9 @@ import rmqstore
 from reading import Row, rows, state
 from rmqstore import CorruptConfigError, OptionError
 from rmqstore.format.layout import INDEX_ITEM
-from rmqstore.store import ViewLimits, ViewPiece, ViewSpec, open_store
-from rmqstore.views.schema import VIEWS, view_spec
+from rmqstore.read.views.schema import VIEWS, ViewSpec, view_spec
+from rmqstore.read.views.source import ViewLimits, ViewPiece
+from rmqstore.store import open_store
 from store import build
 
 GoldenStore = Callable[[str], Path]

@@ -11,7 +11,7 @@ import pytest
 
 import goldens
 import rmqstore
-from rmqstore.config import StoreConfig
+from rmqstore.storage.broker.store_config import StoreConfig
 
 GoldenStore = Callable[[str], Path]
 

@@ -141,7 +141,6 @@ INDEX_ITEM: Final = np.dtype([        # Source: IndexFile.java#putKey
     ("seconds",           ">i4"),     # 12  from the file's begin_timestamp
     ("previous",          ">i4"),     # 16  number of the item before in the chain, 0 for none
 ])
-# fmt: on
 
 assert FRAME_HEAD.itemsize == 8
 assert {bits: fixed.itemsize for bits, fixed in FIXED_PART.items()} == {0: 88, 0x10: 100, 0x20: 100, 0x30: 112}

@@ -10,6 +10,29 @@ import pyarrow as pa
 
 from rmqstore.errors import OptionError
 
+WRITE_TYPES: Final[dict[str, pa.DataType]] = {
+    "topic": pa.string(),
+    "queueId": pa.int32(),
+    "body": pa.binary(),
+    "tags": pa.string(),
+    "keys": pa.string(),
+    "msgId": pa.string(),
+    "properties": pa.map_(pa.string(), pa.string()),
+    "flag": pa.int32(),
+    "bornTimestamp": pa.timestamp("us", tz="UTC"),
+    "bornHost": pa.string(),
+    "reconsumeTimes": pa.int32(),
+    "delayTimeLevel": pa.int32(),
+    "shardingKey": pa.string(),
+}
+# What the store assigns; a row that was read may carry them.
+ASSIGNED: Final = (
+    "queueOffset", "commitLogOffset", "storeTimestamp", "storeHost", "storeSize", "bodyCRC", "sysFlag",
+    "preparedTransactionOffset", "brokerName", "offsetMsgId", "tagsCode", "pending",
+    "dueTimestamp",
+)  # fmt: skip
+
+
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 PROPERTIES: Final = pa.map_(pa.string(), pa.string())
 
@@ -67,7 +90,6 @@ _TYPES: Final[dict[str, pa.DataType]] = {
     "offsetMsgId":               pa.string(),
     "tagsCode":                  pa.int64(),     # of the ConsumeQueue unit, not of the record
 }
-# fmt: on
 
 ON_REQUEST: Final = ("offsetMsgId", "tagsCode")
 MESSAGE: Final = pa.schema([pa.field(name, kind) for name, kind in _TYPES.items() if name not in ON_REQUEST])

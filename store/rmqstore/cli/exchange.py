@@ -1,0 +1,143 @@
+"""Verbs that carry messages between a store and files that are no store: export, import."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import click
+import pyarrow as pa
+
+from rmqstore.cli.common import counted, ends_clearly, main, require_folder, scan, some_messages, store_path
+from rmqstore.errors import OptionError
+from rmqstore.exchange import FORMATS, format_of, read_json_lines, read_parquet, write_json_lines, write_parquet
+from rmqstore.opening import create, is_store, open_for
+from rmqstore.storage.broker.store_config import StoreConfig, read_properties
+from rmqstore.store import open_store
+from rmqstore.write.messages import SELECTORS, WriteSpec
+
+_STDIO = Path("-")
+
+_format = click.option("--format", "named_format", type=click.Choice(FORMATS), help="What the name does not tell.")
+_verbatim = click.option(
+    "--verbatim", is_flag=True, help="What records hold as they hold it, stamps and offsets too: for exact copies."
+)
+
+
+@main.command("export")
+@store_path
+@click.argument("target", type=click.Path(path_type=Path))
+@some_messages
+@_format
+@_verbatim
+@click.option("--overwrite", is_flag=True, help="Replace the target where it is there already.")
+@ends_clearly
+def export_messages(
+    path: Path,
+    target: Path,
+    named_format: str | None,
+    verbatim: bool,
+    overwrite: bool,
+    ignore_log_end: bool,
+    **choice: Any,  # noqa: ANN401
+) -> None:
+    """Write messages to TARGET, a Parquet (.parquet) or JSON Lines (.jsonl) file, in the columns of a read."""
+    if verbatim and choice["columns"]:
+        raise click.UsageError("--verbatim and --columns contradict each other")
+    if target == _STDIO:
+        raise OptionError("export writes files; rmqstore dump writes JSON Lines to stdout")
+    if target.exists() and not overwrite:
+        raise OptionError(f"{target} is there already; --overwrite replaces it")
+    require_folder(target)
+    format_name = named_format or format_of(target)
+    with open_store(path, ignore_log_end=ignore_log_end) as store:
+        reader = scan(store, verbatim=verbatim, **choice)
+        batches = counted(reader, f"exporting to {target}")
+        if format_name == "parquet":
+            write_parquet(target, reader.schema, batches)
+        else:
+            write_json_lines(target, batches)
+
+
+@main.command("import")
+@click.argument("path", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("sources", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.option("-t", "--topic", help="Send all to this topic, whatever the rows say.")
+@click.option("--columns", help="Comma list of columns to take; all by default. Parquet only.")
+@_format
+@_verbatim
+@click.option("--queue-nums", type=click.IntRange(min=1), default=4, show_default=True, help="Queues of a new topic.")
+@click.option("--queue-selector", type=click.Choice(SELECTORS), default=SELECTORS[0], show_default=True)
+@click.option("--compression", type=click.Choice(["none", "zlib", "lz4", "zstd"]), default="none", show_default=True)
+@click.option("--uniq-key", type=click.Choice(["make", "keep"]), default="make", show_default=True)
+@click.option("--allow-system-topics", is_flag=True, help="Also topics that RocketMQ keeps to itself.")
+@click.option(
+    "-c", "--config", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The broker's properties file, for the sizes of files that are not there yet.",
+)  # fmt: skip
+@ends_clearly
+def import_messages(
+    path: Path,
+    sources: tuple[Path, ...],
+    topic: str | None,
+    columns: str | None,
+    named_format: str | None,
+    verbatim: bool,
+    queue_nums: int,
+    queue_selector: str,
+    compression: str,
+    uniq_key: str,
+    allow_system_topics: bool,
+    config: Path | None,
+) -> None:
+    """Append the rows of SOURCES to the store at PATH, made if there is none: all of them or, after an error, none.
+
+    A source is a Parquet or JSON Lines file, a folder of Parquet files, or - for JSON Lines from stdin. Rows keep their
+    order. No broker may run on the store meanwhile.
+    """
+    sizes = StoreConfig().updated(read_properties(config)) if config else StoreConfig()
+    spec = WriteSpec(
+        topic=topic,
+        default_queue_nums=queue_nums,
+        queue_selector=queue_selector,
+        compression=compression,
+        make_uniq_key=uniq_key == "make",
+        allow_system_topics=allow_system_topics,
+        max_message_size=sizes.max_message_size,
+    )
+    names = [name.strip() for name in columns.split(",")] if columns else None
+    parts = [_read(source, named_format, names, verbatim=verbatim) for source in sources]
+    totals = [count for count, _ in parts]
+    total = None if None in totals else sum(count for count in totals if count is not None)
+    open_writer = (
+        open_for(path, "a", spec=spec, config=sizes) if is_store(path) else create(path, spec=spec, config=sizes)
+    )
+    with open_writer as writer:
+        first_row = 0
+        for batch in counted(chain.from_iterable(batches for _, batches in parts), f"importing into {path}", total):
+            writer.append(batch, verbatim=verbatim, first_row=first_row)
+            first_row += len(batch)
+
+
+def _read(
+    source: Path, named_format: str | None, columns: list[str] | None, *, verbatim: bool
+) -> tuple[int | None, Iterator[pa.RecordBatch]]:
+    """Return how many rows a source has, where that can be known, and the rows."""
+    if source != _STDIO and not source.exists():
+        raise OptionError(f"{source}: there is no such file or folder")
+    format_name = named_format or ("jsonl" if source == _STDIO else format_of(source))
+    if format_name == "parquet":
+        return read_parquet(source, columns)
+    if columns:
+        raise click.UsageError("--columns is for Parquet")
+    if source == _STDIO:
+        return None, read_json_lines(sys.stdin, "stdin", verbatim=verbatim)
+    return None, _lines(source, verbatim=verbatim)
+
+
+def _lines(source: Path, *, verbatim: bool) -> Iterator[pa.RecordBatch]:
+    with source.open(encoding="utf-8") as file:
+        yield from read_json_lines(file, str(source), verbatim=verbatim)

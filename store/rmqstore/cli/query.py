@@ -1,0 +1,120 @@
+"""The verb that looks for messages: query."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import pyarrow as pa
+
+from rmqstore.cli.common import (
+    as_json_lines,
+    ends_clearly,
+    err_console,
+    main,
+    out_console,
+    store_path,
+    table_of,
+    with_system_topics,
+    write_rows,
+)
+from rmqstore.query.keys import parse_wanted
+from rmqstore.query.selection import parse_selection, parse_timestamp
+from rmqstore.read.lookup.candidates import SMALL_GAPS
+from rmqstore.store import MessageStore, open_store
+
+_COLUMNS = "topic,queueId,queueOffset,storeTimestamp,tags,keys,msgId,storeSize,commitLogOffset"
+
+
+@main.command()
+@store_path
+@click.option("-t", "--topic", "topics", multiple=True, help="Of this topic; may be repeated. All user topics without.")
+@click.option(
+    "-k", "--key", "keys", multiple=True, help="Has this key: its UNIQ_KEY or a word of KEYS; may be repeated."
+)
+@click.option(
+    "-m", "--msg-id", "ids", multiple=True, help="Has this id, the client's or the broker's; may be repeated."
+)
+@click.option("--time", "at", help="Instead: the queue offsets at this store time, epoch ms or ISO-8601, with -t.")
+@click.option("-b", "--begin", help="Stored at or after: epoch ms or ISO-8601.")
+@click.option("-e", "--end", help="Stored before: epoch ms or ISO-8601.")
+@click.option("-n", "--limit", type=click.IntRange(min=1), help="The newest so many.")
+@click.option("--index-only", is_flag=True, help="Do not read what no index file tells of.")
+@with_system_topics
+@as_json_lines
+@ends_clearly
+def query(path: Path, topics: tuple[str, ...], at: str | None, as_json: bool, **asked: Any) -> None:  # noqa: ANN401
+    """Find messages by key or id, through the index; or queue offsets by time.
+
+    There is no cap. Parts of the log that no index file tells of are read, which stderr says.
+    """
+    named = [name for name in ("keys", "ids") if asked[name]]
+    if len(named) + (at is not None) != 1:
+        raise click.UsageError("give -k, or -m, or --time, and one of them only")
+    with open_store(path) as store:
+        if at is not None:
+            if any(asked[name] for name in ("begin", "end", "limit", "index_only")):
+                raise click.UsageError("--time stands alone, with -t and --json")
+            _show_offsets(store, topics, at, as_json=as_json)
+        else:
+            _show_messages(store, topics, as_json=as_json, **asked)
+
+
+def _show_offsets(store: MessageStore, topics: tuple[str, ...], at: str, *, as_json: bool) -> None:
+    if not topics:
+        raise click.UsageError("--time needs -t")
+    store.require_topics(parse_selection(subscribe=topics))
+    rows = [
+        {"topic": topic, "queueId": queue_id, "timestamp": parse_timestamp("--time", at), "queueOffset": offset}
+        for topic in topics
+        for queue_id, offset in store.offsets_at(topic, at).items()
+    ]
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(row, ensure_ascii=False))
+    else:
+        out_console().print(table_of(rows))
+
+
+def _show_messages(
+    store: MessageStore,
+    topics: tuple[str, ...],
+    *,
+    keys: tuple[str, ...],
+    ids: tuple[str, ...],
+    begin: str | None,
+    end: str | None,
+    limit: int | None,
+    index_only: bool,
+    with_system: bool,
+    as_json: bool,
+) -> None:
+    selection: dict[str, Any] = {
+        "subscribe": topics or None,
+        "include_system_topics": with_system,
+        "starting_timestamp": begin,
+        "ending_timestamp": end,
+    }
+    found = store.find(parse_wanted(keys or None, ids or None), parse_selection(**selection))
+    if found.n_uncovered_bytes > SMALL_GAPS:
+        what = "are not looked into" if index_only else "are read"
+        n_bytes = f"{found.n_uncovered_bytes:,} bytes"
+        click.echo(f"{n_bytes} of the log are in no index file: they {what}", err=True)
+    with err_console.status("looking"):
+        batches = store.scan(
+            **selection,
+            msg_key=keys or None,
+            msg_id=ids or None,
+            index_only=index_only,
+            columns=None if as_json else _COLUMNS,
+        )
+        rows = pa.Table.from_batches(batches, batches.schema)
+    newest = rows.slice(max(0, rows.num_rows - limit)) if limit else rows
+    if as_json:
+        write_rows(newest.to_batches(), None)
+    else:
+        out_console().print(table_of(newest.to_pylist(), _COLUMNS.split(",")))
+    if not rows.num_rows:
+        click.echo("nothing found", err=True)

@@ -1,0 +1,90 @@
+"""Verbs that show what a store holds: stat, dump, get."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from rmqstore.cli.common import (
+    DAMAGE,
+    as_json_lines,
+    ends_clearly,
+    err_console,
+    main,
+    out_console,
+    scan,
+    some_messages,
+    some_topics,
+    store_path,
+    time_text,
+    with_system_topics,
+    write_rows,
+)
+from rmqstore.exchange import jsonable
+from rmqstore.query.selection import parse_selection
+from rmqstore.store import MessageStore, QueueInfo, open_store
+
+_ID_DIGITS = 32
+
+
+@main.command()
+@store_path
+@some_topics
+@with_system_topics
+@as_json_lines
+@ends_clearly
+def stat(path: Path, topics: tuple[str, ...], with_system: bool, as_json: bool) -> None:
+    """Show queues: offsets, messages, bytes, first and last store time."""
+    with open_store(path) as store:
+        selected = _queues(store, topics, with_system=with_system)
+        if as_json:
+            for info in selected:
+                click.echo(json.dumps({**info._asdict(), "messages": info.max_offset - info.min_offset}))
+            return
+        table = Table("topic", "queue", "min offset", "max offset", "messages", "bytes", "first stored", "last stored")
+        for info in selected:
+            times = [time_text(at) for at in (info.first_store_timestamp, info.last_store_timestamp)]
+            numbers = (info.queue_id, info.min_offset, info.max_offset, info.max_offset - info.min_offset, info.n_bytes)
+            table.add_row(info.topic, *(f"{number:,}" for number in numbers), *times)
+        out_console().print(table)
+
+
+def _queues(store: MessageStore, topics: tuple[str, ...], *, with_system: bool) -> Iterator[QueueInfo]:
+    selection = parse_selection(subscribe=topics or None, include_system_topics=with_system)
+    store.require_topics(selection)
+    chosen = store.chosen_queues(selection)
+    with err_console.status("reading queues") as status:
+        for topic in chosen:
+            status.update(f"reading queues of {topic}")
+            yield from store.queues(topic)
+
+
+@main.command()
+@store_path
+@some_messages
+@click.option("-n", "--limit", type=click.IntRange(min=1), help="At most so many messages.")
+@ends_clearly
+def dump(path: Path, limit: int | None, ignore_log_end: bool, **choice: Any) -> None:  # noqa: ANN401 - see some_messages
+    """Write messages as JSON Lines. A body that is no UTF-8 comes as bodyBase64."""
+    with open_store(path, ignore_log_end=ignore_log_end) as store:
+        damaged = write_rows(scan(store, **choice), limit)
+    if damaged:
+        click.echo(f"damage: {damaged} records, see _corrupt_record", err=True)
+        sys.exit(DAMAGE)
+
+
+@main.command()
+@store_path
+@click.argument("place")
+@ends_clearly
+def get(path: Path, place: str) -> None:
+    """Show one message by PLACE: an offset message id (32 or 56 hex digits), or a physical offset in decimal."""
+    with open_store(path) as store:
+        message = store.get(int(place) if place.isdecimal() and len(place) < _ID_DIGITS else place)
+    click.echo(json.dumps(jsonable(message._asdict()), ensure_ascii=False, indent=2))

@@ -1,0 +1,65 @@
+"""Verbs that check a store and mend it: verify, rebuild."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from rmqstore.cli.common import DAMAGE, as_json_lines, ends_clearly, main, progress_bar, store_path
+from rmqstore.findings import Finding
+from rmqstore.inspect.verify import verify as verify_store
+from rmqstore.opening import open_for
+from rmqstore.store import open_store
+
+
+@main.command()
+@store_path
+@as_json_lines
+@ends_clearly
+def verify(path: Path, as_json: bool) -> None:
+    """Name every disagreement of CommitLog, ConsumeQueues and IndexFiles; exit 1 if there is one."""
+    with open_store(path) as store, progress_bar(f"reading all of {path}") as progress:
+        findings = list(verify_store(store, progress))
+        compared = "log, queues and index agree"
+        if store.paths.has_rocksdb_queues:
+            compared = "log and index agree; queues in RocksDB were not compared"
+        elif store.paths.rocksdb_queues is not None:
+            compared += "; queues in RocksDB were not compared"
+    _exit_if_any(findings, as_json=as_json)
+    click.echo(f"{path}: {compared}", err=True)
+
+
+def _exit_if_any(findings: list[Finding], *, as_json: bool = False) -> None:
+    for finding in findings:
+        line = (
+            json.dumps(finding._asdict(), ensure_ascii=False)
+            if as_json
+            else f"{finding.part} {finding.place}: {finding.text}"
+        )
+        click.echo(line)
+    if findings:
+        click.echo(f"damage: {len(findings)} findings", err=True)
+        sys.exit(DAMAGE)
+
+
+@main.command()
+@store_path
+@click.option("--truncate", is_flag=True, help="Cut a damaged log even where good records follow; a copy is kept.")
+@ends_clearly
+def rebuild(path: Path, truncate: bool) -> None:
+    """Build ConsumeQueues and IndexFiles anew from the CommitLog. The store is locked meanwhile; no broker may run.
+
+    Records that cannot have a unit, and other damage that stays, are named; then the exit code is 1.
+    """
+    with (
+        open_for(path, "a", truncate=truncate) as store,
+        progress_bar(f"building queues and index of {path}") as progress,
+    ):
+        findings = store.rebuild(progress)
+    with open_store(path) as built:
+        queues = sum(len(built.queue_ids(topic)) for topic in built.topics())
+    click.echo(f"{path}: {queues} queues and the index were built from the CommitLog", err=True)
+    _exit_if_any(findings)

@@ -1,0 +1,233 @@
+"""Records to columns: buffer and heads in, Arrow RecordBatch out; only the columns asked for, no loop per record.
+
+Bodies that are compressed cost one library call each; everything else is array work. Opens no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rmqstore.format.columns.buffers import gather_spans, valid_text, windows
+from rmqstore.format.columns.heads import Heads
+from rmqstore.format.columns.hosts import Hosts, offset_ids
+from rmqstore.format.columns.property_decode import Entries, parse_entries, property_column, property_map
+from rmqstore.format.layout import (
+    FIXED_PART,
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQ_KEY,
+    Bytes,
+    Positions,
+    SysFlag,
+)
+from rmqstore.format.record import address_text
+
+_FIXED_COLUMNS = {
+    "queueId": "queue_id",
+    "queueOffset": "queue_offset",
+    "flag": "flag",
+    "sysFlag": "sys_flag",
+    "reconsumeTimes": "reconsume_times",
+    "bodyCRC": "body_crc",
+    "preparedTransactionOffset": "prepared_transaction_offset",
+    "commitLogOffset": "physical_offset",
+    "storeSize": "total_size",
+}
+_TIME_COLUMNS = {"bornTimestamp": "born_timestamp", "storeTimestamp": "store_timestamp"}
+_PROPERTY_COLUMNS = {"tags": PROPERTY_TAGS, "keys": PROPERTY_KEYS, "msgId": PROPERTY_UNIQ_KEY}
+DECODED_COLUMNS = frozenset(
+    {"topic", "body", "properties", "bornHost", "storeHost", "offsetMsgId"}
+    | _FIXED_COLUMNS.keys() | _TIME_COLUMNS.keys() | _PROPERTY_COLUMNS.keys()
+)  # fmt: skip
+
+
+class Host(NamedTuple):
+    """Which of a record's two hosts: the bit that makes it IPv6, and where it stands by the IPv6 bits."""
+
+    wide: SysFlag
+    field: str
+
+
+_HOST_V6_BYTES = FIXED_PART[int(SysFlag.HOSTS_V6)]["born_host"].itemsize
+BORN_HOST = Host(SysFlag.BORN_HOST_V6, "born_host")
+STORE_HOST = Host(SysFlag.STORE_HOST_V6, "store_host")
+
+
+def decode_columns(
+    buf: Bytes, heads: Heads, schema: pa.Schema, known: Mapping[str, pa.Array] = MappingProxyType({})
+) -> list[pa.Array]:
+    """Decode whole records into columns.
+
+    Args:
+        buf: uint8 (nbytes,), the buffer that ``heads`` was read from.
+        heads: n records, all of them whole.
+        schema: fields named in DECODED_COLUMNS; a type that ``schema.ALSO_AS`` lists is honoured.
+        known: columns in their own type that the caller has already, as ``body`` where some had to be decompressed;
+            without it bodies are taken as stored.
+
+    Returns:
+        One array (n,) a field; nothing of ``buf`` is referred to.
+
+    Source: MessageDecoder.java#decode.
+    """
+    columns: list[pa.Array] = []
+    entries: Entries | None = None
+    for field in schema:
+        if field.name in _PROPERTY_COLUMNS or pa.types.is_map(field.type):
+            entries = entries or parse_entries(buf, heads.property_starts, heads.property_lengths)
+            column = _property_column(buf, heads, entries, field.name)
+            columns.append(column if column.type == field.type else column.cast(field.type))
+        elif field.name == "topic" and field.name in known:
+            columns.append(known[field.name])
+        elif field.name == "body":
+            found = known["body"] if "body" in known else stored_bodies(buf, heads)
+            columns.append(_as_text(found) if field.type == pa.string() else found)
+        else:
+            column = _plain_column(buf, heads, field)
+            columns.append(column if column.type == field.type else column.cast(field.type))
+    return columns
+
+
+def property_values(buf: Bytes, heads: Heads, names: Iterable[str]) -> dict[str, pa.Array]:
+    """Return properties by their names, each a string array (n,), null where a record has none.
+
+    Args:
+        buf: uint8 (nbytes,), the buffer that ``heads`` was read from.
+        heads: n records, all of them whole.
+        names: any names, as RocketMQ's parser gives them.
+    """
+    entries = parse_entries(buf, heads.property_starts, heads.property_lengths)
+    return {name: property_column(entries, name) for name in names}
+
+
+def _plain_column(buf: Bytes, heads: Heads, field: pa.Field) -> pa.Array:
+    name = field.name
+    if name in _FIXED_COLUMNS:
+        return pa.array(heads.column(_FIXED_COLUMNS[name]))
+    if name in _TIME_COLUMNS:
+        return pa.array(heads.column(_TIME_COLUMNS[name]) * 1000).view(pa.timestamp("us", tz="UTC"))
+    if name == "topic":
+        return valid_text(topics(buf, heads))
+    if name == "properties":
+        stored = gather_spans(buf, heads.property_starts, heads.property_lengths, field.type)
+        return stored if pa.types.is_binary(field.type) else valid_text(stored)
+    if name == "bornHost":
+        return host_column(buf, heads, BORN_HOST)
+    if name == "storeHost":
+        return host_column(buf, heads, STORE_HOST)
+    assert name == "offsetMsgId", name
+    return offset_message_ids(buf, heads)
+
+
+def _property_column(buf: Bytes, heads: Heads, entries: Entries, name: str) -> pa.Array:
+    if name == "properties":
+        return property_map(entries)
+    column = property_column(entries, _PROPERTY_COLUMNS[name])
+    if name == "msgId" and column.null_count:
+        lacking = column.is_null()
+        if column.null_count == len(column):
+            return offset_message_ids(buf, heads)
+        some = heads.take(np.flatnonzero(lacking.to_numpy(zero_copy_only=False)))
+        return pc.replace_with_mask(column, lacking, offset_message_ids(buf, some))
+    return column
+
+
+def _as_text(bodies: pa.Array) -> pa.Array:
+    return valid_text(bodies.view(pa.string()))
+
+
+def topics(buf: Bytes, heads: Heads) -> pa.Array:
+    """Return the topics as stored, string (n,), not yet proved to be UTF-8."""
+    if heads.common_topic is not None:
+        return repeat_bytes(heads.common_topic, len(heads))
+    return gather_spans(buf, heads.topic_starts, heads.topic_lengths, pa.string())
+
+
+def stored_bodies(buf: Bytes, heads: Heads) -> pa.Array:
+    """Return the bodies as stored, perhaps compressed, binary (n,)."""
+    return gather_spans(buf, heads.body_starts, heads.body_lengths, pa.binary())
+
+
+def host_column(buf: Bytes, heads: Heads, host: Host) -> pa.Array:
+    """Return one of the two hosts as ``ip:port``, string (n,). Few hosts are distinct: each is spelled once."""
+    if not heads.has_v6_hosts:
+        return _spell_hosts(heads.hosts_v4(host.field))
+    bits = heads.column("sys_flag") & np.int32(SysFlag.HOSTS_V6)
+    wide = np.flatnonzero(bits & np.int32(host.wide))
+    if not len(wide):
+        return _spell_hosts(heads.hosts_v4(host.field))
+    found = np.empty(len(wide), f"V{_HOST_V6_BYTES}")
+    for flags in FIXED_PART:
+        same = np.flatnonzero(bits[wide] == flags)
+        if len(same):
+            found[same] = _host_bytes(buf, heads.starts[wide[same]], flags, host)
+    hosts_v4 = heads.hosts_v4(host.field)
+    hosts_v4[wide] = hosts_v4[0]  # their IPv4 field is other bytes, which would only make more distinct ones
+    spelled, codes = _distinct_hosts(hosts_v4)
+    spelled_v6, codes_v6 = _distinct_hosts(found)
+    codes[wide] = codes_v6 + len(spelled)
+    return pa.array(spelled + spelled_v6, pa.string()).take(pa.array(codes))
+
+
+def _host_bytes(buf: Bytes, starts: Positions, flags: int, host: Host) -> NDArray[np.void]:
+    kind, at = FIXED_PART[flags].fields[host.field][:2]  # type: ignore[index]
+    return windows(buf, kind.itemsize)[starts + at]
+
+
+def _spell_hosts(hosts: NDArray[Any]) -> pa.Array:
+    n, width = len(hosts), hosts.dtype.itemsize
+    packed = hosts.tobytes()
+    if packed == packed[:width] * n:
+        return repeat_text(_spell(packed[:width]), n)
+    spelled, codes = _distinct_hosts(hosts)
+    return pa.array(spelled, pa.string()).take(pa.array(codes))
+
+
+def _distinct_hosts(hosts: NDArray[Any]) -> tuple[list[str], NDArray[np.int32]]:
+    """Return the distinct hosts as text, and which of them each row has."""
+    n, width = len(hosts), hosts.dtype.itemsize
+    kind = pa.int64() if width == np.dtype(np.int64).itemsize else pa.binary(width)  # integers hash faster
+    encoded = pa.Array.from_buffers(kind, n, [None, pa.py_buffer(hosts.tobytes())]).dictionary_encode()
+    distinct = np.frombuffer(encoded.dictionary.buffers()[1], hosts.dtype, len(encoded.dictionary))
+    return [_spell(host.tobytes()) for host in distinct], encoded.indices.to_numpy().copy()
+
+
+@lru_cache(maxsize=65536)
+def _spell(host: bytes) -> str:
+    port_bytes = 4
+    return address_text(host[:-port_bytes], int.from_bytes(host[-port_bytes:], signed=True))
+
+
+def repeat_text(text: str, times: int) -> pa.Array:
+    """Return the same text so many times, string (times,)."""
+    return repeat_bytes(text.encode(), times)
+
+
+def repeat_bytes(stored: bytes, times: int) -> pa.Array:
+    """Return the same UTF-8 so many times, string (times,)."""
+    offsets = np.arange(times + 1, dtype=np.int32) * np.int32(len(stored))
+    return pa.Array.from_buffers(pa.string(), times, [None, pa.py_buffer(offsets), pa.py_buffer(stored * times)])
+
+
+def offset_message_ids(buf: Bytes, heads: Heads) -> pa.Array:
+    """Return the offset message ids: store host and physical offset in hex, string (n,).
+
+    Source: MessageDecoder.java#createMessageId.
+    """
+    bits = heads.column("sys_flag") & np.int32(SysFlag.HOSTS_V6)
+    packed = np.zeros((len(heads), _HOST_V6_BYTES), np.uint8)
+    for flags in FIXED_PART:
+        rows = np.flatnonzero(bits == flags)
+        if len(rows):
+            found = _host_bytes(buf, heads.starts[rows], flags, STORE_HOST)
+            packed[rows, : found.dtype.itemsize] = found.view(np.uint8).reshape(len(rows), -1)
+    hosts = Hosts(packed, (bits & np.int32(SysFlag.STORE_HOST_V6)) != 0)
+    return offset_ids(hosts, heads.column("physical_offset"))

@@ -1,0 +1,257 @@
+"""What queues and index need to know of many records: units, and the keys to be found by. Opens no file.
+
+Source: CommitLog.java#checkMessageAndReturnSize, which makes a DispatchRequest of each record.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rmqstore.format.columns.buffers import array_bytes
+from rmqstore.format.columns.decode import topics
+from rmqstore.format.columns.heads import Heads
+from rmqstore.format.columns.property_decode import Entries, parse_entries, property_column
+from rmqstore.format.hashing import appended_hashes, java_hash, java_hashes
+from rmqstore.format.layout import (
+    DELAY_LEVELS_MS,
+    PROPERTY_DELAY,
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQ_KEY,
+    QUEUE_UNIT,
+    SCHEDULE_TOPIC,
+    Bytes,
+    Mask,
+    SysFlag,
+)
+from rmqstore.format.utf8 import decode_text
+
+_KEY_SEPARATOR = " "
+_TAG_TYPE, _TYPE_SEPARATOR = "T", "#"  # Source: MessageConst.java#INDEX_TAG_TYPE
+_FEW = 1 << 16
+
+Groups = list[tuple[tuple[str, int], NDArray[np.int64]]]  # rows by topic and queue id
+
+
+class QueueUnits(NamedTuple):
+    """Units of n records, in the order of the log."""
+
+    topics: list[str]  # the distinct ones
+    topic_codes: NDArray[np.int32]  # (n,) in topics
+    queue_ids: NDArray[np.int32]
+    queue_offsets: NDArray[np.int64]
+    units: NDArray[np.void]  # layout.QUEUE_UNIT
+    store_timestamps: NDArray[np.int64]  # ms
+
+    def take(self, rows: Mask) -> QueueUnits:
+        """Return the chosen rows."""
+        return QueueUnits(
+            self.topics,
+            self.topic_codes[rows],
+            self.queue_ids[rows],
+            self.queue_offsets[rows],
+            self.units[rows],
+            self.store_timestamps[rows],
+        )
+
+
+class Places(NamedTuple):
+    """What n records learn only when they are stored."""
+
+    queue_offsets: NDArray[np.int64]
+    physical_offsets: NDArray[np.int64]
+    store_timestamps: NDArray[np.int64]  # ms
+
+    @classmethod
+    def of(cls, heads: Heads) -> Places:
+        """Return what records say of themselves."""
+        return cls(heads.column("queue_offset"), heads.column("physical_offset"), heads.column("store_timestamp"))
+
+
+class Requests(NamedTuple):
+    """What dispatching needs of n records."""
+
+    units: QueueUnits
+    has_unit: Mask  # no unit for a half message or a rollback
+    key_rows: NDArray[np.int32]  # (m,) the record of each key, rising
+    key_hashes: NDArray[np.int32]  # (m,) never negative
+
+
+def have_units(sys_flags: NDArray[np.int32]) -> Mask:
+    """Return a mask (n,) of the records that get a unit in their queue: not half messages, nor rollbacks."""
+    kind = sys_flags & np.int32(SysFlag.TRANSACTION_TYPE)
+    found: Mask = (kind == 0) | (kind == SysFlag.TRANSACTION_COMMIT)
+    return found
+
+
+def rows_by_queue(topic_codes: NDArray[np.int32], queue_ids: NDArray[np.int32]) -> list[NDArray[np.int64]]:
+    """Return the rows of each queue, in their order; no queue without rows."""
+    if not len(queue_ids):
+        return []
+    width = int(queue_ids.max()) + 1
+    keys: NDArray[np.integer[Any]]
+    if int(queue_ids.min()) >= 0 and (int(topic_codes.max()) + 1) * width <= _FEW:
+        keys = (topic_codes * width + queue_ids).astype(np.uint16)  # which numpy sorts by radix
+    else:
+        keys = topic_codes.astype(np.int64) << 32 | queue_ids.astype(np.int64) & 0xFFFFFFFF
+    order = np.argsort(keys, kind="stable")
+    by_queue = keys[order]
+    return np.split(order, np.flatnonzero(by_queue[1:] != by_queue[:-1]) + 1)
+
+
+def topic_names(encoded: pa.DictionaryArray) -> list[str]:
+    """Return the names of topics as records have them, what is no UTF-8 in them replaced."""
+    return [decode_text(name) for name in encoded.dictionary.cast(pa.binary()).to_pylist()]
+
+
+def group_by_queue(topics: pa.StringArray, queue_ids: NDArray[np.int32]) -> Groups:
+    """Return the rows of each queue, in their order, by topic and queue id."""
+    encoded = topics.dictionary_encode()
+    names = topic_names(encoded)
+    codes = np.from_dlpack(encoded.indices).astype(np.int32, copy=False)  # to_numpy would import pandas
+    return [((names[int(codes[rows[0]])], int(queue_ids[rows[0]])), rows) for rows in rows_by_queue(codes, queue_ids)]
+
+
+class TagKeys(NamedTuple):
+    """Keys of tags, (m,) each, in the order of the log."""
+
+    physical_offsets: NDArray[np.int64]
+    hashes: NDArray[np.int32]
+
+
+def read_requests(buf: Bytes, heads: Heads, places: Places | None = None) -> Requests:
+    """Read what dispatching needs of whole records.
+
+    Args:
+        buf: what the heads were read from.
+        heads: of the records.
+        places: where they were just put, if the heads do not say so yet.
+    """
+    encoded = topics(buf, heads).dictionary_encode()
+    names = topic_names(encoded)
+    codes = encoded.indices.to_numpy()
+    places = places or Places.of(heads)
+    entries = parse_entries(buf, heads.property_starts, heads.property_lengths)
+    units = np.empty(len(heads), QUEUE_UNIT)
+    units["physical_offset"] = places.physical_offsets
+    units["size"] = heads.column("total_size")
+    units["tags_code"] = _tags_codes(entries, names, codes, places.store_timestamps)
+    kind = heads.column("sys_flag") & np.int32(SysFlag.TRANSACTION_TYPE)
+    rows, hashes = _keys(entries, names, codes, kind != SysFlag.TRANSACTION_TYPE)
+    return Requests(
+        QueueUnits(names, codes, heads.column("queue_id"), places.queue_offsets, units, places.store_timestamps),
+        have_units(heads.column("sys_flag")),
+        rows.astype(np.int32),
+        hashes,
+    )
+
+
+def _tags_codes(
+    entries: Entries, names: list[str], codes: NDArray[np.int32], store_timestamps: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return what the units hold for tags: hash codes; for delayed messages the time when they are due."""
+    tags = property_column(entries, PROPERTY_TAGS)
+    distinct = tags.dictionary_encode()
+    hashes = np.array([java_hash(tag) for tag in distinct.dictionary.to_pylist()] + [0], np.int64)
+    found: NDArray[np.int64] = hashes[pc.fill_null(distinct.indices, len(hashes) - 1).to_numpy()]
+    if SCHEDULE_TOPIC in names:
+        levels = property_column(entries, PROPERTY_DELAY).to_pylist()
+        for row in np.flatnonzero(codes == names.index(SCHEDULE_TOPIC)).tolist():
+            delay = delay_ms(levels[row])
+            if delay is not None:
+                found[row] = int(store_timestamps[row]) + delay
+    return found
+
+
+def delay_ms(level: str | None) -> int | None:
+    """Return the delay of a level as the property holds it, None where it asks for none.
+
+    Source: ScheduleMessageService.java#computeDeliverTimestamp; CommitLog.java#checkMessageAndReturnSize.
+    """
+    try:
+        number = min(int(level or 0), len(DELAY_LEVELS_MS))
+    except ValueError:
+        return None
+    return DELAY_LEVELS_MS[number - 1] if number > 0 else None
+
+
+def _keys(
+    entries: Entries, names: list[str], codes: NDArray[np.int32], indexed: Mask
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Return the record and the hash of each key: of a record its UNIQ_KEY first, then each of its KEYS.
+
+    Source: IndexService.java#buildIndex, #buildKey; IndexFile.java#indexKeyHashMethod.
+    """
+    columns = [property_column(entries, PROPERTY_UNIQ_KEY), _split_keys(property_column(entries, PROPERTY_KEYS))]
+    parts = []
+    for place, column in enumerate(columns):
+        if pa.types.is_list(column.type):
+            counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+            texts, rows = column.flatten(), np.repeat(np.arange(len(counts)), counts)
+        else:
+            rows = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+            texts = column.drop_null()
+        parts.append((rows, np.full(len(rows), place), *_hashed(texts)))
+    rows, places, suffixes, lengths = (np.concatenate(column) for column in zip(*parts, strict=True))
+    kept = indexed[rows] & (lengths > 0)
+    rows, places, suffixes, lengths = rows[kept], places[kept], suffixes[kept], lengths[kept]
+    order = np.lexsort((places, rows))  # stable, so KEYS keep their order
+    rows, suffixes, lengths = rows[order], suffixes[order], lengths[order]
+    return rows, _key_hashes(names, codes[rows], suffixes, lengths)
+
+
+def read_tag_keys(buf: Bytes, heads: Heads) -> TagKeys:
+    """Read the keys under which brokers from 5.4 on index the tags of records: ``topic#T#tags``.
+
+    Source: IndexService.java#buildIndex, MessageConst.java#INDEX_TAG_TYPE.
+    """
+    encoded = topics(buf, heads).dictionary_encode()
+    tags = property_column(parse_entries(buf, heads.property_starts, heads.property_lengths), PROPERTY_TAGS)
+    kind = heads.column("sys_flag") & np.int32(SysFlag.TRANSACTION_TYPE)
+    rows = np.flatnonzero(tags.is_valid().to_numpy(zero_copy_only=False) & (kind != SysFlag.TRANSACTION_TYPE))
+    suffixes, lengths = _hashed(pc.binary_join_element_wise(_TAG_TYPE, tags.take(pa.array(rows)), _TYPE_SEPARATOR))
+    codes = encoded.indices.to_numpy()[rows].astype(np.int32)
+    offsets = heads.column("physical_offset")[rows].astype(np.int64)
+    return TagKeys(offsets, _key_hashes(topic_names(encoded), codes, suffixes, lengths))
+
+
+def key_hashes(topics: list[str], keys: list[str]) -> NDArray[np.int32]:
+    """Return the index's hash of every key under every topic, never negative, int32 (len(topics), len(keys)).
+
+    Source: IndexService.java#buildKey; IndexFile.java#indexKeyHashMethod.
+    """
+    suffixes, lengths = _hashed(pa.array(keys, pa.string()))
+    shape = (len(topics), len(keys))
+    codes = np.repeat(np.arange(len(topics), dtype=np.int32), len(keys))
+    return _key_hashes(topics, codes, np.tile(suffixes, len(topics)), np.tile(lengths, len(topics))).reshape(shape)
+
+
+def _key_hashes(
+    names: list[str], codes: NDArray[np.int32], suffixes: NDArray[np.int32], lengths: NDArray[np.int64]
+) -> NDArray[np.int32]:
+    """Return the index's hash of ``topic#key`` for keys with these hash codes and lengths, (m,) as ``codes``."""
+    prefixes = np.array([java_hash(f"{name}#") for name in names] or [0], np.int32)[codes]
+    hashes = appended_hashes(prefixes, suffixes, lengths)
+    absolute = np.where(hashes == np.iinfo(np.int32).min, 0, np.abs(hashes))
+    return absolute.astype(np.int32)
+
+
+def _split_keys(keys: pa.Array) -> pa.Array:
+    """Return KEYS as lists, or as they are where no record has several."""
+    if not pc.any(pc.match_substring(keys, _KEY_SEPARATOR)).as_py():
+        return keys
+    return pc.split_pattern(keys, _KEY_SEPARATOR)
+
+
+def _hashed(texts: pa.Array) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Return the hash codes of strings and their lengths in UTF-16 units."""
+    data, offsets = array_bytes(texts.cast(pa.binary()))
+    lengths = np.diff(offsets)
+    if len(data) and (data[int(offsets[0]) : int(offsets[-1])] & 0x80).any():
+        lengths = np.array([len(text.encode("utf-16-be")) // 2 for text in texts.to_pylist()], np.int64)
+    return java_hashes(data, offsets), lengths

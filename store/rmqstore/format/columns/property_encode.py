@@ -1,0 +1,97 @@
+"""Properties as columns to property strings; the other way is ``property_columns``. Opens no file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmqstore.format.columns.buffers import array_bytes
+from rmqstore.format.layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, Positions
+
+
+class PropertyEntries(NamedTuple):
+    """The properties of n messages, message by message: m in all."""
+
+    rows: Positions  # (m,) the message of each, never falling
+    names: pa.StringArray
+    values: pa.StringArray
+
+
+def one_property(properties: pa.MapArray | None, name: str, n: int) -> pa.StringArray:
+    """Return one property, the last of its name, null where a message has none."""
+    if properties is None:
+        return pa.nulls(n, pa.string())
+    return pc.map_lookup(properties, pa.scalar(name), "last").cast(pa.string())
+
+
+def property_entries(
+    properties: pa.MapArray | None, overrides: Mapping[str, pa.StringArray], n: int
+) -> PropertyEntries:
+    """Return what the map holds, in its order, then what columns set over it; empty names and values left out.
+
+    Args:
+        properties: map (n,).
+        overrides: by name what stands in place of the map's: a value, or null for none, string (n,).
+    """
+    rows, names, values = _map_entries(properties, overrides, n)
+    for name, column in overrides.items():
+        at = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+        rows.append(at)
+        names.append(pa.repeat(pa.scalar(name), len(at)))
+        values.append(column.drop_null())
+    if not rows:
+        return PropertyEntries(np.empty(0, np.int64), pa.array([], pa.string()), pa.array([], pa.string()))
+    all_rows, all_names, all_values = np.concatenate(rows), pa.concat_arrays(names), pa.concat_arrays(values)
+    kept = (pc.binary_length(all_values).to_numpy() > 0) & (pc.binary_length(all_names).to_numpy() > 0)
+    order = np.flatnonzero(kept)[np.argsort(all_rows[kept], kind="stable")]
+    taken = pa.array(order)
+    return PropertyEntries(all_rows[order], all_names.take(taken), all_values.take(taken))
+
+
+def _map_entries(
+    properties: pa.MapArray | None, overrides: Mapping[str, pa.StringArray], n: int
+) -> tuple[list[Positions], list[pa.StringArray], list[pa.StringArray]]:
+    """Return rows, names and values of the map's entries that no column speaks for."""
+    if properties is None:
+        return [], [], []
+    pair = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())])
+    lists = properties.cast(pa.list_(pair))
+    entries = pc.list_flatten(lists)
+    counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
+    rows = np.repeat(np.arange(n), counts)
+    names, values = entries.field("key"), entries.field("value")
+    spoken_for = pc.is_in(names, value_set=pa.array(list(overrides), pa.string()))
+    kept = pc.and_not(values.is_valid(), spoken_for)
+    return [rows[kept.to_numpy(zero_copy_only=False)]], [names.filter(kept)], [values.filter(kept)]
+
+
+def find_control_bytes(entries: PropertyEntries) -> int | None:
+    """Return the first message whose properties hold a byte that separates properties, None where none does."""
+    found = []
+    for column in (entries.names, entries.values):
+        data, bounds = array_bytes(column)
+        used = data[int(bounds[0]) : int(bounds[-1])]
+        hits = np.flatnonzero((used == NAME_VALUE_SEPARATOR) | (used == PROPERTY_SEPARATOR))
+        if len(hits):
+            entry = int(np.searchsorted(bounds, int(hits[0]) + int(bounds[0]), side="right")) - 1
+            found.append(int(entries.rows[entry]))
+    return min(found, default=None)
+
+
+def property_strings(entries: PropertyEntries, n: int) -> pa.BinaryArray:
+    """Return the property strings, binary (n,), terminated as RocketMQ 5.2 and later do.
+
+    Source: MessageDecoder.java#messageProperties2String.
+    """
+    equals, stop, nothing = (
+        pa.scalar(text, pa.binary()) for text in (bytes([NAME_VALUE_SEPARATOR]), bytes([PROPERTY_SEPARATOR]), b"")
+    )
+    names, values = entries.names.cast(pa.binary()), entries.values.cast(pa.binary())
+    pieces = pc.binary_join_element_wise(names, equals, values, stop, nothing)
+    data, ends = array_bytes(pieces)
+    bounds = ends[np.searchsorted(entries.rows, np.arange(n + 1))].astype(np.int32)
+    return pa.Array.from_buffers(pa.binary(), n, [None, pa.py_buffer(bounds), pa.py_buffer(data)])

@@ -1,0 +1,356 @@
+"""The numbers of a report, from views and samples of a store; nothing of it is read as a whole but queue units."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rmqstore.errors import RmqStoreError
+from rmqstore.findings import Finding
+from rmqstore.format.schema import TIMESTAMP
+from rmqstore.format.topics import is_system_topic
+from rmqstore.inspect.verify import verify
+from rmqstore.progress import Progress, untold
+from rmqstore.read.plan.light_queues import told
+from rmqstore.read.views.schema import VIEWS
+from rmqstore.spans import QueueSlice
+from rmqstore.storage.recovery.log_end import LogEnd
+from rmqstore.store import MessageStore
+
+logger = logging.getLogger(__name__)
+
+_EXACT_UNITS = 20_000_000  # of more messages the bytes are estimated: each unit would have to be read
+_TIME_LOOKS = 40_000  # records that are looked at for their time, all queues together
+_LOOKS_A_QUEUE = 4, 256
+_FEW = 16
+_BYTES_LOOKS = 16
+_MAX_BINS = 120
+_SHOWN_TOPICS = 8
+OTHER_TOPICS = "other topics"
+
+_SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
+_WIDTHS_MS = (
+    *(1, 2, 5, 10, 20, 50, 100, 200, 500),
+    *(_SECOND * n for n in (1, 2, 5, 10, 15, 30)),
+    *(_MINUTE * n for n in (1, 2, 5, 10, 15, 30)),
+    *(_HOUR * n for n in (1, 2, 3, 6, 12)),
+    *(_DAY * n for n in (1, 2, 7, 14, 30, 90, 365)),
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class QueueFacts:
+    """One queue: offsets (``max_offset`` excluded), times in ms, the largest lag of any group; None for not known."""
+
+    topic: str
+    queue_id: int
+    min_offset: int | None
+    max_offset: int | None
+    messages: int | None
+    n_bytes: int | None
+    first: int | None
+    last: int | None
+    reason: str | None
+    lag: int | None = None
+
+
+@dataclass(slots=True)
+class TopicFacts:
+    """One topic. ``skew`` is the messages of its fullest queue, in units of the mean of its queues."""
+
+    topic: str
+    is_system: bool
+    queues: int
+    messages: int
+    n_bytes: int
+    first: int | None
+    last: int | None
+    skew: float | None
+
+
+@dataclass(slots=True)
+class GroupFacts:
+    """One consumer group on one topic: what it is behind, in messages and in ms, all queues together or the worst."""
+
+    group: str
+    topic: str
+    queues: int
+    lag: int | None
+    lag_millis: int | None
+
+
+@dataclass(slots=True)
+class FileFacts:
+    """Files of one kind."""
+
+    kind: str
+    files: int
+    n_bytes: int
+    allocated: int
+    states: dict[str, int]
+
+
+class Rates(NamedTuple):
+    """Messages by time: ``counts[topic]`` holds those of each bin, (n,); ``starts`` its begin in ms."""
+
+    starts: NDArray[np.int64]
+    width_ms: int
+    counts: dict[str, NDArray[np.float64]]
+
+
+@dataclass(slots=True)
+class StoreFacts:
+    """All that a report tells of a store."""
+
+    path: str
+    broker_name: str
+    topics: list[TopicFacts]
+    queues: list[QueueFacts]
+    groups: list[GroupFacts]
+    files: list[FileFacts]
+    rates: Rates | None
+    log_end: LogEnd | None
+    is_estimated: bool  # the bytes of messages
+    has_rocksdb_queues: bool = False  # of which the numbers know nothing
+    findings: list[Finding] | None = None  # None: not checked
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def messages(self) -> int:
+        """All that queues hold."""
+        return sum(topic.messages for topic in self.topics)
+
+    @property
+    def n_bytes(self) -> int:
+        """Of their records."""
+        return sum(topic.n_bytes for topic in self.topics)
+
+    @property
+    def first(self) -> int | None:
+        """Store time of the oldest message, ms."""
+        return min((topic.first for topic in self.topics if topic.first is not None), default=None)
+
+    @property
+    def last(self) -> int | None:
+        """Store time of the newest message, ms."""
+        return max((topic.last for topic in self.topics if topic.last is not None), default=None)
+
+
+def gather(store: MessageStore, *, with_verify: bool = True, progress: Progress = untold) -> StoreFacts:
+    """Gather the numbers of a report.
+
+    Args:
+        store: opened for reading.
+        with_verify: also check it, which reads all of the log.
+        progress: told how far the check is.
+    """
+    notes: list[str] = []
+    if store.light_messages_apart:
+        text = told(Counter(store.light_messages_apart), store.light_messages_apart)
+        notes.append(f"{text} lie in {store.paths.rocksdb_queues} alone: the numbers lack them")
+    queues, is_estimated = _queues(store)
+    groups = _groups(store, queues, notes)
+    facts = StoreFacts(
+        path=str(store.paths.root.resolve()),
+        broker_name=store.view_broker_name,
+        topics=_topics(queues),
+        queues=queues,
+        groups=groups,
+        files=_files(store),
+        rates=None,
+        log_end=store.log_end,
+        is_estimated=is_estimated,
+        has_rocksdb_queues=store.paths.has_rocksdb_queues,
+        notes=notes,
+    )
+    facts.rates = _rates(store, facts)
+    notes += [f"{queue.topic}-{queue.queue_id}: {queue.reason}" for queue in queues if queue.reason]
+    if with_verify:
+        facts.findings = _findings(store, progress)
+    return facts
+
+
+def _queues(store: MessageStore) -> tuple[list[QueueFacts], bool]:
+    """Return every queue, and whether bytes are estimates."""
+    names = [name for name in VIEWS["queues"].names if name != "bytes"]
+    rows = _rows(store.view("queues", columns=names, include_system_topics=True))
+    is_estimated = sum(row["messages"] or 0 for row in rows) > _EXACT_UNITS
+    if is_estimated:
+        sizes = {(row["topic"], row["queueId"]): _estimated_bytes(store, row) for row in rows}
+    else:
+        counted = _rows(store.view("queues", columns=["topic", "queueId", "bytes"], include_system_topics=True))
+        sizes = {(row["topic"], row["queueId"]): row["bytes"] for row in counted}
+    queues = [
+        QueueFacts(
+            topic=row["topic"],
+            queue_id=row["queueId"],
+            min_offset=row["minOffset"],
+            max_offset=row["maxOffset"],
+            messages=row["messages"],
+            n_bytes=sizes.get((row["topic"], row["queueId"])),
+            first=row["firstStoreTimestamp"],
+            last=row["lastStoreTimestamp"],
+            reason=row["reason"],
+        )
+        for row in rows
+    ]
+    return queues, is_estimated
+
+
+def _estimated_bytes(store: MessageStore, row: dict[str, Any]) -> int | None:
+    if not row["messages"]:
+        return None if row["messages"] is None else 0
+    samples = store.sample(QueueSlice(row["topic"], row["queueId"], row["minOffset"], row["maxOffset"]), _BYTES_LOOKS)
+    return int(row["messages"] * np.mean([sample.mean_bytes for sample in samples])) if samples else None
+
+
+def _rows(batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
+    """Return rows of a view, times in ms."""
+    found: list[dict[str, Any]] = []
+    for batch in batches:
+        columns = [
+            column.cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
+            if column.type == TIMESTAMP
+            else column
+            for column in batch.columns
+        ]
+        found += pa.RecordBatch.from_arrays(columns, names=batch.schema.names).to_pylist()
+    return found
+
+
+def _topics(queues: Sequence[QueueFacts]) -> list[TopicFacts]:
+    """Return the topics of some queues, the largest first."""
+    by_topic: dict[str, list[QueueFacts]] = {}
+    for queue in queues:
+        by_topic.setdefault(queue.topic, []).append(queue)
+    topics = []
+    for topic, parts in by_topic.items():
+        counts = [queue.messages or 0 for queue in parts]
+        topics.append(
+            TopicFacts(
+                topic=topic,
+                is_system=is_system_topic(topic),
+                queues=len(parts),
+                messages=sum(counts),
+                n_bytes=sum(queue.n_bytes or 0 for queue in parts),
+                first=min((queue.first for queue in parts if queue.first is not None), default=None),
+                last=max((queue.last for queue in parts if queue.last is not None), default=None),
+                skew=max(counts) * len(counts) / sum(counts) if sum(counts) else None,
+            )
+        )
+    return sorted(topics, key=lambda topic: (-topic.n_bytes, -topic.messages, topic.topic))
+
+
+def _groups(store: MessageStore, queues: Sequence[QueueFacts], notes: list[str]) -> list[GroupFacts]:
+    """Return the groups, the one furthest behind first; and note at queues how far that is."""
+    try:
+        rows = _rows(store.view("groups"))
+    except RmqStoreError as err:
+        notes.append(f"consumer groups: {err}")
+        return []
+    by_queue = {(queue.topic, queue.queue_id): queue for queue in queues}
+    found: dict[tuple[str, str], GroupFacts] = {}
+    for row in rows:
+        group = found.setdefault(
+            (row["consumerGroup"], row["topic"]), GroupFacts(row["consumerGroup"], row["topic"], 0, None, None)
+        )
+        group.queues += 1
+        if row["lag"] is None:
+            continue
+        group.lag = (group.lag or 0) + row["lag"]
+        if row["lagMillis"] is not None:
+            group.lag_millis = max(group.lag_millis or 0, row["lagMillis"])
+        queue = by_queue.get((row["topic"], row["queueId"]))
+        if queue is not None:
+            queue.lag = max(queue.lag or 0, row["lag"])
+    return sorted(found.values(), key=lambda group: (-(group.lag or 0), group.group, group.topic))
+
+
+def _files(store: MessageStore) -> list[FileFacts]:
+    found: dict[str, FileFacts] = {}
+    states: dict[str, Counter[str]] = {}
+    for row in _rows(store.view("files", columns=["kind", "size", "allocated", "state"])):
+        kind = found.setdefault(row["kind"], FileFacts(row["kind"], 0, 0, 0, {}))
+        kind.files, kind.n_bytes = kind.files + 1, kind.n_bytes + row["size"]
+        kind.allocated += row["allocated"]
+        states.setdefault(row["kind"], Counter())[row["state"]] += 1
+    for name, counts in states.items():
+        found[name].states = dict(sorted(counts.items()))
+    return sorted(found.values(), key=lambda kind: -kind.n_bytes)
+
+
+def _rates(store: MessageStore, facts: StoreFacts) -> Rates | None:
+    """Estimate how many messages came when: queues are asked for the times of some messages, even between those."""
+    first, last = facts.first, facts.last
+    if first is None or last is None:
+        return None
+    first, last = min(first, last), max(first, last)  # a damaged time may turn them round
+    width = next(
+        (width for width in _WIDTHS_MS if (last - first) // width < _MAX_BINS), (last - first) // _MAX_BINS + 1
+    )
+    begin = first // width * width
+    edges = np.arange(begin, last + width + 1, width, dtype=np.int64)
+    by_messages = sorted(facts.topics, key=lambda topic: -topic.messages)
+    shown = {topic.topic for topic in by_messages[:_SHOWN_TOPICS]}
+    counts: dict[str, NDArray[np.float64]] = {
+        topic.topic: np.zeros(len(edges) - 1) for topic in by_messages[:_SHOWN_TOPICS] if topic.messages
+    }
+    looks = int(np.clip(_TIME_LOOKS // max(len(facts.queues), 1), *_LOOKS_A_QUEUE))
+    for queue in facts.queues:
+        if queue.messages:
+            name = queue.topic if queue.topic in shown else OTHER_TOPICS
+            reached = counts.setdefault(name, np.zeros(len(edges) - 1))
+            reached += np.diff(_arrived(store, queue, edges, looks))
+    return Rates(edges[:-1], width, counts)
+
+
+def _arrived(store: MessageStore, queue: QueueFacts, edges: NDArray[np.int64], looks: int) -> NDArray[np.float64]:
+    """Return how many messages of a queue were stored before each time, (n,)."""
+    assert queue.min_offset is not None
+    assert queue.max_offset is not None
+    whole = QueueSlice(queue.topic, queue.queue_id, queue.min_offset, queue.max_offset)
+    known = {whole.start: queue.first, whole.end - 1: queue.last}
+    slices = [whole]
+    if whole.end - whole.start <= _FEW:  # of which one sample tells all but the times
+        slices = [whole._replace(start=at, end=at + 1) for at in range(whole.start, whole.end)]
+    for piece in slices:
+        with suppress(RmqStoreError, OSError):  # a damaged record is asked for its time: the next one tells enough
+            for sample in store.sample(piece, looks):
+                known[sample.queue_offset] = _time_of(store, sample.physical_offset)
+    points = [(time, offset - whole.start) for offset, time in sorted(known.items()) if time is not None]
+    if not points:
+        return np.zeros(len(edges))
+    times = np.maximum.accumulate(np.array([time for time, _ in points], np.int64))
+    before = np.array([count for _, count in points], np.float64)
+    # A sampled message came at its time, not on the way there: two points stand for it, a millisecond apart.
+    _, oldest = np.unique(times, return_index=True)
+    newest = np.append(oldest[1:], len(times)) - 1
+    times = np.stack((times[oldest] - 1, times[oldest]), axis=1).ravel()
+    reached = np.stack((before[oldest], before[newest] + 1), axis=1).ravel()
+    found: NDArray[np.float64] = np.interp(edges - 1, times, reached, left=0.0, right=float(reached[-1]))
+    return found
+
+
+def _time_of(store: MessageStore, physical_offset: int) -> int | None:
+    try:
+        return store.log.store_timestamp(physical_offset)
+    except (RmqStoreError, OSError) as err:
+        logger.info("%s", err)
+        return None
+
+
+def _findings(store: MessageStore, progress: Progress) -> list[Finding]:
+    found: list[Finding] = []
+    try:
+        found.extend(verify(store, progress))
+    except (RmqStoreError, OSError) as err:
+        found.append(Finding("check", str(store.paths.root), f"could not be finished: {err}"))
+    return found

@@ -1,0 +1,93 @@
+"""The page of a report: one HTML file that needs nothing else, not even the network."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from importlib import resources
+
+from rmqstore.errors import UnsupportedFeatureError
+from rmqstore.inspect.report.charts import draw_charts, script
+from rmqstore.inspect.report.facts import StoreFacts
+
+_TEMPLATE = "report.html.j2"
+_SHOWN_ROWS = 500
+_STEP = 1024
+_UNKNOWN = "\N{EN DASH}"
+
+
+def require_libraries() -> None:
+    """Refuse where the libraries that draw are missing, before anything long begins.
+
+    Raises:
+        UnsupportedFeatureError: with what to install.
+    """
+    try:
+        import jinja2  # noqa: F401
+        import plotly  # noqa: F401
+    except ImportError as err:
+        raise UnsupportedFeatureError(
+            f"a report needs plotly and jinja2: pip install 'pyspark-rmqstore[report]' ({err})"
+        ) from err
+
+
+def render(facts: StoreFacts, made_at: datetime) -> str:
+    """Return the page. All text of a store is escaped in it.
+
+    Raises:
+        UnsupportedFeatureError: the libraries that draw are missing.
+    """
+    require_libraries()
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"count": count, "size": size, "time": time, "span": span}
+    source = resources.files("rmqstore.report").joinpath("templates", _TEMPLATE).read_text(encoding="utf-8")
+    charts = {name: Markup(chart) for name, chart in draw_charts(facts).items()}  # noqa: S704 - charts escape it
+    return environment.from_string(source).render(
+        facts=facts,
+        charts=charts,
+        script=Markup(script()),  # noqa: S704 - plotly's own
+        made_at=made_at,
+        limit=_SHOWN_ROWS,
+        worst=max((group.lag for group in facts.groups if group.lag is not None), default=None),
+        log=next((kind for kind in facts.files if kind.kind == "commitlog"), None),
+    )
+
+
+def count(number: float | None) -> str:
+    """Return a number with its thousands apart."""
+    return _UNKNOWN if number is None else f"{number:,}"
+
+
+def size(n_bytes: int | None) -> str:
+    """Return bytes in the unit that fits."""
+    if n_bytes is None:
+        return _UNKNOWN
+    amount, unit = float(n_bytes), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        if amount < _STEP:
+            break
+        amount, unit = amount / _STEP, larger
+    return f"{n_bytes:,} B" if unit == "B" else f"{amount:,.1f} {unit}"
+
+
+def time(millis: int | None) -> str:
+    """Return a time in UTC."""
+    if millis is None:
+        return _UNKNOWN
+    return datetime.fromtimestamp(millis / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def span(millis: int | None) -> str:
+    """Return how long something took, in its two largest units."""
+    if millis is None:
+        return _UNKNOWN
+    if millis < 1000:
+        return f"{millis} ms"
+    left, parts = millis // 1000, []
+    for unit, seconds in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        if left >= seconds:
+            parts.append(f"{left // seconds} {unit}")
+            left %= seconds
+    return " ".join(parts[:2])

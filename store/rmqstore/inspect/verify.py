@@ -1,0 +1,233 @@
+"""Every disagreement of a store's log, queues and index; reads all of it, changes nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator
+from itertools import islice
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rmqstore.findings import Finding
+from rmqstore.format.columns.dispatch_requests import (
+    QueueUnits,
+    Requests,
+    have_units,
+    read_requests,
+    read_tag_keys,
+    rows_by_queue,
+)
+from rmqstore.format.columns.heads import Heads, check_heads
+from rmqstore.format.columns.lmq import lmq_heads
+from rmqstore.format.columns.walk import StopKind, find_next_record, heads_of, walk
+from rmqstore.format.layout import MAX_EXT_ADDRESS, PRE_BLANK_SIZE, Bytes, Mask
+from rmqstore.inspect.verify_index import KeysOfLog, index_findings
+from rmqstore.progress import Progress, untold
+from rmqstore.storage.files.paths import StorePaths, can_have_queue
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
+from rmqstore.storage.queue.consumequeue import ConsumeQueue
+from rmqstore.storage.queue.consumequeue_ext import ConsumeQueueExt
+from rmqstore.storage.queue.queue_set import open_files
+from rmqstore.store import MessageStore
+
+logger = logging.getLogger(__name__)
+
+_WINDOW_BYTES = 128 << 20
+_MAX_FINDINGS = 1000  # of damaged records named one by one
+
+
+def verify(store: MessageStore, progress: Progress = untold) -> Iterator[Finding]:
+    """Yield what disagrees: files of the log that are missing, damaged records, wrong units, keys that are not found.
+
+    Args:
+        store: opened for reading; nothing in it is changed.
+        progress: told now and then how many bytes of the log are done, and how many there are.
+    """
+    yield from _missing_files(store)
+    yield from _damaged_records(store)
+    end = store.log_slice().end
+    log = CommitLog(store.paths.commitlogs)
+    queues, keys = _Queues(store.paths, log.min_offset), KeysOfLog()
+    for data, heads in _sound_heads(log, end, progress):
+        requests = read_requests(data, heads)
+        queues.compare(requests)
+        queues.compare(read_requests(data, _lmq_heads(data, heads)))
+        keys.add(requests, read_tag_keys(data, heads))
+    if store.paths.rocksdb_queues is not None:
+        logger.warning("%s holds RocksDB queues, which are not compared with the log", store.paths.rocksdb_queues)
+    if not store.paths.has_rocksdb_queues:
+        yield from queues.findings(store.light_messages_apart)
+        yield from _inner_findings(store)
+    yield from index_findings(store.paths, keys, log.min_offset)
+
+
+def _missing_files(store: MessageStore) -> Iterator[Finding]:
+    whole = store.log_slice()
+    for start, end, segment in store.log.stretches(whole.start, whole.end):
+        if segment is None:
+            text = f"no file holds the log from {start} to {end}: it is missing or cut"
+            yield Finding("log", f"{store.log.folders}, {start}", text)
+
+
+def _damaged_records(store: MessageStore) -> Iterator[Finding]:
+    n_named = 0
+    every = store.scan(scan="commitlog", columns=["commitLogOffset"], mode="PERMISSIVE", fail_on_data_loss=False)
+    for text in _corrupt(every):
+        n_named += 1
+        if n_named <= _MAX_FINDINGS:
+            yield Finding("log", text.partition(": ")[0], text.partition(": ")[2])
+    if n_named > _MAX_FINDINGS:
+        yield Finding("log", str(store.paths.root), f"{n_named - _MAX_FINDINGS} more damaged records")
+
+
+def _sound_heads(log: CommitLog, end: int, progress: Progress) -> Iterator[tuple[Bytes, Heads]]:
+    """Yield the heads of every sound record, in the order of the log, and the bytes that they were read from."""
+    for segment in log.segments:
+        if segment.start >= end:
+            return
+        data, at, stop = log.data(segment), 0, min(end, segment.end) - segment.start
+        while at < stop:
+            found = walk(data, at, min(at + _WINDOW_BYTES, stop), segment.start)
+            for _, heads, whole in heads_of(data, found):
+                sound = np.flatnonzero(whole & check_heads(heads, segment.start))
+                if len(sound):
+                    yield data, heads if len(sound) == len(heads) else heads.take(sound)
+            at = found.position
+            progress(min(segment.start + at, end) - log.min_offset, end - log.min_offset)
+            if found.kind in (StopKind.BLANK, StopKind.EMPTY):
+                break
+            if found.kind is StopKind.DAMAGE:
+                at = find_next_record(data, at + 1, stop, segment.start)
+
+
+def _lmq_heads(data: Bytes, heads: Heads) -> Heads:
+    return lmq_heads(data, heads.take(have_units(heads.column("sys_flag"))))
+
+
+def _inner_findings(store: MessageStore) -> Iterator[Finding]:
+    """Yield what keeps messages of BatchConsumeQueues from being read: units and records may be whole and not agree."""
+    topics = store.paths.batch_topics()
+    if not topics:
+        return
+    every = store.scan(subscribe=topics, columns=["queueOffset"], mode="PERMISSIVE", fail_on_data_loss=False)
+    for text in islice(_corrupt(every), _MAX_FINDINGS):
+        yield Finding("queue", text.partition(": ")[0], text.partition(": ")[2])
+
+
+def _corrupt(batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
+    for batch in batches:
+        column = batch.column("_corrupt_record")
+        if column.null_count < len(column):
+            yield from column.drop_null().to_pylist()
+
+
+class _Tally:
+    """One queue so far."""
+
+    def __init__(self, queue: ConsumeQueue, ext: ConsumeQueueExt) -> None:
+        self.queue, self._ext = queue, ext
+        self.start = self.queue.begin
+        self.end = self.queue.end()
+        self.n_matched = self.n_missing = self.n_wrong = 0
+        self.first_missing = self.first_wrong = -1
+
+    def have_codes(self, codes: NDArray[np.int64], wanted: NDArray[np.int64]) -> Mask:
+        """Return which tags codes, in the queue or in its extension, are those of the records."""
+        same: Mask = codes == wanted
+        rows = np.flatnonzero(codes <= MAX_EXT_ADDRESS)
+        if len(rows):
+            found = self._ext.units(codes[rows])
+            same[rows] = found.sound & (found.tags_codes == wanted[rows])
+        return same
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self.queue.close()
+        self._ext.close()
+
+
+class _Queues:
+    def __init__(self, paths: StorePaths, log_start: int) -> None:
+        self._paths, self._log_start = paths, log_start
+        self._tallies: dict[tuple[str, int], _Tally] = {}
+        self._without_queue: Counter[tuple[str, int]] = Counter()
+
+    def _tally(self, topic: str, queue_id: int) -> _Tally:
+        key = (topic, queue_id)
+        if key not in self._tallies:
+            self._tallies[key] = _Tally(
+                open_files(self._paths, topic, queue_id), ConsumeQueueExt(self._paths.queue_ext(topic, queue_id))
+            )
+        return self._tallies[key]
+
+    def compare(self, requests: Requests) -> None:
+        """Hold units that records ask for against those that are there."""
+        units = requests.units.take(requests.has_unit)
+        for rows in rows_by_queue(units.topic_codes, units.queue_ids):
+            key = (units.topics[int(units.topic_codes[rows[0]])], int(units.queue_ids[rows[0]]))
+            if can_have_queue(*key):
+                self._compare_queue(self._tally(*key), units, rows)
+            else:
+                self._without_queue[key] += len(rows)
+
+    @staticmethod
+    def _compare_queue(tally: _Tally, units: QueueUnits, rows: NDArray[np.int64]) -> None:
+        offsets = units.queue_offsets[rows]
+        there = np.zeros(len(rows), np.bool_)
+        wrong = np.zeros(len(rows), np.bool_)
+        low, high = max(int(offsets.min()), tally.start), min(int(offsets.max()) + 1, tally.end)
+        for start, stop in tally.queue.runs(low, high) if low < high else ():
+            held = tally.queue.units(start, stop)
+            inside = np.flatnonzero((offsets >= start) & (offsets < stop))
+            at = offsets[inside] - start
+            wanted = units.units[rows[inside]]
+            same = (held.physical_offsets[at] == wanted["physical_offset"]) & (held.sizes[at] == wanted["size"])
+            same &= tally.have_codes(held.tags_codes[at], wanted["tags_code"].astype(np.int64))
+            there[inside] = held.sizes[at] != 0
+            wrong[inside] = ~same & (held.sizes[at] != 0)
+        missing = np.flatnonzero(~there)
+        if len(missing) and not tally.n_missing:
+            tally.first_missing = int(offsets[missing[0]])
+        if wrong.any() and not tally.n_wrong:
+            tally.first_wrong = int(offsets[np.flatnonzero(wrong)[0]])
+        tally.n_missing += len(missing)
+        tally.n_wrong += int(wrong.sum())
+        tally.n_matched += len(rows) - len(missing)
+
+    def findings(self, apart: Container[str]) -> Iterator[Finding]:
+        """Yield what was found, queue by queue, but for light queues that lie ``apart``, in RocksDB."""
+        for topic, queue_id in (*self._paths.queues(), *self._paths.batch_queues()):
+            self._tally(topic, queue_id)
+        for (topic, queue_id), tally in sorted(self._tallies.items()):
+            if topic in apart:
+                continue
+            place = f"{topic}-{queue_id}"
+            if tally.n_missing:
+                text = f"{tally.n_missing} records have no unit, the first at queue offset {tally.first_missing}"
+                yield Finding("queue", place, text)
+            if tally.n_wrong:
+                text = f"{tally.n_wrong} units differ from their record, the first at queue offset {tally.first_wrong}"
+                yield Finding("queue", place, text)
+            n_extra = self._count(tally) - tally.n_matched
+            if n_extra > 0:
+                yield Finding("queue", place, f"{n_extra} units point at no record of the queue")
+            tally.close()
+        for (topic, queue_id), count in sorted(self._without_queue.items()):
+            text = f"{count} records have no unit: no folder can have the name of their topic or queue id"
+            yield Finding("queue", f"{topic!r}-{queue_id}", text)
+
+    def _count(self, tally: _Tally) -> int:
+        """Return how many units point into the log as it is, or behind it."""
+        if isinstance(tally.queue, BatchConsumeQueue):
+            return tally.queue.count_units(self._log_start)
+        total = 0
+        for start, stop in tally.queue.runs(tally.start, tally.end):
+            for low in range(start, stop, 1 << 19):
+                units = tally.queue.units(low, min(low + (1 << 19), stop))
+                real = (units.sizes > 0) & (units.sizes != PRE_BLANK_SIZE)
+                total += int((real & (units.physical_offsets >= self._log_start)).sum())
+        return total

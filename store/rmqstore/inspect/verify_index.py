@@ -1,0 +1,165 @@
+"""Checking the index against the log: keys that are missing, hidden in their file, or of no record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqstore.errors import RmqStoreError
+from rmqstore.findings import Finding
+from rmqstore.format.columns.dispatch_requests import Requests, TagKeys
+from rmqstore.format.layout import Mask
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.index.index_file import IndexFile, index_files
+from rmqstore.storage.index.search import may_be_stored_within
+from rmqstore.storage.index.sizes import IndexSizes, find_sizes_in_any
+
+_NO_KEYS = np.empty(0, np.int64)
+
+
+class KeysOfLog:
+    """The keys of the records that were read, as they came: in the order of the log."""
+
+    def __init__(self) -> None:
+        self._offsets: list[NDArray[np.int64]] = []
+        self._hashes: list[NDArray[np.int32]] = []
+        self._places: list[NDArray[np.int64]] = []
+        self._times: list[NDArray[np.int64]] = []
+        self._tags: list[TagKeys] = []
+
+    def add(self, requests: Requests, tags: TagKeys) -> None:
+        """Take in what dispatching would make of more records, in the order of the log, and the keys of their tags."""
+        self._tags.append(tags)
+        offsets = requests.units.units["physical_offset"].astype(np.int64)
+        self._offsets.append(offsets[requests.key_rows])
+        self._hashes.append(requests.key_hashes)
+        self._places.append(offsets)
+        self._times.append(requests.units.store_timestamps)
+
+    def stored_at(self, offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], Mask]:
+        """Return when records were stored, ms (n,), and a mask (n,) of those offsets that are records."""
+        places, times = (np.concatenate([*parts, np.zeros(1, np.int64)]) for parts in (self._places, self._times))
+        rows = np.searchsorted(places[:-1], offsets)
+        return times[rows], places[rows] == offsets
+
+    def of_tags(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return offsets and hashes of the keys of tags, which only brokers from 5.4 on put into an index."""
+        offsets, hashes = zip(*self._tags, strict=True) if self._tags else ((), ())
+        return np.concatenate([*offsets, _NO_KEYS]), np.concatenate([*hashes, _NO_KEYS])
+
+    def between(self, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return offsets and hashes of the keys of records from one to another, both included."""
+        offsets = np.concatenate([*self._offsets, np.empty(0, np.int64)])
+        hashes = np.concatenate([*self._hashes, np.empty(0, np.int32)]).astype(np.int64)
+        rows = slice(np.searchsorted(offsets, first), np.searchsorted(offsets, last, side="right"))
+        return offsets[rows], hashes[rows]
+
+
+def index_findings(paths: StorePaths, keys: KeysOfLog, log_start: int) -> Iterator[Finding]:
+    """Yield what is wrong with the index.
+
+    Args:
+        paths: of the store.
+        keys: of all records of its log.
+        log_start: physical offset where the log begins.
+    """
+    opened, refused = _open(index_files(paths.index))
+    yield from refused
+    yield from _wrong_headers(opened)
+    if not opened:
+        return
+    pieces = [file.items() for file in opened]
+    found = np.concatenate([piece["physical_offset"].astype(np.int64) for piece in pieces])
+    hashes = np.concatenate([piece["key_hash"].astype(np.int64) for piece in pieces])
+    hidden = [file.hidden(items) for file, items in zip(opened, pieces, strict=True)]
+    # A put that was cut leaves items that no slot leads to; recovery puts their keys once more.
+    pairs = _pairs(found, hashes)
+    twice = pairs[~np.concatenate(hidden)]
+    start = 0
+    for file, mask in zip(opened, hidden, strict=True):
+        lost = pairs[start : start + len(mask)][mask]
+        n_lost = int((~np.isin(lost, twice)).sum()) if len(lost) else 0
+        if n_lost:
+            yield Finding("index", str(file.path), f"{n_lost} keys are not in the chain of their slot")
+        start += len(mask)
+    yield from _late(opened, pieces, *keys.stored_at(found))
+    inside = found >= log_start
+    found, hashes = found[inside], hashes[inside]
+    if not len(found):
+        return
+    wanted_offsets, wanted_hashes = keys.between(int(found[0]), 1 << 62)
+    have, want = _pairs(found, hashes), _pairs(wanted_offsets, wanted_hashes)
+    missing = np.flatnonzero(~np.isin(want, have))
+    if found[0] > log_start:  # other keys of the first record may have gone with an older file
+        missing = missing[wanted_offsets[missing] != found[0]]
+    if len(missing):
+        first = wanted_offsets[missing[0]]
+        text = f"{len(missing)} keys are in no index file, the first of the record at {first}"
+        yield Finding("index", str(paths.index), text)
+    extra = np.flatnonzero(~np.isin(have, want) & ~np.isin(have, _pairs(*keys.of_tags())))
+    if len(extra):
+        text = f"{len(extra)} items are of no key of their record, the first says {found[extra[0]]}"
+        yield Finding("index", str(paths.index), text)
+
+
+def _open(paths: list[Path]) -> tuple[list[IndexFile], list[Finding]]:
+    """Return the files that can be read as an index, and why others cannot."""
+    opened: list[IndexFile] = []
+    if not paths:
+        return opened, []
+    try:
+        sizes = find_sizes_in_any(paths, IndexSizes.of(StoreConfig()))
+    except RmqStoreError as err:
+        return opened, [Finding("index", str(paths[0].parent), str(err))]
+    refused = []
+    for path in paths:
+        try:
+            opened.append(IndexFile(Disk(), path, sizes))
+        except (RmqStoreError, FileNotFoundError) as err:
+            refused.append(Finding("index", str(path), str(err)))
+    return opened, refused
+
+
+def _wrong_headers(files: list[IndexFile]) -> Iterator[Finding]:
+    """Yield headers that name another first record than the items, or a later last one.
+
+    An earlier last one is what a put leaves that was cut; a search knows, and reads the log from there on.
+    """
+    for file in files:
+        items = file.items()["physical_offset"]
+        said = int(file.header["begin_phy_offset"]), int(file.header["end_phy_offset"])
+        if len(items) and (said[0] != int(items[0]) or said[1] > int(items[-1])):
+            text = f"the header says records from {said[0]} to {said[1]}, the items {int(items[0])} to {int(items[-1])}"
+            yield Finding("index", str(file.path), text)
+
+
+def _pairs(offsets: NDArray[np.int64], hashes: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return one number for each pair of offset and hash."""
+    found: NDArray[np.uint64] = offsets.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + hashes.astype(np.uint64)
+    return found
+
+
+def _late(
+    files: list[IndexFile], pieces: list[NDArray[np.void]], stored: NDArray[np.int64], known: Mask
+) -> Iterator[Finding]:
+    """Tell of items whose seconds hide their records from a search by time.
+
+    Args:
+        files: of the store.
+        pieces: the items of each.
+        stored: when the record of each item was stored, ms, file after file.
+        known: whether there is such a record.
+    """
+    start = 0
+    for file, items in zip(files, pieces, strict=True):
+        rows = slice(start, start + len(items))
+        begun, numbers = int(file.header["begin_timestamp"]), np.arange(1, len(items) + 1)
+        late = known[rows] & ~may_be_stored_within(items, numbers, begun, stored[rows], stored[rows])
+        start = rows.stop
+        if late.any():
+            yield Finding("index", str(file.path), f"{int(late.sum())} items say other times than their records")

@@ -1,0 +1,122 @@
+"""The doors: ``rmqstore.open`` and ``rmqstore.create``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, overload
+
+from rmqstore.errors import NotAStoreError, OptionError, StoreStateError
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.paths import find_store
+from rmqstore.store import MessageStore, open_store
+from rmqstore.write.messages import WriteSpec
+from rmqstore.write.writer import StoreWriter
+
+
+@overload
+def open_for(
+    path: str | os.PathLike[str],
+    mode: Literal["r"] = "r",
+    *,
+    broker_name: str | None = None,
+    ignore_log_end: bool = False,
+    commitlogs: Sequence[str] = (),
+    consumequeue: str | None = None,
+    index: str | None = None,
+) -> MessageStore: ...
+
+
+@overload
+def open_for(
+    path: str | os.PathLike[str],
+    mode: Literal["a"],
+    *,
+    spec: WriteSpec | None = None,
+    config: StoreConfig | None = None,
+    truncate: bool = False,
+    commitlogs: Sequence[str] = (),
+    consumequeue: str | None = None,
+    index: str | None = None,
+) -> StoreWriter: ...
+
+
+def open_for(
+    path: str | os.PathLike[str],
+    mode: str = "r",
+    *,
+    broker_name: str | None = None,
+    ignore_log_end: bool = False,
+    spec: WriteSpec | None = None,
+    config: StoreConfig | None = None,
+    truncate: bool = False,
+    commitlogs: Sequence[str] = (),
+    consumequeue: str | None = None,
+    index: str | None = None,
+) -> MessageStore | StoreWriter:
+    """Open the store at ``path``: to read (``mode="r"``) or to append to (``mode="a"``).
+
+    Args:
+        path: the folder that holds ``commitlog/``.
+        mode: a reader changes nothing and may be opened beside a running broker; a writer holds the store's lock, and
+            repairs what a crash has left before anything else.
+        broker_name: for column ``brokerName``; else the store is asked.
+        ignore_log_end: read on behind the end of a log that was not closed.
+        spec: how messages are made that are appended.
+        config: file sizes where the store has no such file yet; those that are there tell their own.
+        truncate: cut a damaged log even where good records follow; what is cut is kept under ``.rmqstore/cut``.
+        commitlogs: log folders that lie elsewhere (the broker's ``storePathCommitLog``).
+        consumequeue: the queue folder where it lies elsewhere.
+        index: the index folder where it lies elsewhere.
+
+    Raises:
+        NotAStoreError: there is no store; :func:`create` makes one.
+        StoreLockedError: for a writer: a broker or another writer has it.
+        UnsupportedFeatureError: it is of a kind that cannot be read, or written.
+    """
+    if mode == "r":
+        return open_store(
+            path,
+            broker_name=broker_name,
+            ignore_log_end=ignore_log_end,
+            commitlogs=commitlogs,
+            consumequeue=consumequeue,
+            index=index,
+        )
+    if mode != "a":
+        raise OptionError(f"mode {mode!r}: r to read, a to append")
+    paths = find_store(path, commitlogs=commitlogs, consumequeue=consumequeue, index=index)
+    return StoreWriter(paths, config or StoreConfig(), spec=spec, truncate=truncate)
+
+
+def create(
+    path: str | os.PathLike[str], *, config: StoreConfig | None = None, spec: WriteSpec | None = None
+) -> StoreWriter:
+    """Make a store that is not there yet, and open it for appending.
+
+    Args:
+        path: the folder that becomes its root.
+        config: the sizes of its files; a broker that opens it must be configured with the same.
+        spec: how messages are made that are appended.
+
+    Raises:
+        StoreStateError: there is one.
+    """
+    base, disk = Path(path), Disk()
+    disk.keep_within(base)
+    if is_store(base) and any((base / "commitlog").iterdir()):
+        raise StoreStateError(f"{base} holds a store already; open it with mode='a'")
+    for folder in (base / "commitlog", base / "consumequeue", base / "config"):
+        disk.make_folder(folder)
+    return StoreWriter(find_store(base), config or StoreConfig(), disk, spec=spec)
+
+
+def is_store(path: str | os.PathLike[str]) -> bool:
+    """Tell whether there is a store."""
+    try:
+        find_store(path)
+    except NotAStoreError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""What is asked of a store, as values: no files, no reading."""

@@ -1,0 +1,182 @@
+"""What conditions on columns leave of a read: queues, offsets, places of the log, keys. Values only; no files.
+
+Pruning leaves out what surely does not meet the conditions. What is left may hold other messages, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Final, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqstore.format.layout import Mask, Positions
+from rmqstore.query.keys import KEY_SEPARATOR, Wanted
+from rmqstore.spans import Span
+
+_LOWEST, _HIGHEST = -(1 << 63), 1 << 63
+_FAR = 1 << 60  # ms; so far that sums do not overflow
+_CLOCK_SLACK_MS = 1000
+_NEIGHBOURS = 2
+_NAMED = 8  # values that are written out
+_MOST_PARTS = 1024  # of a log
+
+
+class Within(NamedTuple):
+    """The numbers from ``low`` to ``high``, both included."""
+
+    low: int = _LOWEST
+    high: int = _HIGHEST
+
+    def met(self, other: Within) -> Within:
+        """Return the numbers that are in both."""
+        return Within(max(self.low, other.low), min(self.high, other.high))
+
+
+ANY_NUMBER: Final = Within()
+
+
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    """Conditions that all rows meet which are asked for; None, or all numbers, where a column may be anything."""
+
+    topics: frozenset[str] | None = None
+    topic_prefixes: tuple[str, ...] = ()
+    queue_ids: frozenset[int] | None = None
+    queue_offsets: Within = ANY_NUMBER
+    places: Within = ANY_NUMBER  # of the log
+    store_timestamps: Within = ANY_NUMBER  # ms
+    tags: frozenset[str] | None = None
+    keys: frozenset[str] | None = None  # whole strings as column keys has them
+    msg_ids: frozenset[str] | None = None
+
+    def __str__(self) -> str:
+        """Return the conditions, for a log line."""
+        texts = []
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if isinstance(value, Within):
+                low = "" if value.low == _LOWEST else value.low
+                high = "" if value.high == _HIGHEST else value.high
+                value = f"{low}..{high}" if value != ANY_NUMBER else None
+            elif value is not None and len(value) > _NAMED:
+                value = f"{len(value)} of them"
+            elif value is not None:
+                value = ", ".join(map(str, sorted(value)))
+            texts += [f"{one.name} {value}"] if value else []
+        return "; ".join(texts) or "no conditions that leave anything out"
+
+    def keeps_topic(self, topic: str) -> bool:
+        """Tell whether rows of a topic can be asked for."""
+        return (self.topics is None or topic in self.topics) and all(map(topic.startswith, self.topic_prefixes))
+
+    def keeps(self, topic: str, queue_id: int) -> bool:
+        """Tell whether rows of a queue can be asked for."""
+        return self.keeps_topic(topic) and (self.queue_ids is None or queue_id in self.queue_ids)
+
+    @property
+    def wanted(self) -> Wanted:
+        """What the index can look for, nothing if it cannot help."""
+        if self.msg_ids is not None:
+            return Wanted(msg_ids=self.msg_ids)
+        words = [next((word for word in key.split(KEY_SEPARATOR) if word), None) for key in self.keys or ()]
+        if not words or None in words:
+            return Wanted()
+        return Wanted(keys=frozenset(word for word in words if word))
+
+    @property
+    def has_times(self) -> bool:
+        """Whether store times are limited."""
+        return self.store_timestamps != ANY_NUMBER
+
+    def tagged(self, tags: frozenset[str] | None) -> frozenset[str] | None:
+        """Return the tags that are asked for here and elsewhere, None for all."""
+        if self.tags is None or tags is None:
+            return tags if self.tags is None else self.tags
+        return tags & self.tags
+
+
+NO_PRUNING: Final = Pruning()
+
+
+class Points(NamedTuple):
+    """Records of the log, rising by place, (n,): where they stand, and when they were stored, ms."""
+
+    places: Positions
+    store_timestamps: NDArray[np.int64]
+    are_all: bool = False  # that there are; else some of them
+
+
+class LogParts(NamedTuple):
+    """Ranges of the log, rising, apart from one another."""
+
+    spans: tuple[Span, ...]
+
+    @classmethod
+    def of(cls, spans: Sequence[Span]) -> Self:
+        """Join ranges that touch; those given rise."""
+        joined: list[Span] = []
+        for span in spans:
+            if span.start >= span.end:
+                continue
+            if joined and span.start <= joined[-1].end:
+                joined[-1] = Span(joined[-1].start, max(span.end, joined[-1].end))
+            else:
+                joined.append(span)
+        return cls(tuple(joined))
+
+    def met(self, other: LogParts) -> LogParts:
+        """Return what is in both."""
+        found = [Span(max(mine.start, its.start), min(mine.end, its.end)) for mine in self.spans for its in other.spans]
+        return LogParts.of([span for span in found if span.start < span.end])
+
+    @property
+    def n_bytes(self) -> int:
+        """How much of the log they are."""
+        return sum(span.end - span.start for span in self.spans)
+
+
+def parts_stored_within(points: Points, whole: Span, times: Within) -> LogParts:
+    """Return the parts of the log that can hold records of some store times.
+
+    Where all records are known they are just these, with short ways between them. Else records are taken to be stored
+    in the order of the broker's clock, which may have been set back between two points. A step back that takes longer
+    than it is far to make good shows at the points; so each part counts for the times of its two ends and, on both
+    sides, twice the longest of the parts around it more.
+
+    Args:
+        points: of the log.
+        whole: the log.
+        times: ms.
+    """
+    places = np.concatenate(([whole.start], points.places, [whole.end]))
+    if points.are_all:
+        known = (points.store_timestamps >= times.low) & (points.store_timestamps <= times.high)
+        return _joined(places, np.append(False, known), whole)
+    if not len(points.places):
+        return LogParts.of([whole])
+    times_at = points.store_timestamps.clip(-_FAR, _FAR)
+    first = np.concatenate((times_at[:1], times_at))  # of each part between two places, as its ends say
+    last = np.concatenate((times_at, times_at[-1:]))
+    lengths = np.abs(last - first)
+    around = lengths.copy()
+    for shift in range(1, _NEIGHBOURS + 1):
+        around[shift:] = np.maximum(around[shift:], lengths[:-shift])
+        around[:-shift] = np.maximum(around[:-shift], lengths[shift:])
+    slack = np.maximum(2 * around, _CLOCK_SLACK_MS)
+    lows, highs = np.minimum(first, last) - slack, np.maximum(first, last) + slack
+    kept = (lows <= times.high) & (highs >= times.low)
+    kept[0] |= times.low <= highs[0]  # what is stored before the first point, and behind the last, has one end only
+    kept[-1] |= times.high >= lows[-1]
+    return _joined(places, kept, whole)
+
+
+def _joined(places: Positions, kept: Mask, whole: Span) -> LogParts:
+    """Return the ways from one place to the next, (n + 1,), that are kept, (n,); those that lie close as one."""
+    edges = places[np.flatnonzero(np.diff(np.concatenate(([False], kept, [False]))))]
+    starts, ends = edges[0::2], edges[1::2]
+    apart = np.flatnonzero(starts[1:] - ends[:-1] > (whole.end - whole.start) // _MOST_PARTS)
+    spans = zip(starts[np.append(0, apart + 1)], ends[np.append(apart, -1)], strict=True) if len(starts) else ()
+    return LogParts.of([Span(int(start), int(end)) for start, end in spans])

@@ -1,0 +1,303 @@
+"""Which messages a read wants: topics, queues, where each queue starts and ends. Values in, values out; no files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from typing import Any
+
+from rmqstore.errors import OptionError
+from rmqstore.format.topics import is_system_topic
+
+# Source: KafkaOffsetRangeLimit, whose numbers Spark users know.
+LATEST, EARLIEST = -1, -2
+GROUP_PREFIX = "group:"
+_TRIMMED = "".join(map(chr, range(0x21)))  # by String.trim of Java
+
+# (broker name or None, topic, queue id)
+QueueKey = tuple[str | None, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where queues start, or end. The first of timestamp, by_timestamp, group and offsets that speaks decides."""
+
+    default: int = EARLIEST
+    offsets: Mapping[QueueKey, int] = field(default_factory=dict)
+    group: str | None = None
+    timestamp: int | None = None  # ms
+    by_timestamp: Mapping[QueueKey, int] = field(default_factory=dict)
+
+    def of(self, broker: str, topic: str, queue_id: int, table: Mapping[QueueKey, int]) -> int | None:
+        """Return what a table says of a queue, with or without the broker named."""
+        return table.get((broker, topic, queue_id), table.get((None, topic, queue_id)))
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Topics by name, by pattern or with queues; at most one of the three, and all user topics without."""
+
+    subscribe: tuple[str, ...] | None = None
+    subscribe_pattern: str | None = None
+    assign: Mapping[str, frozenset[int]] | None = None
+    include_system_topics: bool = False
+    start: Bound = field(default_factory=Bound)
+    end: Bound = field(default_factory=lambda: Bound(LATEST))
+    timestamp_strategy: str = "latest"
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        given = {"subscribe": self.subscribe, "subscribePattern": self.subscribe_pattern, "assign": self.assign}
+        named = [name for name, value in given.items() if value is not None]
+        if len(named) > 1:
+            raise OptionError(f"{' and '.join(named)}: give at most one of them")
+        if self.timestamp_strategy not in ("latest", "error"):
+            raise OptionError(f"startingOffsetsByTimestampStrategy {self.timestamp_strategy!r}: one of latest, error")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether no topics are named, by whatever means."""
+        return self.subscribe is None and self.subscribe_pattern is None and self.assign is None
+
+    @property
+    def named_topics(self) -> set[str]:
+        """The topics that are named, to be read or in tables of offsets and times."""
+        tables = (self.start.offsets, self.start.by_timestamp, self.end.offsets, self.end.by_timestamp)
+        in_tables = {topic for table in tables for _, topic, _ in table}
+        return {*(self.subscribe or ()), *(self.assign or {}), *in_tables}
+
+    @property
+    def bounds_by_queue(self) -> bool:
+        """Whether start or end is said by queue, which a scan by the log cannot follow."""
+        plain = self.start.default == EARLIEST and self.end.default == LATEST
+        tables = (self.start.offsets, self.start.by_timestamp, self.end.offsets, self.end.by_timestamp)
+        return not plain or any(tables) or self.start.group is not None or self.end.group is not None
+
+    def require_by_log(self) -> None:
+        """Refuse what a scan by the log cannot follow.
+
+        Raises:
+            OptionError: bounds are said by queue.
+        """
+        if self.bounds_by_queue:
+            raise OptionError(
+                "scan=commitlog and look-ups know no queue offsets: start and end them by startingTimestamp and "
+                "endingTimestamp"
+            )
+        if self.timestamp_strategy == "error":
+            raise OptionError("startingOffsetsByTimestampStrategy error: scan=commitlog and look-ups look at no queue")
+
+
+def parse_topics(value: str | Iterable[str]) -> tuple[str, ...]:
+    """Parse ``subscribe``: topics by list, or by a comma list."""
+    topics = [topic.strip() for topic in (value.split(",") if isinstance(value, str) else value)]
+    if not topics or not all(topics):
+        raise OptionError(f"subscribe {value!r}: a comma list of topics, none of them empty")
+    return tuple(dict.fromkeys(topics))
+
+
+def parse_pattern(value: str) -> str:
+    """Check ``subscribePattern``; a topic is chosen when the whole of it matches, as in Spark's Kafka source."""
+    try:
+        re.compile(value)
+    except re.error as err:
+        raise OptionError(f"subscribePattern {value!r} is no regular expression: {err}") from err
+    return value
+
+
+def parse_assign(value: str | Mapping[str, Iterable[int]]) -> dict[str, frozenset[int]]:
+    """Parse ``assign``: ``{"topic": [queue, …]}``."""
+    table = _table("assign", value, '{"topic":[0,1]}')
+    chosen: dict[str, frozenset[int]] = {}
+    for topic, queues in table.items():
+        if not isinstance(queues, list | tuple | set | frozenset | range):
+            raise OptionError(f"assign: {topic!r} needs a list of queue ids, got {queues!r}")
+        chosen[topic] = frozenset(_integer("assign", queue) for queue in queues)
+    return chosen
+
+
+def parse_timestamp(name: str, value: str | float | datetime) -> int:
+    """Parse a time: epoch ms, ISO-8601 (UTC unless it says otherwise), or a datetime. Returns epoch ms."""
+    text = str(value).strip()
+    if not isinstance(value, datetime):
+        if re.fullmatch(r"-?\d+", text):
+            return int(text)
+        try:
+            value = datetime.fromisoformat(text)
+        except ValueError as err:
+            raise OptionError(f"{name} {text!r}: epoch milliseconds or an ISO-8601 time") from err
+    aware = value if value.tzinfo else value.replace(tzinfo=UTC)
+    return round(aware.timestamp() * 1000)
+
+
+def parse_offsets(name: str, value: str | Mapping[str, Any], default: int) -> Bound:
+    """Parse ``startingOffsets`` or ``endingOffsets``: a word, ``group:NAME``, or offsets by topic and queue."""
+    if isinstance(value, str):
+        words = {"earliest": EARLIEST, "latest": LATEST}
+        if value.strip().lower() in words:
+            return Bound(words[value.strip().lower()])
+        if value.startswith(GROUP_PREFIX):
+            return Bound(EARLIEST if name == "startingOffsets" else LATEST, group=value.removeprefix(GROUP_PREFIX))
+    return Bound(default, offsets=_by_queue(name, value, "offsets", lambda at: _offset(name, at)))
+
+
+def parse_timestamps(name: str, value: str | Mapping[str, Any]) -> dict[QueueKey, int]:
+    """Parse ``startingOffsetsByTimestamp`` or ``endingOffsetsByTimestamp``."""
+    return _by_queue(name, value, "times", lambda at: parse_timestamp(name, at))
+
+
+def _offset(name: str, value: object) -> int:
+    offset = _integer(name, value)
+    if offset < EARLIEST:
+        raise OptionError(f"{name}: offset {offset}; -2 is earliest, -1 latest, others count from 0")
+    return offset
+
+
+def _integer(name: str, value: object) -> int:
+    if isinstance(value, bool) or not re.fullmatch(r"-?\d+", str(value).strip()):
+        raise OptionError(f"{name}: {value!r} is no whole number")
+    return int(str(value))
+
+
+def _table(name: str, value: object, example: str) -> Mapping[str, Any]:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError as err:
+            raise OptionError(f"{name} {value!r}: neither a known word nor JSON like {example} ({err})") from err
+    if not isinstance(value, Mapping):
+        raise OptionError(f"{name}: a table like {example}, got {value!r}")
+    return value
+
+
+def _by_queue(name: str, value: object, what: str, parse: Any) -> dict[QueueKey, int]:  # noqa: ANN401
+    """Parse ``{"topic": {"0": value}}``, or with brokers ``{"topic": {"broker": {"0": value}}}``."""
+    table = _table(name, value, '{"topic":{"0":23,"1":-2}}')
+    found: dict[QueueKey, int] = {}
+    for topic, queues in table.items():
+        if not isinstance(queues, Mapping):
+            raise OptionError(f"{name}: {topic!r} needs a table of queues and {what}, got {queues!r}")
+        for key, inner in queues.items():
+            if isinstance(inner, Mapping):
+                found |= {(str(key), topic, _integer(name, queue)): parse(at) for queue, at in inner.items()}
+            else:
+                found[None, topic, _integer(name, key)] = parse(inner)
+    return found
+
+
+def parse_tags(tags: str | None) -> frozenset[str] | None:
+    """Parse a tag expression, ``A || B``; None, empty and ``*`` ask for all. Source: FilterAPI.java."""
+    if tags is None or tags.strip(_TRIMMED) in ("", "*"):
+        return None
+    found = frozenset(tag.strip(_TRIMMED) for tag in tags.split("||")) - {""}
+    if not found:
+        raise OptionError(f"tags {tags!r}: tags separated by ||, or *")
+    return found
+
+
+def require_arguments(given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse names of arguments that there are not: the options of a read are written ``like_this`` in Python.
+
+    Raises:
+        OptionError: with the one that may have been meant.
+    """
+    known = sorted(known)
+    for name in given:
+        if name not in known:
+            plain = {one.replace("_", ""): one for one in known}
+            near = get_close_matches(name.replace("_", "").lower(), plain, 1)
+            hint = f"did you mean {plain[near[0]]}?" if near else f"there are {', '.join(known)}"
+            raise OptionError(f"unknown argument {name}: {hint}")
+
+
+def parse_selection(
+    *,
+    subscribe: str | Iterable[str] | None = None,
+    subscribe_pattern: str | None = None,
+    assign: str | Mapping[str, Iterable[int]] | None = None,
+    include_system_topics: bool = False,
+    starting_offsets: str | Mapping[str, Any] | None = None,
+    ending_offsets: str | Mapping[str, Any] = "latest",
+    starting_timestamp: int | str | datetime | None = None,
+    ending_timestamp: int | str | datetime | None = None,
+    starting_offsets_by_timestamp: str | Mapping[str, Any] | None = None,
+    ending_offsets_by_timestamp: str | Mapping[str, Any] | None = None,
+    starting_offsets_by_timestamp_strategy: str | None = None,
+    streaming: bool = False,
+) -> Selection:
+    """Parse the options that choose topics and bounds, given as text or as plain Python values.
+
+    Args:
+        streaming: for a stream, which starts at the latest messages and where a start time must find one unless said
+            otherwise, as in Spark's Kafka source; it has no end.
+
+    Raises:
+        OptionError: a value is out of its domain, or two contradict each other.
+    """
+    default = LATEST if streaming else EARLIEST
+    start = Bound(default) if starting_offsets is None else parse_offsets("startingOffsets", starting_offsets, default)
+    end = parse_offsets("endingOffsets", ending_offsets, LATEST)
+    if not streaming:
+        _require_span(start, end)
+    elif end != Bound(LATEST) or ending_timestamp is not None or ending_offsets_by_timestamp is not None:
+        raise OptionError("endingOffsets and the like: a stream has no end")
+    times = {"startingTimestamp": starting_timestamp, "endingTimestamp": ending_timestamp}
+    at = [None if value is None else parse_timestamp(name, value) for name, value in times.items()]
+    by_start = parse_timestamps("startingOffsetsByTimestamp", starting_offsets_by_timestamp or {})
+    by_end = parse_timestamps("endingOffsetsByTimestamp", ending_offsets_by_timestamp or {})
+    return Selection(
+        subscribe=None if subscribe is None else parse_topics(subscribe),
+        subscribe_pattern=None if subscribe_pattern is None else parse_pattern(subscribe_pattern),
+        assign=None if assign is None else parse_assign(assign),
+        include_system_topics=include_system_topics,
+        start=replace(start, timestamp=at[0], by_timestamp=by_start),
+        end=replace(end, timestamp=at[1], by_timestamp=by_end),
+        timestamp_strategy=(starting_offsets_by_timestamp_strategy or ("error" if streaming else "latest")).lower(),
+    )
+
+
+def _require_span(start: Bound, end: Bound) -> None:
+    """Refuse bounds that leave a batch nothing to read."""
+    if start.default == LATEST:
+        raise OptionError("startingOffsets latest: a batch read would have nothing to read; name offsets or a time")
+    if end.default == EARLIEST:
+        raise OptionError("endingOffsets earliest: a batch read would have nothing to read; name offsets or a time")
+    for name, bound, refused in (("startingOffsets", start, LATEST), ("endingOffsets", end, EARLIEST)):
+        if refused in bound.offsets.values():
+            raise OptionError(f"{name}: {refused} ({'latest' if refused == LATEST else 'earliest'}) has no use there")
+
+
+def require_named(selection: Selection, known: Mapping[str, set[int]], where: str) -> None:
+    """Refuse a selection that names topics or queues which are not there.
+
+    Args:
+        selection: what was asked for.
+        known: the queues of each topic that is there.
+        where: the store or stores, for the message.
+
+    Raises:
+        OptionError: with those that are there.
+    """
+    missing = sorted(selection.named_topics - set(known))
+    if missing:
+        raise OptionError(f"no topic {', '.join(missing)} in {where}; it has: {', '.join(sorted(known)) or 'none'}")
+    for topic, queues in (selection.assign or {}).items():
+        lacking = sorted(queues - known[topic])
+        if lacking:
+            raise OptionError(f"topic {topic} has no queue {lacking} in {where}; it has {sorted(known[topic])}")
+
+
+def choose_topics(selection: Selection, known: list[str]) -> list[str]:
+    """Return those of the known topics that a selection names, in the order known."""
+    if selection.subscribe is not None:
+        return [topic for topic in known if topic in selection.subscribe]
+    if selection.assign is not None:
+        return [topic for topic in known if topic in selection.assign]
+    if selection.subscribe_pattern is not None:
+        pattern = re.compile(selection.subscribe_pattern)
+        return [topic for topic in known if pattern.fullmatch(topic)]
+    return [topic for topic in known if selection.include_system_topics or not is_system_topic(topic)]

@@ -1,0 +1,167 @@
+"""One message at a time, plainly: the reference that the array evaluator has to equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from rmqstore.query.sql92.numbers import Long, Number, compare_doubles, parse_double, parse_integer, parse_long
+from rmqstore.query.sql92.tree import (
+    And,
+    Between,
+    Equal,
+    In,
+    IsNull,
+    IsTrue,
+    Literal,
+    Negate,
+    Node,
+    Not,
+    NotBetween,
+    Or,
+    Order,
+    Property,
+    Search,
+    Value,
+)
+
+
+class EvaluationError(Exception):
+    """Java throws here: the message is not matched."""
+
+
+def matches(tree: Node, properties: Mapping[str, str]) -> bool:
+    """Tell whether a broker would deliver a message. Source: ExpressionMessageFilter.java#isMatchedByCommitLog."""
+    try:
+        return evaluate(tree, properties) is True
+    except EvaluationError:
+        return False
+
+
+def evaluate(node: Node, properties: Mapping[str, str]) -> Value:
+    """Return the value of a part of an expression.
+
+    Raises:
+        EvaluationError: Java's evaluation throws.
+    """
+    match node:
+        case Literal(value):
+            return value
+        case Property(name):
+            return properties.get(name)
+        case Negate(operand):
+            value = evaluate(operand, properties)
+            return -value if isinstance(value, int | float) and not isinstance(value, bool) else None
+        case IsTrue(operand):
+            return None if evaluate(operand, properties) is None else False
+        case _:
+            return _truth(node, properties)
+
+
+def _truth(node: Node, properties: Mapping[str, str]) -> bool | None:
+    match node:
+        case And(operands):
+            return _all(evaluate(operand, properties) for operand in operands)
+        case Or(operands):
+            return _not(_all(_not(evaluate(operand, properties)) for operand in operands))
+        case Not(operand):
+            return _not(evaluate(operand, properties))
+        case IsNull(operand):
+            return evaluate(operand, properties) is None
+        case Equal(left, right):
+            return _equal(evaluate(left, properties), evaluate(right, properties))
+        case Order(symbol, left, right):
+            return _order(symbol, evaluate(left, properties), right, properties)
+        case Between(operand, low, high):
+            # Java evaluates the operand for each end, which doubles the work of each BETWEEN upon a BETWEEN.
+            value, ends = evaluate(operand, properties), ((">=", low), ("<=", high))
+            return _all(_order(symbol, value, end, properties) for symbol, end in ends)
+        case NotBetween(operand, low, high):
+            value, ends = evaluate(operand, properties), (("<", low), (">", high))
+            return _not(_all(_not(_order(symbol, value, end, properties)) for symbol, end in ends))
+        case In(operand, texts):
+            value = evaluate(operand, properties)
+            return None if value is None else value in texts
+        case _:
+            assert isinstance(node, Search)
+            return _search(node, properties)
+
+
+def _not(value: Value) -> bool | None:
+    return None if value is None else not value
+
+
+def _all(values: Iterable[Value]) -> bool | None:
+    """Return whether all are TRUE, null if that cannot be known; behind the first FALSE nothing is evaluated."""
+    known = True
+    for value in values:
+        if value is False:
+            return False
+        known &= value is not None
+    return True if known else None
+
+
+def _equal(left: Value, right: Value) -> bool | None:
+    if left is None or right is None:
+        if left is right:
+            return True
+        return None if left is None else False
+    if isinstance(left, bool) and isinstance(right, str):
+        raise EvaluationError(
+            "a truth on the left is not compared with a string"
+        )  # Java casts the wrong one of the two
+    if isinstance(left, str) and isinstance(right, bool):
+        return (left.lower() == "true") is right
+    if isinstance(left, str) and isinstance(right, str):
+        return left == right
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    return _compare(left, right) == 0
+
+
+def _order(symbol: str, lower: Value, right: Node, properties: Mapping[str, str]) -> bool | None:
+    if lower is None:
+        return None
+    upper = evaluate(right, properties)  # not before: it may throw
+    if upper is None:
+        return None
+    assert not isinstance(lower, bool)
+    assert not isinstance(upper, bool)
+    if isinstance(lower, str) and isinstance(upper, str):
+        lower, upper = _parsed(lower, float), _parsed(upper, float)
+    sign = _compare(lower, upper)
+    return {"<": sign < 0, "<=": sign <= 0, ">": sign > 0, ">=": sign >= 0}[symbol]
+
+
+def _search(node: Search, properties: Mapping[str, str]) -> bool:
+    if not node.text:
+        return False  # before the operand is evaluated, which may throw
+    value = evaluate(node.operand, properties)
+    if not isinstance(value, str):
+        return False
+    found = {"CONTAINS": str.__contains__, "STARTSWITH": str.startswith, "ENDSWITH": str.endswith}[node.how]
+    return bool(found(value, node.text)) is not node.negated
+
+
+def _parsed(text: str, kind: type) -> Number:
+    """Return a string as a number of one of Java's three classes."""
+    parse: Callable[[str], Number | None]
+    parse = parse_double if kind is float else parse_long if kind is Long else parse_integer
+    found = parse(text)
+    if found is None:
+        raise EvaluationError(f"{text!r} is no {kind.__name__}")
+    return found
+
+
+def _compare(left: str | Number, right: str | Number) -> int:
+    """Return less than, equal to or greater than 0; of a string and a number the string is parsed as the other's class.
+
+    Source: ComparisonExpression.java#__compare.
+    """
+    if isinstance(left, str):
+        left = _parsed(left, type(right))
+    elif isinstance(right, str):
+        right = _parsed(right, type(left))
+    assert not isinstance(right, str)
+    if isinstance(left, float) or isinstance(right, float):
+        return compare_doubles(float(left), float(right))
+    return (left > right) - (left < right)

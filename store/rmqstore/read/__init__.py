@@ -1,0 +1,1 @@
+"""Reading a store: planning, scans, look-ups, views, and following a store that is written to."""

@@ -1,0 +1,156 @@
+"""A place in a log that is written to: steps over what is new, and notices that a recovery has cut the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
+from rmqstore.format.columns.checks import sound_crcs
+from rmqstore.format.columns.decode import stored_bodies
+from rmqstore.format.columns.heads import Heads, check_heads
+from rmqstore.format.columns.walk import StopKind, Walk, heads_of, walk
+from rmqstore.format.layout import BLANK_MAGIC, FRAME_HEAD, Bytes, Mask
+from rmqstore.storage.files.mapped_file_queue import Segment
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.recovery.log_end import last_record_before
+
+# The first window, and the largest: bytes that were never written are not to be touched.
+_WINDOW_BYTES = 64 << 10, 128 << 20
+
+
+class LogMark(NamedTuple):
+    """A record by which a log is known again: cut by a recovery and written on, another one stands in its place."""
+
+    physical_offset: int
+    store_timestamp: int  # ms
+
+    @classmethod
+    def at(cls, log: CommitLog, physical_offset: int | None) -> LogMark | None:
+        """Return the mark of the record at a place, None where there is none."""
+        if physical_offset is None:
+            return None
+        try:
+            return cls(physical_offset, log.store_timestamp(physical_offset))
+        except (CorruptRecordError, OffsetOutOfRangeError):
+            return None
+
+    def stands_in(self, log: CommitLog) -> bool:
+        """Tell whether the record still stands there, or was deleted with its file because of its age."""
+        return self.physical_offset < log.min_offset or LogMark.at(log, self.physical_offset) == self
+
+
+@dataclass(slots=True)
+class LogCursor:
+    """The physical offset behind the last record that was seen, and that record.
+
+    ``refused`` is what stood at the cursor and was no record, ``is_disturbed`` that it was replaced by what is none
+    either: then the cursor is not where a record begins.
+    """
+
+    position: int
+    newest: LogMark | None = None
+    refused: bytes = b""
+    is_disturbed: bool = False
+
+    @classmethod
+    def at(cls, log: CommitLog, position: int) -> LogCursor:
+        """Return a cursor at a place where a record will begin."""
+        return cls(position, LogMark.at(log, last_record_before(log, position)))
+
+    def is_good(self, log: CommitLog) -> bool:
+        """Tell whether the log is still what it was up to here, and goes on here."""
+        if self.is_disturbed or self.position < log.min_offset:
+            return False
+        newest = self.newest
+        if newest is None or newest.physical_offset < log.min_offset:
+            return True
+        return newest.stands_in(log) and self._follows(log, newest.physical_offset)
+
+    def _follows(self, log: CommitLog, physical_offset: int) -> bool:
+        """Tell whether the cursor stands right behind a record, or behind the blank that follows it."""
+        segment, data, place = log.locate(physical_offset)
+        end = place + int(data[place : place + FRAME_HEAD.itemsize].view(FRAME_HEAD)[0]["total_size"])
+        if segment.start + end == self.position:
+            return True
+        head = data[end : end + FRAME_HEAD.itemsize]
+        is_blank = len(head) == FRAME_HEAD.itemsize and int(head.view(FRAME_HEAD)[0]["magic"]) == BLANK_MAGIC
+        return is_blank and segment.end == self.position
+
+    def step(self, log: CommitLog, run_started: int) -> Iterator[tuple[Bytes, Heads]]:
+        """Yield the heads of the records that follow, and move behind them.
+
+        Args:
+            log: of the store.
+            run_started: since when, in ms, the broker runs that has the store now; 0 where that is not known.
+        """
+        size = _WINDOW_BYTES[0]
+        while (segment := log.find(self.position)) is not None:
+            data, position = log.data(segment), self.position - segment.start
+            found = walk(data, position, min(position + size, len(data)), segment.start)
+            walked = self._without_unsure(data, found, segment, run_started)
+            if walked is not found and found.kind is StopKind.END and size < _WINDOW_BYTES[1]:
+                size = _WINDOW_BYTES[1]  # a later record may vouch for the one that was refused
+                continue
+            for _, heads, whole in heads_of(data, walked):
+                last = heads.take(slice(len(heads) - 1, None))
+                self.newest = LogMark(*(int(last.column(name)[0]) for name in LogMark._fields))
+                yield data, heads.take(whole)
+            is_over = walked.kind is StopKind.BLANK and _is_begun(log, segment.end)
+            reached = segment.end if is_over else segment.start + walked.position
+            is_stuck, self.position = reached == self.position, reached
+            self._note(
+                data[walked.position :][: FRAME_HEAD.itemsize] if walked.kind is StopKind.DAMAGE else None, is_stuck
+            )
+            if is_stuck or walked.kind in (StopKind.EMPTY, StopKind.DAMAGE):
+                return
+            size = min(8 * size, _WINDOW_BYTES[1])
+
+    def _without_unsure(self, data: Bytes, walked: Walk, segment: Segment, run_started: int) -> Walk:
+        """Leave out records from the first on that may not be of the log.
+
+        A broker appends one record after the other, so the last one that the present run wrote vouches for all before
+        it. After it, a torn record ends the log: its broker is still writing it, or a recovery will cut it. There a
+        whole record of an earlier run ends it as well: a recovery has cut it off, and it is not written over yet.
+        """
+        if not len(walked.starts):
+            return walked
+        sound, times = _checked(data, walked, segment)
+        vouching = np.flatnonzero(sound & (times >= run_started))
+        is_vouched = len(vouching) > 0 or (self.newest is not None and self.newest.store_timestamp >= run_started)
+        first = int(vouching[-1]) + 1 if len(vouching) else 0
+        refused = np.flatnonzero(~sound[first:] | is_vouched)
+        if not len(refused):
+            return walked
+        place = first + int(refused[0])
+        return Walk(walked.starts[:place], StopKind.DAMAGE, int(walked.starts[place]), "torn, or cut off by a recovery")
+
+    def _note(self, damage: Bytes | None, is_stuck: bool) -> None:
+        found = b"" if damage is None else damage.tobytes()
+        self.is_disturbed = bool(is_stuck and self.refused and found and found != self.refused)
+        self.refused = found
+
+
+def _checked(data: Bytes, walked: Walk, segment: Segment) -> tuple[Mask, NDArray[np.int64]]:
+    """Return which of the records that were walked are whole, CRC included, and their store times, ms; (n,) each."""
+    masks, times = [], []
+    for _, heads, whole in heads_of(data, walked):
+        sound = whole & check_heads(heads, segment.start)
+        good = heads.take(sound)
+        sound[sound] = sound_crcs(data, good, stored_bodies(data, good))
+        masks.append(sound)
+        times.append(heads.column("store_timestamp"))
+    return np.concatenate(masks), np.concatenate(times)
+
+
+def _is_begun(log: CommitLog, physical_offset: int) -> bool:
+    """Tell whether something stands in the segment that begins here.
+
+    A commit of ours puts a blank before an empty segment for a moment, and then a record in place of the blank.
+    """
+    segment = log.find(physical_offset)
+    return segment is not None and bool(log.data(segment)[: FRAME_HEAD.itemsize].any())

@@ -1,0 +1,1 @@
+"""Look-ups by key and id: the index proposes candidates, the records decide."""

@@ -1,0 +1,115 @@
+"""What look-ups of a store come to: a query's messages, the records of many keys or ids, copies of messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from statistics import fmean
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmqstore.errors import OffsetOutOfRangeError
+from rmqstore.format.columns.walk import total_sizes
+from rmqstore.format.layout import Positions
+from rmqstore.format.schema import select_columns
+from rmqstore.query.keys import Wanted, parse_wanted
+from rmqstore.query.selection import parse_selection
+from rmqstore.read.lookup.candidates import SMALL_GAPS, Found, Lookup, QueryResult
+from rmqstore.read.scan.record_filter import LogFilter, log_filter
+from rmqstore.read.scan.record_scan import PlaceScan
+from rmqstore.read.scan.spec import DROPMALFORMED, ReadSpec
+from rmqstore.spans import LogSlice
+from rmqstore.storage.log.commitlog import CommitLog
+
+_ASKED_FOR_SIZE = 64  # places, at least
+_SOME = 4  # times as many hits as are asked for are looked at together
+
+Find = Callable[[Wanted, Sequence[str], int | None, int | None], Found]
+ReadLog = Callable[[LogSlice, ReadSpec, LogFilter], Iterator[pa.RecordBatch]]
+
+
+class Finder:
+    """Reads what look-ups find in one store.
+
+    Args:
+        log: of the store.
+        lookup: finds places in it.
+        find: ``lookup.find``, asked again where retention deletes a file meanwhile.
+        read_log: reads parts of the log.
+        is_closed: whether the store was closed; see ``log_scan.LogSlice``.
+    """
+
+    def __init__(
+        self, log: CommitLog, lookup: Lookup, find: Find, read_log: ReadLog, is_closed: Callable[[], bool]
+    ) -> None:
+        self._log, self._lookup, self._find = log, lookup, find
+        self._read_log, self._is_closed = read_log, is_closed
+
+    def query(
+        self, topic: str, key: str, times: tuple[int, int], limit: int | None, *, scan_uncovered: bool, broker_name: str
+    ) -> QueryResult:
+        """Return the messages of a topic that have a key; see ``MessageStore.query``. Times are ms, both included."""
+        wanted = parse_wanted(key, None)
+        chosen = log_filter(parse_selection(subscribe=[topic]), [], wanted)._replace(
+            start_timestamp=times[0], end_timestamp=times[1] + 1
+        )
+        spec = ReadSpec(select_columns(["commitLogOffset"]))
+        found = self._find(wanted, [topic], *times)
+        scans = scan_uncovered or found.n_uncovered_bytes <= SMALL_GAPS
+        pieces = self.uncovered(found) if scans else []
+        places = _places(batch for piece in pieces for batch in self._read_log(piece, spec, chosen))
+        rest = found.places_outside(pieces)
+        stop = 0 if limit is None else _SOME * limit
+        while len(rest) and (limit is None or len(places) < limit or places[-limit] < rest[-1]):
+            some = rest[-stop:]  # the newest; most have the key
+            places = np.union1d(places, _places(self.read_places(some, spec, chosen)))
+            rest = rest[: len(rest) - len(some)]
+        newest = places if limit is None else places[-limit:]
+        messages = tuple(self._log.get(place, broker_name) for place in newest.tolist())
+        return QueryResult(messages, tuple(found.uncovered), scans)
+
+    def uncovered(self, found: Found) -> list[LogSlice]:
+        """Return the parts of the log that the index does not tell of, to be read."""
+        is_closed = self._is_closed()
+        return [LogSlice(span.start, span.end, is_closed=is_closed) for span in found.uncovered]
+
+    def read(
+        self, found: Found, spec: ReadSpec, wanted: LogFilter, *, index_only: bool = False, start: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield what a look-up gave, in the order of the log; what lies before ``start`` may be left out."""
+        pieces = [] if index_only else [piece for piece in self.uncovered(found) if piece.end > start]
+        places = found.places_outside(pieces)
+        for piece in pieces:
+            before = int(np.searchsorted(places, piece.start))
+            yield from self.read_places(places[:before], spec, wanted)
+            yield from self._read_log(piece, spec, wanted)
+            places = places[before:]
+        yield from self.read_places(places, spec, wanted)
+
+    def mean_size(self, places: Positions) -> float:
+        """Return about how many bytes a record at some places, (n,), takes: some of them are asked."""
+        sizes = []
+        for place in places[:: max(1, len(places) // _ASKED_FOR_SIZE)].tolist():
+            with suppress(OffsetOutOfRangeError):
+                if self._log.is_head(place):
+                    _, data, position = self._log.locate(place)
+                    sizes.append(int(total_sizes(data, np.array([position]))[0]))
+        return fmean(sizes) if sizes else 0.0
+
+    def read_places(self, places: Positions, spec: ReadSpec, wanted: LogFilter) -> Iterator[pa.RecordBatch]:
+        """Yield the records at some places of the log; see ``place_scan.PlaceScan``."""
+        return PlaceScan(self._log, spec, wanted).batches(places)
+
+    def copies(self, wanted: Wanted, topics: Sequence[str], start: int) -> Iterator[pa.RecordBatch]:
+        """Yield topic, msgId and commitLogOffset of what is looked for, from a place of the log on, rising."""
+        spec = ReadSpec(select_columns(["topic", "msgId", "commitLogOffset"]), mode=DROPMALFORMED, check_crc=False)
+        chosen = log_filter(parse_selection(subscribe=topics), spec.schema.names, wanted)
+        for batch in self.read(self._find(wanted, topics, None, None), spec, chosen, start=start):
+            yield batch.filter(pc.greater_equal(batch.column("commitLogOffset"), start))
+
+
+def _places(batches: Iterable[pa.RecordBatch]) -> Positions:
+    found = [batch.column(0).to_numpy() for batch in batches]
+    return np.concatenate(found) if found else np.empty(0, np.int64)

@@ -1,0 +1,1 @@
+"""Ranges and samples of queues and of the log, for planning."""

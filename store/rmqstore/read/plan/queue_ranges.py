@@ -1,0 +1,373 @@
+"""Where queues begin and end, in offsets and in times, and which ranges of them a selection asks for."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Container, Mapping, Sequence
+from functools import cached_property
+
+from rmqstore.errors import (
+    CorruptQueueError,
+    CorruptRecordError,
+    OffsetOutOfRangeError,
+    OptionError,
+    UnsupportedFeatureError,
+)
+from rmqstore.format.layout import LMQ_PREFIX
+from rmqstore.query.selection import EARLIEST, LATEST, Bound, Selection, choose_topics
+from rmqstore.read.plan.light_queues import count_light_messages, told
+from rmqstore.spans import QueueKey, QueueSlice, Span
+from rmqstore.storage.broker.config_files import BrokerConfig
+from rmqstore.storage.files.paths import StorePaths, can_name_queues
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.queue.consumequeue import UNITS_AROUND
+from rmqstore.storage.queue.queue_set import Queues
+from rmqstore.storage.recovery.unit_checks import confirmed_end, confirmed_runs, look_confirmed
+
+logger = logging.getLogger(__name__)
+
+_NEIGHBOURS = 256
+
+
+class QueueRanges:
+    """The queues of one store.
+
+    Args:
+        log_end: physical offset where the log of a store that was not closed ends; None asks for nothing.
+    """
+
+    def __init__(self, paths: StorePaths, log: CommitLog, queues: Queues, log_end: Callable[[], int | None]) -> None:
+        self._paths, self._log, self._queues, self._log_end = paths, log, queues, log_end
+        self._has_told_of_light_queues = False
+
+    def range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Return the first queue offset whose message is there, and the one behind the last.
+
+        Damaged units between them count: reading them is what tells.
+        """
+        queue = self._queues.open(topic, queue_id)
+        end, log_end = queue.end(), self._log_end()
+        first = queue.first(end, self._log.min_offset)
+        if log_end is None or queue.is_recovered:
+            return first, end
+        end = confirmed_end(self._log, queue, (topic, queue_id), queue.cut(first, end, log_end), log_end)
+        return min(first, end), end
+
+    def first(self, topic: str, queue_id: int) -> int | None:
+        """Return the first queue offset whose message is there, the end if none is; None for a queue without files."""
+        queue = self._queues.open(topic, queue_id)
+        if not queue.segments and not queue.is_recovered:
+            return None
+        return queue.first(queue.end(), self._log.min_offset)
+
+    def at_time(
+        self, topic: str, queue_id: int, timestamp: int, span: tuple[int, int], *, tolerant: bool = False
+    ) -> int:
+        """Return the first queue offset in ``span`` stored at or after a time (ms), the end of it if none is.
+
+        Args:
+            tolerant: ask the next readable message where one is damaged.
+
+        Raises:
+            CorruptRecordError, OffsetOutOfRangeError: a message that was asked for its time is damaged or missing.
+        """
+        queue = self._queues.open(topic, queue_id)
+
+        def is_late(at: int) -> bool:
+            for neighbour in range(at, min(at + _NEIGHBOURS, span[1])):
+                try:
+                    return self._log.store_timestamp(queue.unit(neighbour)[0]) >= timestamp
+                except (CorruptRecordError, OffsetOutOfRangeError):
+                    if not tolerant:
+                        raise
+            return False
+
+        return queue.search(*span, is_late)
+
+    def require_plain_queues(self, selection: Selection | None = None) -> None:
+        """Refuse a store whose queues this version cannot read.
+
+        Where light message queues lie in RocksDB and the others in files, a selection that names one is refused, and
+        one that would take them in gets a warning.
+
+        Raises:
+            UnsupportedFeatureError: they lie in RocksDB.
+        """
+        if self._paths.rocksdb_queues is None:
+            return
+        if self._paths.has_rocksdb_queues:
+            raise UnsupportedFeatureError(
+                f"{self._paths.rocksdb_queues} holds RocksDB queues (storeType=defaultRocksDB), not readable yet; "
+                "the messages can: use scan=commitlog"
+            )
+        if selection is not None and may_choose_light_queues(selection):
+            self._tell_of_light_queues(selection)
+
+    def _tell_of_light_queues(self, selection: Selection) -> None:
+        counts = self.light_messages_apart
+        chosen = choose_topics(selection, sorted(counts))
+        if not chosen:
+            return
+        text = (
+            f"{told(counts, chosen)} lie in {self._paths.rocksdb_queues} alone, a RocksDB database that is not "
+            "readable yet; scan=commitlog has their records, under the topic that they were sent to"
+        )
+        if selection.named_topics:
+            raise UnsupportedFeatureError(text)
+        if not self._has_told_of_light_queues:
+            logger.warning("%s", text)
+            self._has_told_of_light_queues = True
+
+    @cached_property
+    def light_messages_apart(self) -> Counter[str]:
+        """How many messages light message queues have that lie in RocksDB alone; all of the log is read for it."""
+        if self._paths.rocksdb_queues is None or self._paths.has_rocksdb_queues:
+            return Counter()
+        end = self._log_end()
+        counts = count_light_messages(self._log, self._log.max_offset if end is None else end)
+        in_files = set(self._queues.topics())
+        return Counter({topic: count for topic, count in counts.items() if topic not in in_files})
+
+    def choose(self, selection: Selection, config: BrokerConfig) -> dict[str, list[int]]:
+        """Return the chosen topics and their queues.
+
+        A topic that only another store of the same read has is not an error here: see ``known_topics``.
+
+        Raises:
+            UnsupportedFeatureError: the queues are of a kind that cannot be read.
+        """
+        self.require_plain_queues(selection)
+        topics = choose_topics(selection, self.known_topics(config))
+        assign = selection.assign
+        chosen = {}
+        for topic in topics:
+            queue_ids = self._queues.ids(topic)
+            chosen[topic] = [queue for queue in queue_ids if queue in assign[topic]] if assign else queue_ids
+        return chosen
+
+    def known_topics(self, config: BrokerConfig) -> list[str]:
+        """Return every topic with a queue folder or an entry in ``config/topics.json``, sorted."""
+        return sorted({*self._queues.topics(), *config.topics()})
+
+    def end_in_log(self, but: Container[QueueKey] = ()) -> int:
+        """Return the physical offset behind the last record that a queue points at, but for some; -1 without queues."""
+        ends = [-1]
+        for key in self._queues.plain():
+            if key not in but:
+                queue = self._queues.open(*key)
+                ends.append(queue.reach(queue.end()))
+        return max(ends)
+
+    def vouched_end(self) -> int:
+        """Return :meth:`end_in_log`, -1 too where the files of queues lack records: these tell of no end of the log."""
+        return -1 if self._queues.lack_records else self.end_in_log()
+
+    def resolve(
+        self, selection: Selection, config: BrokerConfig, broker: str, *, fail_on_data_loss: bool, tolerant: bool
+    ) -> list[QueueSlice]:
+        """Return the ranges that a selection asks for, empty ones left out.
+
+        Args:
+            selection: topics, queues and bounds.
+            config: of the store's broker, for the offsets of groups.
+            broker: its name.
+            fail_on_data_loss: whether bounds outside of what is there are an error.
+            tolerant: go on, with a warning, where a queue's file is missing or cut.
+
+        Raises:
+            CorruptQueueError: a queue's file is missing or cut, and that is not tolerated.
+            OffsetOutOfRangeError: offsets that were asked for are not there, and data loss is to fail; or no message
+                is as late as a start time, and the strategy is ``error``.
+            OptionError: the group has no offsets.
+            UnsupportedFeatureError: the queues are of a kind that cannot be read.
+        """
+        resolver = _Resolver(self, selection, config, broker, fail_on_data_loss=fail_on_data_loss, tolerant=tolerant)
+        slices = []
+        for topic, queue_ids in self.choose(selection, config).items():
+            for queue_id in queue_ids:
+                slices += self.slices(topic, queue_id, *resolver.bounds(topic, queue_id), tolerant=tolerant)
+        return slices
+
+    def is_chosen(self, selection: Selection, topic: str, queue_id: int) -> bool:
+        """Tell whether a selection names a queue, be it there or not."""
+        if not choose_topics(selection, [topic]):
+            return False
+        if not can_name_queues(topic):
+            logger.warning("%s: a record is of topic %r, which can have no queues", self._paths.root, topic)
+            return False
+        return selection.assign is None or queue_id in selection.assign[topic]
+
+    def starts(
+        self,
+        selection: Selection,
+        config: BrokerConfig,
+        broker: str,
+        spans: Callable[[], Mapping[QueueKey, tuple[int, int]]],
+        *,
+        fail_on_data_loss: bool,
+    ) -> dict[QueueKey, int]:
+        """Return the queue offset where a selection starts in each queue; raises as :meth:`resolve` does.
+
+        Args:
+            spans: gives the queues and where each begins and ends; asked after offsets of a group were read, for a
+                running consumer commits what was just written.
+        """
+        resolver = _Resolver(self, selection, config, broker, fail_on_data_loss=fail_on_data_loss, tolerant=False)
+        return {queue: resolver.start(*queue, span) for queue, span in spans().items()}
+
+    def slices(self, topic: str, queue_id: int, start: int, end: int, *, tolerant: bool) -> list[QueueSlice]:
+        """Return the parts of a range that the queue's files have; raises as :meth:`resolve` does."""
+        runs = list(self._queues.open(topic, queue_id).runs(start, end))
+        if start < end and runs != [(start, end)]:
+            self._report_gap(topic, queue_id, start, runs, tolerant=tolerant)
+        return [QueueSlice(topic, queue_id, *run) for run in runs]
+
+    def look_confirmed(self, piece: QueueSlice, log_end: int) -> bool:
+        """Tell whether the log confirms the units of a range; see ``unit_checks.look_confirmed``."""
+        key = (piece.topic, piece.queue_id)
+        return look_confirmed(self._log, self._queues.open(*key), key, piece.start, piece.end, log_end)
+
+    def confirmed(self, piece: QueueSlice, log_end: int) -> list[QueueSlice]:
+        """Return the parts of a range whose units the log confirms; says which are left out."""
+        key = (piece.topic, piece.queue_id)
+        runs = list(confirmed_runs(self._log, self._queues.open(*key), key, piece.start, piece.end, log_end))
+        left = [piece.start, *(bound for run in runs for bound in run), piece.end]
+        for start, end in zip(left[::2], left[1::2], strict=True):
+            if start < end:
+                logger.warning(
+                    "%s-%d: no records of the log are the messages from queue offset %d to %d (excluded); going on "
+                    "without them", *key, start, end,
+                )  # fmt: skip
+        return [QueueSlice(*key, *run) for run in runs]
+
+    def within(self, piece: QueueSlice, spans: Sequence[Span]) -> list[QueueSlice]:
+        """Return the parts of a range whose messages may lie in parts of the log, rising.
+
+        Where units are damaged, some messages around are in them too.
+        """
+        queue, log_end = self._queues.open(piece.topic, piece.queue_id), self._log.max_offset
+
+        def first_at(place: int, start: int) -> int:
+            def is_behind(at: int) -> bool:
+                about = queue.place_about(at, piece.start, piece.end, log_end)
+                if about is None:
+                    raise CorruptQueueError(*queue.place(at), "no unit around is sound")
+                return about >= place
+
+            return queue.search(start, piece.end, is_behind)
+
+        found: list[QueueSlice] = []
+        at = piece.start
+        try:
+            for span in spans:
+                at = first_at(span.start, at)
+                start, at = at, first_at(span.end, at)
+                low, high = max(start - UNITS_AROUND, piece.start), min(at + UNITS_AROUND, piece.end)
+                low, high = queue.trimmed(low, high, span, log_end)
+                if low >= high:
+                    continue
+                if found and low <= found[-1].end:
+                    found[-1] = found[-1]._replace(end=max(high, found[-1].end))
+                else:
+                    found.append(piece._replace(start=low, end=high))
+        except CorruptQueueError as err:
+            logger.info("%s: all of the range is read", err)
+            return [piece]
+        return found
+
+    def _report_gap(
+        self, topic: str, queue_id: int, start: int, runs: list[tuple[int, int]], *, tolerant: bool
+    ) -> None:
+        missing = runs[0][1] if runs and runs[0][0] == start else start
+        path, byte = self._queues.open(topic, queue_id).place(missing)
+        reason = f"a file is missing or cut: queue offset {missing} should stand there"
+        if not tolerant:
+            raise CorruptQueueError(path, byte, reason)
+        logger.warning("%s, byte %d: %s; going on with what is left", path, byte, reason)
+
+
+def may_choose_light_queues(selection: Selection) -> bool:
+    """Tell whether a selection can take in light message queues."""
+    if selection.named_topics:
+        return any(topic.startswith(LMQ_PREFIX) for topic in selection.named_topics)
+    return selection.subscribe_pattern is not None or selection.include_system_topics
+
+
+class _Resolver:
+    """Turns the bounds of a selection into queue offsets."""
+
+    def __init__(
+        self,
+        ranges: QueueRanges,
+        selection: Selection,
+        config: BrokerConfig,
+        broker: str,
+        *,
+        fail_on_data_loss: bool,
+        tolerant: bool,
+    ) -> None:
+        self._ranges, self._selection, self._broker = ranges, selection, broker
+        self._fail_on_data_loss, self._tolerant = fail_on_data_loss, tolerant
+        self._start_committed = _committed(selection.start.group, config)
+        self._end_committed = _committed(selection.end.group, config)
+
+    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        span = self._ranges.range(topic, queue_id)
+        start = self.start(topic, queue_id, span)
+        end = self._bound(topic, queue_id, span, self._selection.end, self._end_committed, "endingOffsets")
+        return start, end
+
+    def start(self, topic: str, queue_id: int, span: tuple[int, int]) -> int:
+        return self._bound(topic, queue_id, span, self._selection.start, self._start_committed, "startingOffsets")
+
+    def _bound(
+        self,
+        topic: str,
+        queue_id: int,
+        span: tuple[int, int],
+        bound: Bound,
+        committed: Mapping[tuple[str, int], int],
+        name: str,
+    ) -> int:
+        timestamp = bound.timestamp
+        if timestamp is None:
+            timestamp = bound.of(self._broker, topic, queue_id, bound.by_timestamp)
+        if timestamp is not None:
+            tolerant = self._tolerant or not self._fail_on_data_loss
+            found = self._ranges.at_time(topic, queue_id, timestamp, span, tolerant=tolerant)
+            if found == span[1] and name == "startingOffsets" and self._selection.timestamp_strategy == "error":
+                raise OffsetOutOfRangeError(
+                    f"{topic}-{queue_id} has no message stored at or after {timestamp} ms; "
+                    "set startingOffsetsByTimestampStrategy to latest to begin at the end of such queues"
+                )
+            return found
+        asked = committed.get((topic, queue_id))
+        if asked is None:
+            asked = bound.of(self._broker, topic, queue_id, bound.offsets)
+        if asked is None:
+            asked = bound.default
+        if asked in (EARLIEST, LATEST):
+            return span[0] if asked == EARLIEST else span[1]
+        return self._within(topic, queue_id, span, asked, name)
+
+    def _within(self, topic: str, queue_id: int, span: tuple[int, int], asked: int, name: str) -> int:
+        if span[0] <= asked <= span[1]:
+            return asked
+        if name == "endingOffsets" and asked < span[0]:
+            return span[0]  # what was asked for ends before what is left: the start tells whether anything is lost
+        text = f"{name} of {topic}-{queue_id} is {asked}, the queue holds {span[0]} to {span[1]} (excluded)"
+        if self._fail_on_data_loss:
+            raise OffsetOutOfRangeError(f"{text}; set failOnDataLoss to false to read what is left")
+        logger.warning("data loss: %s; reading what is left", text)
+        return min(max(asked, span[0]), span[1])
+
+
+def _committed(group: str | None, config: BrokerConfig) -> Mapping[tuple[str, int], int]:
+    if group is None:
+        return {}
+    offsets = config.consumer_offsets(group)
+    if not offsets:
+        known = ", ".join(config.groups()) or "none"
+        raise OptionError(f"group {group!r} has no committed offsets in consumerOffset.json; groups that have: {known}")
+    return offsets

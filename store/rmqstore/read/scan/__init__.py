@@ -1,0 +1,1 @@
+"""Scans by queue, by log and of single records: units to checked Arrow batches."""

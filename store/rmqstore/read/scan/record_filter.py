@@ -1,0 +1,135 @@
+"""Which records a scan in the order of the log keeps. The records decide, not what queues or topics.json know."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmqstore.errors import OptionError
+from rmqstore.format.columns.decode import decode_columns
+from rmqstore.format.columns.heads import Heads
+from rmqstore.format.columns.property_decode import parse_entries, property_column
+from rmqstore.format.layout import PROPERTY_KEYS, PROPERTY_UNIQ_KEY, Bytes, Mask, SysFlag
+from rmqstore.format.schema import ALL_COLUMNS
+from rmqstore.format.topics import is_system_topic
+from rmqstore.query.keys import KEY_SEPARATOR, NOTHING_WANTED, Wanted
+from rmqstore.query.selection import Selection
+
+
+class LogFilter(NamedTuple):
+    """Which records of a scan in physical order are wanted; None wants all."""
+
+    queues: Mapping[str, frozenset[int] | None] | None = None  # of each topic, None for all of its queues
+    topic_pattern: re.Pattern[str] | None = None
+    start_timestamp: int | None = None  # ms
+    end_timestamp: int | None = None
+    without_system_topics: bool = False
+    keys: frozenset[str] | None = None  # a record has one of them as UNIQ_KEY or among its KEYS
+    msg_ids: frozenset[str] | None = None  # columns msgId or offsetMsgId have one of them; rollbacks the latter only
+
+    @property
+    def chooses_topics(self) -> bool:
+        """Whether only some topics are wanted, by name or by pattern."""
+        return self.queues is not None or self.topic_pattern is not None
+
+    def keep(self, data: Bytes, heads: Heads) -> Mask | None:
+        """Return a mask (n,) of the records that are wanted, None where all are."""
+        if self == LogFilter():
+            return None
+        kept = np.ones(len(heads), np.bool_)
+        if self.start_timestamp is not None:
+            kept &= heads.column("store_timestamp") >= self.start_timestamp
+        if self.end_timestamp is not None:
+            kept &= heads.column("store_timestamp") < self.end_timestamp
+        if self.chooses_topics or self.without_system_topics:
+            kept &= self._keep_topics(data, heads)
+        if self.keys is not None:
+            kept &= has_key(data, heads, self.keys)
+        if self.msg_ids is not None:
+            kept &= _has_id(data, heads, self.msg_ids)
+        return kept
+
+    def _keep_topics(self, data: Bytes, heads: Heads) -> Mask:
+        topics = decode_columns(data, heads, pa.schema([ALL_COLUMNS.field("topic")]))[0]
+        encoded = topics.dictionary_encode()
+        names, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
+        kept: Mask = np.array([self._wants(name) for name in names], np.bool_)[codes]
+        for code, name in enumerate(names):
+            queue_ids = (self.queues or {}).get(name)
+            if queue_ids is not None:
+                kept &= (codes != code) | np.isin(heads.column("queue_id"), list(queue_ids))
+        return kept
+
+    def _wants(self, topic: str) -> bool:
+        if self.without_system_topics and is_system_topic(topic):
+            return False
+        if self.queues is not None:
+            return topic in self.queues
+        return self.topic_pattern is None or bool(self.topic_pattern.fullmatch(topic))
+
+
+def has_key(data: Bytes, heads: Heads, keys: Iterable[str]) -> Mask:
+    """Return a mask (n,) of the records that have one of some keys, as UNIQ_KEY or as one of the words of KEYS.
+
+    Rollbacks have none: they are in no index either. Source: IndexService.java#buildIndex.
+    """
+    entries = parse_entries(data, heads.property_starts, heads.property_lengths)
+    wanted = pa.array(list(keys), pa.string())
+    kept: Mask = _is_in(property_column(entries, PROPERTY_UNIQ_KEY), wanted)
+    lists = pc.split_pattern(property_column(entries, PROPERTY_KEYS), KEY_SEPARATOR)
+    hits = _is_in(lists.flatten(), wanted)
+    if hits.any():
+        kept[pc.list_parent_indices(lists).to_numpy()[hits]] = True
+    kept &= ~_are_rollbacks(heads)
+    return kept
+
+
+def _has_id(data: Bytes, heads: Heads, msg_ids: Iterable[str]) -> Mask:
+    wanted = pa.array(list(msg_ids), pa.string())
+    columns = decode_columns(data, heads, pa.schema([ALL_COLUMNS.field(name) for name in ("msgId", "offsetMsgId")]))
+    found: Mask = (_is_in(columns[0], wanted) & ~_are_rollbacks(heads)) | _is_in(columns[1], wanted)
+    return found
+
+
+def _are_rollbacks(heads: Heads) -> Mask:
+    found: Mask = heads.column("sys_flag") & np.int32(SysFlag.TRANSACTION_TYPE) == SysFlag.TRANSACTION_TYPE
+    return found
+
+
+def _is_in(values: pa.Array, wanted: pa.Array) -> Mask:
+    found: Mask = pc.is_in(values, value_set=wanted, skip_nulls=True).to_numpy(zero_copy_only=False)
+    return found
+
+
+def log_filter(selection: Selection, columns: list[str], wanted: Wanted = NOTHING_WANTED) -> LogFilter:
+    """Return what a selection means for a scan in the order of the log.
+
+    Args:
+        selection: topics and times; without topics all are read, but in a look-up only those of users.
+        columns: to be read.
+        wanted: what is looked for, if this is a look-up.
+
+    Raises:
+        OptionError: it speaks of queue offsets, or a column is one that only a queue has.
+    """
+    selection.require_by_log()
+    if "tagsCode" in columns:
+        raise OptionError("tagsCode stands in the ConsumeQueue, which scan=commitlog and look-ups do not read")
+    queues: Mapping[str, frozenset[int] | None] | None = selection.assign
+    if selection.subscribe is not None:
+        queues = dict.fromkeys(selection.subscribe)
+    pattern = selection.subscribe_pattern
+    return LogFilter(
+        queues,
+        None if pattern is None else re.compile(pattern),
+        selection.start.timestamp,
+        selection.end.timestamp,
+        bool(wanted) and selection.is_open and not selection.include_system_topics,
+        wanted.keys or None,
+        wanted.msg_ids or None,
+    )

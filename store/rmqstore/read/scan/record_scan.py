@@ -1,0 +1,53 @@
+"""Records at given places of the CommitLog, as look-ups find them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from rmqstore.errors import OffsetOutOfRangeError
+from rmqstore.format.columns.walk import know_their_places, total_sizes
+from rmqstore.format.layout import Positions
+from rmqstore.read.scan.assembler import Assembler
+from rmqstore.read.scan.record_filter import LogFilter
+from rmqstore.read.scan.spec import ReadSpec
+from rmqstore.storage.log.commitlog import CommitLog
+
+logger = logging.getLogger(__name__)
+
+
+class PlaceScan:
+    """Reads the records at some places, of which those are kept that are wanted."""
+
+    def __init__(self, log: CommitLog, spec: ReadSpec, wanted: LogFilter) -> None:
+        self._log, self._spec, self._wanted = log, spec, wanted
+
+    def batches(self, places: Positions) -> Iterator[pa.RecordBatch]:
+        """Yield the records in the order of the log.
+
+        Args:
+            places: physical offsets, int64 (n,), rising. Where nothing calls itself the record of the place, as the
+                index of a log that was cut may say, there is none.
+
+        Raises:
+            CorruptRecordError: a record is damaged and the mode is FAILFAST.
+            OffsetOutOfRangeError: a file was deleted meanwhile, and data loss is to fail.
+        """
+        for segment in self._log.segments:
+            inside = places[np.searchsorted(places, segment.start) : np.searchsorted(places, segment.end)]
+            if not len(inside):
+                continue
+            try:
+                assembler = Assembler(self._spec, self._log, segment, self._wanted)
+            except OffsetOutOfRangeError as err:
+                if self._spec.fail_on_data_loss:
+                    raise OffsetOutOfRangeError(f"{err}; set failOnDataLoss to false to go on without it") from err
+                logger.warning("data loss: %s", err)
+                continue
+            data, starts = self._log.data(segment), inside - segment.start
+            self._log.prefetch(segment, starts)
+            starts = starts[know_their_places(data, starts, segment.start)]
+            yield from assembler.batches(starts, total_sizes(data, starts), None)

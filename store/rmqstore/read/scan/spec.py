@@ -1,0 +1,36 @@
+"""What a scan returns and what it does about damage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from rmqstore.errors import OptionError
+from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD, PENDING
+from rmqstore.query.sql92.filter import Filter
+
+FAILFAST, DROPMALFORMED, PERMISSIVE = MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSpec:
+    """What to make of records: the same for every record of a read."""
+
+    schema: pa.Schema
+    mode: str = FAILFAST
+    corrupt_column: str = CORRUPT_RECORD
+    check_crc: bool = True
+    fail_on_data_loss: bool = True
+    tags: frozenset[str] | None = None
+    filter: Filter | None = None
+    broker_name: str = ""
+    inflate: bool = True  # compressed bodies as they were before; else as stored
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        if self.mode not in MODES:
+            raise OptionError(f"mode {self.mode!r}: one of {', '.join(MODES)}")
+        unknown = set(self.schema.names) - set(ALL_COLUMNS.names) - set(PENDING.names) - {self.corrupt_column}
+        if unknown:
+            raise OptionError(f"columns: unknown {', '.join(sorted(unknown))}")

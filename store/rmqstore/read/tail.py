@@ -1,0 +1,312 @@
+"""Following a store that somebody writes to: where its queues end now, found by what is new in its log.
+
+Asking every queue where it ends costs as much as there are queues, whenever it is done. So that is done once; from then
+on the log's next record is looked at, and only queues that new records name are asked, until they hold these records:
+a broker writes to the log first, and to the queue a little later.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqstore.errors import FileDeletedError
+from rmqstore.format.columns.decode import topics
+from rmqstore.format.columns.dispatch_requests import group_by_queue, have_units
+from rmqstore.format.columns.heads import Heads
+from rmqstore.format.columns.lmq import lmq_heads
+from rmqstore.format.layout import Bytes
+from rmqstore.query.selection import Selection
+from rmqstore.read.log_cursor import LogCursor, LogMark
+from rmqstore.spans import QueueKey, QueueSlice
+from rmqstore.storage.broker.broker_run import BrokerRun
+from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
+from rmqstore.storage.queue.consumequeue import ConsumeQueue, RecoveredUnits, Units
+from rmqstore.storage.queue.queue_set import open_files
+from rmqstore.storage.recovery.log_end import find_written_end
+from rmqstore.storage.recovery.unit_checks import confirmed_end
+from rmqstore.store import MessageStore
+
+logger = logging.getLogger(__name__)
+
+_PATIENCE = 10
+_MOST_WAITS = 20  # looks at which a queue lacks messages of the log, before all is found once more
+_FAR = 64 << 20  # bytes of the log that a queue may be behind
+
+
+_TOLD = ("queue_offset", "physical_offset", "total_size")
+
+
+class _Told(NamedTuple):
+    """Messages of one queue as their records tell of them, in the order of the log, (n,) each."""
+
+    queue_offsets: NDArray[np.int64]
+    places: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+
+class StoreTail:
+    """The ends of the chosen queues of one store, as of the last :meth:`look`.
+
+    Attributes:
+        ends: by topic and queue id, the queue offset behind the last message. What was deleted stays in it.
+        mark: the newest record of a chosen queue; None without any. It lies at or behind all that ``ends`` covers.
+        discovered: queues that were not there at the first look.
+
+    Source: DefaultMessageStore.java#ReputMessageService, which follows the log in the same way.
+    """
+
+    def __init__(self, store: MessageStore, selection: Selection) -> None:
+        self.store, self._selection = store, selection
+        self.ends: dict[QueueKey, int] = {}
+        self.mark: LogMark | None = None
+        self.discovered: set[QueueKey] = set()
+        # Behind the records that the queues are known to have, and behind those that the log has. What lies between is
+        # walked again at each look: it may be what a recovery left behind the log's end, and is written over then.
+        self._built: LogCursor | None = None
+        self._seen = LogCursor(0)
+        self._awaited: dict[QueueKey, list[_Told]] = {}  # what the log tells of queues that it is ahead of
+        self._n_waits = 0  # looks, one after the other, at which a queue lacked something
+        self._run = BrokerRun(0, is_open=False)
+        self._is_chosen: dict[QueueKey, bool] = {}
+        self._firsts: dict[QueueKey, int] = {}
+        self._firsts_since = -1  # the log's first byte when these were found
+
+    def look(self) -> None:
+        """Take in what was written, cut off or deleted since the last look.
+
+        Raises:
+            UnsupportedFeatureError: the queues are of a kind that cannot be read.
+        """
+        for _ in range(_PATIENCE):
+            try:
+                self._look()
+            except FileDeletedError as err:
+                logger.info("%s; looking again", err)
+            else:
+                if not self._run.may_have_recovered(BrokerRun.of(self.store.paths)):
+                    return
+        self._look()
+
+    def holds(self, mark: LogMark) -> bool:
+        """Tell whether a record still stands in the log, as of the last look, or was deleted because of its age."""
+        return mark.physical_offset < self._seen.position and mark.stands_in(self.store.log)
+
+    def _look(self) -> None:
+        run = BrokerRun.of(self.store.paths)
+        self.store.refresh()
+        log = self.store.log
+        if self._built is not None and self._is_another_log(run):
+            logger.warning("%s: the log is not what it was up to %d; looking at all queues", log.folders,
+                           self._seen.position)  # fmt: skip
+            self._built = None
+        self._run = run
+        if self._built is None:
+            self._built = self._look_at_all()
+            self._seen = self._built
+        before, waited_for = self._seen, self._awaited.keys()
+        self._seen, self._awaited = replace(self._built), {}
+        for data, heads in self._seen.step(log, run.started_ms):
+            self._note(data, heads)
+        lacking = self._ask(before, waited_for)
+        self._n_waits = self._n_waits + 1 if lacking is not None else 0
+        if lacking is None or self._seen.position - self._built.position > _FAR:
+            self._built, self._awaited = self._seen, {}
+        elif lacking >= before.position:
+            self._built = before
+
+    def _is_another_log(self, run: BrokerRun) -> bool:
+        """Tell whether what is known of the log and its queues may be wrong by now."""
+        log = self.store.log
+        return (
+            self._run.may_have_recovered(run)
+            or self._n_waits > _MOST_WAITS
+            or not (self._built is not None and self._built.is_good(log) and self._seen.is_good(log))
+        )
+
+    def _ask(self, before: LogCursor, waited_for: AbstractSet[QueueKey]) -> int | None:
+        """Ask queues whether they have what the log told of; return the place of the first record that one lacks."""
+        recovered = self.store.ends.recovered
+        asked = {key for key in waited_for if key not in self._awaited and key not in recovered}
+        is_written_to = self._seen.position != before.position  # maybe also what only the log told of
+        asked |= {key for key in recovered if key in self.ends and (is_written_to or key in self._awaited)}
+        for key in asked:
+            self.ends[key] = self._end_and_last(key)[0]
+        lacking = []
+        for key, parts in self._awaited.items():
+            told = _Told(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+            n_built = self._take_built(key, told)
+            if n_built < len(told.places):
+                lacking.append(int(told.places[n_built]))
+        return min(lacking, default=None)
+
+    def _take_built(self, key: QueueKey, told: _Told) -> int:
+        """Note how far a queue has what the log told of; return how many of these messages, from the first on."""
+        recovered = self.store.ends.recovered.get(key)
+        if recovered is not None:
+            return int(np.count_nonzero(told.queue_offsets < recovered.end))
+        queue = open_files(self.store.paths, *key)
+        try:
+            units = queue.units_of(told.queue_offsets)
+            lacks = (units.physical_offsets != told.places) | (units.sizes != told.sizes)
+            n_built = int(np.argmax(lacks)) if lacks.any() else len(lacks)
+            known = self.ends.setdefault(key, 0)
+            if isinstance(queue, BatchConsumeQueue):  # the units tell how many messages a record holds
+                self.ends[key] = self._end_and_last(key)[0]
+            elif n_built:
+                reached = int(told.queue_offsets[n_built - 1]) + 1
+                self.ends[key] = reached if n_built == len(lacks) else max(known, reached)
+            self._note_first(queue, key, self.ends[key])
+        finally:
+            queue.close()
+        return n_built
+
+    def _look_at_all(self) -> LogCursor:
+        store = self.store
+        store.forget()
+        end = self._log_end()
+        chosen = store.chosen_queues(self._selection)
+        keys = {(topic, queue_id): None for topic, queue_ids in chosen.items() for queue_id in queue_ids}
+        self._awaited, self._n_waits, self._firsts = {}, 0, {}
+        self._firsts_since = store.log.min_offset
+        self._seen = LogCursor(store.log.max_offset if end is None else end)
+        found = {key: self._end_and_last(key) for key in keys}
+        newest = max((last for _, last in found.values()), default=-1)
+        if end is None:
+            # As the queues have it: stale records may follow. The newest one may be walked once more.
+            reached = max(newest, store.end_in_log(but=keys))
+            self._seen = LogCursor(find_written_end(store.log) if reached < 0 else reached)
+        self.mark = LogMark.at(store.log, newest)
+        self.ends |= {key: reached for key, (reached, _) in found.items()}
+        return LogCursor.at(store.log, self._seen.position)
+
+    def _log_end(self) -> int | None:
+        """Return where the log ends, None where the queues tell.
+
+        To the scan of a recovery whole records that an earlier recovery cut off are messages again. They are none as
+        long as the broker runs that did not read them.
+        """
+        ends, log = self.store.ends, self.store.log
+        end = ends.log_end
+        if end is None:
+            return None
+        if end.last_store_timestamp < self._run.started_ms:
+            cursor = LogCursor(max(end.scanned_from, log.min_offset))
+            for _ in cursor.step(log, self._run.started_ms):
+                pass
+            ends.log_end = end = end._replace(physical_offset=min(cursor.position, end.physical_offset))
+        return end.physical_offset
+
+    def _end_and_last(self, key: QueueKey) -> tuple[int, int]:
+        """Return where a queue ends, and the physical offset of its last message, -1 if it has none."""
+        recovered = self.store.ends.recovered.get(key)
+        queue = open_files(self.store.paths, *key)
+        try:
+            end, last = self._in_files(queue, key)
+            if recovered is not None and not _holds(queue, recovered):
+                return recovered.end, int(recovered.units["physical_offset"][-1]) if len(recovered.units) else last
+        finally:
+            queue.close()
+        if recovered is not None:
+            self.store.forget_recovered(key)
+        return end, last
+
+    def _in_files(self, queue: ConsumeQueue, key: QueueKey) -> tuple[int, int]:
+        log_end, end = self._seen.position, queue.end()
+        physical_offset, size, _ = queue.unit(end - 1) if end else (-1, 0, 0)
+        if size <= 0 or not 0 <= physical_offset < log_end:
+            end = queue.cut(queue.begin, end, log_end)
+        if self._run.is_open:
+            end = confirmed_end(self.store.log, queue, key, end, log_end)
+        self._note_first(queue, key, end)
+        return end, queue.unit(end - 1)[0] if end > queue.begin else -1
+
+    def _note_first(self, queue: ConsumeQueue, key: QueueKey, end: int) -> None:
+        if queue.segments and not self._is_first(queue, key, end):
+            self._firsts[key] = queue.first(end, self._firsts_since)
+
+    def _is_first(self, queue: ConsumeQueue, key: QueueKey, end: int) -> bool:
+        """Tell whether what is remembered as a queue's first offset still is: the queue may have been made anew."""
+        known = self._firsts.get(key)
+        if known is None or not queue.begin <= known <= end:
+            return False
+        return known == queue.begin or queue.unit(known - 1)[0] < self._firsts_since
+
+    def _note(self, data: Bytes, heads: Heads) -> None:
+        """Take in which chosen queues records name, what ends they tell, and the newest of them."""
+        heads = heads.take(have_units(heads.column("sys_flag")))
+        self._note_queues(data, heads)
+        self._note_queues(data, lmq_heads(data, heads))
+
+    def _note_queues(self, data: Bytes, heads: Heads) -> None:
+        for key, rows in group_by_queue(topics(data, heads), heads.column("queue_id")) if len(heads) else ():
+            if key not in self._is_chosen:
+                self._is_chosen[key] = self.store.is_chosen(self._selection, *key)
+            if self._is_chosen[key]:
+                if key not in self.ends:
+                    self.discovered.add(key)
+                told = _Told(*(heads.column(name)[rows].astype(np.int64) for name in _TOLD))
+                self._awaited.setdefault(key, []).append(told)
+                last, place = heads.take(rows[-1:]), int(told.places[-1])
+                if self.mark is None or place >= self.mark.physical_offset:
+                    self.mark = LogMark(place, int(last.column("store_timestamp")[0]))
+
+    def look_confirmed(self, slices: Iterable[QueueSlice]) -> bool:
+        """Tell whether the log confirms the units of ranges."""
+        return all(self.store.look_confirmed(piece, self._seen.position) for piece in slices)
+
+    def confirmed(self, slices: Iterable[QueueSlice]) -> list[QueueSlice]:
+        """Return the parts of ranges that the log confirms."""
+        return [part for piece in slices for part in self.store.confirmed(piece, self._seen.position)]
+
+    def doubt(self) -> None:
+        """Look at all queues the next time: what the files hold is not what was found."""
+        self._built = None
+
+    def spans(self) -> dict[QueueKey, tuple[int, int]]:
+        """Look, and return where each queue begins and ends."""
+        self.look()
+        return {key: (self.first(key), end) for key, end in self.ends.items()}
+
+    def first(self, key: QueueKey) -> int:
+        """Return the first queue offset of a queue whose message is still there; its end if none is."""
+        if self._firsts_since != self.store.log.min_offset:
+            self._firsts.clear()
+            self._firsts_since = self.store.log.min_offset
+        end = self.ends.get(key, 0)
+        if key not in self._firsts:
+            first = self.store.first_offset(*key)
+            self._firsts[key] = end if first is None else first
+        return min(self._firsts[key], end)
+
+    def first_after(self, key: QueueKey, mark: LogMark) -> int:
+        """Return the first queue offset of a queue whose message took the place of a record that was cut off.
+
+        It was stored after that record, or lies behind it, whatever the clock said.
+        """
+        span = (self.first(key), self.ends.get(key, 0))
+        if span[0] >= span[1]:
+            return span[1]
+        by_time = self.store.first_stored_at(*key, mark.store_timestamp + 1, span)
+        return min(by_time, self.store.first_behind(*key, mark.physical_offset, span))
+
+    def began_after(self, key: QueueKey, mark: LogMark) -> bool:
+        """Tell whether all messages of a queue lie behind a record."""
+        span = (self.first(key), self.ends.get(key, 0))
+        return self.store.first_behind(*key, mark.physical_offset + 1, span) == span[0]
+
+
+def _holds(queue: ConsumeQueue, recovered: RecoveredUnits) -> bool:
+    """Tell whether the files of a queue have by now what only the log told."""
+    told = Units.of(recovered.units)
+    for rows in (slice(-1, None), slice(None)):  # mostly the last one tells
+        units = queue.units_of(np.arange(recovered.start, recovered.end)[rows])
+        if (units.physical_offsets != told.physical_offsets[rows]).any() or (units.sizes != told.sizes[rows]).any():
+            return False
+    return True

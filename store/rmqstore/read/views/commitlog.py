@@ -1,0 +1,236 @@
+"""View ``commitlog``: every record and blank of the log in its order, damage and gaps in their places.
+
+It walks as ``log_scan`` does, but shows what that refuses or leaves out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterator
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rmqstore.errors import MalformedBytesError, OffsetOutOfRangeError, RmqStoreError
+from rmqstore.format.columns.buffers import valid_text
+from rmqstore.format.columns.checks import sound_crcs
+from rmqstore.format.columns.decode import stored_bodies, topics
+from rmqstore.format.columns.heads import Heads, check_heads, read_heads
+from rmqstore.format.columns.walk import StopKind, Walk, cut_batches, find_next_record, rejoin, walk
+from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS, BLANK_MAGIC, FRAME_HEAD, Bytes, Mask, Positions
+from rmqstore.format.record import check_record
+from rmqstore.read.plan.sampling import cut_log
+from rmqstore.read.scan.record_filter import log_filter
+from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
+from rmqstore.read.views.source import Column, ViewLimits, ViewPiece, ViewSource, times, to_batch
+from rmqstore.spans import LogSlice
+from rmqstore.storage.files.mapped_file_queue import Segment
+from rmqstore.storage.recovery.log_end import damage_at, last_record_before
+
+logger = logging.getLogger(__name__)
+
+_WINDOW_BYTES = 128 << 20
+
+RECORD, BLANK, DAMAGE, MISSING, END = "record", "blank", "damage", "missing", "end"
+
+# Columns of a record's head as they stand there.
+_HEAD_COLUMNS = {
+    "queueId": "queue_id",
+    "queueOffset": "queue_offset",
+    "sysFlag": "sys_flag",
+    "bodySize": "body_length",
+    "preparedTransactionOffset": "prepared_transaction_offset",
+}
+
+
+def plan_log(source: ViewSource, _spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+    """Return the log in pieces that begin where a record surely does, as a scan of it is cut."""
+    whole, end = source.ends.log_slice(), source.ends.log_end
+    try:
+        heads = source.sampler.log_heads()
+    except RmqStoreError as err:
+        logger.warning("%s: queues do not tell where the log may be cut: %s", source.paths.root, err)
+        heads = [segment.start for segment in source.log.segments]
+    slices = cut_log(whole, heads, limits.share(whole.end - whole.start))
+    if not slices and end is not None and source.log.segments:
+        slices = [whole]  # nothing but the row that says where the log ends
+    return [
+        ViewPiece(log=piece, is_last=number == len(slices), log_end=end) for number, piece in enumerate(slices, start=1)
+    ]
+
+
+def read_log(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+    """Yield a piece of the log."""
+    assert piece.log is not None
+    return _LogView(source, spec, piece).batches(piece.log)
+
+
+class _LogView:
+    def __init__(self, source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> None:
+        self._source, self._spec, self._piece, self._log = source, spec, piece, source.log
+        self._wanted = log_filter(spec.selection, spec.schema.names)
+        self._names = frozenset(spec.schema.names)
+
+    @cached_property
+    def _queues_end(self) -> int:
+        try:
+            return self._source.ranges.vouched_end()
+        except RmqStoreError as err:
+            logger.warning("%s: no queue tells where the log ends: %s", self._log.folders, err)
+            return -1
+
+    def batches(self, piece: LogSlice) -> Iterator[pa.RecordBatch]:
+        for start, end, segment in self._log.stretches(piece.start, piece.end):
+            if segment is None:
+                yield from self._row(MISSING, start, end - start, "the files that held it are missing")
+                continue
+            try:
+                data = self._log.data(segment)
+            except (OffsetOutOfRangeError, OSError, RmqStoreError) as err:
+                yield from self._row(MISSING, start, end - start, str(err), segment)
+                continue
+            bounds = (start - segment.start, end - segment.start)
+            ended = yield from self._read_file(segment, data, bounds, is_closed=piece.is_closed)
+            if ended:
+                return
+        found = self._piece.log_end
+        if self._piece.is_last and found is not None:
+            segment = self._log.find(found.physical_offset)
+            yield from self._row(END, found.physical_offset, found.bytes_behind, found.reason or None, segment)
+
+    def _read_file(
+        self, segment: Segment, data: Bytes, bounds: tuple[int, int], *, is_closed: bool
+    ) -> Generator[pa.RecordBatch, None, bool]:
+        """Yield the rows of one file; return whether the log ends in it."""
+        at, end = bounds
+        while at < end:
+            found = walk(data, at, min(at + _WINDOW_BYTES, end), segment.start)
+            for starts in _batches_of(data, segment.start, found):
+                yield from self._records(segment, data, starts)
+            at = found.position
+            if found.kind is StopKind.BLANK:
+                head = data[at : at + FRAME_HEAD.itemsize].view(FRAME_HEAD)[0]
+                yield from self._row(BLANK, segment.start + at, int(head["total_size"]), None, segment)
+                return False
+            if found.kind is StopKind.END:
+                continue
+            reason = found.reason or found.kind.value
+            if is_closed:
+                damage = damage_at(self._log, segment, found, self._queues_end)
+                if damage is None:
+                    yield from self._closed_end(segment, found)
+                    return True
+                reason = damage
+            at = find_next_record(data, found.position + 1, end, segment.start)
+            yield from self._row(DAMAGE, segment.start + found.position, at - found.position, reason, segment)
+        if at > end and end < segment.size:
+            reason = f"a record reaches over {segment.start + end}, where another one was said to begin"
+            yield from self._row(DAMAGE, segment.start + end, 0, reason, segment)
+        return False
+
+    def _closed_end(self, segment: Segment, found: Walk) -> Iterator[pa.RecordBatch]:
+        """Say that the log of a closed store ends; files that were allocated ahead lie behind that and say nothing."""
+        at = segment.start + found.position
+        if not found.position and segment != self._log.segments[0] and last_record_before(self._log, at) is None:
+            return
+        reason = f"old bytes follow: {found.reason}" if found.kind is StopKind.DAMAGE else None
+        yield from self._row(END, at, segment.end - at, reason, segment)
+
+    def _records(self, segment: Segment, data: Bytes, starts: Positions) -> Iterator[pa.RecordBatch]:
+        heads, whole = read_heads(data, starts)
+        sound = whole & check_heads(heads, segment.start)
+        if self._spec.check_crc:
+            sound &= self._sound_crcs(data, heads, whole)
+        kept = self._wanted.keep(data, heads)
+        kept = np.ones(len(heads), np.bool_) if kept is None else kept | ~whole
+        if self._spec.mode == DROPMALFORMED:
+            kept &= sound
+        if not kept.all():
+            heads, whole, sound = heads.take(kept), whole[kept], sound[kept]
+        if len(heads):
+            yield to_batch(self._spec, self._source, self._columns(segment, data, heads, whole, sound), len(heads))
+
+    @staticmethod
+    def _sound_crcs(data: Bytes, heads: Heads, whole: Mask) -> Mask:
+        if whole.all():
+            return sound_crcs(data, heads, stored_bodies(data, heads))
+        found, some = np.zeros(len(heads), np.bool_), heads.take(whole)
+        found[whole] = sound_crcs(data, some, stored_bodies(data, some))
+        return found
+
+    def _columns(self, segment: Segment, data: Bytes, heads: Heads, whole: Mask, sound: Mask) -> dict[str, Column]:
+        n, broken = len(heads), None if whole.all() else ~whole
+        makers: dict[str, Callable[[], Column]] = {
+            "commitLogOffset": lambda: heads.starts + segment.start,
+            "storeSize": lambda: heads.column("total_size").astype(np.int64),
+            "kind": lambda: pa.repeat(pa.scalar(RECORD), n),
+            "isValid": lambda: sound,
+            "reason": lambda: self._reasons(segment, data, heads, sound),
+            "topic": lambda: _null_where(valid_text(topics(data, heads)), broken),
+            "storeTimestamp": lambda: _null_where(times(heads.column("store_timestamp")), broken),
+            "bornTimestamp": lambda: _null_where(times(heads.column("born_timestamp")), broken),
+            "magic": lambda: _magics(heads.column("magic")),
+            "propertiesSize": lambda: pa.array(heads.property_lengths, mask=broken),
+            "file": lambda: pa.repeat(pa.scalar(segment.path.name), n),
+        }
+        columns = {name: make() for name, make in makers.items() if name in self._names}
+        for name, column in _HEAD_COLUMNS.items():
+            if name in self._names:
+                columns[name] = pa.array(heads.column(column), mask=broken)
+        return columns
+
+    def _reasons(self, segment: Segment, data: Bytes, heads: Heads, sound: Mask) -> pa.Array:
+        """Ask the reference codec what is wrong with the records that are not sound."""
+        if sound.all():
+            return pa.nulls(len(heads), pa.string())
+        texts: list[str | None] = [None] * len(heads)
+        for row in np.flatnonzero(~sound).tolist():
+            position = int(heads.starts[row])
+            try:
+                check_record(data.data, position, segment.start + position, check_crc=self._spec.check_crc)
+                texts[row] = "the record changed while it was read"
+            except MalformedBytesError as err:
+                texts[row] = err.reason
+        return pa.array(texts, pa.string())
+
+    def _row(
+        self, kind: str, start: int, size: int, reason: str | None, segment: Segment | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the one row of something that is no record."""
+        if kind in (DAMAGE, MISSING) and self._spec.mode == DROPMALFORMED:
+            return
+        if kind == BLANK and self._wanted.chooses_topics:
+            return
+        columns: dict[str, Column] = {
+            "commitLogOffset": np.array([start]),
+            "storeSize": np.array([size]),
+            "kind": pa.array([kind]),
+            "isValid": pa.array([{BLANK: True, END: None}.get(kind, False)], pa.bool_()),
+            "reason": pa.array([reason], pa.string()),
+            "magic": pa.array([f"{BLANK_MAGIC & 0xFFFFFFFF:08x}" if kind == BLANK else None], pa.string()),
+            "file": pa.array([None if segment is None else segment.path.name], pa.string()),
+        }
+        yield to_batch(self._spec, self._source, columns, 1)
+
+
+def _batches_of(data: Bytes, physical_base: int, found: Walk) -> Iterator[Positions]:
+    """Yield the starts of walked records, and of those that a damaged total size hid, so many at a time."""
+    ends = np.append(found.starts[1:], found.position)
+    for rows in cut_batches(ends - found.starts, BATCH_ROWS, BATCH_BYTES):
+        part = found._replace(starts=found.starts[rows], position=int(ends[rows][-1]))
+        yield rejoin(data, physical_base, part)[0]
+
+
+def _null_where(values: pa.Array, mask: Mask | None) -> pa.Array:
+    if mask is None:
+        return values
+    return pc.if_else(pa.array(mask), pa.scalar(None, values.type), values)
+
+
+def _magics(magics: NDArray[np.int32]) -> pa.Array:
+    """Return magics as eight hex digits, string (n,); few are distinct."""
+    distinct, codes = np.unique(magics, return_inverse=True)
+    return pa.array([f"{magic & 0xFFFFFFFF:08x}" for magic in distinct.tolist()]).take(pa.array(codes))

@@ -1,0 +1,121 @@
+"""View ``consumequeue``: the units of queues as their files hold them, damaged ones too. Nothing is recovered here."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from rmqstore.errors import OffsetOutOfRangeError, RmqStoreError
+from rmqstore.format.layout import PRE_BLANK_SIZE, QUEUE_UNIT
+from rmqstore.query.selection import choose_topics
+from rmqstore.read.views.queues import queue_ids, warn_of_rocksdb
+from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
+from rmqstore.read.views.source import Column, ViewLimits, ViewPiece, ViewSource, reasons, to_batch
+from rmqstore.spans import QueueSlice
+from rmqstore.storage.files.paths import can_name_queues
+from rmqstore.storage.queue.consumequeue import ConsumeQueue, Units
+
+logger = logging.getLogger(__name__)
+
+_UNITS_AT_ONCE = 1 << 16
+
+
+def plan_units(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+    """Return ranges of units, large ones cut and small ones joined."""
+    slices = [piece for topic in _topics(source, spec) for piece in _slices(source, spec, topic)]
+    total = sum(piece.end - piece.start for piece in slices) * QUEUE_UNIT.itemsize
+    goal = -(-limits.share(total) // QUEUE_UNIT.itemsize)
+    pieces: list[list[QueueSlice]] = []
+    left = 0
+    for whole in slices:
+        at = whole.start
+        while at < whole.end:
+            if not left:
+                pieces.append([])
+                left = goal
+            stop = min(at + left, whole.end)
+            pieces[-1].append(whole._replace(start=at, end=stop))
+            left -= stop - at
+            at = stop
+    return [ViewPiece(units=tuple(piece), log_end=source.ends.log_end) for piece in pieces]
+
+
+def _topics(source: ViewSource, spec: ViewSpec) -> list[str]:
+    paths = source.paths
+    warn_of_rocksdb(source, spec)
+    if paths.has_rocksdb_queues:
+        return []
+    topics = choose_topics(spec.selection, paths.topics())
+    batch = choose_topics(spec.selection, paths.batch_topics())
+    if batch:
+        logger.warning("%s: units of BatchConsumeQueues are not shown (%s)", paths.root, ", ".join(batch))
+    return topics
+
+
+def _slices(source: ViewSource, spec: ViewSpec, topic: str) -> Iterator[QueueSlice]:
+    if not can_name_queues(topic):
+        return
+    known = set(source.paths.queue_ids(topic))
+    for queue_id in queue_ids(source, spec, topic, known):
+        queue = ConsumeQueue(source.paths.queue(topic, queue_id))
+        try:
+            for run in queue.runs(queue.begin, queue.end()):
+                yield QueueSlice(topic, queue_id, *run)
+        except (RmqStoreError, OSError) as err:
+            logger.warning("%s-%d: %s", topic, queue_id, err)
+        finally:
+            queue.close()
+
+
+def read_units(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+    """Yield the units of some ranges."""
+    for units in piece.units:
+        queue = ConsumeQueue(source.paths.queue(units.topic, units.queue_id))
+        try:
+            for start in range(units.start, units.end, _UNITS_AT_ONCE):
+                yield from _batch(source, spec, units, start, queue)
+        except (OffsetOutOfRangeError, OSError) as err:
+            logger.warning("%s-%d: units were deleted meanwhile: %s", units.topic, units.queue_id, err)
+        finally:
+            queue.close()
+
+
+def _batch(
+    source: ViewSource, spec: ViewSpec, units: QueueSlice, start: int, queue: ConsumeQueue
+) -> Iterator[pa.RecordBatch]:
+    found = queue.units(start, min(start + _UNITS_AT_ONCE, units.end))
+    numbers = np.arange(start, start + len(found.sizes))
+    why = _reasons(source, found)
+    if spec.mode == DROPMALFORMED:
+        kept = why.is_null().to_numpy(zero_copy_only=False)
+        found, numbers, why = Units(*(column[kept] for column in found)), numbers[kept], why.filter(pa.array(kept))
+    n = len(numbers)
+    columns: dict[str, Column] = {
+        "topic": pa.repeat(pa.scalar(units.topic), n),
+        "queueId": pa.repeat(pa.scalar(units.queue_id, pa.int32()), n),
+        "queueOffset": numbers,
+        "commitLogOffset": found.physical_offsets,
+        "storeSize": found.sizes.astype(np.int32),
+        "tagsCode": found.tags_codes,
+        "isValid": why.is_null(),
+        "reason": why,
+    }
+    if n:
+        yield to_batch(spec, source, columns, n)
+
+
+def _reasons(source: ViewSource, units: Units) -> pa.Array:
+    offsets, sizes = units.physical_offsets, units.sizes
+    end = source.ends.log_end
+    limit = source.log.max_offset if end is None else end.physical_offset
+    texts = {
+        "never written": (offsets == 0) & (sizes == 0) & (units.tags_codes == 0),
+        "pre-blank filler, for offsets before the queue's first": (sizes == PRE_BLANK_SIZE) & (offsets == 0),
+        "no offset and size of a record": (offsets < 0) | (sizes <= 0),
+        "its record was deleted with its file": offsets < source.log.min_offset,
+        "points behind the end of the log": offsets + sizes > limit,
+    }
+    return reasons(texts, len(offsets))

@@ -1,0 +1,189 @@
+"""View ``files``: every file below a store's root, what it is for, what range it covers and in which state it is."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from rmqstore.errors import UnreadableFileError
+from rmqstore.format.layout import INDEX_HEADER, QUEUE_UNIT
+from rmqstore.read.views.schema import ViewSpec
+from rmqstore.read.views.source import ViewLimits, ViewPiece, ViewSource, to_batches
+from rmqstore.storage.files.mapped_file import MappedFile
+from rmqstore.storage.files.paths import name_to_offset
+from rmqstore.storage.files.regular import file_size
+from rmqstore.storage.index.index_file import index_files
+
+logger = logging.getLogger(__name__)
+
+LIVE, PREALLOCATED, EMPTY, STALE, CUT = "live", "preallocated", "empty", "stale", "cut"
+
+_KINDS = frozenset(
+    {
+        "commitlog", "consumequeue", "batchconsumequeue", "consumequeue_ext", "index", "config", "compaction",
+        "timerlog", "timerwheel", "rocksdbstore", "consumequeue_rocksdb", "checkpoint", "abort", "lock",
+    }
+)  # fmt: skip
+_OTHER = "other"
+_MAX = (1 << 63) - 1
+_MAX_QUEUE_ID = (1 << 31) - 1
+
+
+def plan_files(source: ViewSource, _spec: ViewSpec, _limits: ViewLimits) -> list[ViewPiece]:
+    """Return all files in one piece."""
+    return [ViewPiece(log_end=source.ends.log_end)]
+
+
+def read_files(source: ViewSource, spec: ViewSpec, _piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+    """Yield a row a file, by path."""
+    yield from to_batches(spec, source, _Files(source).rows())
+
+
+class _Files:
+    def __init__(self, source: ViewSource) -> None:
+        self._source, self._paths = source, source.paths
+
+    def rows(self) -> Iterator[dict[str, object]]:
+        paths, root = self._paths, self._paths.root
+        folders = [(root, None)]
+        for kind, named in (
+            *(("commitlog", folder) for folder in paths.commitlogs),
+            ("consumequeue", paths.consumequeue),
+            ("index", paths.index),
+        ):
+            if named.is_symlink() or not named.is_relative_to(root):  # which the walk of the root does not go into
+                folders.append((named, kind))  # type: ignore[arg-type]
+        for folder, known_kind in folders:
+            for file in _walk(folder):
+                with suppress(FileNotFoundError):  # a running broker deletes files while they are listed
+                    yield self._row(file, file.relative_to(folder).parts, known_kind)
+
+    def _row(self, file: Path, parts: tuple[str, ...], known_kind: str | None) -> dict[str, object]:
+        status = _status(file)
+        name = parts[0].partition(".")[0] if len(parts) == 1 else parts[0]
+        kind = known_kind or (name if name in _KINDS else _OTHER)
+        below = parts if known_kind else parts[1:]
+        root = self._paths.root
+        row: dict[str, object] = {
+            "path": str(file.relative_to(root) if file.is_relative_to(root) else file),
+            "kind": kind,
+            "size": status.st_size,
+            "allocated": status.st_blocks * 512,
+            "modified": status.st_mtime_ns // 1_000_000,
+            "state": LIVE if status.st_size else EMPTY,
+        }
+        if kind.endswith("consumequeue") or kind == "consumequeue_ext":
+            row |= _queue_of(below)
+        if not stat.S_ISREG(status.st_mode):
+            return row
+        try:
+            return row | self._state(kind, file, status.st_size)
+        except UnreadableFileError as err:
+            logger.warning("%s", err)
+            return row
+
+    def _state(self, kind: str, file: Path, size: int) -> dict[str, object]:
+        if kind == "commitlog":
+            return self._log_file(file, size)
+        if kind == "consumequeue" and not self._paths.has_rocksdb_queues:
+            return self._queue_file(file, size)
+        if kind == "index" and file.name.isascii() and file.name.isdigit():
+            return self._index_file(file, size)
+        return {}
+
+    @cached_property
+    def _log_file_bytes(self) -> int:
+        return max((segment.size for segment in self._source.log.segments[:-1]), default=0)
+
+    @cached_property
+    def _index_file_bytes(self) -> int:
+        sizes = []
+        for file in index_files(self._paths.index):
+            with suppress(FileNotFoundError, UnreadableFileError):
+                sizes.append(file_size(file))
+        return max(sizes, default=0)
+
+    def _log_file(self, file: Path, size: int) -> dict[str, object]:
+        start = name_to_offset(file.name)
+        if start is None or start > _MAX - size:
+            return {}
+        found: dict[str, object] = {"rangeStart": start, "rangeEnd": start + size}
+        if not size:
+            return found
+        end = self._source.ends.log_end
+        if not _written_end(file, size):
+            return found | {"state": PREALLOCATED}
+        if size < self._log_file_bytes:
+            return found | {"state": CUT}
+        if end is not None and start >= end.physical_offset:
+            return found | {"state": STALE}
+        return found
+
+    def _queue_file(self, file: Path, size: int) -> dict[str, object]:
+        start = name_to_offset(file.name)
+        if start is None or start > _MAX - size:
+            return {}
+        unit = QUEUE_UNIT.itemsize
+        found: dict[str, object] = {"rangeStart": start // unit, "rangeEnd": (start + size) // unit}
+        if not size:
+            return found
+        if size % unit:
+            return found | {"state": CUT}
+        written = _written_end(file, size)
+        if not written:
+            return found | {"state": PREALLOCATED}
+        stored = np.zeros(unit, np.uint8)
+        with MappedFile(file) as opened:
+            opened.read_into(stored, (written - 1) // unit * unit)
+        is_stale = int(stored.view(QUEUE_UNIT)[0]["physical_offset"]) < self._source.log.min_offset
+        return found | {"state": STALE if is_stale else LIVE}
+
+    def _index_file(self, file: Path, size: int) -> dict[str, object]:
+        if size < self._index_file_bytes or size < INDEX_HEADER.itemsize:
+            return {"state": CUT if size else EMPTY}
+        stored = np.zeros(INDEX_HEADER.itemsize, np.uint8)
+        with MappedFile(file) as opened:
+            opened.read_into(stored, 0)
+        header = stored.view(INDEX_HEADER)[0]
+        if int(header["index_count"]) <= 1:
+            return {"state": PREALLOCATED}
+        begin, end = int(header["begin_phy_offset"]), int(header["end_phy_offset"])
+        return {
+            "rangeStart": begin,
+            "rangeEnd": end,
+            "state": STALE if end < self._source.log.min_offset else LIVE,
+        }
+
+
+def _status(file: Path) -> os.stat_result:
+    """Return the status of a file, or of the link where it leads nowhere."""
+    try:
+        return file.stat()
+    except OSError:
+        return file.lstat()
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for found, names, files in os.walk(folder):
+        names.sort()
+        yield from (Path(found, name) for name in sorted(files))
+
+
+def _queue_of(below: tuple[str, ...]) -> dict[str, object]:
+    """Return topic and queue id of a queue's file, from its path."""
+    if len(below) != 3 or not (below[1].isascii() and below[1].isdigit()) or int(below[1]) > _MAX_QUEUE_ID:
+        return {}
+    return {"topic": below[0], "queueId": int(below[1])}
+
+
+def _written_end(file: Path, size: int) -> int:
+    with MappedFile(file) as opened:
+        return opened.written_end(size)

@@ -1,0 +1,79 @@
+"""View ``groups``: how far consumer groups have come, in offsets and in time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+
+import pyarrow as pa
+
+from rmqstore.errors import RmqStoreError
+from rmqstore.query.selection import choose_topics
+from rmqstore.read.views.queues import QueueFacts, queue_facts
+from rmqstore.read.views.schema import ViewSpec
+from rmqstore.read.views.source import ViewLimits, ViewPiece, ViewSource, to_batches
+from rmqstore.storage.files.paths import can_name_queues
+
+
+def plan_groups(source: ViewSource, _spec: ViewSpec, _limits: ViewLimits) -> list[ViewPiece]:
+    """Return all groups in one piece."""
+    return [ViewPiece(log_end=source.ends.log_end, recovered=dict(source.ends.recovered))]
+
+
+def read_groups(source: ViewSource, spec: ViewSpec, _piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+    """Yield a row for each queue that a group has committed an offset of.
+
+    Raises:
+        CorruptConfigError: ``consumerOffset.json`` cannot be parsed.
+    """
+    yield from to_batches(spec, source, _rows(source, spec))
+
+
+def _rows(source: ViewSource, spec: ViewSpec) -> Iterator[dict[str, object]]:
+    selection = replace(spec.selection, include_system_topics=True)  # groups read their retry topics too
+    existing: dict[str, set[int]] = {}
+
+    @cache
+    def facts_of(topic: str, queue_id: int) -> QueueFacts:
+        if topic not in existing:
+            existing[topic] = set(source.queues.ids(topic)) if can_name_queues(topic) else set()
+        if queue_id not in existing[topic]:
+            return QueueFacts(reason="there is no such queue")
+        return queue_facts(source, topic, queue_id, with_bytes=False)
+
+    for group, offsets in sorted(source.config.committed_offsets().items()):
+        chosen = set(choose_topics(selection, sorted({topic for topic, _ in offsets})))
+        for (topic, queue_id), committed in sorted(offsets.items()):
+            assigned = (selection.assign or {}).get(topic)
+            if topic in chosen and (assigned is None or queue_id in assigned):
+                yield {"consumerGroup": group, "topic": topic, "queueId": queue_id, "consumerOffset": committed} | _lag(
+                    source, topic, queue_id, committed, facts_of(topic, queue_id)
+                )
+
+
+def _lag(source: ViewSource, topic: str, queue_id: int, committed: int, facts: QueueFacts) -> dict[str, object]:
+    """Return how far a group is behind.
+
+    Source: ConsumerProgressSubCommand.java, whose difference is negative too where a group is ahead of the queue.
+    """
+    found: dict[str, object] = {
+        "minOffset": facts.min_offset,
+        "brokerOffset": facts.max_offset,
+        "lastStoreTimestamp": facts.last_store_timestamp,
+        "reason": facts.reason,
+    }
+    if facts.max_offset is None or facts.min_offset is None:
+        return found
+    found["lag"] = facts.max_offset - committed
+    at = max(committed, facts.min_offset)  # what was deleted is consumed no more
+    if at >= facts.max_offset:
+        return found | {"lagMillis": 0}
+    try:
+        next_time = source.log.store_timestamp(source.queues.open(topic, queue_id).unit(at)[0])
+    except (RmqStoreError, OSError) as err:
+        return found | {"reason": facts.reason or f"queue offset {at}: {err}"}
+    found["nextStoreTimestamp"] = next_time
+    if facts.last_store_timestamp is not None:
+        found["lagMillis"] = max(facts.last_store_timestamp - next_time, 0)
+    return found

@@ -1,0 +1,149 @@
+"""View ``index``: the items of index files as they stand there, with what is wrong with them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rmqstore.errors import StoreStateError, UnreadableFileError
+from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, Bytes
+from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
+from rmqstore.read.views.source import Column, IndexSlice, ViewLimits, ViewPiece, ViewSource, reasons, times, to_batch
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.mapped_file import MappedFile
+from rmqstore.storage.files.regular import file_size
+from rmqstore.storage.index.index_file import index_files
+from rmqstore.storage.index.sizes import IndexSizes, find_sizes_in_any
+
+logger = logging.getLogger(__name__)
+
+_ITEMS_AT_ONCE = 1 << 16
+
+
+def plan_index(source: ViewSource, _spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+    """Return a piece a file, large ones cut."""
+    files = index_files(source.paths.index)
+    if not files:
+        return []
+    try:
+        sizes = find_sizes_in_any(files, IndexSizes.of(StoreConfig()))
+    except StoreStateError as err:
+        logger.warning("%s", err)
+        return [ViewPiece(index=IndexSlice(str(file), 0, 0, 0, str(err))) for file in files]
+    found = [_whole(file, sizes) for file in files]
+    total = sum(one.end - one.start for one in found) * INDEX_ITEM.itemsize
+    goal = -(-limits.share(total) // INDEX_ITEM.itemsize)
+    return [ViewPiece(index=part) for one in found for part in _cut(one, goal)]
+
+
+def _cut(whole: IndexSlice, goal: int) -> Iterator[IndexSlice]:
+    """Yield parts of so many items; the first one says what is wrong with the file, if it has no items too."""
+    yield whole._replace(end=min(whole.start + goal, whole.end))
+    for at in range(whole.start + goal, whole.end, goal):
+        yield whole._replace(start=at, end=min(at + goal, whole.end), reason="")
+
+
+def _whole(path: Path, sizes: IndexSizes) -> IndexSlice:
+    """Return the items of a file that its header counts and its length holds."""
+    whole = IndexSlice(str(path), sizes.n_slots, 1, 1)
+    try:
+        with MappedFile(path) as file:
+            header = np.zeros(INDEX_HEADER.itemsize, np.uint8)
+            file.read_into(header, 0)
+            length = file_size(path)
+    except (OSError, UnreadableFileError) as err:
+        return whole._replace(reason=str(err))
+    count = int(header.view(INDEX_HEADER)[0]["index_count"])
+    room = (length - INDEX_HEADER.itemsize - sizes.n_slots * INDEX_SLOT.itemsize) // INDEX_ITEM.itemsize
+    held = min(room, sizes.n_items)
+    if count < 0 or count > held:
+        text = f"its header counts up to item {count}, the file has room for {max(held, 0)}"
+        return whole._replace(end=max(held, 1), reason=text)
+    text = "" if length == sizes.file_size else f"the file has {length} bytes, not {sizes.file_size}"
+    return whole._replace(end=max(count, 1), reason=text)
+
+
+def read_index(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+    """Yield the items of a range of a file; a row without an item says what is wrong with the file as a whole."""
+    index = piece.index
+    assert index is not None
+    path = Path(index.path)
+    if index.reason and spec.mode != DROPMALFORMED:
+        columns: dict[str, Column] = {
+            "file": pa.array([path.name]),
+            "isValid": pa.array([False]),
+            "reason": pa.array([index.reason]),
+        }
+        yield to_batch(spec, source, columns, 1)
+    if index.start >= index.end:
+        return
+    try:
+        file = MappedFile(path)
+    except (OSError, UnreadableFileError) as err:
+        logger.warning("%s cannot be read any more: %s", path, err)
+        return
+    with file:
+        for start in range(index.start, index.end, _ITEMS_AT_ONCE):
+            yield from _batch(source, spec, index, file.data, start)
+
+
+def _batch(source: ViewSource, spec: ViewSpec, index: IndexSlice, data: Bytes, start: int) -> Iterator[pa.RecordBatch]:
+    items_at = INDEX_HEADER.itemsize + index.n_slots * INDEX_SLOT.itemsize
+    room = (len(data) - items_at) // INDEX_ITEM.itemsize
+    every = data[items_at : items_at + room * INDEX_ITEM.itemsize].view(INDEX_ITEM)
+    items = every[start : min(start + _ITEMS_AT_ONCE, index.end)]
+    fields = {name: items[name].astype(INDEX_ITEM[name].newbyteorder("=")) for name in INDEX_ITEM.names or ()}
+    numbers = np.arange(start, start + len(items), dtype=np.int64)
+    slots = np.maximum(fields["key_hash"], 0) % index.n_slots
+    why = _reasons(source, every, fields, numbers, slots, index.n_slots)
+    begun = int(data[: INDEX_HEADER.itemsize].view(INDEX_HEADER)[0]["begin_timestamp"])
+    stored = np.int64(begun) + fields["seconds"].astype(np.int64) * 1000
+    columns: dict[str, Column] = {
+        "file": pa.repeat(pa.scalar(Path(index.path).name), len(items)),
+        "number": numbers.astype(np.int32),
+        "slot": slots.astype(np.int32),
+        "keyHash": fields["key_hash"],
+        "commitLogOffset": fields["physical_offset"],
+        "seconds": fields["seconds"],
+        "storeTimestamp": times(stored),
+        "previous": fields["previous"],
+        "isValid": why.is_null(),
+        "reason": why,
+    }
+    batch = to_batch(spec, source, columns, len(items))
+    if spec.mode == DROPMALFORMED:
+        batch = batch.filter(why.is_null())
+    if batch.num_rows:
+        yield batch
+
+
+def _reasons(
+    source: ViewSource,
+    every: NDArray[np.void],
+    fields: dict[str, NDArray[np.int64]],
+    numbers: NDArray[np.int64],
+    slots: NDArray[np.int64],
+    n_slots: int,
+) -> pa.Array:
+    previous = fields["previous"].astype(np.int64)
+    is_older = (previous >= 0) & (previous < numbers)
+    before = every["key_hash"][np.where(is_older, previous, 0)].astype(np.int64)
+    is_linked = is_older & (previous > 0)
+    texts = {
+        "never written": (fields["key_hash"] == 0)
+        & (fields["physical_offset"] == 0)
+        & (fields["seconds"] == 0)
+        & (previous == 0)
+        & (numbers > 1),
+        "the hash is negative": fields["key_hash"] < 0,
+        "previous is no older item": ~is_older,
+        "previous is an item of another slot": is_linked & (np.maximum(before, 0) % n_slots != slots),
+        "the physical offset is negative": fields["physical_offset"] < 0,
+        "its record was deleted with its file": fields["physical_offset"] < source.log.min_offset,
+    }
+    return reasons(texts, len(numbers))

@@ -1,0 +1,230 @@
+"""Views ``queues`` and ``topics``: how many messages there are, of how many bytes, from when to when."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from rmqstore.errors import RmqStoreError, UnsupportedFeatureError
+from rmqstore.format.layout import QUEUE_UNIT
+from rmqstore.format.topics import is_system_topic
+from rmqstore.query.selection import choose_topics
+from rmqstore.read.views.schema import ViewSpec
+from rmqstore.read.views.source import ViewLimits, ViewPiece, ViewSource, to_batches
+from rmqstore.spans import QueueKey
+from rmqstore.storage.files.paths import can_name_queues
+from rmqstore.storage.files.regular import list_folder
+
+logger = logging.getLogger(__name__)
+
+_QUEUES_A_PIECE = 512
+_MAX_QUEUE_ID = (1 << 31) - 1
+
+T = TypeVar("T")
+
+
+class QueueFacts(NamedTuple):
+    """What there is of a queue; None for what is not known, and why. Times in ms, ``max_offset`` excluded."""
+
+    min_offset: int | None = None
+    max_offset: int | None = None
+    n_bytes: int | None = None
+    first_store_timestamp: int | None = None
+    last_store_timestamp: int | None = None
+    reason: str | None = None
+
+    @property
+    def messages(self) -> int | None:
+        """How many there are, between the offsets."""
+        if self.min_offset is None or self.max_offset is None:
+            return None
+        return max(self.max_offset - self.min_offset, 0)
+
+
+def chosen_topics(source: ViewSource, spec: ViewSpec, *, known: bool = False) -> list[str]:
+    """Return the topics of the selection: those with queues, and with ``known`` those of topics.json too."""
+    topics = {*source.queues.topics(), *source.paths.batch_topics()}
+    if known:
+        try:
+            topics.update(source.config.topics())
+        except RmqStoreError as err:
+            logger.warning("%s", err)
+    warn_of_rocksdb(source, spec)
+    return choose_topics(spec.selection, sorted(topics))
+
+
+def warn_of_rocksdb(source: ViewSource, spec: ViewSpec) -> None:
+    """Say so where queues of the selection lie in RocksDB."""
+    try:
+        source.ranges.require_plain_queues(spec.selection)
+    except UnsupportedFeatureError as err:
+        logger.warning("%s", err)
+
+
+def queue_ids(source: ViewSource, spec: ViewSpec, topic: str, known: Iterable[int] | None = None) -> list[int]:
+    """Return the queues of a topic that a selection names, sorted; of those known where they are given."""
+    found = set(source.queues.ids(topic) if known is None else known)
+    assigned = (spec.selection.assign or {}).get(topic)
+    return sorted(
+        queue_id for queue_id in found if queue_id <= _MAX_QUEUE_ID and (assigned is None or queue_id in assigned)
+    )
+
+
+def chosen_queues(source: ViewSource, spec: ViewSpec) -> list[QueueKey]:
+    """Return the queues of the selection, by topic and id."""
+    topics = chosen_topics(source, spec)
+    return [(topic, queue_id) for topic in topics for queue_id in queue_ids(source, spec, topic)]
+
+
+def queue_facts(source: ViewSource, topic: str, queue_id: int, *, with_bytes: bool) -> QueueFacts:
+    """Return what there is of a queue. What cannot be read is left out, with the reason; nothing is raised.
+
+    Args:
+        with_bytes: also how many bytes the records have, for which all units are read.
+    """
+    try:
+        return _facts(source, topic, queue_id, with_bytes=with_bytes)
+    except (RmqStoreError, OSError) as err:
+        logger.warning("%s-%d: %s", topic, queue_id, err)
+        return QueueFacts(reason=str(err))
+
+
+def _facts(source: ViewSource, topic: str, queue_id: int, *, with_bytes: bool) -> QueueFacts:
+    source.ranges.require_plain_queues()
+    start, end = source.ranges.range(topic, queue_id)
+    facts = QueueFacts(start, end, 0 if with_bytes else None)
+    if start >= end:
+        return facts
+    queue = source.queues.open(topic, queue_id)
+    if with_bytes:
+        facts = facts._replace(n_bytes=queue.n_bytes(start, end))
+    stored: list[int | None] = []
+    reason = None
+    for at in (start, end - 1):
+        try:
+            stored.append(source.log.store_timestamp(queue.unit(at)[0]))
+        except RmqStoreError as err:
+            stored.append(None)
+            reason = reason or f"queue offset {at}: {err}"
+    return facts._replace(first_store_timestamp=stored[0], last_store_timestamp=stored[1], reason=reason)
+
+
+def plan_queues(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+    """Return the queues in groups of about equal work."""
+    return [
+        _piece(source, keys, queues=tuple(keys))
+        for keys in _grouped(source, {key: (key,) for key in chosen_queues(source, spec)}, limits)
+    ]
+
+
+def plan_topics(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+    """Return the topics in groups of about equal work."""
+    queues = {
+        topic: tuple((topic, queue_id) for queue_id in queue_ids(source, spec, topic))
+        for topic in chosen_topics(source, spec, known=True)
+    }
+    return [
+        _piece(source, [key for topic in topics for key in queues[topic]], topics=tuple(topics))
+        for topics in _grouped(source, queues, limits)
+    ]
+
+
+def _grouped(source: ViewSource, queues: Mapping[T, tuple[QueueKey, ...]], limits: ViewLimits) -> Iterator[list[T]]:
+    """Yield groups of neighbours whose queue files take about as many bytes, and not too many queues."""
+    weights = {name: _file_bytes(source, keys) for name, keys in queues.items()}
+    goal = limits.share(sum(weights.values()))
+    group: list[T] = []
+    n_bytes = n_queues = 0
+    for name, keys in queues.items():
+        if group and (n_bytes + weights[name] > goal or n_queues + len(keys) > _QUEUES_A_PIECE):
+            yield group
+            group, n_bytes, n_queues = [], 0, 0
+        group.append(name)
+        n_bytes, n_queues = n_bytes + weights[name], n_queues + len(keys)
+    if group:
+        yield group
+
+
+def _file_bytes(source: ViewSource, keys: tuple[QueueKey, ...]) -> int:
+    """Return about how many bytes the units of some queues take; to open each one would cost more than it tells."""
+    n_bytes = 0
+    for topic, queue_id in keys:
+        n_bytes += QUEUE_UNIT.itemsize
+        for folder in (source.paths.queue(topic, queue_id), source.paths.batch_queue(topic, queue_id)):
+            for entry in list_folder(folder):
+                with suppress(OSError):  # deleted meanwhile, or a link that leads nowhere
+                    n_bytes += entry.stat().st_blocks * 512
+    return n_bytes
+
+
+def _piece(
+    source: ViewSource, keys: list[QueueKey], *, queues: tuple[QueueKey, ...] = (), topics: tuple[str, ...] = ()
+) -> ViewPiece:
+    found = source.ends.recovered
+    recovered = {key: found[key] for key in keys if key in found}
+    return ViewPiece(queues=queues, topics=topics, log_end=source.ends.log_end, recovered=recovered)
+
+
+def read_queues(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+    """Yield a row a queue."""
+    with_bytes = "bytes" in spec.schema.names
+    rows = (
+        {"topic": topic, "queueId": queue_id} | _columns(queue_facts(source, topic, queue_id, with_bytes=with_bytes))
+        for topic, queue_id in piece.queues
+    )
+    yield from to_batches(spec, source, rows)
+
+
+def _columns(facts: QueueFacts) -> dict[str, object]:
+    return {
+        "minOffset": facts.min_offset,
+        "maxOffset": facts.max_offset,
+        "messages": facts.messages,
+        "bytes": facts.n_bytes,
+        "firstStoreTimestamp": facts.first_store_timestamp,
+        "lastStoreTimestamp": facts.last_store_timestamp,
+        "reason": facts.reason,
+    }
+
+
+def read_topics(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+    """Yield a row a topic."""
+    try:
+        entries = source.config.topic_entries()
+    except RmqStoreError as err:
+        logger.warning("%s", err)
+        entries = {}
+    rows = (_topic(source, spec, topic, entries.get(topic, {})) for topic in piece.topics)
+    yield from to_batches(spec, source, rows)
+
+
+def _topic(source: ViewSource, spec: ViewSpec, topic: str, entry: Mapping[str, object]) -> dict[str, object]:
+    with_bytes = "bytes" in spec.schema.names
+    ids = queue_ids(source, spec, topic) if can_name_queues(topic) else []
+    facts = [queue_facts(source, topic, queue_id, with_bytes=with_bytes) for queue_id in ids]
+    unknown = next((one.reason for one in facts if one.reason), None)
+    if source.paths.has_rocksdb_queues:
+        unknown = "its queues lie in RocksDB"
+    firsts = [one.first_store_timestamp for one in facts if one.first_store_timestamp is not None]
+    lasts = [one.last_store_timestamp for one in facts if one.last_store_timestamp is not None]
+    is_countable = all(one.messages is not None for one in facts) and not source.paths.has_rocksdb_queues
+    return {
+        "topic": topic,
+        "isSystem": is_system_topic(topic),
+        "queues": len(facts),
+        "messages": sum(one.messages or 0 for one in facts) if is_countable else None,
+        "bytes": sum(one.n_bytes or 0 for one in facts) if is_countable and with_bytes else None,
+        "firstStoreTimestamp": min(firsts, default=None),
+        "lastStoreTimestamp": max(lasts, default=None),
+        **{name: _number(entry.get(name)) for name in ("readQueueNums", "writeQueueNums", "perm")},
+        "reason": unknown,
+    }
+
+
+def _number(value: object) -> int | None:
+    is_number = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _MAX_QUEUE_ID
+    return value if is_number and isinstance(value, int) else None

@@ -1,0 +1,43 @@
+"""Views by name: planned in pieces, read piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from rmqstore.read.views.commitlog import plan_log, read_log
+from rmqstore.read.views.consumequeue import plan_units, read_units
+from rmqstore.read.views.files import plan_files, read_files
+from rmqstore.read.views.groups import plan_groups, read_groups
+from rmqstore.read.views.index import plan_index, read_index
+from rmqstore.read.views.queues import plan_queues, plan_topics, read_queues, read_topics
+from rmqstore.read.views.schema import ViewSpec
+from rmqstore.read.views.source import ViewLimits, ViewPiece, ViewSource
+
+
+class _View(NamedTuple):
+    plan: Callable[[ViewSource, ViewSpec, ViewLimits], list[ViewPiece]]
+    read: Callable[[ViewSource, ViewSpec, ViewPiece], Iterator[pa.RecordBatch]]
+
+
+_VIEWS: Final = {
+    "queues": _View(plan_queues, read_queues),
+    "topics": _View(plan_topics, read_topics),
+    "commitlog": _View(plan_log, read_log),
+    "consumequeue": _View(plan_units, read_units),
+    "index": _View(plan_index, read_index),
+    "groups": _View(plan_groups, read_groups),
+    "files": _View(plan_files, read_files),
+}
+
+
+def plan_view(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+    """Return the pieces of a view, in the order of their rows."""
+    return _VIEWS[spec.view].plan(source, spec, limits)
+
+
+def read_view(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a piece, in the columns that are asked for."""
+    return _VIEWS[spec.view].read(source, spec, piece)

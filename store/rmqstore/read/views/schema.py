@@ -1,0 +1,237 @@
+"""The views of a store: their names, columns and Arrow types, and what each option means to which of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+
+from rmqstore.errors import OptionError
+from rmqstore.format.schema import TIMESTAMP
+from rmqstore.query.selection import Selection, parse_selection
+
+BROKER_NAME: Final = "brokerName"
+
+# Damage is what people look for in views: it is shown, or left out.
+PERMISSIVE, DROPMALFORMED = VIEW_MODES = ("PERMISSIVE", "DROPMALFORMED")
+
+# fmt: off
+_TYPES: Final[dict[str, dict[str, pa.DataType]]] = {
+    "queues": {
+        BROKER_NAME:           pa.string(),
+        "topic":               pa.string(),
+        "queueId":             pa.int32(),
+        "minOffset":           pa.int64(),   # queue offset of the first message that is there
+        "maxOffset":           pa.int64(),   # behind the last
+        "messages":            pa.int64(),
+        "bytes":               pa.int64(),   # of their records, as the units say
+        "firstStoreTimestamp": TIMESTAMP,
+        "lastStoreTimestamp":  TIMESTAMP,
+        "reason":              pa.string(),  # why something is not known
+    },
+    "topics": {
+        BROKER_NAME:           pa.string(),
+        "topic":               pa.string(),
+        "isSystem":            pa.bool_(),
+        "queues":              pa.int32(),   # that have files
+        "messages":            pa.int64(),
+        "bytes":               pa.int64(),
+        "firstStoreTimestamp": TIMESTAMP,
+        "lastStoreTimestamp":  TIMESTAMP,
+        "readQueueNums":       pa.int32(),   # of topics.json
+        "writeQueueNums":      pa.int32(),
+        "perm":                pa.int32(),   # 4 read, 2 write
+        "reason":              pa.string(),
+    },
+    "commitlog": {
+        BROKER_NAME:           pa.string(),
+        "commitLogOffset":     pa.int64(),
+        "storeSize":           pa.int64(),   # bytes of the record, the blank, the stretch
+        "kind":                pa.string(),  # record, blank, damage, missing, end
+        "isValid":             pa.bool_(),
+        "reason":              pa.string(),
+        "topic":               pa.string(),
+        "queueId":             pa.int32(),
+        "queueOffset":         pa.int64(),
+        "storeTimestamp":      TIMESTAMP,
+        "bornTimestamp":       TIMESTAMP,
+        "sysFlag":             pa.int32(),
+        "magic":               pa.string(),  # eight hex digits
+        "bodySize":            pa.int32(),
+        "propertiesSize":      pa.int32(),
+        "preparedTransactionOffset": pa.int64(),
+        "file":                pa.string(),
+    },
+    "consumequeue": {
+        BROKER_NAME:           pa.string(),
+        "topic":               pa.string(),
+        "queueId":             pa.int32(),
+        "queueOffset":         pa.int64(),
+        "commitLogOffset":     pa.int64(),
+        "storeSize":           pa.int32(),
+        "tagsCode":            pa.int64(),
+        "isValid":             pa.bool_(),
+        "reason":              pa.string(),
+    },
+    "index": {
+        BROKER_NAME:           pa.string(),
+        "file":                pa.string(),
+        "number":              pa.int32(),
+        "slot":                pa.int32(),
+        "keyHash":             pa.int32(),
+        "commitLogOffset":     pa.int64(),
+        "seconds":             pa.int32(),   # from the file's first record
+        "storeTimestamp":      TIMESTAMP,    # to the second
+        "previous":            pa.int32(),
+        "isValid":             pa.bool_(),
+        "reason":              pa.string(),
+    },
+    "groups": {
+        BROKER_NAME:           pa.string(),
+        "consumerGroup":       pa.string(),
+        "topic":               pa.string(),
+        "queueId":             pa.int32(),
+        "consumerOffset":      pa.int64(),   # committed: the next one to consume
+        "minOffset":           pa.int64(),
+        "brokerOffset":        pa.int64(),   # the queue's maxOffset
+        "lag":                 pa.int64(),   # messages
+        "lagMillis":           pa.int64(),   # from the next message to the newest
+        "nextStoreTimestamp":  TIMESTAMP,
+        "lastStoreTimestamp":  TIMESTAMP,
+        "reason":              pa.string(),
+    },
+    "files": {
+        BROKER_NAME:           pa.string(),
+        "path":                pa.string(),  # below the store's root
+        "kind":                pa.string(),
+        "topic":               pa.string(),
+        "queueId":             pa.int32(),
+        "size":                pa.int64(),
+        "allocated":           pa.int64(),   # bytes on the disk: files are sparse
+        "rangeStart":          pa.int64(),   # physical offsets; queue offsets of a queue's files
+        "rangeEnd":            pa.int64(),
+        "modified":            TIMESTAMP,
+        "state":               pa.string(),  # live, preallocated, empty, stale, cut
+    },
+}
+
+VIEWS: Final[dict[str, pa.Schema]] = {name: pa.schema(list(types.items())) for name, types in _TYPES.items()}
+
+BY_TOPIC: Final = ("queues", "topics", "commitlog", "consumequeue", "groups")
+HIDING_SYSTEM_TOPICS: Final = ("queues", "topics", "consumequeue")
+SHOWING_DAMAGE: Final = ("commitlog", "consumequeue", "index")
+CHECKING_CRC: Final = ("commitlog",)
+
+# The views that take each argument.
+ALLOWED: Final = {
+    "subscribe": BY_TOPIC,
+    "subscribe_pattern": BY_TOPIC,
+    "assign": BY_TOPIC,
+    "include_system_topics": HIDING_SYSTEM_TOPICS,
+    "mode": SHOWING_DAMAGE,
+    "check_crc": CHECKING_CRC,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ViewSpec:
+    """What is asked of a view: the same for every piece of it."""
+
+    view: str
+    schema: pa.Schema  # the columns that are asked for, in their order
+    selection: Selection = field(default_factory=Selection)
+    mode: str = PERMISSIVE
+    check_crc: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse what has no meaning."""
+        if self.mode not in VIEW_MODES:
+            raise OptionError(
+                f"mode {self.mode!r}: a view is not stopped by damage; PERMISSIVE shows it, DROPMALFORMED leaves it out"
+            )
+
+    @property
+    def names_topics(self) -> bool:
+        """Whether the selection names topics or queues that must be there: the view is of queues."""
+        return self.view in HIDING_SYSTEM_TOPICS and bool(self.selection.named_topics)
+
+
+def view_columns(view: str) -> pa.Schema:
+    """Return all columns of a view.
+
+    Raises:
+        OptionError: there is no such view.
+    """
+    if view not in VIEWS:
+        raise OptionError(f"view {view!r}: one of messages, {', '.join(VIEWS)}")
+    return VIEWS[view]
+
+
+def select_view_columns(view: str, names: Iterable[str]) -> pa.Schema:
+    """Return the schema of the named columns of a view, in the order given.
+
+    Raises:
+        OptionError: a name is unknown or comes twice, or there is none.
+    """
+    known, chosen = view_columns(view), list(names)
+    unknown = [name for name in chosen if name not in known.names]
+    if unknown:
+        raise OptionError(f"columns: unknown {', '.join(unknown)}; view {view} has {', '.join(known.names)}")
+    if not chosen or len(set(chosen)) < len(chosen):
+        raise OptionError(f"columns: name each column once and at least one, got {chosen}")
+    return pa.schema([known.field(name) for name in chosen])
+
+
+def view_spec(
+    view: str,
+    *,
+    columns: str | Iterable[str] | pa.Schema | None = None,
+    mode: str | None = None,
+    check_crc: bool | None = None,
+    **selection: object,
+) -> ViewSpec:
+    """Return what is asked of a view, checked.
+
+    Args:
+        view: its name.
+        columns: names, by list or comma list; all by default.
+        mode: PERMISSIVE or DROPMALFORMED, of the views that show damage.
+        check_crc: look at the CRCs too, of the view of the log.
+        selection: subscribe, subscribe_pattern, assign, include_system_topics, of the views that know topics.
+
+    Raises:
+        OptionError: an argument is none of this view, or out of its domain.
+    """
+    known = view_columns(view)
+    given = {name for name, value in selection.items() if value is not None and value is not False}
+    if mode is not None:
+        given.add("mode")
+    if check_crc is not None:
+        given.add("check_crc")
+    require_allowed(view, given)
+    if isinstance(columns, str):
+        columns = [name.strip() for name in columns.split(",")]
+    if columns is not None and not isinstance(columns, pa.Schema):
+        columns = select_view_columns(view, columns)
+    return ViewSpec(
+        view=view,
+        schema=known if columns is None else columns,
+        selection=parse_selection(**selection),  # type: ignore[arg-type]  # it checks them itself
+        mode=mode or PERMISSIVE,
+        check_crc=check_crc is not False,
+    )
+
+
+def require_allowed(view: str, arguments: Iterable[str]) -> None:
+    """Refuse arguments that make no sense with a view.
+
+    Raises:
+        OptionError: by name.
+    """
+    for name in sorted(arguments):
+        views = ALLOWED.get(name, ())
+        if view not in views:
+            where = f"it is for {', '.join(views)}" if views else "it is for messages"
+            raise OptionError(f"{name} has no meaning with view {view}: {where}")

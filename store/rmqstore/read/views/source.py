@@ -1,0 +1,165 @@
+"""The parts of one store that views are made of, and the pieces that a view is read in."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rmqstore.format.layout import FIRST_TIMESTAMP, LAST_TIMESTAMP
+from rmqstore.format.schema import TIMESTAMP
+from rmqstore.read.plan.queue_ranges import QueueRanges
+from rmqstore.read.plan.sampling import Sampler
+from rmqstore.read.views.schema import BROKER_NAME, ViewSpec
+from rmqstore.spans import LogSlice, QueueKey, QueueSlice
+from rmqstore.storage.broker.config_files import BrokerConfig
+from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.queue.consumequeue import RecoveredUnits
+from rmqstore.storage.queue.queue_set import Queues
+from rmqstore.storage.recovery.log_end import LogEnd
+from rmqstore.storage.recovery.store_ends import StoreEnds
+
+logger = logging.getLogger(__name__)
+
+_ROWS = 1 << 14
+
+Column: TypeAlias = NDArray[Any] | pa.Array
+
+
+@dataclass(frozen=True, slots=True)
+class ViewSource:
+    """One store, as its façade hands it to the views."""
+
+    paths: StorePaths
+    config: BrokerConfig
+    broker_name: str
+    log: CommitLog
+    queues: Queues
+    ranges: QueueRanges
+    ends: StoreEnds
+    sampler: Sampler
+
+
+class IndexSlice(NamedTuple):
+    """Items ``[start, end)`` of one index file, by number; what keeps them from being read, where something does."""
+
+    path: str
+    n_slots: int
+    start: int
+    end: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ViewPiece:
+    """A part of a view that is read at once, perhaps in another process; only what its view needs is filled in.
+
+    ``log_end`` and ``recovered`` are what planning found and reading would otherwise have to find again.
+    """
+
+    log: LogSlice | None = None
+    is_last: bool = False  # of the log
+    units: tuple[QueueSlice, ...] = ()
+    queues: tuple[QueueKey, ...] = ()
+    topics: tuple[str, ...] = ()
+    index: IndexSlice | None = None
+    log_end: LogEnd | None = None
+    recovered: dict[QueueKey, RecoveredUnits] = field(default_factory=dict)
+
+
+class ViewLimits(NamedTuple):
+    """How large a piece may be, in bytes that are read for it, and how many pieces there are at least."""
+
+    max_bytes: int = 128 << 20
+    min_partitions: int | None = None
+
+    def share(self, total: int, least: int = 1) -> int:
+        """Return how much of a total each piece takes."""
+        goal = self.max_bytes
+        if self.min_partitions:
+            goal = min(goal, -(-total // self.min_partitions))
+        return max(goal, least)
+
+
+def to_batch(spec: ViewSpec, source: ViewSource, columns: Mapping[str, Column], count: int) -> pa.RecordBatch:
+    """Return rows in the columns that are asked for; those that are not given are null."""
+    arrays = []
+    for wanted in spec.schema:
+        if wanted.name == BROKER_NAME:
+            found: Column = pa.repeat(pa.scalar(source.broker_name), count)
+        elif wanted.name in columns:
+            found = columns[wanted.name]
+        else:
+            found = pa.nulls(count, wanted.type)
+        array = found if isinstance(found, pa.Array) else pa.array(found)
+        arrays.append(array if array.type == wanted.type else array.cast(wanted.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=spec.schema)
+
+
+def to_batches(spec: ViewSpec, source: ViewSource, rows: Iterator[Mapping[str, object]]) -> Iterator[pa.RecordBatch]:
+    """Yield batches of rows that are made one by one, as queues and files are; times in them are ms."""
+    taken: list[Mapping[str, object]] = []
+    for row in rows:
+        taken.append(row)
+        if len(taken) == _ROWS:
+            yield _from_rows(spec, source, taken)
+            taken = []
+    if taken:
+        yield _from_rows(spec, source, taken)
+
+
+def _from_rows(spec: ViewSpec, source: ViewSource, rows: Sequence[Mapping[str, object]]) -> pa.RecordBatch:
+    columns: dict[str, Column] = {}
+    for wanted in spec.schema:
+        if wanted.name == BROKER_NAME:
+            continue
+        values = [row.get(wanted.name) for row in rows]
+        if wanted.type == TIMESTAMP:
+            columns[wanted.name] = times(pa.array([_within(value, pa.int64()) for value in values], pa.int64()))
+        elif pa.types.is_integer(wanted.type):
+            columns[wanted.name] = pa.array([_within(value, wanted.type) for value in values], wanted.type)
+        elif wanted.type == pa.string():
+            columns[wanted.name] = pa.array([_text(value) for value in values], pa.string())
+        else:
+            columns[wanted.name] = pa.array(values, wanted.type)
+    return to_batch(spec, source, columns, len(rows))
+
+
+def times(millis: NDArray[np.int64] | pa.Array) -> pa.Array:
+    """Return times in ms as a column, int64 (n,); those that no calendar has become null."""
+    array = millis if isinstance(millis, pa.Array) else pa.array(millis)
+    known = array.fill_null(0).to_numpy()
+    outside = (known < FIRST_TIMESTAMP) | (known > LAST_TIMESTAMP)
+    mask = outside | array.is_null().to_numpy(zero_copy_only=False)
+    return pa.array(np.where(outside, 0, known) * 1000, mask=mask).view(TIMESTAMP)
+
+
+def _within(value: object, kind: pa.DataType) -> object:
+    """Return a number, None where the column cannot hold it: a broker's JSON may say anything."""
+    limit = 1 << (kind.bit_width - 1)
+    return value if isinstance(value, int) and -limit <= value < limit else None
+
+
+def _text(value: object) -> str | None:
+    """Return a text that Arrow holds: names of files need not be UTF-8."""
+    return None if value is None else str(value).encode("utf-8", "replace").decode()
+
+
+def reasons(texts: Mapping[str, NDArray[np.bool_]], count: int) -> pa.Array:
+    """Return for each row the first text whose mask holds, null where none does.
+
+    Args:
+        texts: masks (n,), by text.
+        count: n.
+    """
+    codes = np.zeros(count, np.int32)
+    for number, mask in reversed(list(enumerate(texts.values(), start=1))):
+        codes[mask] = number
+    names = pa.array([None, *texts], pa.string())
+    return names.take(pa.array(codes))

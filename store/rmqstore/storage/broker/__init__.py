@@ -1,0 +1,1 @@
+"""What a broker writes beside its messages: configuration tables and the checkpoint."""

@@ -1,0 +1,54 @@
+"""The ``checkpoint`` file: up to when the parts of a store were known to be on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from rmqstore.format.layout import CHECKPOINT, CHECKPOINT_FILE_BYTES
+from rmqstore.storage.files.regular import read_head
+
+# Source: StoreCheckpoint.java#getMinTimestamp.
+_SAFETY_MS = 3000
+_LATEST = (1 << 63) - 1
+
+
+class Checkpoint(NamedTuple):
+    """Store times in ms; 0 where nothing is known."""
+
+    physic_msg_timestamp: int = 0
+    logics_msg_timestamp: int = 0
+    index_msg_timestamp: int = 0
+    master_flushed_offset: int = 0
+    confirm_phy_offset: int = 0
+    logics_phy_offset: int = 0
+
+    @classmethod
+    def all_safe(cls) -> Checkpoint:
+        """Return what a store that was closed deserves: all of it was on disk."""
+        return cls(_LATEST, _LATEST, _LATEST)
+
+    @property
+    def min_timestamp(self) -> int:
+        """Records stored up to this time were on disk, log and queues, when the checkpoint was written."""
+        return max(0, min(self.physic_msg_timestamp, self.logics_msg_timestamp) - _SAFETY_MS)
+
+    def stored(self) -> bytes:
+        """Return the file's bytes."""
+        return np.array([tuple(self)], CHECKPOINT).tobytes().ljust(CHECKPOINT_FILE_BYTES, b"\0")
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint; one that is missing or short is all zeros, as for a broker that creates it anew.
+
+    Raises:
+        UnreadableFileError: it is not a regular file.
+    """
+    try:
+        stored = read_head(path, CHECKPOINT.itemsize)
+    except FileNotFoundError:
+        return Checkpoint()
+    fields = np.frombuffer(stored.ljust(CHECKPOINT.itemsize, b"\0"), CHECKPOINT)[0]
+    return Checkpoint(*fields.tolist())

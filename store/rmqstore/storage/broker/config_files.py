@@ -1,0 +1,199 @@
+"""The broker's own tables under ``config/``: topics, consumer offsets; and the broker's name. Read-only."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from rmqstore.errors import CorruptConfigError, UnreadableFileError
+from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.files.regular import read_file, read_head
+
+# fastjson writes integer keys without quotes: {0:12,1:7}. The text in strings is stepped over, not changed.
+_UNQUOTED_KEY = re.compile(r'("(?:[^"\\]++|\\.)*+")|([{,]\s*+)(-?\d++)(\s*+:)')
+_INTEGER = re.compile(r"-?\d{1,40}", re.ASCII)
+MAX_TABLE_BYTES = 16 << 20  # of a table; parsed it may take forty times as much memory
+_MAX_IDENTITY_BYTES = 4096
+_MEMBER_TOPIC = "rmq_sys_SYNC_BROKER_MEMBER_"  # Source: TopicValidator.java#SYNC_BROKER_MEMBER_GROUP_PREFIX
+
+
+def load_table(path: Path) -> dict[str, Any]:
+    """Load a broker's JSON file, or its ``.bak`` where it is missing or empty; {} where there is neither.
+
+    Raises:
+        CorruptConfigError: it is no JSON object, unquoted integer keys aside.
+
+    Source: ConfigManager.java#load.
+    """
+    for file in (path, path.with_name(path.name + ".bak")):
+        try:
+            text = read_file(file, MAX_TABLE_BYTES).decode(errors="replace")
+        except FileNotFoundError:
+            continue
+        except UnreadableFileError as err:
+            raise CorruptConfigError(err.path, 0, f"this is {err.found}; {err.wanted} is expected") from err
+        if text.strip():
+            return _parse(file, text)
+    return {}
+
+
+def _parse(file: Path, text: str) -> dict[str, Any]:
+    quoted = _UNQUOTED_KEY.sub(lambda found: found[1] or f'{found[2]}"{found[3]}"{found[4]}', text)
+    try:
+        table = json.loads(quoted)
+        if "\\u" in quoted:  # an escape may stand for half a character, which no other file can hold
+            json.dumps(table, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as err:
+        raise CorruptConfigError(str(file), getattr(err, "pos", 0), f"no JSON that a broker writes: {err}") from err
+    if not isinstance(table, dict):
+        raise CorruptConfigError(str(file), 0, f"a {type(table).__name__} where a table is expected")
+    return table
+
+
+def part_of(path: Path, table: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a table inside a table, {} where there is none.
+
+    Args:
+        path: path of the file that the table was loaded from.
+        table: as :func:`load_table` returns it.
+        name: key of the inner table.
+
+    Raises:
+        CorruptConfigError: there is something else.
+    """
+    found = table.get(name, {})
+    if not isinstance(found, dict):
+        raise CorruptConfigError(str(path), 0, f"{name} is a {type(found).__name__}, not a table")
+    return found
+
+
+def integer(value: Any, bits: int | None = 64) -> int:  # noqa: ANN401 - any JSON
+    """Return a number of a table, or a key that stands for one.
+
+    Args:
+        value: any JSON.
+        bits: of Java's type; None for a number of any size.
+
+    Raises:
+        ValueError: it is not an integer of so many bits.
+    """
+    if isinstance(value, str) and _INTEGER.fullmatch(value):
+        value = int(value)
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    if not is_integer or (bits is not None and not -(1 << (bits - 1)) <= value < 1 << (bits - 1)):
+        size = "" if bits is None else f" of {bits} bits"
+        raise ValueError(f"{str(value)[:50]!r} is not an integer{size}")
+    return int(value)
+
+
+class BrokerConfig:
+    """What ``config/`` says; each table is read when asked for."""
+
+    def __init__(self, paths: StorePaths) -> None:
+        self._paths = paths
+
+    def _table(self, file: str, name: str) -> dict[str, Any]:
+        path = self._paths.config / file
+        return part_of(path, load_table(path), name)
+
+    def topics(self) -> list[str]:
+        """Return the topics that the broker knows, sorted, also those without a message."""
+        return sorted(self._table("topics.json", "topicConfigTable"))
+
+    def topic_entries(self) -> dict[str, dict[str, Any]]:
+        """Return what the broker knows of each topic: ``perm``, ``readQueueNums`` and so on."""
+        table = self._table("topics.json", "topicConfigTable")
+        return {topic: entry for topic, entry in table.items() if isinstance(entry, dict)}
+
+    def committed_offsets(self) -> dict[str, dict[tuple[str, int], int]]:
+        """Return the committed offsets of every consumer group, as :meth:`consumer_offsets` does of one."""
+        found: dict[str, dict[tuple[str, int], int]] = {}
+        for key, offsets in self._table("consumerOffset.json", "offsetTable").items():
+            group = key.partition("@")[2]
+            found.setdefault(group, {}).update(self._offsets_by_queue(key, offsets))
+        return found
+
+    def batch_topics(self) -> list[str]:
+        """Return the topics whose queues are BatchConsumeQueues, sorted. Source: QueueTypeUtils.java#isBatchCq."""
+        found = []
+        for topic, told in self._table("topics.json", "topicConfigTable").items():
+            attributes = told.get("attributes") if isinstance(told, dict) else None
+            if isinstance(attributes, dict) and attributes.get("queue.type") == "BatchCQ":
+                found.append(topic)
+        return sorted(found)
+
+    def consumer_offsets(self, group: str) -> dict[tuple[str, int], int]:
+        """Return the group's committed offsets by (topic, queue id): the next queue offset it will consume.
+
+        Source: ConsumerOffsetManager.java.
+        """
+        found: dict[tuple[str, int], int] = {}
+        for key, offsets in self._table("consumerOffset.json", "offsetTable").items():
+            if key.partition("@")[2] == group:
+                found |= self._offsets_by_queue(key, offsets)
+        return found
+
+    def delay_offsets(self) -> dict[int, int]:
+        """Return by delay level the queue offset of the next message to deliver in its queue of SCHEDULE_TOPIC_XXXX.
+
+        Source: ScheduleMessageService.java#decode.
+        """
+        table = self._table("delayOffset.json", "offsetTable")
+        try:
+            return {integer(level, 32): integer(offset) for level, offset in table.items()}
+        except ValueError as err:
+            path = self._paths.config / "delayOffset.json"
+            raise CorruptConfigError(str(path), 0, f"offsetTable is not a table of integers: {err}") from err
+
+    def timer_read_time(self) -> int:
+        """Return until when timed messages were delivered, ms; 0 where no timer ever ran.
+
+        Source: TimerCheckpoint.java.
+        """
+        try:
+            stored = read_head(self._paths.config / "timercheck", 8)
+        except FileNotFoundError:
+            return 0
+        return int.from_bytes(stored, signed=True) if len(stored) == 8 else 0
+
+    def _offsets_by_queue(self, key: str, offsets: Any) -> dict[tuple[str, int], int]:  # noqa: ANN401 - any JSON
+        topic = key.partition("@")[0]
+        try:
+            return {(topic, integer(queue_id, None)): integer(offset, None) for queue_id, offset in offsets.items()}
+        except (AttributeError, ValueError) as err:
+            path = self._paths.config / "consumerOffset.json"
+            raise CorruptConfigError(str(path), 0, f"offsets of {key!r} are not a table of integers: {err}") from err
+
+    def filter_groups(self, topic: str) -> dict[str, int]:
+        """Return the consumer groups that filter a topic by SQL92, and since when, in ms.
+
+        Source: ConsumerFilterManager.java.
+        """
+        path = self._paths.config / "consumerFilter.json"
+        try:
+            filters = self._table("consumerFilter.json", "filterDataByTopic").get(topic, {}).get("groupFilterData", {})
+            return {group: integer(told["bornTime"]) for group, told in sorted(filters.items())}
+        except (AttributeError, KeyError, TypeError, ValueError) as err:
+            raise CorruptConfigError(str(path), 0, f"filters of {topic!r} are no table of groups") from err
+
+    def groups(self) -> list[str]:
+        """Return the consumer groups with a committed offset, sorted."""
+        keys = self._table("consumerOffset.json", "offsetTable")
+        return sorted({key.partition("@")[2] for key in keys})
+
+    def broker_name(self) -> str:
+        """Return the broker's name: from brokerIdentity, else the topic of its group members, else the root's name.
+
+        Source: BrokerMetadata.java; BrokerController.java#syncBrokerMemberGroup.
+        """
+        try:
+            stored = read_file(self._paths.broker_identity, _MAX_IDENTITY_BYTES)
+            identity = stored.decode(errors="replace").strip().split("#")
+        except FileNotFoundError:
+            identity = []
+        if len(identity) == 3 and identity[1]:  # cluster#broker#id
+            return identity[1]
+        member = next((topic for topic in self.topics() if topic.startswith(_MEMBER_TOPIC)), None)
+        return member.removeprefix(_MEMBER_TOPIC) if member else self._paths.root.resolve().name

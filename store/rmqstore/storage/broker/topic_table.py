@@ -1,0 +1,92 @@
+"""Entries of ``config/topics.json``, by which a broker knows the topics that it serves.
+
+Source: TopicConfigManager.java, TopicConfig.java, ConfigManager.java#persist.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from rmqstore.errors import CorruptConfigError
+from rmqstore.storage.broker.config_files import MAX_TABLE_BYTES, integer, load_table, part_of
+from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.files.regular import read_file
+
+_TABLE, _VERSION, _QUEUE_NUMS = "topicConfigTable", "dataVersion", ("readQueueNums", "writeQueueNums")
+_READ_AND_WRITE = 6  # Source: PermName.java
+
+
+def queue_nums(paths: StorePaths) -> dict[str, int]:
+    """Return how many queues may be written to, by topic; those that say none are left out.
+
+    Raises:
+        CorruptConfigError: the file cannot be parsed, or is not what a broker writes.
+    """
+    table = part_of(paths.topics_json, _load(paths), _TABLE)
+    numbers = {topic: integer(entry.get("writeQueueNums", 0), 32) for topic, entry in table.items()}
+    return {topic: number for topic, number in numbers.items() if number}
+
+
+def _load(paths: StorePaths) -> dict[str, Any]:
+    """Return the content of the file, whose entries are tables with integers where a change needs them.
+
+    Raises:
+        CorruptConfigError: it is not.
+    """
+    path = paths.topics_json
+    content = load_table(path)
+    table = part_of(path, content, _TABLE)
+    try:
+        integer(part_of(path, content, _VERSION).get("counter", 0))
+        for topic in table:
+            entry = part_of(path, table, topic)
+            if any(integer(entry.get(name, 0), 32) < 0 for name in _QUEUE_NUMS):
+                raise CorruptConfigError(str(path), 0, f"topic {topic!r} has a negative number of queues")
+    except ValueError as err:
+        raise CorruptConfigError(str(path), 0, f"it holds what is not a number: {err}") from err
+    return content
+
+
+def register_topics(disk: Disk, paths: StorePaths, least: Mapping[str, int], of_new: int) -> None:
+    """Add topics that have no entry, and raise the number of queues where an entry has too few.
+
+    Args:
+        least: how many queues there must be at least, by topic.
+        of_new: how many a topic without an entry gets at least.
+    """
+    content = _load(paths)
+    table = content.setdefault(_TABLE, {})
+    changed = False
+    for topic, n_least in least.items():
+        n_queues = n_least if topic in table else max(n_least, of_new)
+        entry = table.setdefault(topic, _entry(topic, 0))
+        for name in _QUEUE_NUMS:
+            if integer(entry.get(name, 0)) < n_queues:
+                entry[name], changed = n_queues, True
+    if not changed:
+        return
+    version = content.setdefault(_VERSION, {"counter": 0, "stateVersion": 0, "timestamp": 0})
+    version["counter"] = integer(version.get("counter", 0)) + 1
+    disk.make_folder(paths.config)
+    if paths.topics_json.exists():
+        backup = paths.topics_json.with_name(paths.topics_json.name + ".bak")
+        disk.replace(backup, read_file(paths.topics_json, MAX_TABLE_BYTES))
+    else:
+        disk.write_new(paths.topics_json, b"")
+    disk.replace(paths.topics_json, json.dumps(content, indent="\t", ensure_ascii=False).encode())
+
+
+def _entry(topic: str, n_queues: int) -> dict[str, object]:
+    return {
+        "attributes": {},
+        "order": False,
+        "perm": _READ_AND_WRITE,
+        "readQueueNums": n_queues,
+        "topicFilterType": "SINGLE_TAG",
+        "topicName": topic,
+        "topicSysFlag": 0,
+        "writeQueueNums": n_queues,
+    }

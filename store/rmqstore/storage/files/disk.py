@@ -1,0 +1,259 @@
+"""The one door through which this package changes files: create, write at, flush, rename, delete. Knows no meaning.
+
+Every change is one method, so that a test can cut a writer at each of them (tests/crash).
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import shutil
+from collections import OrderedDict
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqstore.errors import StoreStateError, UnreadableFileError
+from rmqstore.storage.files.regular import require_regular
+
+_OPEN_FILES = 64
+_FLUSHED_AT_ONCE = 16
+_ZEROS_AT_ONCE = 8 << 20
+_WITHOUT_UNNAMED_FILES = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL}  # as a file system says that it has none
+_TO_CHANGE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+def open_to_change(path: Path, flags: int = 0) -> int:
+    """Open a regular file for writing and return its descriptor; a link is not followed.
+
+    Args:
+        path: path of the file.
+        flags: more flags for ``os.open``.
+
+    Raises:
+        OSError: it cannot be opened.
+        UnreadableFileError: something else has the name.
+    """
+    with suppress(FileNotFoundError):
+        require_regular(path, path.lstat())
+    descriptor = os.open(path, _TO_CHANGE | flags, 0o644)
+    try:
+        require_regular(path, os.fstat(descriptor))
+    except UnreadableFileError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+class Disk:
+    """Changes files, the last few of which stay open. A context manager is not needed: :meth:`close` lets go."""
+
+    def __init__(self) -> None:
+        self._descriptors: OrderedDict[Path, int] = OrderedDict()
+        self._folders: list[Path] = []
+
+    def keep_within(self, *folders: Path) -> None:
+        """Change nothing outside of these folders from now on, and nothing that a link below them leads to.
+
+        A store from someone else may hold links to anywhere. The folders themselves were named by the user and may be
+        links. A link is deleted or replaced like any other name; what it points at is left alone.
+        """
+        self._folders = sorted(folders, key=lambda folder: len(folder.parts), reverse=True)
+
+    def require_within(self, path: Path) -> None:
+        """Refuse a path that is outside of the folders, or that is or goes through a link below them.
+
+        Raises:
+            StoreStateError: it is; nothing was changed.
+        """
+        base = next((folder for folder in self._folders if path.is_relative_to(folder)), None)
+        if base is None:
+            if self._folders:
+                raise StoreStateError(f"{path} is outside of the store and is not changed")
+            return
+        below = path.relative_to(base)
+        for part in (below, *below.parents):
+            if part.parts and (base / part).is_symlink():
+                raise StoreStateError(
+                    f"{base / part} is a symbolic link, which is not followed to change a store: put what it points at "
+                    "in its place, or for a folder of the log, the queues or the index, name its target"
+                )
+
+    def make_folder(self, path: Path) -> None:
+        """Make a folder and those above it, durably."""
+        self.require_within(path)
+        missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+        for folder in reversed(missing):
+            folder.mkdir(exist_ok=True)
+            self.flush_folder(folder.parent)
+
+    def create(self, path: Path, size: int) -> None:
+        """Create a file of so many zeros, which take no place on the disk until they are written.
+
+        It gets its name when it has its length: a broker refuses a store in which a file has another one.
+
+        Raises:
+            FileExistsError: it is there already.
+        """
+        self.require_within(path)
+        try:
+            descriptor = os.open(path.parent, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o644)
+        except OSError as err:
+            if err.errno not in _WITHOUT_UNNAMED_FILES:
+                raise
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            os.ftruncate(descriptor, size)
+        else:
+            try:
+                os.ftruncate(descriptor, size)
+                # With a folder to start from, which the full path makes needless, os.link follows the link in /proc.
+                os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True)
+            except BaseException:
+                os.close(descriptor)
+                raise
+        self._keep(path, descriptor)
+
+    def reserve(self, path: Path, position: int, size: int) -> None:
+        """Take place on the disk for bytes that are about to be written; until then they are zeros still.
+
+        Much cheaper than to let every page of a sparse file find its own, and a full disk shows before anything is
+        written.
+        """
+        os.posix_fallocate(self._open(path), position, size)
+
+    def write(self, path: Path, position: int, data: bytes | NDArray[Any]) -> None:
+        """Write bytes into a file that is there."""
+        view = memoryview(data).cast("B")  # type: ignore[arg-type]  # an array is a buffer
+        at = position
+        descriptor = self._open(path)
+        while len(view):
+            count = os.pwrite(descriptor, view, at)
+            view, at = view[count:], at + count
+
+    def clear(self, path: Path, start: int, stop: int) -> None:
+        """Write zeros over ``[start, stop)`` of a file, piece by piece and from behind.
+
+        From behind, so that what is left of a chain of records after a cut never begins where the chain began.
+        """
+        for at in reversed(range(start, stop, _ZEROS_AT_ONCE)):
+            self.write(path, at, bytes(min(_ZEROS_AT_ONCE, stop - at)))
+
+    def scatter(self, path: Path, positions: NDArray[np.int64], values: NDArray[np.void]) -> None:
+        """Write values of one width at many places, (n,) each, that lie inside bytes written before.
+
+        Through a mapping: one call a value would be slow. A hole of a sparse file must not be among the places, for
+        a full disk would end the process there.
+        """
+        width = values.dtype.itemsize
+        low, high = int(positions.min()), int(positions.max()) + width
+        low -= low % mmap.ALLOCATIONGRANULARITY
+        with mmap.mmap(self._open(path), high - low, offset=low) as mapped:
+            view = np.ndarray((high - low - width + 1,), f"V{width}", mapped, 0, (1,))
+            view[positions - low] = values
+            del view
+
+    def flush(self, path: Path) -> None:
+        """Wait until a file's bytes are on the disk."""
+        os.fsync(self._open(path))
+
+    def flush_folder(self, path: Path) -> None:
+        """Wait until the names in a folder are on the disk."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def flush_all(self, paths: Collection[Path]) -> None:
+        """Wait until the bytes of many files, and their names in their folders, are on the disk: all at once.
+
+        A disk takes a second flush with the first one's; one after the other they would wait in turn.
+        """
+        names = [(path, os.O_RDWR) for path in paths]
+        names += [(folder, os.O_RDONLY | os.O_DIRECTORY) for folder in {path.parent for path in paths}]
+
+        def flush(path: Path, flags: int) -> None:
+            self.require_within(path)
+            descriptor = os.open(path, flags | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+        with ThreadPoolExecutor(_FLUSHED_AT_ONCE) as pool:
+            for done in [pool.submit(flush, *name) for name in names]:
+                done.result()
+
+    def write_new(self, path: Path, content: bytes) -> None:
+        """Make a small file, durably; one that is there is written over."""
+        if not path.exists():
+            self.create(path, 0)
+        self.write(path, 0, content)
+        self.flush(path)
+        self.flush_folder(path.parent)
+        self._forget(path)
+
+    def replace(self, path: Path, text: bytes) -> None:
+        """Give a small file new content, all of it or none: written beside it, flushed, renamed over it."""
+        self.require_within(path.parent)
+        fresh = path.with_name(path.name + ".tmp")
+        fresh.unlink(missing_ok=True)
+        self.create(fresh, 0)
+        self.write(fresh, 0, text)
+        self.flush(fresh)
+        self._forget(fresh)
+        self._forget(path)
+        self.rename(fresh, path)
+        self.flush_folder(path.parent)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename a file or folder, over another if there is one; a link is not renamed."""
+        self.require_within(source)
+        self.require_within(target.parent)
+        source.replace(target)
+
+    def delete(self, path: Path) -> None:
+        """Delete a file that is there, or not any more; of a link the link itself."""
+        self.require_within(path.parent)
+        self._forget(path)
+        path.unlink(missing_ok=True)
+
+    def delete_tree(self, path: Path) -> None:
+        """Delete a folder with all that is in it, as far as that can be done; links in it are not followed."""
+        self.require_within(path.parent)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            self.delete(path)
+
+    def close(self) -> None:
+        """Close the files that are open."""
+        for descriptor in self._descriptors.values():
+            os.close(descriptor)
+        self._descriptors.clear()
+
+    def _open(self, path: Path) -> int:
+        descriptor = self._descriptors.get(path)
+        if descriptor is None:
+            self.require_within(path)
+            return self._keep(path, open_to_change(path))
+        self._descriptors.move_to_end(path)
+        return descriptor
+
+    def _keep(self, path: Path, descriptor: int) -> int:
+        self._forget(path)
+        self._descriptors[path] = descriptor
+        if len(self._descriptors) > _OPEN_FILES:
+            os.close(self._descriptors.popitem(last=False)[1])
+        return descriptor
+
+    def _forget(self, path: Path) -> None:
+        descriptor = self._descriptors.pop(path, None)
+        if descriptor is not None:
+            os.close(descriptor)

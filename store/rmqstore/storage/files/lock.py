@@ -1,0 +1,83 @@
+"""The store's ``lock`` file, held as the broker holds it: a POSIX record lock on its first byte."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import threading
+from pathlib import Path
+
+from rmqstore.errors import StoreLockedError, StoreStateError, UnreadableFileError
+from rmqstore.storage.files.disk import open_to_change
+from rmqstore.storage.files.regular import open_regular
+
+_CONTENT = b"lock"
+_FLOCK = "hhqqi4x"  # struct flock of Linux: type, whence, start, length, process
+
+# POSIX gives a lock to a *process*: a second writer in this one would get it too, and closing any descriptor of the
+# file would drop it. So the process keeps its own list, by the file itself and not by its name.
+_held: set[tuple[int, int]] = set()
+_guard = threading.Lock()
+
+
+class StoreLock:
+    """Held from its making until :meth:`release`.
+
+    Raises:
+        StoreLockedError: a broker or another writer, of this process too, has the store.
+        StoreStateError: the folder cannot be written to.
+        UnreadableFileError: the lock is a link, or not a regular file.
+
+    Source: DefaultMessageStore.java#start, which locks the same byte by FileChannel.tryLock(0, 1).
+    """
+
+    def __init__(self, path: Path) -> None:
+        with _guard:
+            if path.exists() and self.identity(path.stat()) in _held:
+                raise StoreLockedError(f"{path}: a writer of this process has the store already; close it first")
+            try:
+                self._descriptor = open_to_change(path, os.O_CREAT)
+            except OSError as err:
+                raise StoreStateError(f"{path.parent} cannot be written to: {err}") from err
+            try:
+                fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            except OSError as err:
+                os.close(self._descriptor)
+                raise StoreLockedError(
+                    f"{path}: a running broker or another writer has the store; stop it, or write to another store"
+                ) from err
+            os.pwrite(self._descriptor, _CONTENT, 0)
+            self._key = self.identity(os.fstat(self._descriptor))
+            _held.add(self._key)
+
+    @staticmethod
+    def identity(status: os.stat_result) -> tuple[int, int]:
+        """Return what tells one lock file from all others."""
+        return status.st_dev, status.st_ino
+
+    def release(self) -> None:
+        """Let go of the store."""
+        with _guard:
+            if self._key in _held:
+                _held.discard(self._key)
+                os.close(self._descriptor)
+
+
+def is_held(path: Path) -> bool:
+    """Tell whether a running broker, or another writer, has the store with this lock file; takes nothing."""
+    with _guard:
+        try:
+            if StoreLock.identity(path.stat()) in _held:
+                return True  # and not opened here: closing it again would drop the lock
+            descriptor = open_regular(path)
+        except (OSError, UnreadableFileError):
+            return False
+        try:
+            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+            found = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
+        except OSError:  # a file system without locks
+            return False
+        finally:
+            os.close(descriptor)
+    return bool(found[0] != fcntl.F_UNLCK)

@@ -1,0 +1,115 @@
+"""Files that follow one another as one address space: listing, finding, mapping. Knows no meaning of the bytes."""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rmqstore.errors import FileDeletedError, UnreadableFileError
+from rmqstore.storage.files.mapped_file import MappedFile
+from rmqstore.storage.files.paths import name_to_offset
+from rmqstore.storage.files.regular import file_size, list_folder
+
+logger = logging.getLogger(__name__)
+
+
+class Segment(NamedTuple):
+    """One file of the address space: it covers ``[start, start + size)``, by its name and length."""
+
+    start: int
+    size: int
+    path: Path
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size
+
+
+class MappedFileQueue:
+    """The files of one or several folders, by the offsets in their names. Listed at creation and by :meth:`refresh`.
+
+    Source: MappedFileQueue.java, MultiPathMappedFileQueue.java.
+    """
+
+    def __init__(self, folders: Sequence[Path], mapped_at_once: int) -> None:
+        self._folders = folders
+        self._mapped_at_once = mapped_at_once  # a mapping holds a file descriptor; a store may have thousands of files
+        self._mapped: OrderedDict[Path, MappedFile] = OrderedDict()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """List the files anew: a running broker makes and deletes some, and a recovery makes some again."""
+        for path in [path for path, mapped in self._mapped.items() if mapped.is_outdated()]:
+            self._mapped.pop(path).close()
+        self.segments = _list_segments(self._folders)
+        self._starts = [segment.start for segment in self.segments]
+
+    @property
+    def min_offset(self) -> int:
+        """Offset of the first byte of the first file, 0 without any."""
+        return self._starts[0] if self._starts else 0
+
+    @property
+    def max_offset(self) -> int:
+        """Offset behind the last file, written or not."""
+        return self.segments[-1].end if self.segments else 0
+
+    def find(self, offset: int) -> Segment | None:
+        """Return the file that covers the offset, None where none does."""
+        place = bisect_right(self._starts, offset) - 1
+        if place < 0 or offset >= self.segments[place].end:
+            return None
+        return self.segments[place]
+
+    def open(self, segment: Segment) -> MappedFile:
+        """Return the file mapped, from the few that stay open or anew.
+
+        Raises:
+            FileDeletedError: it was deleted since the listing.
+            UnreadableFileError: it is longer than RocketMQ can make a file.
+        """
+        mapped = self._mapped.get(segment.path)
+        if mapped is None:
+            try:
+                mapped = self._mapped[segment.path] = MappedFile(segment.path)
+            except FileNotFoundError as err:
+                raise FileDeletedError(str(segment.path)) from err
+            if len(self._mapped) > self._mapped_at_once:
+                self._mapped.popitem(last=False)[1].close()
+        self._mapped.move_to_end(segment.path)
+        return mapped
+
+    def close(self) -> None:
+        """Let go of every mapping."""
+        for mapped in self._mapped.values():
+            mapped.close()
+        self._mapped.clear()
+
+
+def _list_segments(folders: Sequence[Path]) -> list[Segment]:
+    found: list[Segment] = []
+    for folder in folders:
+        for entry in list_folder(folder):
+            start = name_to_offset(entry.name)
+            if start is None:
+                continue
+            try:
+                found.append(Segment(start, file_size(Path(entry.path)), Path(entry.path)))
+            except FileNotFoundError:
+                continue  # retention deletes files while we list them
+            except UnreadableFileError as err:
+                logger.warning("%s: it is passed over", err)
+    found.sort()
+    # A file that is longer than the way to the next one has no say about what lies behind.
+    return (
+        [
+            segment._replace(size=min(segment.size, following.start - segment.start))
+            for segment, following in zip(found, [*found[1:], found[-1]._replace(start=found[-1].end)], strict=True)
+        ]
+        if found
+        else []
+    )

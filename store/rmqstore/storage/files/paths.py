@@ -1,0 +1,255 @@
+"""Where the parts of a store lie under its root; offsets as file names. Reads directory listings, no file."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rmqstore.errors import NotAStoreError, StoreStateError, UnsupportedFeatureError
+from rmqstore.storage.files.regular import is_folder, list_folder
+
+logger = logging.getLogger(__name__)
+
+OUR_ABORT = "rmqstore "  # begins an abort file that a writer of ours made; a broker's holds its process id alone
+_NAME_DIGITS = 20
+_MAX_NAME_BYTES = 255  # of a folder, on the file systems of Linux
+_MAX_OFFSET = 1 << 62  # no file is named so; sums stay inside an int64
+_MAX_QUEUE_ID = (1 << 31) - 1
+_MAX_NAME_BYTES = 255  # NAME_MAX of every file system that RocketMQ runs on
+
+
+def offset_to_name(file_offset: int) -> str:
+    """Return the name of the file that begins at this offset. Source: UtilAll.java#offset2FileName."""
+    return f"{file_offset:0{_NAME_DIGITS}d}"
+
+
+def name_to_offset(name: str) -> int | None:
+    """Return the offset that a file name says, None where the name is none of ours."""
+    if len(name) != _NAME_DIGITS or not name.isascii() or not name.isdigit():
+        return None
+    return int(name) if int(name) < _MAX_OFFSET else None
+
+
+@dataclass(frozen=True, slots=True)
+class StorePaths:
+    """The folders and files of one store. Source: StorePathConfigHelper.java, BrokerPathConfigHelper.java."""
+
+    root: Path
+    commitlogs: tuple[Path, ...]
+    consumequeue: Path
+    index: Path
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.root / "checkpoint"
+
+    @property
+    def abort(self) -> Path:
+        return self.root / "abort"
+
+    @property
+    def append_intent(self) -> Path:
+        """Our own note of where an append that is under way began."""
+        return self.own / "append"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "lock"
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config"
+
+    @property
+    def topics_json(self) -> Path:
+        return self.config / "topics.json"
+
+    @property
+    def batch_consumequeue(self) -> Path:
+        return self.root / "batchconsumequeue"
+
+    @property
+    def broker_identity(self) -> Path:
+        return self.root / "brokerIdentity"
+
+    def given_folders(self) -> list[Path]:
+        """Return the folders that a user named: the root, and each part of the store that lies elsewhere."""
+        parts = {*self.commitlogs, self.consumequeue, self.index}
+        return [self.root, *sorted(parts - {self.root / name for name in ("commitlog", "consumequeue", "index")})]
+
+    @property
+    def own(self) -> Path:
+        """The folder of what this package keeps in a store for itself."""
+        return self.root / ".rmqstore"
+
+    def topics(self) -> list[str]:
+        """Return the topics that have a queue folder, sorted."""
+        return _subfolders(self.consumequeue)
+
+    def batch_topics(self) -> list[str]:
+        """Return the topics whose queues are BatchConsumeQueues, sorted."""
+        return _subfolders(self.batch_consumequeue)
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Return the ids of a topic's queues, sorted; a folder that is not named by an int is not a queue."""
+        return _queue_ids(self.consumequeue / topic)
+
+    def queues(self) -> list[tuple[str, int]]:
+        """Return every queue, by topic and id."""
+        return [(topic, queue_id) for topic in self.topics() for queue_id in self.queue_ids(topic)]
+
+    def queue(self, topic: str, queue_id: int) -> Path:
+        """Return the folder of a queue.
+
+        Raises:
+            StoreStateError: the topic, as some record has it, is no name of a folder: it could lead out of the store.
+        """
+        if not can_name_queues(topic):
+            raise StoreStateError(f"{self.root}: topic {topic!r} of a record cannot name a folder of queues")
+        return self.consumequeue / topic / str(queue_id)
+
+    def batch_queue_ids(self, topic: str) -> list[int]:
+        """Return the ids of a topic's BatchConsumeQueues, sorted."""
+        return _queue_ids(self.batch_consumequeue / topic)
+
+    def batch_queues(self) -> list[tuple[str, int]]:
+        """Return every BatchConsumeQueue, by topic and id."""
+        return [(topic, queue_id) for topic in self.batch_topics() for queue_id in self.batch_queue_ids(topic)]
+
+    def batch_queue(self, topic: str, queue_id: int) -> Path:
+        """Return the folder of a BatchConsumeQueue; raises as :meth:`queue` does."""
+        return self.batch_consumequeue / self.queue(topic, queue_id).relative_to(self.consumequeue)
+
+    def queue_ext(self, topic: str, queue_id: int) -> Path:
+        """Return the folder of a queue's extension units, which most queues lack; raises as :meth:`queue` does."""
+        return self.root / "consumequeue_ext" / self.queue(topic, queue_id).relative_to(self.consumequeue)
+
+    def queue_files(self, topic: str) -> list[Path]:
+        """Return the files of all queues of a topic."""
+        folders = [self.queue(topic, queue_id) for queue_id in self.queue_ids(topic)]
+        return [
+            Path(entry.path)
+            for folder in folders
+            for entry in sorted(list_folder(folder), key=lambda entry: entry.name)
+            if name_to_offset(entry.name) is not None
+        ]
+
+    @property
+    def rocksdb_queues(self) -> Path | None:
+        """The RocksDB database that holds queues, None without one.
+
+        It may lie among the folders of queues in files, or in a folder of its own.
+
+        Source: RocksDBConsumeQueueStore.java, StorePathConfigHelper.java#getStorePathRocksDBConsumeQueue.
+        """
+        folders = (self.consumequeue, self.root / "consumequeue_rocksdb")
+        return next((folder for folder in folders if (folder / "CURRENT").exists()), None)
+
+    @property
+    def has_rocksdb_queues(self) -> bool:
+        """Whether all queues lie in RocksDB. Source: CombineConsumeQueueStore.java, which keeps both kinds."""
+        return self.rocksdb_queues is not None and not self.topics()
+
+    @property
+    def dledger_logs(self) -> list[Path]:
+        """The folders of a DLedger CommitLog. Source: DLedgerConfig.java#getDataStorePath."""
+        return [folder for folder in sorted(self.root.glob("dledger-*/data")) if _log_files(folder)]
+
+
+def find_store(
+    root: str | os.PathLike[str],
+    *,
+    commitlogs: Sequence[str] = (),
+    consumequeue: str | None = None,
+    index: str | None = None,
+) -> StorePaths:
+    """Return the paths of the store at ``root``.
+
+    Args:
+        root: the folder that holds ``commitlog/``.
+        commitlogs: log folders that lie elsewhere (the broker's ``storePathCommitLog``).
+        consumequeue: the queue folder where it lies elsewhere.
+        index: the index folder where it lies elsewhere.
+
+    Raises:
+        NotAStoreError: there is no such folder, or no CommitLog in it.
+        UnsupportedFeatureError: the log is a DLedger one.
+    """
+    base = Path(root)
+    if not commitlogs:
+        _refuse_dledger(base)
+    logs = tuple(Path(log) for log in commitlogs) or (base / "commitlog",)
+    missing = next((log for log in logs if not log.is_dir()), None)
+    if missing is not None:
+        hint = "give the folder that holds commitlog/, or set storePathCommitLog"
+        raise NotAStoreError(f"{base} is no RocketMQ store: there is no folder {missing}; {hint}")
+    return StorePaths(
+        root=base,
+        commitlogs=logs,
+        consumequeue=Path(consumequeue) if consumequeue else base / "consumequeue",
+        index=Path(index) if index else base / "index",
+    )
+
+
+def _refuse_dledger(base: Path) -> None:
+    """Refuse a store whose log, or the newer part of it, is a DLedger one.
+
+    Raises:
+        UnsupportedFeatureError: it is.
+    """
+    folders = sorted(folder for folder in base.glob("dledger-*") if folder.is_dir())
+    files = [file for folder in folders for file in _log_files(folder / "data")]
+    older = base / "commitlog"
+    if not folders or (not files and older.is_dir()):
+        return
+    text = f"{base}: a DLedger CommitLog (enableDLegerCommitLog=true), which cannot be read yet"
+    if files:
+        n_bytes = sum(file.stat().st_size for file in files)
+        start = min(int(file.name) for file in files)
+        text += f": {len(files)} files of {n_bytes} bytes in {files[0].parent}, from physical offset {start} on"
+    if _log_files(older):
+        text += f"; the records before that can: set storePathCommitLog to {older}"
+    raise UnsupportedFeatureError(text)
+
+
+def _log_files(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted(file for file in folder.iterdir() if name_to_offset(file.name) is not None)
+
+
+def can_name_queues(topic: str) -> bool:
+    """Tell whether a topic, as some record has it, can be the name of a folder."""
+    if topic in {"", ".", ".."} or "/" in topic or "\0" in topic:
+        return False
+    return len(os.fsencode(topic)) <= _MAX_NAME_BYTES
+
+
+def can_have_queue(topic: str, queue_id: int) -> bool:
+    """Tell whether a topic and a queue id, as some record has them, can be those of a queue on disk."""
+    return can_name_queues(topic) and len(topic.encode()) <= _MAX_NAME_BYTES and queue_id >= 0
+
+
+def _queue_ids(folder: Path) -> list[int]:
+    return sorted(int(name) for name in _subfolders(folder) if _is_queue_id(name))
+
+
+def _is_queue_id(name: str) -> bool:
+    """Tell whether a folder is named as RocketMQ names one for a queue: by an int, without leading zeros."""
+    return name.isascii() and name.isdigit() and str(int(name)) == name and int(name) <= _MAX_QUEUE_ID
+
+
+def _subfolders(folder: Path) -> list[str]:
+    names = [entry.name for entry in list_folder(folder) if is_folder(entry)]
+    for name in names:
+        if not _is_text(name):
+            logger.warning("%s: the folder %r is not named in UTF-8 and is passed over", folder, name)
+    return sorted(filter(_is_text, names))
+
+
+def _is_text(name: str) -> bool:
+    """Tell whether a name is UTF-8 on the disk: Python escapes the bytes of others as lone surrogates."""
+    return not any("\ud800" <= char <= "\udfff" for char in name)

@@ -1,0 +1,83 @@
+"""Appends index items, file after file."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+
+from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.index.index_file import IndexFile, IndexKeys, index_files, next_name
+from rmqstore.storage.index.sizes import IndexSizes
+
+_KEYS_AT_ONCE = 1 << 20
+
+
+class IndexAppender:
+    """The index as a whole: the file that has room, and the next one. Source: IndexService.java."""
+
+    def __init__(self, disk: Disk, folder: Path, sizes: IndexSizes) -> None:
+        self._disk, self._folder, self._sizes = disk, folder, sizes
+        files = index_files(folder)
+        self._last = IndexFile(disk, files[-1], sizes) if files else None
+        # Source: IndexService.java#buildIndex: what lies before the end of the index is in it. Of the record at the end
+        # some keys may have gone to a file that is lost: those that are there are counted.
+        self._waiting: list[IndexKeys] = []
+        self._n_waiting = 0
+        self._reached, self._has_of_reached = -1, 0
+        if self._last is not None and self._last.end_timestamp:
+            self._reached = self._last.end_phy_offset
+            self._has_of_reached = _items_of(self._reached, files, disk, sizes)
+
+    def add(self, keys: IndexKeys) -> None:
+        """Add keys; those that are there already are stepped over. They reach the files by and by."""
+        self._waiting.append(keys)
+        self._n_waiting += len(keys)
+        if self._n_waiting >= _KEYS_AT_ONCE:
+            self._put_waiting()
+
+    def _put_waiting(self) -> None:
+        """Put many keys at once: a put flushes several times, and reads and writes slots all over the file."""
+        if self._n_waiting:
+            columns = zip(*self._waiting, strict=True)
+            hashes, offsets, times = (np.concatenate(column) for column in columns)
+            self._put(IndexKeys(hashes, offsets, times))
+        self._waiting.clear()
+        self._n_waiting = 0
+
+    def _put(self, keys: IndexKeys) -> None:
+        at = int(np.searchsorted(keys.physical_offsets, self._reached))
+        of_reached = int(np.searchsorted(keys.physical_offsets, self._reached, side="right")) - at
+        at += min(of_reached, self._has_of_reached)
+        while at < len(keys):
+            if self._last is None or not self._last.room:
+                if self._last is not None:
+                    self._disk.flush(self._last.path)
+                self._last = self._begin(self._last)
+            count = min(self._last.room, len(keys) - at)
+            self._last.put(keys.take(slice(at, at + count)))
+            at += count
+
+    def _begin(self, last: IndexFile | None) -> IndexFile:
+        name = next_name(None if last is None else last.path.name, datetime.now().astimezone())
+        return IndexFile.create(self._disk, self._folder / name, self._sizes, last)
+
+    def flush(self) -> None:
+        """Bring all keys to the disk."""
+        self._put_waiting()
+        if self._last is not None:
+            self._disk.flush(self._last.path)
+            self._disk.flush_folder(self._folder)
+
+
+def _items_of(physical_offset: int, files: list[Path], disk: Disk, sizes: IndexSizes) -> int:
+    """Return how many items at the end of the index are of one record; a record's keys may straddle files."""
+    total = 0
+    for path in reversed(files):
+        file = IndexFile(disk, path, sizes)
+        count = file.items_at_end(physical_offset)
+        total += count
+        if count < file.n_items:
+            break
+    return total

@@ -1,0 +1,175 @@
+"""How large the index files of a store were made: no file says so, all follow from the numbers of slots and items."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqstore.errors import StoreStateError, UnreadableFileError
+from rmqstore.format.columns.buffers import windows
+from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, Bytes, Mask
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.mapped_file import MappedFile
+from rmqstore.storage.files.regular import file_size
+
+_SIZES_AT_ONCE = 1 << 18
+_MAX_TRIED = 1000  # pairs of sizes whose chains are looked at
+
+
+class IndexSizes(NamedTuple):
+    """How many slots a file has, and how many items it could hold; the first item is never used."""
+
+    n_slots: int
+    n_items: int
+
+    @classmethod
+    def of(cls, config: StoreConfig) -> IndexSizes:
+        """Return the sizes that a broker so configured gives its files."""
+        return cls(config.max_hash_slot_num, config.max_index_num)
+
+    @property
+    def file_size(self) -> int:
+        """Bytes of a file."""
+        return INDEX_HEADER.itemsize + self.n_slots * INDEX_SLOT.itemsize + self.n_items * INDEX_ITEM.itemsize
+
+
+def find_sizes(path: Path, guess: IndexSizes) -> IndexSizes:
+    """Return the numbers of slots and items that an index file was made with: it does not say them, but follows them.
+
+    Args:
+        path: of the file.
+        guess: taken if it fits the length, as RocketMQ's defaults do nearly always.
+
+    Raises:
+        StoreStateError: no numbers fit what the file holds, or several do.
+        UnreadableFileError: it is not a regular file.
+    """
+    length = file_size(path)
+    if length == guess.file_size:
+        return guess
+    with MappedFile(path) as file:
+        data = file.data
+        found: list[IndexSizes] = []
+        for possible in _possible_sizes(data):
+            found = [sizes for sizes in possible if _fits(data, sizes)] if len(possible) <= _MAX_TRIED else possible
+            if found:
+                break
+    if len(found) != 1:
+        raise StoreStateError(
+            f"{path}: {len(found)} pairs of maxHashSlotNum and maxIndexNum fit its {length} bytes; "
+            "give those of the broker's configuration"
+        )
+    return found[0]
+
+
+def find_sizes_in_any(files: list[Path], guess: IndexSizes) -> IndexSizes:
+    """Return :func:`find_sizes` of the first file that has not lost what tells them.
+
+    Only files of the length that most have are asked: those of a store are all of one length.
+
+    Raises:
+        StoreStateError: none of them tells, said of the first.
+    """
+    refused: StoreStateError | None = None
+    lengths: dict[Path, int] = {}
+    for path in files:
+        try:
+            lengths[path] = file_size(path)
+        except (FileNotFoundError, UnreadableFileError) as err:
+            refused = refused or StoreStateError(str(err))
+    counts = Counter(lengths.values())
+    for path in (path for path in lengths if lengths[path] == counts.most_common(1)[0][0]):
+        try:
+            return find_sizes(path, guess)
+        except StoreStateError as err:
+            refused = refused or err
+        except (FileNotFoundError, UnreadableFileError) as err:
+            refused = refused or StoreStateError(str(err))
+    raise refused or StoreStateError("no index file tells its sizes: there is none")
+
+
+def _possible_sizes(data: Bytes) -> tuple[list[IndexSizes], list[IndexSizes]]:
+    """Return sizes that give the length of a file, and a first item that its header and its slot know.
+
+    Those that also give the last item that the header knows come first, apart: a crash amid a put may have left
+    another. No more than a few more are returned than can be tried.
+    """
+    slot, item = INDEX_SLOT.itemsize, INDEX_ITEM.itemsize
+    room = len(data) - INDEX_HEADER.itemsize
+    if room < 2 * item + slot:
+        return [], []
+    step = item // slot  # one item fewer is room for so many slots
+    smallest = next((count for count in range(1, step + 1) if (room - count * slot) % item == 0), None)
+    if smallest is None:
+        return [], []
+    by_both: list[int] = []
+    by_first: list[int] = []
+    block = step * _SIZES_AT_ONCE
+    for low in range(smallest, (room - 2 * item) // slot + 1, block):
+        n_slots = np.arange(low, min(low + block, (room - 2 * item) // slot + 1), step)
+        likely = n_slots[_know_their_first_item(data, n_slots)]
+        by_both += likely[_know_their_last_item(data, likely)].tolist()
+        by_first += likely[: _MAX_TRIED + 1 - len(by_first)].tolist()
+        if len(by_both) > _MAX_TRIED:
+            break
+    first, second = (
+        [IndexSizes(count, (room - count * slot) // item) for count in counts] for counts in (by_both, by_first)
+    )
+    return first, second
+
+
+def _know_their_first_item(data: Bytes, n_slots: NDArray[np.int64]) -> Mask:
+    """Return for which numbers of slots the first item is of the header's first record, and its slot is in use."""
+    begun = data[: INDEX_HEADER.itemsize].view(INDEX_HEADER)[0]["begin_phy_offset"]
+    offset, at = INDEX_ITEM.fields["physical_offset"][:2]  # type: ignore[index]
+    firsts = INDEX_HEADER.itemsize + n_slots * INDEX_SLOT.itemsize + INDEX_ITEM.itemsize
+    hashes = windows(data, INDEX_SLOT.itemsize)[firsts].view(INDEX_SLOT).astype(np.int64)
+    slots = INDEX_HEADER.itemsize + np.maximum(hashes, 0) % n_slots * INDEX_SLOT.itemsize
+    known: Mask = windows(data, INDEX_SLOT.itemsize)[slots].view(INDEX_SLOT) != 0
+    known &= windows(data, offset.itemsize)[firsts + at].view(offset) == begun
+    known &= hashes != 0  # else any place that was never written would, where the first record is at offset 0
+    return known
+
+
+def _know_their_last_item(data: Bytes, n_slots: NDArray[np.int64]) -> Mask:
+    """Return for which numbers of slots the last item counted is of the header's last record."""
+    header = data[: INDEX_HEADER.itemsize].view(INDEX_HEADER)[0]
+    offset, at = INDEX_ITEM.fields["physical_offset"][:2]  # type: ignore[index]
+    items_before = max(int(header["index_count"]) - 1, 0)
+    lasts = INDEX_HEADER.itemsize + n_slots * INDEX_SLOT.itemsize + items_before * INDEX_ITEM.itemsize
+    known: Mask = lasts <= len(data) - INDEX_ITEM.itemsize
+    known[known] = windows(data, offset.itemsize)[lasts[known] + at].view(offset) == header["end_phy_offset"]
+    return known
+
+
+def _fits(data: Bytes, sizes: IndexSizes) -> bool:
+    """Tell whether a file that is read with these sizes is an index, perhaps one whose newest slots were not written.
+
+    Nothing stands where the first item would; slots point at items that belong to them, items at older ones of their
+    slot.
+    """
+    header = data[: INDEX_HEADER.itemsize].view(INDEX_HEADER)[0]
+    count = int(header["index_count"])
+    items_at = INDEX_HEADER.itemsize + sizes.n_slots * INDEX_SLOT.itemsize
+    if not 1 < count <= sizes.n_items:
+        return False
+    items = data[items_at : items_at + count * INDEX_ITEM.itemsize].view(INDEX_ITEM)
+    if data[items_at : items_at + INDEX_ITEM.itemsize].any():
+        return False
+    if items[1]["physical_offset"] != header["begin_phy_offset"]:
+        return False
+    own = items["key_hash"].astype(np.int64) % sizes.n_slots
+    previous = items["previous"].astype(np.int64)
+    numbers = np.arange(count)
+    if (items["key_hash"] < 0).any() or (previous < 0).any() or (previous[1:] >= numbers[1:]).any():
+        return False
+    linked = np.flatnonzero(previous)
+    if (own[linked] != own[previous[linked]]).any():
+        return False
+    slots = data[INDEX_HEADER.itemsize : items_at].view(INDEX_SLOT).astype(np.int64)
+    used = np.flatnonzero(slots)
+    return bool(len(used) and ((slots[used] > 0) & (slots[used] < count)).all() and (own[slots[used]] == used).all())

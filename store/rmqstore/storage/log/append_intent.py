@@ -1,0 +1,32 @@
+"""Our own note of where an append that is not complete began: ``.rmqstore/append``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rmqstore.storage.files.paths import OUR_ABORT, StorePaths
+from rmqstore.storage.files.regular import read_head
+
+_MAX_DIGITS = 20
+
+
+def read_intent(path: Path) -> int | None:
+    """Return the physical offset where an append of ours began that did not come to its end, None without one."""
+    try:
+        text = read_head(path, _MAX_DIGITS)
+    except FileNotFoundError:
+        return None
+    return int(text) if text.isdigit() and len(text) < _MAX_DIGITS else None
+
+
+def committed_since(paths: StorePaths) -> int | None:
+    """Return the physical offset from which on records are of an append whose queues and topics may be incomplete.
+
+    A broker that opened the store since has dispatched these records: then the note is stale, and the ``abort`` file
+    is the broker's.
+    """
+    try:
+        is_ours = read_head(paths.abort, len(OUR_ABORT)) == OUR_ABORT.encode()
+    except FileNotFoundError:
+        return None
+    return read_intent(paths.append_intent) if is_ours else None

@@ -1,0 +1,180 @@
+"""The record log of a broker, read-only: which file holds a physical offset, and the record that stands there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from rmqstore.errors import CorruptRecordError, MalformedBytesError, MessageNotFoundError, OffsetOutOfRangeError
+from rmqstore.format.columns.walk import knows_its_place
+from rmqstore.format.layout import (
+    FIRST_TIMESTAMP,
+    FIXED_PART,
+    FIXED_PART_V4,
+    LAST_TIMESTAMP,
+    MAX_FIXED_BYTES,
+    Bytes,
+    Positions,
+    SysFlag,
+)
+from rmqstore.format.record import Parts, check_record, decode_record, split_record
+from rmqstore.format.schema import Message
+from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, Segment
+
+
+class Place(NamedTuple):
+    """A physical offset as a file, its bytes, and the position in them."""
+
+    segment: Segment
+    data: Bytes
+    position: int
+
+
+class Stretch(NamedTuple):
+    """A stretch of the log by physical offset, and the file that holds it; None where none does."""
+
+    start: int
+    end: int
+    segment: Segment | None
+
+
+class CommitLog:
+    """Fixed-size files of records, named by their start offset. Source: CommitLog.java."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self.folders = ", ".join(map(str, folders))
+        self._files = MappedFileQueue(folders, mapped_at_once=16)
+
+    def refresh(self) -> None:
+        """List the files anew."""
+        self._files.refresh()
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The files, by offset."""
+        return self._files.segments
+
+    @property
+    def min_offset(self) -> int:
+        """Physical offset of the first byte that is still there."""
+        return self._files.min_offset
+
+    @property
+    def max_offset(self) -> int:
+        """Physical offset behind the last file; the records end before it."""
+        return self._files.max_offset
+
+    def data(self, segment: Segment) -> Bytes:
+        """Return the bytes of a file, uint8 (nbytes,), mapped.
+
+        Raises:
+            FileDeletedError: the file was deleted since it was listed.
+            UnreadableFileError: it is longer than RocketMQ can make a file.
+        """
+        return self._files.open(segment).data
+
+    def prefetch(self, segment: Segment, positions: Positions) -> None:
+        """Ask for the bytes of a file at some positions, (n,), which will be read soon."""
+        self._files.open(segment).prefetch(positions)
+
+    def read_into(self, segment: Segment, window: Bytes, position: int) -> Bytes:
+        """Copy the bytes of a file from a position on into ``window``; return as much of it as the file filled."""
+        return window[: self._files.open(segment).read_into(window, position)]
+
+    def written_end(self, segment: Segment) -> int:
+        """Return the position in a file behind its last byte that is not zero, 0 if all are."""
+        return self._files.open(segment).written_end(segment.size)
+
+    def find(self, physical_offset: int) -> Segment | None:
+        """Return the file that covers the offset, None where none does."""
+        return self._files.find(physical_offset)
+
+    def stretches(self, start: int, end: int) -> Iterator[Stretch]:
+        """Yield a range of the log file by file, with the gaps before and between them."""
+        at = start
+        for segment in self.segments:
+            if segment.end <= at or segment.start >= end:
+                continue
+            if segment.start > at:
+                yield Stretch(at, segment.start, None)
+            yield Stretch(max(at, segment.start), min(end, segment.end), segment)
+            at = segment.end
+
+    def locate(self, physical_offset: int) -> Place:
+        """Return where a physical offset lies.
+
+        Raises:
+            OffsetOutOfRangeError: no file covers it.
+        """
+        segment = self.find(physical_offset)
+        if segment is None:
+            raise OffsetOutOfRangeError(
+                f"{self.folders}: no file holds physical offset {physical_offset}; "
+                f"the log reaches from {self.min_offset} to {self.max_offset}"
+            )
+        return Place(segment, self.data(segment), physical_offset - segment.start)
+
+    def parts(self, physical_offset: int) -> Parts:
+        """Return the parts of the record that begins at the offset, lengths checked, nothing else.
+
+        Raises:
+            CorruptRecordError: there is no whole record.
+            OffsetOutOfRangeError: no file covers the offset.
+        """
+        segment, data, position = self.locate(physical_offset)
+        try:
+            return split_record(data.data, position)
+        except MalformedBytesError as err:
+            raise CorruptRecordError(str(segment.path), physical_offset, err.reason) from err
+
+    def is_head(self, physical_offset: int) -> bool:
+        """Tell whether something at the offset calls itself the record of this place, be it whole or not."""
+        segment = self.find(physical_offset)
+        return segment is not None and knows_its_place(
+            self.data(segment), physical_offset - segment.start, physical_offset
+        )
+
+    def store_timestamp(self, physical_offset: int) -> int:
+        """Return when the record at the offset was stored, ms; only its head is read.
+
+        Raises:
+            CorruptRecordError: no record knows this place as its own, or its time is not one of a calendar.
+            OffsetOutOfRangeError: no file covers the offset.
+        """
+        segment, data, position = self.locate(physical_offset)
+        if not knows_its_place(data, position, physical_offset):
+            raise CorruptRecordError(
+                str(segment.path), physical_offset, "no record begins here, though a queue says so"
+            )
+        head = data[position : position + MAX_FIXED_BYTES].tobytes().ljust(MAX_FIXED_BYTES, b"\0")
+        bits = int(np.frombuffer(head, FIXED_PART_V4, 1)[0]["sys_flag"]) & SysFlag.HOSTS_V6
+        stored = int(np.frombuffer(head, FIXED_PART[int(bits)], 1)[0]["store_timestamp"])
+        if not FIRST_TIMESTAMP <= stored <= LAST_TIMESTAMP:
+            reason = f"store_timestamp {stored} is no time of the years 1 to 9999"
+            raise CorruptRecordError(str(segment.path), physical_offset, reason)
+        return stored
+
+    def get(self, physical_offset: int, broker_name: str | None = None, *, check_crc: bool = True) -> Message:
+        """Return the message whose record begins at the offset.
+
+        Raises:
+            MessageNotFoundError: no record begins there.
+            CorruptRecordError: the record is damaged.
+            OffsetOutOfRangeError: no file covers the offset.
+        """
+        segment, data, position = self.locate(physical_offset)
+        try:
+            check_record(data.data, position, physical_offset, check_crc=check_crc)
+            return decode_record(data.data, position, broker_name)
+        except MalformedBytesError as err:
+            damage = CorruptRecordError(str(segment.path), physical_offset, err.reason)
+            if knows_its_place(data, position, physical_offset):
+                raise damage from err
+            raise MessageNotFoundError(f"no message begins at physical offset {physical_offset} ({damage})") from err
+
+    def close(self) -> None:
+        """Let go of the mapped files."""
+        self._files.close()

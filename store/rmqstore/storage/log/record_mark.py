@@ -1,0 +1,31 @@
+"""A mark of one record: its physical offset and store time, to tell later whether it still stands there."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
+from rmqstore.storage.log.commitlog import CommitLog
+
+
+@dataclass(frozen=True, slots=True)
+class RecordMark:
+    """One record: where it stands, its bytes, and their digest."""
+
+    physical_offset: int
+    size: int
+    sha256: str
+
+    @classmethod
+    def of(cls, physical_offset: int, record: bytes) -> RecordMark:
+        """Return the mark of a record."""
+        return cls(physical_offset, len(record), hashlib.sha256(record).hexdigest())
+
+    def stands(self, log: CommitLog) -> bool:
+        """Tell whether just this record stands there."""
+        try:
+            _, data, position = log.locate(self.physical_offset)
+        except (OffsetOutOfRangeError, CorruptRecordError):
+            return False
+        return RecordMark.of(self.physical_offset, data[position : position + self.size].tobytes()) == self

@@ -1,0 +1,1 @@
+"""ConsumeQueues of every kind."""

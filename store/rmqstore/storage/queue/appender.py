@@ -1,0 +1,171 @@
+"""Appending units to a ConsumeQueue: files of one length, the filler of a queue that does not begin at 0, the guard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqstore.errors import CorruptQueueError
+from rmqstore.format.layout import PRE_BLANK_SIZE, QUEUE_UNIT
+from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.paths import offset_to_name
+from rmqstore.storage.queue.offset_runs import fit_offsets
+
+_UNIT = QUEUE_UNIT.itemsize
+_FILLER_UNITS = 1 << 19  # written at once: files may have been made as large as 2 GiB
+_MAX_QUEUE_OFFSET = (1 << 58) // _UNIT  # a file name has room for it, and so has Java's long for what follows
+_NO_UNITS = (np.empty(0, np.int64), np.empty(0, QUEUE_UNIT))
+
+
+class Misplaced(NamedTuple):
+    """A record that has no unit, or a gap that was filled, and why."""
+
+    physical_offset: int  # of the record, or of the one after the gap
+    text: str
+
+
+class QueueAppender:
+    """The end of one queue. Source: ConsumeQueue.java#putMessagePositionInfo.
+
+    Unlike there, a record keeps the queue offset that it says, and where that cannot be it gets no unit: RocketMQ would
+    put it, and all after it, at other offsets.
+
+    Args:
+        start: queue offset of the first unit that the files have.
+        end: queue offset of the next unit.
+        reached: physical offset behind the record of the last unit, -1 for an empty queue.
+        is_new: there is no file yet. Then the log alone tells what the queue holds; else its files have to fit the log.
+    """
+
+    def __init__(
+        self, disk: Disk, folder: Path, file_size: int, *, start: int, end: int, reached: int, is_new: bool
+    ) -> None:
+        self._disk, self._folder, self._file_size = disk, folder, file_size
+        self._start, self.end, self.reached, self.is_new = start, end, reached, is_new
+        self._follows_log = is_new
+        self._undecided = _NO_UNITS
+        self.misplaced: list[Misplaced] = []
+        self.touched: dict[Path, None] = {}  # files to flush
+
+    def append(self, queue_offsets: NDArray[np.int64], units: NDArray[np.void]) -> None:
+        """Append units, QUEUE_UNIT (n,), in the order of the log; those that are there already are stepped over.
+
+        Raises:
+            CorruptQueueError: the files do not fit the log.
+        """
+        ends = units["physical_offset"].astype(np.int64) + units["size"]
+        new = ends > self.reached
+        if not new.all():
+            self._require_there(queue_offsets[~new])
+            queue_offsets, units = queue_offsets[new], units[new]
+        if self._follows_log:
+            self._append_what_fits(queue_offsets, units, is_end=False)
+        elif len(units):
+            self._require_next(queue_offsets, units)
+            self._extend(self.end, units)
+
+    def settle(self) -> None:
+        """Decide on records that no further one of the queue follows."""
+        if len(self._undecided[0]):
+            self._append_what_fits(*_NO_UNITS, is_end=True)
+
+    def _append_what_fits(self, queue_offsets: NDArray[np.int64], units: NDArray[np.void], *, is_end: bool) -> None:
+        before, self._undecided = self._undecided, _NO_UNITS
+        queue_offsets = np.concatenate((before[0], queue_offsets))
+        units = np.concatenate((before[1], units)).astype(QUEUE_UNIT)  # numpy joins records in native byte order
+        possible = (queue_offsets >= 0) & (queue_offsets < _MAX_QUEUE_OFFSET)
+        self._refuse(queue_offsets[~possible], units[~possible])
+        queue_offsets, units = queue_offsets[possible], units[possible]
+        if not len(units):
+            return
+        fitting = fit_offsets(queue_offsets, None if self.is_new else self.end, is_end=is_end)
+        self._refuse(queue_offsets[fitting.refused], units[fitting.refused])
+        self._undecided = queue_offsets[fitting.undecided], units[fitting.undecided]
+        taken, placed = queue_offsets[fitting.taken], units[fitting.taken]
+        if not len(taken):
+            return
+        if self.is_new:
+            self._begin(int(taken[0]))
+        for rows in np.split(np.arange(len(taken)), np.flatnonzero(np.diff(taken) != 1) + 1):
+            first = int(taken[rows[0]])
+            if first > self.end:
+                self._fill(first, placed[rows[:1]])
+            self._extend(first, placed[rows])
+
+    def _refuse(self, queue_offsets: NDArray[np.int64], units: NDArray[np.void]) -> None:
+        for queue_offset, physical_offset in zip(
+            queue_offsets.tolist(), units["physical_offset"].tolist(), strict=True
+        ):
+            self.misplaced.append(
+                Misplaced(
+                    physical_offset,
+                    f"the record at {physical_offset} says queue offset {queue_offset}, which does not fit the records "
+                    "before and after it; it has no unit",
+                )
+            )
+
+    def _fill(self, stop: int, following: NDArray[np.void]) -> None:
+        """Fill the queue offsets that no record has with the next record's unit.
+
+        A broker then serves that record more than once. It passes over a unit that leads to no record, and with it over
+        all units of records in the same file of the log.
+        """
+        physical_offset = int(following["physical_offset"][0])
+        text = f"no record has the queue offsets from {self.end} to {stop - 1}; their units lead to the next record"
+        self.misplaced.append(Misplaced(physical_offset, text))
+        self._write(self.end, np.repeat(following, stop - self.end))
+
+    def _extend(self, first: int, units: NDArray[np.void]) -> None:
+        self._write(first, units)
+        self.end = first + len(units)
+        self.reached = int(units["physical_offset"][-1]) + int(units["size"][-1])
+
+    def _require_next(self, queue_offsets: NDArray[np.int64], units: NDArray[np.void]) -> None:
+        expected = np.arange(self.end, self.end + len(units))
+        wrong = np.flatnonzero(queue_offsets != expected)
+        if len(wrong):
+            row = int(wrong[0])
+            raise CorruptQueueError(
+                str(self._folder),
+                int(expected[row]) * _UNIT,
+                f"the record at {int(units['physical_offset'][row])} says queue offset {int(queue_offsets[row])}, "
+                f"the next one of the queue is {int(expected[row])}",
+            )
+
+    def _require_there(self, queue_offsets: NDArray[np.int64]) -> None:
+        """Refuse to take units for built that stood in a file before the first one, which is missing then."""
+        lowest = int(queue_offsets.min())
+        if lowest < self._start:
+            reason = f"queue offset {lowest} is in the log, and the files begin at {self._start}: one is missing"
+            raise CorruptQueueError(str(self._folder), lowest * _UNIT, reason)
+
+    def _begin(self, first: int) -> None:
+        """Make the queue's first file; what stands in it for offsets before the first is filler.
+
+        Source: ConsumeQueue.java#fillPreBlank.
+        """
+        self._disk.make_folder(self._folder)
+        self.is_new = False
+        self._start = self.end = first
+        per_file = self._file_size // _UNIT
+        missing = first % per_file
+        for at in range(first - missing, first, _FILLER_UNITS):
+            filler = np.zeros(min(_FILLER_UNITS, first - at), QUEUE_UNIT)
+            filler["size"] = PRE_BLANK_SIZE
+            self._write(at, filler)
+
+    def _write(self, start: int, units: NDArray[np.void]) -> None:
+        per_file, done = self._file_size // _UNIT, 0
+        while done < len(units):
+            at = start + done
+            count = min(len(units) - done, per_file - at % per_file)
+            file_offset = at // per_file * self._file_size
+            path = self._folder / offset_to_name(file_offset)
+            if path not in self.touched and not path.exists():
+                self._disk.create(path, self._file_size)
+            self.touched[path] = None
+            self._disk.write(path, at * _UNIT - file_offset, units[done : done + count])
+            done += count

@@ -1,0 +1,97 @@
+"""The extension of one ConsumeQueue, read-only: tags codes and Bloom bit maps, by the addresses that units hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rmqstore.format.columns.buffers import gather_spans, windows
+from rmqstore.format.layout import EXT_UNIT, Bytes, Mask, Positions
+from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, Segment
+
+_UNIT = EXT_UNIT.itemsize
+_OFFSET_BITS = np.int64((1 << 63) - 1)
+
+
+class ExtUnits(NamedTuple):
+    """The fixed parts of n units as columns; those that are not sound hold zeros."""
+
+    tags_codes: NDArray[np.int64]
+    store_timestamps: NDArray[np.int64]  # ms
+    bit_map_sizes: NDArray[np.int64]  # bytes, 0 for a unit without one
+    sound: Mask
+
+
+class ConsumeQueueExt:
+    """The extension files of one queue of one topic. Source: ConsumeQueueExt.java.
+
+    A broker with ``enableConsumeQueueExt`` puts an address where a queue unit's tags code would be, see
+    ``layout.MAX_EXT_ADDRESS``. Units differ in length, so only an address tells where one begins.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._files = MappedFileQueue([folder], mapped_at_once=2)
+
+    def refresh(self) -> None:
+        """List the files anew."""
+        self._files.refresh()
+
+    def units(self, addresses: NDArray[np.int64]) -> ExtUnits:
+        """Return the units at addresses, (n,) in any order; no byte outside of the files is looked at.
+
+        Raises:
+            FileDeletedError: a file was deleted since the listing.
+        """
+        n = len(addresses)
+        found = ExtUnits(np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.bool_))
+        for rows, data, at in self._files_of(addresses):
+            heads = windows(data, _UNIT)[at].view(EXT_UNIT)
+            sizes, lengths = heads["size"].astype(np.int64), heads["bit_map_size"].astype(np.int64)
+            sound = (lengths >= 0) & (sizes == _UNIT + lengths) & (sizes <= len(data) - at)
+            found.sound[rows] = sound
+            columns = (heads["tags_code"], heads["store_timestamp"], lengths)
+            for column, values in zip(found, columns, strict=False):
+                column[rows] = np.where(sound, values, 0)
+        return found
+
+    def bit_maps(self, addresses: NDArray[np.int64]) -> pa.BinaryArray:
+        """Return the bit maps of the units at addresses, binary (n,); null where a unit has none or is not sound."""
+        units = self.units(addresses)
+        maps = pa.nulls(len(addresses), pa.binary())
+        for rows, data, at in self._files_of(addresses):
+            held = units.bit_map_sizes[rows] > 0
+            found = gather_spans(data, at[held] + _UNIT, units.bit_map_sizes[rows[held]], pa.binary())
+            mask = np.zeros(len(addresses), np.bool_)
+            mask[rows[held]] = True
+            order = np.argsort(rows[held], kind="stable")
+            maps = pc.replace_with_mask(maps, pa.array(mask), found.take(pa.array(order)))
+        return maps
+
+    def place(self, address: int) -> tuple[str, int]:
+        """Return the file that an address leads to, the folder where there is none, and the byte in it."""
+        offset = int(np.int64(address) & _OFFSET_BITS)
+        segment = self._files.find(offset)
+        return (str(self.folder), offset) if segment is None else (str(segment.path), offset - segment.start)
+
+    def close(self) -> None:
+        """Let go of the mapped files."""
+        self._files.close()
+
+    def _files_of(self, addresses: NDArray[np.int64]) -> Iterator[tuple[Positions, Bytes, Positions]]:
+        """Yield file by file the rows whose address lies in it, its bytes, and where in them a whole head fits."""
+        offsets = addresses & _OFFSET_BITS  # Source: ConsumeQueueExt.java#unDecorate
+        segments: list[Segment] = self._files.segments
+        places = np.searchsorted(np.array([segment.start for segment in segments], np.int64), offsets, side="right") - 1
+        for place in np.unique(places[places >= 0]).tolist():
+            segment = segments[place]
+            data = self._files.open(segment).data[: segment.size]
+            rows = np.flatnonzero((places == place) & (offsets - segment.start <= len(data) - _UNIT))
+            if len(rows):
+                yield rows, data, offsets[rows] - segment.start

@@ -1,0 +1,137 @@
+"""The queues of one store: which there are, and each of them, opened when it is asked for.
+
+Source: ConsumeQueueStore.java.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+
+from rmqstore.errors import StoreStateError
+from rmqstore.spans import QueueKey
+from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
+from rmqstore.storage.queue.consumequeue import ConsumeQueue, RecoveredUnits
+from rmqstore.storage.queue.consumequeue_ext import ConsumeQueueExt
+
+_OPEN_AT_ONCE = 64
+
+
+def open_files(
+    paths: StorePaths,
+    topic: str,
+    queue_id: int,
+    recovered: RecoveredUnits | None = None,
+    *,
+    is_batch: bool = False,
+) -> ConsumeQueue:
+    """Return a queue by its files, which tell of which kind it is.
+
+    Args:
+        paths: of the store.
+        topic: its name.
+        queue_id: its queue.
+        recovered: the end of the queue, where its files lack it.
+        is_batch: whether it is a BatchConsumeQueue where there are no files.
+
+    Raises:
+        StoreStateError: the topic cannot name a folder.
+    """
+    folder = paths.batch_queue(topic, queue_id)
+    if folder.is_dir() or is_batch or (recovered is not None and recovered.is_batch):
+        return BatchConsumeQueue(folder, recovered)
+    return ConsumeQueue(paths.queue(topic, queue_id), recovered)
+
+
+class Queues:
+    """Queues by topic and id: those that have a folder, and those that only the log of a crashed store tells of.
+
+    Args:
+        recovered: gives the ends of queues that their files lack; asked once it is needed.
+    """
+
+    def __init__(self, paths: StorePaths, recovered: Callable[[], Mapping[QueueKey, RecoveredUnits]]) -> None:
+        self._paths, self._recovered = paths, recovered
+        self._open: OrderedDict[QueueKey, ConsumeQueue] = OrderedDict()
+        self._open_exts: OrderedDict[QueueKey, ConsumeQueueExt] = OrderedDict()
+
+    def open(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """Return a queue; it stays open until others push it out.
+
+        Raises:
+            StoreStateError: its files lack too much of it.
+        """
+        key = (topic, queue_id)
+        queue = self._open.get(key)
+        if queue is None:
+            recovered = self._recovered().get(key)
+            if recovered is not None and recovered.is_short:
+                raise StoreStateError(
+                    f"{topic}-{queue_id}: its files lack more units than memory should hold: read it with "
+                    "scan=commitlog, or build the queues with `rmqstore rebuild`"
+                )
+            queue = self._open[key] = open_files(self._paths, topic, queue_id, recovered)
+            if len(self._open) > _OPEN_AT_ONCE:
+                self._open.popitem(last=False)[1].close()
+        self._open.move_to_end(key)
+        return queue
+
+    def open_ext(self, topic: str, queue_id: int) -> ConsumeQueueExt:
+        """Return the extension of a queue, empty for most; it stays open until others push it out."""
+        key = (topic, queue_id)
+        ext = self._open_exts.get(key)
+        if ext is None:
+            ext = self._open_exts[key] = ConsumeQueueExt(self._paths.queue_ext(topic, queue_id))
+            if len(self._open_exts) > _OPEN_AT_ONCE:
+                self._open_exts.popitem(last=False)[1].close()
+        self._open_exts.move_to_end(key)
+        return ext
+
+    @property
+    def lack_records(self) -> bool:
+        """Whether files of queues lack records that the log has."""
+        return bool(self._recovered())
+
+    def topics(self) -> list[str]:
+        """Return every topic with queues of this kind, sorted."""
+        if self._paths.has_rocksdb_queues:
+            return []
+        in_files = (*self._paths.topics(), *self._paths.batch_topics())
+        return sorted({*in_files, *(topic for topic, _ in self._recovered())})
+
+    def batch_topics(self) -> set[str]:
+        """Return the topics with BatchConsumeQueues."""
+        recovered = (topic for (topic, _), tail in self._recovered().items() if tail.is_batch)
+        return {*self._paths.batch_topics(), *recovered}
+
+    def ids(self, topic: str) -> list[int]:
+        """Return the ids of a topic's queues, sorted."""
+        in_files = (*self._paths.queue_ids(topic), *self._paths.batch_queue_ids(topic))
+        return sorted({*in_files, *(number for name, number in self._recovered() if name == topic)})
+
+    def plain(self) -> list[QueueKey]:
+        """Return every queue that can be read."""
+        return [(topic, queue_id) for topic in self.topics() for queue_id in self.ids(topic)]
+
+    def drop(self, key: QueueKey) -> None:
+        """Open a queue anew the next time."""
+        queue = self._open.pop(key, None)
+        if queue is not None:
+            queue.close()
+
+    def refresh(self) -> None:
+        """List the files of the open ones anew."""
+        for queue in self._open.values():
+            queue.refresh()
+        for ext in self._open_exts.values():
+            ext.refresh()
+
+    def close(self) -> None:
+        """Let go of the mapped files."""
+        for queue in self._open.values():
+            queue.close()
+        for ext in self._open_exts.values():
+            ext.close()
+        self._open.clear()
+        self._open_exts.clear()

@@ -1,0 +1,213 @@
+"""Where a store's log ends, found in memory as a broker's recovery finds it on disk; changes nothing."""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+import numpy as np
+
+from rmqstore.errors import MalformedBytesError
+from rmqstore.format.columns.decode import stored_bodies
+from rmqstore.format.columns.walk import (
+    StopKind,
+    Walk,
+    find_next_record,
+    heads_of,
+    know_their_places,
+    knows_its_place,
+    walk,
+)
+from rmqstore.format.hashing import body_crcs
+from rmqstore.format.layout import FIXED_PART_V4, FRAME_HEAD, TOPIC_LENGTH_BYTES, Bytes
+from rmqstore.format.record import check_record, split_record
+from rmqstore.storage.broker.checkpoint import Checkpoint
+from rmqstore.storage.files.mapped_file_queue import Segment
+from rmqstore.storage.log.commitlog import CommitLog
+
+logger = logging.getLogger(__name__)
+
+_WINDOW_BYTES = 128 << 20
+_NEWEST_BYTES = 1 << 16
+
+
+class LogEnd(NamedTuple):
+    """The end of a log: what a recovery keeps lies before ``physical_offset``."""
+
+    physical_offset: int
+    path: str
+    reason: str  # why the scan stopped; empty where nothing but unwritten bytes follow
+    bytes_behind: int  # up to the end of that file
+    last_store_timestamp: int = 0  # ms, of the last record; 0 without any
+    scanned_from: int = 0  # physical offset where the scan began
+
+
+def find_log_end(log: CommitLog, checkpoint: Checkpoint) -> LogEnd:
+    """Find the end of the log of a store that was not closed: the first record that a recovery scan refuses.
+
+    The scan begins where the real one would: at the newest file whose first record the checkpoint says was safe.
+
+    Source: CommitLog.java#recoverAbnormally, #isMappedFileMatchedRecover, #checkMessageAndReturnSize.
+    """
+    last = 0
+    if not log.segments:
+        return LogEnd(0, "", "", 0)
+    first = _first_to_scan(log, checkpoint)
+    begun = log.segments[first].start
+    for segment in log.segments[first:]:
+        data = log.data(segment)
+        stop, last_here = _scan(data, segment.start)
+        last = last_here or last
+        if stop.kind is not StopKind.BLANK:
+            end = segment.start + stop.position
+            reason = "" if stop.kind is StopKind.EMPTY else stop.reason or stop.kind.value
+            return LogEnd(end, str(segment.path), reason, segment.end - end, last, begun)
+    return LogEnd(log.max_offset, str(log.segments[-1].path), "", 0, last, begun)
+
+
+def _first_to_scan(log: CommitLog, checkpoint: Checkpoint) -> int:
+    for place in range(len(log.segments) - 1, 0, -1):
+        data = log.data(log.segments[place])
+        try:
+            fixed = split_record(data.data, 0).fixed
+        except MalformedBytesError:
+            continue
+        if 0 < int(fixed["store_timestamp"]) <= checkpoint.min_timestamp:
+            return place
+    return 0
+
+
+def _scan(data: Bytes, physical_base: int) -> tuple[Walk, int]:
+    """Walk one file as recovery does: the chain of records, their parts and the CRC of their bodies.
+
+    Returns:
+        What ended the walk, and the store time of the last record before it, 0 without any.
+    """
+    position = last = 0
+    while True:
+        found = walk(data, position, min(position + _WINDOW_BYTES, len(data)), physical_base)
+        for starts, heads, whole in heads_of(data, found):
+            sums = body_crcs(stored_bodies(data, heads).to_pylist())
+            refused = np.flatnonzero(~whole | (sums != heads.column("body_crc")))
+            times = heads.column("store_timestamp")
+            if len(refused):
+                row = int(refused[0])
+                at = int(starts[row])
+                last = int(times[row - 1]) if row else last
+                return Walk(found.starts, StopKind.DAMAGE, at, _why(data, at)), last
+            last = int(times[-1])
+        position = found.position
+        if found.kind is not StopKind.END or position >= len(data):
+            return found, last
+
+
+def _why(data: Bytes, position: int) -> str:
+    head = data[position : position + FIXED_PART_V4.itemsize].view(FIXED_PART_V4)[0]
+    try:
+        check_record(data.data, position, int(head["physical_offset"]))
+    except MalformedBytesError as err:
+        return err.reason
+    return "a recovery refuses the record"
+
+
+def count_after(log: CommitLog, end: LogEnd) -> tuple[int, int]:
+    """Return how many records stand in their places after the one that ends a log, and their bytes, in all files."""
+    n_records = n_bytes = 0
+    for segment in log.segments:
+        if segment.end <= end.physical_offset:
+            continue
+        position, stop = max(end.physical_offset + 1 - segment.start, 0), log.written_end(segment)
+        data = log.data(segment)
+        while position < stop:
+            position = find_next_record(data, position, stop, segment.start)
+            if position == stop:
+                break
+            found = walk(data, position, min(position + _WINDOW_BYTES, stop), segment.start)
+            for _, heads, whole in heads_of(data, found):
+                whole &= know_their_places(data, heads.starts, segment.start)  # noqa: PLW2901 - those that count
+                n_records += int(whole.sum())
+                n_bytes += int(heads.column("total_size")[whole].sum())
+            if found.kind is StopKind.BLANK:
+                break
+            position = max(found.position, position + 1)
+    return n_records, n_bytes
+
+
+def find_written_end(log: CommitLog) -> int:
+    """Return the physical offset behind the newest record of a log that was closed; only its last bytes are read."""
+    for segment in reversed(log.segments):
+        written, size = log.written_end(segment), _NEWEST_BYTES
+        data = log.data(segment)
+        while written:
+            low = max(0, written - size)
+            first = find_next_record(data, low, written, segment.start) if low else 0
+            if first < written:
+                found = walk(data, first, written, segment.start)
+                return segment.end if found.kind is StopKind.BLANK else segment.start + found.position
+            size *= 8
+    return log.min_offset
+
+
+def written_end(log: CommitLog) -> int:
+    """Return the physical offset after the last byte of the log that is not zero, records or not."""
+    for segment in reversed(log.segments):
+        written = log.written_end(segment)
+        if written:
+            return segment.start + written
+    return log.min_offset
+
+
+def last_record_before(log: CommitLog, physical_offset: int) -> int | None:
+    """Return where the last record begins before a place where records, or a blank, end; None if none is found."""
+    segment = log.find(physical_offset - 1)
+    if segment is None:
+        return None
+    data, end, size = log.data(segment), physical_offset - segment.start, _NEWEST_BYTES
+    while True:
+        low = max(0, end - size)
+        first = find_next_record(data, low, end, segment.start) if low else 0
+        found = walk(data, first, end, segment.start)
+        if len(found.starts) and (found.position == end or found.kind is StopKind.BLANK):
+            return segment.start + int(found.starts[-1])
+        if not low:
+            return None
+        size *= 8
+
+
+def damage_at(log: CommitLog, segment: Segment, stop: Walk, queues_end: int) -> str | None:
+    """Tell whether a walk over a store that was *closed* met damage or the end of the log.
+
+    Args:
+        segment: the file that was walked.
+        stop: what ended the walk, EMPTY or DAMAGE.
+        queues_end: physical offset behind the last record that any queue points at, -1 where there are no queues.
+
+    Returns:
+        What is damaged; None where the log ends here.
+    """
+    at = segment.start + stop.position
+    if queues_end > at:
+        return f"{stop.reason or stop.kind.value}, but the queues point at records up to {queues_end}"
+    later = next((other for other in log.segments if other.start > segment.start and _begins(log, other)), None)
+    if later is not None and (stop.kind is StopKind.DAMAGE or later.start <= queues_end or queues_end < 0):
+        return f"{stop.reason or stop.kind.value}, though {later.path.name} holds records"
+    if stop.kind is StopKind.EMPTY:
+        return _damage_behind(log.data(segment), stop.position) if queues_end < 0 else None
+    if queues_end < 0 or knows_its_place(log.data(segment), stop.position, at):
+        return stop.reason
+    # Recovery cuts a log by moving its end: what stood behind stays, and the next record is written over it.
+    logger.warning("%s: the log ends at %d; old bytes follow, left by a recovery (%s)", segment.path, at, stop.reason)
+    return None
+
+
+def _begins(log: CommitLog, segment: Segment) -> bool:
+    head = log.data(segment)[: FRAME_HEAD.itemsize]
+    return len(head) == FRAME_HEAD.itemsize and int(head.view(FRAME_HEAD)[0]["magic"]) in TOPIC_LENGTH_BYTES
+
+
+def _damage_behind(data: Bytes, position: int) -> str | None:
+    """With no queue to ask, the end is the end only if nothing was ever written behind it."""
+    for start in range(position, len(data), _WINDOW_BYTES):
+        if data[start : start + _WINDOW_BYTES].any():
+            return "bytes never written, but more bytes follow in the file"
+    return None

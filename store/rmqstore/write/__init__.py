@@ -1,0 +1,1 @@
+"""Writing to a store: messages to records, the one commit, dispatching, repair."""

@@ -1,0 +1,159 @@
+"""From records of the log to queue units and index items: for what was just appended, and for rebuilding.
+
+Source: DefaultMessageStore.java#ReputMessageService, #CommitLogDispatcherBuildConsumeQueue, #…BuildIndex.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from rmqstore.errors import CorruptQueueError, CorruptRecordError
+from rmqstore.findings import Finding
+from rmqstore.format.columns.dispatch_requests import QueueUnits, Requests, have_units, read_requests, rows_by_queue
+from rmqstore.format.columns.heads import Heads
+from rmqstore.format.columns.lmq import lmq_heads
+from rmqstore.format.columns.walk import StopKind, find_next_record, heads_of, walk
+from rmqstore.format.layout import Bytes
+from rmqstore.progress import Progress, untold
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.mapped_file_queue import Segment
+from rmqstore.storage.files.paths import can_have_queue
+from rmqstore.storage.index.appender import IndexAppender
+from rmqstore.storage.index.index_file import IndexKeys
+from rmqstore.storage.index.sizes import IndexSizes
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.queue.appender import QueueAppender
+
+_WINDOW_BYTES = 128 << 20
+_MAX_FINDINGS = 1000
+
+
+class Dispatcher:
+    """Builds queues and index of a store from its log.
+
+    Args:
+        open_queue: gives the end of a queue, by topic and queue id.
+        is_tolerant: pass over what is damaged, and name it in :attr:`findings`; queues that do not fit the log stand in
+            :attr:`misfits`, and nothing more is put into them.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        log: CommitLog,
+        index_folder: Path,
+        config: StoreConfig,
+        open_queue: Callable[[str, int], QueueAppender],
+        *,
+        is_tolerant: bool = False,
+    ) -> None:
+        self._disk, self._log, self._config = disk, log, config
+        self._open_queue, self._is_tolerant = open_queue, is_tolerant
+        self._index = IndexAppender(disk, index_folder, IndexSizes.of(config))
+        self._touched: dict[tuple[str, int], QueueAppender] = {}
+        self.findings: list[Finding] = []
+        self.misfits: dict[tuple[str, int], CorruptQueueError] = {}
+
+    def dispatch(self, start: int, end: int, progress: Progress = untold) -> None:
+        """Build units and items of the records in ``[start, end)``; those that are there already are stepped over.
+
+        Raises:
+            CorruptRecordError: the range holds something that is not a record, and the dispatcher is not tolerant.
+        """
+        for low, high, segment in self._log.stretches(start, end):
+            if segment is None:
+                self._meet(self._log.folders, low, f"no file holds the log from {low} to {high}")
+            else:
+                self._dispatch_segment(segment, low - segment.start, high - segment.start)
+                progress(high - start, end - start)
+
+    def _dispatch_segment(self, segment: Segment, at: int, stop: int) -> None:
+        data, path = self._log.data(segment), str(segment.path)
+        while at < stop:
+            found = walk(data, at, min(at + _WINDOW_BYTES, stop), segment.start)
+            for starts, heads, whole in heads_of(data, found):
+                sound = whole & (heads.column("physical_offset") == starts + segment.start)
+                for row in np.flatnonzero(~sound).tolist():
+                    self._meet(path, segment.start + int(starts[row]), "not a whole record of this place")
+                kept = heads if sound.all() else heads.take(np.flatnonzero(sound))
+                if len(kept):
+                    self.put(read_requests(data, kept))
+                    self._put_lmq(data, kept)
+            at = found.position
+            if found.kind is StopKind.BLANK:
+                return
+            if found.kind is not StopKind.END:
+                self._meet(path, segment.start + at, found.reason or found.kind.value)
+                at = find_next_record(data, at + 1, stop, segment.start)
+
+    def _meet(self, path: str, physical_offset: int, reason: str) -> None:
+        """Take notice of damage in the log.
+
+        Raises:
+            CorruptRecordError: it is not to be passed over.
+        """
+        if not self._is_tolerant:
+            raise CorruptRecordError(path, physical_offset, f"{reason}; nothing is built after it")
+        self._find("log", f"{path}, {physical_offset}", f"{reason}; nothing was built of it")
+
+    def _find(self, part: str, place: str, text: str) -> None:
+        if len(self.findings) < _MAX_FINDINGS:
+            self.findings.append(Finding(part, place, text))
+        elif len(self.findings) == _MAX_FINDINGS:
+            self.findings.append(Finding(part, self._log.folders, f"more than {_MAX_FINDINGS} findings"))
+
+    def put(self, requests: Requests) -> None:
+        """Append units and items of records that are in the log, in its order."""
+        units = requests.units if requests.has_unit.all() else requests.units.take(requests.has_unit)
+        self._put_units(units)
+        if self._config.message_index_enable:
+            offsets = requests.units.units["physical_offset"].astype(np.int64)
+            keys = IndexKeys(
+                requests.key_hashes, offsets[requests.key_rows], requests.units.store_timestamps[requests.key_rows]
+            )
+            self._index.add(keys)
+
+    def _put_lmq(self, data: Bytes, heads: Heads) -> None:
+        """Append units of the light message queues that records name. Source: LmqDispatch.java."""
+        named = lmq_heads(data, heads.take(have_units(heads.column("sys_flag"))))
+        if len(named):
+            self._put_units(read_requests(data, named).units)
+
+    def _put_units(self, units: QueueUnits) -> None:
+        """Group units by queue, each queue's in the order of the log, and append them."""
+        for rows in rows_by_queue(units.topic_codes, units.queue_ids):
+            row = int(rows[0])
+            key = (units.topics[int(units.topic_codes[row])], int(units.queue_ids[row]))
+            if key in self.misfits:
+                continue
+            if self._is_tolerant and not can_have_queue(*key):
+                for physical_offset in units.units["physical_offset"][rows].tolist():
+                    text = f"the record at {physical_offset} names a topic or queue id that no folder can have"
+                    self._find("queue", f"{key[0]!r}-{key[1]}", f"{text}; it has no unit")
+                continue
+            try:
+                queue = self._touched.get(key)
+                if queue is None:
+                    queue = self._touched[key] = self._open_queue(*key)
+                queue.append(units.queue_offsets[rows], units.units[rows])
+            except CorruptQueueError as err:
+                if not self._is_tolerant:
+                    raise
+                self.misfits[key] = err
+
+    def flush(self) -> None:
+        """Bring queues and index to the disk."""
+        for (topic, queue_id), queue in self._touched.items():
+            queue.settle()
+            for _, text in queue.misplaced:
+                self._find("queue", f"{topic}-{queue_id}", text)
+            queue.misplaced.clear()
+        self._disk.flush_all([path for queue in self._touched.values() for path in queue.touched])
+        for queue in self._touched.values():
+            queue.touched.clear()
+        self._touched.clear()
+        self._index.flush()

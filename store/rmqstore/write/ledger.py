@@ -1,0 +1,101 @@
+"""Which versions of an application's writes are done, so that a repeated one is skipped; the log decides.
+
+An entry names, before the commit, the first and the last record of a write by place and digest. The write is done if
+and only if these records stand there. Losing the ledger harms no message: then a repeated write is written again.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from urllib.parse import quote
+
+from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.regular import list_folder, read_file
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.record_mark import RecordMark
+
+_FOLDER = "ledger"
+_MAX_BYTES = 4096  # of an entry
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The newest write of one application."""
+
+    version: int
+    first: RecordMark | None  # None for a write without rows
+    last: RecordMark | None
+    is_done: bool
+    previous: int | None = None  # the version that was done before
+
+
+class Ledger:
+    """The entries of one store, a file each, under ``.rmqstore/ledger``."""
+
+    def __init__(self, disk: Disk, root: Path) -> None:
+        self._disk, self._folder = disk, root / ".rmqstore" / _FOLDER
+
+    def _path(self, app_id: str) -> Path:
+        return self._folder / f"{quote(app_id, safe='')}.json"
+
+    def version(self, app_id: str, log: CommitLog) -> int | None:
+        """Return the newest version that is done, None for none."""
+        entry = self._read(self._path(app_id))
+        if entry is None:
+            return None
+        return entry.version if entry.is_done or _stands(entry, log) else entry.previous
+
+    def settle(self, log: CommitLog) -> None:
+        """Ask the log about every write that is not known to be done. For when a store is opened for writing."""
+        for path in sorted(Path(entry.path) for entry in list_folder(self._folder) if entry.name.endswith(".json")):
+            entry = self._read(path)
+            if entry is None or entry.is_done:
+                continue
+            if _stands(entry, log):
+                self._write(path, replace(entry, is_done=True))
+            elif entry.previous is not None:
+                self._write(path, Entry(entry.previous, None, None, is_done=True))
+            else:
+                self._disk.delete(path)
+
+    def intend(
+        self, app_id: str, version: int, log: CommitLog, first: RecordMark | None, last: RecordMark | None
+    ) -> None:
+        """Say, durably, what is about to be committed to the log."""
+        self._disk.make_folder(self._folder)
+        previous = self.version(app_id, log)
+        self._write(self._path(app_id), Entry(version, first, last, is_done=False, previous=previous))
+
+    def done(self, app_id: str) -> None:
+        """Remember that it was."""
+        entry = self._read(self._path(app_id))
+        assert entry is not None, "what is done was intended"
+        self._write(self._path(app_id), replace(entry, is_done=True))
+
+    def _write(self, path: Path, entry: Entry) -> None:
+        self._disk.replace(path, json.dumps(asdict(entry)).encode())
+
+    @staticmethod
+    def _read(path: Path) -> Entry | None:
+        try:
+            found = json.loads(read_file(path, _MAX_BYTES))
+            first, last = (None if found[name] is None else RecordMark(**found[name]) for name in ("first", "last"))
+            entry = Entry(found["version"], first, last, is_done=found["is_done"], previous=found.get("previous"))
+        except (FileNotFoundError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
+            return None  # only a cache of what the log says
+        return entry if _is_sound(entry) else None
+
+
+def _is_sound(entry: Entry) -> bool:
+    """Tell whether an entry has the types that were written."""
+    numbers = [entry.version, 0 if entry.previous is None else entry.previous]
+    for mark in (entry.first, entry.last):
+        if mark is not None:
+            numbers += [mark.physical_offset, mark.size]
+    return isinstance(entry.is_done, bool) and all(type(number) is int for number in numbers)
+
+
+def _stands(entry: Entry, log: CommitLog) -> bool:
+    return all(mark is None or mark.stands(log) for mark in (entry.first, entry.last))

@@ -1,0 +1,321 @@
+"""Opening for writing after any exit: ends with the store that a broker's recovery would leave, and nothing missing.
+
+Unlike the broker's, it loses no key and no unit: every record of the valid log is in its queue and in the index. What
+is cut from the log is kept under ``.rmqstore/cut``. Readers find the same end of the log in memory (``recovery``).
+
+Source: DefaultMessageStore.java#load, #recover; CommitLog.java#recoverNormally, #recoverAbnormally.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from rmqstore.errors import CorruptRecordError
+from rmqstore.findings import Finding
+from rmqstore.format.columns.walk import StopKind, Walk, find_next_record, walk
+from rmqstore.format.layout import QUEUE_UNIT
+from rmqstore.progress import Progress, untold
+from rmqstore.storage.broker.checkpoint import Checkpoint, read_checkpoint
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.mapped_file import MappedFile
+from rmqstore.storage.files.mapped_file_queue import Segment
+from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.files.regular import is_folder, list_folder
+from rmqstore.storage.index.index_file import index_files, read_header
+from rmqstore.storage.log.append_intent import read_intent
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.queue.appender import QueueAppender
+from rmqstore.storage.queue.consumequeue import ConsumeQueue
+from rmqstore.storage.recovery.log_end import LogEnd, damage_at, find_log_end
+from rmqstore.write.dispatch import Dispatcher
+
+logger = logging.getLogger(__name__)
+
+_UNIT = QUEUE_UNIT.itemsize
+_PIECE_BYTES = 8 << 20
+
+
+class Repaired(NamedTuple):
+    """A store that may be appended to."""
+
+    end: int  # of the log
+    last_store_timestamp: int  # ms, 0 without records
+    checkpoint: Checkpoint
+
+
+class Repairer:
+    """Brings log, queues and index of one store into agreement.
+
+    Args:
+        truncate: cut the log at damage even where good records follow it.
+    """
+
+    def __init__(
+        self, disk: Disk, paths: StorePaths, config: StoreConfig, log: CommitLog, *, truncate: bool = False
+    ) -> None:
+        self._disk, self._paths, self._config, self._log = disk, paths, config, log
+        self._truncate = truncate
+        self._cut_folder = paths.root / ".rmqstore" / "cut"
+        self._replaced = paths.root / ".rmqstore" / "replaced"  # while queues are built anew
+
+    def repair(self) -> Repaired:
+        """Do what the state of the store asks for; nothing in a store that was closed well.
+
+        Raises:
+            CorruptRecordError: the log is damaged and good records follow, and ``truncate`` does not hold.
+        """
+        was_closed = not self._paths.abort.exists()
+        checkpoint = read_checkpoint(self._paths.checkpoint)
+        began_at = read_intent(self._paths.append_intent)
+        end = self._before_our_blank(
+            find_log_end(self._log, Checkpoint.all_safe() if was_closed else checkpoint), began_at
+        )
+        is_our_own = began_at == end.physical_offset
+        if end.reason and not is_our_own:
+            self._require_no_records_behind(end, was_closed=was_closed)
+        self._cut_log(end, keep_copy=not is_our_own)
+        reached = self._cut_queues(end.physical_offset, was_closed=was_closed)
+        indexed = self._drop_index(end.physical_offset, None if was_closed else checkpoint)
+        start = min(reached, indexed) if was_closed else self._log.min_offset
+        start = max(start, self._log.min_offset)
+        if start < end.physical_offset:
+            self._dispatch(start, end.physical_offset)
+        if self._replaced.is_dir():
+            self._restore_queues()
+        self._disk.delete(self._paths.append_intent)
+        return Repaired(end.physical_offset, end.last_store_timestamp, checkpoint)
+
+    def _before_our_blank(self, end: LogEnd, began_at: int | None) -> LogEnd:
+        """Return where an append of ours began if only its blank, and no record after it, stands there."""
+        segment = None if began_at is None else self._log.find(began_at)
+        if began_at is None or segment is None or end.physical_offset != segment.end:
+            return end
+        found = walk(self._log.data(segment), began_at - segment.start, segment.size, segment.start)
+        if len(found.starts) or found.kind is not StopKind.BLANK:
+            return end
+        return end._replace(physical_offset=began_at, path=str(segment.path))
+
+    def _require_no_records_behind(self, end: LogEnd, *, was_closed: bool) -> None:
+        segment = self._log.find(end.physical_offset)
+        if segment is None:  # it ends with a file of no length, which has nothing after it
+            return
+        data, position = self._log.data(segment), end.physical_offset - segment.start
+        if was_closed:
+            stop = Walk(np.empty(0, np.int64), StopKind.DAMAGE, position, end.reason)
+            if damage_at(self._log, segment, stop, self._queues_end()) is None:
+                return
+        behind = find_next_record(data, position + 1, len(data), segment.start)
+        follows = segment.start + behind if behind < len(data) else None
+        if follows is None and self._log.segments[-1].start > segment.start:
+            later = next(other for other in self._log.segments if other.start > segment.start)
+            at = find_next_record(self._log.data(later), 0, later.size, later.start)
+            follows = later.start + at if at < later.size else None
+        if follows is not None and not self._truncate:
+            raise CorruptRecordError(
+                end.path,
+                end.physical_offset,
+                f"{end.reason}; good records follow at {follows}. A broker that opens this store drops them: copy them "
+                "out first (a read with ignoreLogEnd and mode=DROPMALFORMED has them; rmqstore export --ignore-log-end "
+                "--mode DROPMALFORMED), then open with truncate=True (rebuild --truncate), which keeps what it cuts",
+            )
+
+    def _cut_log(self, end: LogEnd, *, keep_copy: bool) -> None:
+        """Clear what stands behind the end of the log, files and bytes; what was not zero is kept aside if need be."""
+        for segment in self._log.segments:
+            is_later = segment.start >= end.physical_offset and segment.start > self._log.min_offset
+            if is_later or not segment.size:
+                self._drop(segment, keep_copy=keep_copy)
+            elif segment.start <= end.physical_offset < segment.end:
+                self._clear_tail(segment, end, keep_copy=keep_copy)
+        self._log.refresh()
+
+    def _drop(self, segment: Segment, *, keep_copy: bool) -> None:
+        with MappedFile(segment.path) as file:
+            is_empty = not file.written_end(segment.size)
+        if is_empty or not keep_copy:
+            self._disk.delete(segment.path)
+            return
+        self._disk.make_folder(self._cut_folder)
+        target = self._cut_folder / segment.path.name
+        logger.warning("%s lies behind the end of the log; it is moved to %s", segment.path, target)
+        self._disk.rename(segment.path, target)
+        self._disk.flush_folder(self._cut_folder)
+        self._disk.flush_folder(segment.path.parent)
+
+    def _clear_tail(self, segment: Segment, end: LogEnd, *, keep_copy: bool) -> None:
+        position = end.physical_offset - segment.start
+        with MappedFile(segment.path) as file:
+            stop = file.written_end(segment.size)
+            if stop <= position:
+                return
+            if keep_copy:
+                self._keep(segment, end, file, stop)
+        self._disk.clear(segment.path, position, stop)
+        self._disk.flush(segment.path)
+
+    def _keep(self, segment: Segment, end: LogEnd, file: MappedFile, stop: int) -> None:
+        position = end.physical_offset - segment.start
+        self._disk.make_folder(self._cut_folder)
+        target = self._cut_folder / f"{segment.path.name}.{end.physical_offset}"
+        logger.warning(
+            "%s: the log ends at %d (%s); the %d bytes behind are kept in %s and cleared",
+            segment.path, end.physical_offset, end.reason or "never written", stop - position, target,
+        )  # fmt: skip
+        self._disk.delete(target)
+        self._disk.create(target, 0)
+        for at in range(position, stop, _PIECE_BYTES):
+            piece = np.empty(min(_PIECE_BYTES, stop - at), np.uint8)
+            file.read_into(piece, at)
+            self._disk.write(target, at - position, piece)
+        self._disk.flush(target)
+        self._disk.flush_folder(self._cut_folder)
+
+    def _queues_end(self) -> int:
+        ends = [-1]
+        for topic, queue_id in self._paths.queues():
+            queue = ConsumeQueue(self._paths.queue(topic, queue_id))
+            ends.append(queue.reach(queue.end()))
+            queue.close()
+        return max(ends)
+
+    def _cut_queues(self, log_end: int, *, was_closed: bool) -> int:
+        """Take away units of records that are no more; return the physical offset that the queues reach."""
+        reached = 0
+        for topic, queue_id in self._paths.queues():
+            queue = ConsumeQueue(self._paths.queue(topic, queue_id))
+            start, end = queue.begin, queue.end()
+            kept = queue.cut(start, end, log_end)
+            if not was_closed:
+                kept = queue.whole_end(start, kept)
+            kept = queue.sound_end(start, kept)
+            if kept < end:
+                logger.warning("%s: %d units behind the end of the log are removed", queue.folder, end - kept)
+                self._clear_units(queue, kept)
+            if kept > start:
+                reached = max(reached, queue.reach(kept))
+            queue.close()
+        return reached
+
+    def _clear_units(self, queue: ConsumeQueue, kept: int) -> None:
+        for segment in queue.segments:
+            if segment.start >= kept * _UNIT:
+                self._disk.delete(segment.path)
+            elif segment.end > kept * _UNIT:
+                position = kept * _UNIT - segment.start
+                with MappedFile(segment.path) as file:
+                    written = file.written_end(segment.size)
+                self._disk.clear(segment.path, position, written)
+                self._disk.flush(segment.path)
+        self._disk.flush_folder(queue.folder)
+
+    def _drop_index(self, log_end: int, checkpoint: Checkpoint | None) -> int:
+        """Delete index files that nothing vouches for; return the physical offset from where to build it anew.
+
+        Source: IndexService.java#load.
+        """
+        reached = -1
+        files = index_files(self._paths.index)
+        for path in files:
+            header = read_header(path)
+            is_late = checkpoint is not None and header["end_timestamp"] > checkpoint.index_msg_timestamp
+            if is_late or header["end_phy_offset"] >= max(log_end, 1) or header["end_timestamp"] == 0:
+                logger.info("%s is newer than the checkpoint or the log; it is built anew", path)
+                self._disk.delete(path)
+                continue
+            reached = int(header["end_phy_offset"])
+        if not self._config.message_index_enable or (files and index_files(self._paths.index) == files):
+            return log_end  # nothing is missing, as far as can be told without reading the log
+        return reached
+
+    def _dispatch(self, start: int, end: int, progress: Progress = untold) -> list[Finding]:
+        """Build what is missing; a queue whose files do not fit the log is built again from it.
+
+        Returns:
+            What could not be built.
+        """
+        while True:
+            dispatcher = Dispatcher(
+                self._disk, self._log, self._paths.index, self._config, self.open_queue, is_tolerant=True
+            )
+            dispatcher.dispatch(start, end, progress)
+            dispatcher.flush()
+            if not dispatcher.misfits:
+                break
+            for err in dispatcher.misfits.values():
+                logger.warning("%s; the queue is built again from the log", err)
+                self._empty(Path(err.path))
+            start = self._log.min_offset
+        for finding in dispatcher.findings:
+            logger.warning("%s %s: %s", *finding)
+        return dispatcher.findings
+
+    def _empty(self, folder: Path) -> None:
+        for path in folder.iterdir():
+            self._disk.delete(path)
+        self._disk.flush_folder(folder)
+
+    def rebuild(self, end: int, progress: Progress) -> list[Finding]:
+        """Build queues and index anew from the log alone, up to ``end``; a cut on the way is completed by a repair.
+
+        A queue none of whose records is left in the log stays as it was: it is where the next queue offset stands.
+
+        Returns:
+            What could not be built.
+        """
+        findings: list[Finding] = []
+        for path in index_files(self._paths.index):
+            self._disk.delete(path)
+        self._disk.make_folder(self._replaced)
+        target = self._replaced / "consumequeue"
+        if self._paths.consumequeue.is_dir():
+            self._disk.rename(self._paths.consumequeue, target)
+        self._disk.make_folder(self._paths.consumequeue)
+        if self._log.min_offset < end:
+            findings = self._dispatch(self._log.min_offset, end, progress)
+        return [*findings, *self._restore_queues()]
+
+    def _restore_queues(self) -> list[Finding]:
+        """Put queues back that were set aside and not built anew; drop the others.
+
+        Returns:
+            Queues that are kept although their units point into the log, where no record is theirs.
+        """
+        findings = []
+        aside = self._replaced / "consumequeue"
+        for topic in filter(is_folder, list_folder(aside)):
+            for queue in list_folder(Path(topic.path)):
+                target = self._paths.consumequeue / topic.name / queue.name
+                if not target.exists():
+                    self._disk.make_folder(target.parent)
+                    self._disk.rename(Path(queue.path), target)
+                    self._disk.flush_folder(target.parent)
+                    findings += self._unfounded(topic.name, queue.name)
+        self._disk.delete_tree(self._replaced)
+        return findings
+
+    def _unfounded(self, topic: str, queue: str) -> list[Finding]:
+        if not queue.isdecimal() or int(queue) not in self._paths.queue_ids(topic):
+            return []
+        with closing(ConsumeQueue(self._paths.queue(topic, int(queue)))) as kept:
+            reached = kept.reach(kept.end())
+        if reached <= self._log.min_offset:
+            return []
+        text = "its units point into the log, but no record there is of this queue; it is kept for its queue offsets"
+        logger.warning("%s-%s: %s", topic, queue, text)
+        return [Finding("queue", f"{topic}-{queue}", text)]
+
+    def open_queue(self, topic: str, queue_id: int) -> QueueAppender:
+        """Return the end of a queue, to append to."""
+        folder = self._paths.queue(topic, queue_id)
+        queue = ConsumeQueue(folder)
+        start, end, is_new = queue.begin, queue.end(), not queue.segments
+        reached = queue.reach(end)
+        queue.close()
+        file_size = self._config.mapped_file_size_consume_queue
+        return QueueAppender(self._disk, folder, file_size, start=start, end=end, reached=reached, is_new=is_new)

@@ -1,0 +1,54 @@
+"""Batches that hold records as they are stored, for exact copies: to the columns that are encoded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rmqstore.errors import IllegalMessageError
+from rmqstore.format.columns.encode import RecordColumns
+from rmqstore.format.columns.hosts import pack_hosts
+from rmqstore.format.schema import VERBATIM
+
+
+def verbatim_columns(batch: pa.RecordBatch) -> RecordColumns:
+    """Return the columns of records from a batch that holds them as they are stored.
+
+    Raises:
+        IllegalMessageError: a column is missing, of another type, or has nulls.
+    """
+    for field in VERBATIM:
+        if field.name == "commitLogOffset":
+            continue
+        found = batch.schema.field(field.name) if field.name in batch.schema.names else None
+        if found is None or found.type != field.type:
+            raise IllegalMessageError(f"verbatim: column {field.name} must be {field.type}, got {found and found.type}")
+        if batch.column(field.name).null_count:
+            raise IllegalMessageError(f"verbatim: column {field.name} has nulls")
+
+    def numbers(name: str) -> NDArray[Any]:
+        found: NDArray[Any] = batch.column(name).to_numpy()
+        return found
+
+    return RecordColumns(
+        topics=batch.column("topic"),
+        queue_ids=numbers("queueId"),
+        bodies=batch.column("body"),
+        properties=batch.column("properties"),
+        flags=numbers("flag"),
+        sys_flags=numbers("sysFlag"),
+        born_timestamps=millis(batch, "bornTimestamp"),
+        born_hosts=pack_hosts(batch.column("bornHost")),
+        store_hosts=pack_hosts(batch.column("storeHost")),
+        reconsume_times=numbers("reconsumeTimes"),
+        prepared_transaction_offsets=numbers("preparedTransactionOffset"),
+    )
+
+
+def millis(batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:
+    """Return a column of times, timestamp[us], as epoch ms, int64 (n,)."""
+    micros: NDArray[np.int64] = batch.column(name).view(pa.int64()).to_numpy()
+    return micros // 1000

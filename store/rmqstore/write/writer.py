@@ -1,0 +1,434 @@
+"""A store opened for writing: the lock, the order in which log, queues, index and checkpoint reach the disk.
+
+Source: DefaultMessageStore.java. What shows when, and why nothing is half there after a crash, is in FORMAT.md.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rmqstore.errors import (
+    CommitError,
+    CorruptRecordError,
+    OptionError,
+    RmqStoreError,
+    StoreStateError,
+    UnsupportedFeatureError,
+)
+from rmqstore.findings import Finding
+from rmqstore.format.columns.decode import topics
+from rmqstore.format.columns.dispatch_requests import Groups, Places, group_by_queue, have_units
+from rmqstore.format.columns.encode import Records, encode_batches, require_room, row_batches, stamp
+from rmqstore.format.columns.heads import Heads, read_heads
+from rmqstore.format.layout import Bytes
+from rmqstore.format.topics import SYSTEM_TOPICS
+from rmqstore.progress import Progress, untold
+from rmqstore.storage.broker.config_files import BrokerConfig
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.broker.topic_table import queue_nums, register_topics
+from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.lock import StoreLock
+from rmqstore.storage.files.paths import OUR_ABORT, StorePaths
+from rmqstore.storage.files.regular import file_size
+from rmqstore.storage.index.index_file import index_files, read_header, was_ended
+from rmqstore.storage.index.sizes import IndexSizes, find_sizes
+from rmqstore.storage.log.appender import LogAppend
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.queue.appender import QueueAppender
+from rmqstore.write.dispatch import Dispatcher
+from rmqstore.write.ledger import Ledger
+from rmqstore.write.messages import MessageMaker, WriteSpec, now_ms
+from rmqstore.write.queue_offsets import QueueOffsets
+from rmqstore.write.repair import Repairer
+from rmqstore.write.request_buffer import WaitingRequests
+from rmqstore.write.verbatim import millis, verbatim_columns
+
+logger = logging.getLogger(__name__)
+
+_ENCODED_ROWS = 1 << 16
+
+
+class StoreWriter:
+    """The one writer of a store. Rows appended show at :meth:`flush`, all of them at once.
+
+    A context manager: leaving it flushes and closes; leaving it by an exception takes back what was not flushed.
+
+    Raises:
+        StoreLockedError: a broker or another writer has the store.
+        StoreStateError: it cannot be written to, or a link in it leads elsewhere.
+    """
+
+    def __init__(
+        self,
+        paths: StorePaths,
+        config: StoreConfig,
+        disk: Disk | None = None,
+        *,
+        spec: WriteSpec | None = None,
+        truncate: bool = False,
+    ) -> None:
+        self.paths, self.config, self._truncate = paths, config, truncate
+        self._spec = spec or WriteSpec(max_message_size=config.max_message_size)
+        self._disk = disk or Disk()
+        self._disk.keep_within(*paths.given_folders())
+        for folder in (*paths.commitlogs, paths.consumequeue, paths.index, paths.config, paths.own):
+            self._disk.require_within(folder)
+        self._lock = StoreLock(paths.lock)
+        try:
+            with self._os_errors_named("the store could not be opened"):
+                self._open()
+        except BaseException:
+            self._disk.close()
+            self._lock.release()
+            raise
+
+    def _open(self) -> None:
+        if self.paths.rocksdb_queues is not None:
+            raise UnsupportedFeatureError(f"{self.paths.rocksdb_queues} holds RocksDB queues, which cannot be written")
+        if self.paths.dledger_logs:
+            raise UnsupportedFeatureError(
+                f"{self.paths.dledger_logs[0]} holds a DLedger CommitLog, which a quorum of brokers writes; "
+                "nobody else may append to the store"
+            )
+        if self.paths.batch_topics():  # a repair would put records of theirs into queues of the wrong kind
+            raise UnsupportedFeatureError(
+                f"{self.paths.batch_consumequeue} holds BatchConsumeQueues: such a store cannot be written yet"
+            )
+        self._log = CommitLog(self.paths.commitlogs)
+        self.config = existing_config(self.paths, self._log, self.config)
+        self._repairer = Repairer(self._disk, self.paths, self.config, self._log, truncate=self._truncate)
+        repaired = self._repairer.repair()
+        self._queues: dict[tuple[str, int], QueueAppender] = {}
+        self._waiting = WaitingRequests()
+        self._last_store_timestamp = repaired.last_store_timestamp
+        reached = min(repaired.checkpoint.logics_phy_offset, repaired.end)
+        self._checkpoint = repaired.checkpoint._replace(logics_phy_offset=reached)
+        self._append = self._begin(repaired.end)
+        self._offsets = QueueOffsets(self._next_queue_offset)
+        self._highest_queue: dict[str, int] = {}
+        self._has_failed = False  # what the store holds is known, and queues and index are whole
+        self._batch_topics = BrokerConfig(self.paths).batch_topics()
+        nums = {**self.queue_nums(), **self._spec.queue_nums}
+        self._maker = MessageMaker(replace(self._spec, queue_nums=nums))
+        self._ledger = Ledger(self._disk, self.paths.root)
+        self._ledger.settle(self._log)
+        self._protect()
+
+    def _begin(self, end: int) -> LogAppend:
+        return LogAppend(self._disk, self.paths.commitlogs, end, self._file_size, self.paths.append_intent)
+
+    @property
+    def _file_size(self) -> int:
+        return self.config.mapped_file_size_commit_log
+
+    def _protect(self) -> None:
+        """Make what is there safe from a recovery, then say that the store is open.
+
+        A broker's recovery deletes index files that are newer than the checkpoint, and builds anew only what its scan
+        comes by: keys of older records would be lost.
+        """
+        files = index_files(self.paths.index)
+        if files:
+            self._disk.flush(files[-1])
+            newest = int(read_header(files[-1])["end_timestamp"])
+            self._checkpoint = self._checkpoint._replace(index_msg_timestamp=newest)
+        self._save_checkpoint(built=self._last_store_timestamp)
+        self._disk.write_new(self.paths.abort, f"{OUR_ABORT}{os.getpid()}".encode())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is not None and not self._has_failed:
+                self.abandon()
+        finally:
+            self.close()
+
+    def append(self, batch: pa.RecordBatch, *, verbatim: bool = False, first_row: int = 0) -> None:
+        """Append the rows of a batch; they show at :meth:`flush`. A batch that is refused leaves nothing.
+
+        Args:
+            batch: messages (``messages.WRITE_TYPES``), or with ``verbatim`` columns of ``format.schema.VERBATIM``.
+            verbatim: bodies, properties, sysFlag, times, hosts and queue offsets are stored as given.
+            first_row: number of its first row, for errors.
+
+        Raises:
+            IllegalMessageError: a row cannot be stored.
+            UnsupportedFeatureError: a topic has queues of a kind that cannot be written.
+        """
+        self._require_usable()
+        if not len(batch):
+            return
+        columns = verbatim_columns(batch) if verbatim else self._maker.make(batch, first_row)
+        self._require_plain(columns.topics)
+        parts = list(encode_batches(columns))
+        require_room(np.concatenate([np.diff(part.starts) for part in parts]), self._file_size, first_row)
+        groups = group_by_queue(columns.topics, columns.queue_ids)
+        if verbatim:
+            times, queue_offsets = millis(batch, "storeTimestamp"), batch.column("queueOffset").to_numpy()
+            self._offsets.claim(columns.topics, columns.queue_ids, queue_offsets, have_units(columns.sys_flags))
+        else:
+            times, queue_offsets = self._now(len(columns)), self._offsets.assign(groups, len(columns))
+        for rows, records in zip(row_batches(len(columns)), parts, strict=True):
+            heads, _ = read_heads(records.data, records.starts[:-1])
+            self._write(records, heads, queue_offsets[rows], times[rows])
+        self._note_topics(groups)
+
+    def _now(self, count: int) -> NDArray[np.int64]:
+        # Source: CommitLog.java#asyncPutMessage; searches by time rely on times that never fall.
+        return np.broadcast_to(np.int64(max(now_ms(), self._last_store_timestamp)), count)
+
+    def append_encoded(self, data: Bytes, sizes: NDArray[np.int64]) -> None:
+        """Append records that were encoded elsewhere and only lack their places: see ``format.encode.encode_records``.
+
+        Args:
+            data: uint8 (nbytes,), records one behind the other; they are written to.
+            sizes: int64 (n,), bytes of each.
+
+        Raises:
+            CorruptRecordError: these are no records of these sizes.
+        """
+        self._require_usable()
+        bounds = np.concatenate(([0], np.cumsum(sizes)))
+        for rows in row_batches(len(sizes), _ENCODED_ROWS):
+            low, high = int(bounds[rows.start]), int(bounds[rows.stop])
+            part, starts = data[low:high], bounds[rows.start : rows.stop + 1] - low
+            heads, whole = read_heads(part, starts[:-1])
+            if not (whole & (heads.column("total_size") == sizes[rows])).all():
+                raise CorruptRecordError("encoded records", low, "no whole records of the sizes given")
+            names = topics(part, heads)
+            self._require_plain(names)
+            require_room(sizes[rows], self._file_size, rows.start)
+            groups = group_by_queue(names, heads.column("queue_id"))
+            records = Records(part, starts, heads.column("sys_flag"))
+            self._write(records, heads, self._offsets.assign(groups, len(heads)), self._now(len(heads)))
+            self._note_topics(groups)
+
+    def _write(
+        self, records: Records, heads: Heads, queue_offsets: NDArray[np.int64], times: NDArray[np.int64]
+    ) -> None:
+        placement = self._append.place(np.diff(records.starts))
+        stamp(records, queue_offsets, placement.physical_offsets, times)
+        with self._all_or_nothing():
+            self._waiting.add(records, heads, Places(queue_offsets, placement.physical_offsets, times), placement.end)
+            self._append.write(records, placement)
+        self._last_store_timestamp = max(self._last_store_timestamp, int(times[-1]))
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Where something fails, take back all that was appended if none of it shows; or else say that it does."""
+        try:
+            yield
+        except BaseException as err:
+            if self._append.is_committed:
+                self._has_failed = True
+                if not isinstance(err, (OSError, RmqStoreError)):
+                    raise
+                raise CommitError(
+                    f"{self.paths.root}: committed, but queues and index are not complete ({err}); "
+                    "the next writer or broker that opens the store completes them"
+                ) from err
+            with suppress(OSError):
+                self.abandon()
+            with self._os_errors_named("nothing since the last flush is kept"):
+                raise
+
+    @contextmanager
+    def _os_errors_named(self, consequence: str) -> Iterator[None]:
+        """Turn an error of the operating system into one of this package.
+
+        Raises:
+            StoreStateError: what failed, and what follows from it.
+        """
+        try:
+            yield
+        except OSError as err:
+            is_full = err.errno in (errno.ENOSPC, errno.EDQUOT)
+            why = "CREATE_MAPPED_FILE_FAILED: the disk is full" if is_full else str(err)
+            raise StoreStateError(f"{self.paths.root}: {why}; {consequence}") from err
+
+    def _require_usable(self) -> None:
+        """Refuse to go on after a failure that left queues or index behind the log, or the log's end unknown.
+
+        Raises:
+            StoreStateError: the store must be opened anew, which repairs it.
+        """
+        if self._has_failed:
+            raise StoreStateError(
+                f"{self.paths.root}: an earlier write failed; close this writer and open the store anew"
+            )
+
+    def _require_plain(self, topics: pa.StringArray) -> None:
+        others = {*self._batch_topics} & set(topics.unique().to_pylist()) if self._batch_topics else None
+        if others:
+            raise UnsupportedFeatureError(f"{', '.join(sorted(others))}: BatchConsumeQueues cannot be written yet")
+
+    def _note_topics(self, groups: Groups) -> None:
+        for (topic, queue_id), _ in groups:
+            self._highest_queue[topic] = max(self._highest_queue.get(topic, -1), queue_id)
+
+    def _register_topics(self) -> None:
+        """Make a broker serve the topics that were written to."""
+        least = {topic: highest + 1 for topic, highest in self._highest_queue.items() if topic not in SYSTEM_TOPICS}
+        register_topics(self._disk, self.paths, least, self._maker.spec.default_queue_nums)
+        self._highest_queue.clear()
+
+    def queue_nums(self) -> dict[str, int]:
+        """Return how many queues each topic may be written to in."""
+        return queue_nums(self.paths)
+
+    def done_version(self, app_id: str) -> int | None:
+        """Return the newest version of an application's writes that is in the store, None for none."""
+        return self._ledger.version(app_id, self._log)
+
+    def flush(self, *, txn: tuple[str, int] | None = None) -> None:
+        """Commit what was appended: log, then queues and index, then the checkpoint.
+
+        Args:
+            txn: the application and the version that this is, for :meth:`done_version`.
+
+        Raises:
+            StoreStateError: the disk is full, or an earlier write failed; nothing was committed.
+            CommitError: all was committed, but queues and index do not have it yet.
+        """
+        self._require_usable()
+        start, end = self._append.start, self._append.end
+        with self._all_or_nothing():
+            self._waiting.settle()
+            if txn is not None:
+                self._ledger.intend(*txn, self._log, *self._append.marks())
+            if start != end:
+                self._append.commit()
+                self._complete(start, end)
+            if txn is not None:
+                self._ledger.done(txn[0])
+        self._append = self._begin(end)
+
+    def abandon(self) -> None:
+        """Take back what was appended since the last flush."""
+        had_failed, self._has_failed = self._has_failed, True
+        self._waiting.clear()
+        self._append.abandon()
+        self._append = self._begin(self._append.start)
+        self._offsets.forget()
+        self._highest_queue.clear()
+        self._has_failed = had_failed
+
+    def rebuild(self, progress: Progress = untold) -> list[Finding]:
+        """Build queues and index anew from the CommitLog alone, whatever they hold now; flushes first.
+
+        Args:
+            progress: told now and then how many bytes of the log are done, and how many there are.
+
+        Returns:
+            What could not be built: damage in the log, and records whose topic, queue id or queue offset does not fit.
+        """
+        self.flush()
+        self._checkpoint = self._checkpoint._replace(logics_phy_offset=0)
+        self._save_checkpoint(built=0, index=0)  # what a recovery finds half built is built anew
+        self._has_failed = True
+        with self._os_errors_named("the next writer that opens the store completes the rebuild"):
+            findings = self._repairer.rebuild(self._append.end, progress)
+        self._queues.clear()
+        self._offsets.forget()
+        self._has_failed = False
+        self._protect()
+        return findings
+
+    def _complete(self, start: int, end: int) -> None:
+        """Build queues and index of what was committed. Should this be cut, the next one to open the store does it."""
+        self._log.refresh()
+        # A recovery deletes index files that are newer than the checkpoint, older keys and all: so that comes first.
+        self._save_checkpoint(index=self._last_store_timestamp)
+        dispatcher = Dispatcher(self._disk, self._log, self.paths.index, self.config, self._queue)
+        for requests in self._waiting.requests():
+            dispatcher.put(requests)
+        dispatcher.dispatch(self._waiting.end or start, end)
+        dispatcher.flush()
+        self._waiting.clear()
+        self._register_topics()
+        _, last = self._append.marks()
+        assert last is not None, "what was committed has a last record"
+        self._checkpoint = self._checkpoint._replace(logics_phy_offset=last.physical_offset)
+        self._save_checkpoint(built=self._last_store_timestamp)
+        self._append.complete()
+
+    def _queue(self, topic: str, queue_id: int) -> QueueAppender:
+        key = (topic, queue_id)
+        if key not in self._queues:
+            self._queues[key] = self._repairer.open_queue(topic, queue_id)
+        return self._queues[key]
+
+    def _next_queue_offset(self, topic: str, queue_id: int) -> int | None:
+        queue = self._queue(topic, queue_id)
+        return None if queue.is_new else queue.end
+
+    def _save_checkpoint(self, *, built: int | None = None, index: int | None = None) -> None:
+        """Say up to which store times (ms) log and queues are on the disk, and which index files are to be kept."""
+        if built is not None:
+            self._checkpoint = self._checkpoint._replace(physic_msg_timestamp=built, logics_msg_timestamp=built)
+        if index is not None:
+            self._checkpoint = self._checkpoint._replace(index_msg_timestamp=index)
+        self._disk.replace(self.paths.checkpoint, self._checkpoint.stored())
+
+    def close(self) -> None:
+        """Flush, say that the store is closed, let go of the lock.
+
+        After a write that failed nothing is flushed, and the store is left to be repaired by the next one to open it.
+        """
+        try:
+            if not self._has_failed:
+                self.flush()
+                self._disk.delete(self.paths.abort)
+                self._disk.flush_folder(self.paths.root)
+        finally:
+            self._waiting.close()
+            self._disk.close()
+            self._log.close()
+            self._lock.release()
+
+
+def existing_config(paths: StorePaths, log: CommitLog, config: StoreConfig) -> StoreConfig:
+    """Return the sizes that a store's files have; those given where it has no such file yet.
+
+    Raises:
+        StoreStateError: files of one kind differ in length, or an index file fits no sizes.
+    """
+    changes: dict[str, int] = {}
+    if log.segments:
+        lengths = {file_size(segment.path) for segment in log.segments} - {0}
+        if len(lengths) > 1:
+            raise StoreStateError(f"{log.folders}: files of {sorted(lengths)} bytes; a broker wants them all alike")
+        size = next(iter(lengths), config.mapped_file_size_commit_log)
+        odd = next((segment for segment in log.segments if segment.start % size), None)
+        if odd is not None:
+            raise StoreStateError(
+                f"{odd.path}: offset {odd.start} is not a multiple of {size} bytes, the size of log files here; the "
+                "file was renamed, or it is empty and mappedFileSizeCommitLog must be given"
+            )
+        changes["mapped_file_size_commit_log"] = size
+    queue = next((queue for topic in paths.topics() for queue in paths.queue_files(topic)), None)
+    if queue is not None:
+        changes["mapped_file_size_consume_queue"] = file_size(queue)
+    files = [path for path in index_files(paths.index) if was_ended(path)]
+    if files:
+        sizes = find_sizes(files[0], IndexSizes.of(config))
+        changes |= {"max_hash_slot_num": sizes.n_slots, "max_index_num": sizes.n_items}
+    try:
+        return replace(config, **changes)  # type: ignore[arg-type]  # sizes all of them
+    except OptionError as err:
+        raise StoreStateError(f"{paths.root} has files that no broker makes: {err}") from err
