@@ -17,10 +17,10 @@ from measure import evict, report
 
 from pyspark_rmqstore.planning import Limits, SampledSlice, plan_queues
 from rmqstore.format.schema import select_columns
+from rmqstore.opening import open_for
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.scan.spec import ReadSpec
 from rmqstore.spans import QueueSlice
-from rmqstore.store import open_store
 
 _SAMPLES = 256
 _TASK_BYTES = 128 << 20
@@ -44,16 +44,16 @@ def read_task(root: Path, slices: list[QueueSlice]) -> None:
     """Read one task and print what it took."""
     spec = ReadSpec(schema=select_columns(_COLUMNS), check_crc=False, broker_name="bench")
     before, begun = read_bytes(), time.perf_counter()
-    with open_store(root, broker_name="bench") as store:
-        rows = sum(batch.num_rows for batch in store.read_queues(slices, spec))
+    with open_for(root, broker_name="bench") as store:
+        rows = sum(batch.num_rows for batch in store.session.read_queues(slices, spec))
     print(json.dumps([rows, read_bytes() - before, time.perf_counter() - begun]))
 
 
 def plans(root: Path) -> dict[str, list[list[QueueSlice]]]:
     """Return the ways to cut a store into tasks."""
-    with open_store(root, broker_name="bench") as store:
-        slices = store.plan_queues(parse_selection(), ReadSpec(schema=select_columns(_COLUMNS)))
-        sampled = [SampledSlice(piece, store.sample(piece, _SAMPLES)) for piece in slices]
+    with open_for(root, broker_name="bench") as store:
+        slices = store.session.plan_queues(parse_selection(), ReadSpec(schema=select_columns(_COLUMNS)))
+        sampled = [SampledSlice(piece, store.session.sample(piece, _SAMPLES)) for piece in slices]
     by_log = plan_queues(sampled, Limits(_TASK_BYTES))
     return {"by log range": [list(task) for task in by_log], "by queue": [[piece] for piece in slices]}
 

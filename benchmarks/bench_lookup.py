@@ -120,7 +120,7 @@ def narrow_time(path: Path) -> None:
         queues = [queue for topic in store.topics() for queue in store.queues(topic)]
         first = min(queue.first_store_timestamp or 0 for queue in queues)
         last = max(queue.last_store_timestamp or 0 for queue in queues)
-        n_points = len(store.log_points(store.log_heads).places)
+        n_points = len(store.session.log_points(store.session.log_heads).places)
     low = first + (last - first) * 2 // 5
     times = [pa.scalar(at * 1000, pa.timestamp("us", tz="UTC")).as_py() for at in (low, low + (last - first) // 100)]
     filters = [GreaterThanOrEqual(("storeTimestamp",), times[0]), LessThan(("storeTimestamp",), times[1])]
@@ -144,7 +144,7 @@ def narrow_time(path: Path) -> None:
 
 def piece_bytes(store: rmqstore.MessageStore, piece: QueueSlice) -> float:
     """Return about how many bytes of the log the messages of a range take."""
-    means = [sample.mean_bytes for sample in store.sample(piece, 64)]
+    means = [sample.mean_bytes for sample in store.session.sample(piece, 64)]
     return (piece.end - piece.start) * statistics.mean(means)
 
 

@@ -62,7 +62,7 @@ def test_the_wheel_holds_every_module_of_both_packages_and_no_other_folder(wheel
     expected = {
         f"{package}/{path.relative_to(source)}" for package, source in SOURCES.items() for path in source.rglob("*.py")
     }
-    expected |= {"rmqstore/report/templates/report.html.j2"}
+    expected |= {"rmqstore/inspect/report/templates/report.html.j2"}
     assert len(expected) > 20
     assert expected <= found
     assert {name.split("/")[0] for name in found} == set(SOURCES)

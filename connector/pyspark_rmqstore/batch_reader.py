@@ -17,7 +17,7 @@ from pyspark_rmqstore.options import ReadOptions, StoreRef
 from pyspark_rmqstore.pushdown import push_filters
 from pyspark_rmqstore.split_reader import BrokerNames, SplitReader, open_ref
 from rmqstore.query.selection import require_named
-from rmqstore.store import MessageStore
+from rmqstore.read.session import StoreSession
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -53,7 +53,7 @@ class RmqStoreReader(DataSourceReader):
         logger.info("planned %d tasks over %d stores", len(splits), len(self._options.stores))
         return splits
 
-    def _plan(self, ref: StoreRef, store: MessageStore) -> Sequence[InputPartition]:
+    def _plan(self, ref: StoreRef, store: StoreSession) -> Sequence[InputPartition]:
         if self._options.wanted:
             return self._splits.split_lookup(ref, store) if self._options.msg_key_limit is None else []
         if self._options.scan == "commitlog":

@@ -16,9 +16,9 @@ from pyspark_rmqstore.split_reader import BrokerNames, open_ref
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.read.log_cursor import LogMark
 from rmqstore.read.scan.spec import FAILFAST, ReadSpec
+from rmqstore.read.session import StoreSession
 from rmqstore.read.tail import StoreTail
 from rmqstore.spans import QueueSlice
-from rmqstore.store import MessageStore
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class Followed(NamedTuple):
     tail: StoreTail
 
     @property
-    def store(self) -> MessageStore:
+    def store(self) -> StoreSession:
         return self.tail.store
 
 
@@ -71,7 +71,7 @@ class FollowedStores:
             self._opened = opened
         return self._opened
 
-    def _refuse_lost(self, store: MessageStore) -> None:
+    def _refuse_lost(self, store: StoreSession) -> None:
         """Fail for damage of the log that may have held messages of queues which are taken from it, or say so.
 
         Raises:

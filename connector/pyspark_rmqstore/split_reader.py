@@ -36,8 +36,8 @@ from rmqstore.read.pruner import StorePruner
 from rmqstore.read.scan.record_filter import LogFilter, log_filter
 from rmqstore.read.scan.rows import SingleUnits
 from rmqstore.read.scan.spec import ReadSpec
+from rmqstore.read.session import StoreSession, open_session
 from rmqstore.spans import QueueSlice
-from rmqstore.store import MessageStore, open_store
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class SplitReader:
         self.schema = arrow_schema(schema, options)
         self.pushed = PushedFilters()
 
-    def spec(self, store: MessageStore) -> ReadSpec:
+    def spec(self, store: StoreSession) -> ReadSpec:
         """Return how messages of a store are read."""
         options = self._options
         return ReadSpec(
@@ -67,20 +67,20 @@ class SplitReader:
             broker_name=store.broker_name,
         )
 
-    def sampled(self, store: MessageStore, slices: Iterable[QueueSlice]) -> list[SampledSlice]:
+    def sampled(self, store: StoreSession, slices: Iterable[QueueSlice]) -> list[SampledSlice]:
         """Return ranges of queues with what planning has to know of them."""
         return [SampledSlice(piece, store.sample(piece, self._sample_count(store, piece))) for piece in slices]
 
-    def split_queues(self, ref: StoreRef, store: MessageStore, sampled: Sequence[SampledSlice]) -> list[QueueSplit]:
+    def split_queues(self, ref: StoreRef, store: StoreSession, sampled: Sequence[SampledSlice]) -> list[QueueSplit]:
         """Return the tasks that read ranges of queues."""
         return [QueueSplit(ref, task, store.ends.recovered_in(task)) for task in plan_queues(sampled, self._limits())]
 
-    def split_lost(self, ref: StoreRef, store: MessageStore, slices: Sequence[QueueSlice]) -> list[LostSplit]:
+    def split_lost(self, ref: StoreRef, store: StoreSession, slices: Sequence[QueueSlice]) -> list[LostSplit]:
         """Return the task for damage of the log that ranges of queues would lack without a word, if there is any."""
         lost = store.lost(() if self.pushed.conditions else slices, self.spec(store))
         return [LostSplit(ref, tuple(lost))] if lost else []
 
-    def split_pruned(self, ref: StoreRef, store: MessageStore, slices: Sequence[QueueSlice]) -> list[InputPartition]:
+    def split_pruned(self, ref: StoreRef, store: StoreSession, slices: Sequence[QueueSlice]) -> list[InputPartition]:
         """Return the tasks that read of ranges of queues what pushed filters leave."""
         pruned = StorePruner(store, self.pushed.pruning).queues(slices)
         n_all, n_left = (sum(piece.end - piece.start for piece in some) for some in (slices, pruned.slices))
@@ -92,7 +92,7 @@ class SplitReader:
         single = [] if pruned.single is None else self.split_units(ref, pruned.single)
         return [*self.split_queues(ref, store, self.sampled(store, pruned.slices)), *single]
 
-    def split_log(self, ref: StoreRef, store: MessageStore) -> list[LogSplit]:
+    def split_log(self, ref: StoreRef, store: StoreSession) -> list[LogSplit]:
         """Return the tasks that read the log, all of it or what pushed filters leave."""
         log_filter(self._options.selection, self.schema.names)  # refuses what contradicts itself before any task runs
         store.warn_unknown_topics(self._options.selection)
@@ -106,7 +106,7 @@ class SplitReader:
         )  # fmt: skip
         return [LogSplit(ref, part) for piece in pieces for part in plan_log(piece, pruner.heads, self._limits())]
 
-    def split_lookup(self, ref: StoreRef, store: MessageStore) -> list[InputPartition]:
+    def split_lookup(self, ref: StoreRef, store: StoreSession) -> list[InputPartition]:
         """Return the tasks of a look-up: places that the index gave, and what of the log it does not tell of."""
         options = self._options
         log_filter(options.selection, self.schema.names, options.wanted)
@@ -122,7 +122,7 @@ class SplitReader:
         cut = [part for piece in pieces for part in plan_log(piece, heads, self._limits())]
         return [*self.split_places(ref, store, places), *(LogSplit(ref, piece) for piece in cut)]
 
-    def split_places(self, ref: StoreRef, store: MessageStore, places: NDArray[np.int64]) -> list[PlaceSplit]:
+    def split_places(self, ref: StoreRef, store: StoreSession, places: NDArray[np.int64]) -> list[PlaceSplit]:
         """Return the tasks that read single places of the log."""
         return [PlaceSplit(ref, places[rows]) for rows in self._cut_places(store, places)]
 
@@ -130,16 +130,16 @@ class SplitReader:
         """Return the tasks that read single units of queues."""
         return [UnitSplit(ref, picked.take(rows)) for rows in cut_rows(picked.units.sizes, self._limits())]
 
-    def split_pending(self, ref: StoreRef, store: MessageStore) -> list[PendingSplit]:
+    def split_pending(self, ref: StoreRef, store: StoreSession) -> list[PendingSplit]:
         """Return the tasks that read messages on their way."""
         rows = find_pending(store, self._options.selection, self.spec(store))
         cut = self._cut_places(store, rows.places)
         return [PendingSplit(ref, rows.take(np.arange(part.start, part.stop))) for part in cut]
 
-    def _cut_places(self, store: MessageStore, places: NDArray[np.int64]) -> list[slice]:
+    def _cut_places(self, store: StoreSession, places: NDArray[np.int64]) -> list[slice]:
         return cut_rows(np.full(len(places), store.finder.mean_size(places)), self._limits())
 
-    def newest_places(self, ref: StoreRef, store: MessageStore) -> list[tuple[datetime, str, int]]:
+    def newest_places(self, ref: StoreRef, store: StoreSession) -> list[tuple[datetime, str, int]]:
         """Return when the messages of a look-up were stored, and where: path and physical offset."""
         options = self._options
         schema = select_columns(["storeTimestamp", "commitLogOffset"])
@@ -164,7 +164,7 @@ class SplitReader:
                 if kept.num_rows:
                     yield kept
 
-    def _read_split(self, store: MessageStore, split: InputPartition, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
+    def _read_split(self, store: StoreSession, split: InputPartition, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
         match split:
             case QueueSplit():
                 store.ends.recovered = split.recovered
@@ -189,7 +189,7 @@ class SplitReader:
         options = self._options
         return Limits(options.max_bytes_per_partition, options.max_records_per_partition, options.min_partitions)
 
-    def _sample_count(self, store: MessageStore, piece: QueueSlice) -> int:
+    def _sample_count(self, store: StoreSession, piece: QueueSlice) -> int:
         """Return how many samples let a range be cut well: several for each task that it fills."""
         n_records = piece.end - piece.start
         if n_records <= _SMALL_QUEUE:
@@ -202,9 +202,9 @@ class SplitReader:
         return int(min(2 + n_records * first.mean_bytes / max(goal, 1.0), n_records, 1024))
 
 
-def open_ref(ref: StoreRef) -> MessageStore:
+def open_ref(ref: StoreRef) -> StoreSession:
     """Open a store as the options name it."""
-    return open_store(
+    return open_session(
         ref.path,
         broker_name=ref.broker_name,
         ignore_log_end=ref.ignore_log_end,

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Literal, overload
 
 from rmqstore.errors import NotAStoreError, OptionError, StoreStateError
+from rmqstore.read.session import open_session
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.paths import find_store
-from rmqstore.store import MessageStore, open_store
+from rmqstore.store import MessageStore
 from rmqstore.write.messages import WriteSpec
 from rmqstore.write.writer import StoreWriter
 
@@ -77,13 +78,15 @@ def open_for(
         UnsupportedFeatureError: it is of a kind that cannot be read, or written.
     """
     if mode == "r":
-        return open_store(
-            path,
-            broker_name=broker_name,
-            ignore_log_end=ignore_log_end,
-            commitlogs=commitlogs,
-            consumequeue=consumequeue,
-            index=index,
+        return MessageStore(
+            open_session(
+                path,
+                broker_name=broker_name,
+                ignore_log_end=ignore_log_end,
+                commitlogs=commitlogs,
+                consumequeue=consumequeue,
+                index=index,
+            )
         )
     if mode != "a":
         raise OptionError(f"mode {mode!r}: r to read, a to append")

@@ -22,6 +22,7 @@ from pyspark_rmqstore.options import parse_stream_options
 from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
 from rmqstore.errors import CorruptRecordError, FileDeletedError, OffsetOutOfRangeError
 from rmqstore.opening import create
+from rmqstore.read.session import StoreSession
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from store import build
@@ -330,15 +331,15 @@ def test_offsets_that_a_group_committed_meanwhile_are_no_loss(tmp_path: Path, mo
     root = tmp_path / "s"
     with create(root, config=SIZES) as writer:
         put(writer, "A", 0, numbered(0, 10))
-        plain: Callable[..., Any] = rmqstore.store.MessageStore.starts
+        plain: Callable[..., Any] = StoreSession.starts
 
-        def starts(store: rmqstore.store.MessageStore, *given: Any, **named: Any) -> Any:
+        def starts(store: StoreSession, *given: Any, **named: Any) -> Any:
             put(writer, "A", 0, numbered(10, 20))
             table = {"offsetTable": {"A@readers": {"0": 18}}}
             (root / "config" / "consumerOffset.json").write_text(json.dumps(table))
             return plain(store, *given, **named)
 
-        monkeypatch.setattr(rmqstore.store.MessageStore, "starts", starts)
+        monkeypatch.setattr(StoreSession, "starts", starts)
         query = Query(root, startingOffsets="group:readers")
         assert query.bodies() == ["m18", "m19"]
 

@@ -27,12 +27,13 @@ from rmqstore.errors import (
 )
 from rmqstore.format.schema import select_columns
 from rmqstore.inspect.verify import verify
+from rmqstore.opening import open_for
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.scan.spec import ReadSpec
+from rmqstore.read.session import open_session
 from rmqstore.read.tail import StoreTail
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
-from rmqstore.store import open_store
 from store import build
 
 GoldenStore = Callable[[str], Path]
@@ -200,16 +201,16 @@ def test_units_that_a_crash_lost_are_taken_from_the_log(copied: Path, lost: str,
         bounds = {"starting_offsets": {"BatchB": {"1": 149}}, "ending_offsets": {"BatchB": {"1": 151}}}
         assert read(store, assign={"BatchB": [1]}, **bounds) == EVERYTHING["BatchB", 1][149:151]
         piece = QueueSlice("BatchB", 1, 149, 151)
-        found = store.ends.recovered_in([piece])
-    with open_store(copied, broker_name="b") as store:
-        store.ends.recovered = found  # as a task has it
-        assert offsets(rows(store.read_queues([piece], _spec("FAILFAST", "commitLogOffset")))) == [
+        found = store.session.ends.recovered_in([piece])
+    with open_for(copied, broker_name="b") as store:
+        store.session.ends.recovered = found  # as a task has it
+        assert offsets(rows(store.session.read_queues([piece], _spec("FAILFAST", "commitLogOffset")))) == [
             row["commitLogOffset"] for row in EVERYTHING["BatchB", 1][149:151]
         ]
 
 
 def test_a_stream_finds_where_they_end(golden_store: GoldenStore) -> None:
-    tail = StoreTail(open_store(golden_store(NAME)), parse_selection())
+    tail = StoreTail(open_session(golden_store(NAME)), parse_selection())
     tail.look()
     assert tail.ends == {key: len(rows) for key, rows in EVERYTHING.items()}
     assert {key: tail.first(key) for key in tail.ends} == dict.fromkeys(EVERYTHING, 0)
@@ -291,7 +292,7 @@ def test_one_batch_of_very_many_messages_is_cut_into_batches_of_rows(tmp_path: P
 
 def test_a_stream_follows_a_queue_that_grows(tmp_path: Path) -> None:
     root = make(tmp_path / "s", bodies(5))
-    tail = StoreTail(open_store(root), parse_selection())
+    tail = StoreTail(open_session(root), parse_selection())
     tail.look()
     for n in (5, 6, 9, 30):
         for path in make(tmp_path / str(n), bodies(n)).rglob("0*"):
@@ -490,8 +491,8 @@ def test_units_of_random_bytes_end_in_reasonable_time(tmp_path: Path, seed: int)
     for low, high in runs:
         assert begin <= low < high <= end
         assert len(queue.units(low, min(high, low + 1000)).sizes) == min(high - low, 1000)
-    with open_store(root) as store:
+    with open_for(root) as store:
         slices = [QueueSlice("B", 0, low, min(high, low + 50)) for low, high in runs]
-        for batch in store.read_queues(slices, _spec("DROPMALFORMED", "queueOffset", "body")):
+        for batch in store.session.read_queues(slices, _spec("DROPMALFORMED", "queueOffset", "body")):
             for row in batch.to_pylist():
                 assert row["body"].strip(b"'") == b"%d" % (row["queueOffset"] // 2)

@@ -313,7 +313,7 @@ def test_reading_changes_nothing_in_the_folder(golden_store: GoldenStore, tmp_pa
 
 def test_broker_name_is_that_of_the_live_broker(golden_store: GoldenStore) -> None:
     with rmqstore.open(golden_store("live")) as store:
-        names = {topic for topic in store.known_topics() if topic.startswith("rmq_sys_SYNC_BROKER_MEMBER_")}
+        names = {topic for topic in store.session.known_topics() if topic.startswith("rmq_sys_SYNC_BROKER_MEMBER_")}
         assert names == {f"rmq_sys_SYNC_BROKER_MEMBER_{store.broker_name}"}
 
 

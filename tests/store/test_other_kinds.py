@@ -63,7 +63,7 @@ def test_light_queues_that_lie_in_rocksdb_alone_are_told_with_numbers(
         lambda store: store.view("queues", include_system_topics=True).read_all(),
         lambda store: store.view("topics", include_system_topics=True).read_all(),
         lambda store: store.view("consumequeue", include_system_topics=True).read_all(),
-        lambda store: StoreTail(store, parse_selection(include_system_topics=True)).look(),
+        lambda store: StoreTail(store.session, parse_selection(include_system_topics=True)).look(),
     ]
     for way in ways:
         caplog.clear()
@@ -79,7 +79,7 @@ def test_light_queues_that_lie_in_rocksdb_alone_are_told_with_numbers(
             with pytest.raises(UnsupportedFeatureError, match=f"^{counts[topic]} messages.*RocksDB"):
                 read(store, **selection)
             with pytest.raises(UnsupportedFeatureError, match="RocksDB"):
-                StoreTail(store, parse_selection(**selection)).look()
+                StoreTail(store.session, parse_selection(**selection)).look()
         assert any(str(n_messages) in note for note in gather(store, with_verify=False).notes)
 
 

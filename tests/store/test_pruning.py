@@ -79,14 +79,14 @@ def test_a_pruned_read_by_queue_has_all_rows_that_meet_the_conditions(name: str,
     with rmqstore.open(golden_store(name)) as store:
         selection = parse_selection(include_system_topics=True)
         spec = ReadSpec(MESSAGE, broker_name="b")
-        slices = store.plan_queues(selection, spec)
-        every = rows(store.read_queues(slices, spec))
+        slices = store.session.plan_queues(selection, spec)
+        every = rows(store.session.read_queues(slices, spec))
         for _ in range(60 if every else 0):
             pruning = random_pruning(chance, every)
-            pruned = StorePruner(store, pruning).queues(slices)
-            found = rows(store.read_queues(pruned.slices, spec))
+            pruned = StorePruner(store.session, pruning).queues(slices)
+            found = rows(store.session.read_queues(pruned.slices, spec))
             if pruned.single is not None:
-                found += rows(store.read_units(pruned.single, spec))
+                found += rows(store.session.read_units(pruned.single, spec))
             at = [(row["topic"], row["queueId"], row["queueOffset"]) for row in found]
             assert len(set(at)) == len(at), "a message came twice"
             expected = sorted((row for row in every if meets(row, pruning)), key=lambda row: row["commitLogOffset"])
@@ -99,11 +99,11 @@ def test_a_pruned_read_by_the_log_has_all_rows_that_meet_the_conditions(name: st
     chance = random.Random(name)
     with rmqstore.open(golden_store(name)) as store:
         spec = ReadSpec(MESSAGE, broker_name="b")
-        every = rows(store.read_log(store.log_slice(), spec, LogFilter()))
+        every = rows(store.session.read_log(store.session.log_slice(), spec, LogFilter()))
         for _ in range(30 if every else 0):
             pruning = random_pruning(chance, every)
-            pieces = StorePruner(store, pruning).log(store.log_slice())
-            found = [row for piece in pieces for row in rows(store.read_log(piece, spec, LogFilter()))]
+            pieces = StorePruner(store.session, pruning).log(store.session.log_slice())
+            found = [row for piece in pieces for row in rows(store.session.read_log(piece, spec, LogFilter()))]
             assert [row for row in found if meets(row, pruning)] == [row for row in every if meets(row, pruning)]
 
 
@@ -122,15 +122,15 @@ def test_damaged_units_cost_no_others(tmp_path: Path, garbage: bytes, n_units: i
             file.write(garbage)
     spec = ReadSpec(MESSAGE, mode="DROPMALFORMED", broker_name="b")
     with rmqstore.open(root) as opened:
-        slices = opened.plan_queues(parse_selection(), spec)
-        every = rows(opened.read_queues(slices, spec))
+        slices = opened.session.plan_queues(parse_selection(), spec)
+        every = rows(opened.session.read_queues(slices, spec))
         for low, high in [(0, 5), (3, 3), (20, 60), (60, 150), (90, 199), (199, 199)]:
             for pruning in (
                 Pruning(places=Within(units[low][0], units[high][0])),
                 Pruning(store_timestamps=Within(build.T0 + 10_000 * low, build.T0 + 10_000 * high)),
             ):
-                pieces = StorePruner(opened, pruning).queues(slices).slices
-                found = rows(opened.read_queues(pieces, spec))
+                pieces = StorePruner(opened.session, pruning).queues(slices).slices
+                found = rows(opened.session.read_queues(pieces, spec))
                 assert [row for row in found if meets(row, pruning)] == [row for row in every if meets(row, pruning)]
                 if not garbage:
                     assert len(found) == high - low + 1
@@ -145,9 +145,9 @@ def test_conditions_are_named_in_a_line() -> None:
 def test_one_key_reads_its_messages_and_nothing_else(golden_store: GoldenStore) -> None:
     with rmqstore.open(golden_store("live")) as store:
         spec = ReadSpec(MESSAGE, broker_name="b")
-        slices = store.plan_queues(parse_selection(include_system_topics=True), spec)
+        slices = store.session.plan_queues(parse_selection(include_system_topics=True), spec)
         for asked in goldens.lines("live", "keys")[::20]:
-            pruned = StorePruner(store, Pruning(msg_ids=frozenset([asked["key"]]))).queues(slices)
+            pruned = StorePruner(store.session, Pruning(msg_ids=frozenset([asked["key"]]))).queues(slices)
             assert pruned.slices == []
             if pruned.single is not None:
                 assert (
@@ -157,11 +157,11 @@ def test_one_key_reads_its_messages_and_nothing_else(golden_store: GoldenStore) 
 
 def test_a_narrow_time_leaves_little_of_the_log(golden_store: GoldenStore) -> None:
     with rmqstore.open(golden_store("basic")) as store:
-        whole = store.log_slice()
-        times = store.log_points(store.log_heads).store_timestamps.tolist()
+        whole = store.session.log_slice()
+        times = store.session.log_points(store.session.log_heads).store_timestamps.tolist()
         assert times == sorted(times)
         middle = times[len(times) // 2]
-        pieces = StorePruner(store, Pruning(store_timestamps=Within(middle, middle))).log(whole)
+        pieces = StorePruner(store.session, Pruning(store_timestamps=Within(middle, middle))).log(whole)
         assert sum(piece.end - piece.start for piece in pieces) < (whole.end - whole.start) / 20
 
 
@@ -237,7 +237,7 @@ def test_a_short_log_may_have_any_times(tmp_path: Path, damage: bool) -> None:
             file.seek(4)
             file.write(b"\0\0\0\0")
     with rmqstore.open(root) as opened:
-        points = opened.log_points(opened.log_heads)
+        points = opened.session.log_points(opened.session.log_heads)
         assert points.are_all is not damage
         if not damage:
             assert points.store_timestamps.tolist() == times

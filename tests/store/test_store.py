@@ -327,8 +327,8 @@ def test_config_with_unquoted_keys_and_its_backup_are_read(tmp_path: Path) -> No
     path = tmp_path / "s/config/consumerOffset.json"
     path.write_text(f'{{"offsetTable":{tricky}}}')
     with rmqstore.open(tmp_path / "s") as opened:
-        assert opened.config.groups() == ["g", "g,{1:2}"]
-        assert opened.config.consumer_offsets("g") == {("A", 0): 2, ("A", -1): 3}
+        assert opened.session.config.groups() == ["g", "g,{1:2}"]
+        assert opened.session.config.consumer_offsets("g") == {("A", 0): 2, ("A", -1): 3}
         assert len(read(opened, starting_offsets="group:g")) == 3
     path.rename(path.with_name("consumerOffset.json.bak"))
     with rmqstore.open(tmp_path / "s") as opened:
@@ -346,7 +346,7 @@ def test_broken_config_is_an_error_that_names_the_file(tmp_path: Path, text: str
     path.write_text(text)
     with rmqstore.open(tmp_path / "s") as opened:
         with pytest.raises(CorruptConfigError) as caught:
-            opened.known_topics()
+            opened.session.known_topics()
         assert caught.value.path == str(path)
         assert str(path) in str(caught.value)
 

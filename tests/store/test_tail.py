@@ -12,15 +12,16 @@ import pytest
 import rmqstore.tail as tail_module
 
 import rmqstore
-from rmqstore.opening import create
+from rmqstore.opening import create, open_for
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.log_cursor import LogCursor, LogMark
+from rmqstore.read.session import open_session
 from rmqstore.read.tail import StoreTail
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
-from rmqstore.store import MessageStore, open_store
+from rmqstore.store import MessageStore
 from rmqstore.write.writer import StoreWriter
 from store import build
 
@@ -40,7 +41,7 @@ def ends(store: MessageStore) -> dict[tuple[str, int], int]:
 
 
 def follow(root: Path, **selection: object) -> StoreTail:
-    return StoreTail(open_store(root), parse_selection(**selection))
+    return StoreTail(open_session(root), parse_selection(**selection))
 
 
 def put_back(root: Path, before: Path) -> None:
@@ -216,14 +217,14 @@ def test_a_mark_stands_for_just_one_record(tmp_path: Path) -> None:
     root = store.write(tmp_path / "s")
     at = store.placed[-1]
     mark = LogMark(at.physical_offset, at.record.store_timestamp)
-    with open_store(root) as opened:
-        assert mark.stands_in(opened.log)
-        assert not mark._replace(store_timestamp=mark.store_timestamp + 1).stands_in(opened.log)
-        assert not mark._replace(physical_offset=mark.physical_offset + 1).stands_in(opened.log)
-        assert not mark._replace(physical_offset=1 << 40).stands_in(opened.log)
+    with open_for(root) as opened:
+        assert mark.stands_in(opened.session.log)
+        assert not mark._replace(store_timestamp=mark.store_timestamp + 1).stands_in(opened.session.log)
+        assert not mark._replace(physical_offset=mark.physical_offset + 1).stands_in(opened.session.log)
+        assert not mark._replace(physical_offset=1 << 40).stands_in(opened.session.log)
     (root / "commitlog" / f"{0:020d}").unlink()
-    with open_store(root) as opened:
-        assert LogMark(0, 7).stands_in(opened.log), "what retention deleted was not cut off"
+    with open_for(root) as opened:
+        assert LogMark(0, 7).stands_in(opened.session.log), "what retention deleted was not cut off"
 
 
 def test_retention_deletes_under_it(tmp_path: Path) -> None:
@@ -248,15 +249,15 @@ def test_retention_deletes_under_it(tmp_path: Path) -> None:
 
 
 def test_rows_within_bytes_are_counted_by_units(golden_store: Callable[[str], Path]) -> None:
-    with open_store(golden_store("basic")) as store:
+    with open_for(golden_store("basic")) as store:
         topic = next(topic for topic in store.topics() if store.queues(topic)[0].n_bytes)
         info = store.queues(topic)[0]
         sizes = store.scan(assign={topic: [info.queue_id]}, columns="storeSize").read_all()["storeSize"].to_pylist()
         piece = rmqstore.spans.QueueSlice(topic, info.queue_id, info.min_offset, info.max_offset)
         for n_rows in (0, 1, len(sizes) // 2, len(sizes)):
-            assert store.rows_within(piece, sum(sizes[:n_rows])) == n_rows
-            assert store.rows_within(piece, sum(sizes[:n_rows]) + 1) == n_rows
-        assert store.rows_within(piece, sum(sizes) - 1) == len(sizes) - 1
+            assert store.session.rows_within(piece, sum(sizes[:n_rows])) == n_rows
+            assert store.session.rows_within(piece, sum(sizes[:n_rows]) + 1) == n_rows
+        assert store.session.rows_within(piece, sum(sizes) - 1) == len(sizes) - 1
 
 
 def test_a_blank_before_an_empty_segment_may_still_become_a_record(tmp_path: Path) -> None:

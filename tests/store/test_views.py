@@ -18,9 +18,9 @@ import rmqstore
 from reading import Row, rows, state
 from rmqstore import CorruptConfigError, OptionError
 from rmqstore.format.layout import INDEX_ITEM
+from rmqstore.opening import open_for
 from rmqstore.read.views.schema import VIEWS, ViewSpec, view_spec
 from rmqstore.read.views.source import ViewLimits, ViewPiece
-from rmqstore.store import open_store
 from store import build
 
 GoldenStore = Callable[[str], Path]
@@ -104,14 +104,14 @@ def test_commitlog_shows_what_lies_behind_the_end_when_that_is_ignored(golden_st
 @pytest.mark.parametrize("name", ["basic", "edges", "crash", "live"])
 def test_commitlog_in_many_pieces_is_the_same(golden_store: GoldenStore, name: str) -> None:
     spec = view_spec("commitlog")
-    whole = rows(open_store(golden_store(name)).view("commitlog"))
-    with open_store(golden_store(name)) as store:
-        pieces = store.plan_view(spec, ViewLimits(max_bytes=20_000))
+    whole = rows(open_for(golden_store(name)).view("commitlog"))
+    with open_for(golden_store(name)) as store:
+        pieces = store.session.plan_view(spec, ViewLimits(max_bytes=20_000))
     assert len(pieces) > 5
     found = []
     for piece in pieces:  # each by a store of its own, as tasks do
-        with open_store(golden_store(name)) as store:
-            found += rows(store.read_view(spec, piece))
+        with open_for(golden_store(name)) as store:
+            found += rows(store.session.read_view(spec, piece))
     assert found == whole
 
 
@@ -300,12 +300,12 @@ def test_units_that_are_none_tell_why(golden_store: GoldenStore) -> None:
 
 def test_units_in_many_pieces_are_the_same(golden_store: GoldenStore) -> None:
     spec = view_spec("consumequeue")
-    with open_store(golden_store("basic")) as store:
+    with open_for(golden_store("basic")) as store:
         whole = rows(store.view("consumequeue"))
-        pieces = store.plan_view(spec, ViewLimits(max_bytes=1000))
+        pieces = store.session.plan_view(spec, ViewLimits(max_bytes=1000))
         assert len(pieces) > 10
         assert max(sum(units.end - units.start for units in piece.units) for piece in pieces) == 50
-        assert [row for piece in pieces for row in rows(store.read_view(spec, piece))] == whole
+        assert [row for piece in pieces for row in rows(store.session.read_view(spec, piece))] == whole
 
 
 # ---- index
@@ -382,11 +382,11 @@ def test_a_file_that_is_no_index_is_a_row(golden_store: GoldenStore, tmp_path: P
 
 def test_index_in_many_pieces_is_the_same(golden_store: GoldenStore) -> None:
     spec = view_spec("index")
-    with open_store(golden_store("basic")) as store:
+    with open_for(golden_store("basic")) as store:
         whole = rows(store.view("index"))
-        pieces = store.plan_view(spec, ViewLimits(max_bytes=100 * INDEX_ITEM.itemsize))
+        pieces = store.session.plan_view(spec, ViewLimits(max_bytes=100 * INDEX_ITEM.itemsize))
         assert len(pieces) > 10
-        assert [row for piece in pieces for row in rows(store.read_view(spec, piece))] == whole
+        assert [row for piece in pieces for row in rows(store.session.read_view(spec, piece))] == whole
 
 
 # ---- groups
@@ -581,8 +581,8 @@ def test_files_that_retention_deletes_meanwhile_stop_no_view(
 ) -> None:
     root = shutil.copytree(golden_store("basic"), tmp_path / "s")
     specs = [view_spec(name) for name in ("commitlog", "consumequeue", "index", "queues", "files", "groups", "topics")]
-    with open_store(root) as store:
-        planned = [(spec, store.plan_view(spec, ViewLimits(max_bytes=20_000))) for spec in specs]
+    with open_for(root) as store:
+        planned = [(spec, store.session.plan_view(spec, ViewLimits(max_bytes=20_000))) for spec in specs]
     (root / "commitlog" / f"{0:020d}").unlink()
     shutil.rmtree(root / "consumequeue" / "TopicA" / "0")
     min((root / "index").iterdir()).unlink()
@@ -596,20 +596,20 @@ def test_files_that_retention_deletes_meanwhile_stop_no_view(
 
 
 def _read_piece(root: Path, spec: ViewSpec, piece: ViewPiece) -> list[Row]:
-    with open_store(root) as store:
-        return rows(store.read_view(spec, piece))
+    with open_for(root) as store:
+        return rows(store.session.read_view(spec, piece))
 
 
 def test_a_log_file_that_is_deleted_under_a_view_is_a_gap(golden_store: GoldenStore, tmp_path: Path) -> None:
     root = shutil.copytree(golden_store("basic"), tmp_path / "s")
     spec = view_spec("commitlog")
-    with open_store(root) as store:
-        (piece,) = store.plan_view(spec, ViewLimits())
-    with open_store(root) as store:  # it has listed the files, and opened none
+    with open_for(root) as store:
+        (piece,) = store.session.plan_view(spec, ViewLimits())
+    with open_for(root) as store:  # it has listed the files, and opened none
         for path in (root / "commitlog").iterdir():
             if path.name != f"{0:020d}":
                 path.unlink()
-        found = rows(store.read_view(spec, piece))
+        found = rows(store.session.read_view(spec, piece))
     gaps = [(row["commitLogOffset"], row["storeSize"]) for row in found if row["kind"] == "missing"]
     assert gaps == [(131072 * number, 131072) for number in range(1, 6)]
     assert "deleted while it was read" in next(row["reason"] for row in found if row["kind"] == "missing")

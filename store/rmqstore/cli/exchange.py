@@ -16,7 +16,6 @@ from rmqstore.errors import OptionError
 from rmqstore.exchange import FORMATS, format_of, read_json_lines, read_parquet, write_json_lines, write_parquet
 from rmqstore.opening import create, is_store, open_for
 from rmqstore.storage.broker.store_config import StoreConfig, read_properties
-from rmqstore.store import open_store
 from rmqstore.write.messages import SELECTORS, WriteSpec
 
 _STDIO = Path("-")
@@ -53,7 +52,7 @@ def export_messages(
         raise OptionError(f"{target} is there already; --overwrite replaces it")
     require_folder(target)
     format_name = named_format or format_of(target)
-    with open_store(path, ignore_log_end=ignore_log_end) as store:
+    with open_for(path, ignore_log_end=ignore_log_end) as store:
         reader = scan(store, verbatim=verbatim, **choice)
         batches = counted(reader, f"exporting to {target}")
         if format_name == "parquet":

@@ -20,10 +20,11 @@ from rmqstore.cli.common import (
     with_system_topics,
     write_rows,
 )
+from rmqstore.opening import open_for
 from rmqstore.query.keys import parse_wanted
 from rmqstore.query.selection import parse_selection, parse_timestamp
 from rmqstore.read.lookup.candidates import SMALL_GAPS
-from rmqstore.store import MessageStore, open_store
+from rmqstore.store import MessageStore
 
 _COLUMNS = "topic,queueId,queueOffset,storeTimestamp,tags,keys,msgId,storeSize,commitLogOffset"
 
@@ -53,7 +54,7 @@ def query(path: Path, topics: tuple[str, ...], at: str | None, as_json: bool, **
     named = [name for name in ("keys", "ids") if asked[name]]
     if len(named) + (at is not None) != 1:
         raise click.UsageError("give -k, or -m, or --time, and one of them only")
-    with open_store(path) as store:
+    with open_for(path) as store:
         if at is not None:
             if any(asked[name] for name in ("begin", "end", "limit", "index_only")):
                 raise click.UsageError("--time stands alone, with -t and --json")
@@ -65,7 +66,7 @@ def query(path: Path, topics: tuple[str, ...], at: str | None, as_json: bool, **
 def _show_offsets(store: MessageStore, topics: tuple[str, ...], at: str, *, as_json: bool) -> None:
     if not topics:
         raise click.UsageError("--time needs -t")
-    store.require_topics(parse_selection(subscribe=topics))
+    store.session.require_topics(parse_selection(subscribe=topics))
     rows = [
         {"topic": topic, "queueId": queue_id, "timestamp": parse_timestamp("--time", at), "queueOffset": offset}
         for topic in topics
@@ -97,7 +98,7 @@ def _show_messages(
         "starting_timestamp": begin,
         "ending_timestamp": end,
     }
-    found = store.find(parse_wanted(keys or None, ids or None), parse_selection(**selection))
+    found = store.session.find(parse_wanted(keys or None, ids or None), parse_selection(**selection))
     if found.n_uncovered_bytes > SMALL_GAPS:
         what = "are not looked into" if index_only else "are read"
         n_bytes = f"{found.n_uncovered_bytes:,} bytes"

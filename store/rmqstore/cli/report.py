@@ -12,7 +12,8 @@ from rmqstore.cli.common import DAMAGE, ends_clearly, err_console, main, progres
 from rmqstore.errors import OptionError
 from rmqstore.inspect.report.facts import StoreFacts, gather
 from rmqstore.inspect.report.page import render, require_libraries
-from rmqstore.store import MessageStore, open_store
+from rmqstore.opening import open_for
+from rmqstore.store import MessageStore
 
 
 @main.command()
@@ -32,7 +33,7 @@ def report(path: Path, output: Path, with_verify: bool, overwrite: bool) -> None
     if output.resolve().is_relative_to(path.resolve()):
         raise OptionError(f"{output} lies in the store, into which reading never writes: put it elsewhere")
     require_folder(output)
-    with open_store(path) as store:
+    with open_for(path) as store:
         facts = _gather(store, path, with_verify=with_verify)
     made = output.with_name(f"{output.name}.tmp")
     made.write_text(render(facts, datetime.now(UTC)), encoding="utf-8")

@@ -27,8 +27,9 @@ from rmqstore.cli.common import (
     write_rows,
 )
 from rmqstore.exchange import jsonable
+from rmqstore.opening import open_for
 from rmqstore.query.selection import parse_selection
-from rmqstore.store import MessageStore, QueueInfo, open_store
+from rmqstore.store import MessageStore, QueueInfo
 
 _ID_DIGITS = 32
 
@@ -41,7 +42,7 @@ _ID_DIGITS = 32
 @ends_clearly
 def stat(path: Path, topics: tuple[str, ...], with_system: bool, as_json: bool) -> None:
     """Show queues: offsets, messages, bytes, first and last store time."""
-    with open_store(path) as store:
+    with open_for(path) as store:
         selected = _queues(store, topics, with_system=with_system)
         if as_json:
             for info in selected:
@@ -57,8 +58,8 @@ def stat(path: Path, topics: tuple[str, ...], with_system: bool, as_json: bool) 
 
 def _queues(store: MessageStore, topics: tuple[str, ...], *, with_system: bool) -> Iterator[QueueInfo]:
     selection = parse_selection(subscribe=topics or None, include_system_topics=with_system)
-    store.require_topics(selection)
-    chosen = store.chosen_queues(selection)
+    store.session.require_topics(selection)
+    chosen = store.session.chosen_queues(selection)
     with err_console.status("reading queues") as status:
         for topic in chosen:
             status.update(f"reading queues of {topic}")
@@ -72,7 +73,7 @@ def _queues(store: MessageStore, topics: tuple[str, ...], *, with_system: bool) 
 @ends_clearly
 def dump(path: Path, limit: int | None, ignore_log_end: bool, **choice: Any) -> None:  # noqa: ANN401 - see some_messages
     """Write messages as JSON Lines. A body that is no UTF-8 comes as bodyBase64."""
-    with open_store(path, ignore_log_end=ignore_log_end) as store:
+    with open_for(path, ignore_log_end=ignore_log_end) as store:
         damaged = write_rows(scan(store, **choice), limit)
     if damaged:
         click.echo(f"damage: {damaged} records, see _corrupt_record", err=True)
@@ -85,6 +86,6 @@ def dump(path: Path, limit: int | None, ignore_log_end: bool, **choice: Any) -> 
 @ends_clearly
 def get(path: Path, place: str) -> None:
     """Show one message by PLACE: an offset message id (32 or 56 hex digits), or a physical offset in decimal."""
-    with open_store(path) as store:
+    with open_for(path) as store:
         message = store.get(int(place) if place.isdecimal() and len(place) < _ID_DIGITS else place)
     click.echo(json.dumps(jsonable(message._asdict()), ensure_ascii=False, indent=2))

@@ -12,7 +12,6 @@ from rmqstore.cli.common import DAMAGE, as_json_lines, ends_clearly, main, progr
 from rmqstore.findings import Finding
 from rmqstore.inspect.verify import verify as verify_store
 from rmqstore.opening import open_for
-from rmqstore.store import open_store
 
 
 @main.command()
@@ -21,7 +20,7 @@ from rmqstore.store import open_store
 @ends_clearly
 def verify(path: Path, as_json: bool) -> None:
     """Name every disagreement of CommitLog, ConsumeQueues and IndexFiles; exit 1 if there is one."""
-    with open_store(path) as store, progress_bar(f"reading all of {path}") as progress:
+    with open_for(path) as store, progress_bar(f"reading all of {path}") as progress:
         findings = list(verify_store(store, progress))
         compared = "log, queues and index agree"
         if store.paths.has_rocksdb_queues:
@@ -59,7 +58,7 @@ def rebuild(path: Path, truncate: bool) -> None:
         progress_bar(f"building queues and index of {path}") as progress,
     ):
         findings = store.rebuild(progress)
-    with open_store(path) as built:
+    with open_for(path) as built:
         queues = sum(len(built.queue_ids(topic)) for topic in built.topics())
     click.echo(f"{path}: {queues} queues and the index were built from the CommitLog", err=True)
     _exit_if_any(findings)

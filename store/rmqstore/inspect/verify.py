@@ -49,7 +49,7 @@ def verify(store: MessageStore, progress: Progress = untold) -> Iterator[Finding
     """
     yield from _missing_files(store)
     yield from _damaged_records(store)
-    end = store.log_slice().end
+    end = store.session.log_slice().end
     log = CommitLog(store.paths.commitlogs)
     queues, keys = _Queues(store.paths, log.min_offset), KeysOfLog()
     for data, heads in _sound_heads(log, end, progress):
@@ -60,17 +60,17 @@ def verify(store: MessageStore, progress: Progress = untold) -> Iterator[Finding
     if store.paths.rocksdb_queues is not None:
         logger.warning("%s holds RocksDB queues, which are not compared with the log", store.paths.rocksdb_queues)
     if not store.paths.has_rocksdb_queues:
-        yield from queues.findings(store.light_messages_apart)
+        yield from queues.findings(store.session.light_messages_apart)
         yield from _inner_findings(store)
     yield from index_findings(store.paths, keys, log.min_offset)
 
 
 def _missing_files(store: MessageStore) -> Iterator[Finding]:
-    whole = store.log_slice()
-    for start, end, segment in store.log.stretches(whole.start, whole.end):
+    whole = store.session.log_slice()
+    for start, end, segment in store.session.log.stretches(whole.start, whole.end):
         if segment is None:
             text = f"no file holds the log from {start} to {end}: it is missing or cut"
-            yield Finding("log", f"{store.log.folders}, {start}", text)
+            yield Finding("log", f"{store.session.log.folders}, {start}", text)
 
 
 def _damaged_records(store: MessageStore) -> Iterator[Finding]:

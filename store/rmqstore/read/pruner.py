@@ -19,8 +19,8 @@ from rmqstore.read.lookup.candidates import Found
 from rmqstore.read.scan.record_filter import LogFilter
 from rmqstore.read.scan.rows import SingleUnits
 from rmqstore.read.scan.spec import DROPMALFORMED, ReadSpec
+from rmqstore.read.session import StoreSession
 from rmqstore.spans import LogSlice, QueueKey, QueueSlice, Span
-from rmqstore.store import MessageStore
 
 logger = logging.getLogger(__name__)
 
@@ -38,12 +38,12 @@ class PrunedQueues(NamedTuple):
 class StorePruner:
     """Prunes reads of one store."""
 
-    def __init__(self, store: MessageStore, pruning: Pruning) -> None:
+    def __init__(self, store: StoreSession, pruning: Pruning) -> None:
         self._store, self._pruning = store, pruning
 
     @cached_property
     def heads(self) -> list[int]:
-        """Places where a scan of the log may be cut; see ``MessageStore.log_heads``."""
+        """Places where a scan of the log may be cut; see ``StoreSession.log_heads``."""
         return self._store.log_heads()
 
     def queues(self, slices: Sequence[QueueSlice]) -> PrunedQueues:

@@ -24,6 +24,7 @@ from rmqstore.format.columns.lmq import lmq_heads
 from rmqstore.format.layout import Bytes
 from rmqstore.query.selection import Selection
 from rmqstore.read.log_cursor import LogCursor, LogMark
+from rmqstore.read.session import StoreSession
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import BrokerRun
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
@@ -31,7 +32,6 @@ from rmqstore.storage.queue.consumequeue import ConsumeQueue, RecoveredUnits, Un
 from rmqstore.storage.queue.queue_set import open_files
 from rmqstore.storage.recovery.log_end import find_written_end
 from rmqstore.storage.recovery.unit_checks import confirmed_end
-from rmqstore.store import MessageStore
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class StoreTail:
     Source: DefaultMessageStore.java#ReputMessageService, which follows the log in the same way.
     """
 
-    def __init__(self, store: MessageStore, selection: Selection) -> None:
+    def __init__(self, store: StoreSession, selection: Selection) -> None:
         self.store, self._selection = store, selection
         self.ends: dict[QueueKey, int] = {}
         self.mark: LogMark | None = None

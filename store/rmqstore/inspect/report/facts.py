@@ -153,14 +153,14 @@ def gather(store: MessageStore, *, with_verify: bool = True, progress: Progress 
         progress: told how far the check is.
     """
     notes: list[str] = []
-    if store.light_messages_apart:
-        text = told(Counter(store.light_messages_apart), store.light_messages_apart)
+    if store.session.light_messages_apart:
+        text = told(Counter(store.session.light_messages_apart), store.session.light_messages_apart)
         notes.append(f"{text} lie in {store.paths.rocksdb_queues} alone: the numbers lack them")
     queues, is_estimated = _queues(store)
     groups = _groups(store, queues, notes)
     facts = StoreFacts(
         path=str(store.paths.root.resolve()),
-        broker_name=store.view_broker_name,
+        broker_name=store.session.view_broker_name,
         topics=_topics(queues),
         queues=queues,
         groups=groups,
@@ -208,7 +208,9 @@ def _queues(store: MessageStore) -> tuple[list[QueueFacts], bool]:
 def _estimated_bytes(store: MessageStore, row: dict[str, Any]) -> int | None:
     if not row["messages"]:
         return None if row["messages"] is None else 0
-    samples = store.sample(QueueSlice(row["topic"], row["queueId"], row["minOffset"], row["maxOffset"]), _BYTES_LOOKS)
+    samples = store.session.sample(
+        QueueSlice(row["topic"], row["queueId"], row["minOffset"], row["maxOffset"]), _BYTES_LOOKS
+    )
     return int(row["messages"] * np.mean([sample.mean_bytes for sample in samples])) if samples else None
 
 
@@ -323,7 +325,7 @@ def _arrived(store: MessageStore, queue: QueueFacts, edges: NDArray[np.int64], l
         slices = [whole._replace(start=at, end=at + 1) for at in range(whole.start, whole.end)]
     for piece in slices:
         with suppress(RmqStoreError, OSError):  # a damaged record is asked for its time: the next one tells enough
-            for sample in store.sample(piece, looks):
+            for sample in store.session.sample(piece, looks):
                 known[sample.queue_offset] = _time_of(store, sample.physical_offset)
     points = [(time, offset - whole.start) for offset, time in sorted(known.items()) if time is not None]
     if not points:
@@ -341,7 +343,7 @@ def _arrived(store: MessageStore, queue: QueueFacts, edges: NDArray[np.int64], l
 
 def _time_of(store: MessageStore, physical_offset: int) -> int | None:
     try:
-        return store.log.store_timestamp(physical_offset)
+        return store.session.log.store_timestamp(physical_offset)
     except (RmqStoreError, OSError) as err:
         logger.info("%s", err)
         return None

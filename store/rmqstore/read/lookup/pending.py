@@ -10,20 +10,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqstore.format.layout import FIRST_TIMESTAMP, LAST_TIMESTAMP, SCHEDULE_TOPIC, Mask, Positions
-from rmqstore.format.schema import PENDING, TIMESTAMP
+from rmqstore.format.schema import PENDING, TIMESTAMP, select_columns
 from rmqstore.format.topics import HALF_TOPIC, OP_TOPIC, TIMER_TOPIC
 from rmqstore.query.keys import Wanted
-from rmqstore.query.selection import Selection, choose_topics
+from rmqstore.query.selection import Selection, choose_topics, parse_selection
 from rmqstore.read.lookup.finder import Finder
 from rmqstore.read.scan.record_filter import LogFilter
 from rmqstore.read.scan.spec import DROPMALFORMED, FAILFAST, ReadSpec
+from rmqstore.spans import QueueSlice
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.paths import StorePaths
 
@@ -32,11 +33,11 @@ _TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 _DECIDED_TAG = "d"  # Source: TransactionalMessageUtil.java#REMOVE_TAG
 _QUEUE_ID_DIGITS = 9
 _DELETED = "TIMER_DEL_UNIQKEY"
-_COLUMNS = "queueId,queueOffset,commitLogOffset,tags,body,properties,tagsCode"
+_COLUMNS = ("queueId", "queueOffset", "commitLogOffset", "tags", "body", "properties", "tagsCode")
 
 
 class PendingSource(Protocol):
-    """What of a store is asked; ``store.MessageStore`` has it."""
+    """The part of ``read.session.StoreSession`` that is needed here."""
 
     paths: StorePaths
     config: BrokerConfig
@@ -44,7 +45,8 @@ class PendingSource(Protocol):
     def topics(self) -> list[str]: ...
     def queue_ids(self, topic: str) -> list[int]: ...
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]: ...
-    def scan(self, **options: Any) -> pa.RecordBatchReader: ...  # noqa: ANN401
+    def plan_queues(self, selection: Selection, spec: ReadSpec) -> list[QueueSlice]: ...
+    def read_queues(self, slices: Sequence[QueueSlice], spec: ReadSpec) -> Iterator[pa.RecordBatch]: ...
 
     @property
     def finder(self) -> Finder: ...
@@ -158,15 +160,12 @@ def _read(store: PendingSource, topic: str, starts: dict[int, int], spec: ReadSp
         return None
     spans = {queue_id: store.queue_range(topic, queue_id) for queue_id in store.queue_ids(topic)}
     begun = {queue_id: min(max(starts.get(queue_id, 0), low), high) for queue_id, (low, high) in spans.items()}
-    reader = store.scan(
-        subscribe=[topic],
-        starting_offsets={topic: begun},
-        columns=_COLUMNS,
-        mode=FAILFAST if spec.mode == FAILFAST else DROPMALFORMED,
-        check_crc=spec.check_crc,
-        fail_on_data_loss=spec.fail_on_data_loss,
-    )
-    table = pa.Table.from_batches(reader, reader.schema).combine_chunks()
+    own = replace(
+        spec, schema=select_columns(_COLUMNS), mode=FAILFAST if spec.mode == FAILFAST else DROPMALFORMED,
+        tags=None, filter=None,
+    )  # fmt: skip
+    slices = store.plan_queues(parse_selection(subscribe=[topic], starting_offsets={topic: begun}), own)
+    table = pa.Table.from_batches(store.read_queues(slices, own), own.schema).combine_chunks()
     if not table.num_rows:
         return None
     queue_ids = _integers(_property(table, "REAL_QID"), _QUEUE_ID_DIGITS).cast(pa.int32())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from rmqstore.errors import OptionError
-from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD, PENDING
+from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD, MESSAGE, PENDING, select_columns
 from rmqstore.query.sql92.filter import Filter
 
 FAILFAST, DROPMALFORMED, PERMISSIVE = MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
@@ -34,3 +35,15 @@ class ReadSpec:
         unknown = set(self.schema.names) - set(ALL_COLUMNS.names) - set(PENDING.names) - {self.corrupt_column}
         if unknown:
             raise OptionError(f"columns: unknown {', '.join(sorted(unknown))}")
+
+
+def scan_schema(columns: str | Iterable[str] | pa.Schema | None, *, include_pending: bool) -> pa.Schema:
+    """Return the columns of a scan: those that are named, or all of a message."""
+    extra = {field.name: field for field in PENDING} if include_pending else {}
+    if columns is None:
+        return pa.schema([*MESSAGE, *extra.values()])
+    if isinstance(columns, pa.Schema):
+        return columns
+    names = [name.strip() for name in (columns.split(",") if isinstance(columns, str) else columns)]
+    own = {field.name: field for field in select_columns(name for name in names if name not in extra)}
+    return pa.schema([extra.get(name) or own[name] for name in names])

@@ -1,0 +1,401 @@
+"""The door of this package: one store, opened for reading; it plans and reads slices of queues and of the log."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rmqstore.errors import (
+    CorruptConfigError,
+    UnsupportedFeatureError,
+)
+from rmqstore.format.layout import LMQ_PREFIX, Positions
+from rmqstore.query.conditions import Points
+from rmqstore.query.keys import Wanted
+from rmqstore.query.selection import (
+    Selection,
+    choose_topics,
+    require_named,
+)
+from rmqstore.read.lookup.candidates import Found, Lookup
+from rmqstore.read.lookup.finder import Finder
+from rmqstore.read.plan.queue_ranges import QueueRanges
+from rmqstore.read.plan.sampling import Sample, Sampler
+from rmqstore.read.scan.assembler import refuse_stretches
+from rmqstore.read.scan.log_scan import LogScan
+from rmqstore.read.scan.queue_scan import QueueScan
+from rmqstore.read.scan.record_filter import LogFilter
+from rmqstore.read.scan.rows import SingleUnits, UnitRows
+from rmqstore.read.scan.spec import FAILFAST, ReadSpec
+from rmqstore.read.views.registry import plan_view, read_view
+from rmqstore.read.views.schema import ViewSpec
+from rmqstore.read.views.source import ViewLimits, ViewPiece, ViewSource
+from rmqstore.spans import LATEST_TIME, LogSlice, LostStretch, QueueKey, QueueSlice, Span
+from rmqstore.storage.broker.config_files import BrokerConfig
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.paths import StorePaths, find_store
+from rmqstore.storage.files.retry import anew_if_deleted
+from rmqstore.storage.index.search import IndexSearch
+from rmqstore.storage.index.sizes import IndexSizes
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.queue.queue_set import Queues
+from rmqstore.storage.recovery.log_end import LogEnd
+from rmqstore.storage.recovery.store_ends import StoreEnds
+
+logger = logging.getLogger(__name__)
+
+
+class StoreSession:
+    """One store, opened for reading. Nothing in its folder is created or changed, also beside a running broker.
+
+    A context manager; :func:`open_session` makes one. ``rmqstore.MessageStore`` is its face for people.
+
+    Source: DefaultMessageStore.java.
+    """
+
+    def __init__(self, paths: StorePaths, *, broker_name: str | None = None, ignore_log_end: bool = False) -> None:
+        self.paths = paths
+        self.config = BrokerConfig(paths)
+        self._given_name = broker_name
+        self.log = CommitLog(paths.commitlogs)
+        self.ends = StoreEnds(paths, self.config, self.log, ignore_log_end=ignore_log_end)
+        self.queues = Queues(paths, lambda: self.ends.recovered)
+        self.ranges = QueueRanges(paths, self.log, self.queues, self.ends.of_records)
+        self._sampler = Sampler(self.log, self.queues, self.ranges)
+        index = IndexSearch(paths.index, IndexSizes.of(StoreConfig()))
+        self._lookup = Lookup(self.log, index, self.ends.of_records, self.ends.index_flushed_until)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the mapped files. Batches that were read stay valid."""
+        self.queues.close()
+        self.log.close()
+
+    def refresh(self) -> None:
+        """List the files anew, those of a running broker come and go. Where the log ends stays as it was found."""
+        self.log.refresh()
+        self.queues.refresh()
+
+    @cached_property
+    def broker_name(self) -> str:
+        """The broker's name, as given or as the store tells it."""
+        return self._given_name or self.config.broker_name()
+
+    @property
+    def light_messages_apart(self) -> Mapping[str, int]:
+        """How many messages light queues have that lie in RocksDB alone; see ``ranges.QueueRanges``."""
+        return self.ranges.light_messages_apart
+
+    @property
+    def log_end(self) -> LogEnd | None:
+        """Where the log ends, if the store was not closed (it has an ``abort`` file); None for a closed one."""
+        return self.ends.log_end
+
+    def forget(self) -> None:
+        """Find anew where the log and its queues end: another process has repaired the store."""
+        self.queues.close()
+        self.refresh()
+        self.ends.forget()
+
+    def forget_recovered(self, key: QueueKey) -> None:
+        """Read a queue by its files alone: they hold by now what the log alone told."""
+        self.ends.recovered.pop(key, None)
+        self.queues.drop(key)
+
+    def topics(self) -> list[str]:
+        """Return every topic with queues, also the system's, sorted."""
+        return self.queues.topics()
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Return the ids of a topic's queues, sorted."""
+        return self.queues.ids(topic)
+
+    @anew_if_deleted
+    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Return the first queue offset whose message is there and the one behind the last.
+
+        Raises:
+            UnsupportedFeatureError: the queue is of a kind that cannot be read.
+            CorruptQueueError: its files contradict themselves.
+        """
+        self.ranges.require_plain_queues()
+        return self.ranges.range(topic, queue_id)
+
+    @anew_if_deleted
+    def first_offset(self, topic: str, queue_id: int) -> int | None:
+        """Return the first queue offset whose message is there, the end if none is; None for a queue without files."""
+        return self.ranges.first(topic, queue_id)
+
+    @anew_if_deleted
+    def first_stored_at(self, topic: str, queue_id: int, timestamp: int, span: tuple[int, int]) -> int:
+        """Return the first queue offset in a span stored at or after a time (ms), the end of the span if none is."""
+        return self.ranges.at_time(topic, queue_id, timestamp, span, tolerant=True)
+
+    @anew_if_deleted
+    def _find(self, wanted: Wanted, topics: Sequence[str], low: int | None, high: int | None) -> Found:
+        return self._lookup.find(wanted, topics, low, high)
+
+    def find(self, wanted: Wanted, selection: Selection) -> Found:
+        """Return where messages may stand that are looked for; see ``lookup.Lookup.find``.
+
+        Raises:
+            OptionError: the selection speaks of queue offsets.
+        """
+        selection.require_by_log()
+        end = selection.end.timestamp
+        named = selection.subscribe or selection.assign  # by name they need not be looked up, queues or not
+        known = [] if named else self.known_topics()
+        if not named and not known and self.paths.has_rocksdb_queues:
+            raise UnsupportedFeatureError(
+                f"{self.paths.rocksdb_queues}, a RocksDB database that is not readable yet, alone tells which topics "
+                "there are, and config/topics.json has none: name the topics that are to be searched (subscribe)"
+            )
+        topics = sorted(named) if named else choose_topics(selection, known)
+        begin = selection.start.timestamp
+        bounds = [
+            None if at is None else min(max(at, 0), LATEST_TIME) for at in (begin, None if end is None else end - 1)
+        ]
+        return self._find(wanted, topics, *bounds)
+
+    @cached_property
+    def finder(self) -> Finder:
+        """Reads what look-ups find."""
+        return Finder(self.log, self._lookup, self._find, self.read_log, lambda: self.log_end is None)
+
+    def find_in_index(self, wanted: Wanted, topics: Sequence[str]) -> Found:
+        """Return where messages of some topics may stand that are looked for; see ``lookup.Lookup.find``."""
+        return self._find(wanted, topics, None, None)
+
+    def units_at(self, topic: str, queue_id: int, queue_offsets: NDArray[np.int64], places: Positions) -> SingleUnits:
+        """Return those units of a queue, by queue offset (n,), that point at the places of the log beside them (n,)."""
+        order = np.argsort(queue_offsets, kind="stable")
+        queue_offsets, places = queue_offsets[order], places[order]
+        units = self.queues.open(topic, queue_id).units_of(queue_offsets)
+        count = len(places)
+        ids = np.full(count, queue_id, np.int32)
+        rows = UnitRows([topic], np.zeros(count, np.int32), ids, queue_offsets, units.sizes, units.tags_codes)
+        return SingleUnits(rows, places).take(np.flatnonzero((units.physical_offsets == places) & (units.sizes > 0)))
+
+    def read_units(self, picked: SingleUnits, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of single units; see ``queue_scan.QueueScan.single``."""
+        return self._queue_scan(spec).single(picked)
+
+    @anew_if_deleted
+    def log_points(self, heads: Callable[[], Iterable[int]]) -> Points:
+        """Return records of the log with their times; see ``sampling.Sampler.log_points``."""
+        return self._sampler.log_points(self.ends.log_slice(), heads)
+
+    def lost(self, slices: Iterable[QueueSlice], spec: ReadSpec) -> list[LostStretch]:
+        """Return the parts of the log that a read of ranges of queues would lack without a word.
+
+        Queues whose units come from a damaged log may lack messages that nothing tells of.
+        """
+        is_told = spec.mode != FAILFAST and not spec.tags  # a unit for a lost message has no tags
+        return self.ends.lost(slices if is_told else ())
+
+    def require_topics(self, selection: Selection) -> None:
+        """Refuse a selection that names topics or queues which are not there.
+
+        Raises:
+            OptionError: with those that are.
+        """
+        self.ranges.require_plain_queues(selection)
+        require_named(selection, self.named_queues(selection), str(self.paths.root))
+
+    def named_queues(self, selection: Selection) -> dict[str, set[int]]:
+        """Return the queues of every topic, to be held against those that are named; nothing where none are."""
+        return {topic: set(self.queue_ids(topic)) for topic in self.known_topics()} if selection.named_topics else {}
+
+    def warn_unknown_topics(self, selection: Selection, so: str = "the records of the log decide") -> None:
+        """Say so where topics are named that neither queues nor topics.json know: a slip, or deleted, or to come."""
+        unknown = sorted(selection.named_topics - set(self.known_topics()))
+        if unknown:
+            logger.warning(
+                "%s: neither a queue nor config/topics.json knows %s; %s", self.paths.root, ", ".join(unknown), so
+            )  # fmt: skip
+
+    def warn_without_queues(self) -> None:
+        """Say so where a log has no queues at all: a read by queue gives nothing then."""
+        if self.log.segments and not self.topics():
+            logger.warning(
+                "%s has a CommitLog but no queues in %s: a read by queue finds nothing, use scan=commitlog",
+                self.paths.root, self.paths.consumequeue,
+            )  # fmt: skip
+
+    def known_topics(self) -> list[str]:
+        """Return every topic with queues or an entry in ``config/topics.json``, sorted."""
+        return self.ranges.known_topics(self.config)
+
+    def chosen_queues(self, selection: Selection) -> dict[str, list[int]]:
+        """Return the topics that a selection names and their queues; see ``ranges.QueueRanges.choose``."""
+        return self.ranges.choose(selection, self.config)
+
+    def is_chosen(self, selection: Selection, topic: str, queue_id: int) -> bool:
+        """Tell whether a selection names a queue, be it there or not; see ``ranges.QueueRanges.is_chosen``."""
+        return self.ranges.is_chosen(selection, topic, queue_id)
+
+    def end_in_log(self, but: Container[QueueKey] = ()) -> int:
+        """Return the physical offset behind the last record that a queue points at, but for some; -1 without queues."""
+        return self.ranges.end_in_log(but)
+
+    @anew_if_deleted
+    def slices_within(self, piece: QueueSlice, spans: Sequence[Span]) -> list[QueueSlice]:
+        """Return the parts of a range whose messages may lie in parts of the log; see ``QueueRanges.within``."""
+        return self.ranges.within(piece, spans)
+
+    def first_behind(self, topic: str, queue_id: int, physical_offset: int, span: tuple[int, int]) -> int:
+        """Return the first queue offset in a span whose message lies at or behind a place of the log, or its end."""
+        queue = self.queues.open(topic, queue_id)
+        return queue.search(*span, lambda at: queue.unit(at)[0] >= physical_offset)
+
+    @anew_if_deleted
+    def starts(
+        self, selection: Selection, spans: Callable[[], Mapping[QueueKey, tuple[int, int]]], *, fail_on_data_loss: bool
+    ) -> dict[QueueKey, int]:
+        """Return where a selection starts in queues; see ``ranges.QueueRanges.starts``."""
+        name = self.broker_name
+        return self.ranges.starts(selection, self.config, name, spans, fail_on_data_loss=fail_on_data_loss)
+
+    def slices(self, topic: str, queue_id: int, start: int, end: int, *, tolerant: bool) -> list[QueueSlice]:
+        """Return the parts of a range that the queue's files have; see ``ranges.QueueRanges.slices``."""
+        return self.ranges.slices(topic, queue_id, start, end, tolerant=tolerant)
+
+    def look_confirmed(self, piece: QueueSlice, log_end: int) -> bool:
+        """Tell whether the log confirms the units of a range; see ``unit_checks.look_confirmed``."""
+        return self.ranges.look_confirmed(piece, log_end)
+
+    def confirmed(self, piece: QueueSlice, log_end: int) -> list[QueueSlice]:
+        """Return the parts of a range whose units the log confirms; see ``ranges.QueueRanges.confirmed``."""
+        return self.ranges.confirmed(piece, log_end)
+
+    @anew_if_deleted
+    def plan_queues(self, selection: Selection, spec: ReadSpec) -> list[QueueSlice]:
+        """Return the ranges of queues that a selection asks for; see ``ranges.QueueRanges.resolve``."""
+        return self.ranges.resolve(
+            selection,
+            self.config,
+            self.broker_name,
+            fail_on_data_loss=spec.fail_on_data_loss,
+            tolerant=spec.mode != FAILFAST,
+        )
+
+    def read_queues(self, slices: Sequence[QueueSlice], spec: ReadSpec) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of ranges of queues; see ``queue_scan.QueueScan``."""
+        return self._queue_scan(spec).batches(slices)
+
+    def read_lost(self, stretches: Iterable[LostStretch], spec: ReadSpec) -> Iterator[pa.RecordBatch]:
+        """Do with what :meth:`lost` gave what the read says; see ``assemble.refuse_stretches``."""
+        return refuse_stretches(stretches, spec)
+
+    def _queue_scan(self, spec: ReadSpec) -> QueueScan:
+        queues = self.queues
+        return QueueScan(self.log, queues.open, queues.open_ext, spec, queues.batch_topics())
+
+    def require_records(self, selection: Selection) -> None:
+        """Refuse an exact copy, by queue, of messages that are no records of their own."""
+        others = {*self.queues.batch_topics()} & {*self.chosen_queues(selection)}
+        if others:
+            raise UnsupportedFeatureError(
+                f"{', '.join(sorted(others))}: a record holds several messages (queue.type=BatchCQ), exact copies are "
+                "of records: use scan=commitlog"
+            )
+
+    def indexed_topics(self, topics: Iterable[str]) -> set[str]:
+        """Return those topics whose messages the index knows by their own keys.
+
+        It knows records: not the messages in inner batches, nor light message queues, which show those of others.
+        """
+        return {topic for topic in topics if not topic.startswith(LMQ_PREFIX)} - set(self.queues.batch_topics())
+
+    def log_slice(self) -> LogSlice:
+        """Return the range of the log that holds records: up to its end, or to its last byte in a closed store."""
+        return self.ends.log_slice()
+
+    @anew_if_deleted
+    def log_heads(self) -> list[int]:
+        """Return places where a scan of the log may be cut; see ``sampling.Sampler.log_heads``."""
+        return self._sampler.log_heads()
+
+    def read_log(self, piece: LogSlice, spec: ReadSpec, wanted: LogFilter) -> Iterator[pa.RecordBatch]:
+        """Yield the records of a range of the log; see ``log_scan.LogScan``."""
+        return LogScan(self.log, self.ranges.vouched_end, spec, wanted).batches(piece)
+
+    @anew_if_deleted
+    def rows_within(self, piece: QueueSlice, n_bytes: int) -> int:
+        """Return how many messages from a range's start on take at most so many bytes; see ``sampling.Sampler``."""
+        return self._sampler.rows_within(piece, n_bytes)
+
+    @anew_if_deleted
+    def sample(self, piece: QueueSlice, count: int) -> list[Sample]:
+        """Return points of a queue; see ``sampling.Sampler.sample``."""
+        return self._sampler.sample(piece, count)
+
+    @cached_property
+    def view_broker_name(self) -> str:
+        """The broker's name, or the folder's where the file that tells it is damaged: that stops no view."""
+        try:
+            return self.broker_name
+        except CorruptConfigError as err:
+            logger.warning("%s; taking the folder's name for the broker's", err)
+            return self.paths.root.resolve().name
+
+    @anew_if_deleted
+    def plan_view(self, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+        """Return a view in pieces, in the order of their rows; see ``views.reading.plan_view``."""
+        return plan_view(self.view_source, spec, limits)
+
+    def read_view(self, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a piece that was planned, perhaps by another process, which knows what it found."""
+        self.ends.take(piece.log_end, piece.recovered)
+        return read_view(self.view_source, spec, piece)
+
+    @property
+    def view_source(self) -> ViewSource:
+        return ViewSource(
+            self.paths, self.config, self.view_broker_name, self.log, self.queues, self.ranges, self.ends,
+            self._sampler,
+        )  # fmt: skip
+
+
+def open_session(
+    path: str | os.PathLike[str],
+    *,
+    broker_name: str | None = None,
+    ignore_log_end: bool = False,
+    commitlogs: Sequence[str] = (),
+    consumequeue: str | None = None,
+    index: str | None = None,
+) -> StoreSession:
+    """Open the store at ``path`` for reading.
+
+    Args:
+        path: the folder that holds ``commitlog/``.
+        broker_name: for column ``brokerName``; else the store is asked.
+        ignore_log_end: read on behind the end of a log that was not closed.
+        commitlogs: log folders that lie elsewhere (the broker's ``storePathCommitLog``).
+        consumequeue: the queue folder where it lies elsewhere.
+        index: the index folder where it lies elsewhere.
+
+    Raises:
+        NotAStoreError: there is no store.
+        UnsupportedFeatureError: it is of a kind that cannot be read.
+    """
+    paths = find_store(path, commitlogs=commitlogs, consumequeue=consumequeue, index=index)
+    for folder in paths.dledger_logs:
+        logger.warning("%s: the log goes on in %s, a DLedger CommitLog that is not read", paths.root, folder)
+    return StoreSession(paths, broker_name=broker_name, ignore_log_end=ignore_log_end)
