@@ -1,65 +1,68 @@
-"""Each module of rmqstore imports only modules listed before it (ARCHITECTURE.md, section 3)."""
+"""The floor plan: which package may import which, and what each must never know.
+
+A module imports from its own package and from layers above its own. The table in store/ARCHITECTURE.md shows the same
+layers, and a test holds the two together.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1] / "store" / "rmqstore"
-# fmt: off
-ORDER = [
-    "errors", "files.regular", "config", "selection",
-    "format.layout", "format.utf8", "format.hosts", "format.hashing", "format.properties",
-    "format.schema", "format.compression", "format.record",
-    "format.heads", "format.gather", "format.text", "format.property_columns", "format.property_strings",
-    "format.decode", "format.checks",
-    "format.multi_dispatch", "format.inner_batch",
-    "format.frames", "format.bloom", "format.encode", "format.requests",
-    "sql92.numbers", "sql92.tree", "sql92.parser", "sql92.evaluation", "sql92.masks", "sql92.filter", "wanted",
-    "files.paths", "files.sparse", "files.mapped_file", "files.mapped_file_queue", "files.disk", "files.lock",
-    "intent", "brokerconfig", "topicconfig", "checkpoint", "commitlog", "consumequeue",
-    "consumequeue_ext", "batches", "batchqueue", "queues", "queueoffsets",
-    "ledger", "index_sizes", "indexfile", "index_search",
-    "logwriter", "offset_runs", "queuewriter", "findings", "dispatch",
-    "recovery", "log_filter", "assemble", "log_scan", "unit_checks", "queue_recovery", "placed", "ext_codes",
-    "queue_scan",
-    "retention", "ends", "place_scan", "lookup", "finder", "light_queues", "ranges", "pruning", "pending", "sampling",
-    "views.schema", "views.source", "views.log", "views.queues", "views.units", "views.index_items", "views.groups",
-    "views.files", "views.reading", "store", "pruned",
-    "broker_run", "log_cursor", "tail",
-    "uniqkey", "messages", "verbatim", "waiting", "repair", "writer", "entry",
-    "verify_index", "verify", "exchange",
-    "report.facts", "report.charts", "report.page",
-    "cli.common", "cli.reading", "cli.looking", "cli.checking", "cli.exchanging", "cli.reporting", "__main__",
+PROJECT = Path(__file__).parents[1]
+ROOT = PROJECT / "store" / "rmqstore"
+# A package imports from layers above its own; packages of one layer do not know each other.
+LAYERS = [
+    ["errors", "spans", "progress", "findings"],
+    ["format"],
+    ["format.columns"],
+    ["query.sql92"],
+    ["storage.files", "query"],
+    ["storage.broker"],
+    ["storage.log", "storage.queue", "storage.index"],
+    ["storage.recovery"],
+    ["read.scan", "write"],
+    ["read.plan"],
+    ["read.lookup"],
+    ["read.views"],
+    ["read"],
+    ["store", "exchange"],
+    ["opening"],
+    ["inspect"],
+    ["inspect.report"],
+    ["cli"],
+    ["__main__"],
 ]
-# fmt: on
-STRUCTURES = [
-    "commitlog",
-    "consumequeue",
-    "consumequeue_ext",
-    "checkpoint",
-    "brokerconfig",
-    "indexfile",
-    "logwriter",
-    "queuewriter",
-]  # fmt: skip
-FILES_BY_OTHER_NAMES = {"os", "pathlib", "mmap", "io", "shutil", "tempfile", "glob"}
-BANNED = {name: {"pyspark", "pyspark_rmqstore"} for name in ORDER}
-for name in ORDER:
-    if name.startswith("format."):
-        BANNED[name] |= {"rmqstore.files", *FILES_BY_OTHER_NAMES}
-    if name.startswith("files."):
-        BANNED[name] |= {"rmqstore.format"}
-    if name in STRUCTURES:
-        BANNED[name] |= {f"rmqstore.{other}" for other in STRUCTURES if other != name}
+LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
+# Each ban in words, the packages that it binds, and what these may not import.
+FILE_MODULES = {"os", "pathlib", "mmap", "io", "shutil", "tempfile", "glob"}
+BANS = [
+    ("no package of the core knows Spark", {""}, {"pyspark", "pyspark_rmqstore"}),
+    ("format opens no file", {"format"}, FILE_MODULES),
+    ("format knows only itself", {"format"}, {f"rmqstore.{name}" for name in ("storage", "query", "read", "write")}),
+    ("files know no meaning of their bytes", {"storage.files"}, {"rmqstore.format", "rmqstore.query"}),
+    ("query holds values: no file, nothing read", {"query"}, {"rmqstore.storage", "rmqstore.read", "rmqstore.write"}),
+    ("storage never asks who reads or writes", {"storage"}, {"rmqstore.query", "rmqstore.read", "rmqstore.write"}),
+    ("readers know no writer", {"read"}, {"rmqstore.write", "rmqstore.store"}),
+    ("writers know no reader", {"write"}, {"rmqstore.read", "rmqstore.store", "rmqstore.query"}),
+    ("exchange knows formats only", {"exchange"}, {"rmqstore.storage", "rmqstore.read", "rmqstore.write"}),
+]
+MOST_ENTRIES, MOST_LINES = 14, 400
 
 MODULES = sorted(path for path in ROOT.rglob("*.py") if path.name != "__init__.py")
+FOLDERS = sorted({ROOT, *(path for path in ROOT.rglob("*") if path.is_dir() and path.name != "__pycache__")})
 
 
 def module_name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def package_of(module: str) -> str:
+    """Return the package of a module; one in the root is a package of its own."""
+    return module.rpartition(".")[0] or module
 
 
 def imports_of(path: Path) -> set[str]:
@@ -78,28 +81,52 @@ def is_part(target: str, module: str) -> bool:
     return target == module or target.startswith(module + ".")
 
 
-@pytest.mark.parametrize("path", MODULES, ids=module_name)
-def test_module_has_its_place_in_the_order(path: Path) -> None:
-    assert module_name(path) in ORDER, f"give {module_name(path)} its place in ORDER"
-
-
-@pytest.mark.parametrize("path", [path for path in MODULES if module_name(path) in ORDER], ids=module_name)
-def test_module_imports_only_earlier_ones(path: Path) -> None:
-    name = module_name(path)
+def own_modules(path: Path) -> set[str]:
+    """Return the modules of the core that a module imports."""
+    known = {module_name(other) for other in MODULES}
+    found = set()
     for target in imports_of(path):
-        inside = [module for module in ORDER if is_part(target, f"rmqstore.{module}")]
-        assert all(ORDER.index(module) < ORDER.index(name) for module in inside), f"{name} imports {target}"
-        assert not is_part(target, "rmqstore") or inside, f"{name} imports {target}, which has no place in ORDER"
+        if not is_part(target, "rmqstore"):
+            continue
+        parts = target.split(".")[1:]
+        while parts and ".".join(parts) not in known:
+            parts.pop()
+        found.add(".".join(parts) if parts else target)
+    return found
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if module_name(path) in ORDER], ids=module_name)
-def test_module_imports_nothing_banned(path: Path) -> None:
+def test_every_package_has_a_layer() -> None:
+    assert {package_of(module_name(path)) for path in MODULES} == set(LEVEL)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_a_module_imports_from_its_package_and_from_layers_above(path: Path) -> None:
+    own = package_of(module_name(path))
+    for target in own_modules(path):
+        package = package_of(target)
+        assert package == own or LEVEL.get(package, len(LAYERS)) < LEVEL[own], f"{own} imports {target}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+@pytest.mark.parametrize(("words", "bound", "banned"), BANS, ids=[words for words, _, _ in BANS])
+def test_a_module_imports_nothing_banned(path: Path, words: str, bound: set[str], banned: set[str]) -> None:
     name = module_name(path)
-    hit = {target for target in imports_of(path) for ban in BANNED[name] if is_part(target, ban)}
-    assert not hit, f"{name} imports {sorted(hit)}"
+    if any(not package or is_part(name, package) for package in bound):
+        hit = {target for target in imports_of(path) for ban in banned if is_part(target, ban)}
+        assert not hit, f"{words}, but {name} imports {sorted(hit)}"
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if module_name(path).startswith("format.")], ids=module_name)
+def test_no_two_modules_import_each_other() -> None:
+    graph = {module_name(path): own_modules(path) for path in MODULES}
+    resolved: set[str] = set()
+    while graph:
+        free = {name for name, targets in graph.items() if targets <= resolved}
+        assert free, f"these import one another in a circle: {sorted(graph)}"
+        resolved |= free
+        graph = {name: targets for name, targets in graph.items() if name not in free}
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if is_part(module_name(path), "format")], ids=module_name)
 def test_format_modules_open_no_file(path: Path) -> None:
     calls = {
         node.func.id
@@ -116,5 +143,18 @@ def test_packages_hold_nothing_but_names(path: Path) -> None:
     assert all(isinstance(node, (ast.ImportFrom, ast.Assign, *docstring)) for node in body)
 
 
-def test_the_order_names_no_module_that_is_gone() -> None:
-    assert set(ORDER) == {module_name(path) for path in MODULES}
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
+def test_a_folder_fits_on_a_screen(folder: Path) -> None:
+    entries = [path for path in folder.iterdir() if not path.name.startswith("__") and path.suffix != ".typed"]
+    assert len(entries) <= MOST_ENTRIES
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_a_module_is_no_longer_than_one_reads_at_once(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= MOST_LINES
+
+
+def test_the_architecture_page_shows_these_layers() -> None:
+    text = (PROJECT / "store" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    shown = [re.findall(r"`([\w.]+)`", row) for row in re.findall(r"^\| \d+ \| ([^|]+) \|", text, flags=re.MULTILINE)]
+    assert shown == LAYERS

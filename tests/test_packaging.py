@@ -20,12 +20,10 @@ import goldens
 
 ROOT = Path(__file__).parents[1]
 SOURCES = {"rmqstore": ROOT / "store" / "rmqstore", "pyspark_rmqstore": ROOT / "connector" / "pyspark_rmqstore"}
-DOORS = {
-    "rmqstore.store", "rmqstore.opening", "rmqstore.write.messages", "rmqstore.write.writer", "rmqstore.storage.broker.store_config",
-    "rmqstore.format.schema", "rmqstore.format.columns.encode", "rmqstore.query.selection", "rmqstore.errors", "rmqstore.read.tail",
-    "rmqstore.read.log_cursor", "rmqstore.query.keys", "rmqstore.query.conditions", "rmqstore.read.pruner", "rmqstore.read.lookup.pending",
-    "rmqstore.query.sql92.filter", "rmqstore.read.views.schema", "rmqstore.storage.files.disk",
-    "rmqstore.storage.files.regular",
+DOORS = {  # packages and modules of the core that the connector enters by
+    "rmqstore.errors", "rmqstore.spans", "rmqstore.format.schema", "rmqstore.query", "rmqstore.read", "rmqstore.write",
+    "rmqstore.opening", "rmqstore.format.columns.encode", "rmqstore.storage.broker.store_config",
+    "rmqstore.storage.queue.consumequeue", "rmqstore.storage.files",
 }  # fmt: skip
 CONNECTOR = sorted(SOURCES["pyspark_rmqstore"].glob("**/*.py"))
 
@@ -162,9 +160,11 @@ def _imports(path: Path) -> set[str]:
 @pytest.mark.parametrize("path", CONNECTOR, ids=lambda path: path.stem)
 def test_the_connector_enters_the_core_by_its_doors_only(path: Path) -> None:
     core = {module for module in _imports(path) if module.split(".")[0] == "rmqstore"}
-    assert core <= DOORS, f"{path.name} imports {sorted(core - DOORS)}"
+    outside = {module for module in core if not any(f"{module}.".startswith(f"{door}.") for door in DOORS)}
+    assert not outside, f"{path.name} imports {sorted(outside)}"
 
 
 def test_the_connector_does_enter_the_core() -> None:
     """So that the test above cannot hold because nothing was found."""
-    assert set().union(*map(_imports, CONNECTOR)) >= DOORS
+    imported = set().union(*map(_imports, CONNECTOR))
+    assert all(any(f"{module}.".startswith(f"{door}.") for module in imported) for door in DOORS)

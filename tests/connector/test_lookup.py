@@ -23,13 +23,13 @@ from pyspark.sql.datasource import (
 )
 
 import goldens
+import store_builder as build
 from connector.sparkreads import GoldenStore, collect, in_log_order, load, offsets
 from pyspark_rmqstore.batch_reader import FilteringReader, RmqStoreReader
 from pyspark_rmqstore.options import parse_read_options
 from pyspark_rmqstore.planning import LogSplit, PlaceSplit, QueueSplit, UnitSplit
 from pyspark_rmqstore.schema import default_schema
 from pyspark_rmqstore.source import RmqStoreDataSource
-from store import build
 
 pytestmark = pytest.mark.spark
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"

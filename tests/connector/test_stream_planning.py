@@ -16,17 +16,17 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 import rmqstore
+import store_builder as build
 from connector.streams import SIZES, put
 from connector.test_stream_read import numbered
 from pyspark_rmqstore.options import parse_stream_options
 from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
+from read.test_tail import put_back
 from rmqstore.errors import CorruptRecordError, FileDeletedError, OffsetOutOfRangeError
 from rmqstore.opening import create
 from rmqstore.read.session import StoreSession
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
-from store import build
-from store.test_tail import put_back
 
 Row = tuple[str, int, int, str]
 LENIENT = {"failOnDataLoss": "false"}

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+import store_builder as build
 from connector.test_stream_planning import LENIENT, Query, grow
 from rmqstore.errors import CorruptRecordError
-from store import build
 
 RESTART = 5000  # ms, after the first message
 NEW = RESTART + 1000

@@ -14,13 +14,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import rmqstore
+import store_builder as build
 from connector.sparkreads import GoldenStore
 from connector.streams import SIZES, delivered, drain, put, start
+from read.test_tail import put_back
 from rmqstore.opening import create
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.paths import find_store
-from store import build
-from store.test_tail import put_back
 
 pytestmark = pytest.mark.spark
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from store import build
+import store_builder as build
 
 NAMES = (b"TAGS", b"KEYS", b"UNIQ_KEY", b"CLUSTER", b"WAIT", b"__CRC32#", b"k", "키".encode(), b"\xff\xfe", b"")
 VALUES = (

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import store_builder as build
 from equivalence.random_logs import random_log, random_properties, uniform_properties
 from reading import plain
 from rmqstore.errors import MalformedBytesError
@@ -21,7 +22,6 @@ from rmqstore.format.columns.property_decode import parse_entries, property_colu
 from rmqstore.format.properties import parse_properties
 from rmqstore.format.record import Expected, check_record, decode_record, split_record
 from rmqstore.format.schema import ALL_COLUMNS
-from store import build
 
 SCHEMA = pa.schema([field for field in ALL_COLUMNS if field.name in DECODED_COLUMNS])
 BASE = 1 << 33

@@ -7,10 +7,10 @@ import random
 import numpy as np
 import pytest
 
+import store_builder as build
 from rmqstore.errors import MalformedBytesError
 from rmqstore.format.columns.walk import find_next_record, walk, walk_plainly
 from rmqstore.format.record import split_record
-from store import build
 
 BASE = 1 << 30
 

@@ -11,7 +11,7 @@ import pytest
 import goldens
 import rmqstore
 from interop.rocketmq import RocketMQ
-from store.test_rebuild_damaged import QUEUE_ID, change, middle_of
+from write.test_rebuild_damaged import QUEUE_ID, change, middle_of
 
 
 @pytest.mark.interop

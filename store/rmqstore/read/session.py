@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import Self
@@ -248,10 +248,6 @@ class StoreSession:
     def is_chosen(self, selection: Selection, topic: str, queue_id: int) -> bool:
         """Tell whether a selection names a queue, be it there or not; see ``ranges.QueueRanges.is_chosen``."""
         return self.ranges.is_chosen(selection, topic, queue_id)
-
-    def end_in_log(self, but: Container[QueueKey] = ()) -> int:
-        """Return the physical offset behind the last record that a queue points at, but for some; -1 without queues."""
-        return self.ranges.end_in_log(but)
 
     @anew_if_deleted
     def slices_within(self, piece: QueueSlice, spans: Sequence[Span]) -> list[QueueSlice]:

@@ -180,7 +180,7 @@ class StoreTail:
         newest = max((last for _, last in found.values()), default=-1)
         if end is None:
             # As the queues have it: stale records may follow. The newest one may be walked once more.
-            reached = max(newest, store.end_in_log(but=keys))
+            reached = max(newest, store.ranges.end_in_log(but=keys))
             self._seen = LogCursor(find_written_end(store.log) if reached < 0 else reached)
         self.mark = LogMark.at(store.log, newest)
         self.ends |= {key: reached for key, (reached, _) in found.items()}

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from rmqstore.errors import (
     CommitError,
     CorruptRecordError,
-    OptionError,
     RmqStoreError,
     StoreStateError,
     UnsupportedFeatureError,
@@ -40,13 +39,12 @@ from rmqstore.storage.broker.topic_table import queue_nums, register_topics
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.lock import StoreLock
 from rmqstore.storage.files.paths import OUR_ABORT, StorePaths
-from rmqstore.storage.files.regular import file_size
-from rmqstore.storage.index.index_file import index_files, read_header, was_ended
-from rmqstore.storage.index.sizes import IndexSizes, find_sizes
+from rmqstore.storage.index.index_file import index_files, read_header
 from rmqstore.storage.log.appender import LogAppend
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.appender import QueueAppender
 from rmqstore.write.dispatch import Dispatcher
+from rmqstore.write.existing_store import existing_config, require_writable
 from rmqstore.write.ledger import Ledger
 from rmqstore.write.messages import MessageMaker, WriteSpec, now_ms
 from rmqstore.write.queue_offsets import QueueOffsets
@@ -94,17 +92,7 @@ class StoreWriter:
             raise
 
     def _open(self) -> None:
-        if self.paths.rocksdb_queues is not None:
-            raise UnsupportedFeatureError(f"{self.paths.rocksdb_queues} holds RocksDB queues, which cannot be written")
-        if self.paths.dledger_logs:
-            raise UnsupportedFeatureError(
-                f"{self.paths.dledger_logs[0]} holds a DLedger CommitLog, which a quorum of brokers writes; "
-                "nobody else may append to the store"
-            )
-        if self.paths.batch_topics():  # a repair would put records of theirs into queues of the wrong kind
-            raise UnsupportedFeatureError(
-                f"{self.paths.batch_consumequeue} holds BatchConsumeQueues: such a store cannot be written yet"
-            )
+        require_writable(self.paths)
         self._log = CommitLog(self.paths.commitlogs)
         self.config = existing_config(self.paths, self._log, self.config)
         self._repairer = Repairer(self._disk, self.paths, self.config, self._log, truncate=self._truncate)
@@ -400,35 +388,3 @@ class StoreWriter:
             self._disk.close()
             self._log.close()
             self._lock.release()
-
-
-def existing_config(paths: StorePaths, log: CommitLog, config: StoreConfig) -> StoreConfig:
-    """Return the sizes that a store's files have; those given where it has no such file yet.
-
-    Raises:
-        StoreStateError: files of one kind differ in length, or an index file fits no sizes.
-    """
-    changes: dict[str, int] = {}
-    if log.segments:
-        lengths = {file_size(segment.path) for segment in log.segments} - {0}
-        if len(lengths) > 1:
-            raise StoreStateError(f"{log.folders}: files of {sorted(lengths)} bytes; a broker wants them all alike")
-        size = next(iter(lengths), config.mapped_file_size_commit_log)
-        odd = next((segment for segment in log.segments if segment.start % size), None)
-        if odd is not None:
-            raise StoreStateError(
-                f"{odd.path}: offset {odd.start} is not a multiple of {size} bytes, the size of log files here; the "
-                "file was renamed, or it is empty and mappedFileSizeCommitLog must be given"
-            )
-        changes["mapped_file_size_commit_log"] = size
-    queue = next((queue for topic in paths.topics() for queue in paths.queue_files(topic)), None)
-    if queue is not None:
-        changes["mapped_file_size_consume_queue"] = file_size(queue)
-    files = [path for path in index_files(paths.index) if was_ended(path)]
-    if files:
-        sizes = find_sizes(files[0], IndexSizes.of(config))
-        changes |= {"max_hash_slot_num": sizes.n_slots, "max_index_num": sizes.n_items}
-    try:
-        return replace(config, **changes)  # type: ignore[arg-type]  # sizes all of them
-    except OptionError as err:
-        raise StoreStateError(f"{paths.root} has files that no broker makes: {err}") from err

@@ -15,13 +15,13 @@ import pytest
 
 import goldens
 import rmqstore
+import store_builder as build
 from reading import Row, rows, state
 from rmqstore import CorruptConfigError, OptionError
 from rmqstore.format.layout import INDEX_ITEM
 from rmqstore.opening import open_for
 from rmqstore.read.views.schema import VIEWS, ViewSpec, view_spec
 from rmqstore.read.views.source import ViewLimits, ViewPiece
-from store import build
 
 GoldenStore = Callable[[str], Path]
 
@@ -562,7 +562,7 @@ def test_what_has_no_meaning_is_refused_by_name(
 
 
 def test_the_readme_documents_every_view_and_column() -> None:
-    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
     section = text.split("\n## Views\n")[1].split("\n## ")[0]
     for name, schema in VIEWS.items():
         (row,) = [line for line in section.splitlines() if line.startswith(f"| `{name}` ")]

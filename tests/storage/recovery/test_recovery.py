@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import rmqstore
+import store_builder as build
 from reading import offsets, read
 from rmqstore import CorruptRecordError, MessageNotFoundError, OffsetOutOfRangeError
 from rmqstore.format.schema import MESSAGE
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.scan.spec import ReadSpec
 from rmqstore.storage.broker.checkpoint import Checkpoint, read_checkpoint
-from store import build
 
 
 def _store(n_records: int = 60, *, topic: str = "T") -> build.Store:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import store_builder as build
 from rmqstore.format.columns.walk import (
     StopKind,
     Walk,
@@ -16,7 +17,6 @@ from rmqstore.format.columns.walk import (
     walk,
     walk_plainly,
 )
-from store import build
 
 Walker = Any
 

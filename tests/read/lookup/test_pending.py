@@ -17,9 +17,9 @@ import pytest
 
 import goldens
 import rmqstore
+import store_builder as build
 from reading import read
 from rmqstore.errors import OptionError
-from store import build
 
 GoldenStore = Callable[[str], Path]
 COLUMNS = "topic,queueId,queueOffset,keys,pending,dueTimestamp,commitLogOffset,body"

@@ -1,6 +1,6 @@
 """Stores damaged at random, read, checked, rebuilt and appended to: only errors of our own, soon, in little memory.
 
-Each seed damages a store that the real RocketMQ wrote (``store.mutations``). A process of its own then does all that
+Each seed damages a store that the real RocketMQ wrote (``mutations``). A process of its own then does all that
 can be done with a store, with bounds on its memory and time. What it reads is held against the bytes on the disk by
 ``struct`` alone.
 """
@@ -32,10 +32,10 @@ from click.testing import CliRunner
 
 import goldens
 import rmqstore
+from mutations import mutate
 from reading import plain
 from rmqstore.cli import main
 from rmqstore.inspect.verify import verify
-from store.mutations import mutate
 
 GoldenStore = Callable[[str], Path]
 

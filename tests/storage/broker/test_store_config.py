@@ -8,7 +8,7 @@ import pytest
 
 from rmqstore import OptionError, StoreConfig, read_properties
 
-PROPERTIES = Path(__file__).parents[2] / "conf" / "store.properties"
+PROPERTIES = Path(__file__).parents[3] / "conf" / "store.properties"
 
 
 def test_the_file_in_conf_holds_the_defaults() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import rmqstore
+import store_builder as build
 from reading import by_queue, offsets, read
 from rmqstore import OffsetOutOfRangeError, OptionError
 from rmqstore.query.selection import EARLIEST, LATEST, parse_selection, parse_tags, parse_timestamp
-from store import build
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ import pytest
 
 import goldens
 import rmqstore
+import store_builder as build
 from reading import offsets, read, state
 from rmqstore import CorruptRecordError, OffsetOutOfRangeError
-from store import build
 
 GoldenStore = Callable[[str], Path]
 Damage = Callable[[build.Store, build.Placed], None]

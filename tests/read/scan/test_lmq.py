@@ -11,13 +11,13 @@ import pytest
 
 import goldens
 import rmqstore
+import store_builder as build
 from reading import by_queue, offsets, read
 from rmqstore.errors import CorruptRecordError, RmqStoreError
 from rmqstore.inspect.verify import verify
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.session import open_session
 from rmqstore.read.tail import StoreTail
-from store import build
 
 GoldenStore = Callable[[str], Path]
 NAME, LMQ = "lmq", "%LMQ%sub_3"

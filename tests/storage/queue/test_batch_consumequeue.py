@@ -17,6 +17,7 @@ import pytest
 
 import goldens
 import rmqstore
+import store_builder as build
 from reading import by_queue, offsets, read, rows, state
 from rmqstore.errors import (
     CorruptQueueError,
@@ -34,7 +35,6 @@ from rmqstore.read.session import open_session
 from rmqstore.read.tail import StoreTail
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
-from store import build
 
 GoldenStore = Callable[[str], Path]
 Row = dict[str, Any]

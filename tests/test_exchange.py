@@ -16,8 +16,8 @@ from pyarrow import parquet
 
 import goldens
 import rmqstore
+import store_builder as build
 from rmqstore.cli import main
-from store import build
 
 Golden = Callable[[str], Path]
 SIZES = "mappedFileSizeCommitLog=65536\nmappedFileSizeConsumeQueue=2000\nmaxHashSlotNum=100\nmaxIndexNum=400\n"

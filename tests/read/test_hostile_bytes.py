@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 import rmqstore
+import store_builder as build
 from reading import plain
 from rmqstore import CorruptConfigError, RmqStoreError
-from store import build
 
 SEGMENT, UNITS = 2048, 8
 SECONDS = 10

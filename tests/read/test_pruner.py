@@ -12,6 +12,7 @@ import pytest
 
 import goldens
 import rmqstore
+import store_builder as build
 from reading import read, rows
 from rmqstore.format.schema import MESSAGE
 from rmqstore.query.conditions import LogParts, Points, Pruning, Within, parts_stored_within
@@ -20,7 +21,6 @@ from rmqstore.read.pruner import StorePruner
 from rmqstore.read.scan.record_filter import LogFilter
 from rmqstore.read.scan.spec import ReadSpec
 from rmqstore.spans import Span
-from store import build
 
 GoldenStore = Callable[[str], Path]
 Row = dict[str, Any]

@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 import goldens
+import store_builder as build
 from rmqstore.cli import main
 from rmqstore.storage.files.lock import StoreLock
-from store import build
 
 Golden = Callable[[str], Path]
 

@@ -18,11 +18,11 @@ from click.testing import CliRunner, Result
 
 import goldens
 import rmqstore
+import store_builder as build
 from reading import state
 from rmqstore.cli import main
 from rmqstore.inspect.report.facts import OTHER_TOPICS, StoreFacts, gather
 from rmqstore.inspect.report.page import render, size, span, time
-from store import build
 
 GoldenStore = Callable[[str], Path]
 

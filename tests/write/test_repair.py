@@ -141,10 +141,7 @@ def test_another_writer_is_refused_at_once(copied: GoldenStore) -> None:
     with StoreWriter(find_store(root), StoreConfig()):
         with pytest.raises(StoreLockedError, match="this process"):
             StoreWriter(find_store(root), StoreConfig())
-        program = (
-            "import sys; from rmqstore.write.writer import StoreWriter; from rmqstore.storage.broker.store_config import StoreConfig; "
-            "from rmqstore.storage.files.paths import find_store; StoreWriter(find_store(sys.argv[1]), StoreConfig())"
-        )
+        program = "import sys, rmqstore; rmqstore.open(sys.argv[1], mode='a')"
         done = subprocess.run([sys.executable, "-c", program, str(root)], capture_output=True, text=True, check=False)
         assert done.returncode
         assert "StoreLockedError" in done.stderr

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 import rmqstore
+import store_builder as build
 from reading import offsets, read
 from rmqstore import (
     CorruptConfigError,
@@ -28,7 +29,6 @@ from rmqstore import (
     errors,
 )
 from rmqstore.format.compression import decompress
-from store import build
 
 DEFAULT_COLUMNS = [  # INTERFACE.md, section 2
     "topic", "queueId", "queueOffset", "body", "tags", "keys", "msgId", "properties", "bornTimestamp", "storeTimestamp",

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import rmqstore
+import store_builder as build
 from reading import offsets, read
 from rmqstore import CorruptQueueError, OffsetOutOfRangeError
 from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.storage.queue.consumequeue import ConsumeQueue, RecoveredUnits
-from store import build
 
 UNITS = [(100 * at, 100, at) for at in range(50)]
 

@@ -16,6 +16,7 @@ import pytest
 
 import goldens
 import rmqstore
+import store_builder as build
 from reading import offsets, read
 from rmqstore.errors import OptionError
 from rmqstore.format.columns.dispatch_requests import key_hashes
@@ -27,7 +28,6 @@ from rmqstore.storage.files.lock import is_held
 from rmqstore.storage.index import search as index_search
 from rmqstore.storage.index.index_file import IndexFile, IndexKeys
 from rmqstore.storage.index.sizes import IndexSizes, find_sizes
-from store import build
 
 GoldenStore = Callable[[str], Path]
 Row = dict[str, Any]

@@ -23,6 +23,7 @@ import pytest
 from click.testing import CliRunner
 
 import rmqstore
+import store_builder as build
 from rmqstore.cli import main
 from rmqstore.errors import (
     CorruptConfigError,
@@ -44,7 +45,6 @@ from rmqstore.storage.files.paths import find_store
 from rmqstore.storage.files.regular import list_folder, read_file, read_head
 from rmqstore.storage.index.index_file import index_files, next_name
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
-from store import build
 
 SECONDS = 60
 MEMORY_BYTES = 2 << 30  # Arrow's allocator reserves a GiB of it ahead

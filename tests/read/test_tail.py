@@ -12,6 +12,7 @@ import pytest
 import rmqstore.tail as tail_module
 
 import rmqstore
+import store_builder as build
 from rmqstore.opening import create, open_for
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.log_cursor import LogCursor, LogMark
@@ -23,7 +24,6 @@ from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.store import MessageStore
 from rmqstore.write.writer import StoreWriter
-from store import build
 
 SIZES = StoreConfig().updated(
     {"mappedFileSizeCommitLog": 16384, "mappedFileSizeConsumeQueue": 400, "maxHashSlotNum": 50, "maxIndexNum": 200}

@@ -1,0 +1,64 @@
+"""What a store that is there asks of a writer: kinds that cannot be written, and the sizes of its files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rmqstore.errors import OptionError, StoreStateError, UnsupportedFeatureError
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.files.regular import file_size
+from rmqstore.storage.index.index_file import index_files, was_ended
+from rmqstore.storage.index.sizes import IndexSizes, find_sizes
+from rmqstore.storage.log.commitlog import CommitLog
+
+
+def require_writable(paths: StorePaths) -> None:
+    """Refuse a store of a kind that cannot be written.
+
+    Raises:
+        UnsupportedFeatureError: its queues or its log are of such a kind.
+    """
+    if paths.rocksdb_queues is not None:
+        raise UnsupportedFeatureError(f"{paths.rocksdb_queues} holds RocksDB queues, which cannot be written")
+    if paths.dledger_logs:
+        raise UnsupportedFeatureError(
+            f"{paths.dledger_logs[0]} holds a DLedger CommitLog, which a quorum of brokers writes; "
+            "nobody else may append to the store"
+        )
+    if paths.batch_topics():  # a repair would put records of theirs into queues of the wrong kind
+        raise UnsupportedFeatureError(
+            f"{paths.batch_consumequeue} holds BatchConsumeQueues: such a store cannot be written yet"
+        )
+
+
+def existing_config(paths: StorePaths, log: CommitLog, config: StoreConfig) -> StoreConfig:
+    """Return the sizes that a store's files have; those given where it has no such file yet.
+
+    Raises:
+        StoreStateError: files of one kind differ in length, or an index file fits no sizes.
+    """
+    changes: dict[str, int] = {}
+    if log.segments:
+        lengths = {file_size(segment.path) for segment in log.segments} - {0}
+        if len(lengths) > 1:
+            raise StoreStateError(f"{log.folders}: files of {sorted(lengths)} bytes; a broker wants them all alike")
+        size = next(iter(lengths), config.mapped_file_size_commit_log)
+        odd = next((segment for segment in log.segments if segment.start % size), None)
+        if odd is not None:
+            raise StoreStateError(
+                f"{odd.path}: offset {odd.start} is not a multiple of {size} bytes, the size of log files here; the "
+                "file was renamed, or it is empty and mappedFileSizeCommitLog must be given"
+            )
+        changes["mapped_file_size_commit_log"] = size
+    queue = next((queue for topic in paths.topics() for queue in paths.queue_files(topic)), None)
+    if queue is not None:
+        changes["mapped_file_size_consume_queue"] = file_size(queue)
+    files = [path for path in index_files(paths.index) if was_ended(path)]
+    if files:
+        sizes = find_sizes(files[0], IndexSizes.of(config))
+        changes |= {"max_hash_slot_num": sizes.n_slots, "max_index_num": sizes.n_items}
+    try:
+        return replace(config, **changes)  # type: ignore[arg-type]  # sizes all of them
+    except OptionError as err:
+        raise StoreStateError(f"{paths.root} has files that no broker makes: {err}") from err
