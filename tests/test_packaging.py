@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import goldens
+import rmqstore
 
 ROOT = Path(__file__).parents[1]
 SOURCES = {"rmqstore": ROOT / "store" / "rmqstore", "pyspark_rmqstore": ROOT / "connector" / "pyspark_rmqstore"}
@@ -60,7 +61,7 @@ def test_the_wheel_holds_every_module_of_both_packages_and_no_other_folder(wheel
     expected = {
         f"{package}/{path.relative_to(source)}" for package, source in SOURCES.items() for path in source.rglob("*.py")
     }
-    expected |= {"rmqstore/inspect/report/templates/report.html.j2"}
+    expected |= {"rmqstore/inspect/report/templates/report.html.j2", "rmqstore/py.typed", "pyspark_rmqstore/py.typed"}
     assert len(expected) > 20
     assert expected <= found
     assert {name.split("/")[0] for name in found} == set(SOURCES)
@@ -90,7 +91,7 @@ def test_the_core_needs_numpy_and_pyarrow_only_and_spark_is_an_extra(wheel: Path
     extras = set(metadata.get_all("Provides-Extra", []))
     assert {"spark", "cli", "lz4", "zstd", "fast", "report", "all", "test", "dev"} <= extras
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert (metadata["Name"], metadata["Version"]) == (project["name"], project["version"])
+    assert (metadata["Name"], metadata["Version"]) == (project["name"], rmqstore.__version__)
 
 
 def test_the_unpacked_wheel_reads_a_store_by_itself(

@@ -6,6 +6,7 @@ import json
 import pickle
 import tracemalloc
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -414,3 +415,23 @@ def test_rows_are_json_friendly_in_their_text_columns(tmp_path: Path) -> None:
         row = read(opened, columns="tags,properties")[0]
     assert row["tags"] == "��"
     assert json.loads(json.dumps(row)) == row
+
+
+def test_a_limit_ends_a_scan_and_count_agrees_with_it(golden_store: Callable[[str], Path]) -> None:
+    with rmqstore.open(golden_store("basic")) as store:
+        every = store.scan().read_all()
+        assert store.count() == every.num_rows
+        for limit in (1, 7, every.num_rows, every.num_rows + 1):
+            assert store.scan(limit=limit).read_all() == every.slice(0, limit)
+        assert store.count(scan="commitlog", limit=5) == 5
+        with pytest.raises(OptionError, match="positive integer"):
+            store.scan(limit=0)
+
+
+def test_a_store_says_which_it_is(golden_store: Callable[[str], Path]) -> None:
+    root = golden_store("basic")
+    with rmqstore.open(root) as store:
+        topics = len(store.topics())
+        assert repr(store) == f"MessageStore({str(root)!r}, broker {store.broker_name!r}, {topics} topics, closed)"
+    with rmqstore.open(golden_store("crash")) as store:
+        assert "open, or not closed" in repr(store)

@@ -25,6 +25,8 @@ from rmqstore.store import MessageStore, QueueInfo
 from rmqstore.write.messages import WriteSpec
 from rmqstore.write.writer import StoreWriter
 
+__version__ = "0.1.0"
+
 __all__ = [
     "CommitError",
     "CorruptConfigError",
@@ -47,6 +49,7 @@ __all__ = [
     "StoreWriter",
     "UnsupportedFeatureError",
     "WriteSpec",
+    "__version__",
     "create",
     "open",
     "read_properties",

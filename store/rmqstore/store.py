@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from inspect import signature
 from itertools import chain
@@ -16,6 +17,7 @@ from rmqstore.errors import (
     MessageNotFoundError,
     OffsetOutOfRangeError,
     OptionError,
+    RmqStoreError,
 )
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import VERBATIM, Message
@@ -32,7 +34,7 @@ from rmqstore.query.sql92.filter import parse_filter
 from rmqstore.read.lookup.candidates import QueryResult
 from rmqstore.read.lookup.pending import find_pending, read_pending
 from rmqstore.read.scan.record_filter import log_filter
-from rmqstore.read.scan.spec import ReadSpec, scan_schema
+from rmqstore.read.scan.spec import ReadSpec, first_rows, scan_schema
 from rmqstore.read.scan.tags_codes import matched_groups
 from rmqstore.read.session import StoreSession
 from rmqstore.read.views.registry import read_view
@@ -71,6 +73,14 @@ class MessageStore:
 
     def __init__(self, session: StoreSession) -> None:
         self.session = session
+
+    def __repr__(self) -> str:
+        """Return where the store lies, whose it is and how it was left; what is damaged is left out."""
+        with suppress(RmqStoreError, OSError):
+            topics = f"{len(self.topics())} topics"
+            state = "open, or not closed" if self.paths.abort.exists() else "closed"
+            return f"MessageStore({str(self.paths.root)!r}, broker {self.broker_name!r}, {topics}, {state})"
+        return f"MessageStore({str(self.paths.root)!r})"
 
     def __enter__(self) -> Self:
         return self
@@ -260,6 +270,7 @@ class MessageStore:
         check_crc: bool = True,
         fail_on_data_loss: bool = True,
         verbatim: bool = False,
+        limit: int | None = None,
         **selection: Any,  # noqa: ANN401
     ) -> pa.RecordBatchReader:
         """Return the chosen messages as a stream of batches; the arguments are the read options of the README.
@@ -274,6 +285,7 @@ class MessageStore:
         ``pending`` and ``dueTimestamp`` tell them.
         ``filter``: an SQL92 expression over properties, as RocketMQ's MessageSelector.bySql takes it.
         ``verbatim``: what records hold as they hold it (``format.schema.VERBATIM``), for exact copies.
+        ``limit``: the first so many messages; nothing is read once they are there.
 
         Raises:
             OptionError: arguments that contradict one another.
@@ -306,7 +318,18 @@ class MessageStore:
             if wanted or scan != "queue":
                 raise OptionError("include_pending: only a read by queue knows what is pending")
             batches = chain(batches, self._pending(chosen, spec))
+        if limit is not None:
+            batches = first_rows(batches, limit)
         return pa.RecordBatchReader.from_batches(schema, batches)
+
+    def count(self, *, columns: str | Iterable[str] = "queueOffset", **options: Any) -> int:  # noqa: ANN401
+        """Return how many messages a scan gives.
+
+        Args:
+            columns: those to read for it; few make it fast.
+            options: the other arguments of :meth:`scan`. Bodies are held against their CRC unless ``check_crc=False``.
+        """
+        return sum(batch.num_rows for batch in self.scan(columns=columns, **options))
 
     def _pending(self, selection: Selection, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
         yield from read_pending(self.session, find_pending(self.session, selection, spec), spec, selection)

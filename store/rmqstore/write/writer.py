@@ -43,6 +43,7 @@ from rmqstore.storage.index.index_file import index_files, read_header
 from rmqstore.storage.log.appender import LogAppend
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.appender import QueueAppender
+from rmqstore.write.arrow_input import ArrowStream, record_batches
 from rmqstore.write.dispatch import Dispatcher
 from rmqstore.write.existing_store import existing_config, require_writable
 from rmqstore.write.ledger import Ledger
@@ -146,19 +147,30 @@ class StoreWriter:
         finally:
             self.close()
 
-    def append(self, batch: pa.RecordBatch, *, verbatim: bool = False, first_row: int = 0) -> None:
-        """Append the rows of a batch; they show at :meth:`flush`. A batch that is refused leaves nothing.
+    def append(self, rows: pa.RecordBatch | ArrowStream, *, verbatim: bool = False, first_row: int = 0) -> None:
+        """Append rows; they show at :meth:`flush`.
+
+        A batch that is refused leaves nothing. The batches of a table or stream before it stay appended: leave the
+        ``with`` block by the error, or call :meth:`abandon`, to take them back.
 
         Args:
-            batch: messages (``messages.WRITE_TYPES``), or with ``verbatim`` columns of ``format.schema.VERBATIM``.
+            rows: a ``pyarrow.RecordBatch``, or anything with ``__arrow_c_stream__`` (a Table, a RecordBatchReader, a
+                pandas or Polars DataFrame). Its columns are those of messages (``format.schema.WRITE_TYPES``), or with
+                ``verbatim`` those of ``format.schema.VERBATIM``.
             verbatim: bodies, properties, sysFlag, times, hosts and queue offsets are stored as given.
-            first_row: number of its first row, for errors.
+            first_row: number of the first row, for errors.
 
         Raises:
+            TypeError: the rows are not Arrow data.
             IllegalMessageError: a row cannot be stored.
             UnsupportedFeatureError: a topic has queues of a kind that cannot be written.
         """
         self._require_usable()
+        for batch in record_batches(rows):
+            self._append_batch(batch, first_row, verbatim=verbatim)
+            first_row += len(batch)
+
+    def _append_batch(self, batch: pa.RecordBatch, first_row: int, *, verbatim: bool) -> None:
         if not len(batch):
             return
         columns = verbatim_columns(batch) if verbatim else self._maker.make(batch, first_row)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -47,3 +47,22 @@ def scan_schema(columns: str | Iterable[str] | pa.Schema | None, *, include_pend
     names = [name.strip() for name in (columns.split(",") if isinstance(columns, str) else columns)]
     own = {field.name: field for field in select_columns(name for name in names if name not in extra)}
     return pa.schema([extra.get(name) or own[name] for name in names])
+
+
+def first_rows(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
+    """Yield the first rows of batches, and ask for no batch after them.
+
+    Raises:
+        OptionError: the limit is not a positive integer.
+    """
+    if limit < 1:
+        raise OptionError(f"limit {limit}: it must be a positive integer")
+    return _first_rows(batches, limit)
+
+
+def _first_rows(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch.slice(0, limit)
+        limit -= batch.num_rows
+        if limit <= 0:
+            return

@@ -1,0 +1,36 @@
+"""Rows that a caller hands over: anything that speaks Arrow's C interface, as record batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import pyarrow as pa
+
+
+class ArrowStream(Protocol):
+    """What has many rows: a table, a reader, a data frame of pandas, Polars or DuckDB."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+
+def record_batches(rows: pa.RecordBatch | ArrowStream) -> Iterator[pa.RecordBatch]:
+    """Yield rows as record batches, one at a time.
+
+    Args:
+        rows: a ``pyarrow.RecordBatch``, or what has ``__arrow_c_stream__``: a ``pyarrow.Table`` or
+            ``RecordBatchReader``, a pandas or Polars ``DataFrame``, a DuckDB relation.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    if isinstance(rows, pa.RecordBatch):
+        yield rows
+    elif hasattr(rows, "__arrow_c_stream__"):
+        yield from pa.RecordBatchReader.from_stream(rows)
+    else:
+        raise TypeError(
+            "expected a pyarrow.RecordBatch, or an object with __arrow_c_stream__ (a pyarrow Table, a pandas or "
+            f"Polars DataFrame), got {type(rows).__name__}; pyarrow.table({{'topic': [...], 'body': [...]}}) makes "
+            "a table of lists"
+        )
