@@ -5,10 +5,14 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/)java
 
-.PHONY: env demo test test-slow test-versions lint bench clean
-.DEFAULT_GOAL := demo
+.DEFAULT_GOAL := help
 
-env: $(READY)
+.PHONY: help
+help: ## print this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: env
+env: $(READY) ## set up .venv with everything that development needs
 
 $(READY): pyproject.toml conf/constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "rmqstore needs Python 3.11 or later: install it, or set PYTHON=/path/to/python3"; exit 1; }
@@ -22,26 +26,41 @@ java:
 	@command -v "$(JAVA)" >/dev/null || { echo "Spark needs Java 17 or later and none was found: install a JDK 17 (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"; exit 1; }
 	@"$(JAVA)" -version 2>&1 | awk -F'"' '/version/ {split($$2, v, "."); if (v[1] < 17) {print "Spark needs Java 17 or later, " $$2 " was found: install a JDK 17 or set JAVA_HOME"; exit 1}}'
 
-demo: java env
+.PHONY: demo
+demo: java env ## read a store that a real RocketMQ broker wrote, through Spark
 	$(BIN)/python examples/demo.py
 
-test: java env
+.PHONY: test
+test: java env ## run all tests but the slow ones (Java 17)
 	$(BIN)/python -m pytest -m 'not slow and not versions'
 
-test-slow: java env
+.PHONY: test-core
+test-core: env ## run the tests that need no Spark, no RocketMQ and no browser
+	$(BIN)/python -m pytest -n 2 -m 'not slow and not versions and not spark and not interop and not browser'
+
+.PHONY: test-slow
+test-slow: java env ## run the tests that take minutes
 	$(BIN)/python -m pytest -m slow
 
 # Needs some 4 GB under .versions, and the network for pip; a Python that is not there is reported as not run.
-test-versions: java env
+.PHONY: test-versions
+test-versions: java env ## run a smoke check with the oldest and newest versions that are allowed
 	$(BIN)/python -m pytest -m versions -rP
 
-lint: env
+.PHONY: lint
+lint: env ## check style and types: ruff, mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: java env
+.PHONY: docs
+docs: env ## build the manual into docs/_build/html; warnings are errors
+	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+
+.PHONY: bench
+bench: java env ## repeat the measurements of docs/performance.md
 	$(BIN)/python benchmarks/run.py
 
-clean:
-	rm -rf $(VENV) .versions .rocketmq .demo .mypy_cache .ruff_cache .pytest_cache spark-warehouse
+.PHONY: clean
+clean: ## remove what these commands made, .venv too
+	rm -rf $(VENV) .versions .rocketmq .demo .mypy_cache .ruff_cache .pytest_cache spark-warehouse docs/_build

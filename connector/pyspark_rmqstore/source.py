@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class RmqStoreDataSource(DataSource):
     """``spark.read.format("rmqstore").load(path)``: messages of an Apache RocketMQ store, from its files.
 
-    The options, columns and their meanings stand in the README.
+    The options, columns and their meanings are described in the manual, ``docs/``.
     """
 
     @classmethod

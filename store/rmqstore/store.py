@@ -273,7 +273,7 @@ class MessageStore:
         limit: int | None = None,
         **selection: Any,  # noqa: ANN401
     ) -> pa.RecordBatchReader:
-        """Return the chosen messages as a stream of batches; the arguments are the read options of the README.
+        """Return the chosen messages as a stream of batches; the arguments are the read options of ``docs/reading.md``.
 
         ``selection`` takes those that choose topics and bounds, ``selection.parse_selection`` lists them.
         ``scan="queue"``: by topic and queue; messages of one queue in order, of several in the order of the log.
@@ -365,7 +365,7 @@ class MessageStore:
         check_crc: bool | None = None,
         **selection: Any,  # noqa: ANN401
     ) -> pa.RecordBatchReader:
-        """Return a view of the store as a stream of batches; names, columns and arguments are those of the README.
+        """Return a view of the store as a stream of batches; ``docs/views.md`` lists names and columns.
 
         Damage stops no view: rows say what is damaged.
 

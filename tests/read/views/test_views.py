@@ -561,16 +561,6 @@ def test_what_has_no_meaning_is_refused_by_name(
         store.view(name, **options)
 
 
-def test_the_readme_documents_every_view_and_column() -> None:
-    text = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
-    section = text.split("\n## Views\n")[1].split("\n## ")[0]
-    for name, schema in VIEWS.items():
-        (row,) = [line for line in section.splitlines() if line.startswith(f"| `{name}` ")]
-        for column in schema.names[1:]:
-            assert f"`{column}`" in row, f"{name}.{column}"
-    assert "`brokerName`" in section
-
-
 @pytest.fixture(autouse=True)
 def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)

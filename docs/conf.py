@@ -1,0 +1,28 @@
+"""Configuration of the manual: `make docs` builds it, and warnings are errors."""
+
+import sys
+from pathlib import Path
+
+import rmqstore
+
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+
+project = "rmqstore"
+author = "The rmqstore authors"
+copyright = "The rmqstore authors; Apache License 2.0"  # noqa: A001 - Sphinx's name
+release = version = rmqstore.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "command_reference"]
+exclude_patterns = ["_build", "_ext"]
+
+html_theme = "furo"
+html_title = f"rmqstore {release}"
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_default_options = {"members": True, "show-inheritance": True}
+# Docstrings name exceptions of the package by their bare names, and types of pyarrow without its inventory at hand.
+nitpicky = False

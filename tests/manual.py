@@ -1,0 +1,119 @@
+"""The snippets of the manual, and the folders that they name: real stores, so that each snippet can run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from click.testing import CliRunner
+
+import rmqstore
+from rmqstore.cli import main
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+PLACES = ("/data/rocketmq", "/lake")  # folders that the pages name; a test has its own
+N_ORDERS = 400
+
+_BLOCK = re.compile(
+    r"(<!-- not run: (?P<reason>.+?) -->\n)?^```(?P<language>python|console)\n(?P<code>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+class Snippet(NamedTuple):
+    """A block of code of a page; `reason` says why a test cannot run it."""
+
+    line: int
+    language: str
+    code: str
+    reason: str | None
+
+
+def snippets(page: Path) -> list[Snippet]:
+    text = page.read_text(encoding="utf-8")
+    return [
+        Snippet(text.count("\n", 0, found.start("code")) + 1, found["language"], found["code"], found["reason"])
+        for found in _BLOCK.finditer(text)
+    ]
+
+
+def uses_spark(page: Path) -> bool:
+    return any("spark" in snippet.code for snippet in snippets(page) if snippet.language == "python")
+
+
+def make_store(golden_store: Callable[[str], Path], path: Path) -> None:
+    """Make the store of most pages: one that a real broker wrote, and a topic of orders with keys and properties."""
+    shutil.copytree(golden_store("live"), path)
+    orders = pa.table(
+        {
+            "topic": ["Orders"] * N_ORDERS,
+            "body": [f'{{"order": {number}}}'.encode() for number in range(N_ORDERS)],
+            "tags": ["paid" if number % 2 else "created" for number in range(N_ORDERS)],
+            "keys": [f"order-{number}" for number in range(N_ORDERS)],
+            "properties": [{"price": str(number), "region": "EU"} for number in range(N_ORDERS)],
+        },
+        schema=pa.schema(
+            {
+                "topic": pa.string(), "body": pa.binary(), "tags": pa.string(), "keys": pa.string(),
+                "properties": pa.map_(pa.string(), pa.string()),
+            }
+        ),
+    )  # fmt: skip
+    with rmqstore.open(path, mode="a") as store:
+        store.append(orders)
+
+
+def make_places(golden_store: Callable[[str], Path], folder: Path) -> None:
+    """Make all folders that the pages name below a folder of the test."""
+    make_store(golden_store, folder / "data" / "rocketmq" / "store")
+    for name, golden in (("crashed", "crash"), ("batch", "batch-cq")):
+        shutil.copytree(golden_store(golden), folder / "data" / "rocketmq" / name)
+    shutil.copytree(golden_store("live"), folder / ".demo" / "live")
+    (folder / "lake").mkdir()
+
+
+def placed(code: str, folder: Path) -> str:
+    """Return code that names the folders of the test in the place of those of the page."""
+    for place in PLACES:
+        code = re.sub(rf"(?<![\w.]){place}\b", f"{folder}{place}", code)
+    return code
+
+
+def run_python(snippet: Snippet, page: Path, folder: Path, names: dict[str, Any]) -> None:
+    """Run a block of Python, whose errors name the page and the line."""
+    lines = "\n" * (snippet.line - 1) + placed(snippet.code, folder)
+    exec(compile(lines, str(page), "exec", dont_inherit=True), names)
+
+
+def run_console(snippet: Snippet, folder: Path) -> None:
+    """Run the commands of a block and hold what they print against what the page shows; `…` stands for anything."""
+    for block in re.split(r"^\$ ", snippet.code, flags=re.MULTILINE)[1:]:
+        command, *shown = block.splitlines()
+        expected = int(found[1]) if (found := re.search(r"# exit (\d+)$", command)) else 0
+        printed, code = _run_pipe(shlex.split(placed(command, folder), comments=True))
+        assert code == expected, f"{command}: exit code {code}\n{printed}"
+        lines = [line.rstrip() for line in printed.replace(str(folder), "").splitlines()]
+        for line in shown:
+            pattern = ".*".join(map(re.escape, line.strip().split("…")))
+            assert any(re.fullmatch(pattern, found.strip()) for found in lines), f"{command}: no {line!r} in\n{printed}"
+
+
+def _run_pipe(words: list[str]) -> tuple[str, int]:
+    """Run `rmqstore …`, or what another command says to it: `echo … | rmqstore …`."""
+    said = None
+    if "|" in words:
+        bar = words.index("|")
+        said = subprocess.run(words[:bar], capture_output=True, text=True, check=True).stdout
+        words = words[bar + 1 :]
+    assert words[0] == "rmqstore", f"{words[0]}: mark what is not rmqstore with <!-- not run: reason -->"
+    done = CliRunner().invoke(main, words[1:], input=said)
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.output, done.exit_code

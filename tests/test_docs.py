@@ -1,0 +1,136 @@
+"""The README and the manual: every snippet runs, and what they list is what there is."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import manual
+from pyspark_rmqstore.options import NAMES
+from pyspark_rmqstore.write_options import _OTHERS, _SIZES
+from rmqstore.cli import main
+from rmqstore.format.schema import ALL_COLUMNS
+from rmqstore.read.views.schema import VIEWS
+
+DOCS = manual.ROOT / "docs"
+MOST_THAT_DO_NOT_RUN = 8
+WITH_SNIPPETS = [page for page in manual.PAGES if any(snippet.reason is None for snippet in manual.snippets(page))]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.stem, marks=[pytest.mark.spark] if manual.uses_spark(page) else [])
+        for page in WITH_SNIPPETS
+    ],
+)
+def test_the_snippets_of_a_page_run(
+    page: Path,
+    golden_store: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    manual.make_places(golden_store, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "180")
+    names: dict[str, Any] = {"__name__": "__main__"}
+    if manual.uses_spark(page):
+        names["spark"] = request.getfixturevalue("spark")
+    for snippet in manual.snippets(page):
+        if snippet.reason is not None:
+            continue
+        if snippet.language == "console":
+            manual.run_console(snippet, tmp_path)
+        else:
+            manual.run_python(snippet, page, tmp_path, names)
+    if manual.uses_spark(page):
+        for query in names["spark"].streams.active:
+            query.processAllAvailable()
+            query.stop()
+
+
+def test_few_snippets_do_not_run_and_each_says_why() -> None:
+    every = [(page.name, snippet) for page in manual.PAGES for snippet in manual.snippets(page)]
+    left_out = [(name, snippet.reason) for name, snippet in every if snippet.reason is not None]
+    assert len(left_out) <= MOST_THAT_DO_NOT_RUN, left_out
+    assert len(every) - len(left_out) >= 40
+    assert len(WITH_SNIPPETS) >= 11
+
+
+def test_every_block_is_of_a_language_that_the_tests_know() -> None:
+    for page in [*manual.PAGES, manual.ROOT / "CONTRIBUTING.md"]:
+        opened = re.findall(r"^```(\S+)", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        assert {name for name in opened if not name.startswith("{")} <= {"python", "console", "text"}, page.name
+
+
+@pytest.mark.parametrize("page", [*manual.PAGES, manual.ROOT / "CONTRIBUTING.md"], ids=lambda page: page.stem)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if target.startswith(("https://", "http://")):
+            continue
+        name, _, anchor = target.partition("#")
+        file = page.parent / name if name else page
+        assert file.exists(), f"{page.name}: {target}"
+        if anchor:
+            assert anchor in _anchors(file), f"{page.name}: {target}"
+
+
+def _anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_read_and_write_option_has_its_row() -> None:
+    rows = _first_cells("reading.md", "finding.md", "streaming.md", "views.md", "writing.md")
+    assert {*NAMES, *_SIZES, *_OTHERS} <= rows
+
+
+def test_every_column_has_its_row() -> None:
+    assert set(ALL_COLUMNS.names) <= _first_cells("columns.md")
+
+
+def _first_cells(*names: str) -> set[str]:
+    lines = "\n".join((DOCS / name).read_text(encoding="utf-8") for name in names).splitlines()
+    cells = [line.split("|")[1] for line in lines if line.startswith("| ")]
+    return {word for cell in cells for word in re.findall(r"\w+", cell)}
+
+
+@pytest.mark.parametrize("verb", sorted(main.commands))
+def test_every_verb_has_its_section_with_a_table_and_two_examples(verb: str) -> None:
+    sections = (DOCS / "cli.md").read_text(encoding="utf-8").split("\n## ")
+    (section,) = [text for text in sections if text.startswith(f"{verb}\n")]
+    assert f"```{{command-reference}} {verb}\n" in section
+    assert len(re.findall(rf"^\$ .*\brmqstore {verb} ", section, flags=re.MULTILINE)) >= 2
+
+
+def test_the_page_of_views_documents_every_view_and_column() -> None:
+    text = (DOCS / "views.md").read_text(encoding="utf-8")
+    for name, schema in VIEWS.items():
+        (row,) = [line for line in text.splitlines() if line.startswith(f"| `{name}` ")]
+        for column in schema.names[1:]:
+            assert f"`{column}`" in row, f"{name}.{column}"
+    assert "`brokerName`" in text
+
+
+def test_the_readme_stays_a_front_page() -> None:
+    assert len((manual.ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 140
+
+
+def test_the_reference_of_a_verb_lists_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    from docutils import nodes
+    from docutils.core import publish_doctree
+    from docutils.parsers.rst import directives
+
+    monkeypatch.syspath_prepend(str(DOCS / "_ext"))
+    directives.register_directive("command-reference", importlib.import_module("command_reference").CommandReference)
+    shown = publish_doctree(".. command-reference:: report")
+    rows = [[cell.astext() for cell in row.findall(nodes.entry)] for row in shown.findall(nodes.row)]
+    assert rows[:2] == [["option", "meaning"], ["-o, --output FILE", "The HTML file.  [required]"]]
+    assert [names for names, _ in rows[2:]] == ["--verify / --no-verify", "--overwrite"]
+    assert "rmqstore report [OPTIONS] PATH" in shown.astext()
