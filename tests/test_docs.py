@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import manual
+import rmqstore
 from pyspark_rmqstore.options import NAMES
 from pyspark_rmqstore.write_options import _OTHERS, _SIZES
 from rmqstore.cli import main
@@ -107,6 +108,16 @@ def test_every_verb_has_its_section_with_a_table_and_two_examples(verb: str) -> 
     (section,) = [text for text in sections if text.startswith(f"{verb}\n")]
     assert f"```{{command-reference}} {verb}\n" in section
     assert len(re.findall(rf"^\$ .*\brmqstore {verb} ", section, flags=re.MULTILINE)) >= 2
+
+
+def test_the_api_page_has_every_public_name() -> None:
+    text = (DOCS / "api.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r":: rmqstore\.(\w+)", text))
+    errors = {name for name in rmqstore.__all__ if name.endswith("Error")}
+    assert "errors" in listed
+    assert errors <= set(vars(rmqstore.errors))  # that module as a whole is on the page
+    assert not errors & set(re.search(r":exclude-members: (.+)", text)[1].split(", "))
+    assert set(rmqstore.__all__) - errors - {"__version__"} == listed - {"errors"}
 
 
 def test_the_page_of_views_documents_every_view_and_column() -> None:
