@@ -96,6 +96,7 @@ class StoreWriter:
         require_writable(self.paths)
         self._log = CommitLog(self.paths.commitlogs)
         self.config = existing_config(self.paths, self._log, self.config)
+        self._file_size = self.config.mapped_file_size_commit_log
         self._repairer = Repairer(self._disk, self.paths, self.config, self._log, truncate=self._truncate)
         repaired = self._repairer.repair()
         self._queues: dict[tuple[str, int], QueueAppender] = {}
@@ -116,10 +117,6 @@ class StoreWriter:
 
     def _begin(self, end: int) -> LogAppend:
         return LogAppend(self._disk, self.paths.commitlogs, end, self._file_size, self.paths.append_intent)
-
-    @property
-    def _file_size(self) -> int:
-        return self.config.mapped_file_size_commit_log
 
     def _protect(self) -> None:
         """Make what is there safe from a recovery, then say that the store is open.
