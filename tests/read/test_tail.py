@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-import rmqstore.tail as tail_module
 
 import rmqstore
+import rmqstore.read.tail as tail_module
 import store_builder as build
 from rmqstore.opening import create, open_for
 from rmqstore.query.selection import parse_selection

@@ -84,6 +84,9 @@ def read_index(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator
         return
     try:
         file = MappedFile(path)
+    except FileNotFoundError:
+        logger.warning("%s was deleted meanwhile", path)
+        return
     except (OSError, UnreadableFileError) as err:
         logger.warning("%s cannot be read any more: %s", path, err)
         return
