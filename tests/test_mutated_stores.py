@@ -241,9 +241,10 @@ def _contradiction(row: dict[str, Any], log: _Log, *, own_queue: bool) -> str | 
     if own_queue:
         facts |= {
             "queue": (queue_id, queue_offset) == (row["queueId"], row["queueOffset"]),
-            "topic": topic == row["topic"].encode(),
             "body": bool(sys_flag & COMPRESSED) or body == row["body"],
         }
+        with contextlib.suppress(UnicodeDecodeError):
+            facts["topic"] = row["topic"] == topic.decode()
         with contextlib.suppress(UnicodeDecodeError):
             facts["properties"] = row["properties"] == _properties(properties.decode())
     return next((f"{name} is wrong" for name, holds in facts.items() if not holds), None)

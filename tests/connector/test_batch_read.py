@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 import goldens
 from connector.sparkreads import GoldenStore, collect, in_log_order, in_queue_order, load, messages, offsets, read
 from reading import EVERY_COLUMN, LOG_COLUMNS, Row, state
+from rmqstore.format.utf8 import decode_text
 
 pytestmark = pytest.mark.spark
 
@@ -397,7 +398,7 @@ def test_bodies_that_are_no_text_do_not_fail_when_read_as_string(
     bodies = {row["commitLogOffset"]: row["body"] for row in messages("edges")}
     assert any(not _is_text(body) for body in bodies.values())
     for row in found:
-        assert row["body"] == bodies[row["commitLogOffset"]].decode(errors="replace")
+        assert row["body"] == decode_text(bodies[row["commitLogOffset"]])
     assert offsets(found) == set(bodies)
 
 

@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 _UNIT = QUEUE_UNIT.itemsize
 _PIECE_BYTES = 8 << 20
+_UNITS_AT_ONCE = 1 << 20
 
 
 class Repaired(NamedTuple):
@@ -303,10 +304,17 @@ class Repairer:
         if not queue.isdecimal() or int(queue) not in self._paths.queue_ids(topic):
             return []
         with closing(ConsumeQueue(self._paths.queue(topic, int(queue)))) as kept:
-            reached = kept.reach(kept.end())
-        if reached <= self._log.min_offset:
+            n_wrong = sum(
+                int((kept.units(at, min(at + _UNITS_AT_ONCE, high)).physical_offsets >= self._log.min_offset).sum())
+                for low, high in kept.runs(kept.begin, kept.end())
+                for at in range(low, high, _UNITS_AT_ONCE)
+            )
+        if not n_wrong:
             return []
-        text = "its units point into the log, but no record there is of this queue; it is kept for its queue offsets"
+        text = (
+            f"{n_wrong} units point into the log, where no record is of this queue; it is kept, for it tells the next "
+            "queue offset"
+        )
         logger.warning("%s-%s: %s", topic, queue, text)
         return [Finding("queue", f"{topic}-{queue}", text)]
 

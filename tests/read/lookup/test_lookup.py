@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -520,3 +521,13 @@ def test_sizes_of_a_large_index_are_found_at_once(tmp_path: Path) -> None:
         assert tracemalloc.get_traced_memory()[1] < 100 << 20
     finally:
         tracemalloc.stop()
+
+
+def test_a_log_file_cut_to_a_byte_is_no_foreign_error(golden_store: GoldenStore, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(golden_store("expired"), tmp_path / "s"))
+    (only,) = (root / "commitlog").iterdir()
+    only.write_bytes(only.read_bytes()[:1])
+    with rmqstore.open(root) as store:
+        for topic in store.topics():
+            with suppress(rmqstore.RmqStoreError):
+                assert not store.query(topic, "none", scan_uncovered=True)

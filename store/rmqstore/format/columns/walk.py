@@ -265,8 +265,11 @@ def _join(phases: list[_Phase], counts: NDArray[np.int64]) -> Positions:
 
 def total_sizes(buf: Bytes, starts: Positions) -> NDArray[np.int64]:
     """Return what the heads at ``starts`` say is their size, int64 (n,), never more than the buffer has left."""
-    heads = gather_words(buf, np.minimum(starts, max(len(buf) - FRAME_HEAD.itemsize, 0)))
-    return np.clip(heads.view(np.int32)[0::2].byteswap().astype(np.int64), 0, len(buf) - starts)
+    if len(buf) < FRAME_HEAD.itemsize:  # a file that was cut
+        return np.zeros(len(starts), np.int64)
+    heads = gather_words(buf, np.minimum(starts, len(buf) - FRAME_HEAD.itemsize))
+    left = np.maximum(len(buf) - starts, 0)
+    return np.clip(heads.view(np.int32)[0::2].byteswap().astype(np.int64), 0, left)
 
 
 def knows_its_place(buf: Bytes, position: int, physical_offset: int) -> bool:
