@@ -61,11 +61,18 @@ class QueueAppender:
         if not new.all():
             self._require_there(queue_offsets[~new])
             queue_offsets, units = queue_offsets[new], units[new]
-        if self._follows_log:
-            self._append_what_fits(queue_offsets, units, is_end=False)
-        elif len(units):
-            self._require_next(queue_offsets, units)
+        if self._go_on(queue_offsets):
             self._extend(self.end, units)
+        elif self._follows_log:
+            self._append_what_fits(queue_offsets, units, is_end=False)
+        else:
+            self._require_next(queue_offsets, units)
+
+    def _go_on(self, queue_offsets: NDArray[np.int64]) -> bool:
+        """Tell whether queue offsets follow on the last unit without a gap, as they nearly always do."""
+        if self.is_new or len(self._undecided[0]) or not len(queue_offsets) or queue_offsets[0] != self.end:
+            return False
+        return self.end + len(queue_offsets) <= _MAX_QUEUE_OFFSET and bool((np.diff(queue_offsets) == 1).all())
 
     def settle(self) -> None:
         """Decide on records that no further one of the queue follows."""
