@@ -275,7 +275,7 @@ class MessageStore:
     ) -> pa.RecordBatchReader:
         """Return the chosen messages as a stream of batches; the arguments are the read options of ``docs/reading.md``.
 
-        ``selection`` takes those that choose topics and bounds, ``selection.parse_selection`` lists them.
+        ``selection`` takes those that choose topics and bounds, ``query.selection.parse_selection`` lists them.
         ``scan="queue"``: by topic and queue; messages of one queue in order, of several in the order of the log.
         ``scan="commitlog"``: every valid record in the order of the log, with or without a queue.
         ``msg_key``, ``msg_id``: a look-up: the records, with or without a queue, that have one of these keys (UNIQ_KEY

@@ -98,7 +98,7 @@ class StoreSession:
 
     @property
     def light_messages_apart(self) -> Mapping[str, int]:
-        """How many messages light queues have that lie in RocksDB alone; see ``ranges.QueueRanges``."""
+        """How many messages light queues have that lie in RocksDB alone; see ``queue_ranges.QueueRanges``."""
         return self.ranges.light_messages_apart
 
     @property
@@ -192,7 +192,7 @@ class StoreSession:
         return SingleUnits(rows, places).take(np.flatnonzero((units.physical_offsets == places) & (units.sizes > 0)))
 
     def read_units(self, picked: SingleUnits, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of single units; see ``queue_scan.QueueScan.single``."""
+        """Yield the messages of single units; see ``scan.queue_scan.QueueScan.single``."""
         return self._queue_scan(spec).single(picked)
 
     @anew_if_deleted
@@ -242,11 +242,11 @@ class StoreSession:
         return self.ranges.known_topics(self.config)
 
     def chosen_queues(self, selection: Selection) -> dict[str, list[int]]:
-        """Return the topics that a selection names and their queues; see ``ranges.QueueRanges.choose``."""
+        """Return the topics that a selection names and their queues; see ``queue_ranges.QueueRanges.choose``."""
         return self.ranges.choose(selection, self.config)
 
     def is_chosen(self, selection: Selection, topic: str, queue_id: int) -> bool:
-        """Tell whether a selection names a queue, be it there or not; see ``ranges.QueueRanges.is_chosen``."""
+        """Tell whether a selection names a queue, be it there or not; see ``queue_ranges.QueueRanges.is_chosen``."""
         return self.ranges.is_chosen(selection, topic, queue_id)
 
     @anew_if_deleted
@@ -263,25 +263,25 @@ class StoreSession:
     def starts(
         self, selection: Selection, spans: Callable[[], Mapping[QueueKey, tuple[int, int]]], *, fail_on_data_loss: bool
     ) -> dict[QueueKey, int]:
-        """Return where a selection starts in queues; see ``ranges.QueueRanges.starts``."""
+        """Return where a selection starts in queues; see ``queue_ranges.QueueRanges.starts``."""
         name = self.broker_name
         return self.ranges.starts(selection, self.config, name, spans, fail_on_data_loss=fail_on_data_loss)
 
     def slices(self, topic: str, queue_id: int, start: int, end: int, *, tolerant: bool) -> list[QueueSlice]:
-        """Return the parts of a range that the queue's files have; see ``ranges.QueueRanges.slices``."""
+        """Return the parts of a range that the queue's files have; see ``queue_ranges.QueueRanges.slices``."""
         return self.ranges.slices(topic, queue_id, start, end, tolerant=tolerant)
 
     def look_confirmed(self, piece: QueueSlice, log_end: int) -> bool:
-        """Tell whether the log confirms the units of a range; see ``unit_checks.look_confirmed``."""
+        """Tell whether the log confirms the units of a range; see ``storage.recovery.unit_checks.look_confirmed``."""
         return self.ranges.look_confirmed(piece, log_end)
 
     def confirmed(self, piece: QueueSlice, log_end: int) -> list[QueueSlice]:
-        """Return the parts of a range whose units the log confirms; see ``ranges.QueueRanges.confirmed``."""
+        """Return the parts of a range whose units the log confirms; see ``queue_ranges.QueueRanges.confirmed``."""
         return self.ranges.confirmed(piece, log_end)
 
     @anew_if_deleted
     def plan_queues(self, selection: Selection, spec: ReadSpec) -> list[QueueSlice]:
-        """Return the ranges of queues that a selection asks for; see ``ranges.QueueRanges.resolve``."""
+        """Return the ranges of queues that a selection asks for; see ``queue_ranges.QueueRanges.resolve``."""
         return self.ranges.resolve(
             selection,
             self.config,
@@ -291,11 +291,11 @@ class StoreSession:
         )
 
     def read_queues(self, slices: Sequence[QueueSlice], spec: ReadSpec) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of ranges of queues; see ``queue_scan.QueueScan``."""
+        """Yield the messages of ranges of queues; see ``scan.queue_scan.QueueScan``."""
         return self._queue_scan(spec).batches(slices)
 
     def read_lost(self, stretches: Iterable[LostStretch], spec: ReadSpec) -> Iterator[pa.RecordBatch]:
-        """Do with what :meth:`lost` gave what the read says; see ``assemble.refuse_stretches``."""
+        """Do with what :meth:`lost` gave what the read says; see ``assembler.refuse_stretches``."""
         return refuse_stretches(stretches, spec)
 
     def _queue_scan(self, spec: ReadSpec) -> QueueScan:
@@ -328,7 +328,7 @@ class StoreSession:
         return self._sampler.log_heads()
 
     def read_log(self, piece: LogSlice, spec: ReadSpec, wanted: LogFilter) -> Iterator[pa.RecordBatch]:
-        """Yield the records of a range of the log; see ``log_scan.LogScan``."""
+        """Yield the records of a range of the log; see ``scan.log_scan.LogScan``."""
         return LogScan(self.log, self.ranges.vouched_end, spec, wanted).batches(piece)
 
     @anew_if_deleted
@@ -352,7 +352,7 @@ class StoreSession:
 
     @anew_if_deleted
     def plan_view(self, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
-        """Return a view in pieces, in the order of their rows; see ``views.reading.plan_view``."""
+        """Return a view in pieces, in the order of their rows; see ``views.registry.plan_view``."""
         return plan_view(self.view_source, spec, limits)
 
     def read_view(self, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:

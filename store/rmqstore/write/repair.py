@@ -1,7 +1,7 @@
 """Opening for writing after any exit: ends with the store that a broker's recovery would leave, and nothing missing.
 
 Unlike the broker's, it loses no key and no unit: every record of the valid log is in its queue and in the index. What
-is cut from the log is kept under ``.rmqstore/cut``. Readers find the same end of the log in memory (``recovery``).
+is cut from the log is kept under ``.rmqstore/cut``. Readers find the same end in memory (``storage.recovery``).
 
 Source: DefaultMessageStore.java#load, #recover; CommitLog.java#recoverNormally, #recoverAbnormally.
 """

@@ -190,7 +190,7 @@ class StoreWriter:
         return np.broadcast_to(np.int64(max(now_ms(), self._last_store_timestamp)), count)
 
     def append_encoded(self, data: Bytes, sizes: NDArray[np.int64]) -> None:
-        """Append records that were encoded elsewhere and only lack their places: see ``format.encode.encode_records``.
+        """Append records that were encoded elsewhere and only lack their places: see ``columns.encode.encode_records``.
 
         Args:
             data: uint8 (nbytes,), records one behind the other; they are written to.

@@ -21,7 +21,7 @@ def gather_spans(buf: Bytes, starts: Positions, lengths: Positions, kind: pa.Dat
         buf: uint8 (nbytes,), less than 2 GiB.
         starts: int64 (n,), in any order; every span lies inside ``buf``.
         lengths: int64 (n,).
-        kind: pa.binary() or pa.string(); text is not checked, see ``text.valid_text``.
+        kind: pa.binary() or pa.string(); text is not checked, see ``buffers.valid_text``.
 
     Returns:
         n values without nulls; nothing of ``buf`` is referred to.

@@ -1,6 +1,6 @@
 """Checks of many records that look beyond the heads: topics, checksums, compressed bodies.
 
-The plain form of the first two is ``record.check_record``.
+The plain form of the first two is ``format.record.check_record``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The fixed parts of many records as columns, with every length checked; no loop per record, no meaning of the parts.
 
-The plain form of the same checks is ``record.check_record``; the two agree on every record (tests/equivalence).
+The plain form of the same checks is ``format.record.check_record``; the two agree on every record (tests/equivalence).
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class Filter:
 
         Args:
             columns: each property of ``names``, string (n,), null where a message has none; as
-                ``format.decode.property_values`` gives them.
+                ``format.columns.decode.property_values`` gives them.
             n: how many messages; ``1 = 1`` names no property.
 
         Raises:

@@ -36,9 +36,9 @@ class Finder:
     Args:
         log: of the store.
         lookup: finds places in it.
-        find: ``lookup.find``, asked again where retention deletes a file meanwhile.
+        find: ``candidates.Lookup.find``, asked again where retention deletes a file meanwhile.
         read_log: reads parts of the log.
-        is_closed: whether the store was closed; see ``log_scan.LogSlice``.
+        is_closed: whether the store was closed; see ``spans.LogSlice``.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Finder:
         return fmean(sizes) if sizes else 0.0
 
     def read_places(self, places: Positions, spec: ReadSpec, wanted: LogFilter) -> Iterator[pa.RecordBatch]:
-        """Yield the records at some places of the log; see ``place_scan.PlaceScan``."""
+        """Yield the records at some places of the log; see ``record_scan.PlaceScan``."""
         return PlaceScan(self._log, spec, wanted).batches(places)
 
     def copies(self, wanted: Wanted, topics: Sequence[str], start: int) -> Iterator[pa.RecordBatch]:

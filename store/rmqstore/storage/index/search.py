@@ -159,7 +159,7 @@ class IndexSearch:
         Some may have other keys, of the same hash. None is left out that the chains lead to.
 
         Args:
-            hashes: int32 (k,), see ``requests.key_hashes``; never negative.
+            hashes: int32 (k,), see ``dispatch_requests.key_hashes``; never negative.
             begin: records stored from then on, ms.
             end: records stored until then, ms, included.
 

@@ -1,7 +1,7 @@
 """The ends of queues in memory as a recovery would build them on disk: a reader's view of a store that was not closed.
 
 A broker writes a message to the log first and to its queue a little later, so a crash, or a copy of a running store,
-leaves queues that lack their last units. The writer's side of this is ``repair``.
+leaves queues that lack their last units. The writer's side of this is ``write.repair``.
 
 Where the log itself is damaged, or a file of it is missing, the queues go on after the gap: the queue offsets that are
 missing get units that point at it, so that a read meets the damage where the messages were.
