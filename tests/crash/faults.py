@@ -25,6 +25,7 @@ class FaultyDisk(Disk):
     def __init__(self, at: int | None = None, power: random.Random | None = None) -> None:
         super().__init__()
         self.n_changes = 0
+        self.commit = -1  # number of the last write to the log: the one that commits an append
         self.done: list[str] = []
         self._at, self._power, self._is_dead = at, power, False
         self._unflushed: dict[Path, list[tuple[int, bytes]]] = {}  # what stood there before
@@ -36,6 +37,8 @@ class FaultyDisk(Disk):
             raise Cut
         self.n_changes += 1
         self.done.append(f"{what} {path.name}")
+        if what == "write" and path.parent.name == "commitlog":
+            self.commit = self.n_changes - 1
         return self._at == self.n_changes - 1
 
     def _die(self) -> None:
