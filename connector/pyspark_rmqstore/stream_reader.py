@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,11 +17,18 @@ from pyspark_rmqstore.followed import FollowedStores
 from pyspark_rmqstore.offsets import Key, StreamOffset
 from pyspark_rmqstore.options import StreamOptions
 from pyspark_rmqstore.split_reader import SplitReader
+from rmqstore.errors import CorruptQueueError
 from rmqstore.read.scan.spec import FAILFAST
 from rmqstore.spans import QueueSlice
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
+
+
+logger = logging.getLogger(__name__)
+
+_MAX_RETRIES = 5
+_RETRY_SECONDS = 0.2
 
 
 class RmqStoreStreamReader(DataSourceStreamReader):
@@ -114,6 +122,16 @@ class RmqStoreStreamReader(DataSourceStreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a micro-batch, the same whenever it is planned again."""
         begun, until = StreamOffset.of_json(start), StreamOffset.of_json(end)
+        for _ in range(_MAX_RETRIES):
+            try:
+                return self._planned(begun, until)
+            except CorruptQueueError as err:
+                # A broker that recovers its store removes files of queues and makes them again a moment later.
+                logger.info("%s; planning the micro-batch again", err)
+                sleep(_RETRY_SECONDS)
+        return self._planned(begun, until)
+
+    def _planned(self, begun: StreamOffset, until: StreamOffset) -> Sequence[InputPartition]:
         slices = self._slices(begun, until)
         if not self._options.read.fail_on_data_loss and not self._stores.look_confirmed(slices):
             slices = self._stores.confirmed(self._slices(begun, until))

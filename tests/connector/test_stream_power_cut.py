@@ -182,3 +182,23 @@ def test_a_queue_whose_files_go_between_planning_and_reading_is_lost_with_a_warn
     for path in (root / "consumequeue/A/0").iterdir():
         path.unlink()
     assert not [batch for part in parts for batch in query.reader.read(part)]
+
+
+def test_a_micro_batch_that_meets_queue_files_in_the_making_is_planned_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, root = old_store(tmp_path)
+    query = Query(root, **LENIENT)
+    end = query.reader.latestOffset(query.offset, ReadAllAvailable())
+    first = min((root / "consumequeue" / "A" / "0").iterdir())
+    aside = first.rename(tmp_path / "aside")
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            aside.rename(first)
+
+    monkeypatch.setattr("pyspark_rmqstore.stream_reader.sleep", pause)
+    assert len(query.rows(query.offset, end)) == KEPT + LOST
+    assert len(pauses) == 2
