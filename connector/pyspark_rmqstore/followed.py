@@ -78,9 +78,8 @@ class FollowedStores:
             CorruptRecordError, OffsetOutOfRangeError: as a batch read would.
         """
         options = self._options
-        mode = (
-            options.mode if options.mode == FAILFAST else "DROPMALFORMED"
-        )  # a stream has no row for what has no offset
+        # A stream has no row for what has no queue offset.
+        mode = options.mode if options.mode == FAILFAST else "DROPMALFORMED"
         spec = ReadSpec(pa.schema([]), mode, fail_on_data_loss=options.fail_on_data_loss)
         deque(store.read_lost(store.lost((), spec), spec), maxlen=0)
 

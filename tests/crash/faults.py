@@ -7,8 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.paths import find_store
+from rmqstore.write.writer import StoreWriter
 
 
 class Cut(Exception):  # noqa: N818 - an event, not an error of ours
@@ -112,3 +116,14 @@ class FaultyDisk(Disk):
         if self._step("delete", path):
             self._die()
         super().delete(path)
+
+
+def append_and_close(root: Path, disk: FaultyDisk, batch: pa.RecordBatch) -> None:
+    """Append a batch and close the store, as a process does that may die anywhere in it."""
+    writer = StoreWriter(find_store(root), StoreConfig(), disk)
+    try:
+        writer.append(batch)
+        writer.close()
+    finally:
+        writer._lock.release()  # what the kernel does for a process that died
+        disk.close()

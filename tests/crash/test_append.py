@@ -15,7 +15,7 @@ import pytest
 
 import goldens
 import rmqstore
-from crash.faults import Cut, FaultyDisk
+from crash.faults import Cut, FaultyDisk, append_and_close
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.tail import StoreTail
 from rmqstore.storage.broker.checkpoint import read_checkpoint
@@ -152,17 +152,8 @@ def test_a_dead_append_does_not_come_back_when_a_broker_writes_a_record_of_the_s
     same = pa.RecordBatch.from_pydict({"topic": ["Fresh"] * n, "body": [b"of one length"] * n, "keys": ["k"] * n})
     before = len(by_log(golden_store(name)))
 
-    def append_same(root: Path, disk: FaultyDisk) -> None:
-        writer = StoreWriter(find_store(root), StoreConfig(), disk)
-        try:
-            writer.append(same)
-            writer.close()
-        finally:
-            writer._lock.release()
-            disk.close()
-
     whole, disk = Path(shutil.copytree(golden_store(name), tmp_path / "count")), FaultyDisk()
-    append_same(whole, disk)
+    append_and_close(whole, disk, same)
     with rmqstore.open(whole) as store:
         batch = store.scan(columns="commitLogOffset,storeSize", subscribe="Fresh").read_all().to_pydict()
     first, size = min(zip(batch["commitLogOffset"], batch["storeSize"], strict=True))
@@ -172,7 +163,7 @@ def test_a_dead_append_does_not_come_back_when_a_broker_writes_a_record_of_the_s
     for at in range(disk.commit - 6, disk.commit + 3):
         root = Path(shutil.copytree(golden_store(name), tmp_path / f"{at}"))
         with pytest.raises(Cut):
-            append_same(root, FaultyDisk(at))
+            append_and_close(root, FaultyDisk(at), same)
         where, read = disk.done[at], len(by_log(root))
         assert read in (before, before + n), where
         seen.add(read)

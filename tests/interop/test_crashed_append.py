@@ -13,14 +13,11 @@ import pytest
 
 import goldens
 import rmqstore
-from crash.faults import Cut, FaultyDisk
+from crash.faults import Cut, FaultyDisk, append_and_close
 from crash.test_append import append
 from crash.test_kill import ROWS, append_and_kill
 from interop.rocketmq import RocketMQ
 from rmqstore.inspect.verify import verify
-from rmqstore.storage.broker.store_config import StoreConfig
-from rmqstore.storage.files.paths import find_store
-from rmqstore.write.writer import StoreWriter
 
 N = 60
 N_CUTS = 10
@@ -114,22 +111,13 @@ def test_a_dead_append_does_not_come_back_when_the_real_store_goes_on(
         {"topic": ["Fresh"] * n, "queueId": pa.array([0, 1] * (n // 2), pa.int32()), "body": [body] * n}
     )
 
-    def append_dying(root: Path, disk: FaultyDisk) -> None:
-        writer = StoreWriter(find_store(root), StoreConfig(), disk)
-        try:
-            writer.append(dying)
-            writer.close()
-        finally:
-            writer._lock.release()
-            disk.close()
-
     counting = FaultyDisk()
-    append_dying(Path(shutil.copytree(golden_store("basic"), tmp_path / "count")), counting)
+    append_and_close(Path(shutil.copytree(golden_store("basic"), tmp_path / "count")), counting, dying)
     seen = set()
     for at in range(counting.commit - 4, counting.commit + 3, 2):
         root = Path(shutil.copytree(golden_store("basic"), tmp_path / f"{at}"))
         with pytest.raises(Cut):
-            append_dying(root, FaultyDisk(at))
+            append_and_close(root, FaultyDisk(at), dying)
         where = f"cut at change {at}: {counting.done[at]}"
         with rocketmq.open(root, **sizes) as real:
             found = total(real, {("Fresh", 0), ("Fresh", 1)})

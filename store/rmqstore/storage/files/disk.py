@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.errors import StoreStateError, UnreadableFileError
-from rmqstore.storage.files.regular import require_regular
+from rmqstore.errors import StoreStateError
+from rmqstore.storage.files.regular import keep_regular, require_regular
 
 _OPEN_FILES = 64
 _FLUSHED_AT_ONCE = 16
@@ -42,13 +42,7 @@ def open_to_change(path: Path, flags: int = 0) -> int:
     """
     with suppress(FileNotFoundError):
         require_regular(path, path.lstat())
-    descriptor = os.open(path, _TO_CHANGE | flags, 0o644)
-    try:
-        require_regular(path, os.fstat(descriptor))
-    except UnreadableFileError:
-        os.close(descriptor)
-        raise
-    return descriptor
+    return keep_regular(path, os.open(path, _TO_CHANGE | flags, 0o644))
 
 
 class Disk:

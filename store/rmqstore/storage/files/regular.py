@@ -38,6 +38,15 @@ def open_regular(path: Path) -> int:
         raise
     except OSError as err:
         raise _unreadable(path, err, _A_FILE) from err
+    return keep_regular(path, descriptor)
+
+
+def keep_regular(path: Path, descriptor: int) -> int:
+    """Return the descriptor of a file that was just opened; what is not a regular file is closed and refused.
+
+    Raises:
+        UnreadableFileError: something else has the name.
+    """
     try:
         require_regular(path, os.fstat(descriptor))
     except UnreadableFileError:

@@ -61,12 +61,12 @@ class QueueAppender:
         if not new.all():
             self._require_there(queue_offsets[~new])
             queue_offsets, units = queue_offsets[new], units[new]
-        if self._go_on(queue_offsets):
-            self._extend(self.end, units)
-        elif self._follows_log:
+        if self._follows_log and not self._go_on(queue_offsets):
             self._append_what_fits(queue_offsets, units, is_end=False)
-        else:
-            self._require_next(queue_offsets, units)
+        elif len(units):
+            if not self._follows_log:
+                self._require_next(queue_offsets, units)
+            self._extend(self.end, units)
 
     def _go_on(self, queue_offsets: NDArray[np.int64]) -> bool:
         """Tell whether queue offsets follow on the last unit without a gap, as they nearly always do."""
