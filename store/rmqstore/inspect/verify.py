@@ -22,12 +22,13 @@ from rmqstore.format.columns.dispatch_requests import (
 )
 from rmqstore.format.columns.heads import Heads, check_heads
 from rmqstore.format.columns.lmq import lmq_heads
-from rmqstore.format.columns.walk import StopKind, find_next_record, heads_of, walk
+from rmqstore.format.columns.walk import StopKind
 from rmqstore.format.layout import MAX_EXT_ADDRESS, PRE_BLANK_SIZE, Bytes, Mask
 from rmqstore.inspect.verify_index import KeysOfLog, index_findings
 from rmqstore.progress import Progress, untold
 from rmqstore.storage.files.paths import StorePaths, can_have_queue
 from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.walks import walk_forward
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.queue.consumequeue_ext import ConsumeQueueExt
@@ -36,7 +37,6 @@ from rmqstore.store import MessageStore
 
 logger = logging.getLogger(__name__)
 
-_WINDOW_BYTES = 128 << 20
 _MAX_FINDINGS = 1000  # of damaged records named one by one
 
 
@@ -89,19 +89,14 @@ def _sound_heads(log: CommitLog, end: int, progress: Progress) -> Iterator[tuple
     for segment in log.segments:
         if segment.start >= end:
             return
-        data, at, stop = log.data(segment), 0, min(end, segment.end) - segment.start
-        while at < stop:
-            found = walk(data, at, min(at + _WINDOW_BYTES, stop), segment.start)
-            for _, heads, whole in heads_of(data, found):
+        for window in walk_forward(log, segment, segment.start, min(end, segment.end)):
+            for _, heads, whole in window.heads():
                 sound = np.flatnonzero(whole & check_heads(heads, segment.start))
                 if len(sound):
-                    yield data, heads if len(sound) == len(heads) else heads.take(sound)
-            at = found.position
-            progress(min(segment.start + at, end) - log.min_offset, end - log.min_offset)
-            if found.kind in (StopKind.BLANK, StopKind.EMPTY):
+                    yield window.data, heads if len(sound) == len(heads) else heads.take(sound)
+            progress(min(window.stopped, end) - log.min_offset, end - log.min_offset)
+            if window.records.kind is StopKind.EMPTY:
                 break
-            if found.kind is StopKind.DAMAGE:
-                at = find_next_record(data, at + 1, stop, segment.start)
 
 
 def _lmq_heads(data: Bytes, heads: Heads) -> Heads:

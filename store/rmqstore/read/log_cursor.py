@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +13,14 @@ from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
 from rmqstore.format.columns.checks import sound_crcs
 from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.heads import Heads, check_heads
-from rmqstore.format.columns.walk import StopKind, Walk, heads_of, walk
+from rmqstore.format.columns.walk import StopKind, Walk
 from rmqstore.format.layout import BLANK_MAGIC, FRAME_HEAD, Bytes, Mask
-from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.walks import WINDOW_BYTES, Window, window_at
 from rmqstore.storage.recovery.log_end import last_record_before
 
-# The first window, and the largest: bytes that were never written are not to be touched.
-_WINDOW_BYTES = 64 << 10, 128 << 20
+_FIRST_BYTES: Final = 64 << 10  # walked first: bytes that were never written are not to be touched
+_GROWTH: Final = 8
 
 
 class LogMark(NamedTuple):
@@ -88,46 +88,46 @@ class LogCursor:
             log: of the store.
             run_started: since when, in ms, the broker runs that has the store now; 0 where that is not known.
         """
-        size = _WINDOW_BYTES[0]
+        size = _FIRST_BYTES
         while (segment := log.find(self.position)) is not None:
-            data, position = log.data(segment), self.position - segment.start
-            found = walk(data, position, min(position + size, len(data)), segment.start)
-            walked = self._without_unsure(data, found, segment, run_started)
-            if walked is not found and found.kind is StopKind.END and size < _WINDOW_BYTES[1]:
-                size = _WINDOW_BYTES[1]  # a later record may vouch for the one that was refused
+            data = log.data(segment)
+            window = window_at(log, segment, self.position, segment.start + len(data), size)
+            walked = self._without_unsure(window, run_started)
+            if walked is not window and window.records.kind is StopKind.END and size < WINDOW_BYTES:
+                size = WINDOW_BYTES  # a later record may vouch for the one that was refused
                 continue
-            for _, heads, whole in heads_of(data, walked):
+            for _, heads, whole in walked.heads():
                 last = heads.take(slice(len(heads) - 1, None))
                 self.newest = LogMark(*(int(last.column(name)[0]) for name in LogMark._fields))
                 yield data, heads.take(whole)
-            is_over = walked.kind is StopKind.BLANK and _is_begun(log, segment.end)
-            reached = segment.end if is_over else segment.start + walked.position
+            stop = walked.records
+            reached = segment.end if stop.kind is StopKind.BLANK and _is_begun(log, segment.end) else walked.stopped
             is_stuck, self.position = reached == self.position, reached
-            self._note(
-                data[walked.position :][: FRAME_HEAD.itemsize] if walked.kind is StopKind.DAMAGE else None, is_stuck
-            )
-            if is_stuck or walked.kind in (StopKind.EMPTY, StopKind.DAMAGE):
+            self._note(data[stop.position :][: FRAME_HEAD.itemsize] if stop.kind is StopKind.DAMAGE else None, is_stuck)
+            if is_stuck or walked.damage is not None:
                 return
-            size = min(8 * size, _WINDOW_BYTES[1])
+            size = min(_GROWTH * size, WINDOW_BYTES)
 
-    def _without_unsure(self, data: Bytes, walked: Walk, segment: Segment, run_started: int) -> Walk:
+    def _without_unsure(self, window: Window, run_started: int) -> Window:
         """Leave out records from the first on that may not be of the log.
 
         A broker appends one record after the other, so the last one that the present run wrote vouches for all before
         it. After it, a torn record ends the log: its broker is still writing it, or a recovery will cut it. There a
         whole record of an earlier run ends it as well: a recovery has cut it off, and it is not written over yet.
         """
-        if not len(walked.starts):
-            return walked
-        sound, times = _checked(data, walked, segment)
+        starts = window.records.starts
+        if not len(starts):
+            return window
+        sound, times = _checked(window)
         vouching = np.flatnonzero(sound & (times >= run_started))
         is_vouched = len(vouching) > 0 or (self.newest is not None and self.newest.store_timestamp >= run_started)
         first = int(vouching[-1]) + 1 if len(vouching) else 0
         refused = np.flatnonzero(~sound[first:] | is_vouched)
         if not len(refused):
-            return walked
-        place = first + int(refused[0])
-        return Walk(walked.starts[:place], StopKind.DAMAGE, int(walked.starts[place]), "torn, or cut off by a recovery")
+            return window
+        row = first + int(refused[0])
+        kept = Walk(starts[:row], StopKind.DAMAGE, int(starts[row]), "torn, or cut off by a recovery")
+        return replace(window, records=kept)
 
     def _note(self, damage: Bytes | None, is_stuck: bool) -> None:
         found = b"" if damage is None else damage.tobytes()
@@ -135,13 +135,13 @@ class LogCursor:
         self.refused = found
 
 
-def _checked(data: Bytes, walked: Walk, segment: Segment) -> tuple[Mask, NDArray[np.int64]]:
+def _checked(window: Window) -> tuple[Mask, NDArray[np.int64]]:
     """Return which of the records that were walked are whole, CRC included, and their store times, ms; (n,) each."""
     masks, times = [], []
-    for _, heads, whole in heads_of(data, walked):
-        sound = whole & check_heads(heads, segment.start)
+    for _, heads, whole in window.heads():
+        sound = whole & check_heads(heads, window.segment.start)
         good = heads.take(sound)
-        sound[sound] = sound_crcs(data, good, stored_bodies(data, good))
+        sound[sound] = sound_crcs(window.data, good, stored_bodies(window.data, good))
         masks.append(sound)
         times.append(heads.column("store_timestamp"))
     return np.concatenate(masks), np.concatenate(times)

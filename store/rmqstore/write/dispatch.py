@@ -15,7 +15,6 @@ from rmqstore.findings import Finding
 from rmqstore.format.columns.dispatch_requests import QueueUnits, Requests, have_units, read_requests, rows_by_queue
 from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.lmq import lmq_heads
-from rmqstore.format.columns.walk import StopKind, find_next_record, heads_of, walk
 from rmqstore.format.layout import Bytes
 from rmqstore.progress import Progress, untold
 from rmqstore.storage.broker.store_config import StoreConfig
@@ -26,9 +25,9 @@ from rmqstore.storage.index.appender import IndexAppender
 from rmqstore.storage.index.index_file import IndexKeys
 from rmqstore.storage.index.sizes import IndexSizes
 from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.walks import Window, walk_forward
 from rmqstore.storage.queue.appender import QueueAppender
 
-_WINDOW_BYTES = 128 << 20
 _MAX_FINDINGS = 1000
 
 
@@ -68,27 +67,25 @@ class Dispatcher:
             if segment is None:
                 self._meet(self._log.folders, low, f"no file holds the log from {low} to {high}")
             else:
-                self._dispatch_segment(segment, low - segment.start, high - segment.start)
+                self._dispatch_file(segment, low, high)
                 progress(high - start, end - start)
 
-    def _dispatch_segment(self, segment: Segment, at: int, stop: int) -> None:
-        data, path = self._log.data(segment), str(segment.path)
-        while at < stop:
-            found = walk(data, at, min(at + _WINDOW_BYTES, stop), segment.start)
-            for starts, heads, whole in heads_of(data, found):
-                sound = whole & (heads.column("physical_offset") == starts + segment.start)
-                for row in np.flatnonzero(~sound).tolist():
-                    self._meet(path, segment.start + int(starts[row]), "not a whole record of this place")
-                kept = heads if sound.all() else heads.take(np.flatnonzero(sound))
-                if len(kept):
-                    self.put(read_requests(data, kept))
-                    self._put_lmq(data, kept)
-            at = found.position
-            if found.kind is StopKind.BLANK:
-                return
-            if found.kind is not StopKind.END:
-                self._meet(path, segment.start + at, found.reason or found.kind.value)
-                at = find_next_record(data, at + 1, stop, segment.start)
+    def _dispatch_file(self, segment: Segment, start: int, end: int) -> None:
+        for window in walk_forward(self._log, segment, start, end):
+            self._dispatch_window(window)
+            if window.damage is not None:
+                self._meet(str(segment.path), window.stopped, window.damage)
+
+    def _dispatch_window(self, window: Window) -> None:
+        data, base, path = window.data, window.segment.start, str(window.segment.path)
+        for starts, heads, whole in window.heads():
+            sound = whole & (heads.column("physical_offset") == starts + base)
+            for row in np.flatnonzero(~sound).tolist():
+                self._meet(path, base + int(starts[row]), "not a whole record of this place")
+            kept = heads if sound.all() else heads.take(np.flatnonzero(sound))
+            if len(kept):
+                self.put(read_requests(data, kept))
+                self._put_lmq(data, kept)
 
     def _meet(self, path: str, physical_offset: int, reason: str) -> None:
         """Take notice of damage in the log.

@@ -17,7 +17,7 @@ import numpy as np
 
 from rmqstore.errors import CorruptRecordError
 from rmqstore.findings import Finding
-from rmqstore.format.columns.walk import StopKind, Walk, find_next_record, walk
+from rmqstore.format.columns.walk import StopKind, Walk
 from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.progress import Progress, untold
 from rmqstore.storage.broker.checkpoint import Checkpoint, read_checkpoint
@@ -30,6 +30,7 @@ from rmqstore.storage.files.regular import is_folder, list_folder
 from rmqstore.storage.index.index_file import index_files, read_header
 from rmqstore.storage.log.append_intent import read_intent
 from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.walks import next_record, window_at
 from rmqstore.storage.queue.appender import QueueAppender
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.recovery.log_end import LogEnd, damage_at, find_log_end
@@ -97,7 +98,7 @@ class Repairer:
         segment = None if began_at is None else self._log.find(began_at)
         if began_at is None or segment is None or end.physical_offset != segment.end:
             return end
-        found = walk(self._log.data(segment), began_at - segment.start, segment.size, segment.start)
+        found = window_at(self._log, segment, began_at, segment.end).records
         if len(found.starts) or found.kind is not StopKind.BLANK:
             return end
         return end._replace(physical_offset=began_at, path=str(segment.path))
@@ -106,17 +107,14 @@ class Repairer:
         segment = self._log.find(end.physical_offset)
         if segment is None:  # it ends with a file of no length, which has nothing after it
             return
-        data, position = self._log.data(segment), end.physical_offset - segment.start
         if was_closed:
-            stop = Walk(np.empty(0, np.int64), StopKind.DAMAGE, position, end.reason)
+            stop = Walk(np.empty(0, np.int64), StopKind.DAMAGE, end.physical_offset - segment.start, end.reason)
             if damage_at(self._log, segment, stop, self._queues_end()) is None:
                 return
-        behind = find_next_record(data, position + 1, len(data), segment.start)
-        follows = segment.start + behind if behind < len(data) else None
+        follows = self._find_record(segment, end.physical_offset + 1)
         if follows is None and self._log.segments[-1].start > segment.start:
             later = next(other for other in self._log.segments if other.start > segment.start)
-            at = find_next_record(self._log.data(later), 0, later.size, later.start)
-            follows = later.start + at if at < later.size else None
+            follows = self._find_record(later, later.start)
         if follows is not None and not self._truncate:
             raise CorruptRecordError(
                 end.path,
@@ -125,6 +123,11 @@ class Repairer:
                 "out first (a read with ignoreLogEnd and mode=DROPMALFORMED has them; rmqstore export --ignore-log-end "
                 "--mode DROPMALFORMED), then open with truncate=True (rebuild --truncate), which keeps what it cuts",
             )
+
+    def _find_record(self, segment: Segment, start: int) -> int | None:
+        """Return where the first whole record of a file from a physical offset on begins, None without any."""
+        found = next_record(self._log, segment, start, segment.end)
+        return found if found < segment.end else None
 
     def _cut_log(self, end: LogEnd, *, keep_copy: bool) -> None:
         """Clear what stands behind the end of the log, files and bytes; what was not zero is kept aside if need be."""

@@ -12,31 +12,23 @@ from collections.abc import Collection
 from rmqstore.format.columns.decode import topics
 from rmqstore.format.columns.dispatch_requests import have_units
 from rmqstore.format.columns.lmq import lmq_heads
-from rmqstore.format.columns.walk import StopKind, find_next_record, heads_of, walk
 from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.walks import walk_forward
 
-_WINDOW_BYTES = 128 << 20
 _MAX_NAMES = 5
 
 
 def count_light_messages(log: CommitLog, end: int) -> Counter[str]:
     """Return how many messages each light queue has that records before ``end`` name; reads all of the log."""
     found: Counter[str] = Counter()
-    for _, stop, segment in log.stretches(log.min_offset, end):
+    for start, stop, segment in log.stretches(log.min_offset, end):
         if segment is None:
             continue
-        data, position, limit = log.data(segment), 0, stop - segment.start
-        while position < limit:
-            walked = walk(data, position, min(position + _WINDOW_BYTES, limit), segment.start)
-            for _, heads, whole in heads_of(data, walked):
-                named = lmq_heads(data, heads.take(whole & have_units(heads.column("sys_flag"))))
+        for window in walk_forward(log, segment, start, stop):
+            for _, heads, whole in window.heads():
+                named = lmq_heads(window.data, heads.take(whole & have_units(heads.column("sys_flag"))))
                 if len(named):
-                    found.update(topics(data, named).to_pylist())
-            position = walked.position
-            if walked.kind is StopKind.BLANK:
-                break
-            if walked.kind is not StopKind.END:
-                position = find_next_record(data, position + 1, limit, segment.start)
+                    found.update(topics(window.data, named).to_pylist())
     return found
 
 

@@ -9,11 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
-from rmqstore.format.columns.walk import StopKind, heads_of, walk
+from rmqstore.format.columns.walk import StopKind
 from rmqstore.query.conditions import Points
 from rmqstore.read.plan.queue_ranges import QueueRanges
 from rmqstore.spans import LogSlice, QueueSlice
 from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.walks import window_at
 from rmqstore.storage.queue.queue_set import Queues
 
 _SAMPLED_UNITS, _UNITS_AT_ONCE = 16, 1 << 12
@@ -104,14 +105,14 @@ class Sampler:
         for start, end, segment in self._log.stretches(whole.start, whole.end):
             if segment is None:
                 continue
-            data, at = self._log.data(segment), start - segment.start
-            found = walk(data, at, min(end - segment.start, at + left), segment.start)
-            left -= found.position - at
-            is_done = found.kind is not StopKind.END or segment.start + found.position == end
-            is_lost = found.kind is StopKind.EMPTY and self._log.written_end(segment) > found.position
-            if found.kind is StopKind.DAMAGE or is_lost or not is_done:
+            window = window_at(self._log, segment, start, end, left)
+            stop = window.records
+            left -= window.stopped - start
+            is_done = stop.kind is not StopKind.END or window.stopped == end
+            is_lost = stop.kind is StopKind.EMPTY and self._log.written_end(segment) > stop.position
+            if stop.kind is StopKind.DAMAGE or is_lost or not is_done:
                 return None
-            for starts, heads, are_whole in heads_of(data, found):
+            for starts, heads, are_whole in window.heads():
                 if not are_whole.all():
                     return None
                 places.append(starts + segment.start)

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 
-import numpy as np
 import pyarrow as pa
 
 from rmqstore.errors import OffsetOutOfRangeError
-from rmqstore.format.columns.walk import StopKind, find_next_record, rejoin, walk
-from rmqstore.format.layout import Bytes
 from rmqstore.read.scan.assembler import Assembler, refuse_stretches
 from rmqstore.read.scan.record_filter import LogFilter
 from rmqstore.read.scan.spec import FAILFAST, ReadSpec
-from rmqstore.spans import LogSlice, LostStretch
+from rmqstore.spans import LogSlice, LostStretch, Span
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.walks import walk_forward
 from rmqstore.storage.recovery.log_end import damage_at
-
-_WINDOW_BYTES = 128 << 20
 
 
 class LogScan:
@@ -47,49 +43,39 @@ class LogScan:
                 yield from self._lose(start, end, "the files that held it are missing")
                 continue
             try:
-                data = self._log.data(segment)
+                assembler = Assembler(self._spec, self._log, segment, self._wanted)
             except OffsetOutOfRangeError as err:
                 yield from self._lose(start, end, str(err))
                 continue
-            bounds = (start - segment.start, end - segment.start)
-            ended = yield from self._read_file(segment, data, bounds, is_closed=piece.is_closed)
+            ended = yield from self._read_file(assembler, segment, Span(start, end), is_closed=piece.is_closed)
             if ended:
                 return
 
     def _read_file(
-        self, segment: Segment, data: Bytes, bounds: tuple[int, int], *, is_closed: bool
+        self, assembler: Assembler, segment: Segment, span: Span, *, is_closed: bool
     ) -> Generator[pa.RecordBatch, None, bool]:
         """Yield the records of one file; return whether the log ends in it."""
-        assembler = Assembler(self._spec, self._log, segment, self._wanted)
-        at, end = bounds
-        while at < end:
-            found = walk(data, at, min(at + _WINDOW_BYTES, end), segment.start)
-            if self._spec.mode == FAILFAST:  # the first damage ends the scan: there is nothing to look for behind it
-                starts, sizes = found.starts, np.diff(found.starts, append=found.position)
-            else:
-                starts, sizes = rejoin(data, segment.start, found)
+        reached = span.start
+        for window in walk_forward(self._log, segment, *span):
+            # In FAILFAST mode the first damage ends the scan: what a damaged size hides need not be looked for.
+            starts, sizes = window.chain() if self._spec.mode == FAILFAST else window.rejoined()
             yield from assembler.batches(starts, sizes, None)
-            at = found.position
-            if found.kind is StopKind.BLANK:
-                return False
-            if found.kind is StopKind.END:
-                continue
-            reason = found.reason
-            if is_closed:
-                damage = damage_at(self._log, segment, found, self._queues_end())
-                if damage is None:
+            reason = window.damage
+            if reason is not None and is_closed:
+                reason = damage_at(self._log, segment, window.records, self._queues_end())
+                if reason is None:
                     return True
-                reason = damage
-            at = find_next_record(data, found.position + 1, end, segment.start)
-            yield from self._refuse(segment, found.position, at, reason or found.kind.value)
-        if at > end and end < segment.size:
-            yield from self._refuse(segment, at, at, f"a record reaches over the bound {segment.start + end} of a task")
+            reached = window.resumed
+            if reason is not None:
+                yield from self._refuse(segment, Span(window.stopped, reached), reason)
+        if reached > span.end and span.end < segment.end:
+            reason = f"a record reaches over the bound {span.end} of a task"
+            yield from self._refuse(segment, Span(reached, reached), reason)
         return False
 
     def _lose(self, start: int, end: int, reason: str) -> Iterator[pa.RecordBatch]:
         yield from refuse_stretches([LostStretch(self._log.folders, start, end, reason, is_missing=True)], self._spec)
 
-    def _refuse(self, segment: Segment, start: int, end: int, reason: str) -> Iterator[pa.RecordBatch]:
+    def _refuse(self, segment: Segment, span: Span, reason: str) -> Iterator[pa.RecordBatch]:
         """Do with a stretch that holds no record what the mode says."""
-        stretch = LostStretch(str(segment.path), segment.start + start, segment.start + end, reason)
-        yield from refuse_stretches([stretch], self._spec)
+        yield from refuse_stretches([LostStretch(str(segment.path), *span, reason)], self._spec)

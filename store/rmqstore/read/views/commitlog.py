@@ -19,20 +19,19 @@ from rmqstore.format.columns.buffers import valid_text
 from rmqstore.format.columns.checks import sound_crcs
 from rmqstore.format.columns.decode import stored_bodies, topics
 from rmqstore.format.columns.heads import Heads, check_heads, read_heads
-from rmqstore.format.columns.walk import StopKind, Walk, cut_batches, find_next_record, rejoin, walk
+from rmqstore.format.columns.walk import StopKind, cut_batches, rejoin
 from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS, BLANK_MAGIC, FRAME_HEAD, Bytes, Mask, Positions
 from rmqstore.format.record import check_record
 from rmqstore.read.plan.sampling import cut_log
 from rmqstore.read.scan.record_filter import log_filter
 from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
 from rmqstore.read.views.source import Column, ViewLimits, ViewPiece, ViewSource, times, to_batch
-from rmqstore.spans import LogSlice
+from rmqstore.spans import LogSlice, Span
 from rmqstore.storage.files.mapped_file_queue import Segment
+from rmqstore.storage.log.walks import Window, walk_forward
 from rmqstore.storage.recovery.log_end import damage_at, last_record_before
 
 logger = logging.getLogger(__name__)
-
-_WINDOW_BYTES = 128 << 20
 
 RECORD, BLANK, DAMAGE, MISSING, END = "record", "blank", "damage", "missing", "end"
 
@@ -88,12 +87,11 @@ class _LogView:
                 yield from self._row(MISSING, start, end - start, "the files that held it are missing")
                 continue
             try:
-                data = self._log.data(segment)
+                self._log.data(segment)  # can be opened: what fails then, while it is walked, is no gap of the log
             except (OffsetOutOfRangeError, OSError, RmqStoreError) as err:
                 yield from self._row(MISSING, start, end - start, str(err), segment)
                 continue
-            bounds = (start - segment.start, end - segment.start)
-            ended = yield from self._read_file(segment, data, bounds, is_closed=piece.is_closed)
+            ended = yield from self._read_file(segment, Span(start, end), is_closed=piece.is_closed)
             if ended:
                 return
         found = self._piece.log_end
@@ -101,42 +99,40 @@ class _LogView:
             segment = self._log.find(found.physical_offset)
             yield from self._row(END, found.physical_offset, found.bytes_behind, found.reason or None, segment)
 
-    def _read_file(
-        self, segment: Segment, data: Bytes, bounds: tuple[int, int], *, is_closed: bool
-    ) -> Generator[pa.RecordBatch, None, bool]:
+    def _read_file(self, segment: Segment, span: Span, *, is_closed: bool) -> Generator[pa.RecordBatch, None, bool]:
         """Yield the rows of one file; return whether the log ends in it."""
-        at, end = bounds
-        while at < end:
-            found = walk(data, at, min(at + _WINDOW_BYTES, end), segment.start)
-            for starts in _batches_of(data, segment.start, found):
-                yield from self._records(segment, data, starts)
-            at = found.position
-            if found.kind is StopKind.BLANK:
-                head = data[at : at + FRAME_HEAD.itemsize].view(FRAME_HEAD)[0]
-                yield from self._row(BLANK, segment.start + at, int(head["total_size"]), None, segment)
-                return False
-            if found.kind is StopKind.END:
-                continue
-            reason = found.reason or found.kind.value
-            if is_closed:
-                damage = damage_at(self._log, segment, found, self._queues_end)
-                if damage is None:
-                    yield from self._closed_end(segment, found)
+        reached = span.start
+        for window in walk_forward(self._log, segment, *span):
+            for starts in _batches_of(window):
+                yield from self._records(segment, window.data, starts)
+            if window.records.kind is StopKind.BLANK:
+                yield from self._blank(window)
+            reason = window.damage
+            if reason is not None and is_closed:
+                reason = damage_at(self._log, segment, window.records, self._queues_end)
+                if reason is None:
+                    yield from self._closed_end(window)
                     return True
-                reason = damage
-            at = find_next_record(data, found.position + 1, end, segment.start)
-            yield from self._row(DAMAGE, segment.start + found.position, at - found.position, reason, segment)
-        if at > end and end < segment.size:
-            reason = f"a record reaches over {segment.start + end}, where another one was said to begin"
-            yield from self._row(DAMAGE, segment.start + end, 0, reason, segment)
+            reached = window.resumed
+            if reason is not None:
+                yield from self._row(DAMAGE, window.stopped, reached - window.stopped, reason, segment)
+        if reached > span.end and span.end < segment.end:
+            reason = f"a record reaches over {span.end}, where another one was said to begin"
+            yield from self._row(DAMAGE, span.end, 0, reason, segment)
         return False
 
-    def _closed_end(self, segment: Segment, found: Walk) -> Iterator[pa.RecordBatch]:
+    def _blank(self, window: Window) -> Iterator[pa.RecordBatch]:
+        """Yield the blank that closes a file."""
+        head = window.data[window.records.position :][: FRAME_HEAD.itemsize].view(FRAME_HEAD)[0]
+        yield from self._row(BLANK, window.stopped, int(head["total_size"]), None, window.segment)
+
+    def _closed_end(self, window: Window) -> Iterator[pa.RecordBatch]:
         """Say that the log of a closed store ends; files that were allocated ahead lie behind that and say nothing."""
-        at = segment.start + found.position
-        if not found.position and segment != self._log.segments[0] and last_record_before(self._log, at) is None:
+        segment, at = window.segment, window.stopped
+        if at == segment.start and segment != self._log.segments[0] and last_record_before(self._log, at) is None:
             return
-        reason = f"old bytes follow: {found.reason}" if found.kind is StopKind.DAMAGE else None
+        stop = window.records
+        reason = f"old bytes follow: {stop.reason}" if stop.kind is StopKind.DAMAGE else None
         yield from self._row(END, at, segment.end - at, reason, segment)
 
     def _records(self, segment: Segment, data: Bytes, starts: Positions) -> Iterator[pa.RecordBatch]:
@@ -216,12 +212,13 @@ class _LogView:
         yield to_batch(self._spec, self._source, columns, 1)
 
 
-def _batches_of(data: Bytes, physical_base: int, found: Walk) -> Iterator[Positions]:
-    """Yield the starts of walked records, and of those that a damaged total size hid, so many at a time."""
-    ends = np.append(found.starts[1:], found.position)
-    for rows in cut_batches(ends - found.starts, BATCH_ROWS, BATCH_BYTES):
-        part = found._replace(starts=found.starts[rows], position=int(ends[rows][-1]))
-        yield rejoin(data, physical_base, part)[0]
+def _batches_of(window: Window) -> Iterator[Positions]:
+    """Yield the positions of walked records, and of those that a damaged total size hid, a batch at a time."""
+    starts, sizes = window.chain()
+    ends = starts + sizes
+    for rows in cut_batches(sizes, BATCH_ROWS, BATCH_BYTES):
+        part = window.records._replace(starts=starts[rows], position=int(ends[rows][-1]))
+        yield rejoin(window.data, window.segment.start, part)[0]
 
 
 def _null_where(values: pa.Array, mask: Mask | None) -> pa.Array:

@@ -12,11 +12,8 @@ from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.walk import (
     StopKind,
     Walk,
-    find_next_record,
-    heads_of,
     know_their_places,
     knows_its_place,
-    walk,
 )
 from rmqstore.format.hashing import body_crcs
 from rmqstore.format.layout import FIXED_PART_V4, FRAME_HEAD, TOPIC_LENGTH_BYTES, Bytes
@@ -24,11 +21,11 @@ from rmqstore.format.record import check_record, split_record
 from rmqstore.storage.broker.checkpoint import Checkpoint
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.walks import next_record, walk_back, walk_forward
 
 logger = logging.getLogger(__name__)
 
-_WINDOW_BYTES = 128 << 20
-_NEWEST_BYTES = 1 << 16
+_PIECE_BYTES = 128 << 20  # asked at once whether a byte of them was written
 
 
 class LogEnd(NamedTuple):
@@ -55,8 +52,7 @@ def find_log_end(log: CommitLog, checkpoint: Checkpoint) -> LogEnd:
     first = _first_to_scan(log, checkpoint)
     begun = log.segments[first].start
     for segment in log.segments[first:]:
-        data = log.data(segment)
-        stop, last_here = _scan(data, segment.start)
+        stop, last_here = _scan(log, segment)
         last = last_here or last
         if stop.kind is not StopKind.BLANK:
             end = segment.start + stop.position
@@ -77,16 +73,17 @@ def _first_to_scan(log: CommitLog, checkpoint: Checkpoint) -> int:
     return 0
 
 
-def _scan(data: Bytes, physical_base: int) -> tuple[Walk, int]:
+def _scan(log: CommitLog, segment: Segment) -> tuple[Walk, int]:
     """Walk one file as recovery does: the chain of records, their parts and the CRC of their bodies.
 
     Returns:
         What ended the walk, and the store time of the last record before it, 0 without any.
     """
-    position = last = 0
-    while True:
-        found = walk(data, position, min(position + _WINDOW_BYTES, len(data)), physical_base)
-        for starts, heads, whole in heads_of(data, found):
+    data, last = log.data(segment), 0
+    stop = Walk(np.empty(0, np.int64), StopKind.END, 0)
+    for window in walk_forward(log, segment, segment.start, segment.start + len(data)):
+        stop = window.records
+        for starts, heads, whole in window.heads():
             sums = body_crcs(stored_bodies(data, heads).to_pylist())
             refused = np.flatnonzero(~whole | (sums != heads.column("body_crc")))
             times = heads.column("store_timestamp")
@@ -94,11 +91,11 @@ def _scan(data: Bytes, physical_base: int) -> tuple[Walk, int]:
                 row = int(refused[0])
                 at = int(starts[row])
                 last = int(times[row - 1]) if row else last
-                return Walk(found.starts, StopKind.DAMAGE, at, _why(data, at)), last
+                return Walk(stop.starts, StopKind.DAMAGE, at, _why(data, at)), last
             last = int(times[-1])
-        position = found.position
-        if found.kind is not StopKind.END or position >= len(data):
-            return found, last
+        if window.damage is not None:
+            break
+    return stop, last
 
 
 def _why(data: Bytes, position: int) -> str:
@@ -116,35 +113,22 @@ def count_after(log: CommitLog, end: LogEnd) -> tuple[int, int]:
     for segment in log.segments:
         if segment.end <= end.physical_offset:
             continue
-        position, stop = max(end.physical_offset + 1 - segment.start, 0), log.written_end(segment)
-        data = log.data(segment)
-        while position < stop:
-            position = find_next_record(data, position, stop, segment.start)
-            if position == stop:
-                break
-            found = walk(data, position, min(position + _WINDOW_BYTES, stop), segment.start)
-            for _, heads, whole in heads_of(data, found):
-                whole &= know_their_places(data, heads.starts, segment.start)  # noqa: PLW2901 - those that count
-                n_records += int(whole.sum())
-                n_bytes += int(heads.column("total_size")[whole].sum())
-            if found.kind is StopKind.BLANK:
-                break
-            position = max(found.position, position + 1)
+        written = segment.start + log.written_end(segment)
+        first = next_record(log, segment, max(end.physical_offset + 1, segment.start), written)
+        for window in walk_forward(log, segment, first, written):
+            for _, heads, whole in window.heads():
+                counted = whole & know_their_places(window.data, heads.starts, segment.start)
+                n_records += int(counted.sum())
+                n_bytes += int(heads.column("total_size")[counted].sum())
     return n_records, n_bytes
 
 
 def find_written_end(log: CommitLog) -> int:
     """Return the physical offset behind the newest record of a log that was closed; only its last bytes are read."""
     for segment in reversed(log.segments):
-        written, size = log.written_end(segment), _NEWEST_BYTES
-        data = log.data(segment)
-        while written:
-            low = max(0, written - size)
-            first = find_next_record(data, low, written, segment.start) if low else 0
-            if first < written:
-                found = walk(data, first, written, segment.start)
-                return segment.end if found.kind is StopKind.BLANK else segment.start + found.position
-            size *= 8
+        window = next(walk_back(log, segment, segment.start + log.written_end(segment)), None)
+        if window is not None:
+            return segment.end if window.records.kind is StopKind.BLANK else window.stopped
     return log.min_offset
 
 
@@ -162,16 +146,11 @@ def last_record_before(log: CommitLog, physical_offset: int) -> int | None:
     segment = log.find(physical_offset - 1)
     if segment is None:
         return None
-    data, end, size = log.data(segment), physical_offset - segment.start, _NEWEST_BYTES
-    while True:
-        low = max(0, end - size)
-        first = find_next_record(data, low, end, segment.start) if low else 0
-        found = walk(data, first, end, segment.start)
-        if len(found.starts) and (found.position == end or found.kind is StopKind.BLANK):
-            return segment.start + int(found.starts[-1])
-        if not low:
-            return None
-        size *= 8
+    for window in walk_back(log, segment, physical_offset):
+        starts, is_closed = window.records.starts, window.records.kind is StopKind.BLANK
+        if len(starts) and (is_closed or window.stopped == physical_offset):
+            return segment.start + int(starts[-1])
+    return None
 
 
 def damage_at(log: CommitLog, segment: Segment, stop: Walk, queues_end: int) -> str | None:
@@ -207,7 +186,7 @@ def _begins(log: CommitLog, segment: Segment) -> bool:
 
 def _damage_behind(data: Bytes, position: int) -> str | None:
     """With no queue to ask, the end is the end only if nothing was ever written behind it."""
-    for start in range(position, len(data), _WINDOW_BYTES):
-        if data[start : start + _WINDOW_BYTES].any():
+    for start in range(position, len(data), _PIECE_BYTES):
+        if data[start : start + _PIECE_BYTES].any():
             return "bytes never written, but more bytes follow in the file"
     return None

@@ -25,7 +25,7 @@ from rmqstore.format.columns.dispatch_requests import have_units, read_requests,
 from rmqstore.format.columns.heads import Heads, check_heads, read_heads
 from rmqstore.format.columns.inner_batch import message_heads
 from rmqstore.format.columns.lmq import lmq_heads
-from rmqstore.format.columns.walk import StopKind, Walk, cut_batches, find_next_record, heads_of, rejoin, walk
+from rmqstore.format.columns.walk import cut_batches
 from rmqstore.format.layout import (
     BATCH_BYTES,
     BATCH_ROWS,
@@ -38,6 +38,7 @@ from rmqstore.format.layout import (
 from rmqstore.spans import LostStretch, QueueKey
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.walks import Window, walk_back, walk_forward
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.consumequeue import ConsumeQueue, RecoveredUnits
 from rmqstore.storage.recovery.log_end import LogEnd, written_end
@@ -45,8 +46,6 @@ from rmqstore.storage.recovery.unit_checks import confirmed_end
 
 logger = logging.getLogger(__name__)
 
-_WINDOW_BYTES = 128 << 20
-_NEWEST_BYTES = 1 << 16
 _MAX_UNITS = 10_000_000  # 200 MB
 _MAX_LOST = 10_000  # stretches that are named one by one
 _MAX_UNIT_SIZE = PRE_BLANK_SIZE - 1
@@ -126,23 +125,14 @@ def is_newest_built(log: CommitLog, open_queue: OpenQueue) -> bool:
     read: a store is asked this whenever it is read by queue.
     """
     for segment in reversed(log.segments):
-        stop, size = log.written_end(segment), _NEWEST_BYTES
-        data = log.data(segment)
-        while stop:
-            low = max(0, stop - size)
-            first = find_next_record(data, low, stop, segment.start) if low else 0
-            walked = walk(data, first, stop, segment.start)
-            for _, heads, whole in reversed(list(heads_of(data, walked))):
+        for window in walk_back(log, segment, segment.start + log.written_end(segment)):
+            for _, heads, whole in reversed(list(window.heads())):
                 rows = np.flatnonzero(whole & have_units(heads.column("sys_flag")))
                 if len(rows):
-                    is_built = _is_built(data, heads.take(rows[-1:]), open_queue)
-                    if is_built and walked.position < stop and walked.kind in (StopKind.DAMAGE, StopKind.EMPTY):
-                        end = segment.start + walked.position
-                        _warn_of_cut(log, end, segment.start + stop, walked.reason)
+                    is_built = _is_built(window.data, heads.take(rows[-1:]), open_queue)
+                    if is_built and window.stopped < window.end and window.damage is not None:
+                        _warn_of_cut(log, window.stopped, window.end, window.records.reason)
                     return is_built
-            if not low:
-                break
-            size *= 8
     return True
 
 
@@ -224,23 +214,15 @@ class _Recovery:
                 reason = "the files that held it are missing"
                 self._lose(LostStretch(self._log.folders, low, high, reason, is_missing=True))
             else:
-                self._scan_file(segment, low - segment.start, high - segment.start)
+                for window in walk_forward(self._log, segment, low, high):
+                    self._take(window)
+                    if window.damage is not None:
+                        self._lose(LostStretch(str(segment.path), window.stopped, window.resumed, window.damage))
 
-    def _scan_file(self, segment: Segment, position: int, stop: int) -> None:
-        data = self._log.data(segment)
-        while position < stop:
-            walked = walk(data, position, min(position + _WINDOW_BYTES, stop), segment.start)
-            self._take(data, segment, walked)
-            position = walked.position
-            if walked.kind is StopKind.BLANK:
-                return
-            if walked.kind is not StopKind.END:
-                position = find_next_record(data, walked.position + 1, stop, segment.start)
-                self._lose_bytes(segment, walked.position, position, walked.reason or walked.kind.value)
-
-    def _take(self, data: Bytes, segment: Segment, walked: Walk) -> None:
+    def _take(self, window: Window) -> None:
         """Take walked records, and those that a damaged total size hid."""
-        starts, sizes = rejoin(data, segment.start, walked)
+        data, segment, walked = window.data, window.segment, window.records
+        starts, sizes = window.rejoined()
         for rows in cut_batches(sizes, BATCH_ROWS, BATCH_BYTES):
             heads, whole = read_heads(data, starts[rows])
             whole &= check_heads(heads, segment.start)  # a unit for another place would hide those that follow

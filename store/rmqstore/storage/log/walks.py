@@ -1,0 +1,135 @@
+"""The walks of the log that all readers and writers share: forward from record to record, and back to the last ones.
+
+Arguments and results are physical offsets; only the positions inside a :class:`~rmqstore.format.columns.walk.Walk` are
+in the file. What is done with damage is up to who walks: each window is handed over before the search for the next
+record begins, so that a walk which ends at the damage does not pay for the search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqstore.format.columns.heads import Heads
+from rmqstore.format.columns.walk import StopKind, Walk, find_next_record, heads_of, rejoin, walk
+from rmqstore.format.layout import Bytes, Mask, Positions
+from rmqstore.storage.files.mapped_file_queue import Segment
+from rmqstore.storage.log.commitlog import CommitLog
+
+WINDOW_BYTES: Final = 128 << 20  # walked at once: the starts of all its records are in memory
+_NEWEST_BYTES: Final = 1 << 16  # looked at first for the last record
+_GROWTH: Final = 8
+
+
+@dataclass(frozen=True)
+class Window:
+    """Records of one file that follow one another, and what ended the walk over them."""
+
+    segment: Segment
+    data: Bytes  # of the file, uint8 (nbytes,)
+    records: Walk
+    end: int  # physical offset where the range ends that is walked; the window may be a part of it
+
+    @property
+    def stopped(self) -> int:
+        """Physical offset where the walk ended."""
+        return self.segment.start + self.records.position
+
+    @property
+    def damage(self) -> str | None:
+        """Why no record begins where the walk ended; None where the window or the file ends there."""
+        if self.records.kind in (StopKind.END, StopKind.BLANK):
+            return None
+        return self.records.reason or self.records.kind.value
+
+    @cached_property
+    def resumed(self) -> int:
+        """Physical offset where the walk goes on: after damage, the next whole record or the end of the range.
+
+        The search may read the rest of the file, so it waits until somebody asks.
+        """
+        if self.damage is None:
+            return self.stopped
+        return self.segment.start + find_next_record(
+            self.data, self.records.position + 1, self.end - self.segment.start, self.segment.start
+        )
+
+    def heads(self) -> Iterator[tuple[Positions, Heads, Mask]]:
+        """Yield the records a batch at a time: positions in the file, heads, and which of them are whole."""
+        return heads_of(self.data, self.records)
+
+    def chain(self) -> tuple[Positions, NDArray[np.int64]]:
+        """Return positions of the records, and their sizes: how far it is to the next one."""
+        starts = self.records.starts
+        return starts, np.diff(starts, append=self.records.position)
+
+    def rejoined(self) -> tuple[Positions, NDArray[np.int64]]:
+        """Return positions and sizes of all records, with those that a damaged total size made the walk step over."""
+        return rejoin(self.data, self.segment.start, self.records)
+
+
+def window_at(log: CommitLog, segment: Segment, start: int, end: int, size: int | None = None) -> Window:
+    """Return one walk over the records that begin in ``[start, end)``, or in the first ``size`` bytes of that range.
+
+    Raises:
+        FileDeletedError: the file was deleted since it was listed.
+    """
+    return _window(segment, log.data(segment), start, end, end - start if size is None else size)
+
+
+def _window(segment: Segment, data: Bytes, start: int, end: int, size: int) -> Window:
+    base = segment.start
+    return Window(segment, data, walk(data, start - base, min(start + size, end) - base, base), end)
+
+
+def walk_forward(log: CommitLog, segment: Segment, start: int, end: int) -> Iterator[Window]:
+    """Yield the records of one file that begin in ``[start, end)``, window by window, up to the blank that closes it.
+
+    A window with :attr:`Window.damage` ends where no record follows; the next one begins at :attr:`Window.resumed`.
+
+    Args:
+        start: where a record begins.
+        end: at most the end of the file; the last record may reach beyond it.
+
+    Raises:
+        FileDeletedError: the file was deleted since it was listed.
+    """
+    data = log.data(segment)
+    while start < end:
+        window = _window(segment, data, start, end, WINDOW_BYTES)
+        yield window
+        if window.records.kind is StopKind.BLANK:
+            return
+        start = window.resumed
+
+
+def walk_back(log: CommitLog, segment: Segment, end: int) -> Iterator[Window]:
+    """Yield walks over the last records of a file before ``end``, each from further back than the one before.
+
+    The last of them begins where the file does. Where no record stands in a part, its walk is left out.
+
+    Raises:
+        FileDeletedError: the file was deleted since it was listed.
+    """
+    size, low = _NEWEST_BYTES, end
+    while low > segment.start:
+        low = max(segment.start, end - size)
+        first = next_record(log, segment, low, end) if low > segment.start else low
+        if first < end:
+            yield window_at(log, segment, first, end)
+        size *= _GROWTH
+
+
+def next_record(log: CommitLog, segment: Segment, start: int, end: int) -> int:
+    """Return where the first whole record begins that stands in its place in ``[start, end)``; ``end`` if none does.
+
+    Raises:
+        FileDeletedError: the file was deleted since it was listed.
+    """
+    base = segment.start
+    return base + find_next_record(log.data(segment), start - base, end - base, base)

@@ -1,0 +1,156 @@
+"""The walks that all share: forward over damage, back to the last records, on logs built by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import store_builder as build
+from rmqstore.format.columns.walk import StopKind
+from rmqstore.storage.log import walks
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.walks import Window, next_record, walk_back, walk_forward, window_at
+
+
+def _log(store: build.Store, folder: Path) -> CommitLog:
+    return CommitLog([store.write(folder / "s") / "commitlog"])
+
+
+def _store(n_records: int, **options: int) -> build.Store:
+    store = build.Store(**options)
+    for number in range(n_records):
+        store.append(build.Record(body=b"%d" % number * 9))
+    return store
+
+
+def _places(store: build.Store, log: CommitLog) -> list[list[int]]:
+    """Return the physical offsets of records, file by file."""
+    places = [at.physical_offset for at in store.placed]
+    return [[at for at in places if segment.start <= at < segment.end] for segment in log.segments]
+
+
+def _starts(window: Window) -> list[int]:
+    return (window.segment.start + window.records.starts).tolist()
+
+
+def test_a_file_is_walked_up_to_its_blank(tmp_path: Path) -> None:
+    store = _store(60)
+    log = _log(store, tmp_path)
+    for segment, places in zip(log.segments[:-1], _places(store, log)[:-1], strict=True):
+        (window,) = walk_forward(log, segment, segment.start, segment.end)
+        assert (_starts(window), window.records.kind, window.damage) == (places, StopKind.BLANK, None)
+
+
+@pytest.mark.parametrize("n_bytes", [1, 500, 1 << 20])
+def test_windows_join_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_bytes: int) -> None:
+    monkeypatch.setattr(walks, "WINDOW_BYTES", n_bytes)
+    store = _store(20)
+    log = _log(store, tmp_path)
+    windows = list(walk_forward(log, log.segments[0], 0, store.placed[15].physical_offset))
+    assert [place for window in windows for place in _starts(window)] == [
+        at.physical_offset for at in store.placed[:15]
+    ]
+    assert [window.resumed for window in windows[:-1]] == [_starts(window)[0] for window in windows[1:]]
+    assert all(window.damage is None for window in windows)
+
+
+def test_a_walk_goes_on_at_the_next_whole_record_after_damage(tmp_path: Path) -> None:
+    store = _store(10)
+    bad, following = store.placed[3].physical_offset, store.placed[4].physical_offset
+    store.put(bad, b"\xff" * 8)
+    log = _log(store, tmp_path)
+    before, after = walk_forward(log, log.segments[0], 0, store.end)
+    assert (_starts(before)[-1], before.stopped, before.resumed) == (store.placed[2].physical_offset, bad, following)
+    assert before.damage is not None
+    assert "magic" in before.damage
+    assert (_starts(after)[0], after.stopped, after.damage) == (following, store.end, None)
+
+
+def test_a_walk_that_ends_at_damage_does_not_look_for_the_next_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched = []
+    search = walks.find_next_record
+
+    def counted(*arguments: object) -> int:
+        searched.append(arguments)
+        return search(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(walks, "find_next_record", counted)
+    store = _store(3)
+    log = _log(store, tmp_path)
+    forward = walk_forward(log, log.segments[0], 0, store.segment_bytes)
+    window = next(forward)
+    assert (window.damage, searched) == (StopKind.EMPTY.value, [])
+    assert (window.resumed, window.resumed, len(searched)) == (store.segment_bytes, store.segment_bytes, 1)
+    assert (list(forward), len(searched)) == ([], 1)
+
+
+def test_records_that_a_damaged_size_hides_are_rejoined(tmp_path: Path) -> None:
+    store = _store(10)
+    three = sum(at.size for at in store.placed[2:5])
+    store.put(store.placed[2].physical_offset, three.to_bytes(4))
+    log = _log(store, tmp_path)
+    window = window_at(log, log.segments[0], 0, store.end)
+    every = [at.physical_offset for at in store.placed]
+    starts, sizes = window.chain()
+    assert (starts.tolist(), int(sizes[2])) == ([*every[:3], *every[5:]], three)
+    assert window.rejoined()[0].tolist() == every
+
+
+def test_a_window_ends_where_it_is_told_and_is_searched_beyond(tmp_path: Path) -> None:
+    store = _store(10)
+    log = _log(store, tmp_path)
+    every = [at.physical_offset for at in store.placed]
+    window = window_at(log, log.segments[0], 0, store.end, every[2] + 1)
+    assert (_starts(window), window.stopped, window.end) == (every[:3], every[3], store.end)
+    store.put(every[1], bytes(8))
+    log = _log(store, tmp_path / "damaged")
+    window = window_at(log, log.segments[0], 0, store.end, every[1] + 1)
+    assert (window.damage, window.resumed) == (StopKind.EMPTY.value, every[2])
+
+
+def test_the_last_records_are_found_from_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(walks, "_NEWEST_BYTES", 16)
+    store = _store(60)
+    log = _log(store, tmp_path)
+    segment, places = log.segments[0], _places(store, log)[0]
+    found = [_starts(window) for window in walk_back(log, segment, segment.end)]
+    assert found == [places[-n:] for n in sorted({len(starts) for starts in found})]
+    assert (len(found[0]) < len(places), found[-1]) == (True, places)
+
+
+def test_a_search_from_the_end_walks_up_to_the_end_however_far_it_goes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(walks, "WINDOW_BYTES", 500)
+    store = _store(20)
+    log = _log(store, tmp_path)
+    (window,) = walk_back(log, log.segments[0], store.end)
+    assert (_starts(window)[0], window.stopped, len(_starts(window))) == (0, store.end, 20)
+
+
+def test_a_part_without_a_record_is_left_out_of_a_search_from_the_end(tmp_path: Path) -> None:
+    store = build.Store(segment_bytes=1 << 20)
+    for _ in range(3):
+        store.append(build.Record(body=b"x" * 100_000))
+    log = _log(store, tmp_path)
+    first, *others = walk_back(log, log.segments[0], store.placed[2].physical_offset + 99_000)
+    assert _starts(first) == [at.physical_offset for at in store.placed]
+    assert (others, first.stopped) == ([], store.end)
+
+
+def test_nothing_is_found_before_the_start_of_a_file(tmp_path: Path) -> None:
+    log = _log(_store(3), tmp_path)
+    assert list(walk_back(log, log.segments[0], 0)) == []
+    assert list(walk_forward(log, log.segments[0], 0, 0)) == []
+
+
+def test_the_next_record_is_the_end_of_a_range_without_one(tmp_path: Path) -> None:
+    store = _store(60)
+    log = _log(store, tmp_path)
+    segment, places = log.segments[1], _places(store, log)[1]
+    assert next_record(log, segment, segment.start, segment.end) == places[0]
+    assert next_record(log, segment, places[0] + 1, segment.end) == places[1]
+    assert next_record(log, segment, places[-1] + 1, segment.end) == segment.end
