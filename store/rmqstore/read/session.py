@@ -29,7 +29,7 @@ from rmqstore.read.lookup.candidates import Found, Lookup
 from rmqstore.read.lookup.finder import Finder
 from rmqstore.read.plan.queue_ranges import QueueRanges
 from rmqstore.read.plan.sampling import Sample, Sampler
-from rmqstore.read.scan.assembler import refuse_stretches
+from rmqstore.read.scan.faults import refuse_stretches
 from rmqstore.read.scan.log_scan import LogScan
 from rmqstore.read.scan.queue_scan import QueueScan
 from rmqstore.read.scan.record_filter import LogFilter
@@ -295,7 +295,7 @@ class StoreSession:
         return self._queue_scan(spec).batches(slices)
 
     def read_lost(self, stretches: Iterable[LostStretch], spec: ReadSpec) -> Iterator[pa.RecordBatch]:
-        """Do with what :meth:`lost` gave what the read says; see ``assembler.refuse_stretches``."""
+        """Do with what :meth:`lost` gave what the read says; see ``faults.refuse_stretches``."""
         return refuse_stretches(stretches, spec)
 
     def _queue_scan(self, spec: ReadSpec) -> QueueScan:

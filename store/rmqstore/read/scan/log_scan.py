@@ -7,7 +7,8 @@ from collections.abc import Callable, Generator, Iterator
 import pyarrow as pa
 
 from rmqstore.errors import OffsetOutOfRangeError
-from rmqstore.read.scan.assembler import Assembler, refuse_stretches
+from rmqstore.read.scan.assembler import Assembler, plain_pipeline
+from rmqstore.read.scan.faults import refuse_stretches
 from rmqstore.read.scan.record_filter import LogFilter
 from rmqstore.read.scan.spec import FAILFAST, ReadSpec
 from rmqstore.spans import LogSlice, LostStretch, Span
@@ -29,7 +30,7 @@ class LogScan:
 
     def __init__(self, log: CommitLog, queues_end: Callable[[], int], spec: ReadSpec, wanted: LogFilter) -> None:
         self._log, self._queues_end = log, queues_end
-        self._spec, self._wanted = spec, wanted
+        self._spec, self._pipeline = spec, plain_pipeline(spec, wanted)
 
     def batches(self, piece: LogSlice) -> Iterator[pa.RecordBatch]:
         """Yield the records of a slice.
@@ -43,7 +44,7 @@ class LogScan:
                 yield from self._lose(start, end, "the files that held it are missing")
                 continue
             try:
-                assembler = Assembler(self._spec, self._log, segment, self._wanted)
+                assembler = Assembler(self._spec, self._log, segment, self._pipeline)
             except OffsetOutOfRangeError as err:
                 yield from self._lose(start, end, str(err))
                 continue

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from rmqstore.errors import CorruptQueueError, OffsetOutOfRangeError
 from rmqstore.format.hashing import tags_code
 from rmqstore.format.layout import LMQ_PREFIX, MAX_EXT_ADDRESS, PRE_BLANK_SIZE, SCHEDULE_TOPIC, Mask, Positions
-from rmqstore.read.scan.assembler import Assembler
+from rmqstore.read.scan.assembler import Assembler, plain_pipeline
 from rmqstore.read.scan.rows import Fault, SingleUnits, UnitRows, expected_columns, lost_rows
-from rmqstore.read.scan.shared_records import PlacedAssembler
+from rmqstore.read.scan.shared_records import shared_pipeline
 from rmqstore.read.scan.spec import DROPMALFORMED, FAILFAST, ReadSpec
 from rmqstore.read.scan.tags_codes import OpenExt, keep_resolved, resolve_codes
 from rmqstore.spans import QueueSlice
@@ -163,8 +163,8 @@ class QueueScan:
     def _assembler(self, topics: list[str], segment: Segment) -> Assembler:
         """Return what reads records of these topics."""
         if any(topic in self._batch_topics or topic.startswith(LMQ_PREFIX) for topic in topics):
-            return PlacedAssembler(self._spec, self._log, segment, self._batch_topics)
-        return Assembler(self._spec, self._log, segment)
+            return Assembler(self._spec, self._log, segment, shared_pipeline(self._spec, self._batch_topics))
+        return Assembler(self._spec, self._log, segment, plain_pipeline(self._spec))
 
     def _refuse_gone(self, part: _Window) -> Iterator[pa.RecordBatch]:
         """Units whose record lies in no file: deleted, if before the end of the log; beyond it the unit is wrong."""

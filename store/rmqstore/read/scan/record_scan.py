@@ -11,7 +11,7 @@ import pyarrow as pa
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.format.columns.walk import know_their_places, total_sizes
 from rmqstore.format.layout import Positions
-from rmqstore.read.scan.assembler import Assembler
+from rmqstore.read.scan.assembler import Assembler, plain_pipeline
 from rmqstore.read.scan.record_filter import LogFilter
 from rmqstore.read.scan.spec import ReadSpec
 from rmqstore.storage.log.commitlog import CommitLog
@@ -23,7 +23,7 @@ class PlaceScan:
     """Reads the records at some places, of which those are kept that are wanted."""
 
     def __init__(self, log: CommitLog, spec: ReadSpec, wanted: LogFilter) -> None:
-        self._log, self._spec, self._wanted = log, spec, wanted
+        self._log, self._spec, self._pipeline = log, spec, plain_pipeline(spec, wanted)
 
     def batches(self, places: Positions) -> Iterator[pa.RecordBatch]:
         """Yield the records in the order of the log.
@@ -41,7 +41,7 @@ class PlaceScan:
             if not len(inside):
                 continue
             try:
-                assembler = Assembler(self._spec, self._log, segment, self._wanted)
+                assembler = Assembler(self._spec, self._log, segment, self._pipeline)
             except OffsetOutOfRangeError as err:
                 if self._spec.fail_on_data_loss:
                     raise OffsetOutOfRangeError(f"{err}; set failOnDataLoss to false to go on without it") from err

@@ -1,0 +1,102 @@
+"""What is done with damage: an error, a warning or a row that says why, as the mode of the read says."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from rmqstore.errors import CorruptRecordError, MalformedBytesError, OffsetOutOfRangeError
+from rmqstore.format.record import Expected, check_record
+from rmqstore.read.scan.rows import Fault, expected_columns, lost_rows
+from rmqstore.read.scan.spec import DROPMALFORMED, FAILFAST, ReadSpec
+from rmqstore.read.scan.stages import LogBytes, Rows
+from rmqstore.spans import LostStretch
+
+logger = logging.getLogger(__name__)
+
+# Says what is wrong with the record at a physical offset, of which a queue expects something, or nothing.
+Explain = Callable[[LogBytes, ReadSpec, int, Expected | None], str]
+
+
+def explain(file: LogBytes, spec: ReadSpec, physical_offset: int, expected: Expected | None) -> str:
+    """Ask the reference codec what is wrong with a record."""
+    position = physical_offset - file.base
+    try:
+        check_record(file.data.data, position, physical_offset, check_crc=spec.check_crc, expected=expected)
+    except MalformedBytesError as err:
+        return err.reason
+    return "the record changed while it was read"
+
+
+def find_faults(
+    rows: Rows, spec: ReadSpec, path: str, explain_one: Callable[[int, Expected | None], str]
+) -> list[Fault]:
+    """Return what is to be said of the rows that are damaged; nothing where the mode drops them.
+
+    Args:
+        rows: after all steps.
+        spec: of the read.
+        path: of the file that the records are in.
+        explain_one: says what is wrong with the record at a physical offset.
+
+    Raises:
+        CorruptRecordError: a row is damaged and the mode is FAILFAST.
+    """
+    damaged = np.flatnonzero(~rows.sound).tolist()
+    if not damaged:
+        return []
+    if spec.mode == DROPMALFORMED:
+        logger.warning(
+            "%s: dropped %d damaged records, the first at %d", path, len(damaged), int(rows.offsets[damaged[0]])
+        )
+        return []
+    faults = []
+    for row in damaged:
+        expected = rows.units.expected(row) if rows.units else None
+        physical_offset = int(rows.offsets[row])
+        reason = rows.reasons.get(row) or explain_one(physical_offset, expected)
+        if spec.mode == FAILFAST:
+            raise CorruptRecordError(path, physical_offset, reason)
+        known: dict[str, object] = {"commitLogOffset": physical_offset, "brokerName": spec.broker_name}
+        known[spec.corrupt_column] = f"{path}, {physical_offset}: {reason}"
+        faults.append(Fault(row, known | (expected_columns(expected) if expected else {}), reason))
+    return faults
+
+
+def refuse_stretches(stretches: Iterable[LostStretch], spec: ReadSpec) -> Iterator[pa.RecordBatch]:
+    """Do with parts of the log that hold no readable record what the read says.
+
+    Raises:
+        CorruptRecordError: bytes are damaged and the mode is FAILFAST.
+        OffsetOutOfRangeError: a file is missing, and data loss is to fail.
+    """
+    for stretch in stretches:
+        if stretch.is_missing:
+            _lose(stretch, spec)
+        else:
+            yield from _refuse(stretch, spec)
+
+
+def _lose(stretch: LostStretch, spec: ReadSpec) -> None:
+    text = f"{stretch.path}: the log from {stretch.start} to {stretch.end} is gone: {stretch.reason}"
+    if spec.fail_on_data_loss:
+        raise OffsetOutOfRangeError(f"{text}; set failOnDataLoss to false to go on without it")
+    logger.warning("data loss: %s", text)
+
+
+def _refuse(stretch: LostStretch, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
+    text = f"{stretch.reason}; {stretch.end - stretch.start} bytes up to the next record"
+    if spec.mode == FAILFAST:
+        raise CorruptRecordError(stretch.path, stretch.start, text)
+    if spec.mode == DROPMALFORMED:
+        logger.warning("%s: dropped a damaged stretch at %d: %s", stretch.path, stretch.start, text)
+        return
+    known = {
+        "commitLogOffset": stretch.start,
+        "brokerName": spec.broker_name,
+        spec.corrupt_column: f"{stretch.path}, {stretch.start}: {text}",
+    }
+    yield lost_rows(spec.schema, [Fault(0, known, text)])

@@ -1,0 +1,184 @@
+"""The steps from records to a batch, each a function of one frozen value: check, choose, verify, inflate, decode.
+
+A record that is damaged is unset in :attr:`Rows.sound`; what is then done with it is for ``faults``. One that is merely
+not asked for leaves no trace. Where several messages share a record, ``shared_records`` has one more step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmqstore.format.columns.checks import inflate_bodies, rows_with_crc, sound_crcs, sound_topics
+from rmqstore.format.columns.decode import decode_columns, property_values, repeat_text, stored_bodies
+from rmqstore.format.columns.heads import Heads, check_heads, read_heads
+from rmqstore.format.layout import MAX_EXT_ADDRESS, Bytes, Mask, Positions, SysFlag
+from rmqstore.format.schema import ALL_COLUMNS, PENDING
+from rmqstore.read.scan.record_filter import LogFilter
+from rmqstore.read.scan.rows import UnitRows
+from rmqstore.read.scan.spec import ReadSpec
+
+_NO_REASONS: Mapping[int, str] = {}
+
+
+class LogBytes(NamedTuple):
+    """Bytes of one file of the log, and the physical offset of the first of them."""
+
+    data: Bytes
+    base: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The n rows that a batch was asked for, and the m of them that are still in it."""
+
+    data: Bytes  # what the positions of the heads are in
+    offsets: Positions  # (n,) physical offsets
+    units: UnitRows | None  # (n,) what queues say of them; None in a read by log
+    sound: Mask  # (k,) which rows are not damaged; k < n where a step ended the batch early
+    reasons: Mapping[int, str]  # what is wrong with a row, where a step knows better than the reference codec
+    heads: Heads  # (m,)
+    columns: Mapping[str, pa.Array]  # (m,) each, by name: those that a step made on its way
+    places: Positions | None = None  # (m,) which of the n rows they are; None for the first m
+
+    def all_places(self) -> Positions:
+        """Return :attr:`places`, also where they are the first m rows."""
+        return np.arange(len(self.heads)) if self.places is None else self.places
+
+    def narrow(self, rows: Positions) -> Rows:
+        """Return these of the m rows, by number; the others are not asked for."""
+        return replace(
+            self,
+            heads=self.heads.take(rows),
+            places=rows if self.places is None else self.places[rows],
+            columns={name: column.take(pa.array(rows)) for name, column in self.columns.items()},
+        )
+
+    def drop_damaged(self, is_sound: Mask, reasons: Mapping[int, str] = _NO_REASONS) -> Rows:
+        """Return the rows without those of the m that are damaged, (m,); ``reasons`` by number."""
+        if is_sound.all():
+            return self
+        places, sound = self.all_places(), self.sound.copy()
+        sound[places[~is_sound]] = False
+        named = {int(places[row]): reason for row, reason in reasons.items()}
+        return replace(self.narrow(np.flatnonzero(is_sound)), sound=sound, reasons={**self.reasons, **named})
+
+    def end_after(self, count: int) -> Rows:
+        """Return the first ``count`` of the m rows; the batch ends before the next of them."""
+        if count == len(self.heads):
+            return self
+        end = int(self.all_places()[count])
+        return replace(self.narrow(np.arange(count)), sound=self.sound[:end])
+
+    def with_column(self, name: str, column: pa.Array) -> Rows:
+        """Return the rows with a column (m,) that a later step need not make again."""
+        return replace(self, columns={**self.columns, name: column})
+
+
+def check(source: LogBytes, starts: Positions, units: UnitRows | None) -> Rows:
+    """Read the heads of records, and keep those that are sound but for their checksums.
+
+    Args:
+        source: the bytes.
+        starts: int64 (n,), where the records begin in them.
+        units: what queues say of the records, None in a read by log.
+    """
+    topic = units.topics[0].encode() if units is not None and len(units.topics) == 1 else None
+    heads, whole = read_heads(source.data, starts, topic)
+    sound = whole & check_heads(heads, source.base)
+    columns: dict[str, pa.Array] = {}
+    if units is not None:
+        sound &= heads.column("total_size") == units.sizes
+        sound &= heads.column("queue_id") == units.queue_ids
+        sound &= heads.column("queue_offset") == units.queue_offsets
+        same, expected = sound_topics(source.data, heads, units.topics, units.topic_codes)
+        sound &= same
+        if expected is not None:
+            columns["topic"] = expected
+    every = np.ones(len(starts), np.bool_)
+    rows = Rows(source.data, starts + source.base, units, every, _NO_REASONS, heads, columns)
+    return rows.drop_damaged(sound)
+
+
+def verify_properties(rows: Rows) -> Rows:
+    """Drop records whose own CRC is wrong: a step that chooses by properties must be able to trust them."""
+    numbers = rows_with_crc(rows.data, rows.heads)
+    heads = rows.heads.take(numbers)
+    sound = np.ones(len(rows.heads), np.bool_)
+    sound[numbers] = sound_crcs(rows.data, heads, stored_bodies(rows.data, heads))
+    return rows.drop_damaged(sound)
+
+
+def choose(rows: Rows, spec: ReadSpec, wanted: LogFilter | None) -> Rows:
+    """Keep the rows that all filters keep."""
+    kept = wanted.keep(rows.data, rows.heads) if wanted else None
+    if spec.tags is not None:
+        tags = decode_columns(rows.data, rows.heads, pa.schema([ALL_COLUMNS.field("tags")]))[0]
+        found = pc.is_in(tags, value_set=pa.array(sorted(spec.tags), pa.string()), skip_nulls=True)
+        kept = _both(kept, found.to_numpy(zero_copy_only=False))
+    if spec.filter is not None:
+        columns = property_values(rows.data, rows.heads, spec.filter.names)
+        kept = _both(kept, spec.filter.keep(columns, len(rows.heads)))
+    return rows if kept is None or kept.all() else rows.narrow(np.flatnonzero(kept))
+
+
+def _both(one: Mask | None, other: Mask) -> Mask:
+    return other if one is None else one & other
+
+
+def verify_crc(rows: Rows) -> Rows:
+    """Drop records whose checksum is wrong. Bodies that earlier steps left out are not read."""
+    bodies = stored_bodies(rows.data, rows.heads)
+    return rows.with_column("body", bodies).drop_damaged(sound_crcs(rows.data, rows.heads, bodies))
+
+
+def inflate(rows: Rows) -> Rows:
+    """Make column ``body`` as it was before compression; a body that would take the batch too far begins the next."""
+    flags = rows.heads.column("sys_flag")
+    if not (flags & np.int32(SysFlag.COMPRESSED)).any():
+        return rows
+    stored = rows.columns.get("body")
+    bodies, count, broken = inflate_bodies(stored_bodies(rows.data, rows.heads) if stored is None else stored, flags)
+    sound = np.ones(count, np.bool_)
+    sound[list(broken)] = False
+    return rows.end_after(count).with_column("body", bodies).drop_damaged(sound, broken)
+
+
+def decode(rows: Rows, spec: ReadSpec, decoded: pa.Schema) -> pa.RecordBatch:
+    """Return the rows as a batch.
+
+    Args:
+        rows: after all other steps.
+        spec: of the read.
+        decoded: those of its columns that stand in records.
+    """
+    n, names = len(rows.heads), spec.schema.names
+    values = decode_columns(rows.data, rows.heads, decoded, rows.columns)
+    columns = dict(zip(decoded.names, values, strict=True))
+    if "brokerName" in names:
+        columns["brokerName"] = repeat_text(spec.broker_name, n)
+    if "tagsCode" in names:
+        columns["tagsCode"] = _tags_codes(rows)
+    columns |= {field.name: pa.nulls(n, field.type) for field in PENDING if field.name in names}
+    if spec.corrupt_column in names:
+        columns[spec.corrupt_column] = _lost_codes(columns.get("tagsCode"), n)
+    return pa.RecordBatch.from_arrays([columns[name] for name in names], schema=spec.schema)
+
+
+def _tags_codes(rows: Rows) -> pa.Array:
+    assert rows.units is not None, "tagsCode is of the queue; a scan by the log is refused it"
+    codes = rows.units.tags_codes[rows.all_places()]
+    return pa.array(codes, mask=codes <= MAX_EXT_ADDRESS)
+
+
+def _lost_codes(tags_codes: pa.Array | None, n: int) -> pa.Array:
+    """Return reasons, string (n,): of a whole record only its tags code can be lost, see ``tags_codes``."""
+    if tags_codes is None or not tags_codes.null_count:
+        return pa.nulls(n, pa.string())
+    reason = pa.scalar("tagsCode: the queue's unit leads to no unit of consumequeue_ext")
+    return pc.if_else(tags_codes.is_null(), reason, pa.scalar(None, pa.string()))

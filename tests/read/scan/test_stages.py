@@ -1,0 +1,150 @@
+"""The steps from records to a batch, one by one, on records built by hand."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import store_builder as build
+from rmqstore.format.schema import MESSAGE, select_columns
+from rmqstore.query.sql92.filter import compile_filter
+from rmqstore.read.scan import stages
+from rmqstore.read.scan.record_filter import LogFilter
+from rmqstore.read.scan.rows import UnitRows
+from rmqstore.read.scan.spec import ReadSpec
+from rmqstore.read.scan.stages import LogBytes, Rows, check, choose, decode, inflate, verify_crc, verify_properties
+
+BASE = 7_000
+COMPRESSED = 1
+BODY = select_columns(["queueOffset", "body"])
+SPEC = ReadSpec(pa.schema(BODY), broker_name="b")
+
+
+def _source(records: list[build.Record]) -> tuple[LogBytes, np.ndarray, UnitRows]:
+    """Return records one after the other, where each begins, and the units that fit them."""
+    data, starts, sizes = b"", [], []
+    for record in records:
+        packed = build.pack(record, BASE + len(data))
+        starts.append(len(data))
+        sizes.append(len(packed))
+        data += packed
+    n = len(records)
+    offsets = np.array([record.queue_offset for record in records], np.int64)
+    units = UnitRows(
+        ["T"], np.zeros(n, np.int32), np.zeros(n, np.int32), offsets, np.array(sizes, np.int64), np.zeros(n, np.int64)
+    )
+    return LogBytes(np.frombuffer(data.ljust(len(data) + 64, b"\0"), np.uint8), BASE), np.array(starts), units
+
+
+def _records(n: int = 5, **fields: object) -> list[build.Record]:
+    return [build.Record(body=b"%d" % row * 9, queue_offset=row, **fields) for row in range(n)]  # type: ignore[arg-type]
+
+
+def _queue_offsets(rows: Rows) -> list[int]:
+    return rows.heads.column("queue_offset").tolist()
+
+
+def test_sound_records_are_all_kept() -> None:
+    source, starts, units = _source(_records())
+    for rows in (check(source, starts, units), check(source, starts, None)):
+        assert (rows.places, rows.sound.all(), rows.offsets.tolist()) == (None, True, (starts + BASE).tolist())
+
+
+@pytest.mark.parametrize("name", ["queue_ids", "queue_offsets", "sizes"])
+def test_a_record_that_is_not_what_its_unit_says_is_damaged(name: str) -> None:
+    source, starts, units = _source(_records())
+    wrong = getattr(units, name).copy()
+    wrong[2] += 1
+    rows = check(source, starts, units._replace(**{name: wrong}))
+    assert (rows.sound.tolist(), _queue_offsets(rows)) == ([True, True, False, True, True], [0, 1, 3, 4])
+    assert check(source, starts, None).sound.all()
+
+
+def test_a_step_changes_neither_its_input_nor_what_other_rows_share_with_it() -> None:
+    source, starts, units = _source(_records())
+    rows = check(source, starts, units).with_column("mark", pa.array(range(5)))
+    dropped = rows.drop_damaged(np.array([True, False, True, True, True]), {1: "because"})
+    narrowed = dropped.narrow(np.array([1, 3]))
+    ended = dropped.end_after(2)
+    assert (rows.sound.all(), rows.reasons, _queue_offsets(rows), len(rows.columns["mark"])) == (
+        True, {}, [0, 1, 2, 3, 4], 5,
+    )  # fmt: skip
+    assert (dropped.reasons, dropped.all_places().tolist()) == ({1: "because"}, [0, 2, 3, 4])
+    assert (narrowed.all_places().tolist(), narrowed.columns["mark"].to_pylist()) == ([2, 4], [2, 4])
+    assert narrowed.sound is dropped.sound
+    assert (ended.all_places().tolist(), len(ended.sound), len(dropped.sound)) == ([0, 2], 3, 5)
+
+
+def test_reasons_are_named_by_the_row_that_was_asked_for() -> None:
+    source, starts, units = _source(_records())
+    rows = check(source, starts, units).narrow(np.array([1, 3, 4]))
+    rows = rows.drop_damaged(np.array([True, False, True]), {1: "third"})
+    rows = rows.drop_damaged(np.array([True, False]), {1: "fourth"})
+    assert (rows.reasons, np.flatnonzero(~rows.sound).tolist()) == ({3: "third", 4: "fourth"}, [3, 4])
+
+
+def test_a_wrong_checksum_is_damage_only_to_those_who_look_at_the_body() -> None:
+    records = _records()
+    records[3] = replace(records[3], body_crc=1)
+    source, starts, units = _source(records)
+    rows = check(source, starts, units)
+    assert rows.sound.all()
+    assert _queue_offsets(verify_crc(rows)) == [0, 1, 2, 4]
+    unread = choose(rows, SPEC, LogFilter(queues={"U": None}))
+    assert (len(unread.heads), verify_crc(unread).sound.all()) == (0, True)
+
+
+def test_a_record_with_a_crc_of_its_own_is_verified_before_its_properties_choose() -> None:
+    records = _records(prop_crc=True, properties=build.properties({"a": "1"}))
+    source, starts, units = _source(records)
+    data = source.data.copy()
+    at = source.data.tobytes().find(b"a\x011\x02", int(starts[2]))
+    data[at + 2] = ord("2")
+    rows = check(LogBytes(data, BASE), starts, units)
+    assert _queue_offsets(verify_properties(rows)) == [0, 1, 3, 4]
+    assert _queue_offsets(verify_properties(check(source, starts, units))) == [0, 1, 2, 3, 4]
+    spec = replace(SPEC, filter=compile_filter("a = '2'"))
+    assert _queue_offsets(choose(rows, spec, None)) == [2]
+    assert _queue_offsets(choose(verify_properties(rows), spec, None)) == []
+
+
+def test_what_is_not_asked_for_is_not_damaged() -> None:
+    records = [replace(record, store_timestamp=build.T0 + row) for row, record in enumerate(_records())]
+    source, starts, _ = _source(records)
+    rows = choose(check(source, starts, None), SPEC, LogFilter(start_timestamp=build.T0 + 2))
+    assert (_queue_offsets(rows), rows.sound.all()) == ([2, 3, 4], True)
+
+
+def test_bodies_that_inflate_to_too_much_end_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rmqstore.format.columns.checks._INFLATED_BYTES", 20)
+    records = [
+        replace(record, body=zlib.compress(bytes([row]) * 15), sys_flag=COMPRESSED)
+        for row, record in enumerate(_records())
+    ]
+    records[1] = replace(records[1], body=b"not zlib")
+    source, starts, units = _source(records)
+    rows = inflate(verify_crc(check(source, starts, units)))
+    assert (len(rows.sound), rows.all_places().tolist(), list(rows.reasons)) == (3, [0, 2], [1])
+    batch = decode(rows, SPEC, SPEC.schema)
+    assert batch.to_pydict() == {"queueOffset": [0, 2], "body": [bytes(15), b"\x02" * 15]}
+
+
+def test_bodies_that_are_not_compressed_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "inflate_bodies", None)
+    source, starts, units = _source(_records())
+    rows = check(source, starts, units)
+    assert inflate(rows) is rows
+
+
+def test_columns_come_in_the_order_of_the_schema() -> None:
+    source, starts, units = _source(_records())
+    spec = ReadSpec(pa.schema([*reversed(MESSAGE)]), broker_name="b")
+    decoded = pa.schema([field for field in spec.schema if field.name not in ("brokerName", "tagsCode")])
+    batch = decode(check(source, starts, units), spec, decoded)
+    assert batch.schema == spec.schema
+    assert batch.column("brokerName").to_pylist() == ["b"] * 5
+    assert batch.column("body").to_pylist() == [b"%d" % row * 9 for row in range(5)]
