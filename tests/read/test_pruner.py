@@ -172,6 +172,26 @@ def steady(n: int, step: int = 1000) -> Points:
     return Points(1000 // n * np.arange(n), 5_000_000 + step * np.arange(n))
 
 
+@pytest.mark.parametrize(
+    ("times", "spans"),
+    [
+        pytest.param(Within(23_000, 23_500), [(200, 500)], id="as written"),
+        pytest.param(Within(16_000, 16_000), [(0, 500)], id="highest of the first part"),
+        pytest.param(Within(16_001, 16_001), [(100, 500)], id="after the first part"),
+        pytest.param(Within(22_001, 22_001), [(200, 500)], id="after the second part"),
+        pytest.param(Within(25_001, 25_001), [(300, 500)], id="after the third part"),
+        pytest.param(Within(30_001, 30_001), [(400, 500)], id="after all points"),
+        pytest.param(Within(high=9_999), [(0, 400)], id="before the last part"),
+        pytest.param(Within(high=4_999), [(0, 300)], id="before the fourth part"),
+        pytest.param(Within(high=1_999), [(0, 200)], id="before the third part"),
+        pytest.param(Within(high=-1), [(0, 100)], id="before all points"),
+    ],
+)
+def test_the_worked_example_of_parts_stored_within(times: Within, spans: list[tuple[int, int]]) -> None:
+    points = Points(np.array([100, 200, 300, 400]), np.array([10_000, 12_000, 15_000, 20_000]))
+    assert parts_stored_within(points, Span(0, 500), times).spans == tuple(Span(*span) for span in spans)
+
+
 def test_parts_of_a_steady_clock_are_those_around_the_times() -> None:
     points = steady(100)
     found = parts_stored_within(points, WHOLE, Within(5_050_500, 5_050_600))

@@ -18,8 +18,8 @@ from rmqstore.spans import Span
 
 _LOWEST, _HIGHEST = -(1 << 63), 1 << 63
 _FAR = 1 << 60  # ms; so far that sums do not overflow
-_CLOCK_SLACK_MS = 1000
-_NEIGHBOURS = 2
+_CLOCK_SLACK_MS = 1000  # the least widening: points that lie close together would allow none
+_NEIGHBOURS = 2  # parts on each side whose intervals widen those of a part
 _NAMED = 8  # values that are written out
 _MOST_PARTS = 1024  # of a log
 
@@ -141,36 +141,56 @@ class LogParts(NamedTuple):
 def parts_stored_within(points: Points, whole: Span, times: Within) -> LogParts:
     """Return the parts of the log that can hold records of some store times.
 
-    Where all records are known they are just these, with short ways between them. Else records are taken to be stored
-    in the order of the broker's clock, which may have been set back between two points. A step back that takes longer
-    than it is far to make good shows at the points; so each part counts for the times of its two ends and, on both
-    sides, twice the longest of the parts around it more.
+    Where all records are known, the parts are those of the records that match, joined where little lies between them.
+    Otherwise the points cut the log into parts, and a part holds the times from one of its ends to the other, widened
+    as :func:`_widened` says. Nothing bounds the times before the first point and after the last one on the far side.
+
+    For example, points at 100, 200, 300 and 400 of a log of 500 bytes, whose records were stored at seconds 10, 12, 15
+    and 20, leave three of five parts for a question about second 23::
+
+        part            [0, 100)   [100, 200)   [200, 300)   [300, 400)   [400, 500)
+        its ends        10, 10     10, 12       12, 15       15, 20       20, 20
+        longest around  3          5            5            5            5
+        widened         4 to 16    0 to 22      2 to 25      5 to 30      10 to 30
+        holds 23        no         no           yes          yes          yes
 
     Args:
         points: of the log.
         whole: the log.
         times: ms.
     """
-    places = np.concatenate(([whole.start], points.places, [whole.end]))
+    bounds = np.concatenate(([whole.start], points.places, [whole.end]))
     if points.are_all:
-        known = (points.store_timestamps >= times.low) & (points.store_timestamps <= times.high)
-        return _joined(places, np.append(False, known), whole)
+        is_match = (points.store_timestamps >= times.low) & (points.store_timestamps <= times.high)
+        return _joined(bounds, np.append(False, is_match), whole)
     if not len(points.places):
         return LogParts.of([whole])
-    times_at = points.store_timestamps.clip(-_FAR, _FAR)
-    first = np.concatenate((times_at[:1], times_at))  # of each part between two places, as its ends say
-    last = np.concatenate((times_at, times_at[-1:]))
-    lengths = np.abs(last - first)
-    around = lengths.copy()
-    for shift in range(1, _NEIGHBOURS + 1):
-        around[shift:] = np.maximum(around[shift:], lengths[:-shift])
-        around[:-shift] = np.maximum(around[:-shift], lengths[shift:])
-    slack = np.maximum(2 * around, _CLOCK_SLACK_MS)
-    lows, highs = np.minimum(first, last) - slack, np.maximum(first, last) + slack
+    lows, highs = _widened(points.store_timestamps.clip(-_FAR, _FAR))
     kept = (lows <= times.high) & (highs >= times.low)
-    kept[0] |= times.low <= highs[0]  # what is stored before the first point, and behind the last, has one end only
+    kept[0] |= times.low <= highs[0]
     kept[-1] |= times.high >= lows[-1]
-    return _joined(places, kept, whole)
+    return _joined(bounds, kept, whole)
+
+
+def _widened(times: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the lowest and highest store times that each of the n + 1 parts around n points can hold, ms.
+
+    A clock that is set back further than the time from one point to the next shows at the points, whose times then
+    fall. A smaller step hides between them. So the times of each part are widened, on both sides, by twice the longest
+    interval among its own and those of its neighbours.
+
+    Args:
+        times: int64 (n,), store times of the points in the order of the log, ms.
+    """
+    at_start = np.concatenate((times[:1], times))
+    at_end = np.concatenate((times, times[-1:]))
+    intervals = np.abs(at_end - at_start)
+    longest_around = intervals.copy()
+    for shift in range(1, _NEIGHBOURS + 1):
+        longest_around[shift:] = np.maximum(longest_around[shift:], intervals[:-shift])
+        longest_around[:-shift] = np.maximum(longest_around[:-shift], intervals[shift:])
+    slack = np.maximum(2 * longest_around, _CLOCK_SLACK_MS)
+    return np.minimum(at_start, at_end) - slack, np.maximum(at_start, at_end) + slack
 
 
 def _joined(places: Positions, kept: Mask, whole: Span) -> LogParts:

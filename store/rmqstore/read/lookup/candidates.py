@@ -14,7 +14,7 @@ import numpy as np
 
 from rmqstore.errors import OffsetOutOfRangeError, StoreFormatError, StoreStateError
 from rmqstore.format.columns.dispatch_requests import key_hashes
-from rmqstore.format.columns.walk import StopKind, total_sizes, walk_plainly
+from rmqstore.format.columns.walk import StopKind, total_sizes
 from rmqstore.format.layout import PROPERTY_UNIQ_KEY, Positions
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import Message
@@ -22,6 +22,7 @@ from rmqstore.query.keys import KEY_SEPARATOR, Wanted, is_offset_id
 from rmqstore.spans import FOREVER, LogSlice, Span
 from rmqstore.storage.index.search import IndexSearch
 from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.walks import window_at
 from rmqstore.storage.recovery.log_end import find_written_end
 
 logger = logging.getLogger(__name__)
@@ -132,21 +133,36 @@ class Lookup:
         return Span(self._log.min_offset, self._log.max_offset if end is None else end)
 
     def uncovered(self) -> list[Span]:
-        """Return the parts of the log whose keys are in no index file; each begins where a record does."""
+        """Return the parts of the log whose keys are in no index file; each begins where a record does.
+
+        An index file tells of the records from its first item's to its last item's. An older file, now lost, may have
+        had the first keys of the record where a file begins; the last keys of the record where it ends may stand in the
+        next file. Of the newest file, more keys may be on their way.
+
+        For example, ten records of 100 bytes each, and files that tell of records 200 to 400, 400 to 500, and 700 to
+        800, leave three parts uncovered::
+
+            [0, 300)     no file tells of the first two records, nor surely of all keys of the record at 200
+            [600, 800)   the same before the third file; the second one goes on where the first ends
+            [900, 1000)  after the newest file; from 800 on if a key of the record at 800 is not in the index yet
+        """
         whole, spans = self._whole(), self._index.spans(self._flushed_until())
-        found, at = [], whole.start
+        gaps, covered_until = list[Span](), whole.start
         for number, span in enumerate(spans):
-            start, end = max(span.start, whole.start), min(span.end, whole.end)
-            if not self._are_heads(start, end, whole) or end < at:
+            first, last = max(span.start, whole.start), min(span.end, whole.end)
+            if not self._are_heads(first, last, whole) or last < covered_until:
                 continue
-            if start > at:  # an older file, now lost, may have had keys of the record where this one begins
-                found.append(Span(at, self._behind(start, whole)))
-            # The keys of one record may go on in the next file. In the newest more of them may be on their way.
-            at = end if number + 1 == len(spans) and not self._has_all_keys(end) else self._behind(end, whole)
-        end = whole.end if at >= whole.end or self._log_end() is not None else find_written_end(self._log)
-        if at < end:
-            found.append(Span(at, end))
-        return found
+            if first > covered_until:
+                gaps.append(Span(covered_until, self._after(first, whole)))
+            is_newest = number + 1 == len(spans)
+            covered_until = last if is_newest and not self._has_all_keys(last) else self._after(last, whole)
+        end = self._end_of_records(covered_until, whole)
+        return [*gaps, Span(covered_until, end)] if covered_until < end else gaps
+
+    def _end_of_records(self, reached: int, whole: Span) -> int:
+        """Return where the records end; the bytes tell only in a log that was closed, and are read only if need be."""
+        is_known = reached >= whole.end or self._log_end() is not None
+        return whole.end if is_known else find_written_end(self._log)
 
     def _are_heads(self, start: int, end: int, whole: Span) -> bool:
         return all(place in (whole.start, whole.end) or self._log.is_head(place) for place in (start, end))
@@ -164,17 +180,17 @@ class Lookup:
             self._whole_until = place
         return place == self._whole_until
 
-    def _behind(self, place: int, whole: Span) -> int:
-        """Return where the record behind the one at a place begins; the end where none was written."""
+    def _after(self, place: int, whole: Span) -> int:
+        """Return where the record after the one at a place begins; the end of the log where none was written."""
         segment = self._log.find(place)
         if segment is None:
             return place
-        data = self._log.data(segment)
-        at = place - segment.start + int(total_sizes(data, np.array([place - segment.start]))[0])
-        found = walk_plainly(data, at, at + 1)
-        if found.kind is StopKind.BLANK or at >= segment.size:
+        (size,) = total_sizes(self._log.data(segment), np.array([place - segment.start])).tolist()
+        following = place + size
+        stop = window_at(self._log, segment, following, following + 1).records.kind
+        if stop is StopKind.BLANK or following >= segment.end:
             return min(segment.end, whole.end)
-        return whole.end if found.kind is StopKind.EMPTY and segment.end >= self._log.max_offset else segment.start + at
+        return whole.end if stop is StopKind.EMPTY and segment.end >= self._log.max_offset else following
 
 
 def _keys_of(message: Message) -> list[str]:
