@@ -21,7 +21,7 @@ from rmqstore.read.lookup.pending import PendingRows
 from rmqstore.read.plan.sampling import Sample, cut_log
 from rmqstore.read.scan.rows import SingleUnits
 from rmqstore.spans import LogSlice, LostStretch, QueueKey, QueueSlice
-from rmqstore.storage.queue.consumequeue import RecoveredUnits
+from rmqstore.storage.queue.units import RecoveredUnits
 
 
 @dataclass(frozen=True)

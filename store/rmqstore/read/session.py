@@ -46,6 +46,7 @@ from rmqstore.storage.files.retry import anew_if_deleted
 from rmqstore.storage.index.search import IndexSearch
 from rmqstore.storage.index.sizes import IndexSizes
 from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.queue.bounds import find_first
 from rmqstore.storage.queue.queue_set import Queues
 from rmqstore.storage.recovery.log_end import LogEnd
 from rmqstore.storage.recovery.store_ends import StoreEnds
@@ -257,7 +258,7 @@ class StoreSession:
     def first_behind(self, topic: str, queue_id: int, physical_offset: int, span: tuple[int, int]) -> int:
         """Return the first queue offset in a span whose message lies at or behind a place of the log, or its end."""
         queue = self.queues.open(topic, queue_id)
-        return queue.search(*span, lambda at: queue.unit(at)[0] >= physical_offset)
+        return find_first(*span, lambda at: queue.unit(at)[0] >= physical_offset)
 
     @anew_if_deleted
     def starts(

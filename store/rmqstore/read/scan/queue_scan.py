@@ -21,7 +21,8 @@ from rmqstore.read.scan.tags_codes import OpenExt, keep_resolved, resolve_codes
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.queue.consumequeue import ConsumeQueue, Units
+from rmqstore.storage.queue.queue import Queue
+from rmqstore.storage.queue.units import Units
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class QueueScan:
     def __init__(
         self,
         log: CommitLog,
-        open_queue: Callable[[str, int], ConsumeQueue],
+        open_queue: Callable[[str, int], Queue],
         open_ext: OpenExt,
         spec: ReadSpec,
         batch_topics: Collection[str] = (),
