@@ -43,7 +43,8 @@ from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.mapped_file import MappedFile
 from rmqstore.storage.files.paths import find_store
 from rmqstore.storage.files.regular import list_folder, read_file, read_head
-from rmqstore.storage.index.index_file import index_files, next_name
+from rmqstore.storage.index.file_appender import next_name
+from rmqstore.storage.index.index_file import index_files
 from rmqstore.storage.queue.bounds import pieces, sound_end
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 

@@ -48,6 +48,12 @@ BANS = [
     ("storage never asks who reads or writes", {"storage"}, {"rmqstore.query", "rmqstore.read", "rmqstore.write"}),
     ("readers know no writer", {"read"}, {"rmqstore.write", "rmqstore.store"}),
     ("writers know no reader", {"write"}, {"rmqstore.read", "rmqstore.store", "rmqstore.query"}),
+    (
+        "what reads or checks opens nothing that can write",
+        {"read", "inspect"},
+        {"rmqstore.storage.files.disk", "rmqstore.storage.index.file_appender"}
+        | {f"rmqstore.storage.{name}.appender" for name in ("log", "queue", "index")},
+    ),
     ("exchange knows formats only", {"exchange"}, {"rmqstore.storage", "rmqstore.read", "rmqstore.write"}),
 ]
 # The classes of queues, and the modules outside of storage.queue that are made for queues of one kind alone.
