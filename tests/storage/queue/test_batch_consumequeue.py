@@ -489,6 +489,9 @@ def test_units_of_random_bytes_end_in_reasonable_time(tmp_path: Path, seed: int)
     queue = BatchConsumeQueue(root / "batchconsumequeue/B/0")
     begin, end = queue.begin, queue.end()
     runs = list(queue.runs(begin, end))
+    asked = np.unique(np.linspace(max(begin - 2, 0), end + 2, 500).astype(np.int64))
+    units = [tuple(map(int, unit)) for unit in zip(*queue.units_of(asked), strict=True)]
+    assert units == [queue.unit(at) for at in asked.tolist()]
     for low, high in runs:
         assert begin <= low < high <= end
         assert len(queue.units(low, min(high, low + 1000)).sizes) == min(high - low, 1000)
