@@ -154,7 +154,7 @@ class BatchConsumeQueue:
         return str(segment.path), number * _UNIT - segment.start
 
     def end(self) -> int:
-        """Return the queue offset behind the last message; one more than is known where the last unit is damaged.
+        """Return the queue offset after the last message; one more than is known where the last unit is damaged.
 
         Source: BatchConsumeQueue.java#getMaxOffsetInQueue.
         """
@@ -302,7 +302,7 @@ class BatchConsumeQueue:
         return loaded
 
     def _end_before(self, segment: Segment) -> int:
-        """Return the queue offset behind the units of the files before one, 0 without any."""
+        """Return the queue offset after the units of the files before one, 0 without any."""
         for other in reversed(self._files.segments[: self._files.segments.index(segment)]):
             good = trusted(self._read_units(other, 0, other.size // _UNIT), other.start // _UNIT)
             if len(good.starts):
@@ -310,7 +310,7 @@ class BatchConsumeQueue:
         return 0
 
     def _read_units(self, segment: Segment, first: int, count: int) -> NDArray[np.void]:
-        """Return whole units of a file from one on, BATCH_UNIT (n,), without the zeros behind the last."""
+        """Return whole units of a file from one on, BATCH_UNIT (n,), without the zeros after the last."""
         stored = np.empty(max(min(count, segment.size // _UNIT - first), 0) * _UNIT, np.uint8)
         n_read = self._files.open(segment).read_into(stored, first * _UNIT)
         written = np.flatnonzero(stored[:n_read])

@@ -32,7 +32,7 @@ class ConsumeQueue:
         self._files = MappedFileQueue([folder], mapped_at_once=2)
 
     def refresh(self) -> None:
-        """List the files anew."""
+        """List the files again."""
         self._files.refresh()
 
     @property
@@ -110,7 +110,7 @@ class ConsumeQueue:
         return str(segment.path), queue_offset * _UNIT - segment.start
 
     def end(self) -> int:
-        """Return the queue offset behind the last unit, whole or not, that was ever written.
+        """Return the queue offset after the last unit, whole or not, that was ever written.
 
         It is found from behind, by the last byte that is not zero: a search for the first unit that was not written
         would stop at a damaged one and hide all that follow.

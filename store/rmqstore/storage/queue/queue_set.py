@@ -62,13 +62,13 @@ class Queues:
         key = (topic, queue_id)
         queue = self._open.get(key)
         if queue is None:
-            queue = self._open[key] = self._open_anew(topic, queue_id)
+            queue = self._open[key] = self._open_queue(topic, queue_id)
             if len(self._open) > _OPEN_AT_ONCE:
                 self._open.popitem(last=False)[1].close()
         self._open.move_to_end(key)
         return queue
 
-    def _open_anew(self, topic: str, queue_id: int) -> Queue:
+    def _open_queue(self, topic: str, queue_id: int) -> Queue:
         tail = self._recovered().get((topic, queue_id))
         if tail is None:
             return open_files(self._paths, topic, queue_id)
@@ -117,13 +117,13 @@ class Queues:
         return [(topic, queue_id) for topic in self.topics() for queue_id in self.ids(topic)]
 
     def drop(self, key: QueueKey) -> None:
-        """Open a queue anew the next time."""
+        """Open a queue from its files again the next time."""
         queue = self._open.pop(key, None)
         if queue is not None:
             queue.close()
 
     def refresh(self) -> None:
-        """List the files of the open ones anew."""
+        """List the files of the open ones again."""
         for queue in self._open.values():
             queue.refresh()
         for ext in self._open_exts.values():
