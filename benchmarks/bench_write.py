@@ -25,7 +25,7 @@ from rmqstore.format.columns.heads import read_heads
 from rmqstore.format.columns.walk import walk
 from rmqstore.format.layout import BATCH_ROWS
 from rmqstore.storage.files.disk import Disk
-from rmqstore.storage.index.index_file import IndexFile, IndexKeys
+from rmqstore.storage.index.file_appender import IndexFileAppender, IndexKeys
 from rmqstore.storage.index.sizes import IndexSizes
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.write.verbatim import verbatim_columns
@@ -85,7 +85,7 @@ def indexing(root: Path, n_rows: int, scratch: Path) -> Case:
 
     def run() -> int:
         shutil.rmtree(scratch, ignore_errors=True)
-        file, total = IndexFile.create(NoFlush(), scratch / "20260101000000000", _SIZES, None), 0
+        file, total = IndexFileAppender.create(NoFlush(), scratch / "20260101000000000", _SIZES, None), 0
         keys = []
         for one in requests:
             offsets = one.units.units["physical_offset"].astype(np.int64)[one.key_rows]

@@ -43,7 +43,9 @@ from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.mapped_file import MappedFile
 from rmqstore.storage.files.paths import find_store
 from rmqstore.storage.files.regular import list_folder, read_file, read_head
-from rmqstore.storage.index.index_file import index_files, next_name
+from rmqstore.storage.index.file_appender import next_name
+from rmqstore.storage.index.index_file import index_files
+from rmqstore.storage.queue.bounds import pieces, sound_end
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 
 SECONDS = 60
@@ -471,9 +473,9 @@ def test_a_huge_sparse_file_of_a_queue_is_looked_through_in_pieces(tmp_path: Pat
     queue = ConsumeQueue(folder)
     assert queue.end() == 5_000_000
     assert queue.first(5_000_000, 100) == 1
-    assert queue.sound_end(0, 4_999_999) == 2
-    assert queue.sound_end(2, 4_999_999) == 2
-    assert max(high - low for low, high in queue._pieces(0, 5_000_000)) < 1_000_000
+    assert sound_end(queue, 0, 4_999_999) == 2
+    assert sound_end(queue, 2, 4_999_999) == 2
+    assert max(high - low for low, high in pieces(queue, 0, 5_000_000)) < 1_000_000
     assert queue.cut(0, 5_000_000, 1 << 30) <= 5_000_000
 
 

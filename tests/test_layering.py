@@ -48,8 +48,20 @@ BANS = [
     ("storage never asks who reads or writes", {"storage"}, {"rmqstore.query", "rmqstore.read", "rmqstore.write"}),
     ("readers know no writer", {"read"}, {"rmqstore.write", "rmqstore.store"}),
     ("writers know no reader", {"write"}, {"rmqstore.read", "rmqstore.store", "rmqstore.query"}),
+    (
+        "what reads or checks opens nothing that can write",
+        {"read", "inspect"},
+        {"rmqstore.storage.files.disk", "rmqstore.storage.index.file_appender"}
+        | {f"rmqstore.storage.{name}.appender" for name in ("log", "queue", "index")},
+    ),
     ("exchange knows formats only", {"exchange"}, {"rmqstore.storage", "rmqstore.read", "rmqstore.write"}),
 ]
+# The classes of queues, and the modules outside of storage.queue that are made for queues of one kind alone.
+QUEUE_KINDS: dict[str, set[str]] = {
+    "BatchConsumeQueue": set(),
+    "ConsumeQueue": {"read.views.consumequeue", "write.repair"},
+    "RecoveredQueue": set(),
+}
 MOST_ENTRIES, MOST_LINES = 14, 400
 
 MODULES = sorted(path for path in ROOT.rglob("*.py") if path.name != "__init__.py")
@@ -134,6 +146,32 @@ def test_format_modules_open_no_file(path: Path) -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     }
     assert "open" not in calls
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_only_the_package_of_queues_knows_their_kinds(path: Path) -> None:
+    """The others ask a queue what it is: a new kind is then opened in one place and known in no other."""
+    name = module_name(path)
+    if package_of(name) == "storage.queue":
+        return
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    named = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    named |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert not {kind for kind in named & set(QUEUE_KINDS) if name not in QUEUE_KINDS[kind]}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "type"):
+            asked = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+            assert not asked & set(QUEUE_KINDS), f"{name}, line {node.lineno}"
+
+
+def test_the_kinds_of_queues_do_not_inherit() -> None:
+    found = {
+        node.name: node.bases
+        for path in (ROOT / "storage" / "queue").glob("*.py")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef) and node.name in QUEUE_KINDS
+    }
+    assert found == {kind: [] for kind in QUEUE_KINDS}
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.rglob("__init__.py")), ids=lambda path: path.parent.name)

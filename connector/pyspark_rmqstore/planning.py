@@ -19,9 +19,9 @@ from pyspark.sql.datasource import InputPartition
 from pyspark_rmqstore.options import StoreRef
 from rmqstore.read.lookup.pending import PendingRows
 from rmqstore.read.plan.sampling import Sample, cut_log
-from rmqstore.read.scan.rows import SingleUnits
+from rmqstore.read.scan.rows import UnitRows
 from rmqstore.spans import LogSlice, LostStretch, QueueKey, QueueSlice
-from rmqstore.storage.queue.consumequeue import RecoveredUnits
+from rmqstore.storage.queue.units import RecoveredUnits
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class UnitSplit(InputPartition):
     """A task by queue: single messages of one store that its index pointed out."""
 
     store: StoreRef
-    picked: SingleUnits
+    picked: UnitRows
 
 
 @dataclass(frozen=True)

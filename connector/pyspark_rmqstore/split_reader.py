@@ -34,7 +34,7 @@ from rmqstore.format.schema import select_columns
 from rmqstore.read.lookup.pending import find_pending, read_pending
 from rmqstore.read.pruner import StorePruner
 from rmqstore.read.scan.record_filter import LogFilter, log_filter
-from rmqstore.read.scan.rows import SingleUnits
+from rmqstore.read.scan.rows import UnitRows
 from rmqstore.read.scan.spec import ReadSpec
 from rmqstore.read.session import StoreSession, open_session
 from rmqstore.spans import QueueSlice
@@ -126,9 +126,9 @@ class SplitReader:
         """Return the tasks that read single places of the log."""
         return [PlaceSplit(ref, places[rows]) for rows in self._cut_places(store, places)]
 
-    def split_units(self, ref: StoreRef, picked: SingleUnits) -> list[UnitSplit]:
+    def split_units(self, ref: StoreRef, picked: UnitRows) -> list[UnitSplit]:
         """Return the tasks that read single units of queues."""
-        return [UnitSplit(ref, picked.take(rows)) for rows in cut_rows(picked.units.sizes, self._limits())]
+        return [UnitSplit(ref, picked.take(rows)) for rows in cut_rows(picked.sizes, self._limits())]
 
     def split_pending(self, ref: StoreRef, store: StoreSession) -> list[PendingSplit]:
         """Return the tasks that read messages on their way."""

@@ -43,6 +43,7 @@ from rmqstore.read.views.source import ViewLimits
 from rmqstore.spans import LATEST_TIME
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.retry import anew_if_deleted
+from rmqstore.storage.queue.bounds import total_weight
 from rmqstore.storage.recovery.log_end import LogEnd
 
 logger = logging.getLogger(__name__)
@@ -141,7 +142,7 @@ class MessageStore:
         if start >= end:
             return QueueInfo(topic, queue_id, start, end, None, None, 0)
         times = [self.session.log.store_timestamp(queue.unit(at)[0]) for at in (start, end - 1)]
-        return QueueInfo(topic, queue_id, start, end, times[0], times[1], queue.n_bytes(start, end))
+        return QueueInfo(topic, queue_id, start, end, times[0], times[1], total_weight(queue, start, end))
 
     @anew_if_deleted
     def offset_at(self, topic: str, queue_id: int, timestamp: int | str | datetime, boundary: str = "lower") -> int:

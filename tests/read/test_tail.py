@@ -21,7 +21,7 @@ from rmqstore.read.tail import StoreTail
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.queue.consumequeue import ConsumeQueue
+from rmqstore.storage.queue.queue import Queue
 from rmqstore.store import MessageStore
 from rmqstore.write.writer import StoreWriter
 
@@ -61,7 +61,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     plain = tail_module.open_files
 
-    def open_files(paths: StorePaths, topic: str, queue_id: int) -> ConsumeQueue:
+    def open_files(paths: StorePaths, topic: str, queue_id: int) -> Queue:
         found.append(f"{topic}-{queue_id}")
         return plain(paths, topic, queue_id)
 

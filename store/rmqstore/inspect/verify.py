@@ -23,15 +23,14 @@ from rmqstore.format.columns.dispatch_requests import (
 from rmqstore.format.columns.heads import Heads, check_heads
 from rmqstore.format.columns.lmq import lmq_heads
 from rmqstore.format.columns.walk import StopKind
-from rmqstore.format.layout import MAX_EXT_ADDRESS, PRE_BLANK_SIZE, Bytes, Mask
+from rmqstore.format.layout import MAX_EXT_ADDRESS, Bytes, Mask
 from rmqstore.inspect.verify_index import KeysOfLog, index_findings
 from rmqstore.progress import Progress, untold
 from rmqstore.storage.files.paths import StorePaths, can_have_queue
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import walk_forward
-from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
-from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.queue.consumequeue_ext import ConsumeQueueExt
+from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.queue_set import open_files
 from rmqstore.store import MessageStore
 
@@ -123,7 +122,7 @@ def _corrupt(batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
 class _Tally:
     """One queue so far."""
 
-    def __init__(self, queue: ConsumeQueue, ext: ConsumeQueueExt) -> None:
+    def __init__(self, queue: Queue, ext: ConsumeQueueExt) -> None:
         self.queue, self._ext = queue, ext
         self.start = self.queue.begin
         self.end = self.queue.end()
@@ -207,22 +206,10 @@ class _Queues:
             if tally.n_wrong:
                 text = f"{tally.n_wrong} units differ from their record, the first at queue offset {tally.first_wrong}"
                 yield Finding("queue", place, text)
-            n_extra = self._count(tally) - tally.n_matched
+            n_extra = tally.queue.count_units(tally.start, tally.end, self._log_start) - tally.n_matched
             if n_extra > 0:
                 yield Finding("queue", place, f"{n_extra} units point at no record of the queue")
             tally.close()
         for (topic, queue_id), count in sorted(self._without_queue.items()):
             text = f"{count} records have no unit: no folder can have the name of their topic or queue id"
             yield Finding("queue", f"{topic!r}-{queue_id}", text)
-
-    def _count(self, tally: _Tally) -> int:
-        """Return how many units point into the log as it is, or behind it."""
-        if isinstance(tally.queue, BatchConsumeQueue):
-            return tally.queue.count_units(self._log_start)
-        total = 0
-        for start, stop in tally.queue.runs(tally.start, tally.end):
-            for low in range(start, stop, 1 << 19):
-                units = tally.queue.units(low, min(low + (1 << 19), stop))
-                real = (units.sizes > 0) & (units.sizes != PRE_BLANK_SIZE)
-                total += int((real & (units.physical_offsets >= self._log_start)).sum())
-        return total

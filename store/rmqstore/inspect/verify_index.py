@@ -13,7 +13,6 @@ from rmqstore.findings import Finding
 from rmqstore.format.columns.dispatch_requests import Requests, TagKeys
 from rmqstore.format.layout import Mask
 from rmqstore.storage.broker.store_config import StoreConfig
-from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.index.index_file import IndexFile, index_files
 from rmqstore.storage.index.search import may_be_stored_within
@@ -119,7 +118,7 @@ def _open(paths: list[Path]) -> tuple[list[IndexFile], list[Finding]]:
     refused = []
     for path in paths:
         try:
-            opened.append(IndexFile(Disk(), path, sizes))
+            opened.append(IndexFile(path, sizes))
         except (RmqStoreError, FileNotFoundError) as err:
             refused.append(Finding("index", str(path), str(err)))
     return opened, refused

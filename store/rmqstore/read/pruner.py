@@ -17,7 +17,7 @@ from rmqstore.format.schema import select_columns
 from rmqstore.query.conditions import ANY_NUMBER, LogParts, Pruning, parts_stored_within
 from rmqstore.read.lookup.candidates import Found
 from rmqstore.read.scan.record_filter import LogFilter
-from rmqstore.read.scan.rows import SingleUnits
+from rmqstore.read.scan.rows import UnitRows
 from rmqstore.read.scan.spec import DROPMALFORMED, ReadSpec
 from rmqstore.read.session import StoreSession
 from rmqstore.spans import LogSlice, QueueKey, QueueSlice, Span
@@ -32,7 +32,7 @@ class PrunedQueues(NamedTuple):
     """What of some ranges of queues is to be read: ranges, and single messages that the index pointed out."""
 
     slices: list[QueueSlice]
-    single: SingleUnits | None
+    single: UnitRows | None
 
 
 class StorePruner:
@@ -129,10 +129,10 @@ class StorePruner:
             found.append(Span(int(heads[before]), int(heads[after]) if after < len(heads) else whole.end))
         return LogParts.of(found)
 
-    def _units(self, places: Positions, slices: Sequence[QueueSlice], but: Sequence[QueueSlice]) -> SingleUnits | None:
+    def _units(self, places: Positions, slices: Sequence[QueueSlice], but: Sequence[QueueSlice]) -> UnitRows | None:
         """Return the units that point at some places, of ranges of queues but for some parts of them.
 
-        A place that none points at is left out.
+        They are in the order of the log; a place that none points at is left out. None without any.
         """
         spec = ReadSpec(_HEADS, mode=DROPMALFORMED, check_crc=False)
         read = [*self._store.finder.read_places(places, spec, LogFilter())]
@@ -154,4 +154,8 @@ class StorePruner:
                 asked[(offsets[members] >= piece.start) & (offsets[members] < piece.end)] = is_asked
             if asked.any():
                 found.append(self._store.units_at(*key, offsets[members[asked]], at[members[asked]]))
-        return SingleUnits.joined(found)
+        parts = [part for part in found if len(part.sizes)]
+        if not parts:
+            return None
+        joined = UnitRows.joined(parts)
+        return joined.take(np.argsort(joined.physical_offsets, kind="stable"))

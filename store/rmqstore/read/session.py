@@ -33,7 +33,7 @@ from rmqstore.read.scan.faults import refuse_stretches
 from rmqstore.read.scan.log_scan import LogScan
 from rmqstore.read.scan.queue_scan import QueueScan
 from rmqstore.read.scan.record_filter import LogFilter
-from rmqstore.read.scan.rows import SingleUnits, UnitRows
+from rmqstore.read.scan.rows import UnitRows
 from rmqstore.read.scan.spec import FAILFAST, ReadSpec
 from rmqstore.read.views.registry import plan_view, read_view
 from rmqstore.read.views.schema import ViewSpec
@@ -46,6 +46,7 @@ from rmqstore.storage.files.retry import anew_if_deleted
 from rmqstore.storage.index.search import IndexSearch
 from rmqstore.storage.index.sizes import IndexSizes
 from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.queue.bounds import find_first
 from rmqstore.storage.queue.queue_set import Queues
 from rmqstore.storage.recovery.log_end import LogEnd
 from rmqstore.storage.recovery.store_ends import StoreEnds
@@ -181,17 +182,15 @@ class StoreSession:
         """Return where messages of some topics may stand that are looked for; see ``lookup.Lookup.find``."""
         return self._find(wanted, topics, None, None)
 
-    def units_at(self, topic: str, queue_id: int, queue_offsets: NDArray[np.int64], places: Positions) -> SingleUnits:
+    def units_at(self, topic: str, queue_id: int, queue_offsets: NDArray[np.int64], places: Positions) -> UnitRows:
         """Return those units of a queue, by queue offset (n,), that point at the places of the log beside them (n,)."""
         order = np.argsort(queue_offsets, kind="stable")
         queue_offsets, places = queue_offsets[order], places[order]
         units = self.queues.open(topic, queue_id).units_of(queue_offsets)
-        count = len(places)
-        ids = np.full(count, queue_id, np.int32)
-        rows = UnitRows([topic], np.zeros(count, np.int32), ids, queue_offsets, units.sizes, units.tags_codes)
-        return SingleUnits(rows, places).take(np.flatnonzero((units.physical_offsets == places) & (units.sizes > 0)))
+        rows = UnitRows.of_queue(topic, queue_id, queue_offsets, units)
+        return rows.take(np.flatnonzero((units.physical_offsets == places) & (units.sizes > 0)))
 
-    def read_units(self, picked: SingleUnits, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
+    def read_units(self, picked: UnitRows, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
         """Yield the messages of single units; see ``scan.queue_scan.QueueScan.single``."""
         return self._queue_scan(spec).single(picked)
 
@@ -257,7 +256,7 @@ class StoreSession:
     def first_behind(self, topic: str, queue_id: int, physical_offset: int, span: tuple[int, int]) -> int:
         """Return the first queue offset in a span whose message lies at or behind a place of the log, or its end."""
         queue = self.queues.open(topic, queue_id)
-        return queue.search(*span, lambda at: queue.unit(at)[0] >= physical_offset)
+        return find_first(*span, lambda at: queue.unit(at)[0] >= physical_offset)
 
     @anew_if_deleted
     def starts(

@@ -27,9 +27,9 @@ from rmqstore.read.log_cursor import LogCursor, LogMark
 from rmqstore.read.session import StoreSession
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import BrokerRun
-from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
-from rmqstore.storage.queue.consumequeue import ConsumeQueue, RecoveredUnits, Units
+from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.queue_set import open_files
+from rmqstore.storage.queue.units import RecoveredUnits, Units
 from rmqstore.storage.recovery.log_end import find_written_end
 from rmqstore.storage.recovery.unit_checks import confirmed_end
 
@@ -157,7 +157,7 @@ class StoreTail:
             lacks = (units.physical_offsets != told.places) | (units.sizes != told.sizes)
             n_built = int(np.argmax(lacks)) if lacks.any() else len(lacks)
             known = self.ends.setdefault(key, 0)
-            if isinstance(queue, BatchConsumeQueue):  # the units tell how many messages a record holds
+            if queue.is_batch:  # the units tell how many messages a record holds
                 self.ends[key] = self._end_and_last(key)[0]
             elif n_built:
                 reached = int(told.queue_offsets[n_built - 1]) + 1
@@ -217,7 +217,7 @@ class StoreTail:
             self.store.forget_recovered(key)
         return end, last
 
-    def _in_files(self, queue: ConsumeQueue, key: QueueKey) -> tuple[int, int]:
+    def _in_files(self, queue: Queue, key: QueueKey) -> tuple[int, int]:
         log_end, end = self._seen.position, queue.end()
         physical_offset, size, _ = queue.unit(end - 1) if end else (-1, 0, 0)
         if size <= 0 or not 0 <= physical_offset < log_end:
@@ -227,11 +227,11 @@ class StoreTail:
         self._note_first(queue, key, end)
         return end, queue.unit(end - 1)[0] if end > queue.begin else -1
 
-    def _note_first(self, queue: ConsumeQueue, key: QueueKey, end: int) -> None:
-        if queue.segments and not self._is_first(queue, key, end):
+    def _note_first(self, queue: Queue, key: QueueKey, end: int) -> None:
+        if queue.exists and not self._is_first(queue, key, end):
             self._firsts[key] = queue.first(end, self._firsts_since)
 
-    def _is_first(self, queue: ConsumeQueue, key: QueueKey, end: int) -> bool:
+    def _is_first(self, queue: Queue, key: QueueKey, end: int) -> bool:
         """Tell whether what is remembered as a queue's first offset still is: the queue may have been made anew."""
         known = self._firsts.get(key)
         if known is None or not queue.begin <= known <= end:
@@ -302,7 +302,7 @@ class StoreTail:
         return self.store.first_behind(*key, mark.physical_offset + 1, span) == span[0]
 
 
-def _holds(queue: ConsumeQueue, recovered: RecoveredUnits) -> bool:
+def _holds(queue: Queue, recovered: RecoveredUnits) -> bool:
     """Tell whether the files of a queue have by now what only the log told."""
     told = Units.of(recovered.units)
     for rows in (slice(-1, None), slice(None)):  # mostly the last one tells

@@ -22,7 +22,7 @@ from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.files.paths import can_have_queue
 from rmqstore.storage.index.appender import IndexAppender
-from rmqstore.storage.index.index_file import IndexKeys
+from rmqstore.storage.index.file_appender import IndexKeys
 from rmqstore.storage.index.sizes import IndexSizes
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import Window, walk_forward

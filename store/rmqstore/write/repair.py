@@ -32,6 +32,7 @@ from rmqstore.storage.log.append_intent import read_intent
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import next_record, window_at
 from rmqstore.storage.queue.appender import QueueAppender
+from rmqstore.storage.queue.bounds import reach, sound_end, whole_end
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.recovery.log_end import LogEnd, damage_at, find_log_end
 from rmqstore.write.dispatch import Dispatcher
@@ -184,7 +185,7 @@ class Repairer:
         ends = [-1]
         for topic, queue_id in self._paths.queues():
             queue = ConsumeQueue(self._paths.queue(topic, queue_id))
-            ends.append(queue.reach(queue.end()))
+            ends.append(reach(queue, queue.end()))
             queue.close()
         return max(ends)
 
@@ -196,13 +197,13 @@ class Repairer:
             start, end = queue.begin, queue.end()
             kept = queue.cut(start, end, log_end)
             if not was_closed:
-                kept = queue.whole_end(start, kept)
-            kept = queue.sound_end(start, kept)
+                kept = whole_end(queue, start, kept)
+            kept = sound_end(queue, start, kept)
             if kept < end:
                 logger.warning("%s: %d units behind the end of the log are removed", queue.folder, end - kept)
                 self._clear_units(queue, kept)
             if kept > start:
-                reached = max(reached, queue.reach(kept))
+                reached = max(reached, reach(queue, kept))
             queue.close()
         return reached
 
@@ -326,7 +327,7 @@ class Repairer:
         folder = self._paths.queue(topic, queue_id)
         queue = ConsumeQueue(folder)
         start, end, is_new = queue.begin, queue.end(), not queue.segments
-        reached = queue.reach(end)
+        reached = reach(queue, end)
         queue.close()
         file_size = self._config.mapped_file_size_consume_queue
         return QueueAppender(self._disk, folder, file_size, start=start, end=end, reached=reached, is_new=is_new)

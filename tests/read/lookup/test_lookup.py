@@ -27,7 +27,7 @@ from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.lock import is_held
 from rmqstore.storage.index import search as index_search
-from rmqstore.storage.index.index_file import IndexFile, IndexKeys
+from rmqstore.storage.index.file_appender import IndexFileAppender, IndexKeys
 from rmqstore.storage.index.sizes import IndexSizes, find_sizes
 
 GoldenStore = Callable[[str], Path]
@@ -513,7 +513,7 @@ def test_sizes_of_a_large_index_are_found_at_once(tmp_path: Path) -> None:
     sizes = IndexSizes(500_000, 2_000_000)
     hashes = np.arange(1, 100_001, dtype=np.int32) * 7
     hashes[5] = sizes.n_slots  # of slot 0: any place of zeros points there
-    file = IndexFile.create(Disk(), tmp_path / "20260101000000000", sizes, None)
+    file = IndexFileAppender.create(Disk(), tmp_path / "20260101000000000", sizes, None)
     file.put(IndexKeys(hashes, np.arange(len(hashes)) * 300, 1_700_000_000_000 + np.arange(len(hashes))))
     tracemalloc.start()
     try:

@@ -35,6 +35,7 @@ from rmqstore.read.session import open_session
 from rmqstore.read.tail import StoreTail
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
+from rmqstore.storage.queue.bounds import total_weight
 
 GoldenStore = Callable[[str], Path]
 Row = dict[str, Any]
@@ -316,7 +317,7 @@ def test_weights_of_messages_are_the_bytes_of_their_records(tmp_path: Path) -> N
     end = queue.end()
     with rmqstore.open(root) as store:
         sizes = {row["commitLogOffset"]: row["storeSize"] for row in read(store, scan="commitlog")}
-    assert queue.weights(0, end).sum() == sum(sizes.values()) == queue.n_bytes(0, end)
+    assert queue.weights(0, end).sum() == sum(sizes.values()) == total_weight(queue, 0, end)
     assert sum(int(queue.weights(at, at + 1).sum()) for at in range(end)) == sum(sizes.values())
 
 
@@ -488,6 +489,9 @@ def test_units_of_random_bytes_end_in_reasonable_time(tmp_path: Path, seed: int)
     queue = BatchConsumeQueue(root / "batchconsumequeue/B/0")
     begin, end = queue.begin, queue.end()
     runs = list(queue.runs(begin, end))
+    asked = np.unique(np.linspace(max(begin - 2, 0), end + 2, 500).astype(np.int64))
+    units = [tuple(map(int, unit)) for unit in zip(*queue.units_of(asked), strict=True)]
+    assert units == [queue.unit(at) for at in asked.tolist()]
     for low, high in runs:
         assert begin <= low < high <= end
         assert len(queue.units(low, min(high, low + 1000)).sizes) == min(high - low, 1000)

@@ -12,7 +12,10 @@ import store_builder as build
 from reading import offsets, read
 from rmqstore import CorruptQueueError, OffsetOutOfRangeError
 from rmqstore.format.layout import QUEUE_UNIT
-from rmqstore.storage.queue.consumequeue import ConsumeQueue, RecoveredUnits
+from rmqstore.storage.queue.consumequeue import ConsumeQueue
+from rmqstore.storage.queue.queue import Queue
+from rmqstore.storage.queue.recovered_queue import RecoveredQueue
+from rmqstore.storage.queue.units import RecoveredUnits
 
 UNITS = [(100 * at, 100, at) for at in range(50)]
 
@@ -53,11 +56,10 @@ def test_units_are_read_over_file_bounds(tmp_path: Path) -> None:
 def test_single_units_are_those_of_ranges_and_zeros_elsewhere(tmp_path: Path, recovered_from: int | None) -> None:
     build.write_queue(tmp_path / "0", UNITS, first=60)
     (tmp_path / "0" / f"{80 * 20:020d}").unlink()  # 80 to 99
-    recovered = None
+    queue: Queue = ConsumeQueue(tmp_path / "0")
     if recovered_from is not None:
         units = np.array([(7000 + at, 70, -at) for at in range(8)], QUEUE_UNIT)
-        recovered = RecoveredUnits(recovered_from, units)
-    queue = ConsumeQueue(tmp_path / "0", recovered)
+        queue = RecoveredQueue(queue, RecoveredUnits(recovered_from, units))
     asked = np.array([0, 59, 60, 61, 79, 80, 94, 95, 99, 100, 102, 103, 109, 110, 117, 118])
     asked = asked[asked < queue.end()]
     found = [tuple(map(int, unit)) for unit in zip(*queue.units_of(asked), strict=True)]

@@ -21,7 +21,8 @@ from rmqstore.spans import QueueKey, QueueSlice, Span
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.paths import StorePaths, can_name_queues
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.queue.consumequeue import UNITS_AROUND
+from rmqstore.storage.queue.bounds import find_first, reach
+from rmqstore.storage.queue.estimates import VOTING_UNITS, estimate_physical_offset, trim
 from rmqstore.storage.queue.queue_set import Queues
 from rmqstore.storage.recovery.unit_checks import confirmed_end, confirmed_runs, look_confirmed
 
@@ -57,7 +58,7 @@ class QueueRanges:
     def first(self, topic: str, queue_id: int) -> int | None:
         """Return the first queue offset whose message is there, the end if none is; None for a queue without files."""
         queue = self._queues.open(topic, queue_id)
-        if not queue.segments and not queue.is_recovered:
+        if not queue.exists:
             return None
         return queue.first(queue.end(), self._log.min_offset)
 
@@ -83,7 +84,7 @@ class QueueRanges:
                         raise
             return False
 
-        return queue.search(*span, is_late)
+        return find_first(*span, is_late)
 
     def require_plain_queues(self, selection: Selection | None = None) -> None:
         """Refuse a store whose queues this version cannot read.
@@ -156,7 +157,7 @@ class QueueRanges:
         for key in self._queues.plain():
             if key not in but:
                 queue = self._queues.open(*key)
-                ends.append(queue.reach(queue.end()))
+                ends.append(reach(queue, queue.end()))
         return max(ends)
 
     def vouched_end(self) -> int:
@@ -250,12 +251,12 @@ class QueueRanges:
 
         def first_at(place: int, start: int) -> int:
             def is_behind(at: int) -> bool:
-                about = queue.place_about(at, piece.start, piece.end, log_end)
+                about = estimate_physical_offset(queue, at, piece.start, piece.end, log_end)
                 if about is None:
                     raise CorruptQueueError(*queue.place(at), "no unit around is sound")
                 return about >= place
 
-            return queue.search(start, piece.end, is_behind)
+            return find_first(start, piece.end, is_behind)
 
         found: list[QueueSlice] = []
         at = piece.start
@@ -263,8 +264,8 @@ class QueueRanges:
             for span in spans:
                 at = first_at(span.start, at)
                 start, at = at, first_at(span.end, at)
-                low, high = max(start - UNITS_AROUND, piece.start), min(at + UNITS_AROUND, piece.end)
-                low, high = queue.trimmed(low, high, span, log_end)
+                low, high = max(start - VOTING_UNITS, piece.start), min(at + VOTING_UNITS, piece.end)
+                low, high = trim(queue, low, high, span, log_end)
                 if low >= high:
                     continue
                 if found and low <= found[-1].end:

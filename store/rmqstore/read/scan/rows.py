@@ -11,17 +11,36 @@ from numpy.typing import NDArray
 
 from rmqstore.format.layout import Mask, Positions
 from rmqstore.format.record import Expected
+from rmqstore.storage.queue.units import Units
 
 
 class UnitRows(NamedTuple):
-    """What queue units say of n records, row by row."""
+    """Units of any number of queues, row by row, (n,) each: what they say of the records that they lead to."""
 
     topics: list[str]  # the distinct ones
     topic_codes: NDArray[np.int32]  # in topics
     queue_ids: NDArray[np.int32]
     queue_offsets: NDArray[np.int64]
+    physical_offsets: Positions
     sizes: NDArray[np.int64]
     tags_codes: NDArray[np.int64]
+
+    @classmethod
+    def of_queue(cls, topic: str, queue_id: int, queue_offsets: NDArray[np.int64], units: Units) -> UnitRows:
+        """Return units of one queue, (n,), with the queue offsets beside them."""
+        n = len(queue_offsets)
+        return cls([topic], np.zeros(n, np.int32), np.full(n, queue_id, np.int32), queue_offsets, *units)
+
+    @classmethod
+    def joined(cls, parts: Sequence[UnitRows]) -> UnitRows:
+        """Return the rows of one or more parts, one part after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        topics = list(dict.fromkeys(topic for part in parts for topic in part.topics))
+        codes = {topic: code for code, topic in enumerate(topics)}
+        recoded = [np.array([codes[topic] for topic in part.topics], np.int32)[part.topic_codes] for part in parts]
+        columns = (np.concatenate(column) for column in zip(*(part[2:] for part in parts), strict=True))
+        return cls(topics, np.concatenate(recoded), *columns)
 
     def take(self, rows: slice | Positions | Mask) -> UnitRows:
         """Return the chosen rows."""
@@ -30,6 +49,7 @@ class UnitRows(NamedTuple):
             self.topic_codes[rows],
             self.queue_ids[rows],
             self.queue_offsets[rows],
+            self.physical_offsets[rows],
             self.sizes[rows],
             self.tags_codes[rows],
         )
@@ -70,27 +90,3 @@ def merge_faults(batch: pa.RecordBatch, rows: Positions, faults: list[Fault]) ->
     order = np.argsort(np.concatenate((rows, [fault.row for fault in faults])), kind="stable")
     both = pa.Table.from_batches([batch, lost]).take(pa.array(order)).combine_chunks()
     return both.to_batches()[0] if both.num_rows else batch
-
-
-class SingleUnits(NamedTuple):
-    """Units picked out of several queues, in the order of the log, and their physical offsets."""
-
-    units: UnitRows
-    physical_offsets: Positions
-
-    @classmethod
-    def joined(cls, parts: Sequence[SingleUnits]) -> SingleUnits | None:
-        """Return the units of all parts, each of one topic; None if there are none."""
-        parts = [part for part in parts if len(part.physical_offsets)]
-        if not parts:
-            return None
-        topics = sorted({part.units.topics[0] for part in parts})
-        codes = [np.full(len(part.physical_offsets), topics.index(part.units.topics[0]), np.int32) for part in parts]
-        columns = [np.concatenate(column) for column in zip(*(part.units[2:] for part in parts), strict=True)]
-        places = np.concatenate([part.physical_offsets for part in parts])
-        joined = cls(UnitRows(topics, np.concatenate(codes), *columns), places)
-        return joined.take(np.argsort(places, kind="stable"))
-
-    def take(self, rows: Positions | slice) -> SingleUnits:
-        """Return the chosen rows."""
-        return SingleUnits(self.units.take(rows), self.physical_offsets[rows])

@@ -16,7 +16,8 @@ from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
 from rmqstore.read.views.source import Column, ViewLimits, ViewPiece, ViewSource, reasons, to_batch
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.files.paths import can_name_queues
-from rmqstore.storage.queue.consumequeue import ConsumeQueue, Units
+from rmqstore.storage.queue.consumequeue import ConsumeQueue
+from rmqstore.storage.queue.units import Units
 
 logger = logging.getLogger(__name__)
 

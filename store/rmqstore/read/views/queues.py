@@ -18,6 +18,7 @@ from rmqstore.read.views.source import ViewLimits, ViewPiece, ViewSource, to_bat
 from rmqstore.spans import QueueKey
 from rmqstore.storage.files.paths import can_name_queues
 from rmqstore.storage.files.regular import list_folder
+from rmqstore.storage.queue.bounds import total_weight
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +102,7 @@ def _facts(source: ViewSource, topic: str, queue_id: int, *, with_bytes: bool) -
         return facts
     queue = source.queues.open(topic, queue_id)
     if with_bytes:
-        facts = facts._replace(n_bytes=queue.n_bytes(start, end))
+        facts = facts._replace(n_bytes=total_weight(queue, start, end))
     stored: list[int | None] = []
     reason = None
     for at in (start, end - 1):

@@ -20,8 +20,8 @@ from rmqstore.spans import LogSlice, QueueKey, QueueSlice
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.queue.consumequeue import RecoveredUnits
 from rmqstore.storage.queue.queue_set import Queues
+from rmqstore.storage.queue.units import RecoveredUnits
 from rmqstore.storage.recovery.log_end import LogEnd
 from rmqstore.storage.recovery.store_ends import StoreEnds
 

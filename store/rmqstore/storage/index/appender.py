@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from rmqstore.storage.files.disk import Disk
-from rmqstore.storage.index.index_file import IndexFile, IndexKeys, index_files, next_name
+from rmqstore.storage.index.file_appender import IndexFileAppender, IndexKeys, next_name
+from rmqstore.storage.index.index_file import IndexFile, index_files
 from rmqstore.storage.index.sizes import IndexSizes
 
 _KEYS_AT_ONCE = 1 << 20
@@ -20,7 +21,7 @@ class IndexAppender:
     def __init__(self, disk: Disk, folder: Path, sizes: IndexSizes) -> None:
         self._disk, self._folder, self._sizes = disk, folder, sizes
         files = index_files(folder)
-        self._last = IndexFile(disk, files[-1], sizes) if files else None
+        self._last = IndexFileAppender(disk, files[-1], sizes) if files else None
         # Source: IndexService.java#buildIndex: what lies before the end of the index is in it. Of the record at the end
         # some keys may have gone to a file that is lost: those that are there are counted.
         self._waiting: list[IndexKeys] = []
@@ -28,7 +29,7 @@ class IndexAppender:
         self._reached, self._has_of_reached = -1, 0
         if self._last is not None and self._last.end_timestamp:
             self._reached = self._last.end_phy_offset
-            self._has_of_reached = _items_of(self._reached, files, disk, sizes)
+            self._has_of_reached = _items_of(self._reached, files, sizes)
 
     def add(self, keys: IndexKeys) -> None:
         """Add keys; those that are there already are stepped over. They reach the files by and by."""
@@ -59,9 +60,9 @@ class IndexAppender:
             self._last.put(keys.take(slice(at, at + count)))
             at += count
 
-    def _begin(self, last: IndexFile | None) -> IndexFile:
+    def _begin(self, last: IndexFile | None) -> IndexFileAppender:
         name = next_name(None if last is None else last.path.name, datetime.now().astimezone())
-        return IndexFile.create(self._disk, self._folder / name, self._sizes, last)
+        return IndexFileAppender.create(self._disk, self._folder / name, self._sizes, last)
 
     def flush(self) -> None:
         """Bring all keys to the disk."""
@@ -71,11 +72,11 @@ class IndexAppender:
             self._disk.flush_folder(self._folder)
 
 
-def _items_of(physical_offset: int, files: list[Path], disk: Disk, sizes: IndexSizes) -> int:
+def _items_of(physical_offset: int, files: list[Path], sizes: IndexSizes) -> int:
     """Return how many items at the end of the index are of one record; a record's keys may straddle files."""
     total = 0
     for path in reversed(files):
-        file = IndexFile(disk, path, sizes)
+        file = IndexFile(path, sizes)
         count = file.items_at_end(physical_offset)
         total += count
         if count < file.n_items:

@@ -5,39 +5,18 @@ Source: IndexFile.java, IndexHeader.java, IndexService.java.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.errors import CorruptIndexError, StoreStateError
+from rmqstore.errors import CorruptIndexError
 from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, Mask
-from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.mapped_file import MappedFile
 from rmqstore.storage.files.regular import is_folder, list_folder
 from rmqstore.storage.index.sizes import IndexSizes
 
-_MAX_DIFF_SECONDS = (1 << 31) - 1
-_SLOTS_ONE_BY_ONE = 512
-_NAME_FORMAT = "%Y%m%d%H%M%S"
 _MAX_NAME = (1 << 63) - 1
-
-
-class IndexKeys(NamedTuple):
-    """Keys to be found by, (m,) each, in the order of the log."""
-
-    hashes: NDArray[np.int32]  # never negative
-    physical_offsets: NDArray[np.int64]
-    store_timestamps: NDArray[np.int64]  # ms
-
-    def take(self, rows: slice) -> IndexKeys:
-        """Return the chosen keys."""
-        return IndexKeys(self.hashes[rows], self.physical_offsets[rows], self.store_timestamps[rows])
-
-    def __len__(self) -> int:
-        return len(self.hashes)
 
 
 def index_files(folder: Path) -> list[Path]:
@@ -46,41 +25,12 @@ def index_files(folder: Path) -> list[Path]:
     Raises:
         UnreadableFileError: the folder is not a folder.
     """
-    return sorted(Path(entry.path) for entry in list_folder(folder) if _is_name(entry.name) and not is_folder(entry))
+    return sorted(Path(entry.path) for entry in list_folder(folder) if is_name(entry.name) and not is_folder(entry))
 
 
-def _is_name(name: str) -> bool:
+def is_name(name: str) -> bool:
     """Tell whether a file is named as RocketMQ loads it. Source: DefaultMappedFile.java#init."""
     return name.isascii() and name.isdigit() and int(name) <= _MAX_NAME
-
-
-def next_name(last: str | None, now: datetime) -> str:
-    """Return a name for a new file: the time it is made, later than the last one's.
-
-    After a name that is not a time the next number follows, so that the new file is the last one in the folder.
-
-    Raises:
-        StoreStateError: no name follows the last one.
-
-    Source: UtilAll.java#timeMillisToHumanString.
-    """
-    name = _name_of(now)
-    if last is None or last < name:
-        return name
-    try:
-        later = datetime.strptime(last[:14], _NAME_FORMAT).astimezone(now.tzinfo)
-        name = _name_of(later + timedelta(milliseconds=int(last[14:] or 0) + 1))
-    except (ValueError, OverflowError):
-        name = ""
-    if name <= last:
-        name = str(int(last) + 1).zfill(len(last))
-    if name <= last or not _is_name(name):
-        raise StoreStateError(f"no index file can follow {last}; rebuild the index (rmqstore rebuild)")
-    return name
-
-
-def _name_of(time: datetime) -> str:
-    return f"{time.strftime(_NAME_FORMAT)}{time.microsecond // 1000:03d}"
 
 
 def read_header(path: Path) -> np.void:
@@ -98,10 +48,18 @@ def was_ended(path: Path) -> bool:
 
 
 class IndexFile:
-    """One file, open for appending."""
+    """One file, read-only: its header, as it was when the file was opened, and its items.
 
-    def __init__(self, disk: Disk, path: Path, sizes: IndexSizes) -> None:
-        self.path, self._disk, self._sizes = path, disk, sizes
+    Args:
+        path: of the file.
+        sizes: how many slots and items it was made with.
+
+    Raises:
+        CorruptIndexError: its length is not that of these sizes, or it says that it holds more items than fit.
+    """
+
+    def __init__(self, path: Path, sizes: IndexSizes) -> None:
+        self.path, self._sizes = path, sizes
         self._slots_at = INDEX_HEADER.itemsize
         self._items_at = self._slots_at + sizes.n_slots * INDEX_SLOT.itemsize
         with MappedFile(path) as mapped:
@@ -112,24 +70,6 @@ class IndexFile:
         self.header["index_count"] = max(self.header["index_count"], 1)
         if self.header["index_count"] > sizes.n_items:
             raise CorruptIndexError(str(path), 36, f"{self.header['index_count']} items, {sizes.n_items} fit")
-
-    @classmethod
-    def create(cls, disk: Disk, path: Path, sizes: IndexSizes, before: IndexFile | None) -> IndexFile:
-        """Make a file that follows another one, whose end its header begins with."""
-        disk.make_folder(path.parent)
-        header = np.zeros(1, INDEX_HEADER)
-        header["index_count"] = 1
-        if before is not None:
-            header["begin_timestamp"] = header["end_timestamp"] = before.header["end_timestamp"]
-            header["begin_phy_offset"] = header["end_phy_offset"] = before.header["end_phy_offset"]
-        disk.create(path, sizes.file_size)
-        disk.write(path, 0, header)
-        return cls(disk, path, sizes)
-
-    @property
-    def room(self) -> int:
-        """How many more keys fit."""
-        return int(self._sizes.n_items - self.header["index_count"])
 
     @property
     def n_items(self) -> int:
@@ -190,89 +130,3 @@ class IndexFile:
     def end_timestamp(self) -> int:
         """Its store time, ms."""
         return int(self.header["end_timestamp"])
-
-    def put(self, keys: IndexKeys) -> None:
-        """Add keys, no more than there is room for.
-
-        Written so that a cut anywhere leaves every key findable that was: first the items, which nothing points at,
-        then the count, for a slot beyond it hides its chain, then the slots, and the header's end last.
-
-        Source: IndexFile.java#putKey.
-        """
-        n, count = len(keys), int(self.header["index_count"])
-        if not n:
-            return
-        slots = keys.hashes % self._sizes.n_slots
-        numbers = np.arange(count, count + n, dtype=np.int32)
-        # By slot, then in the order given: sorting both in one number is several times as fast as a stable argsort.
-        both = np.sort(slots.astype(np.int64) << 32 | np.arange(n))
-        order, by_slot = both & 0xFFFFFFFF, (both >> 32).astype(np.int32)
-        is_first = np.append(True, by_slot[1:] != by_slot[:-1])
-        is_last = np.append(is_first[1:], True)
-        present = self._present_slots(by_slot[is_first])
-        present = np.where((present <= 0) | (present > count), 0, present)
-        previous = np.empty(n, np.int32)
-        previous[order[1:]] = numbers[order[:-1]]
-        previous[order[is_first]] = present
-
-        items = np.zeros(n, INDEX_ITEM)
-        items["key_hash"], items["physical_offset"] = keys.hashes, keys.physical_offsets
-        items["seconds"] = self._seconds(keys.store_timestamps)
-        items["previous"] = previous
-        header = self.header.copy()
-        if count <= 1:
-            header["begin_phy_offset"], header["begin_timestamp"] = keys.physical_offsets[0], keys.store_timestamps[0]
-        header["hash_slot_count"] += int((present == 0).sum())
-        header["index_count"] = count + n
-        items_at = self._items_at + count * INDEX_ITEM.itemsize
-        self._disk.reserve(self.path, items_at, items.nbytes)
-        self._disk.write(self.path, items_at, items)
-        self._disk.flush(self.path)
-        self._disk.write(self.path, 0, header.tobytes())
-        self._disk.flush(self.path)
-        self._write_slots(by_slot[is_last], numbers[order][is_last])
-        self._disk.flush(self.path)
-        header["end_phy_offset"], header["end_timestamp"] = keys.physical_offsets[-1], keys.store_timestamps[-1]
-        self._disk.write(self.path, 0, header.tobytes())
-        self.header = header
-
-    def _seconds(self, store_timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
-        begin = int(self.header["begin_timestamp"])
-        if self.n_items:
-            return _seconds_since(begin, store_timestamps)
-        seconds = _seconds_since(int(store_timestamps[0]), store_timestamps)
-        seconds[:1] = _seconds_since(begin, store_timestamps[:1])  # it still sees what the file before left here
-        return seconds
-
-    def _present_slots(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
-        if not self.n_items:  # a new file: all are zero, and reading them would only fetch them
-            return np.zeros(len(slots), np.int32)
-        with MappedFile(self.path) as mapped:
-            stored = mapped.data[self._slots_at : self._items_at].view(INDEX_SLOT)
-            return stored[slots].astype(np.int32)
-
-    def _write_slots(self, slots: NDArray[np.int32], numbers: NDArray[np.int32]) -> None:
-        """Set slots, which rise: one by one where they are few, else all between the first and the last at once."""
-        values = numbers.astype(INDEX_SLOT)
-        if len(slots) <= _SLOTS_ONE_BY_ONE:
-            for row, slot in enumerate(slots.tolist()):
-                self._disk.write(self.path, self._slots_at + slot * INDEX_SLOT.itemsize, values[row : row + 1])
-            return
-        low, high = int(slots[0]), int(slots[-1]) + 1
-        if self.n_items:
-            with MappedFile(self.path) as mapped:
-                stored = mapped.data[self._slots_at : self._items_at].view(INDEX_SLOT)[low:high].copy()
-        else:
-            stored = np.zeros(high - low, INDEX_SLOT)
-        stored[slots - low] = values
-        position = self._slots_at + low * INDEX_SLOT.itemsize
-        self._disk.reserve(self.path, position, stored.nbytes)
-        self._disk.write(self.path, position, stored)
-
-
-def _seconds_since(begin: int, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return whole seconds from ``begin`` on, (n,) as times (ms); 0 for earlier ones, and where nothing began yet."""
-    if begin <= 0:
-        return np.zeros(len(timestamps), np.int64)
-    found: NDArray[np.int64] = np.maximum(timestamps - begin, 0) // 1000
-    return np.minimum(found, _MAX_DIFF_SECONDS, out=found)

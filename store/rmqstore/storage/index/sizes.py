@@ -40,6 +40,16 @@ class IndexSizes(NamedTuple):
 def find_sizes(path: Path, guess: IndexSizes) -> IndexSizes:
     """Return the numbers of slots and items that an index file was made with: it does not say them, but follows them.
 
+    An example: a file of 440 bytes, whose header says that its first record is at 1000. Of the numbers of slots that
+    give this length, see :func:`_slot_counts`, only 10 leads to an item of that record::
+
+        slots   first item at byte   what stands there
+            5   40 +  20 + 20 =  80  zeros: with 10 slots this is the item that is never used
+           10   40 +  40 + 20 = 100  hash 3, record at 1000: the slot of the hash has to be in use, and is
+           15   40 +  60 + 20 = 120  hash 13, record at 1300: the second item
+          ...
+        found  10 slots, 18 items
+
     Args:
         path: of the file.
         guess: taken if it fits the length, as RocketMQ's defaults do nearly always.
@@ -92,46 +102,58 @@ def find_sizes_in_any(files: list[Path], guess: IndexSizes) -> IndexSizes:
     raise refused or StoreStateError("no index file tells its sizes: there is none")
 
 
+def _slot_counts(length: int) -> range:
+    """Return the numbers of slots that leave room for a whole number of items, two at least, in a file of a length.
+
+    An item is as long as five slots. For a file of 440 bytes, of which 40 are the header::
+
+        slots   5   10   15  ...  90   # 4 bytes each
+        items  19   18   17  ...   2   # 20 bytes each
+    """
+    slot, item = INDEX_SLOT.itemsize, INDEX_ITEM.itemsize
+    room = length - INDEX_HEADER.itemsize
+    step = item // slot
+    smallest = next((count for count in range(1, step + 1) if (room - count * slot) % item == 0), None)
+    return range(0) if smallest is None else range(smallest, (room - 2 * item) // slot + 1, step)
+
+
 def _possible_sizes(data: Bytes) -> tuple[list[IndexSizes], list[IndexSizes]]:
     """Return sizes that give the length of a file, and a first item that its header and its slot know.
 
     Those that also give the last item that the header knows come first, apart: a crash amid a put may have left
     another. No more than a few more are returned than can be tried.
     """
-    slot, item = INDEX_SLOT.itemsize, INDEX_ITEM.itemsize
-    room = len(data) - INDEX_HEADER.itemsize
-    if room < 2 * item + slot:
-        return [], []
-    step = item // slot  # one item fewer is room for so many slots
-    smallest = next((count for count in range(1, step + 1) if (room - count * slot) % item == 0), None)
-    if smallest is None:
-        return [], []
+    counts = _slot_counts(len(data))
     by_both: list[int] = []
     by_first: list[int] = []
-    block = step * _SIZES_AT_ONCE
-    for low in range(smallest, (room - 2 * item) // slot + 1, block):
-        n_slots = np.arange(low, min(low + block, (room - 2 * item) // slot + 1), step)
+    for low in range(0, len(counts), _SIZES_AT_ONCE):
+        block = counts[low : low + _SIZES_AT_ONCE]
+        n_slots = np.arange(block.start, block.stop, block.step)
         likely = n_slots[_know_their_first_item(data, n_slots)]
         by_both += likely[_know_their_last_item(data, likely)].tolist()
         by_first += likely[: _MAX_TRIED + 1 - len(by_first)].tolist()
         if len(by_both) > _MAX_TRIED:
             break
-    first, second = (
-        [IndexSizes(count, (room - count * slot) // item) for count in counts] for counts in (by_both, by_first)
-    )
-    return first, second
+    return _with_items(by_both, len(data)), _with_items(by_first, len(data))
+
+
+def _with_items(slot_counts: list[int], length: int) -> list[IndexSizes]:
+    """Return numbers of slots with the number of items that fills the rest of a file of a length."""
+    room = length - INDEX_HEADER.itemsize
+    return [IndexSizes(count, (room - count * INDEX_SLOT.itemsize) // INDEX_ITEM.itemsize) for count in slot_counts]
 
 
 def _know_their_first_item(data: Bytes, n_slots: NDArray[np.int64]) -> Mask:
     """Return for which numbers of slots the first item is of the header's first record, and its slot is in use."""
-    begun = data[: INDEX_HEADER.itemsize].view(INDEX_HEADER)[0]["begin_phy_offset"]
-    offset, at = INDEX_ITEM.fields["physical_offset"][:2]  # type: ignore[index]
-    firsts = INDEX_HEADER.itemsize + n_slots * INDEX_SLOT.itemsize + INDEX_ITEM.itemsize
-    hashes = windows(data, INDEX_SLOT.itemsize)[firsts].view(INDEX_SLOT).astype(np.int64)
+    first_record = data[: INDEX_HEADER.itemsize].view(INDEX_HEADER)[0]["begin_phy_offset"]
+    field, field_at = INDEX_ITEM.fields["physical_offset"][:2]  # type: ignore[index]
+    items = INDEX_HEADER.itemsize + n_slots * INDEX_SLOT.itemsize + INDEX_ITEM.itemsize
+    hashes = windows(data, INDEX_SLOT.itemsize)[items].view(INDEX_SLOT).astype(np.int64)
     slots = INDEX_HEADER.itemsize + np.maximum(hashes, 0) % n_slots * INDEX_SLOT.itemsize
-    known: Mask = windows(data, INDEX_SLOT.itemsize)[slots].view(INDEX_SLOT) != 0
-    known &= windows(data, offset.itemsize)[firsts + at].view(offset) == begun
-    known &= hashes != 0  # else any place that was never written would, where the first record is at offset 0
+    is_slot_used = windows(data, INDEX_SLOT.itemsize)[slots].view(INDEX_SLOT) != 0
+    is_first_record = windows(data, field.itemsize)[items + field_at].view(field) == first_record
+    is_written = hashes != 0  # any place that was never written would fit where the first record is at offset 0
+    known: Mask = is_slot_used & is_first_record & is_written
     return known
 
 

@@ -1,4 +1,4 @@
-"""One BatchConsumeQueue, read-only: 46-byte units, each for a record of one or several messages; seen by message.
+"""The files of one BatchConsumeQueue, read-only: 46-byte units, each for a record of one or several messages.
 
 To the rest of the package such a queue looks like any other: every queue offset has a unit, those of one inner batch
 have the same one. Which message of the record a queue offset means is found in the record.
@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import CorruptQueueError, OffsetOutOfRangeError
 from rmqstore.format.layout import BATCH_UNIT, MAX_BATCH, MAX_FILE_BYTES, Mask
-from rmqstore.storage.files.mapped_file_queue import Segment
+from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, Segment
 from rmqstore.storage.queue.batch_units import NO_BATCHES, Batches, agreeing, trusted, with_unknown
-from rmqstore.storage.queue.consumequeue import ConsumeQueue, RecoveredUnits, Units
+from rmqstore.storage.queue.bounds import find_first
+from rmqstore.storage.queue.units import Units
 
 _UNIT = BATCH_UNIT.itemsize
 _FILES_AT_ONCE = 4
@@ -45,31 +46,38 @@ class _Known(NamedTuple):
     lost_tail: bool  # newer files hold units, but none that fits
 
 
-class BatchConsumeQueue(ConsumeQueue):
+class BatchConsumeQueue:
     """The files of one queue of a topic with ``queue.type=BatchCQ``. Source: BatchConsumeQueue.java."""
 
-    def __init__(self, folder: Path, recovered: RecoveredUnits | None = None) -> None:
-        super().__init__(folder, recovered)
+    is_batch = True
+    is_recovered = False
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._files = MappedFileQueue([folder], mapped_at_once=2)
         self._cached: OrderedDict[Segment, _File] = OrderedDict()
         self._begins: dict[Segment, int] = {}
         self._known: _Known | None = None
 
     def refresh(self) -> None:
-        """List the files anew."""
-        super().refresh()
+        """List the files again."""
+        self._files.refresh()
         self._cached.clear()
         self._begins.clear()
         self._known = None
 
     def close(self) -> None:
-        """Let go of the files."""
-        super().close()
+        """Let go of the mapped files."""
+        self._files.close()
         self._cached.clear()
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a file."""
+        return bool(self._files.segments)
 
     def unit(self, queue_offset: int) -> tuple[int, int, int]:
         """Return physical offset, size and tags code of the record that holds a message; zeros where no unit says."""
-        if queue_offset >= self._recovered.start:
-            return super().unit(queue_offset)
         segment = self._find(queue_offset)
         if segment is None:
             return 0, 0, 0
@@ -85,51 +93,35 @@ class BatchConsumeQueue(ConsumeQueue):
         Raises:
             OffsetOutOfRangeError: a file was deleted since the store was opened.
         """
-        limit = max(min(end, self._recovered.start), start)
-        counts, found = self._spread(start, limit)
-        columns = Units(*(np.repeat(column, counts) for column in found[3:]))
-        if limit == end:
-            return columns
-        return Units(*(np.concatenate(pair) for pair in zip(columns, self._recovered_units(limit, end), strict=True)))
+        counts, found = self._spread(start, end)
+        return Units(*(np.repeat(column, counts) for column in found[3:]))
 
     def units_of(self, queue_offsets: NDArray[np.int64]) -> Units:
         """Return the units of some messages; zeros where none says."""
-        found = np.array([self.unit(at) for at in queue_offsets.tolist()], np.int64).reshape(-1, len(Units._fields))
-        return Units(*found.T)
+        known = self._files_known()
+        files = np.searchsorted(known.begins, queue_offsets, side="right") - 1
+        columns = Units(*(np.zeros(len(queue_offsets), np.int64) for _ in Units._fields))
+        for file in np.unique(files[files >= 0]).tolist():
+            rows = np.flatnonzero(files == file)
+            found = self._load(known.segments[file]).batches
+            told_by = np.searchsorted(found.starts, queue_offsets[rows], side="right") - 1
+            rows, told_by = rows[told_by >= 0], told_by[told_by >= 0]
+            is_told = queue_offsets[rows] < found.ends[told_by]
+            for column, values in zip(columns, found[3:], strict=True):
+                column[rows[is_told]] = values[told_by[is_told]]
+        return columns
 
     def weights(self, start: int, end: int) -> NDArray[np.int64]:
-        """Return the bytes of the log that each message in ``[start, end)`` stands for; see ``ConsumeQueue``."""
-        limit = max(min(end, self._recovered.start), start)
-        counts, found = self._spread(start, limit)
+        """Return the bytes of the log that each message in ``[start, end)`` stands for; see ``Queue``."""
+        counts, found = self._spread(start, end)
         starts, lengths = np.repeat(found.starts, counts), np.repeat(found.ends - found.starts, counts)
-        sizes, ranks = np.repeat(np.clip(found.sizes, 0, MAX_FILE_BYTES), counts), np.arange(start, limit) - starts
+        sizes, ranks = np.repeat(np.clip(found.sizes, 0, MAX_FILE_BYTES), counts), np.arange(start, end) - starts
         lengths = np.maximum(lengths, 1)
         weights: NDArray[np.int64] = sizes * (ranks + 1) // lengths - sizes * ranks // lengths
-        if limit == end:
-            return weights
-        more = self._recovered_units(limit, end)
-        begins = np.append(True, more.physical_offsets[1:] != more.physical_offsets[:-1])
-        return np.concatenate((weights, np.where(begins, np.clip(more.sizes, 0, MAX_FILE_BYTES), 0)))
-
-    def _recovered_units(self, start: int, end: int) -> Units:
-        units = self._recovered.units[start - self._recovered.start : end - self._recovered.start]
-        if len(units) < end - start:
-            raise OffsetOutOfRangeError(f"{self.folder}: queue offsets {start} to {end} are not all in its files")
-        return Units.of(units)
+        return weights
 
     def runs(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the parts of ``[start, end)`` that are there; a few damaged units do not end a part."""
-        low, high = max(start, self._recovered.start), min(end, self._recovered.end)
-        last = (low, high) if low < high else None
-        for run in self._runs_in_files(start, min(end, self._recovered.start)):
-            if last is not None and run[1] == last[0]:
-                last = (run[0], last[1])
-            else:
-                yield run
-        if last is not None:
-            yield last
-
-    def _runs_in_files(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         run: tuple[int, int] | None = None
         number = 0
         for found in self._fitted(start, end):
@@ -162,12 +154,10 @@ class BatchConsumeQueue(ConsumeQueue):
         return str(segment.path), number * _UNIT - segment.start
 
     def end(self) -> int:
-        """Return the queue offset behind the last message; one more than is known where the last unit is damaged.
+        """Return the queue offset after the last message; one more than is known where the last unit is damaged.
 
         Source: BatchConsumeQueue.java#getMaxOffsetInQueue.
         """
-        if self.is_recovered:
-            return self._recovered.end
         known = self._files_known()
         if not known.segments:
             return int(known.lost_tail)
@@ -177,9 +167,7 @@ class BatchConsumeQueue(ConsumeQueue):
     def begin(self) -> int:
         """The first queue offset that the files have, whether or not its record is still there; 0 without files."""
         known = self._files_known()
-        if known.begins:
-            return min(known.begins[0], self._recovered.start)
-        return self._recovered.start if self.is_recovered else 0
+        return known.begins[0] if known.begins else 0
 
     def first(self, end: int, min_physical_offset: int) -> int:
         """Return the first queue offset before ``end`` whose record is not deleted; ``end`` if all are.
@@ -188,8 +176,8 @@ class BatchConsumeQueue(ConsumeQueue):
 
         Source: BatchConsumeQueue.java#reviseMinOffsetInQueue.
         """
-        first = self.search(self.begin, end, lambda at: self.unit(at)[0] >= min_physical_offset)
-        for found in self._fitted(self.begin, min(first, self._recovered.start)):
+        first = find_first(self.begin, end, lambda at: self.unit(at)[0] >= min_physical_offset)
+        for found in self._fitted(self.begin, first):
             offsets = found.physical_offsets
             other = np.flatnonzero((found.sizes <= 0) | (offsets < 0) | (offsets >= min_physical_offset))
             if len(other):
@@ -197,8 +185,8 @@ class BatchConsumeQueue(ConsumeQueue):
         return first
 
     def cut(self, start: int, end: int, log_end: int) -> int:
-        """Return the queue offset in ``[start, end]`` behind the last unit that points before the end of the log."""
-        kept = self.search(start, end, lambda at: self.unit(at)[0] >= log_end)
+        """Return the queue offset in ``[start, end]`` after the last unit that points before the end of the log."""
+        kept = find_first(start, end, lambda at: self.unit(at)[0] >= log_end)
         for found in self._fitted(kept, end):
             before = np.flatnonzero(
                 (found.physical_offsets >= 0) & (found.physical_offsets < log_end) & (found.sizes > 0)
@@ -207,12 +195,14 @@ class BatchConsumeQueue(ConsumeQueue):
                 kept = max(kept, min(int(found.ends[before[-1]]), end))
         return kept
 
-    def count_units(self, min_physical_offset: int) -> int:
-        """Return how many units point into the log from an offset on."""
-        return sum(
-            int(((found.sizes > 0) & (found.physical_offsets >= min_physical_offset)).sum())
-            for found in self._fitted(self.begin, self.end())
-        )
+    def count_units(self, start: int, end: int, min_physical_offset: int) -> int:
+        """Return how many units that tell of ``[start, end)`` point into the log from an offset on."""
+        total = 0
+        for found in self._fitted(start, end):
+            is_inside = (found.ends > start) & (found.starts < end)
+            is_counted = is_inside & (found.sizes > 0) & (found.physical_offsets >= min_physical_offset)
+            total += int(np.count_nonzero(is_counted))
+        return total
 
     def _spread(self, start: int, end: int) -> tuple[NDArray[np.int64], Batches]:
         """Return units that tell of ``[start, end)``, with zeros for what none tells of, and of how many each tells."""
@@ -263,10 +253,10 @@ class BatchConsumeQueue(ConsumeQueue):
 
     def _files_known(self) -> _Known:
         """Return the files that fit; they are looked at once, those without a unit again and again."""
-        if self._known is not None and len(self._begins) == len(self.segments):
+        if self._known is not None and len(self._begins) == len(self._files.segments):
             return self._known
-        for segment in self.segments:
-            if segment not in self._begins and segment == self.segments[0]:
+        for segment in self._files.segments:
+            if segment not in self._begins and segment == self._files.segments[0]:
                 whole = self._load(segment).batches
                 if len(whole.starts):
                     self._begins[segment] = int(whole.starts[0])
@@ -277,7 +267,7 @@ class BatchConsumeQueue(ConsumeQueue):
                     good = self._load(segment).batches
                 if len(good.starts):
                     self._begins[segment] = int(good.starts[0])
-        begun = [segment for segment in self.segments if segment in self._begins]
+        begun = [segment for segment in self._files.segments if segment in self._begins]
         begins = np.array([self._begins[segment] for segment in begun], np.int64)
         widest = max((segment.size // _UNIT for segment in begun), default=0) * MAX_BATCH
         kept = np.flatnonzero(agreeing(begins, begins, widest))
@@ -303,7 +293,7 @@ class BatchConsumeQueue(ConsumeQueue):
         if n_written and (not len(found.starts) or found.numbers[-1] != first + n_written - 1):
             end = int(found.ends[-1]) if len(found.starts) else self._end_before(segment)
             found = with_unknown(found, end, first + n_written - 1)
-        if len(found.starts) and segment == self.segments[0] and found.numbers[0] > first and found.starts[0]:
+        if len(found.starts) and segment == self._files.segments[0] and found.numbers[0] > first and found.starts[0]:
             unknown = with_unknown(NO_BATCHES, int(found.starts[0]) - 1, int(found.numbers[0]) - 1)
             found = Batches(*(np.concatenate(columns) for columns in zip(unknown, found, strict=True)))
         loaded = self._cached[segment] = _File(found, n_written)
@@ -312,15 +302,15 @@ class BatchConsumeQueue(ConsumeQueue):
         return loaded
 
     def _end_before(self, segment: Segment) -> int:
-        """Return the queue offset behind the units of the files before one, 0 without any."""
-        for other in reversed(self.segments[: self.segments.index(segment)]):
+        """Return the queue offset after the units of the files before one, 0 without any."""
+        for other in reversed(self._files.segments[: self._files.segments.index(segment)]):
             good = trusted(self._read_units(other, 0, other.size // _UNIT), other.start // _UNIT)
             if len(good.starts):
                 return int(good.ends[-1])
         return 0
 
     def _read_units(self, segment: Segment, first: int, count: int) -> NDArray[np.void]:
-        """Return whole units of a file from one on, BATCH_UNIT (n,), without the zeros behind the last."""
+        """Return whole units of a file from one on, BATCH_UNIT (n,), without the zeros after the last."""
         stored = np.empty(max(min(count, segment.size // _UNIT - first), 0) * _UNIT, np.uint8)
         n_read = self._files.open(segment).read_into(stored, first * _UNIT)
         written = np.flatnonzero(stored[:n_read])

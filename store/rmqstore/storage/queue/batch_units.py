@@ -33,6 +33,17 @@ NO_BATCHES: Final = Batches(*[np.empty(0, np.int64)] * 6)
 def trusted(units: NDArray[np.void], first: int) -> Batches:
     """Return the units that tell queue offsets which agree with those around them.
 
+    Two units are linked if they stand side by side and the messages of the second begin where those of the first end. A
+    unit without a link is dropped if a unit beside it has one. Of the others :func:`agreeing` chooses, and each ends
+    where the next one begins at the latest.
+
+    An example with a unit whose queue offset is damaged, and one whose number of messages is::
+
+        numbers     0    1       2     3      4      5      6
+        messages  0-3  3-7  99-101  9-11  11-19  15-16  16-18   # first and end, which is excluded
+        linked    yes  yes      no   yes    yes    yes    yes
+        returned  0-3  3-7          9-11  11-15  15-16  16-18   # no unit tells of 7 and 8
+
     Args:
         units: BATCH_UNIT (n,).
         first: number of the first.
@@ -48,34 +59,47 @@ def trusted(units: NDArray[np.void], first: int) -> Batches:
         units["size"].astype(np.int64),
         units["tags_code"].astype(np.int64),
     )
-    contiguous = found.starts[1:] == found.ends[:-1]
-    if contiguous.all():  # as nearly all files are
+    is_contiguous = found.starts[1:] == found.ends[:-1]
+    if is_contiguous.all():  # as nearly all files are
         return found
-    adjacent = found.numbers[1:] == found.numbers[:-1] + 1
-    linked, beside = np.zeros(len(bases), np.bool_), np.zeros(len(bases), np.bool_)
-    linked[1:] |= adjacent & contiguous
-    linked[:-1] |= adjacent & contiguous
-    beside[1:] |= adjacent & linked[:-1]
-    beside[:-1] |= adjacent & linked[1:]
-    found = found.take(linked | ~beside)  # one that fits none of its neighbours, which fit others, is wrong
+    is_adjacent = found.numbers[1:] == found.numbers[:-1] + 1
+    is_link = is_adjacent & is_contiguous  # between a unit and the next one
+    is_linked = np.append(False, is_link) | np.append(is_link, False)
+    is_beside_linked = np.append(False, is_adjacent & is_linked[:-1]) | np.append(is_adjacent & is_linked[1:], False)
+    found = found.take(is_linked | ~is_beside_linked)
     found = found.take(agreeing(found.starts, found.ends, MAX_BATCH))
     np.minimum(found.ends[:-1], found.starts[1:], out=found.ends[:-1])
     return found
 
 
 def agreeing(starts: Positions, ends: Positions, widest: int) -> Mask:
-    """Return which stretches (n,) rise and lie near those beside them; if none lies near another, which rise."""
+    """Return a mask of the ranges (n,) that continue a neighbour, or are continued by one, and that rise.
+
+    A neighbour is one or two steps away. The gap between the two is not negative, and no more than ``widest`` for each
+    step. If no two ranges agree, none is preferred, and the mask is of those that rise.
+
+    An example with ranges that are up to 10 wide::
+
+        starts      0     3   500     8    12
+        ends        3     8   502    12    15
+        one step      0   492  -494     0        # gaps: the first and the last agree
+        two steps       497     0  -490          # the one in the middle does
+        votes       1     2     0     2     1
+        mask      yes   yes    no   yes   yes
+    """
     votes = np.zeros(len(starts), np.int64)
     for step in (1, 2):
         gaps = starts[step:] - ends[:-step]
         agree = (gaps >= 0) & (gaps <= widest * step) & (starts[step:] > starts[:-step])
         votes[step:] += agree
         votes[: len(agree)] += agree
-    kept = votes > 0 if votes.any() else np.ones(len(starts), np.bool_)
-    places = np.flatnonzero(kept)
-    highest = np.maximum.accumulate(starts[places])
-    kept[places[1:][starts[places[1:]] <= highest[:-1]]] = False
-    return kept
+    elected = np.flatnonzero(votes > 0) if votes.any() else np.arange(len(starts))
+    highest = np.maximum.accumulate(starts[elected])
+    rises = np.ones(len(elected), np.bool_)
+    rises[1:] = starts[elected[1:]] > highest[:-1]
+    mask = np.zeros(len(starts), np.bool_)
+    mask[elected[rises]] = True
+    return mask
 
 
 def with_unknown(found: Batches, start: int, number: int) -> Batches:

@@ -12,36 +12,33 @@ from rmqstore.errors import StoreStateError
 from rmqstore.spans import QueueKey
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
-from rmqstore.storage.queue.consumequeue import ConsumeQueue, RecoveredUnits
+from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.queue.consumequeue_ext import ConsumeQueueExt
+from rmqstore.storage.queue.queue import Queue
+from rmqstore.storage.queue.recovered_queue import RecoveredQueue
+from rmqstore.storage.queue.units import RecoveredUnits
 
 _OPEN_AT_ONCE = 64
 
 
-def open_files(
-    paths: StorePaths,
-    topic: str,
-    queue_id: int,
-    recovered: RecoveredUnits | None = None,
-    *,
-    is_batch: bool = False,
-) -> ConsumeQueue:
-    """Return a queue by its files, which tell of which kind it is.
+def open_files(paths: StorePaths, topic: str, queue_id: int, *, is_batch: bool = False) -> Queue:
+    """Return a queue as its files have it. The folder that it has tells its kind.
+
+    This is the one place that knows which kinds there are.
 
     Args:
         paths: of the store.
-        topic: its name.
-        queue_id: its queue.
-        recovered: the end of the queue, where its files lack it.
-        is_batch: whether it is a BatchConsumeQueue where there are no files.
+        topic: topic name.
+        queue_id: queue id.
+        is_batch: whether a queue without a folder is a BatchConsumeQueue.
 
     Raises:
         StoreStateError: the topic cannot name a folder.
     """
     folder = paths.batch_queue(topic, queue_id)
-    if folder.is_dir() or is_batch or (recovered is not None and recovered.is_batch):
-        return BatchConsumeQueue(folder, recovered)
-    return ConsumeQueue(paths.queue(topic, queue_id), recovered)
+    if folder.is_dir() or is_batch:
+        return BatchConsumeQueue(folder)
+    return ConsumeQueue(paths.queue(topic, queue_id))
 
 
 class Queues:
@@ -53,10 +50,10 @@ class Queues:
 
     def __init__(self, paths: StorePaths, recovered: Callable[[], Mapping[QueueKey, RecoveredUnits]]) -> None:
         self._paths, self._recovered = paths, recovered
-        self._open: OrderedDict[QueueKey, ConsumeQueue] = OrderedDict()
+        self._open: OrderedDict[QueueKey, Queue] = OrderedDict()
         self._open_exts: OrderedDict[QueueKey, ConsumeQueueExt] = OrderedDict()
 
-    def open(self, topic: str, queue_id: int) -> ConsumeQueue:
+    def open(self, topic: str, queue_id: int) -> Queue:
         """Return a queue; it stays open until others push it out.
 
         Raises:
@@ -65,17 +62,22 @@ class Queues:
         key = (topic, queue_id)
         queue = self._open.get(key)
         if queue is None:
-            recovered = self._recovered().get(key)
-            if recovered is not None and recovered.is_short:
-                raise StoreStateError(
-                    f"{topic}-{queue_id}: its files lack more units than memory should hold: read it with "
-                    "scan=commitlog, or build the queues with `rmqstore rebuild`"
-                )
-            queue = self._open[key] = open_files(self._paths, topic, queue_id, recovered)
+            queue = self._open[key] = self._open_queue(topic, queue_id)
             if len(self._open) > _OPEN_AT_ONCE:
                 self._open.popitem(last=False)[1].close()
         self._open.move_to_end(key)
         return queue
+
+    def _open_queue(self, topic: str, queue_id: int) -> Queue:
+        tail = self._recovered().get((topic, queue_id))
+        if tail is None:
+            return open_files(self._paths, topic, queue_id)
+        if tail.is_short:
+            raise StoreStateError(
+                f"{topic}-{queue_id}: its files lack more units than memory should hold: read it with scan=commitlog, "
+                "or build the queues with `rmqstore rebuild`"
+            )
+        return RecoveredQueue(open_files(self._paths, topic, queue_id, is_batch=tail.is_batch), tail)
 
     def open_ext(self, topic: str, queue_id: int) -> ConsumeQueueExt:
         """Return the extension of a queue, empty for most; it stays open until others push it out."""
@@ -115,13 +117,13 @@ class Queues:
         return [(topic, queue_id) for topic in self.topics() for queue_id in self.ids(topic)]
 
     def drop(self, key: QueueKey) -> None:
-        """Open a queue anew the next time."""
+        """Open a queue from its files again the next time."""
         queue = self._open.pop(key, None)
         if queue is not None:
             queue.close()
 
     def refresh(self) -> None:
-        """List the files of the open ones anew."""
+        """List the files of the open ones again."""
         for queue in self._open.values():
             queue.refresh()
         for ext in self._open_exts.values():

@@ -39,8 +39,9 @@ from rmqstore.spans import LostStretch, QueueKey
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import Window, walk_back, walk_forward
-from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
-from rmqstore.storage.queue.consumequeue import ConsumeQueue, RecoveredUnits
+from rmqstore.storage.queue.bounds import reach, whole_end
+from rmqstore.storage.queue.queue import Queue
+from rmqstore.storage.queue.units import RecoveredUnits
 from rmqstore.storage.recovery.log_end import LogEnd, written_end
 from rmqstore.storage.recovery.unit_checks import confirmed_end
 
@@ -54,7 +55,7 @@ _MAX_UNIT_SIZE = PRE_BLANK_SIZE - 1
 class OpenedQueue(NamedTuple):
     """The files of a queue, and the physical offset from which on records can be of it: a deleted one begins again."""
 
-    queue: ConsumeQueue
+    queue: Queue
     since: int = 0
 
 
@@ -143,7 +144,7 @@ def _is_built(data: Bytes, head: Heads, open_queue: OpenQueue) -> bool:
         return True
     queue = opened.queue
     try:
-        return queue.unit(queue_offset)[0] == int(head.column("physical_offset")[0]) and bool(queue.segments)
+        return queue.unit(queue_offset)[0] == int(head.column("physical_offset")[0]) and queue.exists
     finally:
         queue.close()
 
@@ -161,12 +162,12 @@ class _Tail:
         if log_end is not None:
             kept = confirmed_end(log, queue, key, queue.cut(queue.begin, kept, log_end), log_end)
             # Older units are taken for whole: where the log is not scanned, nothing could be put in their place.
-            kept = queue.whole_end(min(max(first, queue.begin), kept), kept)
+            kept = whole_end(queue, min(max(first, queue.begin), kept), kept)
         # Retention deletes files of a queue after those of the log: a queue that begins later has lost its first files.
-        self.is_new = not queue.segments or (log_end is not None and first < queue.begin)
-        self.is_batch = isinstance(queue, BatchConsumeQueue)
+        self.is_new = not queue.exists or (log_end is not None and first < queue.begin)
+        self.is_batch = queue.is_batch
         self.next = first if self.is_new else kept
-        self.reached = queue.reach(self.next) if not self.is_new and self.next > queue.begin else -1
+        self.reached = reach(queue, self.next) if not self.is_new and self.next > queue.begin else -1
         self.start, self.begun = self.next, self.reached
         self.parts: list[NDArray[np.void]] = []
         self.lacks_older = self.is_new and first > 0

@@ -18,8 +18,9 @@ from rmqstore.storage.files.paths import StorePaths, can_name_queues
 from rmqstore.storage.files.retry import anew_if_deleted
 from rmqstore.storage.log.append_intent import committed_since, read_intent
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.queue.consumequeue import RecoveredUnits
+from rmqstore.storage.queue.bounds import reach
 from rmqstore.storage.queue.queue_set import open_files
+from rmqstore.storage.queue.units import RecoveredUnits
 from rmqstore.storage.recovery.log_end import LogEnd, count_after, find_log_end
 from rmqstore.storage.recovery.queue_tails import (
     OpenedQueue,
@@ -147,7 +148,7 @@ class StoreEnds:
             queue = open_files(self._paths, topic, queue_id, is_batch=topic in in_batches)
             # A topic with neither files nor an entry in a topics.json that has others was deleted: it stays so. But
             # not that of an append of ours: it enters its topics when their queues are built.
-            if not queue.segments and known and topic not in known and not is_system_topic(topic):
+            if not queue.exists and known and topic not in known and not is_system_topic(topic):
                 return None if since is None else OpenedQueue(queue, since)
             return OpenedQueue(queue)
 
@@ -162,7 +163,7 @@ class StoreEnds:
         reached = -1
         for key in (*self._paths.queues(), *self._paths.batch_queues()):
             queue = open_files(self._paths, *key)
-            reached = max(reached, queue.reach(queue.end()))
+            reached = max(reached, reach(queue, queue.end()))
             queue.close()
         return reached
 

@@ -19,15 +19,14 @@ from rmqstore.format.columns.lmq import name_queues
 from rmqstore.format.layout import LMQ_PREFIX, PRE_BLANK_SIZE, Bytes, Mask
 from rmqstore.spans import QueueKey
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
-from rmqstore.storage.queue.consumequeue import ConsumeQueue
+from rmqstore.storage.queue.queue import Queue
 
 _FIRST_UNITS = 64
 _MOST_UNITS = 1 << 20
 _UNITS_AT_ONCE = 1 << 18
 
 
-def confirmed_end(log: CommitLog, queue: ConsumeQueue, key: QueueKey, end: int, log_end: int) -> int:
+def confirmed_end(log: CommitLog, queue: Queue, key: QueueKey, end: int, log_end: int) -> int:
     """Return the queue offset after the last unit before ``end`` that its record confirms.
 
     It is the queue's first offset where no unit is confirmed, and ``end`` where too many are not: that is damage, which
@@ -65,14 +64,14 @@ def _is_confirmed(log: CommitLog, key: QueueKey, queue_offset: int, unit: tuple[
     return told == (place, size, key[1], queue_offset) and parts.topic == key[0].encode()
 
 
-def look_confirmed(log: CommitLog, queue: ConsumeQueue, key: QueueKey, start: int, end: int, log_end: int) -> bool:
+def look_confirmed(log: CommitLog, queue: Queue, key: QueueKey, start: int, end: int, log_end: int) -> bool:
     """Tell whether the units ``[start, end)`` are confirmed; of very many, evenly spaced ones are looked at."""
     queue_offsets = np.unique(np.linspace(start, end - 1, min(end - start, _UNITS_AT_ONCE)).astype(np.int64))
     return bool(are_confirmed(log, queue, key, queue_offsets, log_end).all())
 
 
 def confirmed_runs(
-    log: CommitLog, queue: ConsumeQueue, key: QueueKey, start: int, end: int, log_end: int
+    log: CommitLog, queue: Queue, key: QueueKey, start: int, end: int, log_end: int
 ) -> Iterator[tuple[int, int]]:
     """Yield the parts of ``[start, end)`` whose units are confirmed."""
     for low in range(start, end, _UNITS_AT_ONCE):
@@ -83,9 +82,7 @@ def confirmed_runs(
         )
 
 
-def are_confirmed(
-    log: CommitLog, queue: ConsumeQueue, key: QueueKey, queue_offsets: NDArray[np.int64], log_end: int
-) -> Mask:
+def are_confirmed(log: CommitLog, queue: Queue, key: QueueKey, queue_offsets: NDArray[np.int64], log_end: int) -> Mask:
     """Return which units, by rising queue offset (n,), point at a record before the end of the log that says the same.
 
     A unit whose record was deleted with its file counts as confirmed.
@@ -102,8 +99,7 @@ def are_confirmed(
             heads, whole = read_heads(data, places[rows] - segment.start)
             whole &= (heads.column("physical_offset") == places[rows]) & (heads.column("total_size") == sizes[rows])
             rows, heads = rows[whole], heads.take(whole)
-            is_batch = isinstance(queue, BatchConsumeQueue)
-            confirmed[rows] = _say_the_same(data, heads, key, queue_offsets[rows], is_batch=is_batch)
+            confirmed[rows] = _say_the_same(data, heads, key, queue_offsets[rows], is_batch=queue.is_batch)
     return confirmed
 
 

@@ -1,0 +1,72 @@
+"""Where units of a queue begin and end, answered for any kind of queue by its units."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from rmqstore.format.layout import PRE_BLANK_SIZE
+from rmqstore.storage.queue.queue import Queue
+
+_UNITS_AT_ONCE = 1 << 19
+
+
+def find_first(start: int, end: int, holds: Callable[[int], bool]) -> int:
+    """Return the first queue offset in ``[start, end)`` for which something holds, ``end`` if none; by bisection.
+
+    Args:
+        start: first queue offset.
+        end: queue offset after the last.
+        holds: asked of a queue offset; what holds for one has to hold for all after it.
+    """
+    return start + bisect_left(range(start, end), x=True, key=holds)
+
+
+def pieces(queue: Queue, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the runs of a range in pieces of which memory holds one: a file may be sparse and huge."""
+    for low, high in queue.runs(start, end):
+        for at in range(low, high, _UNITS_AT_ONCE):
+            yield at, min(at + _UNITS_AT_ONCE, high)
+
+
+def total_weight(queue: Queue, start: int, end: int) -> int:
+    """Return the bytes of the log that the messages in ``[start, end)`` stand for; those without a unit have none."""
+    return sum(int(queue.weights(*piece).sum()) for piece in pieces(queue, start, end))
+
+
+def reach(queue: Queue, end: int) -> int:
+    """Return the physical offset after the record of the last unit before ``end``, -1 where that is not a unit.
+
+    Source: ConsumeQueueInterface.java#getMaxPhysicOffset.
+    """
+    physical_offset, size, _ = queue.unit(end - 1)
+    return physical_offset + size if 0 < size < PRE_BLANK_SIZE else -1
+
+
+def whole_end(queue: Queue, start: int, end: int) -> int:
+    """Return the queue offset in ``[start, end]`` after the last unit before the first that was never written.
+
+    Source: ConsumeQueue.java#recover, which looks at the last three files.
+    """
+    reached = start
+    for low, high in pieces(queue, start, end):
+        if low != reached:
+            return reached
+        units = queue.units(low, high)
+        holes = np.flatnonzero((units.sizes <= 0) | (units.physical_offsets < 0))
+        if len(holes):
+            return low + int(holes[0])
+        reached = high
+    return reached
+
+
+def sound_end(queue: Queue, start: int, end: int) -> int:
+    """Return the queue offset in ``[start, end]`` after the last unit that has an offset and a size."""
+    for low, high in reversed(list(pieces(queue, start, end))):
+        units = queue.units(low, high)
+        sound = np.flatnonzero((units.physical_offsets >= 0) & (units.sizes > 0))
+        if len(sound):
+            return low + int(sound[-1]) + 1
+    return start

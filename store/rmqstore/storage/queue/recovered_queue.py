@@ -1,0 +1,149 @@
+"""A queue whose end the log tells: the files up to a queue offset, and from there on the units that were recovered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqstore.errors import OffsetOutOfRangeError
+from rmqstore.format.layout import MAX_FILE_BYTES, QUEUE_UNIT, Mask
+from rmqstore.storage.queue.bounds import find_first
+from rmqstore.storage.queue.queue import Queue
+from rmqstore.storage.queue.units import RecoveredUnits, Units
+
+
+class RecoveredQueue:
+    """A queue of any kind with units from the log. What its files have at or after the first of these does not count.
+
+    Args:
+        files: the queue as its files have it.
+        tail: the units that the log tells of.
+    """
+
+    is_recovered = True
+    exists = True
+
+    def __init__(self, files: Queue, tail: RecoveredUnits) -> None:
+        self._files, self._tail = files, tail
+
+    @property
+    def is_batch(self) -> bool:
+        return self._files.is_batch
+
+    @property
+    def begin(self) -> int:
+        """The first queue offset that has a unit."""
+        begin = self._files.begin
+        return begin if begin < min(self._files.end(), self._tail.start) else self._tail.start
+
+    def end(self) -> int:
+        """Return the queue offset after the last recovered unit."""
+        return self._tail.end
+
+    def first(self, end: int, min_physical_offset: int) -> int:
+        """Return the first queue offset before ``end`` whose record is not deleted; ``end`` if all are."""
+        files_end = min(end, self._tail.start)
+        if self.begin < files_end:
+            found = self._files.first(files_end, min_physical_offset)
+            if found < files_end:
+                return found
+        return find_first(files_end, end, lambda at: self.unit(at)[0] >= min_physical_offset)
+
+    def cut(self, start: int, end: int, log_end: int) -> int:
+        """Return the queue offset in ``[start, end]`` after the last unit that points before the end of the log."""
+        tail_start = min(max(self._tail.start, start), end)
+        kept = find_first(tail_start, end, lambda at: self.unit(at)[0] >= log_end)
+        return kept if kept > tail_start else self._files.cut(start, tail_start, log_end)
+
+    def runs(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield the parts of ``[start, end)`` that have units, rising."""
+        low, high = max(start, self._tail.start), min(end, self._tail.end)
+        tail = (low, high) if low < high else None
+        for run in self._files.runs(start, min(end, self._tail.start)):
+            if tail is not None and run[1] == tail[0]:
+                tail = (run[0], tail[1])
+            else:
+                yield run
+        if tail is not None:
+            yield tail
+
+    def unit(self, queue_offset: int) -> tuple[int, int, int]:
+        """Return physical offset, size and tags code of one unit; zeros where there is none."""
+        if queue_offset < self._tail.start:
+            return self._files.unit(queue_offset)
+        if queue_offset >= self._tail.end:
+            return 0, 0, 0
+        found: tuple[int, int, int] = self._tail.units[queue_offset - self._tail.start].item()
+        return found
+
+    def units(self, start: int, end: int) -> Units:
+        """Return the units ``[start, end)``, all of which :meth:`runs` gives.
+
+        Raises:
+            OffsetOutOfRangeError: some are not there.
+        """
+        files_end = max(min(end, self._tail.start), start)
+        tail = self._whole_tail(files_end, end)
+        return Units.joined(self._files.units(start, files_end), tail) if start < files_end else tail
+
+    def units_of(self, queue_offsets: NDArray[np.int64]) -> Units:
+        """Return the units with some queue offsets, which rise; zeros where there is none."""
+        tail_first, tail_stop = np.searchsorted(queue_offsets, [self._tail.start, self._tail.end]).tolist()
+        ordinals = queue_offsets[tail_first:tail_stop] - self._tail.start
+        n_after = len(queue_offsets) - tail_stop
+        return Units.joined(
+            self._files.units_of(queue_offsets[:tail_first]),
+            Units.of(self._tail.units[ordinals]),
+            Units.of(np.zeros(n_after, QUEUE_UNIT)),
+        )
+
+    def weights(self, start: int, end: int) -> NDArray[np.int64]:
+        """Return the bytes of the log that each message in ``[start, end)`` stands for, (n,); see :meth:`units`."""
+        files_end = max(min(end, self._tail.start), start)
+        tail = self._whole_tail(files_end, end)
+        weights = np.where(self._begin_records(tail), np.clip(tail.sizes, 0, MAX_FILE_BYTES), 0)
+        return np.concatenate((self._files.weights(start, files_end), weights)) if start < files_end else weights
+
+    def count_units(self, start: int, end: int, min_physical_offset: int) -> int:
+        """Return how many units in ``[start, end)`` point into the log from an offset on."""
+        files_end = max(min(end, self._tail.start), start)
+        tail = self._tail_units(files_end, end)
+        counted = self._begin_records(tail) & (tail.sizes > 0) & (tail.physical_offsets >= min_physical_offset)
+        return self._files.count_units(start, files_end, min_physical_offset) + int(np.count_nonzero(counted))
+
+    def place(self, queue_offset: int) -> tuple[str, int]:
+        """Return the file, and the byte in it, where a unit would stand."""
+        return self._files.place(queue_offset)
+
+    def refresh(self) -> None:
+        """List the files again."""
+        self._files.refresh()
+
+    def close(self) -> None:
+        """Let go of the mapped files."""
+        self._files.close()
+
+    def _tail_units(self, start: int, end: int) -> Units:
+        """Return those of the recovered units that are in ``[start, end)``."""
+        return Units.of(self._tail.units[max(start - self._tail.start, 0) : max(end - self._tail.start, 0)])
+
+    def _whole_tail(self, start: int, end: int) -> Units:
+        """Return the recovered units ``[start, end)``.
+
+        Raises:
+            OffsetOutOfRangeError: the log does not tell of all of them.
+        """
+        units = self._tail_units(start, end)
+        if len(units.sizes) < end - start:
+            text = f"queue offsets {start} to {end}: the log tells of {self._tail.start} to {self._tail.end} only"
+            raise OffsetOutOfRangeError(f"{self._files.place(start)[0]}: {text}")
+        return units
+
+    def _begin_records(self, tail: Units) -> Mask:
+        """Return which units (n,) are of another record than the one before: in a batch queue messages share one."""
+        begins = np.ones(len(tail.sizes), np.bool_)
+        if self.is_batch:
+            begins[1:] = tail.physical_offsets[1:] != tail.physical_offsets[:-1]
+        return begins

@@ -1,0 +1,50 @@
+"""Units of one queue as columns, and the units at its end that only the log tells of."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqstore.format.layout import PRE_BLANK_SIZE, QUEUE_UNIT, Mask
+
+
+class Units(NamedTuple):
+    """Consecutive units of a queue as columns, native byte order, (n,)."""
+
+    physical_offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    tags_codes: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, units: NDArray[np.void]) -> Units:
+        """Return stored units, QUEUE_UNIT (n,), as columns."""
+        return cls(*(units[name].astype(np.int64) for name in QUEUE_UNIT.names or ()))
+
+    @classmethod
+    def joined(cls, *parts: Units) -> Units:
+        """Return the units of all parts, one part after the other."""
+        return parts[0] if len(parts) == 1 else cls(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+    def may_be_right(self, log_end: int) -> Mask:
+        """Return which, (n,), can be units of records before the end of the log."""
+        found: Mask = (self.sizes > 0) & (self.sizes < PRE_BLANK_SIZE)
+        return found & (self.physical_offsets >= 0) & (self.physical_offsets < log_end)
+
+
+NO_UNITS = Units.of(np.empty(0, QUEUE_UNIT))
+
+
+class RecoveredUnits(NamedTuple):
+    """The end of a queue as the log has it, where the files of a store that was not closed lack it or are wrong."""
+
+    start: int  # queue offset of the first
+    units: NDArray[np.void]  # QUEUE_UNIT (n,), in the order of the log
+    is_short: bool = False  # more are missing than memory should hold: such a queue cannot be read
+    is_batch: bool = False  # of a BatchConsumeQueue: a unit for each message of a record
+
+    @property
+    def end(self) -> int:
+        """The queue offset after the last."""
+        return self.start + len(self.units)

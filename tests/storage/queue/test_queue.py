@@ -1,0 +1,140 @@
+"""Queues of every kind behind one protocol, by their files and with an end that the log tells."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import store_builder as build
+from rmqstore.errors import OffsetOutOfRangeError
+from rmqstore.format.layout import QUEUE_UNIT
+from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.queue.bounds import reach, total_weight, whole_end
+from rmqstore.storage.queue.estimates import estimate_physical_offset, trim
+from rmqstore.storage.queue.queue import Queue
+from rmqstore.storage.queue.queue_set import open_files
+from rmqstore.storage.queue.recovered_queue import RecoveredQueue
+from rmqstore.storage.queue.units import RecoveredUnits
+
+KEY = ("T", 0)
+
+
+class Put(NamedTuple):
+    """A record of a queue: where it stands, how long it is, how many messages it holds."""
+
+    physical_offset: int
+    size: int
+    count: int
+
+
+def paths(root: Path) -> StorePaths:
+    return StorePaths(root, (root / "commitlog",), root / "consumequeue", root / "index")
+
+
+def write_plain(root: Path, records: list[Put]) -> None:
+    build.write_queue(root / "consumequeue/T/0", [(one.physical_offset, one.size, 0) for one in records])
+
+
+def write_batch(root: Path, records: list[Put]) -> None:
+    folder = root / "batchconsumequeue/T/0"
+    folder.mkdir(parents=True)
+    bases = np.cumsum([0, *(one.count for one in records)]).tolist()
+    units = [
+        struct.pack(">qiqqqhii", one.physical_offset, one.size, 0, build.T0, base, one.count, -1, 0)
+        for one, base in zip(records, bases, strict=False)
+    ]
+    for at in range(0, len(units), 7):
+        (folder / f"{at * 46:020d}").write_bytes(b"".join(units[at : at + 7]).ljust(7 * 46, b"\0"))
+
+
+def put_plain(n_records: int) -> list[Put]:
+    return [Put(1000 + 300 * row, 100 + row, 1) for row in range(n_records)]
+
+
+def put_batch(n_records: int) -> list[Put]:
+    return [Put(1000 + 300 * row, 100 + row, row % 4 + 1) for row in range(n_records)]
+
+
+Write = Callable[[Path, list[Put]], None]
+KINDS = [pytest.param(write_plain, put_plain, id="plain"), pytest.param(write_batch, put_batch, id="batch")]
+
+
+def answers(queue: Queue, bounds: list[int]) -> dict[str, object]:
+    """Return what a queue answers, asked about ranges between these queue offsets."""
+    end = bounds[-1]
+    spans = [(low, high) for row, low in enumerate(bounds) for high in bounds[row:]]
+    places = [0, 1000, 1150, 1300, 4000, 6000, 9000, 12000]
+    picked = np.arange(0, end + 4, 3)
+    return {
+        "kind": (queue.is_batch, queue.exists),
+        "bounds": (queue.begin, queue.end()),
+        "first": [queue.first(end, place) for place in places],
+        "cut": [queue.cut(low, high, place) for low, high in spans for place in places],
+        "runs": [list(queue.runs(*span)) for span in spans],
+        "unit": [queue.unit(at) for at in range(end + 4)],
+        "units": [[column.tolist() for column in queue.units(*span)] for span in spans],
+        "units_of": [column.tolist() for column in queue.units_of(picked)],
+        "weights": [int(queue.weights(*span).sum()) for span in spans],
+        "lengths": [len(queue.weights(*span)) for span in spans],
+        "counts": [queue.count_units(*span, place) for span in spans for place in places],
+        "reach": [reach(queue, bound) for bound in bounds],
+        "whole": [whole_end(queue, *span) for span in spans],
+        "total": [total_weight(queue, *span) for span in spans],
+        "estimates": [estimate_physical_offset(queue, at, 0, end, 20_000) for at in range(0, end, 5)],
+        "trimmed": [trim(queue, *span, (3000, 7000), 20_000) for span in spans],
+    }
+
+
+@pytest.mark.parametrize(("write", "put"), KINDS)
+@pytest.mark.parametrize("n_in_files", [0, 1, 6, 7, 15, 29])
+@pytest.mark.parametrize("n_stale", [0, 4, 20])
+def test_a_recovered_queue_answers_as_files_that_lack_nothing(
+    tmp_path: Path, write: Write, put: Callable[[int], list[Put]], n_in_files: int, n_stale: int
+) -> None:
+    """What the files have where the log tells, as a recovery leaves it there, does not count."""
+    records = put(30)
+    write(tmp_path / "whole", records)
+    stale = [Put(90_000 + 300 * row, 77, 1) for row in range(n_stale)]
+    if n_in_files + n_stale:
+        write(tmp_path / "cut", records[:n_in_files] + stale)
+    whole = open_files(paths(tmp_path / "whole"), *KEY)
+    files = open_files(paths(tmp_path / "cut"), *KEY, is_batch=whole.is_batch)
+    ends = np.cumsum([one.count for one in records]).tolist()
+    start = ends[n_in_files - 1] if n_in_files else 0
+    tail = np.array([(*one[:2], 0) for one in records[n_in_files:] for _ in range(one.count)], QUEUE_UNIT)
+    recovered = RecoveredQueue(files, RecoveredUnits(start, tail, is_batch=whole.is_batch))
+    bounds = [0, ends[0], ends[6], ends[14], ends[15], ends[28], ends[29]]
+    assert answers(recovered, bounds) == answers(whole, bounds)
+    assert (whole.is_recovered, recovered.is_recovered) == (False, True)
+
+
+@pytest.mark.parametrize(("write", "put"), KINDS)
+def test_units_that_the_log_does_not_tell_of_are_out_of_range(
+    tmp_path: Path, write: Write, put: Callable[[int], list[Put]]
+) -> None:
+    write(tmp_path, put(4))
+    files = open_files(paths(tmp_path), *KEY)
+    end = files.end()
+    tail = np.array([(5000, 100, 0)] * 3, QUEUE_UNIT)
+    recovered = RecoveredQueue(files, RecoveredUnits(end, tail, is_batch=files.is_batch))
+    assert len(recovered.units(end - 1, end + 3).sizes) == 4
+    for span in ((end - 1, end + 4), (end + 3, end + 4)):
+        with pytest.raises(OffsetOutOfRangeError, match=str(tmp_path)):
+            recovered.units(*span)
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_a_queue_without_a_folder_is_of_the_kind_that_is_asked_for(tmp_path: Path, is_batch: bool) -> None:
+    queue = open_files(paths(tmp_path), *KEY, is_batch=is_batch)
+    assert (queue.is_batch, queue.exists, queue.begin, queue.end()) == (is_batch, False, 0, 0)
+
+
+def test_the_folder_of_a_queue_tells_its_kind(tmp_path: Path) -> None:
+    write_batch(tmp_path, put_batch(3))
+    assert open_files(paths(tmp_path), *KEY).is_batch
+    assert not open_files(paths(tmp_path), "T", 1).is_batch
