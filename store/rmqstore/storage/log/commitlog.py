@@ -22,7 +22,9 @@ from rmqstore.format.layout import (
 )
 from rmqstore.format.record import Parts, check_record, decode_record, split_record
 from rmqstore.format.schema import Message
+from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, Segment
+from rmqstore.storage.files.storage import Storage
 
 
 class Place(NamedTuple):
@@ -44,9 +46,9 @@ class Stretch(NamedTuple):
 class CommitLog:
     """Fixed-size files of records, named by their start offset. Source: CommitLog.java."""
 
-    def __init__(self, folders: Sequence[Path]) -> None:
+    def __init__(self, folders: Sequence[Path], storage: Storage = LOCAL) -> None:
         self.folders = ", ".join(map(str, folders))
-        self._files = MappedFileQueue(folders, mapped_at_once=16)
+        self._files = MappedFileQueue(folders, mapped_at_once=16, storage=storage)
 
     def refresh(self) -> None:
         """List the files anew."""
@@ -68,17 +70,18 @@ class CommitLog:
         return self._files.max_offset
 
     def data(self, segment: Segment) -> Bytes:
-        """Return the bytes of a file, uint8 (nbytes,), mapped.
+        """Return all bytes of a file, uint8 (nbytes,), which a local storage maps and any other fetches.
 
         Raises:
             FileDeletedError: the file was deleted since it was listed.
             UnreadableFileError: it is longer than RocketMQ can make a file.
         """
-        return self._files.open(segment).data
+        file = self._files.open(segment)
+        return file.read(0, file.size)
 
-    def prefetch(self, segment: Segment, positions: Positions) -> None:
-        """Ask for the bytes of a file at some positions, (n,), which will be read soon."""
-        self._files.open(segment).prefetch(positions)
+    def want(self, segment: Segment, positions: Positions, size: int) -> None:
+        """Say early that so many bytes of a file at each of some positions, (n,), will be read next."""
+        self._files.open(segment).want(positions, size)
 
     def read_into(self, segment: Segment, window: Bytes, position: int) -> Bytes:
         """Copy the bytes of a file from a position on into ``window``; return as much of it as the file filled."""

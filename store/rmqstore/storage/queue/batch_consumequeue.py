@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import CorruptQueueError, OffsetOutOfRangeError
 from rmqstore.format.layout import BATCH_UNIT, MAX_BATCH, MAX_FILE_BYTES, Mask
+from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import Segment
+from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.queue.batch_units import NO_BATCHES, Batches, agreeing, trusted, with_unknown
 from rmqstore.storage.queue.consumequeue import ConsumeQueue, RecoveredUnits, Units
 
@@ -48,8 +50,8 @@ class _Known(NamedTuple):
 class BatchConsumeQueue(ConsumeQueue):
     """The files of one queue of a topic with ``queue.type=BatchCQ``. Source: BatchConsumeQueue.java."""
 
-    def __init__(self, folder: Path, recovered: RecoveredUnits | None = None) -> None:
-        super().__init__(folder, recovered)
+    def __init__(self, folder: Path, recovered: RecoveredUnits | None = None, storage: Storage = LOCAL) -> None:
+        super().__init__(folder, recovered, storage)
         self._cached: OrderedDict[Segment, _File] = OrderedDict()
         self._begins: dict[Segment, int] = {}
         self._known: _Known | None = None

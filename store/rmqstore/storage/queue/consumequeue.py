@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.errors import OffsetOutOfRangeError
-from rmqstore.format.columns.buffers import windows
 from rmqstore.format.layout import MAX_FILE_BYTES, PRE_BLANK_SIZE, QUEUE_UNIT, Mask
+from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, Segment
+from rmqstore.storage.files.storage import Storage
 
 _UNIT = QUEUE_UNIT.itemsize
 _UNITS_AT_ONCE = 1 << 19
@@ -62,11 +63,12 @@ class ConsumeQueue:
 
     Args:
         recovered: units that are read instead of those that the files have from there on.
+        storage: what the files are read from.
     """
 
-    def __init__(self, folder: Path, recovered: RecoveredUnits | None = None) -> None:
+    def __init__(self, folder: Path, recovered: RecoveredUnits | None = None, storage: Storage = LOCAL) -> None:
         self.folder = folder
-        self._files = MappedFileQueue([folder], mapped_at_once=2)
+        self._files = MappedFileQueue([folder], mapped_at_once=2, storage=storage)
         self.is_recovered = recovered is not None
         self._recovered = recovered or _NOTHING_RECOVERED
 
@@ -117,9 +119,9 @@ class ConsumeQueue:
             rows = np.flatnonzero((queue_offsets >= first) & (queue_offsets < min(stop, self._recovered.start)))
             if len(rows):
                 file, places = self._files.open(segment), (queue_offsets[rows] - first) * _UNIT
-                whole = places <= len(file.data) - _UNIT
-                file.prefetch(places[whole])
-                found[rows[whole]] = windows(file.data, _UNIT)[places[whole]].view(QUEUE_UNIT)
+                whole = places <= file.size - _UNIT
+                file.want(places[whole], _UNIT)
+                found[rows[whole]] = file.read_each(places[whole], _UNIT).view(QUEUE_UNIT)
         if self.is_recovered:
             rows = np.flatnonzero((queue_offsets >= self._recovered.start) & (queue_offsets < self._recovered.end))
             found[rows] = self._recovered.units[queue_offsets[rows] - self._recovered.start]

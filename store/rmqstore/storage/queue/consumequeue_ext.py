@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from rmqstore.format.columns.buffers import gather_spans, windows
 from rmqstore.format.layout import EXT_UNIT, Bytes, Mask, Positions
+from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, Segment
+from rmqstore.storage.files.storage import Storage
 
 _UNIT = EXT_UNIT.itemsize
 _OFFSET_BITS = np.int64((1 << 63) - 1)
@@ -35,9 +37,9 @@ class ConsumeQueueExt:
     ``layout.MAX_EXT_ADDRESS``. Units differ in length, so only an address tells where one begins.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, storage: Storage = LOCAL) -> None:
         self.folder = folder
-        self._files = MappedFileQueue([folder], mapped_at_once=2)
+        self._files = MappedFileQueue([folder], mapped_at_once=2, storage=storage)
 
     def refresh(self) -> None:
         """List the files anew."""
@@ -91,7 +93,7 @@ class ConsumeQueueExt:
         places = np.searchsorted(np.array([segment.start for segment in segments], np.int64), offsets, side="right") - 1
         for place in np.unique(places[places >= 0]).tolist():
             segment = segments[place]
-            data = self._files.open(segment).data[: segment.size]
+            data = self._files.open(segment).read(0, segment.size)
             rows = np.flatnonzero((places == place) & (offsets - segment.start <= len(data) - _UNIT))
             if len(rows):
                 yield rows, data, offsets[rows] - segment.start
