@@ -14,6 +14,7 @@ import rmqstore
 from memory_storage import NOWHERE, MemoryStorage, refuse_direct_looks, serve
 from reading import read
 from rmqstore import MessageStore, UnsupportedFeatureError
+from rmqstore.format.layout import FRAME_HEAD
 from rmqstore.inspect.verify import verify
 from rmqstore.read.views.schema import VIEWS
 
@@ -94,6 +95,16 @@ def test_a_look_up_reads_few_bytes_of_the_index(golden_store: GoldenStore) -> No
     assert files
     for path in files:
         assert 0 < storage.n_read[path] < storage.size(path) // 4
+
+
+def test_a_message_is_read_without_the_rest_of_its_segment(golden_store: GoldenStore) -> None:
+    storage = MemoryStorage(golden_store("basic"))
+    row = goldens.lines("basic", "expected")[-1]
+    with rmqstore.open(storage.root, storage=storage) as store:
+        storage.n_read.clear()
+        message = store.get(row["physicalOffset"])
+    in_log = {path.parent.name: n_bytes for path, n_bytes in storage.n_read.items()}
+    assert in_log == {"commitlog": message.storeSize + FRAME_HEAD.itemsize}
 
 
 def test_a_store_that_is_not_on_the_disk_is_not_written_to(golden_store: GoldenStore) -> None:
