@@ -40,9 +40,11 @@ from rmqstore.storage.broker.config_files import BrokerConfig, integer
 from rmqstore.storage.broker.store_config import StoreConfig, read_properties
 from rmqstore.storage.broker.topic_table import queue_nums
 from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file import MappedFile
 from rmqstore.storage.files.paths import find_store
-from rmqstore.storage.files.regular import list_folder, read_file, read_head
+from rmqstore.storage.files.regular import list_folder, read_head
+from rmqstore.storage.files.storage import read_small
 from rmqstore.storage.index.file_appender import next_name
 from rmqstore.storage.index.index_file import index_files
 from rmqstore.storage.queue.bounds import pieces, sound_end
@@ -230,7 +232,7 @@ def test_a_refusal_names_the_path_and_what_was_found_and_expected(
 ) -> None:
     put(tmp_path / "x")
     with pytest.raises(UnreadableFileError, match=found) as caught:
-        read_file(tmp_path / "x", 9)
+        read_small(LOCAL, tmp_path / "x", 9)
     assert str(caught.value).startswith(f"{tmp_path}/x is ")
     assert "is expected" in str(caught.value)
     assert "file" in caught.value.wanted
@@ -238,14 +240,14 @@ def test_a_refusal_names_the_path_and_what_was_found_and_expected(
 
 def test_a_small_file_is_read_whole_and_of_a_large_one_what_is_wanted(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"123456789")
-    assert read_file(tmp_path / "x", 9) == b"123456789"
+    assert read_small(LOCAL, tmp_path / "x", 9) == b"123456789"
     assert (read_head(tmp_path / "x", 4), read_head(tmp_path / "x", 99)) == (b"1234", b"123456789")
     put_terabyte(tmp_path / "y")
     assert read_head(tmp_path / "y", 5) == bytes(5)
     with pytest.raises(UnreadableFileError, match="1099511627776 bytes long"):
         MappedFile(tmp_path / "y")
     with pytest.raises(FileNotFoundError):
-        read_file(tmp_path / "z", 9)
+        read_small(LOCAL, tmp_path / "z", 9)
     with pytest.raises(UnreadableFileError, match="a folder is expected"):
         list_folder(tmp_path / "x")
     (tmp_path / "broker.conf").symlink_to("/dev/zero")

@@ -196,3 +196,45 @@ def test_the_architecture_page_shows_these_layers() -> None:
     text = (PROJECT / "store" / "ARCHITECTURE.md").read_text(encoding="utf-8")
     shown = [re.findall(r"`([\w.]+)`", row) for row in re.findall(r"^\| \d+ \| ([^|]+) \|", text, flags=re.MULTILINE)]
     assert shown == LAYERS
+
+
+# What looks at a file system, and who may: files of a store are seen through a Storage and changed through a Disk.
+PURE_OS = {"PathLike", "fspath", "fsencode", "getpid"}
+LOOKS = {
+    "absolute", "chmod", "exists", "expanduser", "glob", "is_dir", "is_file", "is_symlink", "iterdir", "lstat", "mkdir",
+    "open", "read_bytes", "read_text", "readlink", "resolve", "rglob", "rmdir", "samefile", "stat", "symlink_to",
+    "touch", "unlink", "write_bytes", "write_text",
+}  # fmt: skip
+NOT_PATHS = {"storage", "_storage", "LOCAL", "_files", "queues", "_queues", "ranges", "status"}
+PARTS_OF_FILES = {f"rmqstore.storage.files.{name}" for name in ("regular", "mapped_file", "sparse")}
+LOOKS_AT_OTHER_FILES = {
+    "cli.common": "the folder of an output file, and the null device in place of a closed pipe",
+    "cli.exchange": "files that are exported to and imported from",
+    "cli.report": "the page that is written, which must not be written into the store",
+    "exchange": "files that are exported to and imported from",
+    "inspect.report.page": "the template of the page, a file of this package",
+}
+
+
+def looks_at_files(path: Path) -> set[str]:
+    """Return the places of a module that look at a file system themselves, as ``line: what``."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute):
+            receiver = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
+            is_look = node.attr in LOOKS and receiver not in NOT_PATHS
+            if is_look or (receiver == "os" and node.attr not in PURE_OS):
+                found.add(f"{node.lineno}: {receiver}.{node.attr}")
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "open":
+            found.add(f"{node.lineno}: open")
+    banned = (FILE_MODULES - {"os", "pathlib"}) | {"fcntl", "ctypes"} | PARTS_OF_FILES
+    return found | {f"import {target}" for target in imports_of(path) if any(is_part(target, ban) for ban in banned)}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_only_storage_files_looks_at_a_file_system(path: Path) -> None:
+    name = module_name(path)
+    if is_part(name, "storage.files"):
+        return
+    found = looks_at_files(path)
+    assert bool(found) == (name in LOOKS_AT_OTHER_FILES), f"{name} goes round the storage: {sorted(found)}"

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.storage.files.disk import Disk
-from rmqstore.storage.files.regular import file_size, read_file
+from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.files.storage import read_small
 
 logger = logging.getLogger(__name__)
 
@@ -111,9 +112,9 @@ def read_part(part: StagedPart) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.
     if not part.n_records:
         return
     path = Path(part.path)
-    stored = read_file(_sizes_of(path), part.n_records * _SIZE.itemsize)
+    stored = read_small(LOCAL, _sizes_of(path), part.n_records * _SIZE.itemsize)
     sizes = np.frombuffer(stored[: len(stored) // _SIZE.itemsize * _SIZE.itemsize], _SIZE).astype(np.int64)
-    if len(sizes) != part.n_records or file_size(path) != part.n_bytes or int(sizes.sum()) != part.n_bytes:
+    if len(sizes) != part.n_records or LOCAL.size(path) != part.n_bytes or int(sizes.sum()) != part.n_bytes:
         raise OSError(f"{path}: not what its task staged: {part.n_records} records, {part.n_bytes} bytes")
     ends, row = np.cumsum(sizes), 0
     with path.open("rb") as file:

@@ -11,7 +11,9 @@ from rmqstore.errors import NotAStoreError, OptionError, StoreStateError
 from rmqstore.read.session import open_session
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import find_store
+from rmqstore.storage.files.storage import Storage
 from rmqstore.store import MessageStore
 from rmqstore.write.messages import WriteSpec
 from rmqstore.write.writer import StoreWriter
@@ -27,6 +29,7 @@ def open_for(
     commitlogs: Sequence[str] = (),
     consumequeue: str | None = None,
     index: str | None = None,
+    storage: Storage = LOCAL,
 ) -> MessageStore: ...
 
 
@@ -56,6 +59,7 @@ def open_for(
     commitlogs: Sequence[str] = (),
     consumequeue: str | None = None,
     index: str | None = None,
+    storage: Storage = LOCAL,
 ) -> MessageStore | StoreWriter:
     """Open the store at ``path``: to read (``mode="r"``) or to append to (``mode="a"``).
 
@@ -71,6 +75,7 @@ def open_for(
         commitlogs: log folders that lie elsewhere (the broker's ``storePathCommitLog``).
         consumequeue: the queue folder where it lies elsewhere.
         index: the index folder where it lies elsewhere.
+        storage: for a reader: what the files are read from, if not the local disk.
 
     Raises:
         NotAStoreError: there is no store; :func:`create` makes one.
@@ -86,11 +91,12 @@ def open_for(
                 commitlogs=commitlogs,
                 consumequeue=consumequeue,
                 index=index,
+                storage=storage,
             )
         )
     if mode != "a":
         raise OptionError(f"mode {mode!r}: r to read, a to append")
-    paths = find_store(path, commitlogs=commitlogs, consumequeue=consumequeue, index=index)
+    paths = find_store(path, commitlogs=commitlogs, consumequeue=consumequeue, index=index, storage=storage)
     return StoreWriter(paths, config or StoreConfig(), spec=spec, truncate=truncate)
 
 
@@ -109,7 +115,7 @@ def create(
     """
     base, disk = Path(path), Disk()
     disk.keep_within(base)
-    if is_store(base) and any((base / "commitlog").iterdir()):
+    if is_store(base) and LOCAL.list_folder(base / "commitlog"):
         raise StoreStateError(f"{base} holds a store already; open it with mode='a'")
     for folder in (base / "commitlog", base / "consumequeue", base / "config"):
         disk.make_folder(folder)

@@ -79,7 +79,7 @@ class MessageStore:
         """Return where the store lies, whose it is and how it was left; what is damaged is left out."""
         with suppress(RmqStoreError, OSError):
             topics = f"{len(self.topics())} topics"
-            state = "open, or not closed" if self.paths.abort.exists() else "closed"
+            state = "open, or not closed" if self.paths.has_abort else "closed"
             return f"MessageStore({str(self.paths.root)!r}, broker {self.broker_name!r}, {topics}, {state})"
         return f"MessageStore({str(self.paths.root)!r})"
 

@@ -134,7 +134,7 @@ def write_as_a_broker(root: Path, record: bytes) -> None:
     """Write a record where a recovery would, and clear nothing after it, as a broker does."""
     paths = find_store(root)
     log = CommitLog(paths.commitlogs)
-    end = find_log_end(log, read_checkpoint(paths.checkpoint)).physical_offset
+    end = find_log_end(log, read_checkpoint(paths)).physical_offset
     segment = log.find(end)
     assert segment is not None
     placed = bytearray(record)

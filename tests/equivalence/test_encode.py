@@ -98,9 +98,9 @@ def test_encoding_what_was_decoded_gives_the_stored_bytes(golden_store: Callable
             times = batch["storeTimestamp"].view(pa.int64()).to_numpy() // 1000
             stamp(records, batch["queueOffset"].to_numpy(), offsets, times)
             for row, offset in enumerate(offsets.tolist()):
-                _, data, position = store.session.log.locate(offset)
+                log = store.session.log
                 record = records.data[records.starts[row] : records.starts[row + 1]].tobytes()
-                assert data[position : position + len(record)].tobytes() == record
+                assert log.record(log.locate(offset)).tobytes() == record
 
 
 @pytest.mark.parametrize("host", HOSTS)

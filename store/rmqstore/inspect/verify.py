@@ -49,7 +49,7 @@ def verify(store: MessageStore, progress: Progress = untold) -> Iterator[Finding
     yield from _missing_files(store)
     yield from _damaged_records(store)
     end = store.session.log_slice().end
-    log = CommitLog(store.paths.commitlogs)
+    log = CommitLog(store.paths.commitlogs, store.paths.storage)
     queues, keys = _Queues(store.paths, log.min_offset), KeysOfLog()
     for data, heads in _sound_heads(log, end, progress):
         requests = read_requests(data, heads)
@@ -154,7 +154,8 @@ class _Queues:
         key = (topic, queue_id)
         if key not in self._tallies:
             self._tallies[key] = _Tally(
-                open_files(self._paths, topic, queue_id), ConsumeQueueExt(self._paths.queue_ext(topic, queue_id))
+                open_files(self._paths, topic, queue_id),
+                ConsumeQueueExt(self._paths.queue_ext(topic, queue_id), self._paths.storage),
             )
         return self._tallies[key]
 

@@ -14,6 +14,7 @@ from rmqstore.format.columns.dispatch_requests import Requests, TagKeys
 from rmqstore.format.layout import Mask
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.index.index_file import IndexFile, index_files
 from rmqstore.storage.index.search import may_be_stored_within
 from rmqstore.storage.index.sizes import IndexSizes, find_sizes_in_any
@@ -67,7 +68,7 @@ def index_findings(paths: StorePaths, keys: KeysOfLog, log_start: int) -> Iterat
         keys: of all records of its log.
         log_start: physical offset where the log begins.
     """
-    opened, refused = _open(index_files(paths.index))
+    opened, refused = _open(index_files(paths.index, paths.storage), paths.storage)
     yield from refused
     yield from _wrong_headers(opened)
     if not opened:
@@ -106,19 +107,19 @@ def index_findings(paths: StorePaths, keys: KeysOfLog, log_start: int) -> Iterat
         yield Finding("index", str(paths.index), text)
 
 
-def _open(paths: list[Path]) -> tuple[list[IndexFile], list[Finding]]:
+def _open(paths: list[Path], storage: Storage) -> tuple[list[IndexFile], list[Finding]]:
     """Return the files that can be read as an index, and why others cannot."""
     opened: list[IndexFile] = []
     if not paths:
         return opened, []
     try:
-        sizes = find_sizes_in_any(paths, IndexSizes.of(StoreConfig()))
+        sizes = find_sizes_in_any(paths, IndexSizes.of(StoreConfig()), storage)
     except RmqStoreError as err:
         return opened, [Finding("index", str(paths[0].parent), str(err))]
     refused = []
     for path in paths:
         try:
-            opened.append(IndexFile(path, sizes))
+            opened.append(IndexFile(path, sizes, storage))
         except (RmqStoreError, FileNotFoundError) as err:
             refused.append(Finding("index", str(path), str(err)))
     return opened, refused

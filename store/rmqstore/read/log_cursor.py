@@ -15,7 +15,7 @@ from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.heads import Heads, check_heads
 from rmqstore.format.columns.walk import StopKind, Walk
 from rmqstore.format.layout import BLANK_MAGIC, FRAME_HEAD, Bytes, Mask
-from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.commitlog import CommitLog, Place
 from rmqstore.storage.log.walks import WINDOW_BYTES, Window, window_at
 from rmqstore.storage.recovery.log_end import last_record_before
 
@@ -73,13 +73,14 @@ class LogCursor:
 
     def _follows(self, log: CommitLog, physical_offset: int) -> bool:
         """Tell whether the cursor stands right behind a record, or behind the blank that follows it."""
-        segment, data, place = log.locate(physical_offset)
-        end = place + int(data[place : place + FRAME_HEAD.itemsize].view(FRAME_HEAD)[0]["total_size"])
-        if segment.start + end == self.position:
+        place = log.locate(physical_offset)
+        end = physical_offset + log.frame(place)[0]
+        if end == self.position:
             return True
-        head = data[end : end + FRAME_HEAD.itemsize]
-        is_blank = len(head) == FRAME_HEAD.itemsize and int(head.view(FRAME_HEAD)[0]["magic"]) == BLANK_MAGIC
-        return is_blank and segment.end == self.position
+        segment = place.segment
+        if segment.end != self.position or not segment.start <= end < segment.end:
+            return False
+        return log.frame(log.locate(end))[1] == BLANK_MAGIC
 
     def step(self, log: CommitLog, run_started: int) -> Iterator[tuple[Bytes, Heads]]:
         """Yield the heads of the records that follow, and move behind them.
@@ -153,4 +154,4 @@ def _is_begun(log: CommitLog, physical_offset: int) -> bool:
     A commit of ours puts a blank before an empty segment for a moment, and then a record in place of the blank.
     """
     segment = log.find(physical_offset)
-    return segment is not None and bool(log.data(segment)[: FRAME_HEAD.itemsize].any())
+    return segment is not None and log.frame(Place(segment, 0)) != (0, 0)

@@ -13,18 +13,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmqstore.errors import (
-    CorruptConfigError,
-    UnsupportedFeatureError,
-)
+from rmqstore.errors import CorruptConfigError, UnsupportedFeatureError
 from rmqstore.format.layout import LMQ_PREFIX, Positions
 from rmqstore.query.conditions import Points
 from rmqstore.query.keys import Wanted
-from rmqstore.query.selection import (
-    Selection,
-    choose_topics,
-    require_named,
-)
+from rmqstore.query.selection import Selection, choose_topics, require_named
 from rmqstore.read.lookup.candidates import Found, Lookup
 from rmqstore.read.lookup.finder import Finder
 from rmqstore.read.plan.queue_ranges import QueueRanges
@@ -41,8 +34,10 @@ from rmqstore.read.views.source import ViewLimits, ViewPiece, ViewSource
 from rmqstore.spans import LATEST_TIME, LogSlice, LostStretch, QueueKey, QueueSlice, Span
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths, find_store
 from rmqstore.storage.files.retry import anew_if_deleted
+from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.index.search import IndexSearch
 from rmqstore.storage.index.sizes import IndexSizes
 from rmqstore.storage.log.commitlog import CommitLog
@@ -66,12 +61,12 @@ class StoreSession:
         self.paths = paths
         self.config = BrokerConfig(paths)
         self._given_name = broker_name
-        self.log = CommitLog(paths.commitlogs)
+        self.log = CommitLog(paths.commitlogs, paths.storage)
         self.ends = StoreEnds(paths, self.config, self.log, ignore_log_end=ignore_log_end)
         self.queues = Queues(paths, lambda: self.ends.recovered)
         self.ranges = QueueRanges(paths, self.log, self.queues, self.ends.of_records)
         self._sampler = Sampler(self.log, self.queues, self.ranges)
-        index = IndexSearch(paths.index, IndexSizes.of(StoreConfig()))
+        index = IndexSearch(paths.index, IndexSizes.of(StoreConfig()), paths.storage)
         self._lookup = Lookup(self.log, index, self.ends.of_records, self.ends.index_flushed_until)
 
     def __enter__(self) -> Self:
@@ -347,7 +342,7 @@ class StoreSession:
             return self.broker_name
         except CorruptConfigError as err:
             logger.warning("%s; taking the folder's name for the broker's", err)
-            return self.paths.root.resolve().name
+            return self.paths.name
 
     @anew_if_deleted
     def plan_view(self, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
@@ -375,6 +370,7 @@ def open_session(
     commitlogs: Sequence[str] = (),
     consumequeue: str | None = None,
     index: str | None = None,
+    storage: Storage = LOCAL,
 ) -> StoreSession:
     """Open the store at ``path`` for reading.
 
@@ -385,12 +381,13 @@ def open_session(
         commitlogs: log folders that lie elsewhere (the broker's ``storePathCommitLog``).
         consumequeue: the queue folder where it lies elsewhere.
         index: the index folder where it lies elsewhere.
+        storage: what the files are read from.
 
     Raises:
         NotAStoreError: there is no store.
         UnsupportedFeatureError: it is of a kind that cannot be read.
     """
-    paths = find_store(path, commitlogs=commitlogs, consumequeue=consumequeue, index=index)
+    paths = find_store(path, commitlogs=commitlogs, consumequeue=consumequeue, index=index, storage=storage)
     for folder in paths.dledger_logs:
         logger.warning("%s: the log goes on in %s, a DLedger CommitLog that is not read", paths.root, folder)
     return StoreSession(paths, broker_name=broker_name, ignore_log_end=ignore_log_end)

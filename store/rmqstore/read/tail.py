@@ -228,7 +228,7 @@ class StoreTail:
         return end, queue.unit(end - 1)[0] if end > queue.begin else -1
 
     def _note_first(self, queue: Queue, key: QueueKey, end: int) -> None:
-        if queue.exists and not self._is_first(queue, key, end):
+        if queue.is_present and not self._is_first(queue, key, end):
             self._firsts[key] = queue.first(end, self._firsts_since)
 
     def _is_first(self, queue: Queue, key: QueueKey, end: int) -> bool:

@@ -6,11 +6,21 @@ from dataclasses import replace
 
 from rmqstore.errors import OptionError, StoreStateError, UnsupportedFeatureError
 from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.files.regular import file_size
 from rmqstore.storage.index.index_file import index_files, was_ended
 from rmqstore.storage.index.sizes import IndexSizes, find_sizes
 from rmqstore.storage.log.commitlog import CommitLog
+
+
+def require_local(paths: StorePaths) -> None:
+    """Refuse a store that does not lie on a local disk.
+
+    Raises:
+        UnsupportedFeatureError: it does not.
+    """
+    if paths.storage is not LOCAL:
+        raise UnsupportedFeatureError(f"{paths.root} is not on a local disk: such a store can be read, not written")
 
 
 def require_writable(paths: StorePaths) -> None:
@@ -40,7 +50,7 @@ def existing_config(paths: StorePaths, log: CommitLog, config: StoreConfig) -> S
     """
     changes: dict[str, int] = {}
     if log.segments:
-        lengths = {file_size(segment.path) for segment in log.segments} - {0}
+        lengths = {LOCAL.size(segment.path) for segment in log.segments} - {0}
         if len(lengths) > 1:
             raise StoreStateError(f"{log.folders}: files of {sorted(lengths)} bytes; a broker wants them all alike")
         size = next(iter(lengths), config.mapped_file_size_commit_log)
@@ -53,7 +63,7 @@ def existing_config(paths: StorePaths, log: CommitLog, config: StoreConfig) -> S
         changes["mapped_file_size_commit_log"] = size
     queue = next((queue for topic in paths.topics() for queue in paths.queue_files(topic)), None)
     if queue is not None:
-        changes["mapped_file_size_consume_queue"] = file_size(queue)
+        changes["mapped_file_size_consume_queue"] = LOCAL.size(queue)
     files = [path for path in index_files(paths.index) if was_ended(path)]
     if files:
         sizes = find_sizes(files[0], IndexSizes.of(config))

@@ -12,7 +12,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from rmqstore.storage.files.disk import Disk
-from rmqstore.storage.files.regular import list_folder, read_file
+from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.files.storage import read_small
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.record_mark import RecordMark
 
@@ -49,7 +50,8 @@ class Ledger:
 
     def settle(self, log: CommitLog) -> None:
         """Ask the log about every write that is not known to be done. For when a store is opened for writing."""
-        for path in sorted(Path(entry.path) for entry in list_folder(self._folder) if entry.name.endswith(".json")):
+        entries = LOCAL.list_folder(self._folder)
+        for path in sorted(self._folder / entry.name for entry in entries if entry.name.endswith(".json")):
             entry = self._read(path)
             if entry is None or entry.is_done:
                 continue
@@ -80,7 +82,7 @@ class Ledger:
     @staticmethod
     def _read(path: Path) -> Entry | None:
         try:
-            found = json.loads(read_file(path, _MAX_BYTES))
+            found = json.loads(read_small(LOCAL, path, _MAX_BYTES))
             first, last = (None if found[name] is None else RecordMark(**found[name]) for name in ("first", "last"))
             entry = Entry(found["version"], first, last, is_done=found["is_done"], previous=found.get("previous"))
         except (FileNotFoundError, ValueError, RecursionError, KeyError, TypeError, AttributeError):

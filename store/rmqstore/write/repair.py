@@ -23,10 +23,10 @@ from rmqstore.progress import Progress, untold
 from rmqstore.storage.broker.checkpoint import Checkpoint, read_checkpoint
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
-from rmqstore.storage.files.mapped_file import MappedFile
+from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.files.regular import is_folder, list_folder
+from rmqstore.storage.files.storage import StoredFile, is_folder
 from rmqstore.storage.index.index_file import index_files, read_header
 from rmqstore.storage.log.append_intent import read_intent
 from rmqstore.storage.log.commitlog import CommitLog
@@ -73,9 +73,9 @@ class Repairer:
         Raises:
             CorruptRecordError: the log is damaged and good records follow, and ``truncate`` does not hold.
         """
-        was_closed = not self._paths.abort.exists()
-        checkpoint = read_checkpoint(self._paths.checkpoint)
-        began_at = read_intent(self._paths.append_intent)
+        was_closed = not self._paths.has_abort
+        checkpoint = read_checkpoint(self._paths)
+        began_at = read_intent(self._paths)
         end = self._before_our_blank(
             find_log_end(self._log, Checkpoint.all_safe() if was_closed else checkpoint), began_at
         )
@@ -89,7 +89,7 @@ class Repairer:
         start = max(start, self._log.min_offset)
         if start < end.physical_offset:
             self._dispatch(start, end.physical_offset)
-        if self._replaced.is_dir():
+        if is_folder(LOCAL, self._replaced):
             self._restore_queues()
         self._disk.delete(self._paths.append_intent)
         return Repaired(end.physical_offset, end.last_store_timestamp, checkpoint)
@@ -141,7 +141,7 @@ class Repairer:
         self._log.refresh()
 
     def _drop(self, segment: Segment, *, keep_copy: bool) -> None:
-        with MappedFile(segment.path) as file:
+        with LOCAL.open(segment.path) as file:
             is_empty = not file.written_end(segment.size)
         if is_empty or not keep_copy:
             self._disk.delete(segment.path)
@@ -155,7 +155,7 @@ class Repairer:
 
     def _clear_tail(self, segment: Segment, end: LogEnd, *, keep_copy: bool) -> None:
         position = end.physical_offset - segment.start
-        with MappedFile(segment.path) as file:
+        with LOCAL.open(segment.path) as file:
             stop = file.written_end(segment.size)
             if stop <= position:
                 return
@@ -164,7 +164,7 @@ class Repairer:
         self._disk.clear(segment.path, position, stop)
         self._disk.flush(segment.path)
 
-    def _keep(self, segment: Segment, end: LogEnd, file: MappedFile, stop: int) -> None:
+    def _keep(self, segment: Segment, end: LogEnd, file: StoredFile, stop: int) -> None:
         position = end.physical_offset - segment.start
         self._disk.make_folder(self._cut_folder)
         target = self._cut_folder / f"{segment.path.name}.{end.physical_offset}"
@@ -213,7 +213,7 @@ class Repairer:
                 self._disk.delete(segment.path)
             elif segment.end > kept * _UNIT:
                 position = kept * _UNIT - segment.start
-                with MappedFile(segment.path) as file:
+                with LOCAL.open(segment.path) as file:
                     written = file.written_end(segment.size)
                 self._disk.clear(segment.path, position, written)
                 self._disk.flush(segment.path)
@@ -261,8 +261,8 @@ class Repairer:
         return dispatcher.findings
 
     def _empty(self, folder: Path) -> None:
-        for path in folder.iterdir():
-            self._disk.delete(path)
+        for entry in LOCAL.list_folder(folder):
+            self._disk.delete(folder / entry.name)
         self._disk.flush_folder(folder)
 
     def rebuild(self, end: int, progress: Progress) -> list[Finding]:
@@ -278,7 +278,7 @@ class Repairer:
             self._disk.delete(path)
         self._disk.make_folder(self._replaced)
         target = self._replaced / "consumequeue"
-        if self._paths.consumequeue.is_dir():
+        if is_folder(LOCAL, self._paths.consumequeue):
             self._disk.rename(self._paths.consumequeue, target)
         self._disk.make_folder(self._paths.consumequeue)
         if self._log.min_offset < end:
@@ -293,12 +293,12 @@ class Repairer:
         """
         findings = []
         aside = self._replaced / "consumequeue"
-        for topic in filter(is_folder, list_folder(aside)):
-            for queue in list_folder(Path(topic.path)):
+        for topic in (entry for entry in LOCAL.list_folder(aside) if entry.is_folder):
+            for queue in LOCAL.list_folder(aside / topic.name):
                 target = self._paths.consumequeue / topic.name / queue.name
-                if not target.exists():
+                if not LOCAL.exists(target):
                     self._disk.make_folder(target.parent)
-                    self._disk.rename(Path(queue.path), target)
+                    self._disk.rename(aside / topic.name / queue.name, target)
                     self._disk.flush_folder(target.parent)
                     findings += self._unfounded(topic.name, queue.name)
         self._disk.delete_tree(self._replaced)

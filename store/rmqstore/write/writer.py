@@ -45,7 +45,7 @@ from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.appender import QueueAppender
 from rmqstore.write.arrow_input import ArrowStream, record_batches
 from rmqstore.write.dispatch import Dispatcher
-from rmqstore.write.existing_store import existing_config, require_writable
+from rmqstore.write.existing_store import existing_config, require_local, require_writable
 from rmqstore.write.ledger import Ledger
 from rmqstore.write.messages import MessageMaker, WriteSpec, now_ms
 from rmqstore.write.queue_offsets import QueueOffsets
@@ -77,6 +77,7 @@ class StoreWriter:
         spec: WriteSpec | None = None,
         truncate: bool = False,
     ) -> None:
+        require_local(paths)
         self.paths, self.config, self._truncate = paths, config, truncate
         self._spec = spec or WriteSpec(max_message_size=config.max_message_size)
         self._disk = disk or Disk()

@@ -16,6 +16,7 @@ from rmqstore.format.schema import MESSAGE
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.scan.spec import ReadSpec
 from rmqstore.storage.broker.checkpoint import Checkpoint, read_checkpoint
+from rmqstore.storage.files.paths import find_store
 
 
 def _store(n_records: int = 60, *, topic: str = "T") -> build.Store:
@@ -306,10 +307,12 @@ def test_a_queue_whose_records_do_not_follow_on_it_is_read_as_it_is(
 @pytest.mark.parametrize("n_bytes", [0, 7, 24, 39, 47])
 def test_short_checkpoint_counts_as_zeros(tmp_path: Path, n_bytes: int) -> None:
     full = struct.pack(">6q", 5000, 6000, 7000, 8000, 9000, 10_000)
-    (tmp_path / "checkpoint").write_bytes(full[:n_bytes])
+    paths = find_store(build.Store().write(tmp_path))
+    paths.checkpoint.write_bytes(full[:n_bytes])
     expected = [5000, 6000, 7000, 8000, 9000][: n_bytes // 8]
-    assert list(read_checkpoint(tmp_path / "checkpoint"))[: len(expected)] == expected
-    assert read_checkpoint(tmp_path / "missing") == Checkpoint(0, 0, 0, 0, 0, 0)
+    assert list(read_checkpoint(paths))[: len(expected)] == expected
+    paths.checkpoint.unlink()
+    assert read_checkpoint(paths) == Checkpoint(0, 0, 0, 0, 0, 0)
     assert Checkpoint(5000, 6000).min_timestamp == 2000
     assert Checkpoint(5000, 10).min_timestamp == 0
 

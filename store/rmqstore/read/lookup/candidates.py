@@ -14,15 +14,13 @@ import numpy as np
 
 from rmqstore.errors import OffsetOutOfRangeError, StoreFormatError, StoreStateError
 from rmqstore.format.columns.dispatch_requests import key_hashes
-from rmqstore.format.columns.walk import StopKind, total_sizes
-from rmqstore.format.layout import PROPERTY_UNIQ_KEY, Positions
+from rmqstore.format.layout import BLANK_MAGIC, PROPERTY_UNIQ_KEY, Positions
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import Message
 from rmqstore.query.keys import KEY_SEPARATOR, Wanted, is_offset_id
 from rmqstore.spans import FOREVER, LogSlice, Span
 from rmqstore.storage.index.search import IndexSearch
-from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.log.walks import window_at
+from rmqstore.storage.log.commitlog import CommitLog, Place
 from rmqstore.storage.recovery.log_end import find_written_end
 
 logger = logging.getLogger(__name__)
@@ -125,7 +123,7 @@ class Lookup:
         places = places[(places >= whole.start) & (places < whole.end)]
         for segment in self._log.segments:
             if np.searchsorted(places, segment.start) < np.searchsorted(places, segment.end):
-                self._log.data(segment)  # it is there still, or the files are listed anew
+                self._log.read(segment, 0, 0)  # it is there still, or the files are listed anew
         return Found(places, uncovered)
 
     def _whole(self) -> Span:
@@ -185,12 +183,12 @@ class Lookup:
         segment = self._log.find(place)
         if segment is None:
             return place
-        (size,) = total_sizes(self._log.data(segment), np.array([place - segment.start])).tolist()
-        following = place + size
-        stop = window_at(self._log, segment, following, following + 1).records.kind
-        if stop is StopKind.BLANK or following >= segment.end:
+        position = place - segment.start
+        at = position + min(max(self._log.frame(Place(segment, position))[0], 0), segment.size - position)
+        total_size, magic = following = self._log.frame(Place(segment, at))
+        if at >= segment.size or (magic == BLANK_MAGIC and total_size <= segment.size - at):
             return min(segment.end, whole.end)
-        return whole.end if stop is StopKind.EMPTY and segment.end >= self._log.max_offset else following
+        return whole.end if following == (0, 0) and segment.end >= self._log.max_offset else segment.start + at
 
 
 def _keys_of(message: Message) -> list[str]:

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqstore.errors import OffsetOutOfRangeError
-from rmqstore.format.columns.walk import total_sizes
 from rmqstore.format.layout import Positions
 from rmqstore.format.schema import select_columns
 from rmqstore.query.keys import Wanted, parse_wanted
@@ -94,8 +93,7 @@ class Finder:
         for place in places[:: max(1, len(places) // _ASKED_FOR_SIZE)].tolist():
             with suppress(OffsetOutOfRangeError):
                 if self._log.is_head(place):
-                    _, data, position = self._log.locate(place)
-                    sizes.append(int(total_sizes(data, np.array([position]))[0]))
+                    sizes.append(max(self._log.frame(self._log.locate(place))[0], 0))
         return fmean(sizes) if sizes else 0.0
 
     def read_places(self, places: Positions, spec: ReadSpec, wanted: LogFilter) -> Iterator[pa.RecordBatch]:

@@ -215,7 +215,7 @@ def _delayed(store: PendingSource, spec: ReadSpec) -> PendingRows:
         return _NONE
     kept = np.ones(len(waiting.places), np.bool_)
     # Of a store that was not closed the offsets are as old as their file; those of a level may be in none.
-    unsure = ~np.isin(waiting.table.column("queueId").to_numpy() + 1, list(levels)) | store.paths.abort.exists()
+    unsure = ~np.isin(waiting.table.column("queueId").to_numpy() + 1, list(levels)) | store.paths.has_abort
     kept &= ~_have_copies(store, waiting, unsure)
     return waiting.rows(kept, "delay", waiting.table.column("tagsCode").combine_chunks())
 

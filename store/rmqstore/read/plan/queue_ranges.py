@@ -58,7 +58,7 @@ class QueueRanges:
     def first(self, topic: str, queue_id: int) -> int | None:
         """Return the first queue offset whose message is there, the end if none is; None for a queue without files."""
         queue = self._queues.open(topic, queue_id)
-        if not queue.exists:
+        if not queue.is_present:
             return None
         return queue.first(queue.end(), self._log.min_offset)
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.format.columns.walk import know_their_places, total_sizes
-from rmqstore.format.layout import Positions
+from rmqstore.format.layout import MAX_FIXED_BYTES, Positions
 from rmqstore.read.scan.assembler import Assembler, plain_pipeline
 from rmqstore.read.scan.record_filter import LogFilter
 from rmqstore.read.scan.spec import ReadSpec
@@ -48,6 +48,6 @@ class PlaceScan:
                 logger.warning("data loss: %s", err)
                 continue
             data, starts = self._log.data(segment), inside - segment.start
-            self._log.prefetch(segment, starts)
+            self._log.want(segment, starts, MAX_FIXED_BYTES)
             starts = starts[know_their_places(data, starts, segment.start)]
             yield from assembler.batches(starts, total_sizes(data, starts), None)

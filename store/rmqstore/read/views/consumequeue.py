@@ -61,7 +61,7 @@ def _slices(source: ViewSource, spec: ViewSpec, topic: str) -> Iterator[QueueSli
         return
     known = set(source.paths.queue_ids(topic))
     for queue_id in queue_ids(source, spec, topic, known):
-        queue = ConsumeQueue(source.paths.queue(topic, queue_id))
+        queue = ConsumeQueue(source.paths.queue(topic, queue_id), storage=source.paths.storage)
         try:
             for run in queue.runs(queue.begin, queue.end()):
                 yield QueueSlice(topic, queue_id, *run)
@@ -74,7 +74,7 @@ def _slices(source: ViewSource, spec: ViewSpec, topic: str) -> Iterator[QueueSli
 def read_units(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
     """Yield the units of some ranges."""
     for units in piece.units:
-        queue = ConsumeQueue(source.paths.queue(units.topic, units.queue_id))
+        queue = ConsumeQueue(source.paths.queue(units.topic, units.queue_id), storage=source.paths.storage)
         try:
             for start in range(units.start, units.end, _UNITS_AT_ONCE):
                 yield from _batch(source, spec, units, start, queue)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
@@ -17,10 +15,9 @@ from rmqstore.errors import UnreadableFileError
 from rmqstore.format.layout import INDEX_HEADER, QUEUE_UNIT
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.source import ViewLimits, ViewPiece, ViewSource, to_batches
-from rmqstore.storage.files.mapped_file import MappedFile
 from rmqstore.storage.files.paths import name_to_offset
-from rmqstore.storage.files.regular import file_size
-from rmqstore.storage.index.index_file import index_files
+from rmqstore.storage.files.storage import Storage
+from rmqstore.storage.index.index_file import index_files, read_header
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +46,7 @@ def read_files(source: ViewSource, spec: ViewSpec, _piece: ViewPiece) -> Iterato
 
 class _Files:
     def __init__(self, source: ViewSource) -> None:
-        self._source, self._paths = source, source.paths
+        self._source, self._paths, self._storage = source, source.paths, source.paths.storage
 
     def rows(self) -> Iterator[dict[str, object]]:
         paths, root = self._paths, self._paths.root
@@ -59,15 +56,18 @@ class _Files:
             ("consumequeue", paths.consumequeue),
             ("index", paths.index),
         ):
-            if named.is_symlink() or not named.is_relative_to(root):  # which the walk of the root does not go into
+            is_apart = _is_link(self._storage, named) or not named.is_relative_to(root)
+            if is_apart:  # the walk of the root does not go there
                 folders.append((named, kind))  # type: ignore[arg-type]
         for folder, known_kind in folders:
-            for file in _walk(folder):
+            for file in _walk(self._storage, folder):
                 with suppress(FileNotFoundError):  # a running broker deletes files while they are listed
                     yield self._row(file, file.relative_to(folder).parts, known_kind)
 
     def _row(self, file: Path, parts: tuple[str, ...], known_kind: str | None) -> dict[str, object]:
-        status = _status(file)
+        status = self._storage.status(file)
+        if status is None:
+            raise FileNotFoundError(str(file))
         name = parts[0].partition(".")[0] if len(parts) == 1 else parts[0]
         kind = known_kind or (name if name in _KINDS else _OTHER)
         below = parts if known_kind else parts[1:]
@@ -75,17 +75,17 @@ class _Files:
         row: dict[str, object] = {
             "path": str(file.relative_to(root) if file.is_relative_to(root) else file),
             "kind": kind,
-            "size": status.st_size,
-            "allocated": status.st_blocks * 512,
-            "modified": status.st_mtime_ns // 1_000_000,
-            "state": LIVE if status.st_size else EMPTY,
+            "size": status.size,
+            "allocated": status.allocated,
+            "modified": status.modified_ns // 1_000_000,
+            "state": LIVE if status.size else EMPTY,
         }
         if kind.endswith("consumequeue") or kind == "consumequeue_ext":
             row |= _queue_of(below)
-        if not stat.S_ISREG(status.st_mode):
+        if not status.is_file:
             return row
         try:
-            return row | self._state(kind, file, status.st_size)
+            return row | self._state(kind, file, status.size)
         except UnreadableFileError as err:
             logger.warning("%s", err)
             return row
@@ -106,9 +106,9 @@ class _Files:
     @cached_property
     def _index_file_bytes(self) -> int:
         sizes = []
-        for file in index_files(self._paths.index):
+        for file in index_files(self._paths.index, self._storage):
             with suppress(FileNotFoundError, UnreadableFileError):
-                sizes.append(file_size(file))
+                sizes.append(self._storage.size(file))
         return max(sizes, default=0)
 
     def _log_file(self, file: Path, size: int) -> dict[str, object]:
@@ -119,7 +119,7 @@ class _Files:
         if not size:
             return found
         end = self._source.ends.log_end
-        if not _written_end(file, size):
+        if not self._written_end(file, size):
             return found | {"state": PREALLOCATED}
         if size < self._log_file_bytes:
             return found | {"state": CUT}
@@ -137,11 +137,11 @@ class _Files:
             return found
         if size % unit:
             return found | {"state": CUT}
-        written = _written_end(file, size)
+        written = self._written_end(file, size)
         if not written:
             return found | {"state": PREALLOCATED}
         stored = np.zeros(unit, np.uint8)
-        with MappedFile(file) as opened:
+        with self._storage.open(file) as opened:
             opened.read_into(stored, (written - 1) // unit * unit)
         is_stale = int(stored.view(QUEUE_UNIT)[0]["physical_offset"]) < self._source.log.min_offset
         return found | {"state": STALE if is_stale else LIVE}
@@ -149,10 +149,7 @@ class _Files:
     def _index_file(self, file: Path, size: int) -> dict[str, object]:
         if size < self._index_file_bytes or size < INDEX_HEADER.itemsize:
             return {"state": CUT if size else EMPTY}
-        stored = np.zeros(INDEX_HEADER.itemsize, np.uint8)
-        with MappedFile(file) as opened:
-            opened.read_into(stored, 0)
-        header = stored.view(INDEX_HEADER)[0]
+        header = read_header(file, self._storage)
         if int(header["index_count"]) <= 1:
             return {"state": PREALLOCATED}
         begin, end = int(header["begin_phy_offset"]), int(header["end_phy_offset"])
@@ -162,19 +159,27 @@ class _Files:
             "state": STALE if end < self._source.log.min_offset else LIVE,
         }
 
-
-def _status(file: Path) -> os.stat_result:
-    """Return the status of a file, or of the link where it leads nowhere."""
-    try:
-        return file.stat()
-    except OSError:
-        return file.lstat()
+    def _written_end(self, file: Path, size: int) -> int:
+        with self._storage.open(file) as opened:
+            return opened.written_end(size)
 
 
-def _walk(folder: Path) -> Iterator[Path]:
-    for found, names, files in os.walk(folder):
-        names.sort()
-        yield from (Path(found, name) for name in sorted(files))
+def _is_link(storage: Storage, folder: Path) -> bool:
+    with suppress(UnreadableFileError):
+        return any(entry.is_link for entry in storage.list_folder(folder.parent) if entry.name == folder.name)
+    return False
+
+
+def _walk(storage: Storage, folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder, each folder's own before those further down; links to folders are left out."""
+    folders = [folder]
+    while folders:
+        found = folders.pop()
+        entries = []
+        with suppress(UnreadableFileError):
+            entries = sorted(storage.list_folder(found))
+        yield from (found / entry.name for entry in entries if not entry.is_folder)
+        folders += [found / entry.name for entry in reversed(entries) if entry.is_folder and not entry.is_link]
 
 
 def _queue_of(below: tuple[str, ...]) -> dict[str, object]:
@@ -182,8 +187,3 @@ def _queue_of(below: tuple[str, ...]) -> dict[str, object]:
     if len(below) != 3 or not (below[1].isascii() and below[1].isdigit()) or int(below[1]) > _MAX_QUEUE_ID:
         return {}
     return {"topic": below[0], "queueId": int(below[1])}
-
-
-def _written_end(file: Path, size: int) -> int:
-    with MappedFile(file) as opened:
-        return opened.written_end(size)

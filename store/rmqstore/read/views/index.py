@@ -11,13 +11,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmqstore.errors import StoreStateError, UnreadableFileError
-from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, Bytes
+from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, Mask
 from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
 from rmqstore.read.views.source import Column, IndexSlice, ViewLimits, ViewPiece, ViewSource, reasons, times, to_batch
 from rmqstore.storage.broker.store_config import StoreConfig
-from rmqstore.storage.files.mapped_file import MappedFile
-from rmqstore.storage.files.regular import file_size
-from rmqstore.storage.index.index_file import index_files
+from rmqstore.storage.files.storage import Storage, StoredFile
+from rmqstore.storage.index.index_file import index_files, read_header
 from rmqstore.storage.index.sizes import IndexSizes, find_sizes_in_any
 
 logger = logging.getLogger(__name__)
@@ -27,15 +26,16 @@ _ITEMS_AT_ONCE = 1 << 16
 
 def plan_index(source: ViewSource, _spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
     """Return a piece a file, large ones cut."""
-    files = index_files(source.paths.index)
+    storage = source.paths.storage
+    files = index_files(source.paths.index, storage)
     if not files:
         return []
     try:
-        sizes = find_sizes_in_any(files, IndexSizes.of(StoreConfig()))
+        sizes = find_sizes_in_any(files, IndexSizes.of(StoreConfig()), storage)
     except StoreStateError as err:
         logger.warning("%s", err)
         return [ViewPiece(index=IndexSlice(str(file), 0, 0, 0, str(err))) for file in files]
-    found = [_whole(file, sizes) for file in files]
+    found = [_whole(storage, file, sizes) for file in files]
     total = sum(one.end - one.start for one in found) * INDEX_ITEM.itemsize
     goal = -(-limits.share(total) // INDEX_ITEM.itemsize)
     return [ViewPiece(index=part) for one in found for part in _cut(one, goal)]
@@ -48,17 +48,14 @@ def _cut(whole: IndexSlice, goal: int) -> Iterator[IndexSlice]:
         yield whole._replace(start=at, end=min(at + goal, whole.end), reason="")
 
 
-def _whole(path: Path, sizes: IndexSizes) -> IndexSlice:
+def _whole(storage: Storage, path: Path, sizes: IndexSizes) -> IndexSlice:
     """Return the items of a file that its header counts and its length holds."""
     whole = IndexSlice(str(path), sizes.n_slots, 1, 1)
     try:
-        with MappedFile(path) as file:
-            header = np.zeros(INDEX_HEADER.itemsize, np.uint8)
-            file.read_into(header, 0)
-            length = file_size(path)
+        header, length = read_header(path, storage), storage.size(path)
     except (OSError, UnreadableFileError) as err:
         return whole._replace(reason=str(err))
-    count = int(header.view(INDEX_HEADER)[0]["index_count"])
+    count = int(header["index_count"])
     room = (length - INDEX_HEADER.itemsize - sizes.n_slots * INDEX_SLOT.itemsize) // INDEX_ITEM.itemsize
     held = min(room, sizes.n_items)
     if count < 0 or count > held:
@@ -83,7 +80,7 @@ def read_index(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator
     if index.start >= index.end:
         return
     try:
-        file = MappedFile(path)
+        file = source.paths.storage.open(path)
     except FileNotFoundError:
         logger.warning("%s was deleted meanwhile", path)
         return
@@ -92,19 +89,23 @@ def read_index(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator
         return
     with file:
         for start in range(index.start, index.end, _ITEMS_AT_ONCE):
-            yield from _batch(source, spec, index, file.data, start)
+            yield from _batch(source, spec, index, file, start)
 
 
-def _batch(source: ViewSource, spec: ViewSpec, index: IndexSlice, data: Bytes, start: int) -> Iterator[pa.RecordBatch]:
-    items_at = INDEX_HEADER.itemsize + index.n_slots * INDEX_SLOT.itemsize
-    room = (len(data) - items_at) // INDEX_ITEM.itemsize
-    every = data[items_at : items_at + room * INDEX_ITEM.itemsize].view(INDEX_ITEM)
-    items = every[start : min(start + _ITEMS_AT_ONCE, index.end)]
+def _batch(
+    source: ViewSource, spec: ViewSpec, index: IndexSlice, file: StoredFile, start: int
+) -> Iterator[pa.RecordBatch]:
+    items_at, width = INDEX_HEADER.itemsize + index.n_slots * INDEX_SLOT.itemsize, INDEX_ITEM.itemsize
+    room = (file.size - items_at) // width
+    count = max(min(start + _ITEMS_AT_ONCE, index.end, room) - start, 0)
+    items = file.read(items_at + start * width, count * width).view(INDEX_ITEM)
     fields = {name: items[name].astype(INDEX_ITEM[name].newbyteorder("=")) for name in INDEX_ITEM.names or ()}
     numbers = np.arange(start, start + len(items), dtype=np.int64)
     slots = np.maximum(fields["key_hash"], 0) % index.n_slots
-    why = _reasons(source, every, fields, numbers, slots, index.n_slots)
-    begun = int(data[: INDEX_HEADER.itemsize].view(INDEX_HEADER)[0]["begin_timestamp"])
+    older = np.where(_leads_back(fields, numbers), fields["previous"], 0).astype(np.int64)
+    before = file.read_each(items_at + older * width, width).view(INDEX_ITEM)["key_hash"].astype(np.int64)
+    why = _reasons(source, fields, numbers, slots, np.maximum(before, 0) % index.n_slots)
+    begun = int(file.read(0, INDEX_HEADER.itemsize).view(INDEX_HEADER)[0]["begin_timestamp"])
     stored = np.int64(begun) + fields["seconds"].astype(np.int64) * 1000
     columns: dict[str, Column] = {
         "file": pa.repeat(pa.scalar(Path(index.path).name), len(items)),
@@ -125,17 +126,29 @@ def _batch(source: ViewSource, spec: ViewSpec, index: IndexSlice, data: Bytes, s
         yield batch
 
 
+def _leads_back(fields: dict[str, NDArray[np.int64]], numbers: NDArray[np.int64]) -> Mask:
+    """Return which items (n,) lead to an older one, or to none."""
+    found: Mask = (fields["previous"] >= 0) & (fields["previous"] < numbers)
+    return found
+
+
 def _reasons(
     source: ViewSource,
-    every: NDArray[np.void],
     fields: dict[str, NDArray[np.int64]],
     numbers: NDArray[np.int64],
     slots: NDArray[np.int64],
-    n_slots: int,
+    slots_before: NDArray[np.int64],
 ) -> pa.Array:
-    previous = fields["previous"].astype(np.int64)
-    is_older = (previous >= 0) & (previous < numbers)
-    before = every["key_hash"][np.where(is_older, previous, 0)].astype(np.int64)
+    """Return what is wrong with items (n,), null where nothing is.
+
+    Args:
+        source: of the view.
+        fields: of the items.
+        numbers: of the items in their file.
+        slots: of the items.
+        slots_before: of the items that they lead to.
+    """
+    previous, is_older = fields["previous"], _leads_back(fields, numbers)
     is_linked = is_older & (previous > 0)
     texts = {
         "never written": (fields["key_hash"] == 0)
@@ -145,7 +158,7 @@ def _reasons(
         & (numbers > 1),
         "the hash is negative": fields["key_hash"] < 0,
         "previous is no older item": ~is_older,
-        "previous is an item of another slot": is_linked & (np.maximum(before, 0) % n_slots != slots),
+        "previous is an item of another slot": is_linked & (slots_before != slots),
         "the physical offset is negative": fields["physical_offset"] < 0,
         "its record was deleted with its file": fields["physical_offset"] < source.log.min_offset,
     }

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from rmqstore.errors import RmqStoreError, UnsupportedFeatureError
+from rmqstore.errors import RmqStoreError, UnreadableFileError, UnsupportedFeatureError
 from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.format.topics import is_system_topic
 from rmqstore.query.selection import choose_topics
@@ -17,7 +17,6 @@ from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.source import ViewLimits, ViewPiece, ViewSource, to_batches
 from rmqstore.spans import QueueKey
 from rmqstore.storage.files.paths import can_name_queues
-from rmqstore.storage.files.regular import list_folder
 from rmqstore.storage.queue.bounds import total_weight
 
 logger = logging.getLogger(__name__)
@@ -156,9 +155,10 @@ def _file_bytes(source: ViewSource, keys: tuple[QueueKey, ...]) -> int:
     for topic, queue_id in keys:
         n_bytes += QUEUE_UNIT.itemsize
         for folder in (source.paths.queue(topic, queue_id), source.paths.batch_queue(topic, queue_id)):
-            for entry in list_folder(folder):
-                with suppress(OSError):  # deleted meanwhile, or a link that leads nowhere
-                    n_bytes += entry.stat().st_blocks * 512
+            for entry in source.paths.storage.list_folder(folder):
+                with suppress(UnreadableFileError):
+                    status = source.paths.storage.status(folder / entry.name)
+                    n_bytes += 0 if status is None else status.allocated
     return n_bytes
 
 

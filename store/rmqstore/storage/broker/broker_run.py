@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import NamedTuple
 
+from rmqstore.errors import UnreadableFileError
 from rmqstore.storage.files.paths import StorePaths
 
 _NS_PER_MS = 1_000_000
@@ -21,11 +23,10 @@ class BrokerRun(NamedTuple):
     @classmethod
     def of(cls, paths: StorePaths) -> BrokerRun:
         """Return the present run of a store."""
-        try:
-            started_ns = paths.lock.stat().st_mtime_ns
-        except OSError:
-            started_ns = 0
-        return cls(started_ns, paths.abort.exists())
+        started = None
+        with suppress(UnreadableFileError):
+            started = paths.storage.status(paths.lock)
+        return cls(0 if started is None else started.modified_ns, paths.has_abort)
 
     @property
     def started_ms(self) -> int:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from rmqstore.format.layout import CHECKPOINT, CHECKPOINT_FILE_BYTES
-from rmqstore.storage.files.regular import read_head
+from rmqstore.storage.files.paths import StorePaths
 
 # Source: StoreCheckpoint.java#getMinTimestamp.
 _SAFETY_MS = 3000
@@ -40,14 +39,14 @@ class Checkpoint(NamedTuple):
         return np.array([tuple(self)], CHECKPOINT).tobytes().ljust(CHECKPOINT_FILE_BYTES, b"\0")
 
 
-def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint; one that is missing or short is all zeros, as for a broker that creates it anew.
+def read_checkpoint(paths: StorePaths) -> Checkpoint:
+    """Read the checkpoint of a store; one that is missing or short is all zeros, as for a broker that creates it anew.
 
     Raises:
         UnreadableFileError: it is not a regular file.
     """
     try:
-        stored = read_head(path, CHECKPOINT.itemsize)
+        stored = paths.storage.read_bytes(paths.checkpoint, CHECKPOINT.itemsize)
     except FileNotFoundError:
         return Checkpoint()
     fields = np.frombuffer(stored.ljust(CHECKPOINT.itemsize, b"\0"), CHECKPOINT)[0]

@@ -9,7 +9,7 @@ from typing import Any
 
 from rmqstore.errors import CorruptConfigError, UnreadableFileError
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.files.regular import read_file, read_head
+from rmqstore.storage.files.storage import Storage, read_small
 
 # fastjson writes integer keys without quotes: {0:12,1:7}. The text in strings is stepped over, not changed.
 _UNQUOTED_KEY = re.compile(r'("(?:[^"\\]++|\\.)*+")|([{,]\s*+)(-?\d++)(\s*+:)')
@@ -19,7 +19,7 @@ _MAX_IDENTITY_BYTES = 4096
 _MEMBER_TOPIC = "rmq_sys_SYNC_BROKER_MEMBER_"  # Source: TopicValidator.java#SYNC_BROKER_MEMBER_GROUP_PREFIX
 
 
-def load_table(path: Path) -> dict[str, Any]:
+def load_table(storage: Storage, path: Path) -> dict[str, Any]:
     """Load a broker's JSON file, or its ``.bak`` where it is missing or empty; {} where there is neither.
 
     Raises:
@@ -29,7 +29,7 @@ def load_table(path: Path) -> dict[str, Any]:
     """
     for file in (path, path.with_name(path.name + ".bak")):
         try:
-            text = read_file(file, MAX_TABLE_BYTES).decode(errors="replace")
+            text = read_small(storage, file, MAX_TABLE_BYTES).decode(errors="replace")
         except FileNotFoundError:
             continue
         except UnreadableFileError as err:
@@ -96,7 +96,7 @@ class BrokerConfig:
 
     def _table(self, file: str, name: str) -> dict[str, Any]:
         path = self._paths.config / file
-        return part_of(path, load_table(path), name)
+        return part_of(path, load_table(self._paths.storage, path), name)
 
     def topics(self) -> list[str]:
         """Return the topics that the broker knows, sorted, also those without a message."""
@@ -153,7 +153,7 @@ class BrokerConfig:
         Source: TimerCheckpoint.java.
         """
         try:
-            stored = read_head(self._paths.config / "timercheck", 8)
+            stored = self._paths.storage.read_bytes(self._paths.config / "timercheck", 8)
         except FileNotFoundError:
             return 0
         return int.from_bytes(stored, signed=True) if len(stored) == 8 else 0
@@ -189,11 +189,11 @@ class BrokerConfig:
         Source: BrokerMetadata.java; BrokerController.java#syncBrokerMemberGroup.
         """
         try:
-            stored = read_file(self._paths.broker_identity, _MAX_IDENTITY_BYTES)
+            stored = read_small(self._paths.storage, self._paths.broker_identity, _MAX_IDENTITY_BYTES)
             identity = stored.decode(errors="replace").strip().split("#")
         except FileNotFoundError:
             identity = []
         if len(identity) == 3 and identity[1]:  # cluster#broker#id
             return identity[1]
         member = next((topic for topic in self.topics() if topic.startswith(_MEMBER_TOPIC)), None)
-        return member.removeprefix(_MEMBER_TOPIC) if member else self._paths.root.resolve().name
+        return member.removeprefix(_MEMBER_TOPIC) if member else self._paths.name

@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from rmqstore.errors import OptionError
-from rmqstore.storage.files.regular import read_file
+from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.files.storage import read_small
 
 _TRUE, _FALSE = ("true", "false")
 _MAX_INT = (1 << 31) - 1
@@ -77,6 +78,7 @@ def read_properties(path: Path) -> dict[str, str]:
         FileNotFoundError: there is no such file.
         UnreadableFileError: it is not a regular file, or too long for one of properties.
     """
-    lines = (line.strip() for line in read_file(path, _MAX_PROPERTIES_BYTES).decode(errors="replace").splitlines())
+    text = read_small(LOCAL, path, _MAX_PROPERTIES_BYTES).decode(errors="replace")
+    lines = (line.strip() for line in text.splitlines())
     pairs = (line.partition("=") for line in lines if line and not line.startswith(("#", "!")))
     return {key.strip(): value.strip() for key, _, value in pairs}

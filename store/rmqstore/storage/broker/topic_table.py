@@ -13,7 +13,7 @@ from rmqstore.errors import CorruptConfigError
 from rmqstore.storage.broker.config_files import MAX_TABLE_BYTES, integer, load_table, part_of
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.files.regular import read_file
+from rmqstore.storage.files.storage import read_small
 
 _TABLE, _VERSION, _QUEUE_NUMS = "topicConfigTable", "dataVersion", ("readQueueNums", "writeQueueNums")
 _READ_AND_WRITE = 6  # Source: PermName.java
@@ -37,7 +37,7 @@ def _load(paths: StorePaths) -> dict[str, Any]:
         CorruptConfigError: it is not.
     """
     path = paths.topics_json
-    content = load_table(path)
+    content = load_table(paths.storage, path)
     table = part_of(path, content, _TABLE)
     try:
         integer(part_of(path, content, _VERSION).get("counter", 0))
@@ -71,9 +71,9 @@ def register_topics(disk: Disk, paths: StorePaths, least: Mapping[str, int], of_
     version = content.setdefault(_VERSION, {"counter": 0, "stateVersion": 0, "timestamp": 0})
     version["counter"] = integer(version.get("counter", 0)) + 1
     disk.make_folder(paths.config)
-    if paths.topics_json.exists():
+    if paths.storage.exists(paths.topics_json):
         backup = paths.topics_json.with_name(paths.topics_json.name + ".bak")
-        disk.replace(backup, read_file(paths.topics_json, MAX_TABLE_BYTES))
+        disk.replace(backup, read_small(paths.storage, paths.topics_json, MAX_TABLE_BYTES))
     else:
         disk.write_new(paths.topics_json, b"")
     disk.replace(paths.topics_json, json.dumps(content, indent="\t", ensure_ascii=False).encode())

@@ -6,7 +6,6 @@ import errno
 import mmap
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -24,11 +23,11 @@ _FEW_PAGES = 8  # are as fast one after the other
 class MappedFile:
     """A file whose bytes are read as they are now: what a broker writes later into the same file is seen.
 
-    It is mapped when :attr:`data` is first asked for. The mapping ends when the last array over it is gone;
+    It is mapped when bytes of it are first read. The mapping ends when the last array over it is gone;
     :meth:`close` only lets go of ours. A file that another process *cuts* under a mapping ends this process with
     SIGBUS; RocketMQ deletes files, which is harmless.
 
-    A sparse file of a tmpfs that is nearly full is mapped without its holes: :mod:`rmqstore.files.sparse` says why.
+    A sparse file of a tmpfs that is nearly full is mapped without its holes: :mod:`.sparse` says why.
     What is written into a hole then shows only after the file is opened again, which :meth:`is_outdated` asks for.
 
     Raises:
@@ -62,13 +61,28 @@ class MappedFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def __del__(self) -> None:
         self.close()
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file, or of its mapping where it was cut or went on since it was mapped."""
+        return os.fstat(self._descriptor).st_size if self._data is None else len(self._data)
+
+    def read(self, start: int, size: int) -> NDArray[np.uint8]:
+        """Return the bytes ``[start, start + size)``, fewer only where the file ends: a view of the mapping."""
+        return self.data[start : start + size]
+
+    def read_each(self, starts: NDArray[np.int64], size: int) -> NDArray[np.void]:
+        """Return as many bytes from each of the starts (n,) on, void (n,); all of them lie inside the file."""
+        if not len(starts):
+            return np.empty(0, f"V{size}")
+        every = np.ndarray((len(self.data) - size + 1,), f"V{size}", self.data, 0, (1,))
+        found: NDArray[np.void] = every[starts]
+        return found
 
     @property
     def data(self) -> NDArray[np.uint8]:
@@ -136,11 +150,11 @@ class MappedFile:
                 ranges.append((start, min(at, size)))
         return ranges
 
-    def prefetch(self, positions: NDArray[np.int64]) -> None:
-        """Ask for the pages at some positions, (n,), at once: read one after the other, each would be waited for."""
-        if len(positions) < _FEW_PAGES:
+    def want(self, starts: NDArray[np.int64], _size: int) -> None:
+        """Ask for the pages where ranges start, (n,), at once; what follows the kernel reads ahead."""
+        if len(starts) < _FEW_PAGES:
             return
-        for page in np.unique(positions // mmap.PAGESIZE).tolist():
+        for page in np.unique(starts // mmap.PAGESIZE).tolist():
             os.posix_fadvise(self._descriptor, page * mmap.PAGESIZE, mmap.PAGESIZE, os.POSIX_FADV_WILLNEED)
 
     def read_into(self, window: NDArray[np.uint8], start: int) -> int:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rmqstore.errors import FileDeletedError, UnreadableFileError
-from rmqstore.storage.files.mapped_file import MappedFile
+from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import name_to_offset
-from rmqstore.storage.files.regular import file_size, list_folder
+from rmqstore.storage.files.storage import Storage, StoredFile
 
 logger = logging.getLogger(__name__)
 
@@ -32,20 +32,25 @@ class Segment(NamedTuple):
 class MappedFileQueue:
     """The files of one or several folders, by the offsets in their names. Listed at creation and by :meth:`refresh`.
 
+    Args:
+        folders: that hold the files.
+        mapped_at_once: how many files stay open.
+        storage: what the files are read from.
+
     Source: MappedFileQueue.java, MultiPathMappedFileQueue.java.
     """
 
-    def __init__(self, folders: Sequence[Path], mapped_at_once: int) -> None:
-        self._folders = folders
+    def __init__(self, folders: Sequence[Path], mapped_at_once: int, storage: Storage = LOCAL) -> None:
+        self._folders, self._storage = folders, storage
         self._mapped_at_once = mapped_at_once  # a mapping holds a file descriptor; a store may have thousands of files
-        self._mapped: OrderedDict[Path, MappedFile] = OrderedDict()
+        self._mapped: OrderedDict[Path, StoredFile] = OrderedDict()
         self.refresh()
 
     def refresh(self) -> None:
         """List the files anew: a running broker makes and deletes some, and a recovery makes some again."""
         for path in [path for path, mapped in self._mapped.items() if mapped.is_outdated()]:
             self._mapped.pop(path).close()
-        self.segments = _list_segments(self._folders)
+        self.segments = _list_segments(self._folders, self._storage)
         self._starts = [segment.start for segment in self.segments]
 
     @property
@@ -65,8 +70,8 @@ class MappedFileQueue:
             return None
         return self.segments[place]
 
-    def open(self, segment: Segment) -> MappedFile:
-        """Return the file mapped, from the few that stay open or anew.
+    def open(self, segment: Segment) -> StoredFile:
+        """Return the file, from the few that stay open or opened again.
 
         Raises:
             FileDeletedError: it was deleted since the listing.
@@ -75,7 +80,7 @@ class MappedFileQueue:
         mapped = self._mapped.get(segment.path)
         if mapped is None:
             try:
-                mapped = self._mapped[segment.path] = MappedFile(segment.path)
+                mapped = self._mapped[segment.path] = self._storage.open(segment.path)
             except FileNotFoundError as err:
                 raise FileDeletedError(str(segment.path)) from err
             if len(self._mapped) > self._mapped_at_once:
@@ -90,15 +95,16 @@ class MappedFileQueue:
         self._mapped.clear()
 
 
-def _list_segments(folders: Sequence[Path]) -> list[Segment]:
+def _list_segments(folders: Sequence[Path], storage: Storage) -> list[Segment]:
     found: list[Segment] = []
     for folder in folders:
-        for entry in list_folder(folder):
+        for entry in storage.list_folder(folder):
             start = name_to_offset(entry.name)
             if start is None:
                 continue
+            path = folder / entry.name
             try:
-                found.append(Segment(start, file_size(Path(entry.path)), Path(entry.path)))
+                found.append(Segment(start, storage.size(path), path))
             except FileNotFoundError:
                 continue  # retention deletes files while we list them
             except UnreadableFileError as err:

@@ -1,4 +1,4 @@
-"""Where the parts of a store lie under its root; offsets as file names. Reads directory listings, no file."""
+"""Where the parts of a store lie under its root, and in which storage; offsets as file names. Opens no file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rmqstore.errors import NotAStoreError, StoreStateError, UnsupportedFeatureError
-from rmqstore.storage.files.regular import is_folder, list_folder
+from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.files.storage import Storage, is_folder
 
 logger = logging.getLogger(__name__)
 
@@ -35,12 +36,21 @@ def name_to_offset(name: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class StorePaths:
-    """The folders and files of one store. Source: StorePathConfigHelper.java, BrokerPathConfigHelper.java."""
+    """The folders and files of one store, and the storage that they are read from.
+
+    Source: StorePathConfigHelper.java, BrokerPathConfigHelper.java.
+    """
 
     root: Path
     commitlogs: tuple[Path, ...]
     consumequeue: Path
     index: Path
+    storage: Storage = LOCAL
+
+    @property
+    def name(self) -> str:
+        """The name of the root folder."""
+        return self.storage.full_path(self.root).name
 
     @property
     def checkpoint(self) -> Path:
@@ -49,6 +59,11 @@ class StorePaths:
     @property
     def abort(self) -> Path:
         return self.root / "abort"
+
+    @property
+    def has_abort(self) -> bool:
+        """Whether a broker or a writer has the store open, or died with it open."""
+        return self.storage.exists(self.abort)
 
     @property
     def append_intent(self) -> Path:
@@ -87,15 +102,15 @@ class StorePaths:
 
     def topics(self) -> list[str]:
         """Return the topics that have a queue folder, sorted."""
-        return _subfolders(self.consumequeue)
+        return self._subfolders(self.consumequeue)
 
     def batch_topics(self) -> list[str]:
         """Return the topics whose queues are BatchConsumeQueues, sorted."""
-        return _subfolders(self.batch_consumequeue)
+        return self._subfolders(self.batch_consumequeue)
 
     def queue_ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues, sorted; a folder that is not named by an int is not a queue."""
-        return _queue_ids(self.consumequeue / topic)
+        return self._queue_ids(self.consumequeue / topic)
 
     def queues(self) -> list[tuple[str, int]]:
         """Return every queue, by topic and id."""
@@ -113,7 +128,7 @@ class StorePaths:
 
     def batch_queue_ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's BatchConsumeQueues, sorted."""
-        return _queue_ids(self.batch_consumequeue / topic)
+        return self._queue_ids(self.batch_consumequeue / topic)
 
     def batch_queues(self) -> list[tuple[str, int]]:
         """Return every BatchConsumeQueue, by topic and id."""
@@ -130,12 +145,7 @@ class StorePaths:
     def queue_files(self, topic: str) -> list[Path]:
         """Return the files of all queues of a topic."""
         folders = [self.queue(topic, queue_id) for queue_id in self.queue_ids(topic)]
-        return [
-            Path(entry.path)
-            for folder in folders
-            for entry in sorted(list_folder(folder), key=lambda entry: entry.name)
-            if name_to_offset(entry.name) is not None
-        ]
+        return [file for folder in folders for file in _segment_files(self.storage, folder)]
 
     @property
     def rocksdb_queues(self) -> Path | None:
@@ -146,7 +156,7 @@ class StorePaths:
         Source: RocksDBConsumeQueueStore.java, StorePathConfigHelper.java#getStorePathRocksDBConsumeQueue.
         """
         folders = (self.consumequeue, self.root / "consumequeue_rocksdb")
-        return next((folder for folder in folders if (folder / "CURRENT").exists()), None)
+        return next((folder for folder in folders if self.storage.exists(folder / "CURRENT")), None)
 
     @property
     def has_rocksdb_queues(self) -> bool:
@@ -156,7 +166,17 @@ class StorePaths:
     @property
     def dledger_logs(self) -> list[Path]:
         """The folders of a DLedger CommitLog. Source: DLedgerConfig.java#getDataStorePath."""
-        return [folder for folder in sorted(self.root.glob("dledger-*/data")) if _log_files(folder)]
+        return [folder for folder in _dledger_folders(self.storage, self.root) if _segment_files(self.storage, folder)]
+
+    def _queue_ids(self, folder: Path) -> list[int]:
+        return sorted(int(name) for name in self._subfolders(folder) if _is_queue_id(name))
+
+    def _subfolders(self, folder: Path) -> list[str]:
+        names = [entry.name for entry in self.storage.list_folder(folder) if entry.is_folder]
+        for name in names:
+            if not _is_text(name):
+                logger.warning("%s: the folder %r is not named in UTF-8 and is passed over", folder, name)
+        return sorted(filter(_is_text, names))
 
 
 def find_store(
@@ -165,6 +185,7 @@ def find_store(
     commitlogs: Sequence[str] = (),
     consumequeue: str | None = None,
     index: str | None = None,
+    storage: Storage = LOCAL,
 ) -> StorePaths:
     """Return the paths of the store at ``root``.
 
@@ -173,6 +194,7 @@ def find_store(
         commitlogs: log folders that lie elsewhere (the broker's ``storePathCommitLog``).
         consumequeue: the queue folder where it lies elsewhere.
         index: the index folder where it lies elsewhere.
+        storage: what the files are read from.
 
     Raises:
         NotAStoreError: there is no such folder, or no CommitLog in it.
@@ -180,9 +202,9 @@ def find_store(
     """
     base = Path(root)
     if not commitlogs:
-        _refuse_dledger(base)
+        _refuse_dledger(base, storage)
     logs = tuple(Path(log) for log in commitlogs) or (base / "commitlog",)
-    missing = next((log for log in logs if not log.is_dir()), None)
+    missing = next((log for log in logs if not is_folder(storage, log)), None)
     if missing is not None:
         hint = "give the folder that holds commitlog/, or set storePathCommitLog"
         raise NotAStoreError(f"{base} is no RocketMQ store: there is no folder {missing}; {hint}")
@@ -191,34 +213,44 @@ def find_store(
         commitlogs=logs,
         consumequeue=Path(consumequeue) if consumequeue else base / "consumequeue",
         index=Path(index) if index else base / "index",
+        storage=storage,
     )
 
 
-def _refuse_dledger(base: Path) -> None:
+def _refuse_dledger(base: Path, storage: Storage) -> None:
     """Refuse a store whose log, or the newer part of it, is a DLedger one.
 
     Raises:
         UnsupportedFeatureError: it is.
     """
-    folders = sorted(folder for folder in base.glob("dledger-*") if folder.is_dir())
-    files = [file for folder in folders for file in _log_files(folder / "data")]
+    folders = _dledger_folders(storage, base)
+    files = [file for folder in folders for file in _segment_files(storage, folder)]
     older = base / "commitlog"
-    if not folders or (not files and older.is_dir()):
+    if not folders or (not files and is_folder(storage, older)):
         return
     text = f"{base}: a DLedger CommitLog (enableDLegerCommitLog=true), which cannot be read yet"
     if files:
-        n_bytes = sum(file.stat().st_size for file in files)
+        n_bytes = sum(storage.size(file) for file in files)
         start = min(int(file.name) for file in files)
         text += f": {len(files)} files of {n_bytes} bytes in {files[0].parent}, from physical offset {start} on"
-    if _log_files(older):
+    if _segment_files(storage, older):
         text += f"; the records before that can: set storePathCommitLog to {older}"
     raise UnsupportedFeatureError(text)
 
 
-def _log_files(folder: Path) -> list[Path]:
-    if not folder.is_dir():
+def _dledger_folders(storage: Storage, root: Path) -> list[Path]:
+    """Return the folders of the files of DLedger logs, whether or not there are any. Source: DLedgerConfig.java."""
+    entries = storage.list_folder(root)
+    names = (entry.name for entry in entries if entry.is_folder)
+    return sorted(root / name / "data" for name in names if name.startswith("dledger-"))
+
+
+def _segment_files(storage: Storage, folder: Path) -> list[Path]:
+    """Return the files of a folder that are named by an offset, sorted; [] where there is no such folder."""
+    if not is_folder(storage, folder):
         return []
-    return sorted(file for file in folder.iterdir() if name_to_offset(file.name) is not None)
+    names = (entry.name for entry in storage.list_folder(folder))
+    return sorted(folder / name for name in names if name_to_offset(name) is not None)
 
 
 def can_name_queues(topic: str) -> bool:
@@ -233,21 +265,9 @@ def can_have_queue(topic: str, queue_id: int) -> bool:
     return can_name_queues(topic) and len(topic.encode()) <= _MAX_NAME_BYTES and queue_id >= 0
 
 
-def _queue_ids(folder: Path) -> list[int]:
-    return sorted(int(name) for name in _subfolders(folder) if _is_queue_id(name))
-
-
 def _is_queue_id(name: str) -> bool:
     """Tell whether a folder is named as RocketMQ names one for a queue: by an int, without leading zeros."""
     return name.isascii() and name.isdigit() and str(int(name)) == name and int(name) <= _MAX_QUEUE_ID
-
-
-def _subfolders(folder: Path) -> list[str]:
-    names = [entry.name for entry in list_folder(folder) if is_folder(entry)]
-    for name in names:
-        if not _is_text(name):
-            logger.warning("%s: the folder %r is not named in UTF-8 and is passed over", folder, name)
-    return sorted(filter(_is_text, names))
 
 
 def _is_text(name: str) -> bool:

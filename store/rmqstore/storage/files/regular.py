@@ -11,17 +11,19 @@ import stat
 from pathlib import Path
 
 from rmqstore.errors import UnreadableFileError
+from rmqstore.storage.files.storage import A_DANGLING_LINK, A_FILE, A_FOLDER, Entry, Status
 
+_BLOCK_BYTES = 512  # the unit of st_blocks
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _KINDS = {
-    stat.S_IFDIR: "a folder",
+    stat.S_IFREG: A_FILE,
+    stat.S_IFDIR: A_FOLDER,
     stat.S_IFIFO: "a FIFO",
     stat.S_IFSOCK: "a socket",
     stat.S_IFCHR: "a character device",
     stat.S_IFBLK: "a block device",
     stat.S_IFLNK: "a symbolic link",
 }
-_A_FILE, _A_FOLDER = "a regular file", "a folder"
 
 
 def open_regular(path: Path) -> int:
@@ -37,7 +39,7 @@ def open_regular(path: Path) -> int:
     except FileNotFoundError:
         raise
     except OSError as err:
-        raise _unreadable(path, err, _A_FILE) from err
+        raise _unreadable(path, err, A_FILE) from err
     return keep_regular(path, descriptor)
 
 
@@ -55,19 +57,6 @@ def keep_regular(path: Path, descriptor: int) -> int:
     return descriptor
 
 
-def read_file(path: Path, max_bytes: int) -> bytes:
-    """Return the content of a small file.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        UnreadableFileError: it is not a regular file, or it is longer than files of its kind can be.
-    """
-    content = read_head(path, max_bytes + 1)
-    if len(content) > max_bytes:
-        raise UnreadableFileError(str(path), f"longer than {max_bytes} bytes", "a file of at most that length")
-    return content
-
-
 def read_head(path: Path, count: int) -> bytes:
     """Return the first bytes of a file, fewer only where it is shorter; raises as :func:`open_regular` does."""
     with os.fdopen(open_regular(path), "rb") as file:
@@ -81,27 +70,50 @@ def file_size(path: Path) -> int:
     except FileNotFoundError:
         raise
     except OSError as err:
-        raise _unreadable(path, err, _A_FILE) from err
+        raise _unreadable(path, err, A_FILE) from err
     require_regular(path, status)
     return status.st_size
 
 
-def list_folder(folder: Path) -> list[os.DirEntry[str]]:
-    """Return the entries of a folder, [] where there is no such folder.
+def file_status(path: Path) -> Status | None:
+    """Return what is known of a name, None where nothing has it.
+
+    Raises:
+        UnreadableFileError: nothing can be known of it.
+    """
+    try:
+        return _status(path.stat())
+    except OSError:
+        pass  # it is missing, or a link that leads nowhere, or out of reach
+    try:
+        return _status(path.lstat())._replace(kind=A_DANGLING_LINK)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as err:
+        raise _unreadable(path, err, "a file or a folder") from err
+
+
+def _status(status: os.stat_result) -> Status:
+    kind = _KINDS[stat.S_IFMT(status.st_mode)]
+    return Status(kind, status.st_size, status.st_blocks * _BLOCK_BYTES, status.st_mtime_ns)
+
+
+def list_folder(folder: Path) -> list[Entry]:
+    """Return the names in a folder, [] where there is no such folder.
 
     Raises:
         UnreadableFileError: something else has the name, or it cannot be listed.
     """
     try:
         with os.scandir(folder) as entries:
-            return list(entries)
+            return [Entry(entry.name, _is_folder(entry), entry.is_symlink()) for entry in entries]
     except FileNotFoundError:
         return []
     except OSError as err:
-        raise _unreadable(folder, err, _A_FOLDER) from err
+        raise _unreadable(folder, err, A_FOLDER) from err
 
 
-def is_folder(entry: os.DirEntry[str]) -> bool:
+def _is_folder(entry: os.DirEntry[str]) -> bool:
     """Tell whether an entry is a folder or a link to one; a link that leads nowhere is not."""
     try:
         return entry.is_dir()
@@ -112,7 +124,7 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
 def require_regular(path: Path, status: os.stat_result) -> None:
     """Raise UnreadableFileError unless this is the status of a regular file."""
     if not stat.S_ISREG(status.st_mode):
-        raise UnreadableFileError(str(path), _KINDS[stat.S_IFMT(status.st_mode)], _A_FILE)
+        raise UnreadableFileError(str(path), _KINDS[stat.S_IFMT(status.st_mode)], A_FILE)
 
 
 def _unreadable(path: Path, err: OSError, wanted: str) -> UnreadableFileError:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from rmqstore.errors import StoreStateError
 from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT
 from rmqstore.storage.files.disk import Disk
-from rmqstore.storage.files.mapped_file import MappedFile
 from rmqstore.storage.index.index_file import IndexFile, is_name
 from rmqstore.storage.index.sizes import IndexSizes
 
@@ -149,9 +148,8 @@ class IndexFileAppender(IndexFile):
     def _present_slots(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
         if not self.n_items:  # a new file: all are zero, and reading them would only fetch them
             return np.zeros(len(slots), np.int32)
-        with MappedFile(self.path) as mapped:
-            stored = mapped.data[self._slots_at : self._items_at].view(INDEX_SLOT)
-            return stored[slots].astype(np.int32)
+        with self._storage.open(self.path) as file:
+            return self._slots(file, 0, self._sizes.n_slots)[slots].astype(np.int32)
 
     def _write_slots(self, slots: NDArray[np.int32], numbers: NDArray[np.int32]) -> None:
         """Set slots, which rise: one by one where they are few, else all between the first and the last at once."""
@@ -162,8 +160,8 @@ class IndexFileAppender(IndexFile):
             return
         low, high = int(slots[0]), int(slots[-1]) + 1
         if self.n_items:
-            with MappedFile(self.path) as mapped:
-                stored = mapped.data[self._slots_at : self._items_at].view(INDEX_SLOT)[low:high].copy()
+            with self._storage.open(self.path) as file:
+                stored = self._slots(file, low, high).copy()
         else:
             stored = np.zeros(high - low, INDEX_SLOT)
         stored[slots - low] = values

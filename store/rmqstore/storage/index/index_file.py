@@ -6,26 +6,28 @@ Source: IndexFile.java, IndexHeader.java, IndexService.java.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.errors import CorruptIndexError
 from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, Mask
-from rmqstore.storage.files.mapped_file import MappedFile
-from rmqstore.storage.files.regular import is_folder, list_folder
+from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.files.storage import Storage, StoredFile
 from rmqstore.storage.index.sizes import IndexSizes
 
 _MAX_NAME = (1 << 63) - 1
 
 
-def index_files(folder: Path) -> list[Path]:
+def index_files(folder: Path, storage: Storage = LOCAL) -> list[Path]:
     """Return the index files, oldest first; a name that is not a number of Java's is not one of theirs.
 
     Raises:
         UnreadableFileError: the folder is not a folder.
     """
-    return sorted(Path(entry.path) for entry in list_folder(folder) if is_name(entry.name) and not is_folder(entry))
+    entries = storage.list_folder(folder)
+    return sorted(folder / entry.name for entry in entries if is_name(entry.name) and not entry.is_folder)
 
 
 def is_name(name: str) -> bool:
@@ -33,10 +35,10 @@ def is_name(name: str) -> bool:
     return name.isascii() and name.isdigit() and int(name) <= _MAX_NAME
 
 
-def read_header(path: Path) -> np.void:
+def read_header(path: Path, storage: Storage = LOCAL) -> np.void:
     """Return the header of an index file, INDEX_HEADER; what a short file lacks of it is zero."""
     stored = np.zeros(INDEX_HEADER.itemsize, np.uint8)
-    with MappedFile(path) as file:
+    with storage.open(path) as file:
         file.read_into(stored, 0)
     header: np.void = stored.view(INDEX_HEADER)[0]
     return header
@@ -53,20 +55,21 @@ class IndexFile:
     Args:
         path: of the file.
         sizes: how many slots and items it was made with.
+        storage: what the file is read from.
 
     Raises:
         CorruptIndexError: its length is not that of these sizes, or it says that it holds more items than fit.
     """
 
-    def __init__(self, path: Path, sizes: IndexSizes) -> None:
-        self.path, self._sizes = path, sizes
+    def __init__(self, path: Path, sizes: IndexSizes, storage: Storage = LOCAL) -> None:
+        self.path, self._sizes, self._storage = path, sizes, storage
         self._slots_at = INDEX_HEADER.itemsize
         self._items_at = self._slots_at + sizes.n_slots * INDEX_SLOT.itemsize
-        with MappedFile(path) as mapped:
-            if len(mapped.data) != sizes.file_size:
-                reason = f"{len(mapped.data)} bytes, {sizes.file_size} are expected for {sizes.n_slots} slots"
+        with storage.open(path) as file:
+            if file.size != sizes.file_size:
+                reason = f"{file.size} bytes, {sizes.file_size} are expected for {sizes.n_slots} slots"
                 raise CorruptIndexError(str(path), 0, reason)
-            self.header = mapped.data[: INDEX_HEADER.itemsize].view(INDEX_HEADER)[0].copy()
+            self.header = file.read(0, INDEX_HEADER.itemsize).view(INDEX_HEADER)[0].copy()
         self.header["index_count"] = max(self.header["index_count"], 1)
         if self.header["index_count"] > sizes.n_items:
             raise CorruptIndexError(str(path), 36, f"{self.header['index_count']} items, {sizes.n_items} fit")
@@ -78,9 +81,19 @@ class IndexFile:
 
     def items(self) -> NDArray[np.void]:
         """Return the items in the order they were put, INDEX_ITEM (n,)."""
-        with MappedFile(self.path) as mapped:
-            end = self._items_at + int(self.header["index_count"]) * INDEX_ITEM.itemsize
-            return mapped.data[self._items_at + INDEX_ITEM.itemsize : end].view(INDEX_ITEM).copy()
+        with self._storage.open(self.path) as file:
+            return self._newest_items(file, self.n_items).copy()
+
+    def _newest_items(self, file: StoredFile, count: int) -> NDArray[np.void]:
+        """Return the last of the items, INDEX_ITEM (n,)."""
+        first = self.n_items + 1 - count  # the item with number 0 is never used
+        stored = file.read(self._items_at + first * INDEX_ITEM.itemsize, count * INDEX_ITEM.itemsize)
+        return stored.view(INDEX_ITEM)
+
+    def _slots(self, file: StoredFile, low: int, high: int) -> NDArray[Any]:
+        """Return slots by number, INDEX_SLOT (n,)."""
+        width = INDEX_SLOT.itemsize
+        return file.read(self._slots_at + low * width, (high - low) * width).view(INDEX_SLOT)
 
     def hidden(self, items: NDArray[np.void]) -> Mask:
         """Return which items a search does not come by, (n,): no slot, and no chain from one, leads there.
@@ -98,8 +111,8 @@ class IndexFile:
         expected[order[1:][same]] = numbers[order[:-1][same]]
         last = np.append(~same, True) if len(slots) else np.empty(0, np.bool_)
         newest = order[last]
-        with MappedFile(self.path) as mapped:
-            stored = mapped.data[self._slots_at : self._items_at].view(INDEX_SLOT)[slots[newest]].astype(np.int64)
+        with self._storage.open(self.path) as file:
+            stored = self._slots(file, 0, self._sizes.n_slots)[slots[newest]].astype(np.int64)
         # In a sound file each item leads to the one before it in its slot; only elsewhere are chains followed.
         odd = np.union1d(slots[previous != expected], slots[newest[stored != numbers[newest]]])
         found: Mask = np.isin(slots, odd)
@@ -113,9 +126,8 @@ class IndexFile:
 
     def items_at_end(self, physical_offset: int) -> int:
         """Return how many of its newest items are of the record at this offset; looks at no others."""
-        with MappedFile(self.path) as mapped:
-            end = self._items_at + (self.n_items + 1) * INDEX_ITEM.itemsize
-            items = mapped.data[self._items_at + INDEX_ITEM.itemsize : end].view(INDEX_ITEM)
+        with self._storage.open(self.path) as file:
+            items = self._newest_items(file, self.n_items)
             count = 0
             while count < len(items) and items[-1 - count]["physical_offset"] == physical_offset:
                 count += 1

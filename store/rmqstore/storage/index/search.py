@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.errors import UnreadableFileError
-from rmqstore.format.columns.buffers import windows
 from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, Mask, Positions
 from rmqstore.spans import FOREVER, LATEST_TIME, Span
-from rmqstore.storage.files.mapped_file import MappedFile
-from rmqstore.storage.files.regular import file_size
+from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.files.storage import Storage, StoredFile
 from rmqstore.storage.index.index_file import index_files, read_header
 from rmqstore.storage.index.sizes import IndexSizes, find_sizes_in_any
 
@@ -49,31 +48,28 @@ def may_be_stored_within(
 
 
 class _OpenIndexFile:
-    """One file, mapped for a look-up. Nothing in it is trusted: numbers are bounded, and chains only lead back."""
+    """One file, open for a look-up. Nothing in it is trusted: numbers are bounded, and chains only lead back."""
 
-    def __init__(self, file: MappedFile, sizes: IndexSizes) -> None:
-        data = file.data[: sizes.file_size]
-        header = data[: INDEX_HEADER.itemsize].view(INDEX_HEADER)[0]
+    def __init__(self, file: StoredFile, sizes: IndexSizes) -> None:
+        header = file.read(0, INDEX_HEADER.itemsize).view(INDEX_HEADER)[0]
         self._begin_timestamp = int(header["begin_timestamp"])
         self._first, self._last = int(header["begin_phy_offset"]), int(header["end_phy_offset"])
         self._n_slots = sizes.n_slots
         self._file, self._items_at = file, INDEX_HEADER.itemsize + sizes.n_slots * INDEX_SLOT.itemsize
-        self._slots = windows(data[INDEX_HEADER.itemsize : self._items_at], INDEX_SLOT.itemsize)
-        self._items = windows(data[self._items_at :], INDEX_ITEM.itemsize)
         self._end_timestamp = int(header["end_timestamp"])
         # A running broker sets slots before it counts their items: what they lead to need not be counted yet.
         self._n_items, self._count = sizes.n_items, min(int(header["index_count"]), sizes.n_items)
 
     def _read(self, numbers: Positions) -> NDArray[np.void]:
-        self._file.prefetch(self._items_at + numbers * INDEX_ITEM.itemsize)
-        found: NDArray[np.void] = self._items[numbers * INDEX_ITEM.itemsize].view(INDEX_ITEM)
-        return found
+        starts = self._items_at + numbers * INDEX_ITEM.itemsize
+        self._file.want(starts, INDEX_ITEM.itemsize)
+        return self._file.read_each(starts, INDEX_ITEM.itemsize).view(INDEX_ITEM)
 
     def find(self, hashes: NDArray[np.int64], begin: int, end: int) -> Iterator[Positions]:
         """Yield physical offsets of items with these hashes, as they come."""
-        slots = hashes % self._n_slots * INDEX_SLOT.itemsize
-        self._file.prefetch(INDEX_HEADER.itemsize + slots)
-        numbers = self._slots[slots].view(INDEX_SLOT).astype(np.int64)
+        slots = INDEX_HEADER.itemsize + hashes % self._n_slots * INDEX_SLOT.itemsize
+        self._file.want(slots, INDEX_SLOT.itemsize)
+        numbers = self._file.read_each(slots, INDEX_SLOT.itemsize).view(INDEX_SLOT).astype(np.int64)
         for _ in range(_MAX_STEPS):
             inside = (numbers > 0) & (numbers < self._n_items)
             numbers, hashes = numbers[inside], hashes[inside]
@@ -127,26 +123,27 @@ class IndexSearch:
     Args:
         folder: that holds the files.
         sizes: of the broker's configuration; where they do not fit, the files tell.
+        storage: what the files are read from.
     """
 
-    def __init__(self, folder: Path, sizes: IndexSizes) -> None:
-        self.folder, self._sizes = folder, sizes
+    def __init__(self, folder: Path, sizes: IndexSizes, storage: Storage = LOCAL) -> None:
+        self.folder, self._sizes, self._storage = folder, sizes, storage
 
     def _each(self) -> Iterator[_OpenIndexFile]:
         """Yield the files that hold something, oldest first, one open at a time; a warning names what is none."""
-        lengths = {path: length for path, length in _lengths(self.folder) if length > INDEX_HEADER.itemsize}
+        lengths = {path: length for path, length in self._lengths() if length > INDEX_HEADER.itemsize}
         if self._sizes.file_size not in lengths.values():
-            filled = [path for path in lengths if _holds_items(path)]
+            filled = [path for path in lengths if self._holds_items(path)]
             if not filled:
                 return
-            self._sizes = find_sizes_in_any(filled, self._sizes)
+            self._sizes = find_sizes_in_any(filled, self._sizes, self._storage)
         for path, length in lengths.items():
             if length != self._sizes.file_size:
                 logger.warning("%s has %d bytes, %d are expected of an index file: it is passed over",
                                path, length, self._sizes.file_size)  # fmt: skip
                 continue
             try:
-                with MappedFile(path, scattered=True) as file:
+                with self._storage.open(path, scattered=True) as file:
                     opened = _OpenIndexFile(file, self._sizes)
                     if not opened.is_empty:
                         yield opened
@@ -180,19 +177,17 @@ class IndexSearch:
         found = [file.span() for file in self._each() if file.was_flushed(flushed_until)]
         return sorted(span for span in found if span is not None)
 
+    def _lengths(self) -> Iterator[tuple[Path, int]]:
+        for path in index_files(self.folder, self._storage):
+            try:
+                yield path, self._storage.size(path)
+            except FileNotFoundError:
+                continue
+            except UnreadableFileError as err:
+                logger.warning("%s: it is passed over", err)
 
-def _lengths(folder: Path) -> Iterator[tuple[Path, int]]:
-    for path in index_files(folder):
+    def _holds_items(self, path: Path) -> bool:
         try:
-            yield path, file_size(path)
+            return int(read_header(path, self._storage)["index_count"]) > 1
         except FileNotFoundError:
-            continue
-        except UnreadableFileError as err:
-            logger.warning("%s: it is passed over", err)
-
-
-def _holds_items(path: Path) -> bool:
-    try:
-        return int(read_header(path)["index_count"]) > 1
-    except FileNotFoundError:
-        return False
+            return False

@@ -13,8 +13,8 @@ from rmqstore.errors import StoreStateError, UnreadableFileError
 from rmqstore.format.columns.buffers import windows
 from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, Bytes, Mask
 from rmqstore.storage.broker.store_config import StoreConfig
-from rmqstore.storage.files.mapped_file import MappedFile
-from rmqstore.storage.files.regular import file_size
+from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.files.storage import Storage
 
 _SIZES_AT_ONCE = 1 << 18
 _MAX_TRIED = 1000  # pairs of sizes whose chains are looked at
@@ -37,7 +37,7 @@ class IndexSizes(NamedTuple):
         return INDEX_HEADER.itemsize + self.n_slots * INDEX_SLOT.itemsize + self.n_items * INDEX_ITEM.itemsize
 
 
-def find_sizes(path: Path, guess: IndexSizes) -> IndexSizes:
+def find_sizes(path: Path, guess: IndexSizes, storage: Storage = LOCAL) -> IndexSizes:
     """Return the numbers of slots and items that an index file was made with: it does not say them, but follows them.
 
     An example: a file of 440 bytes, whose header says that its first record is at 1000. Of the numbers of slots that
@@ -53,16 +53,17 @@ def find_sizes(path: Path, guess: IndexSizes) -> IndexSizes:
     Args:
         path: of the file.
         guess: taken if it fits the length, as RocketMQ's defaults do nearly always.
+        storage: what the file is read from.
 
     Raises:
         StoreStateError: no numbers fit what the file holds, or several do.
         UnreadableFileError: it is not a regular file.
     """
-    length = file_size(path)
+    length = storage.size(path)
     if length == guess.file_size:
         return guess
-    with MappedFile(path) as file:
-        data = file.data
+    with storage.open(path) as file:
+        data = file.read(0, file.size)
         found: list[IndexSizes] = []
         for possible in _possible_sizes(data):
             found = [sizes for sizes in possible if _fits(data, sizes)] if len(possible) <= _MAX_TRIED else possible
@@ -76,7 +77,7 @@ def find_sizes(path: Path, guess: IndexSizes) -> IndexSizes:
     return found[0]
 
 
-def find_sizes_in_any(files: list[Path], guess: IndexSizes) -> IndexSizes:
+def find_sizes_in_any(files: list[Path], guess: IndexSizes, storage: Storage = LOCAL) -> IndexSizes:
     """Return :func:`find_sizes` of the first file that has not lost what tells them.
 
     Only files of the length that most have are asked: those of a store are all of one length.
@@ -88,13 +89,13 @@ def find_sizes_in_any(files: list[Path], guess: IndexSizes) -> IndexSizes:
     lengths: dict[Path, int] = {}
     for path in files:
         try:
-            lengths[path] = file_size(path)
+            lengths[path] = storage.size(path)
         except (FileNotFoundError, UnreadableFileError) as err:
             refused = refused or StoreStateError(str(err))
     counts = Counter(lengths.values())
     for path in (path for path in lengths if lengths[path] == counts.most_common(1)[0][0]):
         try:
-            return find_sizes(path, guess)
+            return find_sizes(path, guess, storage)
         except StoreStateError as err:
             refused = refused or err
         except (FileNotFoundError, UnreadableFileError) as err:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from rmqstore.storage.files.paths import OUR_ABORT, StorePaths
-from rmqstore.storage.files.regular import read_head
 
 _MAX_DIGITS = 20
 
 
-def read_intent(path: Path) -> int | None:
+def read_intent(paths: StorePaths) -> int | None:
     """Return the physical offset where an append of ours began that did not come to its end, None without one."""
     try:
-        text = read_head(path, _MAX_DIGITS)
+        text = paths.storage.read_bytes(paths.append_intent, _MAX_DIGITS)
     except FileNotFoundError:
         return None
     return int(text) if text.isdigit() and len(text) < _MAX_DIGITS else None
@@ -26,7 +23,7 @@ def committed_since(paths: StorePaths) -> int | None:
     is the broker's.
     """
     try:
-        is_ours = read_head(paths.abort, len(OUR_ABORT)) == OUR_ABORT.encode()
+        is_ours = paths.storage.read_bytes(paths.abort, len(OUR_ABORT)) == OUR_ABORT.encode()
     except FileNotFoundError:
         return None
-    return read_intent(paths.append_intent) if is_ours else None
+    return read_intent(paths) if is_ours else None

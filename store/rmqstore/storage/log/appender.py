@@ -19,6 +19,7 @@ from rmqstore.format.columns.buffers import windows
 from rmqstore.format.columns.encode import Records
 from rmqstore.format.layout import BLANK_MAGIC, FRAME_HEAD, MIN_BLANK_BYTES, Positions
 from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import offset_to_name
 from rmqstore.storage.log.record_mark import RecordMark
 
@@ -136,7 +137,7 @@ class LogAppend:
         file_offset = physical_offset // self._file_size * self._file_size
         path = self._path(file_offset)
         if path not in self._touched:
-            if not path.exists():
+            if not LOCAL.exists(path):
                 self._disk.create(path, self._file_size)
                 self._created.append(path)
             self._touched[path] = None
@@ -188,7 +189,7 @@ class LogAppend:
         Source: CommitLog.java#recoverAbnormally, which takes a segment after a blank for the end even if it is empty.
         """
         path = self._path(self._first_file + self._file_size)
-        if not path.exists():
+        if not LOCAL.exists(path):
             self._disk.create(path, self._file_size)
         self._guard = path
         self._touched[path] = None

@@ -14,22 +14,26 @@ from rmqstore.format.layout import (
     FIRST_TIMESTAMP,
     FIXED_PART,
     FIXED_PART_V4,
+    FRAME_HEAD,
     LAST_TIMESTAMP,
     MAX_FIXED_BYTES,
+    MIN_RECORD_BYTES,
+    TOPIC_LENGTH_BYTES,
     Bytes,
     Positions,
     SysFlag,
 )
 from rmqstore.format.record import Parts, check_record, decode_record, split_record
 from rmqstore.format.schema import Message
+from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, Segment
+from rmqstore.storage.files.storage import Storage
 
 
 class Place(NamedTuple):
-    """A physical offset as a file, its bytes, and the position in them."""
+    """A physical offset as a file and the position in it."""
 
     segment: Segment
-    data: Bytes
     position: int
 
 
@@ -44,9 +48,9 @@ class Stretch(NamedTuple):
 class CommitLog:
     """Fixed-size files of records, named by their start offset. Source: CommitLog.java."""
 
-    def __init__(self, folders: Sequence[Path]) -> None:
+    def __init__(self, folders: Sequence[Path], storage: Storage = LOCAL) -> None:
         self.folders = ", ".join(map(str, folders))
-        self._files = MappedFileQueue(folders, mapped_at_once=16)
+        self._files = MappedFileQueue(folders, mapped_at_once=16, storage=storage)
 
     def refresh(self) -> None:
         """List the files anew."""
@@ -67,18 +71,28 @@ class CommitLog:
         """Physical offset behind the last file; the records end before it."""
         return self._files.max_offset
 
-    def data(self, segment: Segment) -> Bytes:
-        """Return the bytes of a file, uint8 (nbytes,), mapped.
+    def read(self, segment: Segment, position: int, size: int) -> Bytes:
+        """Return so many bytes of a file from a position on, uint8 (nbytes,), fewer only where the file ends.
 
         Raises:
             FileDeletedError: the file was deleted since it was listed.
             UnreadableFileError: it is longer than RocketMQ can make a file.
         """
-        return self._files.open(segment).data
+        return self._files.open(segment).read(position, size)
 
-    def prefetch(self, segment: Segment, positions: Positions) -> None:
-        """Ask for the bytes of a file at some positions, (n,), which will be read soon."""
-        self._files.open(segment).prefetch(positions)
+    def data(self, segment: Segment) -> Bytes:
+        """Return all bytes of a file, uint8 (nbytes,), which a local storage maps and any other has to fetch.
+
+        Raises:
+            FileDeletedError: the file was deleted since it was listed.
+            UnreadableFileError: it is longer than RocketMQ can make a file.
+        """
+        file = self._files.open(segment)
+        return file.read(0, file.size)
+
+    def want(self, segment: Segment, positions: Positions, size: int) -> None:
+        """Say early that so many bytes of a file at each of some positions, (n,), will be read next."""
+        self._files.open(segment).want(positions, size)
 
     def read_into(self, segment: Segment, window: Bytes, position: int) -> Bytes:
         """Copy the bytes of a file from a position on into ``window``; return as much of it as the file filled."""
@@ -115,7 +129,26 @@ class CommitLog:
                 f"{self.folders}: no file holds physical offset {physical_offset}; "
                 f"the log reaches from {self.min_offset} to {self.max_offset}"
             )
-        return Place(segment, self.data(segment), physical_offset - segment.start)
+        return Place(segment, physical_offset - segment.start)
+
+    def frame(self, place: Place) -> tuple[int, int]:
+        """Return the total size and the magic that stand at a place, zeros where too little of the file is left."""
+        head = self.read(*place, FRAME_HEAD.itemsize)
+        if len(head) < FRAME_HEAD.itemsize:
+            return 0, 0
+        total_size, magic = head.view(FRAME_HEAD)[0].tolist()
+        return total_size, magic
+
+    def record(self, place: Place) -> Bytes:
+        """Return the bytes of the record at a place, as many as its head says.
+
+        Where no record begins they are enough to say so, and where its size does not fit the file all that follow.
+        """
+        total_size, magic = self.frame(place)
+        if magic not in TOPIC_LENGTH_BYTES:
+            return self.read(*place, MIN_RECORD_BYTES)
+        left = max(self._files.open(place.segment).size - place.position, 0)
+        return self.read(*place, total_size if MIN_RECORD_BYTES <= total_size <= left else left)
 
     def parts(self, physical_offset: int) -> Parts:
         """Return the parts of the record that begins at the offset, lengths checked, nothing else.
@@ -124,18 +157,17 @@ class CommitLog:
             CorruptRecordError: there is no whole record.
             OffsetOutOfRangeError: no file covers the offset.
         """
-        segment, data, position = self.locate(physical_offset)
+        place = self.locate(physical_offset)
         try:
-            return split_record(data.data, position)
+            return split_record(self.record(place).data, 0)
         except MalformedBytesError as err:
-            raise CorruptRecordError(str(segment.path), physical_offset, err.reason) from err
+            raise CorruptRecordError(str(place.segment.path), physical_offset, err.reason) from err
 
     def is_head(self, physical_offset: int) -> bool:
         """Tell whether something at the offset calls itself the record of this place, be it whole or not."""
-        segment = self.find(physical_offset)
-        return segment is not None and knows_its_place(
-            self.data(segment), physical_offset - segment.start, physical_offset
-        )
+        if self.find(physical_offset) is None:
+            return False
+        return knows_its_place(self.read(*self.locate(physical_offset), MAX_FIXED_BYTES), 0, physical_offset)
 
     def store_timestamp(self, physical_offset: int) -> int:
         """Return when the record at the offset was stored, ms; only its head is read.
@@ -144,17 +176,16 @@ class CommitLog:
             CorruptRecordError: no record knows this place as its own, or its time is not one of a calendar.
             OffsetOutOfRangeError: no file covers the offset.
         """
-        segment, data, position = self.locate(physical_offset)
-        if not knows_its_place(data, position, physical_offset):
-            raise CorruptRecordError(
-                str(segment.path), physical_offset, "no record begins here, though a queue says so"
-            )
-        head = data[position : position + MAX_FIXED_BYTES].tobytes().ljust(MAX_FIXED_BYTES, b"\0")
+        place = self.locate(physical_offset)
+        path, stored_head = str(place.segment.path), self.read(*place, MAX_FIXED_BYTES)
+        if not knows_its_place(stored_head, 0, physical_offset):
+            raise CorruptRecordError(path, physical_offset, "no record begins here, though a queue says so")
+        head = stored_head.tobytes().ljust(MAX_FIXED_BYTES, b"\0")
         bits = int(np.frombuffer(head, FIXED_PART_V4, 1)[0]["sys_flag"]) & SysFlag.HOSTS_V6
         stored = int(np.frombuffer(head, FIXED_PART[int(bits)], 1)[0]["store_timestamp"])
         if not FIRST_TIMESTAMP <= stored <= LAST_TIMESTAMP:
             reason = f"store_timestamp {stored} is no time of the years 1 to 9999"
-            raise CorruptRecordError(str(segment.path), physical_offset, reason)
+            raise CorruptRecordError(path, physical_offset, reason)
         return stored
 
     def get(self, physical_offset: int, broker_name: str | None = None, *, check_crc: bool = True) -> Message:
@@ -165,13 +196,14 @@ class CommitLog:
             CorruptRecordError: the record is damaged.
             OffsetOutOfRangeError: no file covers the offset.
         """
-        segment, data, position = self.locate(physical_offset)
+        place = self.locate(physical_offset)
+        record = self.record(place)
         try:
-            check_record(data.data, position, physical_offset, check_crc=check_crc)
-            return decode_record(data.data, position, broker_name)
+            check_record(record.data, 0, physical_offset, check_crc=check_crc)
+            return decode_record(record.data, 0, broker_name)
         except MalformedBytesError as err:
-            damage = CorruptRecordError(str(segment.path), physical_offset, err.reason)
-            if knows_its_place(data, position, physical_offset):
+            damage = CorruptRecordError(str(place.segment.path), physical_offset, err.reason)
+            if knows_its_place(record, 0, physical_offset):
                 raise damage from err
             raise MessageNotFoundError(f"no message begins at physical offset {physical_offset} ({damage})") from err
 

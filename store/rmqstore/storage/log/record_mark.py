@@ -25,7 +25,7 @@ class RecordMark:
     def stands(self, log: CommitLog) -> bool:
         """Tell whether just this record stands there."""
         try:
-            _, data, position = log.locate(self.physical_offset)
+            stored = log.read(*log.locate(self.physical_offset), self.size)
         except (OffsetOutOfRangeError, CorruptRecordError):
             return False
-        return RecordMark.of(self.physical_offset, data[position : position + self.size].tobytes()) == self
+        return RecordMark.of(self.physical_offset, stored.tobytes()) == self

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rmqstore.errors import CorruptQueueError
 from rmqstore.format.layout import PRE_BLANK_SIZE, QUEUE_UNIT
 from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import offset_to_name
 from rmqstore.storage.queue.offset_runs import fit_offsets
 
@@ -171,7 +172,7 @@ class QueueAppender:
             count = min(len(units) - done, per_file - at % per_file)
             file_offset = at // per_file * self._file_size
             path = self._folder / offset_to_name(file_offset)
-            if path not in self.touched and not path.exists():
+            if path not in self.touched and not LOCAL.exists(path):
                 self._disk.create(path, self._file_size)
             self.touched[path] = None
             self._disk.write(path, at * _UNIT - file_offset, units[done : done + count])

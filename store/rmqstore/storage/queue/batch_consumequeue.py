@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import CorruptQueueError, OffsetOutOfRangeError
 from rmqstore.format.layout import BATCH_UNIT, MAX_BATCH, MAX_FILE_BYTES, Mask
+from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, Segment
+from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.queue.batch_units import NO_BATCHES, Batches, agreeing, trusted, with_unknown
 from rmqstore.storage.queue.bounds import find_first
 from rmqstore.storage.queue.units import Units
@@ -52,9 +54,9 @@ class BatchConsumeQueue:
     is_batch = True
     is_recovered = False
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, storage: Storage = LOCAL) -> None:
         self.folder = folder
-        self._files = MappedFileQueue([folder], mapped_at_once=2)
+        self._files = MappedFileQueue([folder], mapped_at_once=2, storage=storage)
         self._cached: OrderedDict[Segment, _File] = OrderedDict()
         self._begins: dict[Segment, int] = {}
         self._known: _Known | None = None
@@ -72,7 +74,7 @@ class BatchConsumeQueue:
         self._cached.clear()
 
     @property
-    def exists(self) -> bool:
+    def is_present(self) -> bool:
         """Whether there is a file."""
         return bool(self._files.segments)
 

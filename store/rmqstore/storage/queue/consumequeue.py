@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.errors import OffsetOutOfRangeError
-from rmqstore.format.columns.buffers import windows
 from rmqstore.format.layout import MAX_FILE_BYTES, PRE_BLANK_SIZE, QUEUE_UNIT
+from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, Segment
+from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.queue.bounds import find_first, pieces
 from rmqstore.storage.queue.units import Units
 
@@ -22,14 +23,17 @@ class ConsumeQueue:
     """The files of one queue of one topic. Source: ConsumeQueue.java.
 
     The unit with queue offset n stands at byte 20 n of the address space that the names of the files tell.
+
+    Args:
+        storage: what the files are read from.
     """
 
     is_batch = False
     is_recovered = False
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, storage: Storage = LOCAL) -> None:
         self.folder = folder
-        self._files = MappedFileQueue([folder], mapped_at_once=2)
+        self._files = MappedFileQueue([folder], mapped_at_once=2, storage=storage)
 
     def refresh(self) -> None:
         """List the files again."""
@@ -41,7 +45,7 @@ class ConsumeQueue:
         return self._files.segments
 
     @property
-    def exists(self) -> bool:
+    def is_present(self) -> bool:
         """Whether there is a file."""
         return bool(self.segments)
 
@@ -77,9 +81,9 @@ class ConsumeQueue:
             rows = np.flatnonzero((queue_offsets >= first) & (queue_offsets < stop))
             if len(rows):
                 file, places = self._files.open(segment), (queue_offsets[rows] - first) * _UNIT
-                whole = places <= len(file.data) - _UNIT
-                file.prefetch(places[whole])
-                found[rows[whole]] = windows(file.data, _UNIT)[places[whole]].view(QUEUE_UNIT)
+                whole = places <= file.size - _UNIT
+                file.want(places[whole], _UNIT)
+                found[rows[whole]] = file.read_each(places[whole], _UNIT).view(QUEUE_UNIT)
         return Units.of(found)
 
     def weights(self, start: int, end: int) -> NDArray[np.int64]:

@@ -11,9 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmqstore.format.columns.buffers import gather_spans, windows
-from rmqstore.format.layout import EXT_UNIT, Bytes, Mask, Positions
+from rmqstore.format.columns.buffers import gather_spans
+from rmqstore.format.layout import EXT_UNIT, Mask, Positions
+from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, Segment
+from rmqstore.storage.files.storage import Storage
 
 _UNIT = EXT_UNIT.itemsize
 _OFFSET_BITS = np.int64((1 << 63) - 1)
@@ -35,9 +37,9 @@ class ConsumeQueueExt:
     ``layout.MAX_EXT_ADDRESS``. Units differ in length, so only an address tells where one begins.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, storage: Storage = LOCAL) -> None:
         self.folder = folder
-        self._files = MappedFileQueue([folder], mapped_at_once=2)
+        self._files = MappedFileQueue([folder], mapped_at_once=2, storage=storage)
 
     def refresh(self) -> None:
         """List the files anew."""
@@ -51,10 +53,10 @@ class ConsumeQueueExt:
         """
         n = len(addresses)
         found = ExtUnits(np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.bool_))
-        for rows, data, at in self._files_of(addresses):
-            heads = windows(data, _UNIT)[at].view(EXT_UNIT)
+        for rows, segment, at in self._files_of(addresses):
+            heads = self._files.open(segment).read_each(at, _UNIT).view(EXT_UNIT)
             sizes, lengths = heads["size"].astype(np.int64), heads["bit_map_size"].astype(np.int64)
-            sound = (lengths >= 0) & (sizes == _UNIT + lengths) & (sizes <= len(data) - at)
+            sound = (lengths >= 0) & (sizes == _UNIT + lengths) & (sizes <= segment.size - at)
             found.sound[rows] = sound
             columns = (heads["tags_code"], heads["store_timestamp"], lengths)
             for column, values in zip(found, columns, strict=False):
@@ -65,9 +67,14 @@ class ConsumeQueueExt:
         """Return the bit maps of the units at addresses, binary (n,); null where a unit has none or is not sound."""
         units = self.units(addresses)
         maps = pa.nulls(len(addresses), pa.binary())
-        for rows, data, at in self._files_of(addresses):
+        for rows, segment, at in self._files_of(addresses):
             held = units.bit_map_sizes[rows] > 0
-            found = gather_spans(data, at[held] + _UNIT, units.bit_map_sizes[rows[held]], pa.binary())
+            if not held.any():
+                continue
+            starts, lengths = at[held] + _UNIT, units.bit_map_sizes[rows[held]]
+            low = int(starts.min())
+            window = self._files.open(segment).read(low, int((starts + lengths).max()) - low)
+            found = gather_spans(window, starts - low, lengths, pa.binary())
             mask = np.zeros(len(addresses), np.bool_)
             mask[rows[held]] = True
             order = np.argsort(rows[held], kind="stable")
@@ -84,14 +91,14 @@ class ConsumeQueueExt:
         """Let go of the mapped files."""
         self._files.close()
 
-    def _files_of(self, addresses: NDArray[np.int64]) -> Iterator[tuple[Positions, Bytes, Positions]]:
-        """Yield file by file the rows whose address lies in it, its bytes, and where in them a whole head fits."""
+    def _files_of(self, addresses: NDArray[np.int64]) -> Iterator[tuple[Positions, Segment, Positions]]:
+        """Yield file by file the rows whose address lies in it, the file, and where in it a whole head fits."""
         offsets = addresses & _OFFSET_BITS  # Source: ConsumeQueueExt.java#unDecorate
         segments: list[Segment] = self._files.segments
         places = np.searchsorted(np.array([segment.start for segment in segments], np.int64), offsets, side="right") - 1
         for place in np.unique(places[places >= 0]).tolist():
             segment = segments[place]
-            data = self._files.open(segment).data[: segment.size]
-            rows = np.flatnonzero((places == place) & (offsets - segment.start <= len(data) - _UNIT))
+            size = min(self._files.open(segment).size, segment.size)
+            rows = np.flatnonzero((places == place) & (offsets - segment.start <= size - _UNIT))
             if len(rows):
-                yield rows, data, offsets[rows] - segment.start
+                yield rows, segment._replace(size=size), offsets[rows] - segment.start

@@ -30,7 +30,7 @@ class Queue(Protocol):
         """Whether the log tells where the queue ends, because the files of the queue do not."""
 
     @property
-    def exists(self) -> bool:
+    def is_present(self) -> bool:
         """Whether there is a file of the queue, or a unit that was recovered. Source: #isFirstFileExist."""
 
     @property

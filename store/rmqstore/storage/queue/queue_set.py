@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from rmqstore.errors import StoreStateError
 from rmqstore.spans import QueueKey
 from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.files.storage import is_folder
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.queue.consumequeue_ext import ConsumeQueueExt
@@ -36,9 +37,9 @@ def open_files(paths: StorePaths, topic: str, queue_id: int, *, is_batch: bool =
         StoreStateError: the topic cannot name a folder.
     """
     folder = paths.batch_queue(topic, queue_id)
-    if folder.is_dir() or is_batch:
-        return BatchConsumeQueue(folder)
-    return ConsumeQueue(paths.queue(topic, queue_id))
+    if is_folder(paths.storage, folder) or is_batch:
+        return BatchConsumeQueue(folder, paths.storage)
+    return ConsumeQueue(paths.queue(topic, queue_id), paths.storage)
 
 
 class Queues:
@@ -84,7 +85,7 @@ class Queues:
         key = (topic, queue_id)
         ext = self._open_exts.get(key)
         if ext is None:
-            ext = self._open_exts[key] = ConsumeQueueExt(self._paths.queue_ext(topic, queue_id))
+            ext = self._open_exts[key] = ConsumeQueueExt(self._paths.queue_ext(topic, queue_id), self._paths.storage)
             if len(self._open_exts) > _OPEN_AT_ONCE:
                 self._open_exts.popitem(last=False)[1].close()
         self._open_exts.move_to_end(key)

@@ -23,7 +23,7 @@ class RecoveredQueue:
     """
 
     is_recovered = True
-    exists = True
+    is_present = True
 
     def __init__(self, files: Queue, tail: RecoveredUnits) -> None:
         self._files, self._tail = files, tail

@@ -16,11 +16,11 @@ from rmqstore.format.columns.walk import (
     knows_its_place,
 )
 from rmqstore.format.hashing import body_crcs
-from rmqstore.format.layout import FIXED_PART_V4, FRAME_HEAD, TOPIC_LENGTH_BYTES, Bytes
+from rmqstore.format.layout import FIXED_PART_V4, MAX_FIXED_BYTES, TOPIC_LENGTH_BYTES, Bytes
 from rmqstore.format.record import check_record, split_record
 from rmqstore.storage.broker.checkpoint import Checkpoint
 from rmqstore.storage.files.mapped_file_queue import Segment
-from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.commitlog import CommitLog, Place
 from rmqstore.storage.log.walks import next_record, walk_back, walk_forward
 
 logger = logging.getLogger(__name__)
@@ -63,9 +63,8 @@ def find_log_end(log: CommitLog, checkpoint: Checkpoint) -> LogEnd:
 
 def _first_to_scan(log: CommitLog, checkpoint: Checkpoint) -> int:
     for place in range(len(log.segments) - 1, 0, -1):
-        data = log.data(log.segments[place])
         try:
-            fixed = split_record(data.data, 0).fixed
+            fixed = split_record(log.record(Place(log.segments[place], 0)).data, 0).fixed
         except MalformedBytesError:
             continue
         if 0 < int(fixed["store_timestamp"]) <= checkpoint.min_timestamp:
@@ -171,8 +170,8 @@ def damage_at(log: CommitLog, segment: Segment, stop: Walk, queues_end: int) -> 
     if later is not None and (stop.kind is StopKind.DAMAGE or later.start <= queues_end or queues_end < 0):
         return f"{stop.reason or stop.kind.value}, though {later.path.name} holds records"
     if stop.kind is StopKind.EMPTY:
-        return _damage_behind(log.data(segment), stop.position) if queues_end < 0 else None
-    if queues_end < 0 or knows_its_place(log.data(segment), stop.position, at):
+        return _damage_behind(log, segment, stop.position) if queues_end < 0 else None
+    if queues_end < 0 or knows_its_place(log.read(segment, stop.position, MAX_FIXED_BYTES), 0, at):
         return stop.reason
     # Recovery cuts a log by moving its end: what stood behind stays, and the next record is written over it.
     logger.warning("%s: the log ends at %d; old bytes follow, left by a recovery (%s)", segment.path, at, stop.reason)
@@ -180,13 +179,11 @@ def damage_at(log: CommitLog, segment: Segment, stop: Walk, queues_end: int) -> 
 
 
 def _begins(log: CommitLog, segment: Segment) -> bool:
-    head = log.data(segment)[: FRAME_HEAD.itemsize]
-    return len(head) == FRAME_HEAD.itemsize and int(head.view(FRAME_HEAD)[0]["magic"]) in TOPIC_LENGTH_BYTES
+    return log.frame(Place(segment, 0))[1] in TOPIC_LENGTH_BYTES
 
 
-def _damage_behind(data: Bytes, position: int) -> str | None:
+def _damage_behind(log: CommitLog, segment: Segment, position: int) -> str | None:
     """With no queue to ask, the end is the end only if nothing was ever written behind it."""
-    for start in range(position, len(data), _PIECE_BYTES):
-        if data[start : start + _PIECE_BYTES].any():
-            return "bytes never written, but more bytes follow in the file"
+    if log.written_end(segment) > position:
+        return "bytes never written, but more bytes follow in the file"
     return None

@@ -144,7 +144,7 @@ def _is_built(data: Bytes, head: Heads, open_queue: OpenQueue) -> bool:
         return True
     queue = opened.queue
     try:
-        return queue.unit(queue_offset)[0] == int(head.column("physical_offset")[0]) and queue.exists
+        return queue.unit(queue_offset)[0] == int(head.column("physical_offset")[0]) and queue.is_present
     finally:
         queue.close()
 
@@ -164,7 +164,7 @@ class _Tail:
             # Older units are taken for whole: where the log is not scanned, nothing could be put in their place.
             kept = whole_end(queue, min(max(first, queue.begin), kept), kept)
         # Retention deletes files of a queue after those of the log: a queue that begins later has lost its first files.
-        self.is_new = not queue.exists or (log_end is not None and first < queue.begin)
+        self.is_new = not queue.is_present or (log_end is not None and first < queue.begin)
         self.is_batch = queue.is_batch
         self.next = first if self.is_new else kept
         self.reached = reach(queue, self.next) if not self.is_new and self.next > queue.begin else -1

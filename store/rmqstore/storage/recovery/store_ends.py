@@ -13,7 +13,6 @@ from rmqstore.format.topics import is_system_topic
 from rmqstore.spans import FOREVER, LogSlice, LostStretch, QueueKey, QueueSlice
 from rmqstore.storage.broker.checkpoint import Checkpoint, read_checkpoint
 from rmqstore.storage.broker.config_files import BrokerConfig
-from rmqstore.storage.files.lock import is_held
 from rmqstore.storage.files.paths import StorePaths, can_name_queues
 from rmqstore.storage.files.retry import anew_if_deleted
 from rmqstore.storage.log.append_intent import committed_since, read_intent
@@ -66,16 +65,16 @@ class StoreEnds:
 
     @anew_if_deleted
     def _find_log_end(self) -> LogEnd | None:
-        if self._ignore_log_end or not self._paths.abort.exists():
+        if self._ignore_log_end or not self._paths.has_abort:
             return None
-        end = find_log_end(self._log, read_checkpoint(self._paths.checkpoint))
+        end = find_log_end(self._log, read_checkpoint(self._paths))
         if end.reason:
             logger.warning(
                 "%s: the store was not closed; its log ends at physical offset %d, %d bytes behind are no messages: %s",
                 end.path, end.physical_offset, end.bytes_behind, end.reason,
             )  # fmt: skip
         # What a running broker, or an append of ours that was not committed, has written there is not lost.
-        if not is_held(self._paths.lock) and read_intent(self._paths.append_intent) != end.physical_offset:
+        if not self._paths.storage.is_locked(self._paths.lock) and read_intent(self._paths) != end.physical_offset:
             self._warn_of_records_after(end)
         return end
 
@@ -102,9 +101,9 @@ class StoreEnds:
 
         Source: IndexService.java#load.
         """
-        if not self._paths.abort.exists() or is_held(self._paths.lock):
+        if not self._paths.has_abort or self._paths.storage.is_locked(self._paths.lock):
             return FOREVER  # closed, or running: what it has written is seen
-        return read_checkpoint(self._paths.checkpoint).index_msg_timestamp
+        return read_checkpoint(self._paths).index_msg_timestamp
 
     @cached_property
     def recovered(self) -> dict[QueueKey, RecoveredUnits]:
@@ -135,7 +134,7 @@ class StoreEnds:
 
     @anew_if_deleted
     def _recover_queues(self) -> RecoveredQueues:
-        was_closed = self._ignore_log_end or not self._paths.abort.exists()
+        was_closed = self._ignore_log_end or not self._paths.has_abort
         if self._paths.has_rocksdb_queues:
             return RecoveredQueues({})
         in_batches, known = self._of_topics_json(self._config.batch_topics), self._of_topics_json(self._config.topics)
@@ -148,7 +147,7 @@ class StoreEnds:
             queue = open_files(self._paths, topic, queue_id, is_batch=topic in in_batches)
             # A topic with neither files nor an entry in a topics.json that has others was deleted: it stays so. But
             # not that of an append of ours: it enters its topics when their queues are built.
-            if not queue.exists and known and topic not in known and not is_system_topic(topic):
+            if not queue.is_present and known and topic not in known and not is_system_topic(topic):
                 return None if since is None else OpenedQueue(queue, since)
             return OpenedQueue(queue)
 

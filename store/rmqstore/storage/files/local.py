@@ -1,0 +1,51 @@
+"""The storage of a store on a local disk: files are mapped, and locks are seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from rmqstore.storage.files.lock import is_held
+from rmqstore.storage.files.mapped_file import MappedFile
+from rmqstore.storage.files.regular import file_size, file_status, list_folder, read_head
+from rmqstore.storage.files.storage import A_DANGLING_LINK, Entry, Status, Storage, StoredFile
+
+
+class LocalStorage:
+    """What the operating system has under a path."""
+
+    def list_folder(self, folder: Path) -> list[Entry]:
+        """Return the names in a folder; see :class:`Storage`."""
+        return list_folder(folder)
+
+    def status(self, path: Path) -> Status | None:
+        """Return what is known of a name; see :class:`Storage`."""
+        return file_status(path)
+
+    def exists(self, path: Path) -> bool:
+        """Tell whether something has the name, a link that leads nowhere aside; see :class:`Storage`."""
+        status = file_status(path)
+        return status is not None and status.kind != A_DANGLING_LINK
+
+    def size(self, path: Path) -> int:
+        """Return the length of a regular file; see :class:`Storage`."""
+        return file_size(path)
+
+    def read_bytes(self, path: Path, count: int) -> bytes:
+        """Return the first bytes of a file; see :class:`Storage`."""
+        return read_head(path, count)
+
+    def open(self, path: Path, *, scattered: bool = False) -> StoredFile:
+        """Open a file, which is mapped when it is first read; see :class:`Storage`."""
+        return MappedFile(path, scattered=scattered)
+
+    def full_path(self, path: Path) -> Path:
+        """Return an absolute path without links."""
+        return path.resolve()
+
+    def is_locked(self, path: Path) -> bool:
+        """Tell whether a running broker, or another writer, holds the store with this lock file."""
+        return is_held(path)
+
+
+LOCAL: Final[Storage] = LocalStorage()

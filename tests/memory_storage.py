@@ -1,0 +1,140 @@
+"""A storage that is no file system: copies of files in memory, without a mapping, which counts what is asked of it."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rmqstore.errors import UnreadableFileError
+from rmqstore.storage.files.storage import A_FILE, A_FOLDER, Entry, Status
+
+NOWHERE = Path("/nowhere")
+_FILE_SYSTEM = [(os, name) for name in ("stat", "lstat", "open", "scandir", "listdir", "readlink")] + [(io, "open")]
+
+
+class MemoryFile:
+    """The bytes of one file. Whatever is read is a copy of just the bytes that were asked for."""
+
+    def __init__(self, storage: MemoryStorage, path: Path) -> None:
+        self.path, self._storage, self._content = path, storage, storage.content(path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    @property
+    def size(self) -> int:
+        return len(self._content)
+
+    def read(self, start: int, size: int) -> NDArray[np.uint8]:
+        assert start >= 0
+        assert size >= 0
+        piece = np.frombuffer(self._content[start : start + size], np.uint8)
+        self._storage.n_read[self.path] += len(piece)
+        return piece
+
+    def read_each(self, starts: NDArray[np.int64], size: int) -> NDArray[np.void]:
+        pieces = [self.read(start, size).tobytes() for start in starts.tolist()]
+        return np.frombuffer(b"".join(pieces), f"V{size}") if size else np.empty(len(starts), "V0")
+
+    def read_into(self, window: NDArray[np.uint8], start: int) -> int:
+        piece = self.read(start, len(window))
+        window[: len(piece)] = piece
+        return len(piece)
+
+    def want(self, starts: NDArray[np.int64], size: int) -> None:
+        assert not len(starts) or (starts.min() >= 0 and size > 0)
+
+    def written_end(self, size: int) -> int:
+        return len(self._content[:size].rstrip(b"\0"))
+
+    def is_outdated(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Do nothing: nothing is held."""
+
+
+class MemoryStorage:
+    """Copies of the files below a folder, under the same paths below ``NOWHERE``, which is not on the disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = serve(folder)
+        self._status: dict[Path, Status] = {}
+        self._contents: dict[Path, bytes] = {}
+        self.n_read: Counter[Path] = Counter()  # bytes, by file
+        self.n_listed: Counter[Path] = Counter()
+        for path in (folder, *folder.rglob("*")):
+            status, is_folder = path.stat(), path.is_dir()
+            kind, size = (A_FOLDER if is_folder else A_FILE), status.st_size
+            self._status[serve(path)] = Status(kind, size, status.st_blocks * 512, status.st_mtime_ns)
+            if not is_folder:
+                self._contents[serve(path)] = path.read_bytes()
+
+    def content(self, path: Path) -> bytes:
+        self.size(path)
+        return self._contents[path]
+
+    def list_folder(self, folder: Path) -> list[Entry]:
+        self.n_listed[folder] += 1
+        if folder in self._contents:
+            raise UnreadableFileError(str(folder), A_FILE, A_FOLDER)
+        return [Entry(path.name, status.is_folder) for path, status in self._status.items() if path.parent == folder]
+
+    def status(self, path: Path) -> Status | None:
+        return self._status.get(path)
+
+    def exists(self, path: Path) -> bool:
+        return path in self._status
+
+    def size(self, path: Path) -> int:
+        status = self._status.get(path)
+        if status is None:
+            raise FileNotFoundError(str(path))
+        if not status.is_file:
+            raise UnreadableFileError(str(path), status.kind, A_FILE)
+        return status.size
+
+    def read_bytes(self, path: Path, count: int) -> bytes:
+        return MemoryFile(self, path).read(0, count).tobytes()
+
+    def open(self, path: Path, *, scattered: bool = False) -> MemoryFile:
+        assert scattered in (True, False)
+        return MemoryFile(self, path)
+
+    def full_path(self, path: Path) -> Path:
+        return path
+
+    def is_locked(self, path: Path) -> bool:
+        assert path.parent == self.root
+        return False
+
+
+def serve(path: Path) -> Path:
+    """Return the path under which a file is served."""
+    return NOWHERE / path.relative_to("/")
+
+
+def refuse_direct_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every look of this process at a path below ``NOWHERE`` that goes round the storage fail the test."""
+    for module, name in _FILE_SYSTEM:
+        monkeypatch.setattr(module, name, _refusing(getattr(module, name)))
+
+
+def _refusing(call: Any) -> Any:
+    def refuse(*arguments: Any, **named: Any) -> Any:
+        path = arguments[0] if arguments else named.get("path", "")
+        if not isinstance(path, int) and os.fsdecode(path).startswith(str(NOWHERE)):
+            pytest.fail(f"{call.__name__} of {path} goes round the storage")
+        return call(*arguments, **named)
+
+    return refuse

@@ -1,0 +1,113 @@
+"""A store is read through its storage alone: one that is no file system gives the same answers as the disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import goldens
+import rmqstore
+from memory_storage import NOWHERE, MemoryStorage, refuse_direct_looks, serve
+from reading import read
+from rmqstore import MessageStore, UnsupportedFeatureError
+from rmqstore.format.layout import FRAME_HEAD
+from rmqstore.inspect.verify import verify
+from rmqstore.read.views.schema import VIEWS
+
+GoldenStore = Callable[[str], Path]
+NAMES = ["basic", "batch-cq", "cq-ext", "crash", "edges", "expired", "lmq"]
+Ask = Callable[[MessageStore], Any]
+
+
+def _by_queue(store: MessageStore) -> Any:
+    return read(store)
+
+
+def _by_log(store: MessageStore) -> Any:
+    return read(store, scan="commitlog", mode="PERMISSIVE")
+
+
+def _queues(store: MessageStore) -> Any:
+    return [store.queues(topic) for topic in store.topics()]
+
+
+def _look_ups(store: MessageStore) -> Any:
+    keys = [row["keys"].split()[0] for row in read(store, scan="commitlog") if row["keys"]]
+    return [read(store, scan="commitlog", msg_key=key) for key in sorted({*keys[:2], *keys[-2:]})]
+
+
+def _times(store: MessageStore) -> Any:
+    found = read(store, columns=["storeTimestamp"])
+    middle = found[len(found) // 2]["storeTimestamp"] if found else 0
+    return [store.offsets_at(topic, middle) for topic in store.topics()]
+
+
+def _views(store: MessageStore) -> Any:
+    return {name: store.view(name).read_all().to_pylist() for name in VIEWS}
+
+
+def _findings(store: MessageStore) -> Any:
+    return list(verify(store))
+
+
+def _without_root(answer: Any) -> str:
+    return repr(answer).replace(str(NOWHERE), "")
+
+
+@pytest.mark.parametrize("ask", [_by_queue, _by_log, _queues, _look_ups, _times, _views, _findings])
+@pytest.mark.parametrize("name", NAMES)
+def test_any_storage_gives_what_the_disk_gives(
+    golden_store: GoldenStore, monkeypatch: pytest.MonkeyPatch, name: str, ask: Ask
+) -> None:
+    root = golden_store(name)
+    with rmqstore.open(root) as store:
+        expected = ask(store)
+    storage = MemoryStorage(root)
+    refuse_direct_looks(monkeypatch)
+    with rmqstore.open(storage.root, storage=storage) as store:
+        found = ask(store)
+    assert _without_root(found) == _without_root(expected)
+    assert storage.n_listed
+
+
+def test_direct_looks_at_a_served_path_fail_a_test(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    refuse_direct_looks(monkeypatch)
+    assert tmp_path.exists()
+    for look in (Path.exists, Path.is_dir, Path.read_bytes, os.stat, os.listdir):
+        with pytest.raises(pytest.fail.Exception, match="goes round"):
+            look(NOWHERE / "store")  # type: ignore[operator]
+
+
+def test_a_look_up_reads_few_bytes_of_the_index(golden_store: GoldenStore) -> None:
+    """Slots and items that the chains lead to are read one by one, not the files that hold them."""
+    root = golden_store("basic")
+    storage = MemoryStorage(root)
+    row = next(row for row in goldens.lines("basic", "expected") if row["keys"])
+    with rmqstore.open(storage.root, storage=storage) as store:
+        assert store.query(row["topic"], row["keys"].split()[0])  # finds how large the files were made
+        storage.n_read.clear()
+        assert store.query(row["topic"], row["keys"].split()[0])
+    files = sorted(serve(path) for path in (root / "index").iterdir())
+    assert files
+    for path in files:
+        assert 0 < storage.n_read[path] < storage.size(path) // 4
+
+
+def test_a_message_is_read_without_the_rest_of_its_segment(golden_store: GoldenStore) -> None:
+    storage = MemoryStorage(golden_store("basic"))
+    row = goldens.lines("basic", "expected")[-1]
+    with rmqstore.open(storage.root, storage=storage) as store:
+        storage.n_read.clear()
+        message = store.get(row["physicalOffset"])
+    in_log = {path.parent.name: n_bytes for path, n_bytes in storage.n_read.items()}
+    assert in_log == {"commitlog": message.storeSize + FRAME_HEAD.itemsize}
+
+
+def test_a_store_that_is_not_on_the_disk_is_not_written_to(golden_store: GoldenStore) -> None:
+    storage = MemoryStorage(golden_store("one"))
+    with pytest.raises(UnsupportedFeatureError, match="not on a local disk"):
+        rmqstore.open(storage.root, mode="a", storage=storage)
