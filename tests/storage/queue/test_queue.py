@@ -71,7 +71,7 @@ def answers(queue: Queue, bounds: list[int]) -> dict[str, object]:
     places = [0, 1000, 1150, 1300, 4000, 6000, 9000, 12000]
     picked = np.arange(0, end + 4, 3)
     return {
-        "kind": (queue.is_batch, queue.exists),
+        "kind": (queue.is_batch, queue.is_present),
         "bounds": (queue.begin, queue.end()),
         "first": [queue.first(end, place) for place in places],
         "cut": [queue.cut(low, high, place) for low, high in spans for place in places],
@@ -131,7 +131,7 @@ def test_units_that_the_log_does_not_tell_of_are_out_of_range(
 @pytest.mark.parametrize("is_batch", [False, True])
 def test_a_queue_without_a_folder_is_of_the_kind_that_is_asked_for(tmp_path: Path, is_batch: bool) -> None:
     queue = open_files(paths(tmp_path), *KEY, is_batch=is_batch)
-    assert (queue.is_batch, queue.exists, queue.begin, queue.end()) == (is_batch, False, 0, 0)
+    assert (queue.is_batch, queue.is_present, queue.begin, queue.end()) == (is_batch, False, 0, 0)
 
 
 def test_the_folder_of_a_queue_tells_its_kind(tmp_path: Path) -> None:
