@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+import rmqstore
 import store_builder as build
 from connector.test_stream_planning import LENIENT, Query, grow
 from rmqstore.errors import CorruptRecordError
@@ -34,14 +35,15 @@ def old_store(tmp_path: Path) -> tuple[build.Store, Path]:
 
 def recover(root: Path, old: build.Store, new: build.Store) -> None:
     """Write a store over another one in place; what is longer of the old one stays, as after a recovery."""
-    for start, data in old.segments.items():
-        end = max(0, new.end - start)
-        with (root / "commitlog" / f"{start:020d}").open("r+b") as file:
-            file.write(new.segments[start][:end] + data[end:])
+    for start, data in new.segments.items():
+        stale = old.segments.get(start, bytearray(len(data)))
+        end = max(at.physical_offset + at.size for at in new.placed if start <= at.physical_offset < start + len(data))
+        end += 0 if end == new.end else len(build.pack_blank(0))  # of a blank, only the head is written
+        (root / "commitlog" / f"{start:020d}").write_bytes(data[: end - start] + stale[end - start :])
     for key in {**old.queues, **new.queues}:
         units = new.queues.get(key, [])
-        stale = old.queues.get(key, [])[len(units) :]
-        build.write_queue(root / "consumequeue" / key[0] / str(key[1]), units + stale)
+        stale_units = old.queues.get(key, [])[len(units) :]
+        build.write_queue(root / "consumequeue" / key[0] / str(key[1]), units + stale_units)
     start_broker(root, RESTART)
 
 
@@ -90,6 +92,22 @@ def test_stale_units_of_a_queue_that_gets_nothing_are_not_messages(tmp_path: Pat
     assert len(Query(root, **LENIENT).trigger()) == KEPT + 30
     recover(root, old, grow(new, 1, prefix="last", late=NEW + 100))
     assert query.bodies() == ["last0"]
+
+
+@reopened
+def test_stale_records_that_a_blank_spares_are_not_messages(tmp_path: Path, reopen: Reopen) -> None:
+    old, root = old_store(tmp_path)
+    query = Query(root, **LENIENT)
+    query.trigger()
+    new = grow(kept(), 1, topic="B", prefix="n", late=NEW, pad=16000)
+    assert new.placed[-1].physical_offset == 16384, "the blank reaches over all that was cut off"
+    recover(root, old, new)
+    query = reopen(query)
+    assert [body.rstrip(".") for body in query.bodies()] == ["n0"]
+    assert not query.trigger()
+    assert len(Query(root, **LENIENT).trigger()) == KEPT + 1
+    with rmqstore.open(root) as store:
+        assert store.queue_range("A", 0) == (0, KEPT)
 
 
 @reopened

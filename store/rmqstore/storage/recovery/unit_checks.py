@@ -1,7 +1,8 @@
 """Whether units of a queue point at the records that they stand for; the log has the last word.
 
 A recovery moves the end of a queue and clears nothing. The units of messages that it cut off stand after that end until
-they are written over one by one, and point at places where other records, or the middle of one, stand by now.
+they are written over one by one, and point at places where other records, or the middle of one, stand by now, or in the
+blank that closes a file, where their own records may still stand.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from rmqstore.spans import QueueKey
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
+from rmqstore.storage.recovery.log_end import before_blank
 
 _FIRST_UNITS = 64
 _MOST_UNITS = 1 << 20
@@ -62,7 +64,10 @@ def _is_confirmed(log: CommitLog, key: QueueKey, queue_offset: int, unit: tuple[
     except (CorruptRecordError, OffsetOutOfRangeError):
         return False
     told = tuple(int(parts.fixed[name]) for name in ("physical_offset", "total_size", "queue_id", "queue_offset"))
-    return told == (place, size, key[1], queue_offset) and parts.topic == key[0].encode()
+    if told != (place, size, key[1], queue_offset) or parts.topic != key[0].encode():
+        return False
+    segment = log.locate(place).segment
+    return segment.end > log_end or bool(before_blank(log, segment, np.array([place])).all())
 
 
 def look_confirmed(log: CommitLog, queue: ConsumeQueue, key: QueueKey, start: int, end: int, log_end: int) -> bool:
@@ -97,6 +102,8 @@ def are_confirmed(
     inside = is_unit & (places >= log.min_offset) & (places + sizes <= log_end)
     for segment in log.segments:
         rows = np.flatnonzero(inside & (places >= segment.start) & (places < segment.end))
+        if len(rows) and segment.end <= log_end:
+            rows = rows[before_blank(log, segment, places[rows])]
         if len(rows):
             data = log.data(segment)
             heads, whole = read_heads(data, places[rows] - segment.start)
