@@ -24,7 +24,7 @@ SOURCES = {"rmqstore": ROOT / "store" / "rmqstore", "pyspark_rmqstore": ROOT / "
 DOORS = {  # packages and modules of the core that the connector enters by
     "rmqstore.errors", "rmqstore.spans", "rmqstore.format.schema", "rmqstore.query", "rmqstore.read", "rmqstore.write",
     "rmqstore.opening", "rmqstore.format.columns.encode", "rmqstore.storage.broker.store_config",
-    "rmqstore.storage.queue.consumequeue", "rmqstore.storage.files",
+    "rmqstore.storage.broker.broker_run", "rmqstore.storage.queue.consumequeue", "rmqstore.storage.files",
 }  # fmt: skip
 CONNECTOR = sorted(SOURCES["pyspark_rmqstore"].glob("**/*.py"))
 

@@ -18,7 +18,7 @@ from rmqstore.format.columns.checks import sound_topics
 from rmqstore.format.columns.heads import Heads, read_heads
 from rmqstore.format.columns.lmq import name_queues
 from rmqstore.format.layout import LMQ_PREFIX, PRE_BLANK_SIZE, Bytes, Mask
-from rmqstore.spans import QueueKey
+from rmqstore.spans import LATEST_TIME, QueueKey
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
@@ -77,19 +77,31 @@ def look_confirmed(log: CommitLog, queue: ConsumeQueue, key: QueueKey, start: in
 
 
 def confirmed_runs(
-    log: CommitLog, queue: ConsumeQueue, key: QueueKey, start: int, end: int, log_end: int
+    log: CommitLog,
+    queue: ConsumeQueue,
+    key: QueueKey,
+    start: int,
+    end: int,
+    log_end: int,
+    stored_until: int = LATEST_TIME,
 ) -> Iterator[tuple[int, int]]:
-    """Yield the parts of ``[start, end)`` whose units are confirmed."""
+    """Yield the parts of ``[start, end)`` whose units are confirmed by records that were not stored later, in ms."""
     for low in range(start, end, _UNITS_AT_ONCE):
         queue_offsets = np.arange(low, min(low + _UNITS_AT_ONCE, end))
-        edges = np.diff(are_confirmed(log, queue, key, queue_offsets, log_end).astype(np.int8), prepend=0, append=0)
+        confirmed = are_confirmed(log, queue, key, queue_offsets, log_end, stored_until)
+        edges = np.diff(confirmed.astype(np.int8), prepend=0, append=0)
         yield from zip(
             (low + np.flatnonzero(edges > 0)).tolist(), (low + np.flatnonzero(edges < 0)).tolist(), strict=True
         )
 
 
 def are_confirmed(
-    log: CommitLog, queue: ConsumeQueue, key: QueueKey, queue_offsets: NDArray[np.int64], log_end: int
+    log: CommitLog,
+    queue: ConsumeQueue,
+    key: QueueKey,
+    queue_offsets: NDArray[np.int64],
+    log_end: int,
+    stored_until: int = LATEST_TIME,
 ) -> Mask:
     """Return which units, by rising queue offset (n,), point at a record before the end of the log that says the same.
 
@@ -108,6 +120,7 @@ def are_confirmed(
             data = log.data(segment)
             heads, whole = read_heads(data, places[rows] - segment.start)
             whole &= (heads.column("physical_offset") == places[rows]) & (heads.column("total_size") == sizes[rows])
+            whole &= heads.column("store_timestamp") <= stored_until
             rows, heads = rows[whole], heads.take(whole)
             is_batch = isinstance(queue, BatchConsumeQueue)
             confirmed[rows] = _say_the_same(data, heads, key, queue_offsets[rows], is_batch=is_batch)
