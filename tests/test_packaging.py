@@ -158,6 +158,14 @@ def _imports(path: Path) -> set[str]:
     return found
 
 
+def test_names_of_the_package_are_imported_when_they_are_asked_for() -> None:
+    told = run("-c", "import sys, rmqstore, pyspark_rmqstore.schema; print('rmqstore.read.session' in sys.modules)")
+    assert told.split() == ["False"], "Spark asks a process of its own for the schema alone"
+    everything = "import rmqstore; print(*[getattr(rmqstore, name) is not None for name in rmqstore.__all__])"
+    assert set(run("-c", everything).split()) == {"True"}
+    assert "StoreWriter" in run("-c", "import rmqstore; print(dir(rmqstore))")
+
+
 @pytest.mark.parametrize("path", CONNECTOR, ids=lambda path: path.stem)
 def test_the_connector_enters_the_core_by_its_doors_only(path: Path) -> None:
     core = {module for module in _imports(path) if module.split(".")[0] == "rmqstore"}
