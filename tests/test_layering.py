@@ -63,6 +63,7 @@ QUEUE_KINDS: dict[str, set[str]] = {
     "RecoveredQueue": set(),
 }
 MOST_ENTRIES, MOST_LINES = 14, 400
+LAZY_NAMES = {"if TYPE_CHECKING", "def __getattr__(name", "def __dir__() -> list[str]"}
 
 MODULES = sorted(path for path in ROOT.rglob("*.py") if path.name != "__init__.py")
 FOLDERS = sorted({ROOT, *(path for path in ROOT.rglob("*") if path.is_dir() and path.name != "__pycache__")})
@@ -178,7 +179,10 @@ def test_the_kinds_of_queues_do_not_inherit() -> None:
 def test_packages_hold_nothing_but_names(path: Path) -> None:
     body = ast.parse(path.read_text(encoding="utf-8")).body
     docstring = (ast.Expr,) if body and isinstance(body[0], ast.Expr) else ()
-    assert all(isinstance(node, (ast.ImportFrom, ast.Assign, *docstring)) for node in body)
+    others = [node for node in body if not isinstance(node, (ast.ImportFrom, ast.Assign, *docstring))]
+    if path.parent == ROOT:  # its names are imported when they are first asked for
+        others = [node for node in others if ast.unparse(node).split(":")[0] not in LAZY_NAMES]
+    assert not others
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)

@@ -24,7 +24,7 @@ SOURCES = {"rmqstore": ROOT / "store" / "rmqstore", "pyspark_rmqstore": ROOT / "
 DOORS = {  # packages and modules of the core that the connector enters by
     "rmqstore.errors", "rmqstore.spans", "rmqstore.format.schema", "rmqstore.query", "rmqstore.read", "rmqstore.write",
     "rmqstore.opening", "rmqstore.format.columns.encode", "rmqstore.storage.broker.store_config",
-    "rmqstore.storage.queue.units", "rmqstore.storage.files",
+    "rmqstore.storage.broker.broker_run", "rmqstore.storage.queue.units", "rmqstore.storage.files",
 }  # fmt: skip
 CONNECTOR = sorted(SOURCES["pyspark_rmqstore"].glob("**/*.py"))
 
@@ -156,6 +156,14 @@ def _imports(path: Path) -> set[str]:
             assert node.level == 0, f"{path}: write absolute imports"
             found.add(str(node.module))
     return found
+
+
+def test_names_of_the_package_are_imported_when_they_are_asked_for() -> None:
+    told = run("-c", "import sys, rmqstore, pyspark_rmqstore.schema; print('rmqstore.read.session' in sys.modules)")
+    assert told.split() == ["False"], "Spark asks a process of its own for the schema alone"
+    everything = "import rmqstore; print(*[getattr(rmqstore, name) is not None for name in rmqstore.__all__])"
+    assert set(run("-c", everything).split()) == {"True"}
+    assert "StoreWriter" in run("-c", "import rmqstore; print(dir(rmqstore))")
 
 
 @pytest.mark.parametrize("path", CONNECTOR, ids=lambda path: path.stem)

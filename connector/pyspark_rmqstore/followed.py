@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from typing import NamedTuple
+from functools import cached_property
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from pyspark_rmqstore.offsets import Key, StreamOffset
 from pyspark_rmqstore.options import ReadOptions, StoreRef
-from pyspark_rmqstore.split_reader import BrokerNames, open_ref
+from pyspark_rmqstore.split_reader import BrokerNames, open_ref, paths_of
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.read.log_cursor import LogMark
 from rmqstore.read.scan.spec import FAILFAST, ReadSpec
 from rmqstore.read.session import StoreSession
 from rmqstore.read.tail import StoreTail
 from rmqstore.spans import QueueSlice
+from rmqstore.storage.broker.broker_run import StoreSigns, queue_folders
+from rmqstore.storage.files.retry import ChangingStore
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Followed(NamedTuple):
@@ -34,12 +39,38 @@ class Followed(NamedTuple):
         return self.tail.store
 
 
+class AllSigns(NamedTuple):
+    """The signs of several stores."""
+
+    stores: tuple[StoreSigns, ...]
+
+    @property
+    def may_be_recovering(self) -> bool:
+        return any(store.may_be_recovering for store in self.stores)
+
+
 class FollowedStores:
     """Stores by broker. Opened when first asked for; what is remembered of them makes the next look cheap."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._opened: dict[str, Followed] = {}
+
+    @cached_property
+    def _changing(self) -> ChangingStore:
+        return ChangingStore(self._signs, self._doubt)
+
+    def answer(self, ask: Callable[[], T]) -> T:
+        """Return the answer to a question about the stores, which is asked again while a recovery changes them."""
+        return self._changing.answer(ask)
+
+    def _signs(self) -> AllSigns:
+        found = [paths_of(ref) for ref in self._options.stores]
+        return AllSigns(tuple(StoreSigns.of(paths, queue_folders(paths)) for paths in found))
+
+    def _doubt(self) -> None:
+        for one in self._opened.values():
+            one.tail.doubt()
 
     def __getitem__(self, broker: str) -> Followed:
         return self._all()[broker]

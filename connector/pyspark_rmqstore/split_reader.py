@@ -38,6 +38,7 @@ from rmqstore.read.scan.rows import UnitRows
 from rmqstore.read.scan.spec import ReadSpec
 from rmqstore.read.session import StoreSession, open_session
 from rmqstore.spans import QueueSlice
+from rmqstore.storage.files.paths import StorePaths, find_store
 
 logger = logging.getLogger(__name__)
 
@@ -159,10 +160,14 @@ class SplitReader:
         if not isinstance(partition, QueueSplit | LostSplit | LogSplit | UnitSplit | PlaceSplit | PendingSplit):
             return  # Spark asks for one partition of its own where there is none
         with open_ref(partition.store) as store:
-            for batch in self._read_split(store, partition, self.spec(store)):
-                kept = self.pushed.keep(batch)
-                if kept.num_rows:
-                    yield kept
+            yield from self.rows(store, partition)
+
+    def rows(self, store: StoreSession, split: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of one task from its store."""
+        for batch in self._read_split(store, split, self.spec(store)):
+            kept = self.pushed.keep(batch)
+            if kept.num_rows:
+                yield kept
 
     def _read_split(self, store: StoreSession, split: InputPartition, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
         match split:
@@ -212,6 +217,11 @@ def open_ref(ref: StoreRef) -> StoreSession:
         consumequeue=ref.consumequeue,
         index=ref.index,
     )
+
+
+def paths_of(ref: StoreRef) -> StorePaths:
+    """Return where the parts of a store lie; raises as :func:`open_ref` does."""
+    return find_store(ref.path, commitlogs=ref.commitlogs, consumequeue=ref.consumequeue, index=ref.index)
 
 
 class BrokerNames:

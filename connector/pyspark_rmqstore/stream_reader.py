@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
-from time import monotonic, sleep
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,18 +16,12 @@ from pyspark_rmqstore.followed import FollowedStores
 from pyspark_rmqstore.offsets import Key, StreamOffset
 from pyspark_rmqstore.options import StreamOptions
 from pyspark_rmqstore.split_reader import SplitReader
-from rmqstore.errors import CorruptQueueError
+from pyspark_rmqstore.stream_task import StreamSplit, read_task
 from rmqstore.read.scan.spec import FAILFAST
 from rmqstore.spans import QueueSlice
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
-
-
-logger = logging.getLogger(__name__)
-
-_MAX_RETRIES = 5
-_RETRY_SECONDS = 0.2
 
 
 class RmqStoreStreamReader(DataSourceStreamReader):
@@ -46,7 +39,7 @@ class RmqStoreStreamReader(DataSourceStreamReader):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where a new query starts."""
-        return StreamOffset(self._stores.initial(), self._stores.marks()).json()
+        return self._stores.answer(lambda: StreamOffset(self._stores.initial(), self._stores.marks())).json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return one of the limits that are set: Spark hands it back where limits hold, another where they do not."""
@@ -63,7 +56,7 @@ class RmqStoreStreamReader(DataSourceStreamReader):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Take what is there now for all that there is."""
-        self._stores.look()
+        self._stores.answer(self._stores.look)
         self._target = self._stores.ends()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -74,6 +67,9 @@ class RmqStoreStreamReader(DataSourceStreamReader):
 
     def next_offset(self, start: dict[str, Any], *, is_limited: bool) -> dict[str, Any]:
         """Return how far the next micro-batch reaches, with or without the limits that are set."""
+        return self._stores.answer(lambda: self._next_offset(start, is_limited=is_limited))
+
+    def _next_offset(self, start: dict[str, Any], *, is_limited: bool) -> dict[str, Any]:
         self._stores.look()
         begun, ends = StreamOffset.of_json(start), self._stores.ends()
         if self._target is not None:
@@ -122,21 +118,14 @@ class RmqStoreStreamReader(DataSourceStreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a micro-batch, the same whenever it is planned again."""
         begun, until = StreamOffset.of_json(start), StreamOffset.of_json(end)
-        for _ in range(_MAX_RETRIES):
-            try:
-                return self._planned(begun, until)
-            except CorruptQueueError as err:
-                # A broker that recovers its store removes files of queues and makes them again a moment later.
-                logger.info("%s; planning the micro-batch again", err)
-                sleep(_RETRY_SECONDS)
-        return self._planned(begun, until)
+        return self._stores.answer(lambda: self._planned(begun, until))
 
     def _planned(self, begun: StreamOffset, until: StreamOffset) -> Sequence[InputPartition]:
         slices = self._slices(begun, until)
         if not self._options.read.fail_on_data_loss and not self._stores.look_confirmed(slices):
             slices = self._stores.confirmed(self._slices(begun, until))
         return [
-            split
+            StreamSplit(split, until.marks.get(broker))
             for broker, pieces in slices.items()
             for one in (self._stores[broker],)
             for split in self._splits.split_queues(one.ref, one.store, self._splits.sampled(one.store, pieces))
@@ -164,7 +153,9 @@ class RmqStoreStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task. Runs in a task; stateless."""
-        return self._splits.read(partition)
+        if not isinstance(partition, StreamSplit):
+            return iter(())  # Spark asks for one partition of its own where there is none
+        return read_task(self._splits, partition, fail_on_data_loss=self._options.read.fail_on_data_loss)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Write the progress down where that was asked for: all before ``end`` is processed."""

@@ -34,7 +34,7 @@ class UnlimitedStreamReader(RmqStoreStreamReader):
         """
         if self._begun is not None:
             return self.next_offset(self._begun, is_limited=False)
-        self._stores.look()
+        self._stores.answer(self._stores.look)
         return self.reportLatestOffset()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

@@ -1,5 +1,8 @@
 """Apache RocketMQ stores as Arrow batches: read from the files of a live, stopped or crashed broker, and appended."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from rmqstore.errors import (
     CommitError,
     CorruptConfigError,
@@ -17,13 +20,15 @@ from rmqstore.errors import (
     StoreStateError,
     UnsupportedFeatureError,
 )
-from rmqstore.format.schema import Message
-from rmqstore.opening import create
-from rmqstore.opening import open_for as open  # noqa: A004 - `rmqstore.open(path)` reads as it should
-from rmqstore.storage.broker.store_config import StoreConfig, read_properties
-from rmqstore.store import MessageStore, QueueInfo
-from rmqstore.write.messages import WriteSpec
-from rmqstore.write.writer import StoreWriter
+
+if TYPE_CHECKING:
+    from rmqstore.format.schema import Message
+    from rmqstore.opening import create
+    from rmqstore.opening import open_for as open  # noqa: A004 - `rmqstore.open(path)` reads as it should
+    from rmqstore.storage.broker.store_config import StoreConfig, read_properties
+    from rmqstore.store import MessageStore, QueueInfo
+    from rmqstore.write.messages import WriteSpec
+    from rmqstore.write.writer import StoreWriter
 
 __version__ = "0.1.0"
 
@@ -54,3 +59,30 @@ __all__ = [
     "open",
     "read_properties",
 ]
+
+# Imported when first asked for: Spark starts processes that need a few modules of the package, and none of these.
+_HOMES = {
+    "Message": "format.schema:Message",
+    "MessageStore": "store:MessageStore",
+    "QueueInfo": "store:QueueInfo",
+    "StoreConfig": "storage.broker.store_config:StoreConfig",
+    "StoreWriter": "write.writer:StoreWriter",
+    "WriteSpec": "write.messages:WriteSpec",
+    "create": "opening:create",
+    "open": "opening:open_for",
+    "read_properties": "storage.broker.store_config:read_properties",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Return a name of the package, imported by now."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _HOMES[name].split(":")
+    globals()[name] = found = getattr(import_module(f"{__name__}.{module}"), attribute)
+    return found
+
+
+def __dir__() -> list[str]:
+    """Return the names of the package, imported or not."""
+    return sorted({*globals(), *__all__})

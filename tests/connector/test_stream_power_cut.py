@@ -7,11 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+import rmqstore
 import store_builder as build
 from connector.test_stream_planning import LENIENT, Query, grow
-from rmqstore.errors import CorruptRecordError
+from rmqstore.errors import CorruptQueueError, CorruptRecordError
 
 RESTART = 5000  # ms, after the first message
 NEW = RESTART + 1000
@@ -34,14 +36,15 @@ def old_store(tmp_path: Path) -> tuple[build.Store, Path]:
 
 def recover(root: Path, old: build.Store, new: build.Store) -> None:
     """Write a store over another one in place; what is longer of the old one stays, as after a recovery."""
-    for start, data in old.segments.items():
-        end = max(0, new.end - start)
-        with (root / "commitlog" / f"{start:020d}").open("r+b") as file:
-            file.write(new.segments[start][:end] + data[end:])
+    for start, data in new.segments.items():
+        stale = old.segments.get(start, bytearray(len(data)))
+        end = max(at.physical_offset + at.size for at in new.placed if start <= at.physical_offset < start + len(data))
+        end += 0 if end == new.end else len(build.pack_blank(0))  # of a blank, only the head is written
+        (root / "commitlog" / f"{start:020d}").write_bytes(data[: end - start] + stale[end - start :])
     for key in {**old.queues, **new.queues}:
         units = new.queues.get(key, [])
-        stale = old.queues.get(key, [])[len(units) :]
-        build.write_queue(root / "consumequeue" / key[0] / str(key[1]), units + stale)
+        stale_units = old.queues.get(key, [])[len(units) :]
+        build.write_queue(root / "consumequeue" / key[0] / str(key[1]), units + stale_units)
     start_broker(root, RESTART)
 
 
@@ -90,6 +93,22 @@ def test_stale_units_of_a_queue_that_gets_nothing_are_not_messages(tmp_path: Pat
     assert len(Query(root, **LENIENT).trigger()) == KEPT + 30
     recover(root, old, grow(new, 1, prefix="last", late=NEW + 100))
     assert query.bodies() == ["last0"]
+
+
+@reopened
+def test_stale_records_that_a_blank_spares_are_not_messages(tmp_path: Path, reopen: Reopen) -> None:
+    old, root = old_store(tmp_path)
+    query = Query(root, **LENIENT)
+    query.trigger()
+    new = grow(kept(), 1, topic="B", prefix="n", late=NEW, pad=16000)
+    assert new.placed[-1].physical_offset == 16384, "the blank reaches over all that was cut off"
+    recover(root, old, new)
+    query = reopen(query)
+    assert [body.rstrip(".") for body in query.bodies()] == ["n0"]
+    assert not query.trigger()
+    assert len(Query(root, **LENIENT).trigger()) == KEPT + 1
+    with rmqstore.open(root) as store:
+        assert store.queue_range("A", 0) == (0, KEPT)
 
 
 @reopened
@@ -174,31 +193,104 @@ def test_units_come_from_the_log_until_a_hole_in_their_queue_is_filled(tmp_path:
     assert delivered[30:] == ["n0", "n1"]
 
 
-def test_a_queue_whose_files_go_between_planning_and_reading_is_lost_with_a_warning(tmp_path: Path) -> None:
-    root = grow(build.Store(segment_bytes=16384), 10).write(tmp_path / "s", abort=True)
-    query = Query(root, **LENIENT)
-    end = query.reader.latestOffset(query.offset, ReadAllAvailable())
-    parts = query.reader.partitions(query.offset, end)
+def planned(query: Query) -> list[InputPartition]:
+    """Return the tasks of the next micro-batch, all that is there."""
+    return list(query.reader.partitions(query.offset, query.reader.latestOffset(query.offset, ReadAllAvailable())))
+
+
+def read_all(query: Query, parts: list[InputPartition]) -> list[str]:
+    rows = [row for part in parts for batch in query.reader.read(part) for row in batch.to_pylist()]
+    return sorted(row["body"] for row in rows)
+
+
+def delete_queue(root: Path) -> None:
     for path in (root / "consumequeue/A/0").iterdir():
         path.unlink()
-    assert not [batch for part in parts for batch in query.reader.read(part)]
 
 
-def test_a_micro_batch_that_meets_queue_files_in_the_making_is_planned_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def numbered(n: int) -> list[str]:
+    return sorted(f"m{number}" for number in range(n))
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the times that were waited for a store that changes."""
+    found: list[float] = []
+    monkeypatch.setattr("rmqstore.storage.files.retry.sleep", found.append)
+    return found
+
+
+@pytest.mark.parametrize("options", [LENIENT, {}])
+def test_queue_files_that_go_between_planning_and_reading_are_taken_from_the_log(
+    tmp_path: Path, options: dict[str, str]
 ) -> None:
     _, root = old_store(tmp_path)
+    query = Query(root, **options)
+    parts = planned(query)
+    delete_queue(root)
+    assert read_all(query, parts) == numbered(KEPT + LOST)
+
+
+def test_queue_files_of_a_closed_store_that_go_before_they_are_read_are_lost_with_a_warning(tmp_path: Path) -> None:
+    root = grow(build.Store(segment_bytes=16384), 10).write(tmp_path / "s")
     query = Query(root, **LENIENT)
+    parts = planned(query)
+    delete_queue(root)
+    assert read_all(query, parts) == []
+
+
+def test_records_whose_file_a_recovery_deletes_before_they_are_read_are_lost_with_a_warning(
+    tmp_path: Path, pauses: list[float]
+) -> None:
+    store = grow(build.Store(), 60)
+    root = store.write(tmp_path / "s", abort=True)
+    n_kept = sum(at.physical_offset < 4096 for at in store.placed)
+    assert 0 < n_kept < 60
+    for options in (LENIENT, {}):
+        query = Query(root, **options)
+        parts = planned(query)
+        cut = (root / "commitlog" / f"{4096:020d}").rename(tmp_path / "cut")
+        if options:
+            assert read_all(query, parts) == numbered(n_kept)
+        else:
+            with pytest.raises(CorruptQueueError, match="behind the CommitLog"):
+                read_all(query, parts)
+        cut.rename(root / "commitlog" / f"{4096:020d}")
+    assert not pauses
+
+
+def test_messages_that_took_the_place_of_planned_ones_are_left_to_the_next_micro_batch(tmp_path: Path) -> None:
+    old, root = old_store(tmp_path)
+    query = Query(root, **LENIENT)
+    parts = planned(query)
+    recover(root, old, grow(kept(), 15, prefix="n", late=NEW, pad=7))
+    assert read_all(query, parts) == numbered(KEPT)
+
+
+@pytest.mark.parametrize("options", [LENIENT, {}])
+def test_a_micro_batch_that_meets_queue_files_in_the_making_is_planned_again(
+    tmp_path: Path, pauses: list[float], options: dict[str, str]
+) -> None:
+    _, root = old_store(tmp_path)
+    query = Query(root, **options)
     end = query.reader.latestOffset(query.offset, ReadAllAvailable())
-    first = min((root / "consumequeue" / "A" / "0").iterdir())
-    aside = first.rename(tmp_path / "aside")
-    pauses: list[float] = []
-
-    def pause(seconds: float) -> None:
-        pauses.append(seconds)
-        if len(pauses) == 2:
-            aside.rename(first)
-
-    monkeypatch.setattr("pyspark_rmqstore.stream_reader.sleep", pause)
+    delete_queue(root)
     assert len(query.rows(query.offset, end)) == KEPT + LOST
-    assert len(pauses) == 2
+    assert len(pauses) == 1
+
+
+def test_damage_of_a_store_at_rest_is_not_waited_for(tmp_path: Path, pauses: list[float]) -> None:
+    store, root = old_store(tmp_path)
+    damaged = store.placed[3]
+    path = root / "commitlog" / f"{0:020d}"
+    query = Query(root)
+    end = query.reader.latestOffset(query.offset, ReadAllAvailable())
+    with path.open("r+b") as file:
+        file.seek(damaged.physical_offset + 90)
+        file.write(b"\xff")
+    looks = []
+    query.reader._stores._doubt = looks.append  # type: ignore[assignment, method-assign]
+    with pytest.raises(CorruptRecordError):
+        query.rows(query.offset, end)
+    assert not pauses
+    assert not looks

@@ -269,9 +269,13 @@ class StoreSession:
         """Tell whether the log confirms the units of a range; see ``storage.recovery.unit_checks.look_confirmed``."""
         return self.ranges.look_confirmed(piece, log_end)
 
-    def confirmed(self, piece: QueueSlice, log_end: int) -> list[QueueSlice]:
+    def stands(self, piece: QueueSlice) -> bool:
+        """Tell whether a range that was planned is still there; see ``queue_ranges.QueueRanges.stands``."""
+        return self.ranges.stands(piece)
+
+    def confirmed(self, piece: QueueSlice, log_end: int, stored_until: int = LATEST_TIME) -> list[QueueSlice]:
         """Return the parts of a range whose units the log confirms; see ``queue_ranges.QueueRanges.confirmed``."""
-        return self.ranges.confirmed(piece, log_end)
+        return self.ranges.confirmed(piece, log_end, stored_until)
 
     @anew_if_deleted
     def plan_queues(self, selection: Selection, spec: ReadSpec) -> list[QueueSlice]:

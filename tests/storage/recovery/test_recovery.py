@@ -383,3 +383,22 @@ def test_a_queue_that_lacks_too_much_refuses_itself_only(tmp_path: Path, monkeyp
         assert len(read(opened, subscribe="T")) == 20
         with pytest.raises(rmqstore.RmqStoreError, match=r"Long-0.*scan=commitlog.*rebuild"):
             read(opened, subscribe="Long")
+
+
+@pytest.mark.parametrize("forged", [False, True])
+def test_messages_that_stand_in_the_blank_of_a_file_are_cut_off(tmp_path: Path, *, forged: bool) -> None:
+    old, new = _store(), _store(20)
+    body_at = new.end + 88
+    # A body is no proof of where a file ends, even if it holds what would be a blank.
+    new.append(build.Record(topic="B", body=build.pack_blank(new.segment_bytes - body_at) if forged else b"x" * 8))
+    for size in (8, 2000):
+        new.append(build.Record(topic="B", body=b"x" * size))
+    last, following = new.placed[-2:]
+    blank = last.physical_offset + last.size
+    assert following.physical_offset == new.segment_bytes, "a blank closes the file"
+    new.segments[0][blank + 8 :] = old.segments[0][blank + 8 :]
+    new.queues["T", 0] += old.queues["T", 0][20:36]
+    with rmqstore.open(new.write(tmp_path / "s", abort=True)) as opened:
+        assert opened.queue_range("T", 0) == (0, 20)
+        assert offsets(read(opened, subscribe="T")) == [at.physical_offset for at in new.placed[:20]]
+        assert offsets(read(opened, subscribe="B")) == [at.physical_offset for at in new.placed[20:]]

@@ -33,6 +33,7 @@ from rmqstore.format.layout import (
 
 _FRAME_HEAD = struct.Struct(">ii")
 _MAGIC_HEAD = MESSAGE_MAGIC_V1.to_bytes(4, signed=True)[:3]  # V1 and V2 differ in the last byte only
+_BLANK_HEAD = BLANK_MAGIC.to_bytes(4, signed=True)
 _MAGIC_AT = FRAME_HEAD.fields["magic"][1]  # type: ignore[index]
 _OFFSET_AT = FIXED_PART_V4.fields["physical_offset"][1]  # type: ignore[index]
 
@@ -314,6 +315,17 @@ def find_next_record(buf: Bytes, start: int, end: int, physical_base: int) -> in
         block += size
         size = min(2 * size, _RESYNC_BLOCKS[1])
     return end
+
+
+def find_blanks(buf: Bytes, start: int, end: int) -> Positions:
+    """Return the positions in ``[start, end)``, rising, of what would be a blank that reaches to the buffer's end."""
+    near = buf[start : end + FRAME_HEAD.itemsize]
+    if near.tobytes().find(_BLANK_HEAD) < 0:  # mostly there is none
+        return np.empty(0, np.int64)
+    heads = windows(near, FRAME_HEAD.itemsize).view(FRAME_HEAD)
+    places = np.flatnonzero(heads["magic"] == BLANK_MAGIC) + start
+    closing: Positions = places[heads["total_size"][places - start] == len(buf) - places]
+    return closing
 
 
 def cut_batches(sizes: NDArray[np.int64], max_rows: int, max_bytes: int) -> Iterator[slice]:

@@ -17,7 +17,7 @@ from rmqstore.errors import (
 from rmqstore.format.layout import LMQ_PREFIX
 from rmqstore.query.selection import EARLIEST, LATEST, Bound, Selection, choose_topics
 from rmqstore.read.plan.light_queues import count_light_messages, told
-from rmqstore.spans import QueueKey, QueueSlice, Span
+from rmqstore.spans import LATEST_TIME, QueueKey, QueueSlice, Span
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.paths import StorePaths, can_name_queues
 from rmqstore.storage.log.commitlog import CommitLog
@@ -229,10 +229,18 @@ class QueueRanges:
         key = (piece.topic, piece.queue_id)
         return look_confirmed(self._log, self._queues.open(*key), key, piece.start, piece.end, log_end)
 
-    def confirmed(self, piece: QueueSlice, log_end: int) -> list[QueueSlice]:
-        """Return the parts of a range whose units the log confirms; says which are left out."""
+    def stands(self, piece: QueueSlice) -> bool:
+        """Tell whether a range that was planned is still there: the files of its queue, and its last record."""
         key = (piece.topic, piece.queue_id)
-        runs = list(confirmed_runs(self._log, self._queues.open(*key), key, piece.start, piece.end, log_end))
+        queue, log = self._queues.open(*key), self._log
+        has_units = [*queue.runs(piece.start, piece.end)] == [(piece.start, piece.end)]
+        return has_units and confirmed_end(log, queue, key, piece.end, log.max_offset) == piece.end
+
+    def confirmed(self, piece: QueueSlice, log_end: int, stored_until: int = LATEST_TIME) -> list[QueueSlice]:
+        """Return the parts of a range whose units records confirm that were not stored later; says what is left out."""
+        key = (piece.topic, piece.queue_id)
+        queue = self._queues.open(*key)
+        runs = list(confirmed_runs(self._log, queue, key, piece.start, piece.end, log_end, stored_until))
         left = [piece.start, *(bound for run in runs for bound in run), piece.end]
         for start, end in zip(left[::2], left[1::2], strict=True):
             if start < end:

@@ -1,12 +1,15 @@
-"""One run of the broker that has a store: since when it runs, and whether it was closed."""
+"""One run of the broker that has a store, since when it runs and whether it was closed; and the signs of a recovery."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 from rmqstore.errors import UnreadableFileError
 from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.files.storage import Storage
 
 _NS_PER_MS = 1_000_000
 
@@ -36,3 +39,39 @@ class BrokerRun(NamedTuple):
     def may_have_recovered(self, now: BrokerRun) -> bool:
         """Tell whether a recovery may lie between this run and a later look; one that was closed well needs none."""
         return self.is_open and now.started_ns != self.started_ns
+
+
+class StoreSigns(NamedTuple):
+    """What a recovery changes in the listings of a store: its log is cut file by file, its queues lose and get files.
+
+    What a broker that runs writes into files is not in it.
+    """
+
+    run: BrokerRun
+    log: tuple[str, ...]  # names of files
+    queues: tuple[tuple[str, int], ...]  # folders, and when they changed, ns
+    may_be_recovering: bool  # it was not closed, and no broker holds it yet: one does so after its recovery
+
+    @classmethod
+    def of(cls, paths: StorePaths, queues: Iterable[str]) -> StoreSigns:
+        """Look at a store, and at the folders of some of its queues."""
+        run = BrokerRun.of(paths)
+        log = sorted(entry.name for folder in paths.commitlogs for entry in paths.storage.list_folder(folder))
+        changed = sorted((folder, _changed_ns(paths.storage, Path(folder))) for folder in queues)
+        return cls(run, tuple(log), tuple(changed), run.is_open and not paths.storage.is_locked(paths.lock))
+
+
+def queue_folders(paths: StorePaths) -> Iterator[str]:
+    """Yield the folders of all queues of a store: their names alone, for there may be many."""
+    for root in (paths.consumequeue, paths.batch_consumequeue):
+        for topic in paths.storage.list_folder(root):
+            if topic.is_folder:
+                folder = root / topic.name
+                yield from (str(folder / entry.name) for entry in paths.storage.list_folder(folder))
+
+
+def _changed_ns(storage: Storage, folder: Path) -> int:
+    with suppress(UnreadableFileError):
+        status = storage.status(folder)
+        return 0 if status is None else status.modified_ns
+    return 0

@@ -12,11 +12,12 @@ from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.walk import (
     StopKind,
     Walk,
+    find_blanks,
     know_their_places,
     knows_its_place,
 )
 from rmqstore.format.hashing import body_crcs
-from rmqstore.format.layout import FIXED_PART_V4, MAX_FIXED_BYTES, TOPIC_LENGTH_BYTES, Bytes
+from rmqstore.format.layout import FIXED_PART_V4, MAX_FIXED_BYTES, TOPIC_LENGTH_BYTES, Bytes, Mask, Positions
 from rmqstore.format.record import check_record, split_record
 from rmqstore.storage.broker.checkpoint import Checkpoint
 from rmqstore.storage.files.mapped_file_queue import Segment
@@ -25,7 +26,8 @@ from rmqstore.storage.log.walks import next_record, walk_back, walk_forward
 
 logger = logging.getLogger(__name__)
 
-_PIECE_BYTES = 128 << 20  # asked at once whether a byte of them was written
+_MAX_BLANK_BYTES = 5 << 20  # a blank is shorter than what did not fit: a message or batch of 4 MiB, unless configured
+_MAX_BLANKS = 16  # that are looked at
 
 
 class LogEnd(NamedTuple):
@@ -150,6 +152,21 @@ def last_record_before(log: CommitLog, physical_offset: int) -> int | None:
         if len(starts) and (is_closed or window.stopped == physical_offset):
             return segment.start + int(starts[-1])
     return None
+
+
+def before_blank(log: CommitLog, segment: Segment, places: Positions) -> Mask:
+    """Tell which physical offsets in a full file, (n,), lie before the blank that closes it.
+
+    A broker writes only the head of a blank. After a recovery, records that it cut off may stand in the rest of the
+    blank, whole and in their places, and end with an older blank. The chain of records leads to the first one.
+    """
+    data = log.data(segment)
+    start, end = max(len(data) - _MAX_BLANK_BYTES, 0), int(places.max()) - segment.start
+    for blank in (find_blanks(data, start, end) + segment.start)[:_MAX_BLANKS].tolist():
+        if last_record_before(log, blank) is not None:
+            before: Mask = places < blank
+            return before
+    return np.ones(len(places), np.bool_)
 
 
 def damage_at(log: CommitLog, segment: Segment, stop: Walk, queues_end: int) -> str | None:

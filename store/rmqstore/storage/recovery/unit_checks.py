@@ -1,7 +1,8 @@
 """Whether units of a queue point at the records that they stand for; the log has the last word.
 
 A recovery moves the end of a queue and clears nothing. The units of messages that it cut off stand after that end until
-they are written over one by one, and point at places where other records, or the middle of one, stand by now.
+they are written over one by one, and point at places where other records, or the middle of one, stand by now, or in the
+blank that closes a file, where their own records may still stand.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from rmqstore.format.columns.checks import sound_topics
 from rmqstore.format.columns.heads import Heads, read_heads
 from rmqstore.format.columns.lmq import name_queues
 from rmqstore.format.layout import LMQ_PREFIX, PRE_BLANK_SIZE, Bytes, Mask
-from rmqstore.spans import QueueKey
+from rmqstore.spans import LATEST_TIME, QueueKey
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.queue import Queue
+from rmqstore.storage.recovery.log_end import before_blank
 
 _FIRST_UNITS = 64
 _MOST_UNITS = 1 << 20
@@ -61,7 +63,10 @@ def _is_confirmed(log: CommitLog, key: QueueKey, queue_offset: int, unit: tuple[
     except (CorruptRecordError, OffsetOutOfRangeError):
         return False
     told = tuple(int(parts.fixed[name]) for name in ("physical_offset", "total_size", "queue_id", "queue_offset"))
-    return told == (place, size, key[1], queue_offset) and parts.topic == key[0].encode()
+    if told != (place, size, key[1], queue_offset) or parts.topic != key[0].encode():
+        return False
+    segment = log.locate(place).segment
+    return segment.end > log_end or bool(before_blank(log, segment, np.array([place])).all())
 
 
 def look_confirmed(log: CommitLog, queue: Queue, key: QueueKey, start: int, end: int, log_end: int) -> bool:
@@ -71,18 +76,32 @@ def look_confirmed(log: CommitLog, queue: Queue, key: QueueKey, start: int, end:
 
 
 def confirmed_runs(
-    log: CommitLog, queue: Queue, key: QueueKey, start: int, end: int, log_end: int
+    log: CommitLog,
+    queue: Queue,
+    key: QueueKey,
+    start: int,
+    end: int,
+    log_end: int,
+    stored_until: int = LATEST_TIME,
 ) -> Iterator[tuple[int, int]]:
-    """Yield the parts of ``[start, end)`` whose units are confirmed."""
+    """Yield the parts of ``[start, end)`` whose units are confirmed by records that were not stored later, in ms."""
     for low in range(start, end, _UNITS_AT_ONCE):
         queue_offsets = np.arange(low, min(low + _UNITS_AT_ONCE, end))
-        edges = np.diff(are_confirmed(log, queue, key, queue_offsets, log_end).astype(np.int8), prepend=0, append=0)
+        confirmed = are_confirmed(log, queue, key, queue_offsets, log_end, stored_until)
+        edges = np.diff(confirmed.astype(np.int8), prepend=0, append=0)
         yield from zip(
             (low + np.flatnonzero(edges > 0)).tolist(), (low + np.flatnonzero(edges < 0)).tolist(), strict=True
         )
 
 
-def are_confirmed(log: CommitLog, queue: Queue, key: QueueKey, queue_offsets: NDArray[np.int64], log_end: int) -> Mask:
+def are_confirmed(
+    log: CommitLog,
+    queue: Queue,
+    key: QueueKey,
+    queue_offsets: NDArray[np.int64],
+    log_end: int,
+    stored_until: int = LATEST_TIME,
+) -> Mask:
     """Return which units, by rising queue offset (n,), point at a record before the end of the log that says the same.
 
     A unit whose record was deleted with its file counts as confirmed.
@@ -94,10 +113,13 @@ def are_confirmed(log: CommitLog, queue: Queue, key: QueueKey, queue_offsets: ND
     inside = is_unit & (places >= log.min_offset) & (places + sizes <= log_end)
     for segment in log.segments:
         rows = np.flatnonzero(inside & (places >= segment.start) & (places < segment.end))
+        if len(rows) and segment.end <= log_end:
+            rows = rows[before_blank(log, segment, places[rows])]
         if len(rows):
             data = log.data(segment)
             heads, whole = read_heads(data, places[rows] - segment.start)
             whole &= (heads.column("physical_offset") == places[rows]) & (heads.column("total_size") == sizes[rows])
+            whole &= heads.column("store_timestamp") <= stored_until
             rows, heads = rows[whole], heads.take(whole)
             confirmed[rows] = _say_the_same(data, heads, key, queue_offsets[rows], is_batch=queue.is_batch)
     return confirmed

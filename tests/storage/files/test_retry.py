@@ -1,0 +1,106 @@
+"""Questions to a store that changes while they are asked; the clock and the store are told what to say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import NamedTuple
+
+import pytest
+
+from rmqstore.errors import CorruptQueueError, NotAStoreError, RmqStoreError
+from rmqstore.storage.files.retry import ChangingStore
+
+DAMAGE = CorruptQueueError("q", 20, "no unit")
+
+
+class Signs(NamedTuple):
+    state: int
+    may_be_recovering: bool
+
+
+class Asked:
+    """A store that says of itself what it is told to, and a question that fails some times."""
+
+    def __init__(self, signs: Iterator[Signs], n_failures: float, err: RmqStoreError = DAMAGE) -> None:
+        self._signs, self._n_failures, self._err = signs, n_failures, err
+        self.n_asked = self.n_forgotten = 0
+        self._store = ChangingStore(lambda: next(self._signs), self._forget)
+
+    def _forget(self) -> None:
+        self.n_forgotten += 1
+
+    def _ask(self) -> str:
+        self.n_asked += 1
+        if self.n_asked <= self._n_failures:
+            raise self._err
+        return "answer"
+
+    def answer(self) -> str:
+        return self._store.answer(self._ask)
+
+
+def signs_of(*states: int, may_be_recovering: bool = True) -> Iterator[Signs]:
+    """Yield these states, and the last one ever after."""
+    for state in states:
+        yield Signs(state, may_be_recovering)
+    while True:
+        yield Signs(states[-1], may_be_recovering)
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
+    """Return a clock that only waiting moves on."""
+    now = 0.0
+
+    def wait(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    def read() -> float:
+        return now
+
+    monkeypatch.setattr("rmqstore.storage.files.retry.sleep", wait)
+    monkeypatch.setattr("rmqstore.storage.files.retry.monotonic", read)
+    return read
+
+
+def test_a_store_at_rest_is_asked_once(clock: Callable[[], float]) -> None:
+    asked = Asked(signs_of(1), n_failures=1)
+    with pytest.raises(CorruptQueueError):
+        asked.answer()
+    assert (asked.n_asked, asked.n_forgotten, clock()) == (1, 0, 0.0)
+
+
+def test_a_store_that_is_being_recovered_is_asked_until_it_answers() -> None:
+    asked = Asked(signs_of(1, 2, 2, 3, 3, 3), n_failures=5)
+    assert asked.answer() == "answer"
+    assert asked.n_forgotten == 5
+
+
+def test_a_recovery_that_stands_still_is_given_up(clock: Callable[[], float]) -> None:
+    asked = Asked(signs_of(1, 2), n_failures=float("inf"))
+    with pytest.raises(CorruptQueueError):
+        asked.answer()
+    assert 0.5 < clock() < 2
+
+
+def test_a_store_that_never_stops_changing_is_given_up(clock: Callable[[], float]) -> None:
+    asked = Asked((Signs(number, may_be_recovering=True) for number in count()), n_failures=float("inf"))
+    with pytest.raises(CorruptQueueError):
+        asked.answer()
+    assert 10 < clock() < 60
+
+
+def test_a_store_that_no_recovery_can_change_is_not_waited_for(clock: Callable[[], float]) -> None:
+    asked = Asked(signs_of(1, 2, may_be_recovering=False), n_failures=float("inf"))
+    with pytest.raises(CorruptQueueError):
+        asked.answer()
+    assert (asked.n_asked, asked.n_forgotten, clock()) == (2, 1, 0.0)
+
+
+def test_what_no_recovery_brings_about_is_raised_at_once() -> None:
+    asked = Asked(signs_of(1, 2, 3), n_failures=1, err=NotAStoreError("x"))
+    with pytest.raises(NotAStoreError):
+        asked.answer()
+    assert asked.n_asked == 1
