@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from rmqstore.errors import OptionError, RmqStoreError, StoreFormatError
 from rmqstore.exchange import jsonable
+from rmqstore.query.arguments import ScanOrder
 from rmqstore.store import MessageStore
 
 try:
@@ -127,7 +128,7 @@ def scan(
     begin: str | None,
     end: str | None,
     with_system: bool,
-    scan_by: str,
+    scan_by: ScanOrder,
     **others: Any,  # noqa: ANN401 - options of scan by the same name
 ) -> pa.RecordBatchReader:
     """Return the messages that :func:`some_messages` chose."""
