@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from types import TracebackType
-from typing import Literal, NamedTuple, Self, Unpack
+from html import escape
+from typing import Literal, NamedTuple, Unpack
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,10 +37,12 @@ from rmqstore.read.message_scan import MessageScan, columns_to_read, known_colum
 from rmqstore.read.scan.spec import ReadSpec, first_rows, scan_schema
 from rmqstore.read.scan.tags_codes import matched_groups
 from rmqstore.read.session import StoreSession
+from rmqstore.read.summary import as_html
 from rmqstore.read.views.registry import read_view
 from rmqstore.read.views.schema import view_columns, view_spec
 from rmqstore.read.views.source import ViewLimits
 from rmqstore.spans import LATEST_TIME
+from rmqstore.storage.files.closing import Closing
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.retry import anew_if_deleted
 from rmqstore.storage.recovery.log_end import LogEnd
@@ -60,7 +62,7 @@ class QueueInfo(NamedTuple):
     n_bytes: int
 
 
-class MessageStore:
+class MessageStore(Closing):
     """A store opened for reading. Nothing in its folder is created or changed, also beside a running broker.
 
     A context manager; :func:`rmqstore.open` makes one.
@@ -82,13 +84,11 @@ class MessageStore:
             return f"MessageStore({str(self.paths.root)!r}, broker {self.broker_name!r}, {topics}, {state})"
         return f"MessageStore({str(self.paths.root)!r})"
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def _repr_html_(self) -> str:
+        """Return the same for a notebook, with a table of the first topics."""
+        with suppress(RmqStoreError, OSError):
+            return as_html(self.session, repr(self))
+        return f"<div>{escape(repr(self))}</div>"
 
     def refresh(self) -> None:
         """List the files again: those of a running broker come and go. The log end stays as it was found."""

@@ -249,3 +249,14 @@ def test_times_are_compared_to_the_microsecond(tmp_path: Path) -> None:
         later = (at + timedelta(microseconds=400)).isoformat()
         assert opened.count(where=f"storeTimestamp < '{later}'") == 1
         assert opened.count(where=f"storeTimestamp >= '{later}'") == 0
+
+
+def test_a_property_that_is_named_as_a_column_is_found_by_an_expression(tmp_path: Path) -> None:
+    store = build.Store()
+    for number in range(3):
+        store.append(build.Record(properties=build.properties({"queueOffset": str(7 + number)})))
+    with rmqstore.open(store.write(tmp_path / "s")) as opened:
+        with pytest.raises(OptionError, match="queueOffset is a column"):
+            opened.count(filter="queueOffset = '8'")
+        value = pc.map_lookup(pc.field("properties"), "queueOffset", "first")
+        assert [row["queueOffset"] for row in read(opened, where=value == "8")] == [1]
