@@ -440,6 +440,10 @@ def test_a_store_says_which_it_is(golden_store: Callable[[str], Path]) -> None:
         assert "open, or not closed" in repr(store)
 
 
+def test_a_store_has_few_names_for_people() -> None:
+    assert len([name for name in dir(rmqstore.MessageStore) if not name.startswith("_")]) <= 20
+
+
 def test_a_notebook_shows_the_first_topics_of_a_store(tmp_path: Path) -> None:
     store = build.Store()
     for number in range(30):

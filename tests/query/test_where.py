@@ -296,3 +296,10 @@ def test_keywords_and_blanks_are_free() -> None:
         where("\ttopic\nin('A','B')and not queueId=1").condition
         == where("topic IN ('A', 'B') AND NOT queueId = 1").condition
     )
+
+
+def test_rows_of_a_large_batch_keep_their_order() -> None:
+    batch = pa.record_batch({"queueOffset": pa.array(range(300_000), pa.int64())})
+    kept = where(FIELD("queueOffset") >= 7).keep(batch)
+    assert kept.column("queueOffset").to_pylist() == list(range(7, 300_000))
+    assert where(FIELD("queueOffset") < 0).keep(batch).num_rows == 0

@@ -16,6 +16,7 @@ from rmqstore.query.where.condition import Condition, comparisons, mask_of, prun
 from rmqstore.query.where.expressions import Expressed, take_apart
 from rmqstore.query.where.parser import parse
 
+_ROWS_AT_ONCE: Final = 1 << 15  # more are shared out among threads, which do not keep their order
 _LONGEST_SHOWN: Final = 200  # characters of an expression that an error repeats
 
 
@@ -82,10 +83,18 @@ def _by_name(where: pc.Expression, columns: pa.Schema) -> Expressed:
 
 
 def _filtered(batch: pa.RecordBatch, expression: pc.Expression) -> pa.RecordBatch:
+    """Return the rows that an expression is true for, in their order.
+
+    Raises:
+        OptionError: pyarrow cannot compute it.
+    """
+    starts = range(0, max(batch.num_rows, 1), _ROWS_AT_ONCE)
+    parts = [pa.Table.from_batches([batch.slice(start, _ROWS_AT_ONCE)]) for start in starts]
     try:
-        return batch.filter(expression)
+        kept = pa.concat_tables([part.filter(expression) for part in parts]).combine_chunks()
     except (pa.ArrowException, TypeError) as err:
         raise OptionError(f"where {_shortened(str(expression))}: {str(err).partition(chr(10))[0]}") from err
+    return next(iter(kept.to_batches()), batch.slice(0, 0))
 
 
 def _shortened(text: str) -> str:
