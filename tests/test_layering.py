@@ -21,7 +21,7 @@ LAYERS = [
     ["format.columns"],
     ["query.sql92"],
     ["storage.files", "query"],
-    ["storage.broker"],
+    ["storage.broker", "query.where"],
     ["storage.log", "storage.queue", "storage.index"],
     ["storage.recovery"],
     ["read.scan", "write"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import configparser
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -92,6 +93,12 @@ def test_the_core_needs_numpy_and_pyarrow_only_and_spark_is_an_extra(wheel: Path
     assert {"spark", "cli", "lz4", "zstd", "fast", "report", "all", "test", "dev"} <= extras
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert (metadata["Name"], metadata["Version"]) == (project["name"], rmqstore.__version__)
+
+
+def test_the_version_is_the_newest_of_the_changelog() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    released = re.findall(r"^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d{2}-\d{2}$", text, flags=re.MULTILINE)
+    assert released[0] == rmqstore.__version__
 
 
 def test_the_unpacked_wheel_reads_a_store_by_itself(

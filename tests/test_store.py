@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import json
 import pickle
+import re
+import shutil
 import tracemalloc
 import zlib
 from collections.abc import Callable
@@ -435,3 +438,39 @@ def test_a_store_says_which_it_is(golden_store: Callable[[str], Path]) -> None:
         assert repr(store) == f"MessageStore({str(root)!r}, broker {store.broker_name!r}, {topics} topics, closed)"
     with rmqstore.open(golden_store("crash")) as store:
         assert "open, or not closed" in repr(store)
+
+
+def test_a_store_has_few_names_for_people() -> None:
+    assert len([name for name in dir(rmqstore.MessageStore) if not name.startswith("_")]) <= 20
+
+
+def test_a_notebook_shows_the_first_topics_of_a_store(tmp_path: Path) -> None:
+    store = build.Store()
+    for number in range(30):
+        store.append(build.Record(topic=f"T{number:02}", queue_id=number % 3))
+    store.append(build.Record(topic="%RETRY%<b>group</b>"))
+    store.append(build.Record(topic="T00", queue_id=7))
+    root = store.write(tmp_path / "s<i>")
+    with rmqstore.open(root) as opened:
+        shown = opened._repr_html_()
+        assert f"<div>{html.escape(repr(opened))}</div>" in shown
+    assert "<i>" not in shown
+    rows = re.findall(r"<tr><td>(.*?)</td><td>(\d+)</td></tr>", shown)
+    assert rows == [("T00", "2"), *((f"T{number:02}", "1") for number in range(1, 20))]
+    assert "and 11 more" in shown
+
+
+def test_a_notebook_shows_topics_as_text(tmp_path: Path) -> None:
+    store = build.Store()
+    store.append(build.Record(topic="<script>alert(1)<"))
+    with rmqstore.open(store.write(tmp_path / "s")) as opened:
+        assert "<td>&lt;script&gt;alert(1)&lt;</td>" in opened._repr_html_()
+
+
+def test_a_notebook_shows_a_store_whose_configuration_is_damaged(tmp_path: Path) -> None:
+    root = build.Store().write(tmp_path / "s")
+    (root / "config").mkdir(exist_ok=True)
+    with rmqstore.open(root) as opened:
+        shutil.rmtree(root / "consumequeue")
+        (root / "consumequeue").write_text("not a folder", encoding="utf-8")
+        assert str(root) in opened._repr_html_()

@@ -42,7 +42,7 @@ class RmqStoreReader(DataSourceReader):
         for ref in self._options.stores:
             with open_ref(ref) as store:
                 names.add(store.broker_name, ref.path)
-                if self._splits.pushed.keeps_broker(store.broker_name):
+                if self._splits.pushed.pruning.keeps_broker(store.broker_name):
                     splits += self._plan(ref, store)
                 for topic, queues in store.named_queues(selection).items() if by_queue else ():
                     known.setdefault(topic, set()).update(queues)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
-from inspect import signature
-from itertools import chain
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from html import escape
+from typing import Literal, NamedTuple, Unpack
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rmqstore.errors import (
     MessageNotFoundError,
@@ -21,9 +21,9 @@ from rmqstore.errors import (
 )
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import VERBATIM, Message
-from rmqstore.query.keys import Wanted, parse_wanted
+from rmqstore.query.arguments import Boundary, Mode, ScanArguments, ScanOrder, SelectionArguments, TopicArguments
+from rmqstore.query.keys import parse_wanted
 from rmqstore.query.selection import (
-    Selection,
     parse_selection,
     parse_tags,
     parse_timestamp,
@@ -31,16 +31,18 @@ from rmqstore.query.selection import (
     require_named,
 )
 from rmqstore.query.sql92.filter import parse_filter
+from rmqstore.query.where.where import parse_where
 from rmqstore.read.lookup.candidates import QueryResult
-from rmqstore.read.lookup.pending import find_pending, read_pending
-from rmqstore.read.scan.record_filter import log_filter
+from rmqstore.read.message_scan import MessageScan, columns_to_read, known_columns
 from rmqstore.read.scan.spec import ReadSpec, first_rows, scan_schema
 from rmqstore.read.scan.tags_codes import matched_groups
 from rmqstore.read.session import StoreSession
+from rmqstore.read.summary import as_html
 from rmqstore.read.views.registry import read_view
-from rmqstore.read.views.schema import view_spec
+from rmqstore.read.views.schema import view_columns, view_spec
 from rmqstore.read.views.source import ViewLimits
 from rmqstore.spans import LATEST_TIME
+from rmqstore.storage.files.closing import Closing
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.retry import anew_if_deleted
 from rmqstore.storage.queue.bounds import total_weight
@@ -61,7 +63,7 @@ class QueueInfo(NamedTuple):
     n_bytes: int
 
 
-class MessageStore:
+class MessageStore(Closing):
     """A store opened for reading. Nothing in its folder is created or changed, also beside a running broker.
 
     A context manager; :func:`rmqstore.open` makes one.
@@ -83,13 +85,11 @@ class MessageStore:
             return f"MessageStore({str(self.paths.root)!r}, broker {self.broker_name!r}, {topics}, {state})"
         return f"MessageStore({str(self.paths.root)!r})"
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def _repr_html_(self) -> str:
+        """Return the same for a notebook, with a table of the first topics."""
+        with suppress(RmqStoreError, OSError):
+            return as_html(self.session, repr(self))
+        return f"<div>{escape(repr(self))}</div>"
 
     def refresh(self) -> None:
         """List the files again: those of a running broker come and go. The log end stays as it was found."""
@@ -145,7 +145,9 @@ class MessageStore:
         return QueueInfo(topic, queue_id, start, end, times[0], times[1], total_weight(queue, start, end))
 
     @anew_if_deleted
-    def offset_at(self, topic: str, queue_id: int, timestamp: int | str | datetime, boundary: str = "lower") -> int:
+    def offset_at(
+        self, topic: str, queue_id: int, timestamp: int | str | datetime, boundary: Boundary = "lower"
+    ) -> int:
         """Return the queue offset at a store time.
 
         Args:
@@ -166,7 +168,7 @@ class MessageStore:
         raise OptionError(f"boundary {boundary!r}: lower or upper")
 
     @anew_if_deleted
-    def offsets_at(self, topic: str, timestamp: int | str | datetime, boundary: str = "lower") -> dict[int, int]:
+    def offsets_at(self, topic: str, timestamp: int | str | datetime, boundary: Boundary = "lower") -> dict[int, int]:
         """Return the queue offset at a store time in each queue of a topic; see :meth:`offset_at`."""
         return {queue_id: self.offset_at(topic, queue_id, timestamp, boundary) for queue_id in self.queue_ids(topic)}
 
@@ -258,21 +260,22 @@ class MessageStore:
     def scan(
         self,
         *,
-        tags: str | None = None,
+        where: str | pc.Expression | None = None,
         filter: str | None = None,  # noqa: A002 - the option's name
+        tags: str | None = None,
         columns: str | Iterable[str] | pa.Schema | None = None,
-        scan: str = "queue",
+        scan: ScanOrder = "queue",
         msg_key: str | Sequence[str] | None = None,
         msg_id: str | Sequence[str] | None = None,
         index_only: bool = False,
         include_pending: bool = False,
-        mode: str = "FAILFAST",
+        mode: Mode = "FAILFAST",
         column_name_of_corrupt_record: str = "_corrupt_record",
         check_crc: bool = True,
         fail_on_data_loss: bool = True,
         verbatim: bool = False,
         limit: int | None = None,
-        **selection: Any,  # noqa: ANN401
+        **selection: Unpack[SelectionArguments],
     ) -> pa.RecordBatchReader:
         """Return the chosen messages as a stream of batches; the arguments are the read options of ``docs/reading.md``.
 
@@ -284,6 +287,8 @@ class MessageStore:
         cover is read, unless ``index_only``.
         ``include_pending``: at the end, messages on their way to the chosen queues, see ``pending``; columns
         ``pending`` and ``dueTimestamp`` tell them.
+        ``where``: a condition on columns, as text or as a pyarrow expression; ``docs/finding.md`` says which ones leave
+        out queues, parts of the log or messages unread. Its columns need not be among ``columns``.
         ``filter``: an SQL92 expression over properties, as RocketMQ's MessageSelector.bySql takes it.
         ``verbatim``: what records hold as they hold it (``format.schema.VERBATIM``), for exact copies.
         ``limit``: the first so many messages; nothing is read once they are there.
@@ -293,37 +298,35 @@ class MessageStore:
             CorruptRecordError, CorruptQueueError: while reading, damage in mode FAILFAST.
             OffsetOutOfRangeError: messages asked for are gone and ``fail_on_data_loss`` holds.
         """
-        require_arguments(selection, _arguments(parse_selection) | _arguments(MessageStore.scan))
+        require_arguments(selection, ScanArguments.__annotations__ | {"columns": ...})
         chosen, wanted = parse_selection(**selection), parse_wanted(msg_key, msg_id)
         schema = VERBATIM if verbatim and columns is None else scan_schema(columns, include_pending=include_pending)
         if mode == "PERMISSIVE" and column_name_of_corrupt_record not in schema.names:
             schema = schema.append(pa.field(column_name_of_corrupt_record, pa.string()))
+        condition = parse_where(where, known_columns(schema, include_pending=include_pending))
         spec = ReadSpec(
-            schema=schema,
+            schema=schema if condition is None else columns_to_read(schema, condition),
             mode=mode,
             corrupt_column=column_name_of_corrupt_record,
             check_crc=check_crc,
             fail_on_data_loss=fail_on_data_loss,
-            tags=parse_tags(tags),
+            tags=parse_tags(tags) if condition is None else condition.pruning.tagged(parse_tags(tags)),
             filter=parse_filter(filter),
             broker_name=self.broker_name,
             inflate=not verbatim,
         )
         if verbatim and scan == "queue":
             self.session.require_records(chosen)
-        if wanted:
-            batches = self._look_up(wanted, chosen, spec, index_only=index_only)
-        else:
-            batches = self._by_queue(chosen, spec) if scan == "queue" else self._by_log(chosen, spec, scan)
-        if include_pending:
-            if wanted or scan != "queue":
-                raise OptionError("include_pending: only a read by queue knows what is pending")
-            batches = chain(batches, self._pending(chosen, spec))
+        batches = MessageScan(
+            chosen, spec, scan, wanted, condition, index_only=index_only, include_pending=include_pending
+        ).batches(self.session)
+        if spec.schema != schema:
+            batches = (batch.select(schema.names) for batch in batches)
         if limit is not None:
             batches = first_rows(batches, limit)
         return pa.RecordBatchReader.from_batches(schema, batches)
 
-    def count(self, *, columns: str | Iterable[str] = "queueOffset", **options: Any) -> int:  # noqa: ANN401
+    def count(self, *, columns: str | Iterable[str] = "queueOffset", **options: Unpack[ScanArguments]) -> int:
         """Return how many messages a scan gives.
 
         Args:
@@ -332,39 +335,15 @@ class MessageStore:
         """
         return sum(batch.num_rows for batch in self.scan(columns=columns, **options))
 
-    def _pending(self, selection: Selection, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
-        yield from read_pending(self.session, find_pending(self.session, selection, spec), spec, selection)
-
-    def _by_queue(self, selection: Selection, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
-        self.session.require_topics(selection)
-        self.session.warn_without_queues()
-        slices = self.session.plan_queues(selection, spec)
-        return chain(
-            self.session.read_lost(self.session.lost(slices, spec), spec), self.session.read_queues(slices, spec)
-        )
-
-    def _by_log(self, selection: Selection, spec: ReadSpec, scan: str) -> Iterator[pa.RecordBatch]:
-        if scan != "commitlog":
-            raise OptionError(f"scan {scan!r}: queue or commitlog")
-        wanted = log_filter(selection, spec.schema.names)
-        self.session.warn_unknown_topics(selection)
-        return self.session.read_log(self.session.log_slice(), spec, wanted)
-
-    def _look_up(
-        self, wanted: Wanted, selection: Selection, spec: ReadSpec, *, index_only: bool
-    ) -> Iterator[pa.RecordBatch]:
-        chosen = log_filter(selection, spec.schema.names, wanted)
-        self.session.warn_unknown_topics(selection)
-        yield from self.session.finder.read(self.session.find(wanted, selection), spec, chosen, index_only=index_only)
-
     def view(
         self,
         name: str,
         *,
         columns: str | Iterable[str] | pa.Schema | None = None,
-        mode: str | None = None,
+        where: str | pc.Expression | None = None,
+        mode: Literal["DROPMALFORMED", "PERMISSIVE"] | None = None,
         check_crc: bool | None = None,
-        **selection: Any,  # noqa: ANN401
+        **selection: Unpack[TopicArguments],
     ) -> pa.RecordBatchReader:
         """Return a view of the store as a stream of batches; ``docs/views.md`` lists names and columns.
 
@@ -373,6 +352,7 @@ class MessageStore:
         Args:
             name: ``queues``, ``topics``, ``commitlog``, ``consumequeue``, ``index``, ``groups`` or ``files``.
             columns: those that are wanted; all by default.
+            where: a condition on columns of the view, as in :meth:`scan`; it chooses rows and saves no reading.
             mode: PERMISSIVE, or DROPMALFORMED to leave out rows that tell of damage.
             check_crc: for ``commitlog``: look at CRCs too, as it does by default.
             selection: ``subscribe``, ``subscribe_pattern``, ``assign``, ``include_system_topics``.
@@ -381,12 +361,14 @@ class MessageStore:
             OptionError: an argument has no meaning with the view, or is out of its domain.
         """
         spec = view_spec(name, columns=columns, mode=mode, check_crc=check_crc, **selection)
+        schema, condition = spec.schema, parse_where(where, view_columns(name))
+        if condition is not None:
+            extra = [field for field in condition.columns if field.name not in schema.names]
+            spec = replace(spec, schema=pa.schema([*schema, *extra]))
         if spec.names_topics:
             require_named(spec.selection, self.session.named_queues(spec.selection), str(self.paths.root))
         pieces = self.session.plan_view(spec, ViewLimits())
         batches = (batch for piece in pieces for batch in read_view(self.session.view_source, spec, piece))
-        return pa.RecordBatchReader.from_batches(spec.schema, batches)
-
-
-def _arguments(function: Callable[..., object]) -> set[str]:
-    return set(signature(function).parameters) - {"self", "selection", "streaming"}
+        if condition is not None:
+            batches = (condition.keep(batch).select(schema.names) for batch in batches)
+        return pa.RecordBatchReader.from_batches(schema, batches)

@@ -71,6 +71,13 @@ def test_dump_writes_the_messages_asked_for(golden_store: Golden) -> None:
     assert all(row["topic"] == "LivePlain" and isinstance(row["properties"], dict) for row in rows)
 
 
+def test_dump_takes_a_condition_on_columns(golden_store: Golden) -> None:
+    shown = run(
+        "dump", golden_store("live"), "--where", "topic = 'LivePlain' AND queueOffset IN (3, 5) AND queueId = 0"
+    )
+    assert [json.loads(line)["queueOffset"] for line in shown.stdout.splitlines()] == [3, 5]
+
+
 def test_dump_gives_a_body_that_is_no_text_as_base64(tmp_path: Path) -> None:
     store = build.Store()
     store.append(build.Record(body=b"\xff\x00"))
@@ -117,6 +124,8 @@ def test_permissive_dump_shows_damage_among_the_rest_and_ends_with_1(tmp_path: P
         pytest.param(["dump", "-t", "Nope"], "no topic Nope", id="no such topic"),
         pytest.param(["dump", "-o", "3"], "-i needs one -t", id="offset without queue"),
         pytest.param(["dump", "-b", "soon"], "startingTimestamp", id="no time"),
+        pytest.param(["dump", "--where", "offset = 1"], "'offset' is not a column", id="condition on no column"),
+        pytest.param(["dump", "--filter", "queueOffset = 1"], "into where=", id="filter on a column"),
         pytest.param(["export", "-", "--format", "jsonl"], "rmqstore dump", id="export to stdout"),
         pytest.param(["export", "none/x.parquet"], "there is no folder", id="export into no folder"),
         pytest.param(["query", "-k", "a", "-m", "b"], "one of them only", id="key and id"),

@@ -110,6 +110,7 @@ def test_keys_of_spark_are_never_unknown(name: str) -> None:
             {"subscribe": "A", "subscribePattern": "A"}, ["subscribe", "subscribePattern"], id="subscribe and pattern"
         ),
         pytest.param({"subscribePattern": "A", "assign": "{}"}, ["subscribePattern", "assign"], id="pattern, assign"),
+        pytest.param({"filter": "queueOffset > 1"}, ["queueOffset", ".where()"], id="filter on a column"),
         pytest.param({"startingOffsets": "latest"}, ["startingOffsets"], id="start at the end"),
         pytest.param({"endingOffsets": "earliest"}, ["endingOffsets"], id="end at the start"),
         pytest.param({"startingOffsets": '{"A":{"0":-1}}'}, ["startingOffsets", "latest"], id="a queue from its end"),

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from rmqstore.errors import OptionError
-from rmqstore.query.sql92.filter import compile_filter
+from rmqstore.query.sql92.filter import compile_filter, parse_filter
 from rmqstore.query.sql92.numbers import Long, compare_doubles, parse_double, parse_integer, parse_long
 from rmqstore.query.sql92.tree import And, Between, Equal, In, IsNull, IsTrue, Literal, Node, Not, Or, Order, Property
 
@@ -287,3 +287,20 @@ def test_a_filter_travels_to_tasks() -> None:
 def test_columns_that_are_wanting_are_named(columns: dict[str, pa.Array]) -> None:
     with pytest.raises(OptionError, match="2 strings of property a"):
         compile_filter("a = 1").keep(columns, 2)
+
+
+@pytest.mark.parametrize("name", ["queueOffset", "queueId", "commitLogOffset", "storeTimestamp", "brokerName"])
+def test_a_filter_on_a_column_that_the_store_assigns_is_refused(name: str) -> None:
+    """RocketMQ compares properties only: it would deliver nothing, without a word."""
+    with pytest.raises(OptionError, match=rf"{name} is a column, and a filter compares properties only.* into where="):
+        parse_filter(f"a = 1 OR {name} >= 0")
+
+
+def test_a_filter_on_a_property_that_is_named_as_a_column_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    found = parse_filter("topic = 'x' AND TAGS = 'a'")
+    assert found is not None
+    assert found.matches({"topic": "x", "TAGS": "a"})
+    assert "compares the property topic, not the column of that name" in caplog.text
+    caplog.clear()
+    parse_filter("TAGS = 'a' AND pending IS NULL AND queueid = 1")
+    assert not caplog.records

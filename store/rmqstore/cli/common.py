@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from rmqstore.errors import OptionError, RmqStoreError, StoreFormatError
 from rmqstore.exchange import jsonable
+from rmqstore.query.arguments import ScanOrder
 from rmqstore.store import MessageStore
 
 try:
@@ -106,6 +107,7 @@ def some_messages(command: Command) -> Command:
             "--scan", "scan_by", type=click.Choice(["queue", "commitlog"]), default="queue", show_default=True
         ),
         click.option("--columns", help="Comma list of columns; all by default."),
+        click.option("--where", help="Condition on columns: \"queueOffset >= 90 AND keys = 'k1'\"."),
         click.option("--filter", help='SQL92 over properties: "a > 5.0 AND b IS NOT NULL".'),
         click.option("-s", "--tags", help="Tags: 'A || B'."),
         click.option("-e", "--end", help="Stored before: epoch ms or ISO-8601."),
@@ -127,7 +129,7 @@ def scan(
     begin: str | None,
     end: str | None,
     with_system: bool,
-    scan_by: str,
+    scan_by: ScanOrder,
     **others: Any,  # noqa: ANN401 - options of scan by the same name
 ) -> pa.RecordBatchReader:
     """Return the messages that :func:`some_messages` chose."""

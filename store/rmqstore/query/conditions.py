@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from rmqstore.format.layout import Mask, Positions
 from rmqstore.query.keys import KEY_SEPARATOR, Wanted
 from rmqstore.spans import Span
+
+T = TypeVar("T")
 
 _LOWEST, _HIGHEST = -(1 << 63), 1 << 63
 _FAR = 1 << 60  # ms; so far that sums do not overflow
@@ -34,6 +36,10 @@ class Within(NamedTuple):
         """Return the numbers that are in both."""
         return Within(max(self.low, other.low), min(self.high, other.high))
 
+    def joined(self, other: Within) -> Within:
+        """Return the numbers from the lowest of both to the highest of both."""
+        return Within(min(self.low, other.low), max(self.high, other.high))
+
 
 ANY_NUMBER: Final = Within()
 
@@ -51,6 +57,7 @@ class Pruning:
     tags: frozenset[str] | None = None
     keys: frozenset[str] | None = None  # whole strings as column keys has them
     msg_ids: frozenset[str] | None = None
+    broker_names: frozenset[str] | None = None
 
     def __str__(self) -> str:
         """Return the conditions, for a log line."""
@@ -67,6 +74,43 @@ class Pruning:
                 value = ", ".join(map(str, sorted(value)))
             texts += [f"{one.name} {value}"] if value else []
         return "; ".join(texts) or "no conditions that leave anything out"
+
+    def met(self, other: Pruning) -> Pruning:
+        """Return the conditions that rows meet which meet both."""
+        return Pruning(
+            topics=_met(self.topics, other.topics),
+            topic_prefixes=self.topic_prefixes + other.topic_prefixes,
+            queue_ids=_met(self.queue_ids, other.queue_ids),
+            queue_offsets=self.queue_offsets.met(other.queue_offsets),
+            places=self.places.met(other.places),
+            store_timestamps=self.store_timestamps.met(other.store_timestamps),
+            tags=_met(self.tags, other.tags),
+            keys=_met(self.keys, other.keys),
+            msg_ids=_met(self.msg_ids, other.msg_ids),
+            broker_names=_met(self.broker_names, other.broker_names),
+        )
+
+    def joined(self, other: Pruning) -> Pruning:
+        """Return conditions that rows meet which meet one of the two, column by column: other rows may meet them too.
+
+        ``topic = 'A' AND queueId = 0 OR topic = 'B' AND queueId = 1`` leaves queues 0 and 1 of topics A and B.
+        """
+        return Pruning(
+            topics=_joined(self.topics, other.topics),
+            topic_prefixes=tuple(prefix for prefix in self.topic_prefixes if prefix in other.topic_prefixes),
+            queue_ids=_joined(self.queue_ids, other.queue_ids),
+            queue_offsets=self.queue_offsets.joined(other.queue_offsets),
+            places=self.places.joined(other.places),
+            store_timestamps=self.store_timestamps.joined(other.store_timestamps),
+            tags=_joined(self.tags, other.tags),
+            keys=_joined(self.keys, other.keys),
+            msg_ids=_joined(self.msg_ids, other.msg_ids),
+            broker_names=_joined(self.broker_names, other.broker_names),
+        )
+
+    def keeps_broker(self, name: str) -> bool:
+        """Tell whether rows of a broker can be asked for."""
+        return self.broker_names is None or name in self.broker_names
 
     def keeps_topic(self, topic: str) -> bool:
         """Tell whether rows of a topic can be asked for."""
@@ -93,9 +137,19 @@ class Pruning:
 
     def tagged(self, tags: frozenset[str] | None) -> frozenset[str] | None:
         """Return the tags that are asked for here and elsewhere, None for all."""
-        if self.tags is None or tags is None:
-            return tags if self.tags is None else self.tags
-        return tags & self.tags
+        return _met(self.tags, tags)
+
+
+def _met(one: frozenset[T] | None, other: frozenset[T] | None) -> frozenset[T] | None:
+    """Return the values that are in both, where None is all values."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one & other
+
+
+def _joined(one: frozenset[T] | None, other: frozenset[T] | None) -> frozenset[T] | None:
+    """Return the values that are in one of the two, where None is all values."""
+    return None if one is None or other is None else one | other
 
 
 NO_PRUNING: Final = Pruning()
@@ -162,14 +216,14 @@ def parts_stored_within(points: Points, whole: Span, times: Within) -> LogParts:
     bounds = np.concatenate(([whole.start], points.places, [whole.end]))
     if points.are_all:
         is_match = (points.store_timestamps >= times.low) & (points.store_timestamps <= times.high)
-        return _joined(bounds, np.append(False, is_match), whole)
+        return _joined_ways(bounds, np.append(False, is_match), whole)
     if not len(points.places):
         return LogParts.of([whole])
     lows, highs = _widened(points.store_timestamps.clip(-_FAR, _FAR))
     kept = (lows <= times.high) & (highs >= times.low)
     kept[0] |= times.low <= highs[0]
     kept[-1] |= times.high >= lows[-1]
-    return _joined(bounds, kept, whole)
+    return _joined_ways(bounds, kept, whole)
 
 
 def _widened(times: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -193,7 +247,7 @@ def _widened(times: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.in
     return np.minimum(at_start, at_end) - slack, np.maximum(at_start, at_end) + slack
 
 
-def _joined(places: Positions, kept: Mask, whole: Span) -> LogParts:
+def _joined_ways(places: Positions, kept: Mask, whole: Span) -> LogParts:
     """Return the ways from one place to the next, (n + 1,), that are kept, (n,); those that lie close as one."""
     edges = places[np.flatnonzero(np.diff(np.concatenate(([False], kept, [False]))))]
     starts, ends = edges[0::2], edges[1::2]

@@ -6,8 +6,6 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +32,7 @@ from rmqstore.read.views.source import ViewLimits, ViewPiece, ViewSource
 from rmqstore.spans import LATEST_TIME, LogSlice, LostStretch, QueueKey, QueueSlice, Span
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.closing import Closing
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths, find_store
 from rmqstore.storage.files.retry import anew_if_deleted
@@ -49,7 +48,7 @@ from rmqstore.storage.recovery.store_ends import StoreEnds
 logger = logging.getLogger(__name__)
 
 
-class StoreSession:
+class StoreSession(Closing):
     """One store, opened for reading. Nothing in its folder is created or changed, also beside a running broker.
 
     A context manager; :func:`open_session` makes one. ``rmqstore.MessageStore`` is its face for people.
@@ -68,14 +67,6 @@ class StoreSession:
         self._sampler = Sampler(self.log, self.queues, self.ranges)
         index = IndexSearch(paths.index, IndexSizes.of(StoreConfig()), paths.storage)
         self._lookup = Lookup(self.log, index, self.ends.of_records, self.ends.index_flushed_until)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Let go of the mapped files. Batches that were read stay valid."""

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 
 from rmqstore.errors import OptionError
 from rmqstore.format.layout import Mask
+from rmqstore.format.schema import ALL_COLUMNS, ASSIGNED
 from rmqstore.query.sql92 import evaluation, masks
 from rmqstore.query.sql92.parser import parse
 from rmqstore.query.sql92.tree import Node, Property, walk
+
+logger = logging.getLogger(__name__)
+
+_COLUMNS: Final = frozenset(ALL_COLUMNS.names)
+_ASSIGNED: Final = frozenset({*ASSIGNED, "queueId"}) - {"pending"}  # an ordinary word, which a property may be named
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +73,12 @@ def compile_filter(text: str) -> Filter:
 def parse_filter(text: str | None) -> Filter | None:
     """Compile the option ``filter``; None and empty ask for all.
 
+    A broker compares properties only, so a name of a column finds nothing. Names that the store itself assigns are
+    refused, since no producer has cause to give them to a property; words such as ``topic`` may well be a property's.
+
     Raises:
         OptionError: as :func:`compile_filter`; or a broker would read only the beginning of the expression, which
-            nobody means who writes it.
+            nobody means who writes it; or it names a column that the store assigns.
     """
     if text is None or not text.strip():
         return None
@@ -77,4 +88,17 @@ def parse_filter(text: str | None) -> Filter | None:
             f"filter {text!r}: RocketMQ ends the expression before {found.unread!r} and passes over the rest; "
             "write AND or OR there, or leave it out (it knows CONTAINS, STARTSWITH and ENDSWITH, but no LIKE)"
         )
+    for name in found.names:
+        if name in _ASSIGNED:
+            raise OptionError(
+                f"filter {text!r}: {name} is a column, and a filter compares properties only: put the condition into "
+                f"where= (in Spark, .where()). For a property of that name hold it against column properties: "
+                f"where=pc.map_lookup(pc.field('properties'), '{name}', 'first') == '…', in Spark "
+                f"properties['{name}'] = '…'"
+            )
+        if name in _COLUMNS:
+            logger.warning(
+                "filter %r compares the property %s, not the column of that name; conditions on columns go into where",
+                text, name,
+            )  # fmt: skip
     return found

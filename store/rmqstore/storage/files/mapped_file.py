@@ -6,12 +6,12 @@ import errno
 import mmap
 import os
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.errors import UnreadableFileError
+from rmqstore.storage.files.closing import Closing
 from rmqstore.storage.files.regular import open_regular
 from rmqstore.storage.files.sparse import lacks_room_for_holes, map_without_holes
 
@@ -20,7 +20,7 @@ _MAX_BYTES = (1 << 31) - 1  # RocketMQ counts the bytes of a file in a Java int
 _FEW_PAGES = 8  # are as fast one after the other
 
 
-class MappedFile:
+class MappedFile(Closing):
     """A file whose bytes are read as they are now: what a broker writes later into the same file is seen.
 
     It is mapped when bytes of it are first read. The mapping ends when the last array over it is gone;
@@ -57,12 +57,6 @@ class MappedFile:
             found, wanted = f"{status.st_size} bytes long", f"at most {_MAX_BYTES}, what RocketMQ can write,"
             raise UnreadableFileError(str(path), found, wanted)
         self._identity = _identity(status)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def __del__(self) -> None:
         self.close()

@@ -1,0 +1,54 @@
+"""The keyword arguments of reads, typed once: a type checker and an editor know them wherever they are handed on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal, TypeAlias, TypedDict
+
+import pyarrow.compute as pc
+
+Mode: TypeAlias = Literal["FAILFAST", "DROPMALFORMED", "PERMISSIVE"]
+ScanOrder: TypeAlias = Literal["queue", "commitlog"]
+Boundary: TypeAlias = Literal["lower", "upper"]
+Time: TypeAlias = int | str | datetime
+
+
+class TopicArguments(TypedDict, total=False):
+    """Which topics: by name, by pattern or with queues; all user topics without."""
+
+    subscribe: str | Iterable[str] | None
+    subscribe_pattern: str | None
+    assign: str | Mapping[str, Iterable[int]] | None
+    include_system_topics: bool
+
+
+class SelectionArguments(TopicArguments, total=False):
+    """Which topics, and where their queues start and end; ``selection.parse_selection`` has the defaults."""
+
+    starting_offsets: str | Mapping[str, Any] | None
+    ending_offsets: str | Mapping[str, Any]
+    starting_timestamp: Time | None
+    ending_timestamp: Time | None
+    starting_offsets_by_timestamp: str | Mapping[str, Any] | None
+    ending_offsets_by_timestamp: str | Mapping[str, Any] | None
+    starting_offsets_by_timestamp_strategy: str | None
+
+
+class ScanArguments(SelectionArguments, total=False):
+    """Which messages, and what is done with damage; ``MessageStore.scan`` has the defaults."""
+
+    where: str | pc.Expression | None
+    filter: str | None
+    tags: str | None
+    scan: ScanOrder
+    msg_key: str | Sequence[str] | None
+    msg_id: str | Sequence[str] | None
+    index_only: bool
+    include_pending: bool
+    mode: Mode
+    column_name_of_corrupt_record: str
+    check_crc: bool
+    fail_on_data_loss: bool
+    verbatim: bool
+    limit: int | None

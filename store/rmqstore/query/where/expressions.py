@@ -1,0 +1,159 @@
+"""Takes a pyarrow expression apart, as far as its parts are comparisons that leave something out.
+
+pyarrow shows no parts of an expression. But it pickles one as an Arrow file: the schema's metadata spell the tree, one
+entry a line (``call: 'equal'``, ``field_ref: 'topic'``, ``literal: '0'``, ``end: 'equal'``), and the columns of its one
+row are the literals and options that the entries number. What is spelled otherwise by another version is not known
+here, and then nothing is left out: the rows are always chosen by pyarrow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmqstore.query.conditions import Pruning
+from rmqstore.query.where.comparison import Comparison, Kind, starting_with
+from rmqstore.query.where.condition import Condition, Joined, Unknown, negated, pruning_of
+
+_METADATA: Final = "-- schema metadata --\n"
+_ENTRY: Final = re.compile(r"(\w+): '(.*)'")
+_UNKNOWN: Final = Unknown()
+_JOINS: Final[dict[str, Literal["AND", "OR"]]] = {"and_kleene": "AND", "and": "AND", "or_kleene": "OR", "or": "OR"}
+_COMPARED: Final[dict[str, Kind]] = {
+    "equal": "IN", "not_equal": "NOT IN", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">=",
+}  # fmt: skip
+_MIRRORED: Final[dict[str, str]] = {
+    "less": "greater", "less_equal": "greater_equal", "greater": "less", "greater_equal": "less_equal",
+}  # fmt: skip
+
+
+class _Field(NamedTuple):
+    name: str
+
+
+class _Value(NamedTuple):
+    """A literal, or the options of a call, as plain Python has it."""
+
+    value: Any
+
+
+_Part: TypeAlias = Joined | Comparison | Unknown | _Field | _Value
+
+
+class Expressed(NamedTuple):
+    """What is known of an expression: what it leaves of a read, and every column that it names."""
+
+    pruning: Pruning
+    columns: frozenset[str]
+
+
+def take_apart(expression: pc.Expression) -> Expressed | None:
+    """Return what is known of an expression, None if pyarrow spells it in an unknown way."""
+    try:
+        entries, values = _spelled(expression)
+        columns = frozenset(text for kind, text in entries if kind == "field_ref")
+        return Expressed(pruning_of(_tree(entries, values)), columns)
+    except (pa.ArrowException, ValueError, TypeError, LookupError, RecursionError):
+        return None
+
+
+def _spelled(expression: pc.Expression) -> tuple[list[tuple[str, str]], list[pa.Scalar]]:
+    """Return the entries that spell an expression, and the literals and options that they number.
+
+    Raises:
+        ValueError: a line is not an entry.
+    """
+    pickled = expression.__reduce__()[1][0]
+    with pa.ipc.open_file(pickled) as file:
+        row = file.get_batch(0)
+    spelled = row.schema.to_string(truncate_metadata=False, show_schema_metadata=True).partition(_METADATA)[2]
+    matches = [_ENTRY.fullmatch(line) for line in spelled.splitlines()]
+    if not all(matches):
+        raise ValueError(spelled)
+    return [(match[1], match[2]) for match in matches if match], [column[0] for column in row.columns]
+
+
+def _tree(entries: Sequence[tuple[str, str]], values: Sequence[pa.Scalar]) -> Condition:
+    """Return the tree that entries spell.
+
+    Raises:
+        ValueError, LookupError: they do not spell one.
+    """
+    calls: list[list[_Part]] = [[]]  # the arguments of the calls that are open, and below them the whole
+    for kind, text in entries:
+        if kind == "call":
+            calls.append([])
+        elif kind == "end":
+            arguments = calls.pop()
+            calls[-1].append(_call(text, arguments))
+        elif kind == "field_ref":
+            calls[-1].append(_Field(text))
+        elif kind in ("literal", "options"):
+            calls[-1].append(_Value(_plain(values[int(text)])))
+        else:
+            raise ValueError(kind)
+    ((whole,),) = calls
+    return _as_condition(whole)
+
+
+def _call(name: str, arguments: list[_Part]) -> _Part:
+    """Return what a call is as a condition; what is not known leaves nothing out."""
+    if name in _JOINS:
+        parts = map(_as_condition, arguments)
+        return Joined(_JOINS[name], tuple(same for part in parts for same in _parts(part, _JOINS[name])))
+    match name, arguments:
+        case "invert", [part]:
+            return negated(_as_condition(part))
+        case _, [_Value() as value, _Field() as field]:
+            return _compared(_MIRRORED.get(name, name), field.name, value.value)
+        case _, [_Field() as field, _Value() as value]:
+            return _compared(name, field.name, value.value)
+    return _UNKNOWN
+
+
+def _parts(condition: Condition, by: str) -> tuple[Condition, ...]:
+    """Return the parts that a condition adds where it is joined to others: a long chain makes a flat tree."""
+    return condition.parts if isinstance(condition, Joined) and condition.by == by else (condition,)
+
+
+def _compared(name: str, column: str, value: Any) -> Condition:  # noqa: ANN401 - what pyarrow holds
+    """Return the comparison of a column with a literal, or with what stands in options."""
+    if isinstance(value, dict):
+        return _with_options(name, column, value)
+    if name in _COMPARED and _is_comparable(value):
+        return Comparison(column, _COMPARED[name], (value,))
+    return _UNKNOWN
+
+
+def _with_options(name: str, column: str, options: dict[str, Any]) -> Condition:
+    values, pattern = options.get("value_set"), options.get("pattern")
+    if name == "is_in" and isinstance(values, list) and all(map(_is_comparable, values)):  # a null would match nulls
+        return Comparison(column, "IN", tuple(values))
+    if isinstance(pattern, str) and options.get("ignore_case") is False:
+        if name == "starts_with":
+            return starting_with(column, pattern)
+        if name == "match_like":
+            return Comparison(column, "LIKE", (pattern,))
+    return _UNKNOWN
+
+
+def _is_comparable(value: object) -> bool:
+    """Tell whether a value is of a kind that comparisons leave something out by; a time says its zone."""
+    if isinstance(value, datetime):
+        return value.tzinfo is not None
+    return isinstance(value, str | int) and not isinstance(value, bool)
+
+
+def _as_condition(part: _Part) -> Condition:
+    return _UNKNOWN if isinstance(part, _Field | _Value) else part
+
+
+def _plain(scalar: pa.Scalar) -> Any:  # noqa: ANN401 - of any type
+    """Return a scalar as Python has it; None for nanoseconds, which a datetime would cut off."""
+    kind = scalar.type
+    return None if pa.types.is_timestamp(kind) and kind.unit == "ns" else scalar.as_py()

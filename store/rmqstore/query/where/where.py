@@ -1,0 +1,101 @@
+"""A condition on columns as users give it: text, or a pyarrow expression."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmqstore.errors import OptionError
+from rmqstore.query.conditions import Pruning
+from rmqstore.query.where.columns import require_columns
+from rmqstore.query.where.condition import Condition, comparisons, mask_of, pruning_of
+from rmqstore.query.where.expressions import Expressed, take_apart
+from rmqstore.query.where.parser import parse
+
+_ROWS_AT_ONCE: Final = 1 << 15  # more are shared out among threads, which do not keep their order
+_LONGEST_SHOWN: Final = 200  # characters of an expression that an error repeats
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Which rows of a read are wanted. Made by :func:`parse_where`.
+
+    Attributes:
+        columns: the fields of those that it asks for.
+        pruning: what all rows meet that are wanted; others may meet it too.
+    """
+
+    columns: tuple[pa.Field, ...]
+    pruning: Pruning
+    condition: Condition | pc.Expression
+
+    def keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows of a batch that meet the condition.
+
+        Raises:
+            OptionError: pyarrow cannot compute the expression for them.
+        """
+        if not batch.num_rows:
+            return batch
+        if isinstance(self.condition, pc.Expression):
+            return _filtered(batch, self.condition)
+        return batch.filter(mask_of(self.condition, batch))
+
+
+def parse_where(where: str | pc.Expression | None, columns: pa.Schema) -> Where | None:
+    """Check a condition; None and empty text ask for all rows.
+
+    Args:
+        where: as text, or as an expression of pyarrow.
+        columns: those that it may name.
+
+    Raises:
+        OptionError: it cannot be understood, or names an unknown column.
+    """
+    if where is None or (isinstance(where, str) and not where.strip()):
+        return None
+    if isinstance(where, str):
+        condition = parse(where, columns)
+        names = {one.column for one in comparisons(condition)}
+        return Where(_fields(names, columns), pruning_of(condition), condition)
+    if not isinstance(where, pc.Expression):
+        raise OptionError(f"where: text or a pyarrow.compute.Expression, got {type(where).__name__}")
+    known = take_apart(where) or _by_name(where, columns)
+    require_columns(known.columns, columns.names, f"where {_shortened(str(where))}")
+    _filtered(pa.RecordBatch.from_pylist([], columns), where)
+    return Where(_fields(known.columns, columns), known.pruning, where)
+
+
+def _fields(names: Iterable[str], columns: pa.Schema) -> tuple[pa.Field, ...]:
+    return tuple(columns.field(name) for name in sorted(names))
+
+
+def _by_name(where: pc.Expression, columns: pa.Schema) -> Expressed:
+    """Return what is known of an expression that cannot be taken apart: its text shows the columns that it names."""
+    text = str(where)
+    if "FieldPath(" in text:
+        raise OptionError(f"where {_shortened(text)}: name columns, their numbers change with what a scan reads")
+    return Expressed(Pruning(), frozenset(name for name in columns.names if name in text))
+
+
+def _filtered(batch: pa.RecordBatch, expression: pc.Expression) -> pa.RecordBatch:
+    """Return the rows that an expression is true for, in their order.
+
+    Raises:
+        OptionError: pyarrow cannot compute it.
+    """
+    starts = range(0, max(batch.num_rows, 1), _ROWS_AT_ONCE)
+    parts = [pa.Table.from_batches([batch.slice(start, _ROWS_AT_ONCE)]) for start in starts]
+    try:
+        kept = pa.concat_tables([part.filter(expression) for part in parts]).combine_chunks()
+    except (pa.ArrowException, TypeError) as err:
+        raise OptionError(f"where {_shortened(str(expression))}: {str(err).partition(chr(10))[0]}") from err
+    return next(iter(kept.to_batches()), batch.slice(0, 0))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"

@@ -1,0 +1,129 @@
+"""The messages that a scan of one store asks for: planned, pruned, read, and held against the condition on columns."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import pyarrow as pa
+
+from rmqstore.errors import OptionError
+from rmqstore.format.schema import ALL_COLUMNS, PENDING
+from rmqstore.query.keys import Wanted
+from rmqstore.query.selection import Selection
+from rmqstore.query.where.where import Where
+from rmqstore.read.lookup.pending import find_pending, read_pending
+from rmqstore.read.pruner import StorePruner
+from rmqstore.read.scan.merge import PLACE, merge_by_place
+from rmqstore.read.scan.record_filter import log_filter
+from rmqstore.read.scan.spec import ReadSpec
+from rmqstore.read.session import StoreSession
+from rmqstore.spans import QueueSlice
+
+logger = logging.getLogger(__name__)
+
+
+def known_columns(schema: pa.Schema, *, include_pending: bool) -> pa.Schema:
+    """Return the columns that a condition may name: those of the scan as it has them, and all others of a message."""
+    others = [*ALL_COLUMNS, *(PENDING if include_pending else ())]
+    return pa.schema([*schema, *(field for field in others if field.name not in schema.names)])
+
+
+def columns_to_read(schema: pa.Schema, where: Where) -> pa.Schema:
+    """Return the columns of a scan, those that its condition asks for, and the one that look-ups are merged by."""
+    needed = [*where.columns, *([ALL_COLUMNS.field(PLACE)] if where.pruning.wanted else [])]
+    missing = {field.name: field for field in needed if field.name not in schema.names}
+    return pa.schema([*schema, *missing.values()])
+
+
+@dataclass(frozen=True, slots=True)
+class MessageScan:
+    """One scan, as it is asked for.
+
+    Attributes:
+        selection: topics and bounds.
+        spec: how records are read; its columns include those that the condition asks for.
+        by: ``queue`` or ``commitlog``.
+        wanted: keys or ids, for a look-up.
+        where: the condition on columns; None for all rows.
+        index_only: a look-up leaves unread what the index does not cover.
+        include_pending: messages on their way come too, at the end.
+    """
+
+    selection: Selection
+    spec: ReadSpec
+    by: str
+    wanted: Wanted
+    where: Where | None
+    index_only: bool
+    include_pending: bool
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        if self.by not in ("queue", "commitlog"):
+            raise OptionError(f"scan {self.by!r}: queue or commitlog")
+        if self.include_pending and (self.wanted or self.by != "queue"):
+            raise OptionError("include_pending: only a read by queue knows what is pending")
+
+    def batches(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
+        """Return the messages of a store as batches with the columns of ``spec``."""
+        batches = self._read(session)
+        if self.include_pending:
+            batches = chain(batches, self._keep(self._pending(session)))
+        return batches
+
+    def _read(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
+        if self.where is not None and not self.where.pruning.keeps_broker(session.broker_name):
+            return iter(())
+        if self.wanted:
+            return self._keep(self._look_up(session))
+        return self._by_queue(session) if self.by == "queue" else self._keep(self._by_log(session))
+
+    def _keep(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that meet the condition."""
+        if self.where is None:
+            return batches
+        kept = map(self.where.keep, batches)
+        return (batch for batch in kept if batch.num_rows)
+
+    def _by_queue(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
+        session.require_topics(self.selection)
+        session.warn_without_queues()
+        slices = session.plan_queues(self.selection, self.spec)
+        if self.where is not None:
+            return self._pruned(session, self.where, slices)
+        lost = session.read_lost(session.lost(slices, self.spec), self.spec)
+        return chain(lost, session.read_queues(slices, self.spec))
+
+    def _pruned(self, session: StoreSession, where: Where, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
+        """Return what of ranges of queues meets the condition; the rest is not read, as far as pruning can tell."""
+        pruned = StorePruner(session, where.pruning).queues(slices)
+        logger.info(
+            "%s: the condition leaves %d of %d messages, and %d that the index gives: %s",
+            session.paths.root, sum(piece.end - piece.start for piece in pruned.slices),
+            sum(piece.end - piece.start for piece in slices),
+            0 if pruned.single is None else len(pruned.single.physical_offsets), where.pruning,
+        )  # fmt: skip
+        lost = self._keep(session.read_lost(session.lost((), self.spec), self.spec))
+        kept = self._keep(session.read_queues(pruned.slices, self.spec))
+        if pruned.single is not None:
+            kept = merge_by_place(kept, self._keep(session.read_units(pruned.single, self.spec)))
+        return chain(lost, kept)
+
+    def _by_log(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
+        wanted = log_filter(self.selection, self.spec.schema.names)
+        session.warn_unknown_topics(self.selection)
+        whole = session.log_slice()
+        pieces = [whole] if self.where is None else StorePruner(session, self.where.pruning).log(whole)
+        return chain.from_iterable(session.read_log(piece, self.spec, wanted) for piece in pieces)
+
+    def _look_up(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
+        chosen = log_filter(self.selection, self.spec.schema.names, self.wanted)
+        session.warn_unknown_topics(self.selection)
+        found = session.find(self.wanted, self.selection)
+        yield from session.finder.read(found, self.spec, chosen, index_only=self.index_only)
+
+    def _pending(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
+        yield from read_pending(session, find_pending(session, self.selection, self.spec), self.spec, self.selection)

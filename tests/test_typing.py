@@ -1,0 +1,53 @@
+"""What a type checker tells those who use the package: arguments by name and values by type, also handed on."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from inspect import signature
+from pathlib import Path
+
+from rmqstore import MessageStore
+from rmqstore.query.arguments import ScanArguments, SelectionArguments, TopicArguments
+from rmqstore.query.selection import parse_selection
+
+SNIPPET = """
+import rmqstore
+with rmqstore.open("s") as store:
+    store.scan(subscribe="T", mode="PERMISSIVE", where="queueOffset > 5", starting_timestamp=0, limit=3).read_all()
+    n: int = store.count(subscribe=["T"], scan="commitlog", check_crc=False)
+    store.view("queues", subscribe_pattern="T.*", mode="DROPMALFORMED", where="messages > 0")
+    store.scan(limits=3)  # wrong: call-arg
+    store.scan(mode="FAIL")  # wrong: arg-type
+    store.scan(scan="log")  # wrong: arg-type
+    store.scan(subscribe=5)  # wrong: arg-type
+    store.count(starting_offset="earliest")  # wrong: call-arg
+    store.count(mode="failfast")  # wrong: arg-type
+    store.view("queues", starting_offsets="earliest")  # wrong: call-arg
+    store.offset_at("T", 0, 0, "low")  # wrong: arg-type
+with rmqstore.open("s", mode="a") as writer:
+    writer.scan()  # wrong: attr-defined
+"""
+
+
+def test_a_type_checker_knows_the_arguments_of_reads(tmp_path: Path) -> None:
+    file = tmp_path / "snippet.py"
+    file.write_text(SNIPPET, encoding="utf-8")
+    arguments = ["--strict", "--config-file=", f"--cache-dir={tmp_path / 'cache'}", "--no-error-summary", str(file)]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *arguments], cwd=tmp_path, env={**os.environ, "COLUMNS": "300"},
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    found = re.findall(r"snippet\.py:(\d+): error: .*\[([\w-]+)\]", done.stdout)
+    lines = enumerate(SNIPPET.splitlines(), start=1)
+    assert found == [(str(number), line.split("# wrong: ")[1]) for number, line in lines if "# wrong: " in line], done
+
+
+def test_typed_arguments_are_those_that_there_are() -> None:
+    selection = set(parse_selection.__kwdefaults__ or {}) - {"streaming"}
+    assert set(SelectionArguments.__annotations__) == selection
+    assert set(TopicArguments.__annotations__) < selection
+    own = set(signature(MessageStore.scan).parameters) - {"self", "selection", "columns"}
+    assert set(ScanArguments.__annotations__) == own | selection
