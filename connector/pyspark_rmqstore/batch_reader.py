@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.options import ReadOptions, StoreRef
 from pyspark_rmqstore.pushdown import push_filters
-from pyspark_rmqstore.split_reader import BrokerNames, SplitReader, open_ref
+from pyspark_rmqstore.tasks import BrokerNames, SplitReader, open_ref
 from rmqstore.query.selection import require_named
 from rmqstore.read.session import StoreSession
 

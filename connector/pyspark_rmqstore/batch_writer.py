@@ -9,8 +9,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from pyspark_rmqstore.sink import StoreSink
 from pyspark_rmqstore.staging import begin, job_folder, sweep
-from pyspark_rmqstore.store_sink import StoreSink
 from pyspark_rmqstore.write_options import WriteOptions
 
 

@@ -13,10 +13,10 @@ from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.admission import Weight, limit_bytes, limit_rows
 from pyspark_rmqstore.consumer_offsets import write_consumer_offsets
-from pyspark_rmqstore.followed import FollowedStores
+from pyspark_rmqstore.followed_stores import FollowedStores
 from pyspark_rmqstore.offsets import Key, StreamOffset
 from pyspark_rmqstore.options import StreamOptions
-from pyspark_rmqstore.split_reader import SplitReader
+from pyspark_rmqstore.tasks import SplitReader
 from rmqstore.errors import CorruptQueueError
 from rmqstore.read.scan.spec import FAILFAST
 from rmqstore.spans import QueueSlice

@@ -14,8 +14,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from pyspark_rmqstore.sink import COMMIT_SECONDS, Staged, StoreSink
 from pyspark_rmqstore.staging import job_folder, join, sweep
-from pyspark_rmqstore.store_sink import COMMIT_SECONDS, Staged, StoreSink
 from pyspark_rmqstore.write_options import WriteOptions
 from rmqstore.errors import StoreStateError
 

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.options import StoreRef
-from pyspark_rmqstore.split_reader import BrokerNames, open_ref
+from pyspark_rmqstore.tasks import BrokerNames, open_ref
 from pyspark_rmqstore.view_options import ViewOptions
 from pyspark_rmqstore.view_schema import arrow_view_schema
 from rmqstore.query.selection import require_named

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from pyspark_rmqstore.offsets import Key, StreamOffset
 from pyspark_rmqstore.options import ReadOptions, StoreRef
-from pyspark_rmqstore.split_reader import BrokerNames, open_ref
+from pyspark_rmqstore.tasks import BrokerNames, open_ref
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.read.log_cursor import LogMark
 from rmqstore.read.scan.spec import FAILFAST, ReadSpec
