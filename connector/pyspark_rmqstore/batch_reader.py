@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import ReadOptions, StoreRef
 from pyspark_rmqstore.pushdown import push_filters
 from pyspark_rmqstore.tasks import BrokerNames, SplitReader, open_ref
@@ -32,6 +33,7 @@ class RmqStoreReader(DataSourceReader):
         self._options = options
         self._splits = SplitReader(schema, options)
 
+    @option_names()
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks. Runs on the driver."""
         log_to_spark()

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pyspark_rmqstore.option_names import SELECTION_ARGUMENTS, option_names
 from pyspark_rmqstore.option_values import (
     absolute_path,
     boolean,
@@ -24,18 +25,6 @@ from rmqstore.query.keys import Wanted, parse_wanted
 from rmqstore.query.selection import Selection, parse_selection, parse_tags
 from rmqstore.query.sql92.filter import Filter, parse_filter
 
-_SELECTION = {
-    "subscribe": "subscribe",
-    "subscribePattern": "subscribe_pattern",
-    "assign": "assign",
-    "startingOffsets": "starting_offsets",
-    "endingOffsets": "ending_offsets",
-    "startingTimestamp": "starting_timestamp",
-    "endingTimestamp": "ending_timestamp",
-    "startingOffsetsByTimestamp": "starting_offsets_by_timestamp",
-    "endingOffsetsByTimestamp": "ending_offsets_by_timestamp",
-    "startingOffsetsByTimestampStrategy": "starting_offsets_by_timestamp_strategy",
-}
 STORE_PATHS = ("storePathCommitLog", "storePathConsumeQueue", "storePathIndex")
 _OTHERS = (
     "includeSystemTopics", "tags", "columns", "scan", "minPartitions", "maxRecordsPerPartition",
@@ -48,7 +37,7 @@ _STREAM = (
     "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger", "consumerOffsetFile",
     "consumerGroup",
 )  # fmt: skip
-NAMES = (*_SELECTION, *STORE_PATHS, *_OTHERS, *_STREAM, "view")
+NAMES = (*SELECTION_ARGUMENTS, *STORE_PATHS, *_OTHERS, *_STREAM, "view")
 
 _NO_PATH = (
     "load('/path/to/store'). Spark keeps the options of a table only if it was created without a list of columns; "
@@ -114,6 +103,7 @@ class StreamOptions:
     consumer_group: str
 
 
+@option_names()
 def parse_column_options(options: Mapping[str, str]) -> ColumnOptions:
     """Parse the options that say which columns a batch read or a stream has; raises as they do."""
     given = _known(options)
@@ -126,6 +116,7 @@ def parse_column_options(options: Mapping[str, str]) -> ColumnOptions:
     )
 
 
+@option_names()
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     """Parse the options of a batch read.
 
@@ -140,6 +131,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     return _read_options(options, given, streaming=False)
 
 
+@option_names()
 def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
     """Parse the options of a stream; raises as :func:`parse_read_options` does."""
     given = _known(options)
@@ -175,7 +167,7 @@ def _outside(file: Path, stores: tuple[StoreRef, ...]) -> Path:
 
 def _read_options(options: Mapping[str, str], given: dict[str, str], *, streaming: bool) -> ReadOptions:
     selection = parse_selection(
-        **{_SELECTION[name]: value for name, value in given.items() if name in _SELECTION},
+        **{SELECTION_ARGUMENTS[name]: value for name, value in given.items() if name in SELECTION_ARGUMENTS},
         include_system_topics=boolean(given, "includeSystemTopics", default=False),
         streaming=streaming,
     )

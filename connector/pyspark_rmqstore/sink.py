@@ -17,6 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.staging import PartWriter, StagedPart, read_part
 from pyspark_rmqstore.write_options import WriteOptions
 from rmqstore.errors import IllegalMessageError, StoreLockedError
@@ -43,6 +44,7 @@ class Staged(WriterCommitMessage):
 class StoreSink:
     """Stages rows in tasks and appends them on the driver. Made on the driver; picklable."""
 
+    @option_names()
     def __init__(self, schema: StructType, options: WriteOptions, patience: float = _BEGIN_SECONDS) -> None:
         _check_columns(schema, options)
         self._options = options
@@ -59,6 +61,7 @@ class StoreSink:
         if self._ignored:
             logger.warning("columns that the store assigns are not written: %s", ", ".join(self._ignored))
 
+    @option_names()
     def stage(self, batches: Iterator[pa.RecordBatch], folder: Path) -> Staged:
         """Encode the rows of one task into a file of its own. Runs in a task."""
         context = TaskContext.get()
@@ -76,6 +79,7 @@ class StoreSink:
                     row += len(sizes)
             return Staged(partition, file.part())
 
+    @option_names()
     def append(self, messages: Sequence[WriterCommitMessage | None], txn: tuple[str, int] | None) -> None:
         """Append what tasks staged, unless this version of the application is there already. Runs on the driver."""
         staged = sorted((message for message in messages if isinstance(message, Staged)), key=lambda one: one.partition)
@@ -116,4 +120,4 @@ def _check_columns(schema: StructType, options: WriteOptions) -> None:
     if "body" not in schema.names:
         raise IllegalMessageError(f"no column body; there are {', '.join(schema.names) or 'none'}")
     if "topic" not in schema.names and options.spec.topic is None:
-        raise IllegalMessageError("no topic: give a column topic, or the option")
+        raise IllegalMessageError("no topic: give a column named topic, or one topic for all rows with option topic")

@@ -15,6 +15,7 @@ from pyspark_rmqstore.admission import Weight, limit_bytes, limit_rows
 from pyspark_rmqstore.consumer_offsets import write_consumer_offsets
 from pyspark_rmqstore.followed_stores import FollowedStores
 from pyspark_rmqstore.offsets import Key, StreamOffset
+from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import StreamOptions
 from pyspark_rmqstore.tasks import SplitReader
 from rmqstore.errors import CorruptQueueError
@@ -44,6 +45,7 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         self._target: dict[Key, int] | None = None  # of Trigger.AvailableNow
         self._last_trigger = -float("inf")  # as Spark's Kafka source: the first one does not wait
 
+    @option_names()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where a new query starts."""
         return StreamOffset(self._stores.initial(), self._stores.marks()).json()
@@ -61,6 +63,7 @@ class RmqStoreStreamReader(DataSourceStreamReader):
             return ReadMinRows(options.min_rows)
         return ReadAllAvailable()
 
+    @option_names()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Take what is there now for all that there is."""
         self._stores.look()
@@ -72,6 +75,7 @@ class RmqStoreStreamReader(DataSourceStreamReader):
 
         return self.next_offset(start, is_limited=not isinstance(limit, ReadAllAvailable))
 
+    @option_names()
     def next_offset(self, start: dict[str, Any], *, is_limited: bool) -> dict[str, Any]:
         """Return how far the next micro-batch reaches, with or without the limits that are set."""
         self._stores.look()
@@ -119,6 +123,7 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         """Return how far the queues reach, for the query's progress: less its ``endOffset`` it is the lag."""
         return StreamOffset(self._stores.ends(), self._stores.marks()).json()
 
+    @option_names()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a micro-batch, the same whenever it is planned again."""
         begun, until = StreamOffset.of_json(start), StreamOffset.of_json(end)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
+from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import ReadOptions, StoreRef
 from pyspark_rmqstore.planning import (
     Limits,
@@ -158,7 +159,7 @@ class SplitReader:
         """Yield the messages of one task. Runs in a task."""
         if not isinstance(partition, QueueSplit | LostSplit | LogSplit | UnitSplit | PlaceSplit | PendingSplit):
             return  # Spark asks for one partition of its own where there is none
-        with open_ref(partition.store) as store:
+        with option_names(), open_ref(partition.store) as store:
             for batch in self._read_split(store, partition, self.spec(store)):
                 kept = self.pushed.keep(batch)
                 if kept.num_rows:

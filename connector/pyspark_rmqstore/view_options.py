@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pyspark_rmqstore.option_names import VIEW_ARGUMENTS, option_names
 from pyspark_rmqstore.option_values import boolean, count, known_options, size, word
 from pyspark_rmqstore.options import DEFAULT_SPLIT, NAMES, STORE_PATHS, StoreRef, parse_stores
 from rmqstore.errors import OptionError
@@ -17,15 +18,7 @@ from rmqstore.read.views.source import ViewLimits
 _EVERYWHERE = {
     "view", "columns", "brokerName", *STORE_PATHS, "ignoreLogEnd", "minPartitions", "maxBytesPerPartition",
 }  # fmt: skip
-# Options that some views take, by the name of the core's argument.
-_ARGUMENTS = {
-    "subscribe": "subscribe",
-    "subscribePattern": "subscribe_pattern",
-    "assign": "assign",
-    "includeSystemTopics": "include_system_topics",
-    "mode": "mode",
-    "checkCRC": "check_crc",
-}
+
 _MESSAGES = "messages"
 
 
@@ -51,6 +44,7 @@ def view_name(options: Mapping[str, str]) -> str | None:
     return None if name.strip().lower() == _MESSAGES else name.strip().lower()
 
 
+@option_names()
 def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
     """Parse the options of a view.
 
@@ -78,7 +72,7 @@ def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
 
 
 def _require_allowed(view: str, name: str) -> None:
-    views = ALLOWED.get(_ARGUMENTS.get(name, ""), ())
+    views = ALLOWED.get(VIEW_ARGUMENTS.get(name, ""), ())
     if view not in views:
         where = f"it is for view {', '.join(views)}, and for messages" if views else "it is for messages"
         raise OptionError(f"{name} has no meaning with view {view}: {where}")
@@ -86,11 +80,11 @@ def _require_allowed(view: str, name: str) -> None:
 
 def _arguments(given: Mapping[str, str]) -> dict[str, Any]:
     arguments: dict[str, Any] = {
-        _ARGUMENTS[name]: value for name, value in given.items() if name in _ARGUMENTS and name != "mode"
+        VIEW_ARGUMENTS[name]: value for name, value in given.items() if name in VIEW_ARGUMENTS and name != "mode"
     }
     for name in ("includeSystemTopics", "checkCRC"):
         if name in given:
-            arguments[_ARGUMENTS[name]] = boolean(given, name, default=False)
+            arguments[VIEW_ARGUMENTS[name]] = boolean(given, name, default=False)
     if "mode" in given:
         arguments["mode"] = word(given, "mode", (*VIEW_MODES, "FAILFAST"))  # the core says why not
     return arguments

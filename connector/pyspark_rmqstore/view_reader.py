@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import StoreRef
 from pyspark_rmqstore.tasks import BrokerNames, open_ref
 from pyspark_rmqstore.view_options import ViewOptions
@@ -35,6 +36,7 @@ class RmqStoreViewReader(DataSourceReader):
         self._options = options
         self._spec = options.spec(arrow_view_schema(schema, options))
 
+    @option_names()
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks. Runs on the driver."""
         spec, splits = self._spec, list[InputPartition]()
@@ -54,5 +56,5 @@ class RmqStoreViewReader(DataSourceReader):
         """Yield the rows of one task. Runs in a task; stateless."""
         if not isinstance(partition, ViewSplit):
             return  # Spark asks for one partition of its own where there is none
-        with open_ref(partition.store) as store:
+        with option_names(), open_ref(partition.store) as store:
             yield from store.read_view(self._spec, partition.piece)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.option_values import absolute_path, boolean, count, known_options, stated_paths, word
 from rmqstore.errors import OptionError
 from rmqstore.storage.broker.store_config import StoreConfig
@@ -34,6 +35,7 @@ class WriteOptions:
     txn: tuple[str, int] | None
 
 
+@option_names()
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     """Parse the options of a batch write.
 

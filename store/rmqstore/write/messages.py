@@ -81,9 +81,9 @@ class WriteSpec:
     def __post_init__(self) -> None:
         """Refuse what has no meaning."""
         if self.queue_selector not in SELECTORS:
-            raise OptionError(f"queueSelector {self.queue_selector!r}: one of {', '.join(SELECTORS)}")
+            raise OptionError(f"queue_selector {self.queue_selector!r}: must be one of {', '.join(SELECTORS)}")
         if self.default_queue_nums < 1:
-            raise OptionError(f"queueNums {self.default_queue_nums}: a number from 1 on")
+            raise OptionError(f"default_queue_nums {self.default_queue_nums}: must be a positive integer")
         compressor(self.compression)
 
 
@@ -141,7 +141,7 @@ class MessageMaker:
     def _topics(self, columns: Mapping[str, pa.Array], n: int, refuse: _Refusal) -> pa.StringArray:
         topics = _texts(None, n, self.spec.topic) if self.spec.topic else columns.get("topic")
         if topics is None:
-            raise IllegalMessageError("no topic: give a column topic, or the option")
+            raise IllegalMessageError("no topic: give a column named topic, or WriteSpec.topic for all rows")
         if topics.null_count:
             refuse(int(np.argmin(topics.is_valid().to_numpy(zero_copy_only=False))), "MESSAGE_ILLEGAL", "topic is null")
         encoded = topics.dictionary_encode()

@@ -122,8 +122,9 @@ class Repairer:
                 end.path,
                 end.physical_offset,
                 f"{end.reason}; good records follow at {follows}. A broker that opens this store drops them: copy them "
-                "out first (a read with ignoreLogEnd and mode=DROPMALFORMED has them; rmqstore export --ignore-log-end "
-                "--mode DROPMALFORMED), then open with truncate=True (rebuild --truncate), which keeps what it cuts",
+                "out first (ignore_log_end=True with mode=DROPMALFORMED reads them; so does rmqstore export "
+                "--ignore-log-end --mode DROPMALFORMED), then open the store with truncate=True (rmqstore rebuild "
+                "--truncate), which keeps a copy of what it cuts",
             )
 
     def _cut_log(self, end: LogEnd, *, keep_copy: bool) -> None:
