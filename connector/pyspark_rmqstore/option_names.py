@@ -42,6 +42,7 @@ _OTHER_ARGUMENTS = {
     "indexOnly": "index_only",
     "includePending": "include_pending",
     "failOnDataLoss": "fail_on_data_loss",
+    "allowSystemTopics": "allow_system_topics",
     "queueNums": "default_queue_nums",
     "queueSelector": "queue_selector",
 }

@@ -115,9 +115,9 @@ def _check_columns(schema: StructType, options: WriteOptions) -> None:
     unknown = [name for name in schema.names if name not in WRITE_TYPES and name not in ASSIGNED]
     if unknown:
         raise IllegalMessageError(
-            f"columns {', '.join(unknown)} are none of a message; there are {', '.join(WRITE_TYPES)}: select or rename"
+            f"unknown columns {', '.join(unknown)}; a message has {', '.join(WRITE_TYPES)}: select or rename columns"
         )
     if "body" not in schema.names:
-        raise IllegalMessageError(f"no column body; there are {', '.join(schema.names) or 'none'}")
+        raise IllegalMessageError(f"column body is missing; there are {', '.join(schema.names) or 'none'}")
     if "topic" not in schema.names and options.spec.topic is None:
         raise IllegalMessageError("no topic: give a column named topic, or one topic for all rows with option topic")
