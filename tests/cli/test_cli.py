@@ -119,7 +119,7 @@ def test_permissive_dump_shows_damage_among_the_rest_and_ends_with_1(tmp_path: P
         pytest.param(["dump", "-b", "soon"], "starting_timestamp", id="no time"),
         pytest.param(["export", "-", "--format", "jsonl"], "rmqstore dump", id="export to stdout"),
         pytest.param(["export", "none/x.parquet"], "there is no folder", id="export into no folder"),
-        pytest.param(["query", "-k", "a", "-m", "b"], "one of them only", id="key and id"),
+        pytest.param(["query", "-k", "a", "-m", "b"], "give one of -k, -m and --time", id="key and id"),
     ],
 )
 def test_usage_errors_end_with_2(golden_store: Golden, arguments: list[str], said: str) -> None:
