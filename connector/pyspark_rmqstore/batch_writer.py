@@ -1,4 +1,4 @@
-"""The batch sink: all rows of a job are appended, or none."""
+"""The batch sink: appends all rows of a job, or none."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ class RmqStoreWriter(DataSourceArrowWriter):
         sweep(self._options.path, self._job_id)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Remove what the tasks staged; what was committed stays. Runs on the driver."""
+        """Remove what the tasks staged; committed rows stay. Runs on the driver."""
         del messages
         sweep(self._options.path, self._job_id)

@@ -1,6 +1,6 @@
-"""Filters that Spark pushes down: what they leave to be read, and which rows they keep. No session, no files.
+"""Filters that Spark pushes down: which parts of a store they prune, and which rows they keep. No session, no files.
 
-Filters are told apart by the names of their classes, which PySpark 4.0 does not have.
+Filters are recognised by the names of their classes, because PySpark 4.0 does not have these classes.
 
 Source: DataSourceReader.pushFilters of PySpark.
 """
@@ -39,14 +39,14 @@ _NUMBERS: Final = {
 
 @dataclass(frozen=True)
 class Condition:
-    """One filter that we answer for: of a column, by values in the column's Arrow type; ``kind`` names its class."""
+    """One accepted filter on a column. ``kind`` is the name of its class, ``values`` have the column's Arrow type."""
 
     column: str
     kind: str
     values: tuple[Any, ...]
 
     def keep(self, column: pa.Array) -> pa.Array:
-        """Return which values meet it, boolean (n,); null does not."""
+        """Return which values meet the condition, boolean (n,); null does not."""
         if self.kind == "IsNotNull":
             return column.is_valid()
         if self.kind == "StringStartsWith":
@@ -58,7 +58,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class PushedFilters:
-    """The filters of one read that we answer for."""
+    """The accepted filters of one read."""
 
     conditions: tuple[Condition, ...] = ()
     pruning: Pruning = NO_PRUNING
@@ -69,22 +69,22 @@ class PushedFilters:
             return batch
         mask = None
         for condition in self.conditions:
-            kept = condition.keep(batch.column(condition.column))
-            mask = kept if mask is None else pc.and_(mask, kept)
+            meets = condition.keep(batch.column(condition.column))
+            mask = meets if mask is None else pc.and_(mask, meets)
         return batch.filter(mask)
 
     def keeps_broker(self, name: str) -> bool:
-        """Tell whether rows of a broker can be asked for."""
-        asked = [condition for condition in self.conditions if condition.column == "brokerName" and condition.values]
-        return all(name in condition.values for condition in asked)
+        """Tell whether rows of a broker can meet the conditions."""
+        on_broker = [one for one in self.conditions if one.column == "brokerName" and one.values]
+        return all(name in condition.values for condition in on_broker)
 
 
 def push_filters(filters: Iterable[Filter], schema: pa.Schema) -> tuple[PushedFilters, list[Filter]]:
-    """Return what can be made of filters, and those that are left to Spark.
+    """Return the accepted filters, and those that are left to Spark.
 
     Args:
-        filters: all of which rows must meet.
-        schema: of the read.
+        filters: filters that rows must all meet.
+        schema: the Arrow schema of the read.
     """
     conditions, left, pruning = [], [], Pruning()
     for one in filters:
@@ -107,21 +107,24 @@ def _condition(one: Filter, schema: pa.Schema) -> Condition | None:
     if kind == "IsNotNull":
         return Condition(name, kind, ())
     known = {"EqualTo", "EqualNullSafe", "In"}
-    known |= {"StringStartsWith"} if name == "topic" else set(_COMPARISONS) if name in _NUMBERS else set()
+    if name == "topic":
+        known.add("StringStartsWith")
+    elif name in _NUMBERS:
+        known |= set(_COMPARISONS)
     if kind not in known:
         return None
     values = tuple(one.value) if kind == "In" else (one.value,)  # type: ignore[attr-defined]
     try:
         values = tuple(pa.array([value for value in values if value is not None], schema.field(name).type).to_pylist())
     except (pa.ArrowException, TypeError, OverflowError, ValueError):
-        return None  # of a type that is not the column's: Spark knows what it means
+        return None  # the type is not the column's, and only Spark knows what the filter means
     if kind != "In" and not values:
         return None
     return Condition(name, kind, values)
 
 
 def _narrowed(pruning: Pruning, condition: Condition) -> Pruning:
-    """Return what a condition leaves of a read."""
+    """Return a pruning that is narrowed by a further condition."""
     name, kind, values = condition.column, condition.kind, condition.values
     if kind == "IsNotNull":
         return pruning
@@ -139,13 +142,16 @@ def _narrowed(pruning: Pruning, condition: Condition) -> Pruning:
     field = _NUMBERS[name]
     if field is None:
         return pruning
-    asked = {
-        "GreaterThan": lambda: Within(low=values[0]),
-        "GreaterThanOrEqual": lambda: Within(low=values[0]),
-        "LessThan": lambda: Within(high=values[0]),
-        "LessThanOrEqual": lambda: Within(high=values[0]),
-    }.get(kind, lambda: Within(min(values), max(values)) if values else Within(1, 0))()
-    return _with(pruning, field, getattr(pruning, field).met(asked))
+    return _with(pruning, field, getattr(pruning, field).met(_range_of(kind, values)))
+
+
+def _range_of(kind: str, values: tuple[Any, ...]) -> Within:
+    """Return the range, ends included, outside which no number meets a filter; an empty one for ``IN ()``."""
+    if kind.startswith("GreaterThan"):
+        return Within(low=values[0])
+    if kind.startswith("LessThan"):
+        return Within(high=values[0])
+    return Within(min(values), max(values)) if values else Within(1, 0)
 
 
 def _with(pruning: Pruning, field: str, value: Any) -> Pruning:  # noqa: ANN401 - of the field
@@ -157,5 +163,5 @@ def _met(before: frozenset[Any] | None, values: Sequence[Any]) -> frozenset[Any]
 
 
 def _milliseconds(value: datetime) -> int:
-    """Return epoch ms, rounded down."""
+    """Return a time in epoch ms, rounded down."""
     return (value - _EPOCH) // _MILLISECOND

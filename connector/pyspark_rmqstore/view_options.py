@@ -1,4 +1,4 @@
-"""Options of a view: of those of a read the ones that mean something there; others are refused by name."""
+"""Options of a view: those options of a read that have a meaning for views. Others are refused by name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MESSAGES = "messages"
 
 @dataclass(frozen=True, slots=True)
 class ViewOptions:
-    """The options of one read of a view, checked."""
+    """The options of one read of a view, validated."""
 
     view: str
     stores: tuple[StoreRef, ...]
@@ -34,12 +34,12 @@ class ViewOptions:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def spec(self, schema: pa.Schema) -> ViewSpec:
-        """Return what is asked of the view in these columns."""
+        """Return the specification of a read of the view with these columns."""
         return view_spec(self.view, columns=schema, **self.arguments)
 
 
 def view_name(options: Mapping[str, str]) -> str | None:
-    """Return the view that the options ask for, None for messages."""
+    """Return the view that the options name, or None for messages."""
     name = next((value for key, value in options.items() if key.lower() == "view"), _MESSAGES)
     return None if name.strip().lower() == _MESSAGES else name.strip().lower()
 
@@ -49,7 +49,7 @@ def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
     """Parse the options of a view.
 
     Raises:
-        OptionError: there is no such view, an option has no meaning with it or is unknown, or a value is out of its
+        OptionError: the view or an option is unknown, an option has no meaning for the view, or a value is out of its
             domain.
     """
     view, given = view_name(options), known_options(options, NAMES)
@@ -67,7 +67,7 @@ def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
         limits=ViewLimits(size(given, "maxBytesPerPartition", DEFAULT_SPLIT), count(given, "minPartitions")),
         arguments=_arguments(given),
     )
-    parsed.spec(parsed.columns)  # refuses what is out of its domain
+    parsed.spec(parsed.columns)  # refuses values out of their domain
     return parsed
 
 
@@ -86,5 +86,5 @@ def _arguments(given: Mapping[str, str]) -> dict[str, Any]:
         if name in given:
             arguments[VIEW_ARGUMENTS[name]] = boolean(given, name, default=False)
     if "mode" in given:
-        arguments["mode"] = word(given, "mode", (*VIEW_MODES, "FAILFAST"))  # the core says why not
+        arguments["mode"] = word(given, "mode", (*VIEW_MODES, "FAILFAST"))  # the core refuses FAILFAST with a reason
     return arguments

@@ -1,4 +1,4 @@
-"""The batch reader of views: plans on the driver, reads in tasks. Stateless but for options."""
+"""The batch reader of views: plans on the driver and reads in tasks. It has no state besides options."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ViewSplit(InputPartition):
-    """A task: a piece of a view of one store."""
+    """A task: one part of a view of one store."""
 
     store: StoreRef
     piece: ViewPiece
@@ -55,6 +55,6 @@ class RmqStoreViewReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task. Runs in a task; stateless."""
         if not isinstance(partition, ViewSplit):
-            return  # Spark asks for one partition of its own where there is none
+            return  # Spark reads a partition of its own if there are none
         with option_names(), open_ref(partition.store) as store:
             yield from store.read_view(self._spec, partition.piece)
