@@ -1,4 +1,4 @@
-"""Read a topic into a DataFrame: choose by topic, time and tag, look at damage instead of failing on it.
+"""Read a topic into a DataFrame: choose topics, columns and offsets, and show damage instead of failing on it.
 
 Usage: python examples/01_read_topic.py STORE TOPIC
 """
@@ -18,22 +18,22 @@ def main(store: str, topic: str) -> None:
     messages = spark.read.format("rmqstore").option("subscribe", topic).load(store)
     print(f"{messages.count()} messages in {topic}")
 
-    # Only the columns that are asked for are decoded.
+    # Only the requested columns are decoded.
     per_tag = spark.read.format("rmqstore").option("subscribe", topic).option("columns", "tags,storeSize").load(store)
     per_tag.groupBy("tags").sum("storeSize").orderBy("tags").show()
 
-    # Half of the queue: offsets as Spark's Kafka source takes them; -2 is earliest, -1 latest.
-    some = (
+    # Part of a queue. Offsets are written as in Spark's Kafka source; -2 is earliest, -1 latest.
+    part = (
         spark.read.format("rmqstore")
         .option("assign", f'{{"{topic}":[0]}}')
         .option("startingOffsets", f'{{"{topic}":{{"0":2}}}}')
         .load(store)
     )
-    print(f"{some.count()} messages in queue 0 from offset 2 on")
+    print(f"{part.count()} messages in queue 0 from offset 2 on")
 
     # Damaged records become rows that say what is wrong, instead of an error.
-    looked_at = spark.read.format("rmqstore").option("mode", "PERMISSIVE").option("scan", "commitlog").load(store)
-    print(f"{looked_at.where('_corrupt_record IS NOT NULL').count()} damaged records in the whole log")
+    records = spark.read.format("rmqstore").option("mode", "PERMISSIVE").option("scan", "commitlog").load(store)
+    print(f"{records.where('_corrupt_record IS NOT NULL').count()} damaged records in the whole log")
     spark.stop()
 
 

@@ -17,12 +17,12 @@ def main(path: str, topic: str) -> None:
         for queue in store.queues(topic):
             print(f"{queue.topic}-{queue.queue_id}: {queue.min_offset} to {queue.max_offset}, {queue.n_bytes:,} bytes")
 
-        # A RecordBatchReader: nothing is read before it is asked for. pandas, Polars and DuckDB take it as it is.
+        # A RecordBatchReader reads only when batches are requested. pandas, Polars and DuckDB accept it directly.
         reader: pa.RecordBatchReader = store.scan(subscribe=topic, columns="queueId,queueOffset,tags,commitLogOffset")
         table = reader.read_all()
         print(table.group_by("tags").aggregate([("queueOffset", "count")]).to_pylist())
 
-        # One message, by where it lies in the log or by its offset message id.
+        # One message, by its physical offset or by its offset message id.
         message = store.get(table["commitLogOffset"][0].as_py())
         print(message.offsetMsgId, message.keys, message.body[:40])
         assert store.get(message.offsetMsgId) == message

@@ -16,8 +16,8 @@ def main(source: str, target: str, topic: str) -> None:
     spark = SparkSession.builder.appName("migrate").master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     messages = spark.read.format("rmqstore").option("subscribe", topic).load(source)
-    # The columns that a store assigns (offsets, store time) are given anew; all others are kept. A version of an
-    # application is written once, so this may be run again after a crash.
+    # The columns that a store assigns (offsets, store time) get new values; all others are kept. A version of an
+    # application is written only once, so this may be run again after a crash.
     (
         messages.write.format("rmqstore")
         .mode("append")

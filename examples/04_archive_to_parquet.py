@@ -26,8 +26,8 @@ def main(store: str, archive: str, restored: str) -> None:
     )
     print(f"{spark.read.parquet(archive).count()} messages in {archive}")
 
-    # What the store assigns is left aside with one warning: offsets and store times are given anew. One partition for
-    # each queue, in order: rows of a partition keep their order within a queue.
+    # The store assigns new offsets and store times; one warning says that the archived ones are ignored. Each queue is
+    # in one partition and sorted, because rows of a partition keep their order within a queue.
     archived = spark.read.schema(messages.schema).parquet(archive)
     (
         archived.repartition("topic", "queueId")

@@ -2,8 +2,8 @@
 
 Usage: python examples/05_test_data.py STORE [MESSAGES]
 
-Then start a broker on it: `storePathRootDir=STORE` in its configuration, with the default file sizes. It recovers
-nothing, serves topic Orders, and delivers the delayed messages when they are due.
+Then start a broker on it, with `storePathRootDir=STORE` in its configuration and the default file sizes. The broker has
+nothing to recover, serves topic Orders, and delivers the delayed messages when they are due.
 """
 
 from __future__ import annotations

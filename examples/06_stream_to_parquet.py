@@ -1,4 +1,4 @@
-"""Archive a live store to Parquet by topic and day: run it as often as you like, each run takes what is new.
+"""Archive a live store to Parquet by topic and day. Run it as often as you like: each run archives the new messages.
 
 Usage: python examples/06_stream_to_parquet.py STORE ARCHIVE CHECKPOINT
 """
@@ -16,8 +16,8 @@ def main(store: str, archive: str, checkpoint: str) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = SparkSession.builder.appName("archive").master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    # The checkpoint knows how far the last run came, also one that was killed. The first run starts where retention
-    # has not deleted yet; should a later one come too late, it fails and says which offsets are gone.
+    # The checkpoint knows how far the last run got, even if it was killed. The first run starts at the oldest message.
+    # A later run fails if retention has deleted messages in between, and names the offsets that are gone.
     messages = (
         spark.readStream.format("rmqstore")
         .option("startingOffsets", "earliest")

@@ -2,7 +2,7 @@
 
 Usage: python examples/07_replay_stream.py STORE TARGET CHECKPOINT TOPIC TAGS [--once]
 
-TAGS as in a subscription: "TagA || TagB". With --once it ends when all that is there now is replayed.
+TAGS are written as in a subscription: "TagA || TagB". With --once it ends when all present messages are replayed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def main(store: str, target: str, checkpoint: str, topic: str, tags: str, once: 
         .option("startingOffsets", "earliest")
         .load(store)
     )
-    # Each micro-batch is appended once, known by the checkpoint's query id and its number: keep the checkpoint.
+    # Each micro-batch is appended once. It is identified by its number and the query id, which is in the checkpoint: so
+    # keep the checkpoint.
     writer = messages.writeStream.format("rmqstore").option("checkpointLocation", checkpoint).outputMode("append")
     query = (writer.trigger(availableNow=True) if once else writer.trigger(processingTime="1 second")).start(target)
     while not query.awaitTermination(10):

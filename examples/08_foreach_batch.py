@@ -19,8 +19,8 @@ def main(store: str, table: str, checkpoint: str) -> None:
     spark.sparkContext.setLogLevel("ERROR")
 
     def count(batch: DataFrame, batch_id: int) -> None:
-        # A batch may come again after a crash: it overwrites what its first attempt has left. With a Delta table, an
-        # append with txnAppId and txnVersion does the same.
+        # A batch may be repeated after a crash: it overwrites what its first attempt has left. With a Delta table,
+        # append with txnAppId and txnVersion instead.
         by_hour = batch.groupBy("topic", F.date_trunc("hour", "storeTimestamp").alias("hour"))
         counts = by_hour.agg(F.count("*").alias("messages"), F.sum("storeSize").alias("bytes"))
         counts.coalesce(1).write.mode("overwrite").parquet(str(Path(table, f"batch={batch_id}")))

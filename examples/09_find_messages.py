@@ -1,4 +1,4 @@
-"""Find messages: by key through the index, by a WHERE that is pushed down, by a filter, and those on their way.
+"""Find messages: by key through the index, by a WHERE that is pushed down, by a filter; and find pending messages.
 
 Usage: python examples/09_find_messages.py STORE KEY [KEY ...]
 """
@@ -26,25 +26,25 @@ def main(store: str, *keys: str) -> None:
             "columns", "topic,queueId,queueOffset,storeTimestamp,tags,keys,msgId"
         )
 
-    # All keys in one pass: the index says where to look, and what it does not cover is read.
-    found = reader().option("msgKey", json.dumps(keys)).load(store)
-    found.orderBy("storeTimestamp").show(truncate=False)
-    print(f"{found.count()} messages by {len(keys)} keys")
+    # All keys in one pass: the index names candidates, and the parts of the log that it does not cover are read.
+    matches = reader().option("msgKey", json.dumps(keys)).load(store)
+    matches.orderBy("storeTimestamp").show(truncate=False)
+    print(f"{matches.count()} messages by {len(keys)} keys")
 
     # The same id as a condition: explain("formatted") lists what was pushed down.
-    first = found.first()
+    first = matches.first()
     if first is not None:
         same = reader().load(store).where(f"topic = '{first.topic}' AND msgId = '{first.msgId}'")
         same.explain("formatted")
         print(f"{same.count()} messages with id {first.msgId}")
 
-    # What a consumer with this SQL92 filter would be given.
+    # The messages that a consumer with this SQL92 filter would receive.
     filtered = reader().option("filter", "TAGS IS NOT NULL AND KEYS IS NOT NULL").load(store)
     print(f"{filtered.count()} messages with tags and keys")
 
-    # What is on its way: undecided transactions, delayed and timed messages.
-    waiting = spark.read.format("rmqstore").option("includePending", "true").load(store).where("pending IS NOT NULL")
-    waiting.groupBy("topic", "pending").count().orderBy("topic", "pending").show()
+    # Pending messages: undecided transactions, delayed and timed messages.
+    pending = spark.read.format("rmqstore").option("includePending", "true").load(store).where("pending IS NOT NULL")
+    pending.groupBy("topic", "pending").count().orderBy("topic", "pending").show()
     spark.stop()
 
 

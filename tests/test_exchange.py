@@ -110,7 +110,7 @@ def test_export_leaves_nothing_half_written(tmp_path: Path) -> None:
 def test_both_files_of_a_name_that_says_nothing_need_a_format(golden_store: Golden, tmp_path: Path) -> None:
     shown = run("export", golden_store("basic"), tmp_path / "out.txt")
     assert shown.exit_code == 2
-    assert "out.txt: cannot tell the format" in shown.stderr
+    assert "out.txt: the name does not tell the format" in shown.stderr
     assert run("export", golden_store("basic"), tmp_path / "out.txt", "--format", "jsonl").exit_code == 0
 
 
@@ -134,9 +134,9 @@ def test_import_takes_rows_typed_by_hand(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("{", "line 2: no JSON"),
-        ("[1]", "line 2: no JSON object"),
-        ('{"topic": "T", "body": "x", "colour": "blue"}', "line 2: colour is no column"),
+        ("{", "line 2 is not JSON"),
+        ("[1]", "line 2 is not a JSON object"),
+        ('{"topic": "T", "body": "x", "colour": "blue"}', "line 2: colour is not a column"),
         ('{"topic": "T", "body": 3}', "line 2: body '3'"),
         ('{"topic": "T", "bodyBase64": "*"}', "line 2: bodyBase64"),
         ('{"topic": "T", "body": "x", "queueId": "many"}', "queueId must be int32"),
@@ -202,7 +202,7 @@ def test_what_is_no_parquet_is_named(tmp_path: Path) -> None:
     bad.write_bytes(gzip.compress(b"x"))
     shown = run("import", tmp_path / "s", bad)
     assert (shown.exit_code, (tmp_path / "s").exists()) == (2, False)
-    assert "bad.parquet: not to be read as Parquet" in shown.stderr
+    assert "bad.parquet cannot be read as Parquet" in shown.stderr
     shown = run("import", tmp_path / "s", tmp_path / "none.parquet")
     assert shown.exit_code == 2
     assert "none.parquet" in shown.stderr

@@ -406,6 +406,14 @@ def test_errors_survive_pickling(error: RmqStoreError) -> None:
     assert isinstance(again, RmqStoreError)
 
 
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_errors_can_be_told_in_other_words(error: RmqStoreError) -> None:
+    shouted = error.rephrased(str.upper)
+    assert type(shouted) is type(error)
+    assert shouted.args == tuple(part.upper() if isinstance(part, str) else part for part in error.args)
+    assert str(shouted).upper() == str(error).upper()
+
+
 def test_every_public_error_is_tried_above() -> None:
     public = {name for name in rmqstore.__all__ if name.endswith("Error")} - {"RmqStoreError", "StoreFormatError"}
     assert public <= {type(error).__name__ for error in ERRORS}

@@ -1,6 +1,6 @@
-"""The ``rmqstore`` data source of Apache Spark. Spark finds ``DefaultSource`` here without registration.
+"""The data source ``rmqstore`` for Apache Spark. Spark finds ``DefaultSource`` here without registration.
 
-Nothing but pyspark is imported before a read begins: an import that failed here would hide every Python data source.
+Only pyspark is imported before a read begins, because an import that fails here would hide every Python data source.
 """
 
 from pyspark_rmqstore.source import RmqStoreDataSource as DefaultSource

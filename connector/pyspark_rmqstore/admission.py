@@ -1,4 +1,4 @@
-"""How much of what is there one trigger takes: limits shared out over queues by their backlog. Pure."""
+"""How much one trigger reads: its limits are shared among queues in proportion to their backlog. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark_rmqstore.offsets import Key
 
 
 class Weight(NamedTuple):
-    """The messages between two offsets of a queue: their bytes, as an estimate, and where the first one lies."""
+    """The messages between two offsets of a queue: their estimated bytes, and the physical offset of the first one."""
 
     n_bytes: float
     physical_offset: int
@@ -23,12 +23,12 @@ RowsWithin = Callable[[Key, int, int, int], int]
 
 
 def limit_rows(starts: Mapping[Key, int], ends: Mapping[Key, int], max_rows: int) -> dict[Key, int]:
-    """Return ends that leave at most so many messages behind the starts, each queue its share of the backlog.
+    """Return ends that admit at most ``max_rows`` messages after the starts, shared among queues by backlog.
 
     Args:
-        starts: of every queue in ``ends``.
+        starts: the start of every queue in ``ends``.
         ends: how far each queue reaches.
-        max_rows: exactly so many are left, or all if there are fewer.
+        max_rows: number of messages to admit; if there are fewer, all of them are admitted.
     """
     keys = list(ends)
     backlog = np.array([ends[key] - starts[key] for key in keys], np.int64)
@@ -43,14 +43,14 @@ def limit_bytes(
     weigh: Weigh,
     rows_within: RowsWithin,
 ) -> dict[Key, int]:
-    """Return ends that leave messages of at most so many stored bytes; the oldest message comes in any case.
+    """Return ends that admit messages of at most ``max_bytes`` stored bytes, but always the oldest message.
 
     Args:
-        starts: of every queue in ``ends``.
+        starts: the start of every queue in ``ends``.
         ends: how far each queue reaches.
-        max_bytes: shared out by the estimated bytes of each queue's backlog; what is taken is counted exactly.
-        weigh: looks at the messages of a queue between two offsets.
-        rows_within: counts the messages of a queue, between two offsets, that fit into some bytes.
+        max_bytes: shared among queues by the estimated bytes of their backlog; what is admitted is counted exactly.
+        weigh: estimates the messages of a queue between two offsets.
+        rows_within: counts the messages of a queue, from one offset up to another, that fit into a number of bytes.
     """
     keys = [key for key in ends if ends[key] > starts[key]]
     if not keys:
@@ -60,15 +60,16 @@ def limit_bytes(
     limited = dict(ends)
     for key, share in zip(keys, (backlog * (max_bytes / backlog.sum())).tolist(), strict=True):
         limited[key] = starts[key] + rows_within(key, starts[key], ends[key], int(share))
-    oldest = keys[min(range(len(keys)), key=lambda place: weights[place].physical_offset)]
+    oldest = keys[min(range(len(keys)), key=lambda number: weights[number].physical_offset)]
     limited[oldest] = max(limited[oldest], starts[oldest] + 1)
     return limited
 
 
 def _share(backlog: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
-    """Share a limit out by backlog, int64 (n,), summing up to it; where there is less backlog, all of it.
+    """Share a limit among queues by backlog, int64 (n,); the shares sum up to the limit or to the whole backlog.
 
-    What rounding down leaves goes round: first to queues that got nothing, so that none starves beside large ones.
+    What rounding down leaves is given out in turn, first to queues that got nothing, so that large queues do not starve
+    small ones.
     """
     total = int(backlog.sum())
     if total <= limit:
@@ -84,5 +85,5 @@ def _share(backlog: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
 
 
 def _turn(backlog: NDArray[np.int64]) -> int:
-    """Return with whom a round begins: another queue each time, the same one when a trigger is planned again."""
+    """Return the queue that a round begins with: another one each time, but the same if a trigger is planned again."""
     return int(backlog.sum()) % len(backlog)

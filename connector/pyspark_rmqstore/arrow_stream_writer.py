@@ -1,4 +1,4 @@
-"""The streaming sink for PySpark 4.1 and later, which hands Arrow batches to it."""
+"""The streaming sink for PySpark 4.1 and later, which passes Arrow batches to it."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ from pyspark_rmqstore.stream_writer import RmqStoreStreamWriter
 
 
 class ArrowStreamWriter(RmqStoreStreamWriter, DataSourceStreamArrowWriter):
-    """Takes Arrow batches as they come."""
+    """A stream writer that takes Arrow batches."""

@@ -1,4 +1,4 @@
-"""The batch reader: plans on the driver, reads in tasks. Stateless but for options."""
+"""The batch reader: plans on the driver and reads in tasks. It has no state besides options."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import ReadOptions, StoreRef
 from pyspark_rmqstore.pushdown import push_filters
-from pyspark_rmqstore.split_reader import BrokerNames, SplitReader, open_ref
+from pyspark_rmqstore.tasks import BrokerNames, SplitReader, open_ref
 from rmqstore.query.selection import require_named
 from rmqstore.read.session import StoreSession
 
@@ -32,6 +33,7 @@ class RmqStoreReader(DataSourceReader):
         self._options = options
         self._splits = SplitReader(schema, options)
 
+    @option_names()
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks. Runs on the driver."""
         log_to_spark()
@@ -68,17 +70,17 @@ class RmqStoreReader(DataSourceReader):
         return [*self._splits.split_queues(ref, store, self._splits.sampled(store, slices)), *others]
 
     def _newest(self, limit: int) -> list[InputPartition]:
-        """Return the tasks that read the newest so many messages of a look-up, of all stores together."""
-        found = []
+        """Return the tasks that read the newest ``limit`` messages of a look-up, over all stores."""
+        matches = []
         for ref in self._options.stores:
             with open_ref(ref) as store:
-                found += self._splits.newest_places(ref, store)
-        newest = sorted(found)[-limit:]
+                matches += self._splits.stored_records(ref, store)
+        newest = sorted(matches)[-limit:]
         splits: list[InputPartition] = []
         for ref in self._options.stores:
-            places = np.array(sorted(place for _, path, place in newest if path == ref.path), np.int64)
+            offsets = np.array(sorted(offset for _, path, offset in newest if path == ref.path), np.int64)
             with open_ref(ref) as store:
-                splits += self._splits.split_places(ref, store, places)
+                splits += self._splits.split_records(ref, store, offsets)
         return splits
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -87,18 +89,18 @@ class RmqStoreReader(DataSourceReader):
 
 
 class FilteringReader(RmqStoreReader):
-    """The same with filters that Spark pushes down. Where it is set not to, it refuses a reader that takes them."""
+    """A reader that takes filters from Spark. Spark refuses such a reader if filter push-down is switched off."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Take the filters that prune, and return the others. Runs in a worker, with :meth:`partitions`."""
+        """Accept the filters that prune, and return the others. Runs in a worker, before :meth:`partitions`."""
         self._splits.pushed, left = push_filters(filters, self._splits.schema)
         return left
 
 
 def log_to_spark() -> None:
-    """Let what planning says at INFO into Spark's table of worker logs, where that is switched on.
+    """Let the INFO messages of planning into Spark's table of worker logs, if that is switched on.
 
-    Spark plans in a process of its own, whose loggers nobody else can set.
+    Spark plans in a process of its own, whose loggers nobody else can configure.
     """
     own = logging.getLogger(__package__)
     if "PYSPARK_SPARK_SESSION_UUID" in os.environ and own.level == logging.NOTSET:
@@ -106,5 +108,5 @@ def log_to_spark() -> None:
 
 
 def pushes_filters() -> bool:
-    """Tell whether Spark is about to push filters down: then it plans in a worker, with this module."""
+    """Tell whether Spark is about to push filters down, which it does in a worker with this module."""
     return "pyspark.sql.worker.data_source_pushdown_filters" in sys.modules

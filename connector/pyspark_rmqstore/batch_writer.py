@@ -1,4 +1,4 @@
-"""The batch sink: all rows of a job are appended, or none."""
+"""The batch sink: appends all rows of a job, or none."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from pyspark_rmqstore.sink import StoreSink
 from pyspark_rmqstore.staging import begin, job_folder, sweep
-from pyspark_rmqstore.store_sink import StoreSink
 from pyspark_rmqstore.write_options import WriteOptions
 
 
@@ -33,6 +33,6 @@ class RmqStoreWriter(DataSourceArrowWriter):
         sweep(self._options.path, self._job_id)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Remove what the tasks staged; what was committed stays. Runs on the driver."""
+        """Remove what the tasks staged; committed rows stay. Runs on the driver."""
         del messages
         sweep(self._options.path, self._job_id)

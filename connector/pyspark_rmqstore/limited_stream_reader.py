@@ -1,4 +1,4 @@
-"""The micro-batch source for PySpark 4.2 and later, which asks a source to keep limits."""
+"""The micro-batch source for PySpark 4.2 and later, which supports limits of triggers."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
 
 
 class LimitedStreamReader(RmqStoreStreamReader, SupportsTriggerAvailableNow):
-    """Keeps the limits of a trigger, and comes to an end under ``Trigger.AvailableNow`` in as many as that takes."""
+    """Keeps the limits of a trigger; under ``Trigger.AvailableNow`` it reads in as many micro-batches as they take."""

@@ -1,4 +1,4 @@
-"""Offsets of a stream: which messages of each queue lie before them. JSON in checkpoints, which outlive releases."""
+"""Offsets of a stream. They are kept as JSON in checkpoints, which outlive releases."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Key = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """A place in every queue, and by broker the newest record that was known when it was made.
+    """A queue offset for every queue, and for every broker the newest record that was known when the offset was made.
 
-    The mark tells a log that was cut by a recovery and written on, where offsets alone would not. As JSON, with
-    ``queues`` in the form that option ``startingOffsets`` takes::
+    The record is a mark: it shows that a recovery has cut the log and the broker has gone on, which queue offsets alone
+    would not. As JSON, with ``queues`` in the form of option ``startingOffsets``::
 
         {"version": 1,
          "queues": {"TopicA": {"broker-a": {"0": 23, "1": 17}}},
@@ -31,10 +31,10 @@ class StreamOffset:
     marks: Mapping[str, LogMark] = field(default_factory=dict)
 
     def json(self) -> dict[str, Any]:
-        """Return it as Spark keeps it; equal offsets give equal text."""
+        """Return the offset as Spark stores it; equal offsets give equal text."""
         queues: dict[str, dict[str, dict[str, int]]] = {}
-        for (broker, topic, queue_id), at in sorted(self.queues.items(), key=_by_topic):
-            queues.setdefault(topic, {}).setdefault(broker, {})[str(queue_id)] = at
+        for (broker, topic, queue_id), offset in sorted(self.queues.items(), key=_by_topic):
+            queues.setdefault(topic, {}).setdefault(broker, {})[str(queue_id)] = offset
         log = {
             broker: {"physicalOffset": mark.physical_offset, "storeTimestamp": mark.store_timestamp}
             for broker, mark in sorted(self.marks.items())
@@ -43,25 +43,25 @@ class StreamOffset:
 
     @classmethod
     def of_json(cls, stored: Mapping[str, Any]) -> StreamOffset:
-        """Return an offset that Spark kept.
+        """Return the offset that Spark stored.
 
         Raises:
-            UnsupportedFeatureError: a newer release made it.
-            OptionError: it is none of ours.
+            UnsupportedFeatureError: a newer release wrote it.
+            OptionError: it is not an offset of this data source.
         """
         version = stored.get("version")
         if isinstance(version, int) and version > _VERSION:
             raise UnsupportedFeatureError(
-                f"the checkpoint holds offsets of version {version}, this release knows version {_VERSION}: "
-                "go on with the release that made it, or a later one"
+                f"the checkpoint holds offsets of version {version}, but this release knows version {_VERSION}: "
+                "use the release that wrote it, or a later one"
             )
         try:
             return cls(
                 queues={
-                    (broker, topic, int(queue_id)): int(at)
+                    (broker, topic, int(queue_id)): int(offset)
                     for topic, brokers in stored["queues"].items()
                     for broker, queues in brokers.items()
-                    for queue_id, at in queues.items()
+                    for queue_id, offset in queues.items()
                 },
                 marks={
                     broker: LogMark(int(mark["physicalOffset"]), int(mark["storeTimestamp"]))
@@ -70,8 +70,8 @@ class StreamOffset:
             )
         except (AttributeError, KeyError, TypeError, ValueError) as err:
             raise OptionError(
-                f"the checkpoint holds no offset of rmqstore ({err!r}): {str(stored)[:200]}; give the query a "
-                "checkpointLocation of its own"
+                f"the checkpoint does not hold an offset of rmqstore ({err!r}): {str(stored)[:200]}; give the query "
+                "its own checkpointLocation"
             ) from err
 
 

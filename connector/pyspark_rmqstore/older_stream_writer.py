@@ -1,7 +1,7 @@
-"""The streaming sink for PySpark 4.0, whose class for streams takes rows.
+"""The streaming sink for PySpark 4.0, whose class for stream writers takes rows.
 
-Rows would bring local times, which an hour of each autumn has twice, and cost a loop. PySpark 4.0 looks for its class
-of Arrow writers in streams too, and hands batches to a writer that is both.
+Rows would need a loop, and their times are local times, which are ambiguous for an hour of each autumn. But PySpark 4.0
+recognises its class of Arrow writers in streams too, and passes batches to a writer that has both classes.
 """
 
 from __future__ import annotations
@@ -12,4 +12,4 @@ from pyspark_rmqstore.stream_writer import RmqStoreStreamWriter
 
 
 class OlderStreamWriter(RmqStoreStreamWriter, DataSourceArrowWriter, DataSourceStreamWriter):  # type: ignore[misc]
-    """Takes Arrow batches as they come; it commits and aborts as streams do."""
+    """A stream writer that takes Arrow batches."""

@@ -1,4 +1,4 @@
-"""Read options: keys, defaults, text to values. Case does not matter in keys; unknown ones are refused by name."""
+"""Read options: their keys and defaults, and how their text is parsed. Unknown keys are refused by name."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pyspark_rmqstore.option_names import SELECTION_ARGUMENTS, option_names
 from pyspark_rmqstore.option_values import (
     absolute_path,
     boolean,
@@ -24,18 +25,6 @@ from rmqstore.query.keys import Wanted, parse_wanted
 from rmqstore.query.selection import Selection, parse_selection, parse_tags
 from rmqstore.query.sql92.filter import Filter, parse_filter
 
-_SELECTION = {
-    "subscribe": "subscribe",
-    "subscribePattern": "subscribe_pattern",
-    "assign": "assign",
-    "startingOffsets": "starting_offsets",
-    "endingOffsets": "ending_offsets",
-    "startingTimestamp": "starting_timestamp",
-    "endingTimestamp": "ending_timestamp",
-    "startingOffsetsByTimestamp": "starting_offsets_by_timestamp",
-    "endingOffsetsByTimestamp": "ending_offsets_by_timestamp",
-    "startingOffsetsByTimestampStrategy": "starting_offsets_by_timestamp_strategy",
-}
 STORE_PATHS = ("storePathCommitLog", "storePathConsumeQueue", "storePathIndex")
 _OTHERS = (
     "includeSystemTopics", "tags", "columns", "scan", "minPartitions", "maxRecordsPerPartition",
@@ -48,18 +37,18 @@ _STREAM = (
     "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger", "consumerOffsetFile",
     "consumerGroup",
 )  # fmt: skip
-NAMES = (*_SELECTION, *STORE_PATHS, *_OTHERS, *_STREAM, "view")
+NAMES = (*SELECTION_ARGUMENTS, *STORE_PATHS, *_OTHERS, *_STREAM, "view")
 
 _NO_PATH = (
     "load('/path/to/store'). Spark keeps the options of a table only if it was created without a list of columns; "
-    "of others read SELECT … FROM t WITH (path = '/path/to/store')"
+    "read other tables by SELECT … FROM t WITH (path = '/path/to/store')"
 )
 DEFAULT_SPLIT, _DEFAULT_DELAY = "128m", "15m"
 
 
 @dataclass(frozen=True, slots=True)
 class StoreRef:
-    """Where one store lies and what its broker is called, if that is given."""
+    """Where one store lies, and the name of its broker if it is given."""
 
     path: str
     broker_name: str | None
@@ -71,7 +60,7 @@ class StoreRef:
 
 @dataclass(frozen=True, slots=True)
 class ColumnOptions:
-    """The options that say which columns there are, checked."""
+    """The options that determine the columns, validated."""
 
     columns: tuple[str, ...] | None
     mode: str
@@ -81,7 +70,7 @@ class ColumnOptions:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions(ColumnOptions):
-    """The options of one read, checked."""
+    """The options of one read, validated."""
 
     stores: tuple[StoreRef, ...]
     selection: Selection
@@ -100,9 +89,9 @@ class ReadOptions(ColumnOptions):
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """The options of one stream, checked: of its reads, and of its triggers.
+    """The options of one stream, of its reads and of its triggers, validated.
 
-    ``consumer_offset_file`` is where progress is written, as the offsets of ``consumer_group``.
+    Progress is written to ``consumer_offset_file``, as the offsets of ``consumer_group``.
     """
 
     read: ReadOptions
@@ -114,8 +103,9 @@ class StreamOptions:
     consumer_group: str
 
 
+@option_names()
 def parse_column_options(options: Mapping[str, str]) -> ColumnOptions:
-    """Parse the options that say which columns a batch read or a stream has; raises as they do."""
+    """Parse the options that determine the columns; raises as :func:`parse_read_options` does."""
     given = _known(options)
     columns = given.get("columns")
     return ColumnOptions(
@@ -126,20 +116,22 @@ def parse_column_options(options: Mapping[str, str]) -> ColumnOptions:
     )
 
 
+@option_names()
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     """Parse the options of a batch read.
 
     Raises:
         OptionError: a key is unknown, a value out of its domain, or two contradict each other.
-        UnsupportedFeatureError: a key is known, but what it asks for is not there yet.
+        UnsupportedFeatureError: an option requests what is not supported yet.
     """
     given = _known(options)
     misplaced = [name for name in _STREAM if name in given]
     if misplaced:
-        raise OptionError(f"{', '.join(misplaced)}: for streams only; a batch read is one piece: use readStream")
+        raise OptionError(f"{', '.join(misplaced)}: for streams only; use readStream, or leave it out of a batch read")
     return _read_options(options, given, streaming=False)
 
 
+@option_names()
 def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
     """Parse the options of a stream; raises as :func:`parse_read_options` does."""
     given = _known(options)
@@ -148,7 +140,7 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
     if max_rows is not None and min_rows is not None and min_rows > max_rows:
         raise OptionError(f"minOffsetsPerTrigger {min_rows} is above maxOffsetsPerTrigger {max_rows}")
     if read.scan != "queue":
-        raise UnsupportedFeatureError("scan=commitlog: a stream follows queues; read by the log in a batch")
+        raise UnsupportedFeatureError("scan=commitlog: a stream follows queues; scan the log in a batch read")
     file = given.get("consumerOffsetFile")
     if (file is None) != ("consumerGroup" not in given):
         raise OptionError("consumerOffsetFile and consumerGroup: give both, or none")
@@ -165,7 +157,7 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
 
 def _outside(file: Path, stores: tuple[StoreRef, ...]) -> Path:
     if len(stores) > 1:
-        raise OptionError(f"consumerOffsetFile is of one broker, path names {len(stores)} stores")
+        raise OptionError(f"consumerOffsetFile is for one broker, but path names {len(stores)} stores")
     if file.resolve().is_relative_to(Path(stores[0].path).resolve()):
         raise OptionError(
             f"consumerOffsetFile {file} lies in the store, into which reading never writes: put it elsewhere"
@@ -175,7 +167,7 @@ def _outside(file: Path, stores: tuple[StoreRef, ...]) -> Path:
 
 def _read_options(options: Mapping[str, str], given: dict[str, str], *, streaming: bool) -> ReadOptions:
     selection = parse_selection(
-        **{_SELECTION[name]: value for name, value in given.items() if name in _SELECTION},
+        **{SELECTION_ARGUMENTS[name]: value for name, value in given.items() if name in SELECTION_ARGUMENTS},
         include_system_topics=boolean(given, "includeSystemTopics", default=False),
         streaming=streaming,
     )
@@ -183,8 +175,9 @@ def _read_options(options: Mapping[str, str], given: dict[str, str], *, streamin
     wanted = _wanted(given, selection, streaming=streaming)
     if chosen.include_pending and (streaming or wanted or given.get("scan", "queue").lower() != "queue"):
         raise UnsupportedFeatureError(
-            "includePending: only a batch read by queue knows what is pending; a stream, a look-up and scan=commitlog "
-            "read such messages in their topics SCHEDULE_TOPIC_XXXX, RMQ_SYS_TRANS_HALF_TOPIC and rmq_sys_wheel_timer"
+            "includePending: only a batch read by queue finds pending messages; with a stream, a look-up or "
+            "scan=commitlog, read them in the topics SCHEDULE_TOPIC_XXXX, RMQ_SYS_TRANS_HALF_TOPIC and "
+            "rmq_sys_wheel_timer"
         )
     return ReadOptions(
         columns=chosen.columns,
@@ -210,10 +203,10 @@ def _read_options(options: Mapping[str, str], given: dict[str, str], *, streamin
 def _wanted(given: Mapping[str, str], selection: Selection, *, streaming: bool) -> Wanted:
     named = [name for name in _LOOKUP if name in given]
     if streaming and named:
-        raise UnsupportedFeatureError(f"{', '.join(named)}: a stream follows queues; look messages up in a batch")
+        raise UnsupportedFeatureError(f"{', '.join(named)}: a stream follows queues; look messages up in a batch read")
     wanted = parse_wanted(_one_or_many(given, "msgKey"), _one_or_many(given, "msgId"))
     if named and not wanted:
-        raise OptionError(f"{', '.join(named)}: for look-ups; give msgKey or msgId")
+        raise OptionError(f"{', '.join(named)}: for look-ups only; give msgKey or msgId too")
     if wanted:
         selection.require_by_log()
     return wanted
@@ -226,16 +219,16 @@ def _one_or_many(given: Mapping[str, str], name: str) -> str | list[str] | None:
     try:
         many = json.loads(value)
     except json.JSONDecodeError as err:
-        raise OptionError(f'{name} {value!r}: one, or a JSON list like ["a","b"] ({err})') from err
+        raise OptionError(f'{name} {value!r}: must be one text, or a JSON list like ["a","b"] ({err})') from err
     if not all(isinstance(one, str) for one in many):
-        raise OptionError(f"{name} {value!r}: a JSON list of texts")
+        raise OptionError(f"{name} {value!r}: must be a JSON list of texts")
     return list(many)
 
 
 def _corrupt_column(given: Mapping[str, str]) -> str:
     name = given.get("columnNameOfCorruptRecord", CORRUPT_RECORD)
     if not name or name in ALL_COLUMNS.names:
-        raise OptionError(f"columnNameOfCorruptRecord {name!r}: a name that no column of a message has")
+        raise OptionError(f"columnNameOfCorruptRecord {name!r}: must be a name that no column of a message has")
     return name
 
 
@@ -244,7 +237,7 @@ def _known(options: Mapping[str, str]) -> dict[str, str]:
     given = known_options(options, NAMES)
     view = given.pop("view", "messages")
     if view != "messages":
-        raise OptionError(f"view {view!r}: views are for batch reads; a stream gives messages")
+        raise OptionError(f"view {view!r}: views are for batch reads; a stream reads messages")
     return given
 
 
@@ -259,13 +252,13 @@ def _scan(given: Mapping[str, str], selection: Selection, *, streaming: bool) ->
 
 
 def parse_stores(options: Mapping[str, str], given: Mapping[str, str]) -> tuple[StoreRef, ...]:
-    """Return the stores that the options name; ``given`` are those by their documented spelling."""
+    """Return the stores that the options name; ``given`` holds the options by their documented spelling."""
     paths = [path for pattern in stated_paths(options, _NO_PATH) for path in _expand(pattern)]
     if len(set(paths)) < len(paths):
-        raise OptionError(f"path: a store is named twice in {paths}")
+        raise OptionError(f"path names a store twice: {paths}")
     elsewhere = {name: given[name] for name in STORE_PATHS if name in given}
     if elsewhere and len(paths) > 1:
-        raise OptionError(f"{', '.join(elsewhere)} fits one store only, path names {len(paths)}")
+        raise OptionError(f"{', '.join(elsewhere)} can be given for one store only, but path names {len(paths)}")
     names = _broker_names(given.get("brokerName"), paths)
     return tuple(
         StoreRef(
@@ -286,10 +279,10 @@ def _expand(pattern: str) -> list[str]:
     absolute = absolute_path(pattern)
     if not glob.has_magic(absolute):
         return [absolute]
-    found = sorted(glob.glob(absolute))  # noqa: PTH207 - Path.glob takes no absolute pattern
-    if not found:
-        raise OptionError(f"path {pattern!r} matches nothing")
-    return found
+    matches = sorted(glob.glob(absolute))  # noqa: PTH207 - Path.glob takes no absolute pattern
+    if not matches:
+        raise OptionError(f"path {pattern!r} does not match any folder")
+    return matches
 
 
 def _broker_names(value: str | None, paths: list[str]) -> dict[str, str]:
@@ -299,14 +292,16 @@ def _broker_names(value: str | None, paths: list[str]) -> dict[str, str]:
         try:
             table = json.loads(value)
         except json.JSONDecodeError as err:
-            raise OptionError(f"brokerName {value!r}: a name, or JSON from path to name ({err})") from err
+            raise OptionError(
+                f"brokerName {value!r}: must be a name, or a JSON object of names by path ({err})"
+            ) from err
         if not isinstance(table, dict) or not all(isinstance(name, str) and name for name in table.values()):
-            raise OptionError(f"brokerName {value!r}: JSON from path to name")
+            raise OptionError(f"brokerName {value!r}: must be a JSON object of names by path")
         names = {absolute_path(path): name for path, name in table.items()}
-        strangers = sorted(set(names) - set(paths))
-        if strangers:
-            raise OptionError(f"brokerName names stores that path does not: {', '.join(strangers)}")
+        unknown = sorted(set(names) - set(paths))
+        if unknown:
+            raise OptionError(f"brokerName names stores that path does not name: {', '.join(unknown)}")
         return names
     if len(paths) > 1:
-        raise OptionError(f"brokerName {value!r}: path names {len(paths)} stores; give JSON from path to name")
+        raise OptionError(f"brokerName {value!r}: path names {len(paths)} stores; give a JSON object of names by path")
     return {paths[0]: value}

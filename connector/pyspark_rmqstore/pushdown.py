@@ -1,6 +1,6 @@
 """Filters that Spark pushes down, as conditions on columns. No session, no files.
 
-Filters are told apart by the names of their classes, which PySpark 4.0 does not have.
+Filters are recognised by the names of their classes, because PySpark 4.0 does not have these classes.
 
 Source: DataSourceReader.pushFilters of PySpark.
 """
@@ -29,7 +29,7 @@ _ORDERS: Final[dict[str, Kind]] = {
 
 @dataclass(frozen=True)
 class PushedFilters:
-    """The filters of one read that we answer for."""
+    """The accepted filters of one read."""
 
     conditions: tuple[Comparison, ...] = ()
     pruning: Pruning = NO_PRUNING
@@ -42,11 +42,11 @@ class PushedFilters:
 
 
 def push_filters(filters: Iterable[Filter], schema: pa.Schema) -> tuple[PushedFilters, list[Filter]]:
-    """Return what can be made of filters, and those that are left to Spark.
+    """Return the accepted filters, and those that are left to Spark.
 
     Args:
-        filters: all of which rows must meet.
-        schema: of the read.
+        filters: filters that rows must all meet.
+        schema: the Arrow schema of the read.
     """
     conditions, left = [], []
     for one in filters:

@@ -1,4 +1,4 @@
-"""Spark's schema of messages and Arrow's: which columns, as which types, may they be null. No session, no files."""
+"""Spark's and Arrow's schema of messages: columns, types and nullability. No session, no files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MAY_BE_NULL = {"tags", "keys"}
 
 
 def default_schema(options: ColumnOptions) -> StructType:
-    """Return the columns that the options ask for, as Spark types."""
+    """Return the columns that the options request, as Spark types."""
     corrupt = options.corrupt_column if options.mode == "PERMISSIVE" else None
     names = list(options.columns or [*MESSAGE.names, *(PENDING.names if options.include_pending else ())])
     if corrupt is not None and corrupt not in names:
@@ -51,10 +51,10 @@ def _extra(options: ColumnOptions) -> list[str]:
 
 
 def arrow_schema(schema: StructType, options: ColumnOptions) -> pa.Schema:
-    """Return the Arrow schema of a Spark one, which may be a user's: a projection with types of the user's choice.
+    """Return the Arrow schema for a Spark schema, which may be a user's projection with other types.
 
     Raises:
-        OptionError: a column is unknown or named twice, a type is not the column's nor a safe widening of it, or a
+        OptionError: a column is unknown or named twice, its type is neither its own nor a safe widening of it, or a
             column that may be null is declared NOT NULL.
     """
     require_names(schema, options.columns, but=options.corrupt_column)
@@ -62,16 +62,20 @@ def arrow_schema(schema: StructType, options: ColumnOptions) -> pa.Schema:
 
 
 def require_names(schema: StructType, columns: Sequence[str] | None, but: str | None = None) -> None:
-    """Refuse a schema that names a column twice, or others than option ``columns``, if that is given.
+    """Refuse a schema that names a column twice, or other columns than option ``columns`` if that is given.
 
     Args:
-        but: a column that only one of them may name.
+        schema: the schema to check.
+        columns: the columns that option ``columns`` names.
+        but: a column that only one of the two may name.
     """
     names = schema.fieldNames()
     if len(set(names)) < len(names) or not names:
-        raise OptionError(f"schema: name each column once and at least one, got {names}")
+        raise OptionError(f"schema: name at least one column, and each only once; got {names}")
     if columns is not None and {*columns} - {but} != {*names} - {but}:
-        raise OptionError(f"columns ({', '.join(columns)}) and the schema ({', '.join(names)}) disagree; give one")
+        raise OptionError(
+            f"columns ({', '.join(columns)}) and the schema ({', '.join(names)}) disagree; give only one of them"
+        )
 
 
 def _arrow_field(field: StructField, options: ColumnOptions) -> pa.Field:
@@ -81,11 +85,11 @@ def _arrow_field(field: StructField, options: ColumnOptions) -> pa.Field:
     if field.name == options.corrupt_column:
         allowed, may_be_null = (pa.string(),), True
         if options.mode != "PERMISSIVE":
-            raise OptionError(f"schema: column {field.name} comes only with mode=PERMISSIVE, not {options.mode}")
+            raise OptionError(f"schema: column {field.name} needs mode=PERMISSIVE, not {options.mode}")
     elif field.name in extra:
         allowed = (PENDING.field(field.name).type,)
     elif field.name in PENDING.names:
-        raise OptionError(f"schema: column {field.name} comes only with includePending=true")
+        raise OptionError(f"schema: column {field.name} needs includePending=true")
     elif field.name in ALL_COLUMNS.names:
         own = ALL_COLUMNS.field(field.name).type
         allowed = (own, *ALSO_AS.get(own, ()))
@@ -95,27 +99,28 @@ def _arrow_field(field: StructField, options: ColumnOptions) -> pa.Field:
 
 
 def as_allowed(field: StructField, allowed: Iterable[pa.DataType], *, may_be_null: bool) -> pa.Field:
-    """Return the Arrow field of a Spark one, of one of the types that are allowed.
+    """Return the Arrow field for a Spark field, of one of the allowed types.
 
     Raises:
-        OptionError: it has none of them, or is NOT NULL though it may be null.
+        OptionError: the field has none of these types, or is declared NOT NULL although it may be null.
     """
     for kind in allowed:
         if _same_type(field.dataType, SPARK_TYPES[kind]):
             if may_be_null and not field.nullable:
-                raise OptionError(f"schema: column {field.name} may be null, it cannot be NOT NULL")
+                raise OptionError(f"schema: column {field.name} may be null, so it cannot be NOT NULL")
             return pa.field(field.name, _nullable_values(kind, field.dataType), field.nullable)
     names = " or ".join(SPARK_TYPES[kind].simpleString() for kind in allowed)
-    raise OptionError(f"schema: column {field.name} is {names}, it cannot be read as {field.dataType.simpleString()}")
+    requested = field.dataType.simpleString()
+    raise OptionError(f"schema: column {field.name} is {names} and cannot be read as {requested}")
 
 
-def _same_type(asked: DataType, own: DataType) -> bool:
-    if isinstance(asked, MapType) and isinstance(own, MapType):
-        return asked.keyType == own.keyType and asked.valueType == own.valueType
-    return asked == own
+def _same_type(requested: DataType, own: DataType) -> bool:
+    if isinstance(requested, MapType) and isinstance(own, MapType):
+        return requested.keyType == own.keyType and requested.valueType == own.valueType
+    return requested == own
 
 
-def _nullable_values(kind: pa.DataType, asked: DataType) -> pa.DataType:
-    if isinstance(asked, MapType) and not asked.valueContainsNull:
+def _nullable_values(kind: pa.DataType, requested: DataType) -> pa.DataType:
+    if isinstance(requested, MapType) and not requested.valueContainsNull:
         return pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))
     return kind

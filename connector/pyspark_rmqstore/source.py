@@ -1,4 +1,4 @@
-"""The data source that Spark sees: wiring only. Every import of ours stands inside a method, see the package."""
+"""The data source that Spark sees; wiring only. Other modules are imported inside methods, see the package."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class RmqStoreDataSource(DataSource):
-    """``spark.read.format("rmqstore").load(path)``: messages of an Apache RocketMQ store, from its files.
+    """``spark.read.format("rmqstore").load(path)``: messages of an Apache RocketMQ store, read from its files.
 
-    The options, columns and their meanings are described in the manual, ``docs/``.
+    The manual in ``docs/`` describes the options and columns.
     """
 
     @classmethod
@@ -73,7 +73,7 @@ class RmqStoreDataSource(DataSource):
         if overwrite:
             from rmqstore.errors import UnsupportedFeatureError
 
-            raise UnsupportedFeatureError('a store is a log and only grows: write with mode("append")')
+            raise UnsupportedFeatureError('a store is a log, which can only be appended to: write with mode("append")')
         return RmqStoreWriter(schema, parse_write_options(self.options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
@@ -84,10 +84,12 @@ class RmqStoreDataSource(DataSource):
         if overwrite:
             from rmqstore.errors import UnsupportedFeatureError
 
-            raise UnsupportedFeatureError('a store is a log and only grows: write with outputMode("append")')
+            raise UnsupportedFeatureError(
+                'a store is a log, which can only be appended to: write with outputMode("append")'
+            )
         return stream_writer(schema, parse_stream_write_options(self.options))
 
 
 def register(spark: SparkSession) -> None:
-    """Register the source with a session, for where Spark's own look-up is hindered by another package."""
+    """Register the source with a session, in case Spark's own look-up fails because of another package."""
     spark.dataSource.register(RmqStoreDataSource)

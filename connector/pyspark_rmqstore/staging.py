@@ -1,6 +1,6 @@
-"""Where tasks leave encoded records for the driver: a folder a job under the store's ``.rmqstore/staging``.
+"""Files in which tasks leave encoded records for the driver, one folder per job under ``.rmqstore/staging``.
 
-The commit uses only the files that the tasks' messages name; all else in the folder is of failed attempts.
+The commit only uses the files that the messages of the tasks name; other files in the folder are of failed attempts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def job_folder(root: str, job_id: str) -> Path:
 
 
 class PartWriter:
-    """The file of one attempt of one task: records one behind the other, and beside it the size of each."""
+    """The file of one attempt of one task: records one after the other. A file beside it holds the size of each."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder, self._name = folder, name
@@ -57,7 +57,7 @@ class PartWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with ExitStack() as files:  # what fails to be closed keeps the other from nothing
+        with ExitStack() as files:  # closes both files even if closing one of them raises
             for file in (self._sizes, self._data):
                 if file is not None:
                     files.enter_context(file)
@@ -65,7 +65,7 @@ class PartWriter:
                 self._data.truncate(self._n_bytes)
 
     def write(self, records: NDArray[np.uint8], sizes: NDArray[np.int64]) -> None:
-        """Stage records of these sizes; the first ones make the files."""
+        """Stage records of these sizes; the first call makes the files."""
         if self._data is None or self._sizes is None:
             self._data = _new_file(self._folder / self._name)
             self._sizes = _new_file(_sizes_of(self._folder / self._name))
@@ -76,7 +76,7 @@ class PartWriter:
         self._n_bytes += len(records)
 
     def _reserve(self, size: int) -> None:
-        """Take place on the disk before it is written to, in large pieces: much cheaper than page by page."""
+        """Reserve disk space in large blocks before writing, which is much cheaper than page by page."""
         assert self._data is not None, "files are open"
         if self._n_bytes + size <= self._reserved:
             return
@@ -86,16 +86,16 @@ class PartWriter:
         except OSError as err:
             if err.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            more = size  # no room for more than this: let the write say whether there is so much
+            more = size  # the disk is nearly full: the write itself shows whether the records fit
         self._reserved = self._n_bytes + more
 
     def part(self) -> StagedPart:
-        """Return what was staged."""
+        """Return the description of what was staged."""
         return StagedPart(str(self._folder / self._name), self._n_records, self._n_bytes)
 
 
 def _new_file(path: Path) -> BinaryIO:
-    """Open a file that is made here, whatever had its name: a link is not written through."""
+    """Make and open a new file in place of whatever had its name, so that links are not followed."""
     path.unlink(missing_ok=True)
     return path.open("xb")
 
@@ -105,9 +105,9 @@ def _sizes_of(path: Path) -> Path:
 
 
 def read_part(part: StagedPart) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.int64]]]:
-    """Yield staged records as bytes, which may be written to, and sizes, so many bytes at a time; remove them then.
+    """Yield staged records as bytes, which may be changed, and their sizes, one window at a time; then remove the data.
 
-    What was read is needed no more, and the store's own files take its place in the page cache.
+    The data is not needed again, and the store's own files take its place in the page cache.
     """
     if not part.n_records:
         return
@@ -115,34 +115,38 @@ def read_part(part: StagedPart) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.
     stored = read_small(LOCAL, _sizes_of(path), part.n_records * _SIZE.itemsize)
     sizes = np.frombuffer(stored[: len(stored) // _SIZE.itemsize * _SIZE.itemsize], _SIZE).astype(np.int64)
     if len(sizes) != part.n_records or LOCAL.size(path) != part.n_bytes or int(sizes.sum()) != part.n_bytes:
-        raise OSError(f"{path}: not what its task staged: {part.n_records} records, {part.n_bytes} bytes")
-    ends, row = np.cumsum(sizes), 0
+        raise OSError(
+            f"{path} does not hold what its task staged: {part.n_records} records, {part.n_bytes} bytes; "
+            "the file was changed or cut"
+        )
+    ends = np.cumsum(sizes)
+    row = 0
     with path.open("rb") as file:
         while row < len(sizes):
-            begun = int(ends[row] - sizes[row])
-            stop = max(row + 1, int(np.searchsorted(ends, begun + _WINDOW_BYTES, side="right")))
-            yield np.fromfile(file, np.uint8, int(ends[stop - 1]) - begun), sizes[row:stop]
+            start = int(ends[row] - sizes[row])
+            stop = max(row + 1, int(np.searchsorted(ends, start + _WINDOW_BYTES, side="right")))
+            yield np.fromfile(file, np.uint8, int(ends[stop - 1]) - start), sizes[row:stop]
             row = stop
     path.unlink()
 
 
 def begin(root: str, job_id: str) -> None:
-    """Make a job's folder, and remove those that jobs left whose driver died.
+    """Make the folder of a job, and remove the folders of jobs whose driver died.
 
-    Only the driver makes it: a task that still runs when its job is given up finds no place to write to.
+    Only the driver makes the folder, so a task that still runs when its job is aborted cannot write any more.
     """
     join(root, job_id)
 
 
 def join(root: str, job_id: str) -> None:
-    """Make a job's folder if no other task has made it: the driver of a stream does not know whose batch it plans."""
+    """Make the folder of a job unless another task has: the driver of a stream does not know the query it plans for."""
     disk = _disk_of(root)
     disk.make_folder(job_folder(root, job_id))
     _sweep_abandoned(disk, root, job_id)
 
 
 def _disk_of(root: str) -> Disk:
-    """Return what changes a store's files, and follows no link that stands in the store."""
+    """Return the object for changes to a store's files; it does not follow links inside the store."""
     disk = Disk()
     disk.keep_within(Path(root))
     return disk
@@ -152,12 +156,12 @@ def _sweep_abandoned(disk: Disk, root: str, job_id: str) -> None:
     folder = job_folder(root, job_id)
     for other in folder.parent.iterdir():
         if other != folder and time() - _last_change(other) > _ABANDONED_SECONDS:
-            logger.warning("%s was left by a job that came to no end; it is removed", other)
+            logger.warning("%s was left by a job that never ended; it is removed", other)
             disk.delete_tree(other)
 
 
 def _last_change(folder: Path) -> float:
-    """Return when something in a folder was last written to, now if it just vanishes."""
+    """Return when something in a folder was last changed, or the present time if the folder is being removed."""
     try:
         return max(path.lstat().st_mtime for path in (folder, *folder.rglob("*")))
     except FileNotFoundError:
@@ -165,12 +169,12 @@ def _last_change(folder: Path) -> float:
 
 
 def sweep(root: str, job_id: str) -> None:
-    """Remove a job's folder, and those above it that are empty then."""
+    """Remove the folder of a job, and the folders above it that are empty then."""
     folder, disk = job_folder(root, job_id), _disk_of(root)
-    for _ in range(_PATIENCE):  # a task that is being killed may make one more file while the others are removed
+    for _ in range(_PATIENCE):  # a task that is being killed may still make a file while the others are removed
         disk.delete_tree(folder)
         if not folder.exists():
             break
     for above in (folder.parent, folder.parent.parent):
-        with suppress(OSError):  # another job's folder is there
+        with suppress(OSError):  # the folder of another job is in it
             above.rmdir()

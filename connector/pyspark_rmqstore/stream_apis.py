@@ -1,4 +1,4 @@
-"""The stream classes that the installed PySpark can drive: its API for streams grew from release to release."""
+"""Chooses the stream classes for the installed PySpark, whose API for streams grew from release to release."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def stream_reader(schema: StructType, options: StreamOptions) -> DataSourceStreamReader:
-    """Return a reader of micro-batches: with limits from PySpark 4.2 on, without them before.
+    """Return a reader of micro-batches, with limits from PySpark 4.2 on.
 
     Raises:
-        UnsupportedFeatureError: the options set limits, and PySpark has none.
+        UnsupportedFeatureError: the options set limits, which the installed PySpark does not support.
     """
     if find_spec("pyspark.sql.streaming.datasource"):
         from pyspark_rmqstore.limited_stream_reader import LimitedStreamReader
@@ -31,7 +31,7 @@ def stream_reader(schema: StructType, options: StreamOptions) -> DataSourceStrea
 
 
 def stream_writer(schema: StructType, options: WriteOptions) -> DataSourceStreamWriter:
-    """Return a writer of micro-batches, which come as Arrow batches."""
+    """Return a writer of micro-batches that takes Arrow batches."""
     if hasattr(datasource, "DataSourceStreamArrowWriter"):
         from pyspark_rmqstore.arrow_stream_writer import ArrowStreamWriter
 

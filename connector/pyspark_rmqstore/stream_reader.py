@@ -1,4 +1,4 @@
-"""The micro-batch source: follows stores that are written to. One object lives on the driver as long as its query."""
+"""The micro-batch source: follows stores that are being written to. Each query has one reader, on the driver."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.admission import Weight, limit_bytes, limit_rows
 from pyspark_rmqstore.consumer_offsets import write_consumer_offsets
-from pyspark_rmqstore.followed import FollowedStores
+from pyspark_rmqstore.followed_stores import FollowedStores
 from pyspark_rmqstore.offsets import Key, StreamOffset
+from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import StreamOptions
-from pyspark_rmqstore.split_reader import SplitReader
 from pyspark_rmqstore.stream_task import StreamSplit, read_task
+from pyspark_rmqstore.tasks import SplitReader
 from rmqstore.read.scan.spec import FAILFAST
 from rmqstore.spans import QueueSlice
 
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
 
 
 class RmqStoreStreamReader(DataSourceStreamReader):
-    """Reads messages of one or several stores as they come. Offsets are those of ``offsets.StreamOffset``.
+    """Reads new messages of one or several stores. Its offsets are those of ``offsets.StreamOffset``.
 
-    Limits are imported where they are used: PySpark 4.0 and 4.1 do not have them, and ``stream_apis`` says what then.
+    Limits are imported where they are used, because PySpark 4.0 and 4.1 do not have them; see ``stream_apis``.
     """
 
     def __init__(self, schema: StructType, options: StreamOptions) -> None:
@@ -35,14 +36,15 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         self._splits = SplitReader(schema, options.read)
         self._stores = FollowedStores(options.read)
         self._target: dict[Key, int] | None = None  # of Trigger.AvailableNow
-        self._last_trigger = -float("inf")  # as Spark's Kafka source: the first one does not wait
+        self._last_trigger = -float("inf")  # the first trigger does not wait, as in Spark's Kafka source
 
+    @option_names()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where a new query starts."""
         return self._stores.answer(lambda: StreamOffset(self._stores.initial(), self._stores.marks())).json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return one of the limits that are set: Spark hands it back where limits hold, another where they do not."""
+        """Return one of the limits that are set. Spark passes it back if limits apply, otherwise another one."""
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
         options = self._options
@@ -54,19 +56,21 @@ class RmqStoreStreamReader(DataSourceStreamReader):
             return ReadMinRows(options.min_rows)
         return ReadAllAvailable()
 
+    @option_names()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Take what is there now for all that there is."""
+        """Fix the present ends of the queues as the end of the query."""
         self._stores.answer(self._stores.look)
         self._target = self._stores.ends()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return how far the next micro-batch reaches; ``start`` itself where there is nothing to read yet."""
+        """Return how far the next micro-batch reaches; ``start`` itself if there is nothing to read yet."""
         from pyspark.sql.streaming.datasource import ReadAllAvailable
 
         return self.next_offset(start, is_limited=not isinstance(limit, ReadAllAvailable))
 
+    @option_names()
     def next_offset(self, start: dict[str, Any], *, is_limited: bool) -> dict[str, Any]:
-        """Return how far the next micro-batch reaches, with or without the limits that are set."""
+        """Return how far the next micro-batch reaches, with or without the limits of the options."""
         return self._stores.answer(lambda: self._next_offset(start, is_limited=is_limited))
 
     def _next_offset(self, start: dict[str, Any], *, is_limited: bool) -> dict[str, Any]:
@@ -79,7 +83,7 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         ends = {key: max(end, starts[key]) for key, end in ends.items()}
         if is_limited:
             ends = self._admitted(starts, ends)
-        gone = {key: 0 for key in begun.queues if key[0] in cut and key not in ends}  # which may begin anew
+        gone = {key: 0 for key in begun.queues if key[0] in cut and key not in ends}  # these may start over
         queues = {**begun.queues, **gone, **ends}
         if queues == begun.queues and not cut:
             return start
@@ -87,10 +91,10 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         return StreamOffset(queues, {**begun.marks, **self._stores.marks()}).json()
 
     def _admitted(self, starts: Mapping[Key, int], ends: dict[Key, int]) -> dict[Key, int]:
-        """Return how far the options let a trigger go."""
+        """Return how far a trigger may read within the limits of the options."""
         options, n_rows = self._options, sum(ends[key] - starts[key] for key in ends)
         if (
-            self._target is None  # which has to come to its end
+            self._target is None  # otherwise the query has to reach its end
             and n_rows < (options.min_rows or 0)
             and monotonic() - self._last_trigger < options.max_delay_seconds
         ):
@@ -112,11 +116,12 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         return self._stores[key[0]].store.rows_within(QueueSlice(key[1], key[2], start, end), n_bytes)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return how far the queues reach, for the query's progress: less its ``endOffset`` it is the lag."""
+        """Return how far the queues reach, for the query's progress: the difference to its ``endOffset`` is the lag."""
         return StreamOffset(self._stores.ends(), self._stores.marks()).json()
 
+    @option_names()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks of a micro-batch, the same whenever it is planned again."""
+        """Return the tasks of a micro-batch, the same ones if it is planned again."""
         begun, until = StreamOffset.of_json(start), StreamOffset.of_json(end)
         return self._stores.answer(lambda: self._planned(begun, until))
 
@@ -158,12 +163,12 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         return read_task(self._splits, partition, fail_on_data_loss=self._options.read.fail_on_data_loss)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Write the progress down where that was asked for: all before ``end`` is processed."""
+        """Write the progress to ``consumerOffsetFile``, if that is set: all messages before ``end`` are processed."""
         options = self._options
         if options.consumer_offset_file is not None:
             queues = {(topic, queue_id): at for (_, topic, queue_id), at in StreamOffset.of_json(end).queues.items()}
             write_consumer_offsets(options.consumer_offset_file, options.consumer_group, queues)
 
     def stop(self) -> None:
-        """Let go of the stores."""
+        """Close the stores."""
         self._stores.close()

@@ -9,8 +9,9 @@ from itertools import chain
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.planning import QueueSplit
-from pyspark_rmqstore.split_reader import SplitReader, open_ref, paths_of
+from pyspark_rmqstore.tasks import SplitReader, open_ref, paths_of
 from rmqstore.read.log_cursor import LogMark
 from rmqstore.read.session import StoreSession
 from rmqstore.spans import LATEST_TIME
@@ -30,7 +31,7 @@ def read_task(reader: SplitReader, split: StreamSplit, *, fail_on_data_loss: boo
     """Yield the messages of a task."""
     task = _StreamTask(reader, split, fail_on_data_loss=fail_on_data_loss)
     changing = ChangingStore(task.signs, task.doubt)  # from before the store is opened: what is listed may go then
-    with open_ref(split.planned.store) as store:
+    with option_names(), open_ref(split.planned.store) as store:
         # Rows that are handed on stay so: after the first batch, what fails is a matter for Spark's own attempts.
         yield from changing.answer(lambda: task.begin(store))
 

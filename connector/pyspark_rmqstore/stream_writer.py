@@ -1,7 +1,7 @@
-"""The streaming sink: every micro-batch is appended once, whatever is killed when.
+"""The streaming sink: appends every micro-batch exactly once, whatever process is killed at any time.
 
-A micro-batch is known by its query's id, which lives in the checkpoint, and its number. The store's ledger has the
-number of the newest one that was committed, and the log decides whether it was: one that comes again is passed over.
+A micro-batch is identified by the id of its query, which is kept in the checkpoint, and its number. The store's ledger
+holds the number of the newest micro-batch, and the log decides whether it was committed. A repeated one is skipped.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from pyspark_rmqstore.sink import COMMIT_SECONDS, Staged, StoreSink
 from pyspark_rmqstore.staging import job_folder, join, sweep
-from pyspark_rmqstore.store_sink import COMMIT_SECONDS, Staged, StoreSink
 from pyspark_rmqstore.write_options import WriteOptions
 from rmqstore.errors import StoreStateError
 
@@ -25,20 +25,20 @@ _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 @dataclass
 class StagedOfQuery(Staged):
-    """What a task tells the driver, and whose it is: Spark does not tell a writer of streams."""
+    """The message of a task to the driver with the id of the query, which Spark does not tell a stream writer."""
 
     query_id: str
 
 
 class RmqStoreStreamWriter:
-    """Appends the rows of one micro-batch to one store. Spark makes one for the tasks, and another one to commit.
+    """Appends the rows of one micro-batch to one store. Spark makes one writer for the tasks and another to commit.
 
-    ``stream_apis`` tells which of PySpark's classes it is combined with.
+    ``stream_apis`` chooses the class of PySpark that it is combined with.
     """
 
     def __init__(self, schema: StructType, options: WriteOptions) -> None:
         self._path = options.path
-        # Between its batches a query has not the store, and another one may commit much.
+        # A query does not hold the store between its micro-batches, and another query may commit for a long time.
         self._sink = StoreSink(schema, options, patience=COMMIT_SECONDS)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -47,14 +47,16 @@ class RmqStoreStreamWriter:
         assert context is not None, "Spark runs this in a task"
         query_id, batch_id = (context.getLocalProperty(name) for name in (_QUERY_ID, _BATCH_ID))
         if not query_id or not batch_id:
-            raise StoreStateError(f"Spark tells no {_QUERY_ID}: without it no micro-batch could be known again")
+            raise StoreStateError(
+                f"Spark has not set {_QUERY_ID} and {_BATCH_ID}: a repeated micro-batch could not be recognised"
+            )
         job_id = _job_id(query_id, int(batch_id))
         join(self._path, job_id)
         staged = self._sink.stage(iterator, job_folder(self._path, job_id))
         return StagedOfQuery(staged.partition, staged.part, query_id)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Append what the tasks staged, unless this micro-batch is there already. Runs on the driver."""
+        """Append what the tasks staged, unless the store has this micro-batch already. Runs on the driver."""
         if batchId == 0:
             self._sink.warn_ignored()
         for query_id in _queries(messages):
@@ -62,7 +64,7 @@ class RmqStoreStreamWriter:
         self._sweep(messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Remove what the tasks staged; what was committed stays. Runs on the driver."""
+        """Remove what the tasks staged; committed rows stay. Runs on the driver."""
         self._sweep(messages, batchId)
 
     def _sweep(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
@@ -71,7 +73,7 @@ class RmqStoreStreamWriter:
 
 
 def _queries(messages: Sequence[WriterCommitMessage | None]) -> set[str]:
-    """Return the query that messages are of, one; none where no task ran, or none left a message."""
+    """Return the id of the query that messages are of; an empty set if no task left a message."""
     return {message.query_id for message in messages if isinstance(message, StagedOfQuery)}
 
 

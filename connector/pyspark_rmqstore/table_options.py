@@ -1,7 +1,7 @@
-"""The options of SQL tables. Spark hands them to ``schema()`` when a table is created, and to nothing after that.
+"""The options of SQL tables. Spark passes them to ``schema()`` when a table is created, and never again.
 
-What Spark does keep is the schema, and it gives it to every reader: so the options go along as metadata of a column.
-Only reads ask for them there. The schema of a write is that of the rows, which may come from another table.
+But Spark keeps the schema and gives it to every reader, so the options are stored in the metadata of a column. Only
+reads take them from there: the schema of a write is that of its rows, which may come from another table.
 """
 
 from __future__ import annotations
@@ -22,34 +22,35 @@ def creates_table(options: Mapping[str, str]) -> bool:
 
 
 def stated_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options that a user gave, without what else Spark hands over when a table is created.
+    """Return the options that a user gave, without what else Spark passes when a table is created.
 
-    That is its owner, location, comment, TBLPROPERTIES and so on. What OPTIONS states comes with a prefix, and without.
+    Spark also passes the owner, location, comment, TBLPROPERTIES and so on. It passes what OPTIONS holds twice, with a
+    prefix and without.
     """
     if not creates_table(options):
         return dict(options)
     given = _lowered(options)
     stated = {key.removeprefix(_STATED): value for key, value in given.items() if key.startswith(_STATED)}
-    return stated | {key: given[key] for key in ("path",) if key in given}  # LOCATION comes as path
+    return stated | {key: given[key] for key in ("path",) if key in given}  # LOCATION is passed as path
 
 
 def keep_options(schema: StructType, options: Mapping[str, str]) -> StructType:
-    """Return a table's schema that keeps options, in the metadata of its first column."""
+    """Return the schema of a table with its options in the metadata of the first column."""
     first, *others = schema.fields
     metadata = {**first.metadata, _METADATA: json.dumps(dict(options))}
     return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])
 
 
 def options_of_read(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
-    """Return the options of a read: those of its table, which ``WITH (…)`` may add to.
+    """Return the options of a read: those of its table, and those that ``WITH (…)`` adds.
 
-    A read that names a path is not one of a table, or of another store than the table's, and has its own options only.
+    A read that names a path has its own options only: it reads no table, or another store than the table's.
     """
     given = stated_options(options)
     if {"path", "paths"} & _lowered(given).keys():
         return given
-    kept = next((field.metadata[_METADATA] for field in schema.fields if _METADATA in field.metadata), "{}")
-    return json.loads(kept) | _lowered(given)
+    of_table = next((field.metadata[_METADATA] for field in schema.fields if _METADATA in field.metadata), "{}")
+    return json.loads(of_table) | _lowered(given)
 
 
 def _lowered(options: Mapping[str, str]) -> dict[str, str]:

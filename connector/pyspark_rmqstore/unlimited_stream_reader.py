@@ -1,4 +1,4 @@
-"""The micro-batch source for PySpark 4.0 and 4.1, which neither limit a trigger nor say where a query stands."""
+"""The micro-batch source for PySpark 4.0 and 4.1, which neither limit a trigger nor tell how far a query has got."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from rmqstore.errors import UnsupportedFeatureError
 
 
 class UnlimitedStreamReader(RmqStoreStreamReader):
-    """Takes all that is there with every trigger."""
+    """Reads everything that is available in every trigger."""
 
     def __init__(self, schema: StructType, options: StreamOptions) -> None:
         _require_no_limits(options)
         super().__init__(schema, options)
-        self._begun: dict[str, Any] | None = None  # where the next micro-batch starts, once Spark has told it
+        self._start: dict[str, Any] | None = None  # of the next micro-batch, once Spark has told it
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where a new query starts."""
-        self._begun = super().initialOffset()
-        return self._begun
+        self._start = super().initialOffset()
+        return self._start
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override] # noqa: N802 - of PySpark 4.0 and 4.1
         """Return how far the next micro-batch reaches.
 
-        A query that goes on after a restart does not tell where it stands before it plans a micro-batch. Planning
-        compares both ends then, and reports what was lost.
+        After a restart Spark does not tell where the query has got to before it plans a micro-batch. Planning then
+        compares both ends and reports what was lost.
         """
-        if self._begun is not None:
-            return self.next_offset(self._begun, is_limited=False)
+        if self._start is not None:
+            return self.next_offset(self._start, is_limited=False)
         self._stores.answer(self._stores.look)
         return self.reportLatestOffset()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks of a micro-batch, the same whenever it is planned again."""
-        self._begun = end
+        """Return the tasks of a micro-batch, the same ones if it is planned again."""
+        self._start = end
         return super().partitions(start, end)
 
 
@@ -53,5 +53,5 @@ def _require_no_limits(options: StreamOptions) -> None:
     if named:
         raise UnsupportedFeatureError(
             f"{', '.join(named)}: limits on triggers of a Python data source need PySpark 4.2 or later; "
-            "without these options a trigger reads all that is there"
+            "without these options a trigger reads everything that is available"
         )

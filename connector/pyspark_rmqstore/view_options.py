@@ -1,4 +1,4 @@
-"""Options of a view: of those of a read the ones that mean something there; others are refused by name."""
+"""Options of a view: those options of a read that have a meaning for views. Others are refused by name."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pyspark_rmqstore.option_names import VIEW_ARGUMENTS, option_names
 from pyspark_rmqstore.option_values import boolean, count, known_options, size, word
 from pyspark_rmqstore.options import DEFAULT_SPLIT, NAMES, STORE_PATHS, StoreRef, parse_stores
 from rmqstore.errors import OptionError
@@ -17,21 +18,13 @@ from rmqstore.read.views.source import ViewLimits
 _EVERYWHERE = {
     "view", "columns", "brokerName", *STORE_PATHS, "ignoreLogEnd", "minPartitions", "maxBytesPerPartition",
 }  # fmt: skip
-# Options that some views take, by the name of the core's argument.
-_ARGUMENTS = {
-    "subscribe": "subscribe",
-    "subscribePattern": "subscribe_pattern",
-    "assign": "assign",
-    "includeSystemTopics": "include_system_topics",
-    "mode": "mode",
-    "checkCRC": "check_crc",
-}
+
 _MESSAGES = "messages"
 
 
 @dataclass(frozen=True, slots=True)
 class ViewOptions:
-    """The options of one read of a view, checked."""
+    """The options of one read of a view, validated."""
 
     view: str
     stores: tuple[StoreRef, ...]
@@ -41,21 +34,22 @@ class ViewOptions:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def spec(self, schema: pa.Schema) -> ViewSpec:
-        """Return what is asked of the view in these columns."""
+        """Return the specification of a read of the view with these columns."""
         return view_spec(self.view, columns=schema, **self.arguments)
 
 
 def view_name(options: Mapping[str, str]) -> str | None:
-    """Return the view that the options ask for, None for messages."""
+    """Return the view that the options name, or None for messages."""
     name = next((value for key, value in options.items() if key.lower() == "view"), _MESSAGES)
     return None if name.strip().lower() == _MESSAGES else name.strip().lower()
 
 
+@option_names()
 def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
     """Parse the options of a view.
 
     Raises:
-        OptionError: there is no such view, an option has no meaning with it or is unknown, or a value is out of its
+        OptionError: the view or an option is unknown, an option has no meaning for the view, or a value is out of its
             domain.
     """
     view, given = view_name(options), known_options(options, NAMES)
@@ -73,12 +67,12 @@ def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
         limits=ViewLimits(size(given, "maxBytesPerPartition", DEFAULT_SPLIT), count(given, "minPartitions")),
         arguments=_arguments(given),
     )
-    parsed.spec(parsed.columns)  # refuses what is out of its domain
+    parsed.spec(parsed.columns)  # refuses values out of their domain
     return parsed
 
 
 def _require_allowed(view: str, name: str) -> None:
-    views = ALLOWED.get(_ARGUMENTS.get(name, ""), ())
+    views = ALLOWED.get(VIEW_ARGUMENTS.get(name, ""), ())
     if view not in views:
         where = f"it is for view {', '.join(views)}, and for messages" if views else "it is for messages"
         raise OptionError(f"{name} has no meaning with view {view}: {where}")
@@ -86,11 +80,11 @@ def _require_allowed(view: str, name: str) -> None:
 
 def _arguments(given: Mapping[str, str]) -> dict[str, Any]:
     arguments: dict[str, Any] = {
-        _ARGUMENTS[name]: value for name, value in given.items() if name in _ARGUMENTS and name != "mode"
+        VIEW_ARGUMENTS[name]: value for name, value in given.items() if name in VIEW_ARGUMENTS and name != "mode"
     }
     for name in ("includeSystemTopics", "checkCRC"):
         if name in given:
-            arguments[_ARGUMENTS[name]] = boolean(given, name, default=False)
+            arguments[VIEW_ARGUMENTS[name]] = boolean(given, name, default=False)
     if "mode" in given:
-        arguments["mode"] = word(given, "mode", (*VIEW_MODES, "FAILFAST"))  # the core says why not
+        arguments["mode"] = word(given, "mode", (*VIEW_MODES, "FAILFAST"))  # the core refuses FAILFAST with a reason
     return arguments

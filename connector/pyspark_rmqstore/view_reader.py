@@ -1,4 +1,4 @@
-"""The batch reader of views: plans on the driver, reads in tasks. Stateless but for options."""
+"""The batch reader of views: plans on the driver and reads in tasks. It has no state besides options."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import StoreRef
-from pyspark_rmqstore.split_reader import BrokerNames, open_ref
+from pyspark_rmqstore.tasks import BrokerNames, open_ref
 from pyspark_rmqstore.view_options import ViewOptions
 from pyspark_rmqstore.view_schema import arrow_view_schema
 from rmqstore.query.selection import require_named
@@ -22,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ViewSplit(InputPartition):
-    """A task: a piece of a view of one store."""
+    """A task: one part of a view of one store."""
 
     store: StoreRef
     piece: ViewPiece
@@ -35,6 +36,7 @@ class RmqStoreViewReader(DataSourceReader):
         self._options = options
         self._spec = options.spec(arrow_view_schema(schema, options))
 
+    @option_names()
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks. Runs on the driver."""
         spec, splits = self._spec, list[InputPartition]()
@@ -53,6 +55,6 @@ class RmqStoreViewReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task. Runs in a task; stateless."""
         if not isinstance(partition, ViewSplit):
-            return  # Spark asks for one partition of its own where there is none
-        with open_ref(partition.store) as store:
+            return  # Spark reads a partition of its own if there are none
+        with option_names(), open_ref(partition.store) as store:
             yield from store.read_view(self._spec, partition.piece)

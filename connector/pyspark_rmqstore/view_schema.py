@@ -1,4 +1,4 @@
-"""Spark's schema of a view and Arrow's. No session, no files."""
+"""Spark's and Arrow's schema of a view. No session, no files."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rmqstore.read.views.schema import view_columns
 
 
 def view_schema(options: ViewOptions) -> StructType:
-    """Return the columns that the options ask for, as Spark types; any may be null."""
+    """Return the columns that the options request, as Spark types; all of them may be null."""
     return StructType([StructField(column.name, SPARK_TYPES[column.type]) for column in options.columns])
 
 
 def arrow_view_schema(schema: StructType, options: ViewOptions) -> pa.Schema:
-    """Return the Arrow schema of a Spark one, which may be a user's projection.
+    """Return the Arrow schema for a Spark schema, which may be a user's projection.
 
     Raises:
         OptionError: a column is unknown or named twice, or its type is neither the view's nor a safe widening of it.

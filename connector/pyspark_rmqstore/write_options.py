@@ -1,10 +1,11 @@
-"""Write options: keys, defaults, text to values; unknown keys are refused by name."""
+"""Write options: their keys and defaults, and how their text is parsed. Unknown keys are refused by name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.option_values import absolute_path, boolean, count, known_options, stated_paths, word
 from rmqstore.errors import OptionError
 from rmqstore.storage.broker.store_config import StoreConfig
@@ -18,15 +19,15 @@ _OTHERS = (
     "uniqKey", "allowSystemTopics", "txnAppId", "txnVersion",
 )  # fmt: skip
 _NO_PATH = (
-    "save('/path/to/store'). Spark does not hand a table's options to a Python data source that is written to: "
-    "INSERT INTO t WITH (path = '/path/to/store') …, or insert into a temporary view that was created with this option"
+    "save('/path/to/store'). Spark does not pass the options of a table to a Python data source that is written to: "
+    "use INSERT INTO t WITH (path = '/path/to/store') …, or insert into a temporary view created with this option"
 )
 _COMPRESSIONS = ("none", "zlib", "lz4", "zstd")
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """The options of one write, checked."""
+    """The options of one write, validated."""
 
     path: str
     spec: WriteSpec
@@ -34,6 +35,7 @@ class WriteOptions:
     txn: tuple[str, int] | None
 
 
+@option_names()
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     """Parse the options of a batch write.
 
@@ -43,7 +45,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     given = known_options(options, (*_SIZES, *_OTHERS))
     paths, defaults = stated_paths(options, _NO_PATH), WriteSpec()
     if len(paths) != 1:
-        raise OptionError(f"path: one store can be written to, {len(paths)} are named")
+        raise OptionError(f"path: only one store can be written to, but {len(paths)} are named")
     queue_nums, over = count(given, "queueNums"), count(given, "compressMsgBodyOverHowmuch")
     return WriteOptions(
         path=absolute_path(paths[0]),
@@ -68,8 +70,8 @@ def parse_stream_write_options(options: Mapping[str, str]) -> WriteOptions:
     parsed = parse_write_options(options)
     if parsed.txn is not None:
         raise OptionError(
-            "txnAppId and txnVersion: a micro-batch is known by its query and number; they are for the batch write in "
-            "a foreachBatch"
+            "txnAppId and txnVersion: a micro-batch is identified by its query and number; use these options for batch "
+            "writes, as in foreachBatch"
         )
     return parsed
 
@@ -81,5 +83,5 @@ def _txn(given: Mapping[str, str]) -> tuple[str, int] | None:
     if not app_id or version is None:
         raise OptionError("txnAppId and txnVersion: give both, or none")
     if not version.strip().isascii() or not version.strip().isdigit():
-        raise OptionError(f"txnVersion {version!r}: a whole number from 0 on")
+        raise OptionError(f"txnVersion {version!r}: must be a non-negative integer")
     return app_id, int(version)

@@ -1,13 +1,26 @@
-"""What can go wrong with a store, one class for each thing a caller can act on; knows nothing of how it is found.
+"""What can go wrong with a store: one class for each thing that a caller can act on.
 
 Every class keeps its parameters in ``args``, so that an error raised in a Spark worker unpickles on the driver.
+Texts name the arguments of this package, such as ``fail_on_data_loss=False``; whoever wraps the package and calls them
+otherwise translates the texts with :meth:`RmqStoreError.rephrased`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Self
+
 
 class RmqStoreError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base of every error that this package raises on purpose."""
+
+    def rephrased(self, rephrase: Callable[[str], str]) -> Self:
+        """Return the same error with its texts in other words.
+
+        Args:
+            rephrase: takes a text and returns what replaces it.
+        """
+        return type(self)(*(rephrase(part) if isinstance(part, str) else part for part in self.args))
 
 
 class StoreFormatError(RmqStoreError):
@@ -26,44 +39,44 @@ class MalformedBytesError(StoreFormatError):
 
 
 class _DamageAtError(StoreFormatError):
-    """Damage with a place. Fields: path (of the file), reason, and the offset that the subclass names."""
+    """Damage at a known position. Fields: path (of the file), offset (``unit`` says what it counts), reason."""
 
-    place = "offset"
+    unit = "offset"
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
         super().__init__(path, offset, reason)
         self.path, self.offset, self.reason = path, offset, reason
 
     def __str__(self) -> str:
-        return f"{self.path}, {self.place} {self.offset}: {self.reason}"
+        return f"{self.path}, {self.unit} {self.offset}: {self.reason}"
 
 
 class CorruptRecordError(_DamageAtError):
     """A CommitLog record is damaged. Fields: path, offset (physical), reason."""
 
-    place = "physical offset"
+    unit = "physical offset"
 
 
 class CorruptQueueError(_DamageAtError):
     """A ConsumeQueue file is damaged. Fields: path, offset (byte in the file), reason."""
 
-    place = "byte"
+    unit = "byte"
 
 
 class CorruptIndexError(_DamageAtError):
     """An index file is damaged. Fields: path, offset (byte in the file), reason."""
 
-    place = "byte"
+    unit = "byte"
 
 
 class CorruptConfigError(_DamageAtError):
     """A file under ``config/`` cannot be parsed. Fields: path, offset (character), reason."""
 
-    place = "character"
+    unit = "character"
 
 
 class UnreadableFileError(StoreFormatError):
-    """A name of the store stands for something that cannot be read. Fields: path, found, wanted."""
+    """A path of the store is something else than the file or folder that belongs there. Fields: path, found, wanted."""
 
     def __init__(self, path: str, found: str, wanted: str) -> None:
         super().__init__(path, found, wanted)
@@ -74,47 +87,50 @@ class UnreadableFileError(StoreFormatError):
 
 
 class StoreStateError(RmqStoreError):
-    """The store as a whole is not in a state that allows what was asked."""
+    """The state of the store as a whole does not allow the request."""
 
 
 class NotAStoreError(StoreStateError):
-    """The path holds no RocketMQ store."""
+    """The path is not a RocketMQ store."""
 
 
 class OffsetOutOfRangeError(RmqStoreError):
-    """Messages that were asked for are not in the store: deleted by retention, or never there."""
+    """Requested messages are not in the store: retention deleted them, or they never were there."""
 
 
 class FileDeletedError(OffsetOutOfRangeError):
-    """A file of the store was deleted, as retention does, after it had been listed. Field: path."""
+    """A file of the store was deleted after it had been listed, as retention does. Field: path."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
         self.path = path
 
     def __str__(self) -> str:
-        return f"{self.path} was deleted while it was read (retention); open the store anew"
+        return f"{self.path} was deleted while it was read (retention); open the store again"
 
 
 class IllegalMessageError(RmqStoreError, ValueError):
-    """A message cannot be stored, as RocketMQ would not store it; the text names the row and the reason."""
+    """A message cannot be stored, because RocketMQ would refuse it. The text names the row and the reason."""
 
 
 class CommitError(StoreStateError):
-    """Messages are committed, and their queues or index are not complete; the next one to open the store does that."""
+    """The messages are durable, but their queues or index are incomplete.
+
+    The next writer or broker that opens the store completes them.
+    """
 
 
 class StoreLockedError(StoreStateError):
-    """Another writer has the store: a running broker, or one of ours."""
+    """Another writer holds the store: a running broker, or a writer of this package."""
 
 
 class MessageNotFoundError(RmqStoreError, LookupError):
-    """No message stands at the id or offset asked for."""
+    """There is no message with the given id or at the given offset."""
 
 
 class UnsupportedFeatureError(RmqStoreError):
-    """The store or the request needs what this version does not do; the message says what, why and the way round."""
+    """The store or the request needs a feature that this version lacks. The text says what, why and what to do."""
 
 
 class OptionError(RmqStoreError, ValueError):
-    """An option or argument is unknown, contradictory or out of its domain; the message names it."""
+    """An option or argument is unknown, contradictory or out of its domain. The text names it."""

@@ -1,7 +1,7 @@
-"""Messages in files that are no store: Parquet and JSON Lines, written from batches and read back into batches.
+"""Messages in Parquet and JSON Lines files, written from batches and read back into batches.
 
-Both go batch by batch. A file appears under its name when it is whole. JSON Lines are for people and small tools: each
-row passes through Python; Parquet stays in columns.
+Both formats are processed batch by batch, and a file gets its name only when it is complete. JSON Lines are for people
+and small tools, for each row passes through Python; Parquet stays in columns.
 """
 
 from __future__ import annotations
@@ -27,22 +27,23 @@ _SUFFIXES: Final = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"
 _ROW_GROUP_ROWS, _ROW_GROUP_BYTES = 1 << 17, 64 << 20
 _ROWS_AT_ONCE = 8192
 _BASE64: Final = "Base64"
-# What a path of a partitioned folder may say: topic=Orders/queueId=3/….
+# Columns that the paths of a partitioned folder may hold: topic=Orders/queueId=3/….
 _PARTITIONED: Final = {"topic": pa.string(), "queueId": pa.int32()}
-# Of what the store assigns, the columns that tell whether a msgId only names the place a row was read from.
-_PLACE: Final = ("storeHost", "commitLogOffset", "offsetMsgId")
+# The columns, of those that the store assigns, that tell whether a msgId is an offset message id.
+_ID_COLUMNS: Final = ("storeHost", "commitLogOffset", "offsetMsgId")
 
 
 def format_of(path: Path) -> str:
     """Return the format of a file by its suffix; a folder holds Parquet files.
 
     Raises:
-        OptionError: the suffix is none of ours.
+        OptionError: the suffix is unknown.
     """
-    found = "parquet" if path.is_dir() else _SUFFIXES.get(path.suffix)
-    if found is None:
-        raise OptionError(f"{path}: cannot tell the format by the name; end it with {', '.join(_SUFFIXES)}")
-    return found
+    format_name = "parquet" if path.is_dir() else _SUFFIXES.get(path.suffix)
+    if format_name is None:
+        known = ", ".join(_SUFFIXES)
+        raise OptionError(f"{path}: the name does not tell the format; it must end with one of {known}")
+    return format_name
 
 
 def write_parquet(target: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
@@ -54,16 +55,18 @@ def write_parquet(target: Path, schema: pa.Schema, batches: Iterable[pa.RecordBa
         rows = n_bytes = 0
         for batch in batches:
             waiting.append(batch)
-            rows, n_bytes = rows + len(batch), n_bytes + batch.nbytes
+            rows += len(batch)
+            n_bytes += batch.nbytes
             if rows >= _ROW_GROUP_ROWS or n_bytes >= _ROW_GROUP_BYTES:
                 file.write_table(pa.Table.from_batches(waiting), row_group_size=rows)
-                waiting, rows, n_bytes = [], 0, 0
+                waiting.clear()
+                rows = n_bytes = 0
         if waiting:
             file.write_table(pa.Table.from_batches(waiting), row_group_size=max(rows, 1))
 
 
 def write_json_lines(target: Path, batches: Iterable[pa.RecordBatch]) -> None:
-    """Write batches to one file of JSON Lines, see :func:`jsonable`."""
+    """Write batches to one file of JSON Lines; see :func:`jsonable`."""
     with _in_place(target) as path, path.open("w", encoding="utf-8") as file:
         for batch in batches:
             file.writelines(json.dumps(jsonable(row), ensure_ascii=False) + "\n" for row in batch.to_pylist())
@@ -71,7 +74,7 @@ def write_json_lines(target: Path, batches: Iterable[pa.RecordBatch]) -> None:
 
 @contextmanager
 def _in_place(target: Path) -> Iterator[Path]:
-    """Give a name to write to; the file gets its own when all is written, and is removed after an error."""
+    """Yield a temporary path; the file is renamed to its target when it is complete, and removed after an error."""
     path = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         yield path
@@ -81,67 +84,67 @@ def _in_place(target: Path) -> Iterator[Path]:
 
 
 def jsonable(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row as JSON can hold it: times as ISO-8601, properties as a table, bytes as text or else in base64.
+    """Return a row with values that JSON can hold: times as ISO-8601, properties as an object, bytes as text.
 
-    Bytes that are no UTF-8 come under the column's name with ``Base64`` behind it.
+    Bytes that are not UTF-8 are encoded in base64, under the column's name with ``Base64`` appended.
     """
-    found = dict(row)
+    converted = dict(row)
     for name, value in row.items():
         if isinstance(value, datetime):
-            found[name] = value.isoformat(timespec="milliseconds")
+            converted[name] = value.isoformat(timespec="milliseconds")
         elif name == "properties" and isinstance(value, list):
-            found[name] = dict(value)
+            converted[name] = dict(value)
         elif isinstance(value, bytes):
             try:
-                found[name] = value.decode()
+                converted[name] = value.decode()
             except UnicodeDecodeError:
-                del found[name]
-                found[f"{name}{_BASE64}"] = base64.b64encode(value).decode()
-    return found
+                del converted[name]
+                converted[f"{name}{_BASE64}"] = base64.b64encode(value).decode()
+    return converted
 
 
 def read_parquet(source: Path, columns: list[str] | None = None) -> tuple[int, Iterator[pa.RecordBatch]]:
-    """Return the rows of a Parquet file, or of all files of a folder in the order of their names, and how many.
+    """Return the number of rows, and the rows, of a Parquet file or of all files of a folder in the order of names.
 
     Args:
-        source: in a folder that is partitioned as ``topic=…/queueId=…`` the paths give these columns.
-        columns: only these.
+        source: a file or a folder. A folder that is partitioned by ``topic=…/queueId=…`` has these columns too.
+        columns: the columns to read, all by default.
 
     Raises:
-        IllegalMessageError: it is no Parquet, or a column is not there.
+        IllegalMessageError: a file is not Parquet, or a column is missing.
     """
     from pyarrow import dataset
 
-    said = [name for name in _PARTITIONED if source.is_dir() and any(source.glob(f"**/{name}=*"))]
-    partitioning = dataset.partitioning(pa.schema([(name, _PARTITIONED[name]) for name in said]), flavor="hive")
+    in_paths = [name for name in _PARTITIONED if source.is_dir() and any(source.glob(f"**/{name}=*"))]
+    partitioning = dataset.partitioning(pa.schema([(name, _PARTITIONED[name]) for name in in_paths]), flavor="hive")
     try:
-        found = dataset.dataset(source, format="parquet", partitioning=partitioning)
-        schemas = [found.schema, *(fragment.physical_schema for fragment in found.get_fragments())]
-        found = found.replace_schema(pa.unify_schemas(schemas))  # a column that only some files have counts too
-        # One file after the other, and little of it ahead: rows keep their order, and memory its bounds.
-        batches = found.to_batches(columns=columns, batch_size=_ROWS_AT_ONCE, batch_readahead=2, fragment_readahead=1)
-        return found.count_rows(), _parquet_batches(source, batches)
+        files = dataset.dataset(source, format="parquet", partitioning=partitioning)
+        schemas = [files.schema, *(fragment.physical_schema for fragment in files.get_fragments())]
+        files = files.replace_schema(pa.unify_schemas(schemas))  # includes columns that only some files have
+        # Little readahead, and one file at a time: rows keep their order, and memory stays bounded.
+        batches = files.to_batches(columns=columns, batch_size=_ROWS_AT_ONCE, batch_readahead=2, fragment_readahead=1)
+        return files.count_rows(), _parquet_batches(source, batches)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowKeyError, KeyError) as err:
-        raise IllegalMessageError(f"{source}: not to be read as Parquet: {err}") from err
+        raise IllegalMessageError(f"{source} cannot be read as Parquet: {err}") from err
 
 
 def _parquet_batches(source: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     try:
         yield from batches
     except (pa.ArrowException, OSError) as err:
-        raise IllegalMessageError(f"{source}: not to be read as Parquet: {err}") from err
+        raise IllegalMessageError(f"{source} cannot be read as Parquet: {err}") from err
 
 
 def read_json_lines(file: IO[str], name: str, *, verbatim: bool = False) -> Iterator[pa.RecordBatch]:
-    """Yield rows of JSON Lines as they were written by :func:`jsonable`; times may be epoch ms too.
+    """Yield rows of JSON Lines in the form of :func:`jsonable`; times may also be epoch ms.
 
     Args:
-        file: open as UTF-8 text.
-        name: of the file, for errors.
-        verbatim: the rows are of ``format.schema.VERBATIM``, not of messages.
+        file: a file that is open as UTF-8 text.
+        name: name of the file, for errors.
+        verbatim: the columns are those of ``format.schema.VERBATIM`` instead of those of messages.
 
     Raises:
-        IllegalMessageError: a line is no JSON object, a name no column, a value not of its column's type.
+        IllegalMessageError: a line is not a JSON object, a name is not a column, or a value has the wrong type.
     """
     types = _types(verbatim=verbatim)
     lines = enumerate(_decoded(file, name), 1)
@@ -163,34 +166,34 @@ def _decoded(file: IO[str], name: str) -> Iterator[str]:
     try:
         yield from file
     except UnicodeDecodeError as err:
-        raise IllegalMessageError(f"{name}: no UTF-8: {err}") from err
+        raise IllegalMessageError(f"{name} is not UTF-8: {err}") from err
 
 
 def _types(*, verbatim: bool) -> dict[str, pa.DataType]:
     if verbatim:
         return {field.name: field.type for field in VERBATIM}
-    return WRITE_TYPES | {name: ALL_COLUMNS.field(name).type for name in _PLACE}
+    return WRITE_TYPES | {name: ALL_COLUMNS.field(name).type for name in _ID_COLUMNS}
 
 
 def _parsed(line: str, where: str, types: dict[str, pa.DataType]) -> dict[str, Any]:
-    """Return a line's values by column, as Arrow takes them."""
+    """Return the values of a line by column, as Arrow takes them."""
     try:
         row = json.loads(line)
     except ValueError as err:
-        raise IllegalMessageError(f"{where}: no JSON: {err}") from err
+        raise IllegalMessageError(f"{where} is not JSON: {err}") from err
     if not isinstance(row, dict):
-        raise IllegalMessageError(f"{where}: no JSON object")
-    found: dict[str, Any] = {}
+        raise IllegalMessageError(f"{where} is not a JSON object")
+    values: dict[str, Any] = {}
     for name, value in row.items():
         plain = name.removesuffix(_BASE64)
         if plain in types:
             try:
-                found[plain] = _value(value, types[plain], is_base64=plain != name)
+                values[plain] = _value(value, types[plain], is_base64=plain != name)
             except (ValueError, TypeError, AttributeError) as err:
                 raise IllegalMessageError(f"{where}: {name} {str(value)[:100]!r}: {err}") from err
         elif name not in ASSIGNED:
-            raise IllegalMessageError(f"{where}: {name} is no column; there are {', '.join(types)}")
-    return found
+            raise IllegalMessageError(f"{where}: {name} is not a column; there are {', '.join(types)}")
+    return values
 
 
 def _value(value: Any, kind: pa.DataType, *, is_base64: bool) -> Any:  # noqa: ANN401 - whatever JSON holds

@@ -1,4 +1,4 @@
-"""What checking a store finds."""
+"""What a check of a store finds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Finding(NamedTuple):
-    """One disagreement."""
+    """One disagreement within a store."""
 
     part: str  # log, queue or index
     place: str

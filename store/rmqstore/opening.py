@@ -1,4 +1,4 @@
-"""The doors: ``rmqstore.open`` and ``rmqstore.create``."""
+"""``rmqstore.open`` and ``rmqstore.create``."""
 
 from __future__ import annotations
 
@@ -65,22 +65,22 @@ def open_for(
 
     Args:
         path: the folder that holds ``commitlog/``.
-        mode: a reader changes nothing and may be opened beside a running broker; a writer holds the store's lock, and
-            repairs what a crash has left before anything else.
-        broker_name: for column ``brokerName``; else the store is asked.
-        ignore_log_end: read on behind the end of a log that was not closed.
-        spec: how messages are made that are appended.
-        config: file sizes where the store has no such file yet; those that are there tell their own.
-        truncate: cut a damaged log even where good records follow; what is cut is kept under ``.rmqstore/cut``.
+        mode: a reader changes nothing and may be opened beside a running broker. A writer holds the store's lock, and
+            first repairs what a crash has left.
+        broker_name: value of column ``brokerName``; by default it is read from the store.
+        ignore_log_end: read on after the end of a log that was not closed.
+        spec: how appended messages are made.
+        config: sizes of new files, for kinds of which the store has no file yet.
+        truncate: cut a damaged log even if good records follow; what is cut is kept under ``.rmqstore/cut``.
         commitlogs: log folders that lie elsewhere (the broker's ``storePathCommitLog``).
         consumequeue: the queue folder where it lies elsewhere.
         index: the index folder where it lies elsewhere.
         storage: for a reader: what the files are read from, if not the local disk.
 
     Raises:
-        NotAStoreError: there is no store; :func:`create` makes one.
-        StoreLockedError: for a writer: a broker or another writer has it.
-        UnsupportedFeatureError: it is of a kind that cannot be read, or written.
+        NotAStoreError: ``path`` is not a store; :func:`create` makes one.
+        StoreLockedError: a broker or another writer holds the store that is to be written to.
+        UnsupportedFeatureError: the store is of a kind that cannot be read, or written.
     """
     if mode == "r":
         return MessageStore(
@@ -95,7 +95,7 @@ def open_for(
             )
         )
     if mode != "a":
-        raise OptionError(f"mode {mode!r}: r to read, a to append")
+        raise OptionError(f"mode {mode!r}: must be 'r' to read or 'a' to append")
     paths = find_store(path, commitlogs=commitlogs, consumequeue=consumequeue, index=index, storage=storage)
     return StoreWriter(paths, config or StoreConfig(), spec=spec, truncate=truncate)
 
@@ -103,27 +103,27 @@ def open_for(
 def create(
     path: str | os.PathLike[str], *, config: StoreConfig | None = None, spec: WriteSpec | None = None
 ) -> StoreWriter:
-    """Make a store that is not there yet, and open it for appending.
+    """Make a new store, and open it for appending.
 
     Args:
-        path: the folder that becomes its root.
-        config: the sizes of its files; a broker that opens it must be configured with the same.
-        spec: how messages are made that are appended.
+        path: the folder that becomes the root of the store.
+        config: the sizes of its files; a broker that opens it must be configured with the same sizes.
+        spec: how appended messages are made.
 
     Raises:
-        StoreStateError: there is one.
+        StoreStateError: there is a store already.
     """
     base, disk = Path(path), Disk()
     disk.keep_within(base)
     if is_store(base) and LOCAL.list_folder(base / "commitlog"):
-        raise StoreStateError(f"{base} holds a store already; open it with mode='a'")
+        raise StoreStateError(f"{base} is a store already; open it with mode='a'")
     for folder in (base / "commitlog", base / "consumequeue", base / "config"):
         disk.make_folder(folder)
     return StoreWriter(find_store(base), config or StoreConfig(), disk, spec=spec)
 
 
 def is_store(path: str | os.PathLike[str]) -> bool:
-    """Tell whether there is a store."""
+    """Tell whether a path is a store."""
     try:
         find_store(path)
     except NotAStoreError:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-Progress = Callable[[int, int], None]  # told now and then: bytes of the log done, and all of them
+Progress = Callable[[int, int], None]  # called now and then with the bytes of the log that are done, and their total
 
 
-def untold(done: int, total: int) -> None:
-    """Take progress that nobody asked for."""
+def ignore_progress(done: int, total: int) -> None:
+    """Do nothing; the default progress callback."""

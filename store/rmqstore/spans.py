@@ -1,11 +1,11 @@
-"""Ranges: of the log, of a queue, of time. Half-open wherever nothing else is said."""
+"""Ranges of the log, of queues and of time. They are half-open unless stated otherwise."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 FOREVER = (1 << 63) - 1
-LATEST_TIME = 1 << 62  # ms; later ones are no times
+LATEST_TIME = 1 << 62  # ms; larger numbers are not times
 
 
 class Span(NamedTuple):
@@ -18,8 +18,8 @@ class Span(NamedTuple):
 class LogSlice(NamedTuple):
     """A range of the CommitLog that begins at a record's head.
 
-    ``end`` is a head too, or the end of a file or of the log. In a store that was closed the bytes tell where in the
-    range the log ends; in one that was not, the recovery scan told, and the range does not reach beyond.
+    ``end`` is a head too, or the end of a file or of the log. In a closed store the bytes show where in the range the
+    log ends. In a store that was not closed the recovery scan has found the log end, and the range stops there.
     """
 
     start: int
@@ -40,10 +40,10 @@ QueueKey = tuple[str, int]
 
 
 class LostStretch(NamedTuple):
-    """A part of the log that holds no readable record, by physical offset."""
+    """A part of the log without readable records, by physical offset."""
 
     path: str
     start: int
     end: int
     reason: str
-    is_missing: bool = False  # no file holds it, which is data loss rather than damage
+    is_missing: bool = False  # whether no file holds it, which is data loss rather than damage

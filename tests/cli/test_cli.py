@@ -123,12 +123,12 @@ def test_permissive_dump_shows_damage_among_the_rest_and_ends_with_1(tmp_path: P
         pytest.param(["get", "ABCDEF"], "32 or 56 hex digits", id="no id"),
         pytest.param(["dump", "-t", "Nope"], "no topic Nope", id="no such topic"),
         pytest.param(["dump", "-o", "3"], "-i needs one -t", id="offset without queue"),
-        pytest.param(["dump", "-b", "soon"], "startingTimestamp", id="no time"),
+        pytest.param(["dump", "-b", "soon"], "starting_timestamp", id="no time"),
         pytest.param(["dump", "--where", "offset = 1"], "'offset' is not a column", id="condition on no column"),
         pytest.param(["dump", "--filter", "queueOffset = 1"], "into where=", id="filter on a column"),
         pytest.param(["export", "-", "--format", "jsonl"], "rmqstore dump", id="export to stdout"),
         pytest.param(["export", "none/x.parquet"], "there is no folder", id="export into no folder"),
-        pytest.param(["query", "-k", "a", "-m", "b"], "one of them only", id="key and id"),
+        pytest.param(["query", "-k", "a", "-m", "b"], "give one of -k, -m and --time", id="key and id"),
     ],
 )
 def test_usage_errors_end_with_2(golden_store: Golden, arguments: list[str], said: str) -> None:
@@ -140,7 +140,7 @@ def test_usage_errors_end_with_2(golden_store: Golden, arguments: list[str], sai
 def test_folder_that_is_no_store_is_named(tmp_path: Path) -> None:
     shown = run("stat", tmp_path)
     assert shown.exit_code == 2
-    assert f"{tmp_path} is no RocketMQ store" in shown.stderr
+    assert f"{tmp_path} is not a RocketMQ store" in shown.stderr
 
 
 def test_verify_finds_nothing_in_a_sound_store(golden_store: Golden) -> None:

@@ -27,7 +27,7 @@ import store_builder as build
 from connector.sparkreads import GoldenStore, collect, in_log_order, load, offsets
 from pyspark_rmqstore.batch_reader import FilteringReader, RmqStoreReader
 from pyspark_rmqstore.options import parse_read_options
-from pyspark_rmqstore.planning import LogSplit, PlaceSplit, QueueSplit, UnitSplit
+from pyspark_rmqstore.planning import LogSplit, QueueSplit, RecordSplit, UnitSplit
 from pyspark_rmqstore.schema import default_schema
 from pyspark_rmqstore.source import RmqStoreDataSource
 
@@ -178,7 +178,7 @@ def test_a_look_up_by_keys_is_one_pass_over_what_the_index_gives(
     options = {"path": str(golden_store(name)), "msgKey": json.dumps(keys), "includeSystemTopics": "true"}
     parsed = parse_read_options(options)
     splits = RmqStoreReader(default_schema(parsed), parsed).partitions()
-    assert sum(isinstance(split, PlaceSplit) for split in splits) == (name != "crash3")
+    assert sum(isinstance(split, RecordSplit) for split in splits) == (name != "crash3")
     assert any(isinstance(split, LogSplit) for split in splits) or name == "live"
     only = collect(load(spark, golden_store(name), msgKey=json.dumps(keys), includeSystemTopics="true",
                         indexOnly="true"))  # fmt: skip

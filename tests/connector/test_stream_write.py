@@ -21,7 +21,6 @@ import rmqstore
 from connector.streams import SIZES, put
 from connector.test_stream_read import failure, numbered
 from crash.faults import Cut, FaultyDisk
-from pyspark_rmqstore import store_sink
 from pyspark_rmqstore.stream_writer import RmqStoreStreamWriter, StagedOfQuery
 from pyspark_rmqstore.write_options import parse_stream_write_options
 from rmqstore.inspect.verify import verify
@@ -151,7 +150,7 @@ class Driver:
         self._schema = StructType().add("topic", "string").add("queueId", "integer").add("body", "string")
         self._monkeypatch, self._attempts = monkeypatch, 0
         monkeypatch.setattr("pyspark_rmqstore.stream_writer.TaskContext", self)
-        monkeypatch.setattr("pyspark_rmqstore.store_sink.TaskContext", self)
+        monkeypatch.setattr("pyspark_rmqstore.sink.TaskContext", self)
         self._task: _Task | None = None
 
     def get(self) -> _Task | None:
@@ -178,7 +177,7 @@ class Driver:
             def open_faulty(path: str, _: str, **given: Any) -> StoreWriter:
                 return StoreWriter(find_store(path), given["config"], disk, spec=given["spec"])
 
-            patch.setattr(store_sink, "open_for", open_faulty)
+            patch.setattr("pyspark_rmqstore.sink.open_for", open_faulty)
             try:
                 committing.commit(staged, batch_id)
             except Cut:

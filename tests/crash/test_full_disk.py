@@ -92,7 +92,7 @@ def test_a_disk_that_stays_full_leaves_nothing_half_committed(
         append_and_flush(writer)
     if isinstance(caught.value, CommitError):
         for action in (lambda: writer.append(messages(1)), writer.flush):
-            with pytest.raises(StoreStateError, match="open the store anew"):
+            with pytest.raises(StoreStateError, match="open the store again"):
                 action()
     writer.close()
     if not isinstance(caught.value, CommitError):

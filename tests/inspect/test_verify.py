@@ -75,7 +75,7 @@ def test_units_of_no_record_are_counted(copied: GoldenStore) -> None:
     end = -(-len(data.rstrip(b"\0")) // 20) * 20
     change(path, end, (0).to_bytes(8) + (200).to_bytes(4) + bytes(8))
     (found,) = findings(root)
-    assert (found.place, found.text) == ("TopicA-2", "1 units point at no record of the queue")
+    assert (found.place, found.text) == ("TopicA-2", "1 units do not point to a record of the queue")
 
 
 def test_damaged_records_are_named(copied: GoldenStore) -> None:
@@ -93,8 +93,8 @@ def test_keys_that_cannot_be_found_are_counted(copied: GoldenStore) -> None:
     items_at = 40 + 4 * 100
     change(files[2], items_at + 20 * 7, b"\x12\x34\x56\x78")  # another hash
     texts = [one.text for one in findings(root)]
-    assert any("1 keys are in no index file" in text for text in texts)
-    assert any("1 items are of no key" in text for text in texts)
+    assert any("1 keys are not in an index file" in text for text in texts)
+    assert any("1 items do not belong to a key" in text for text in texts)
     for path in files[:3]:
         path.unlink()
     assert findings(root) == []  # older files go with retention; what they held is not missed
@@ -151,7 +151,7 @@ def test_a_missing_file_of_the_log_is_named_and_all_else_compared(copied: Golden
     found = findings(root)
     assert f"no file holds the log from {int(second.name)} to {end}" in found[0].text
     assert any("differ from their record" in one.text for one in found)
-    assert any("point at no record" in one.text for one in found)
+    assert any("do not point to a record" in one.text for one in found)
 
 
 def test_a_damaged_header_hides_nothing_that_other_files_lack(copied: GoldenStore) -> None:
@@ -171,4 +171,4 @@ def test_an_index_file_that_is_none_is_named_and_the_others_compared(copied: Gol
     files[2].write_bytes(files[2].read_bytes()[:1000])
     found = findings(root)
     assert any(one.place == str(files[2]) for one in found)
-    assert any("are in no index file" in one.text for one in found)
+    assert any("are not in an index file" in one.text for one in found)

@@ -126,33 +126,35 @@ def test_scan_by_log_is_filtered_by_topics_and_times(root: Path, options: dict[s
     ("options", "name"),
     [
         pytest.param({"subscribe": "A", "assign": {"A": [0]}}, "subscribe and assign", id="two selections"),
-        pytest.param({"subscribe": "A", "subscribe_pattern": "A"}, "subscribe and subscribePattern", id="two others"),
+        pytest.param({"subscribe": "A", "subscribe_pattern": "A"}, "subscribe and subscribe_pattern", id="two others"),
         pytest.param({"subscribe": "A,,B"}, "subscribe", id="empty topic"),
         pytest.param({"subscribe": []}, "subscribe", id="no topic"),
-        pytest.param({"subscribe_pattern": "("}, "subscribePattern", id="no pattern"),
+        pytest.param({"subscribe_pattern": "("}, "subscribe_pattern", id="no pattern"),
         pytest.param({"assign": "A"}, "assign", id="no JSON"),
         pytest.param({"assign": '["A"]'}, "assign", id="no table"),
         pytest.param({"assign": '{"A":0}'}, "assign", id="no list"),
         pytest.param({"assign": '{"A":["x"]}'}, "assign", id="no queue id"),
         pytest.param({"assign": '{"A":[true]}'}, "assign", id="a truth for a queue id"),
         pytest.param({"assign": '{"A":[1.5]}'}, "assign", id="half a queue id"),
-        pytest.param({"starting_offsets": "latest"}, "startingOffsets", id="nothing to read from latest"),
-        pytest.param({"ending_offsets": "earliest"}, "endingOffsets", id="nothing to read to earliest"),
-        pytest.param({"starting_offsets": "newest"}, "startingOffsets", id="unknown word"),
-        pytest.param({"starting_offsets": '{"A":{"0":-1}}'}, "startingOffsets", id="latest for a queue"),
-        pytest.param({"ending_offsets": '{"A":{"0":-2}}'}, "endingOffsets", id="earliest for a queue"),
-        pytest.param({"ending_offsets": '{"A":{"0":-3}}'}, "endingOffsets", id="negative"),
-        pytest.param({"ending_offsets": '{"A":{"0":null}}'}, "endingOffsets", id="null"),
-        pytest.param({"ending_offsets": '{"A":{"x":1}}'}, "endingOffsets", id="no queue"),
-        pytest.param({"ending_offsets": '{"A":7}'}, "endingOffsets", id="no table of queues"),
-        pytest.param({"starting_timestamp": "soon"}, "startingTimestamp", id="no time"),
-        pytest.param({"ending_timestamp": "2024-13-01"}, "endingTimestamp", id="no month"),
+        pytest.param({"starting_offsets": "latest"}, "starting_offsets", id="nothing to read from latest"),
+        pytest.param({"ending_offsets": "earliest"}, "ending_offsets", id="nothing to read to earliest"),
+        pytest.param({"starting_offsets": "newest"}, "starting_offsets", id="unknown word"),
+        pytest.param({"starting_offsets": '{"A":{"0":-1}}'}, "starting_offsets", id="latest for a queue"),
+        pytest.param({"ending_offsets": '{"A":{"0":-2}}'}, "ending_offsets", id="earliest for a queue"),
+        pytest.param({"ending_offsets": '{"A":{"0":-3}}'}, "ending_offsets", id="negative"),
+        pytest.param({"ending_offsets": '{"A":{"0":null}}'}, "ending_offsets", id="null"),
+        pytest.param({"ending_offsets": '{"A":{"x":1}}'}, "ending_offsets", id="no queue"),
+        pytest.param({"ending_offsets": '{"A":7}'}, "ending_offsets", id="no table of queues"),
+        pytest.param({"starting_timestamp": "soon"}, "starting_timestamp", id="no time"),
+        pytest.param({"ending_timestamp": "2024-13-01"}, "ending_timestamp", id="no month"),
         pytest.param(
-            {"starting_offsets_by_timestamp": '{"A":{"0":"x"}}'}, "startingOffsetsByTimestamp", id="no time by queue"
+            {"starting_offsets_by_timestamp": '{"A":{"0":"x"}}'}, "starting_offsets_by_timestamp", id="no time by queue"
         ),
-        pytest.param({"ending_offsets_by_timestamp": "1"}, "endingOffsetsByTimestamp", id="no table of times"),
+        pytest.param({"ending_offsets_by_timestamp": "1"}, "ending_offsets_by_timestamp", id="no table of times"),
         pytest.param(
-            {"starting_offsets_by_timestamp_strategy": "guess"}, "startingOffsetsByTimestampStrategy", id="no strategy"
+            {"starting_offsets_by_timestamp_strategy": "guess"},
+            "starting_offsets_by_timestamp_strategy",
+            id="no strategy",
         ),
     ],
 )
@@ -195,7 +197,7 @@ def test_unknown_argument_is_refused_by_name(root: Path) -> None:
 def test_offsets_beyond_the_queue_are_data_loss(root: Path, name: str, offset: int) -> None:
     options: dict[str, Any] = {"subscribe": "B", f"{name}_offsets": {"B": {"0": offset}}}
     with rmqstore.open(root) as store:
-        with pytest.raises(OffsetOutOfRangeError, match=f"{name}Offsets.*failOnDataLoss"):
+        with pytest.raises(OffsetOutOfRangeError, match=f"{name}_offsets.*fail_on_data_loss=False"):
             read(store, **options)
         found = read(store, fail_on_data_loss=False, **options)
     assert [row["queueOffset"] for row in found] == ([] if name == "starting" else ALL)
@@ -205,7 +207,7 @@ def test_strategy_error_refuses_a_time_that_no_message_has(root: Path) -> None:
     options: dict[str, Any] = {"subscribe": "B", "starting_offsets_by_timestamp_strategy": "error"}
     with rmqstore.open(root) as store:
         assert len(read(store, starting_timestamp=build.T0 + 110, **options)) == 1
-        with pytest.raises(OffsetOutOfRangeError, match="startingOffsetsByTimestampStrategy"):
+        with pytest.raises(OffsetOutOfRangeError, match="starting_offsets_by_timestamp_strategy=latest"):
             read(store, starting_timestamp=build.T0 + 111, **options)
 
 
@@ -224,7 +226,7 @@ def test_strategy_error_refuses_a_time_that_no_message_has(root: Path) -> None:
     ],
 )
 def test_times_are_epoch_ms_or_iso_and_utc_by_default(value: Any, expected: int) -> None:
-    assert parse_timestamp("startingTimestamp", value) == expected
+    assert parse_timestamp("starting_timestamp", value) == expected
 
 
 @pytest.mark.parametrize(

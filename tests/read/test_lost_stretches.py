@@ -157,7 +157,7 @@ def test_a_missing_file_is_data_loss_of_queues_that_are_gone(tmp_path: Path, *, 
     (root / "commitlog" / f"{4096:020d}").unlink()
     left = [at.physical_offset for at in store.placed if not 4096 <= at.physical_offset < 8192]
     with rmqstore.open(root) as opened:
-        with pytest.raises(OffsetOutOfRangeError, match="failOnDataLoss"):
+        with pytest.raises(OffsetOutOfRangeError, match="fail_on_data_loss=False"):
             read(opened)
         assert offsets(read(opened, fail_on_data_loss=False)) == left
 
@@ -246,7 +246,7 @@ def test_records_after_the_end_of_a_crashed_log_are_counted(
     n_bytes = sum(at.size for at in store.placed[51:])
     with rmqstore.open(root) as opened, caplog.at_level(logging.WARNING):
         assert len(read(opened)) == 50
-    told = [record.getMessage() for record in caplog.records if "ignoreLogEnd" in record.getMessage()]
+    told = [record.getMessage() for record in caplog.records if "ignore_log_end=True" in record.getMessage()]
     assert len(told) == 1
     assert f"39 records of {n_bytes} bytes" in told[0]
 

@@ -123,7 +123,7 @@ def test_a_log_that_goes_on_in_dledger_is_refused_as_a_whole(
     """Its newer half lies in dledger-n0/data, from physical offset 131072 on."""
     root = golden_store("dledger-mixed")
     older = root / "commitlog"
-    match = rf"DLedger.*from physical offset 131072 on.*storePathCommitLog to {older}"
+    match = rf"DLedger.*from physical offset 131072 on.*read from {older} with commitlogs="
     for mode in ("r", "a"):
         with pytest.raises(UnsupportedFeatureError, match=match):
             rmqstore.open(root, mode=mode)

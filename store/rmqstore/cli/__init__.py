@@ -1,6 +1,9 @@
-"""The command line: arguments, tables, progress; no logic of its own. Messages go to stdout, all else to stderr."""
+"""The command line: arguments, tables and progress, without logic of its own.
 
-from rmqstore.cli.common import main  # first: it says what to install where click is missing
+Messages and tables go to stdout, everything else to stderr.
+"""
+
+from rmqstore.cli.common import main  # first, because it says what to install if click is missing
 
 # isort: split
 from rmqstore.cli import exchange, query, report, show, verify  # the verbs

@@ -1,6 +1,6 @@
-"""What the verbs share: the command itself, exit codes, consoles, options that choose messages, progress.
+"""What the verbs share: the command itself, exit codes, consoles, options that choose messages, and progress.
 
-Exit codes: 0 clean, 1 damage found, 2 usage or an error that ends the command, 141 whoever reads the output has gone.
+Exit codes: 0 clean, 1 damage found, 2 wrong usage or an error that ended the command, 141 stdout was closed (SIGPIPE).
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ except ImportError as err:  # pragma: no cover - the message is the point
 DAMAGE, USAGE, PIPE_CLOSED = 1, 2, 141
 err_console = Console(stderr=True)
 
-_WIDE = 180  # columns of a table that goes into a file or a pipe
+_WIDE = 180  # characters per line of a table that goes to a file or a pipe
 
 T = TypeVar("T")
 Command = Callable[..., None]
 
 
 def out_console() -> Console:
-    """Return where tables go: as wide as the terminal, and wide where there is none."""
+    """Return the console for tables: as wide as the terminal, or of a fixed width if stdout is not a terminal."""
     return Console() if sys.stdout.isatty() else Console(width=_WIDE)
 
 
 def ends_clearly(command: Command) -> Command:
-    """Turn our errors into a line on stderr and an exit code."""
+    """Turn errors of this package into a line on stderr and an exit code."""
 
     @wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         try:
             command(*args, **kwargs)
-        except BrokenPipeError:  # `| head` has seen enough
+        except BrokenPipeError:  # for instance by `| head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(PIPE_CLOSED)
         except StoreFormatError as err:
@@ -78,42 +78,42 @@ def ends_clearly(command: Command) -> Command:
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="pyspark-rmqstore")
 def main() -> None:
-    """Look into an Apache RocketMQ store without a broker. Only rebuild and import change anything."""
+    """Work on the files of an Apache RocketMQ store without a broker. Only rebuild and import change the store."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
 
 
 def require_folder(target: Path) -> None:
-    """Refuse, before long work, a file that cannot be made."""
+    """Refuse a target file whose folder does not exist, before any long work begins."""
     if not target.absolute().parent.is_dir():
         raise OptionError(f"{target}: there is no folder {target.absolute().parent}")
 
 
 store_path = click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path))
 as_json_lines = click.option("--json", "as_json", is_flag=True, help="JSON Lines instead of a table.")
-with_system_topics = click.option("--all", "with_system", is_flag=True, help="System topics too.")
+with_system_topics = click.option("--all", "with_system", is_flag=True, help="Include system topics.")
 some_topics = click.option("-t", "--topic", "topics", multiple=True, help="Only this topic; may be repeated.")
 
 
 def some_messages(command: Command) -> Command:
-    """Give a command the options that choose messages.
+    """Add the options that choose messages to a command.
 
-    ``ignore_log_end`` is for opening the store; :func:`scan` takes what the others were given.
+    ``ignore_log_end`` is for opening the store; :func:`scan` takes the others.
     """
     for option in (
         with_system_topics,
-        click.option("--ignore-log-end", is_flag=True, help="Read on behind the end of a log that was not closed."),
+        click.option("--ignore-log-end", is_flag=True, help="Read on after the end of a log that was not closed."),
         click.option("--mode", type=click.Choice(["FAILFAST", "DROPMALFORMED", "PERMISSIVE"]), default="FAILFAST"),
         click.option(
             "--scan", "scan_by", type=click.Choice(["queue", "commitlog"]), default="queue", show_default=True
         ),
-        click.option("--columns", help="Comma list of columns; all by default."),
+        click.option("--columns", help="Columns, separated by commas; all by default."),
         click.option("--where", help="Condition on columns: \"queueOffset >= 90 AND keys = 'k1'\"."),
         click.option("--filter", help='SQL92 over properties: "a > 5.0 AND b IS NOT NULL".'),
         click.option("-s", "--tags", help="Tags: 'A || B'."),
         click.option("-e", "--end", help="Stored before: epoch ms or ISO-8601."),
         click.option("-b", "--begin", help="Stored at or after: epoch ms or ISO-8601."),
         click.option("-o", "--offset", type=int, help="From this queue offset on (with -t and -i)."),
-        click.option("-i", "--queue", "queue_id", type=int, help="Only this queue of the one topic."),
+        click.option("-i", "--queue", "queue_id", type=int, help="Only this queue (with one -t)."),
         some_topics,
     ):
         command = option(command)
@@ -130,9 +130,9 @@ def scan(
     end: str | None,
     with_system: bool,
     scan_by: ScanOrder,
-    **others: Any,  # noqa: ANN401 - options of scan by the same name
+    **others: Any,  # noqa: ANN401 - arguments of MessageStore.scan
 ) -> pa.RecordBatchReader:
-    """Return the messages that :func:`some_messages` chose."""
+    """Return the messages that the options of :func:`some_messages` choose."""
     chosen: dict[str, Any] = {"subscribe": topics or None}
     if queue_id is not None or offset is not None:
         if len(topics) != 1 or queue_id is None:
@@ -151,7 +151,7 @@ def scan(
 
 
 def counted(batches: Iterable[pa.RecordBatch], doing: str, total: int | None = None) -> Iterator[pa.RecordBatch]:
-    """Hand batches on and show on stderr how many messages went by; the last line stays."""
+    """Yield the batches and show the number of messages on stderr; the last line stays."""
     parts = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*parts, console=err_console) as progress:
         task = progress.add_task(doing, total=total)
@@ -163,7 +163,7 @@ def counted(batches: Iterable[pa.RecordBatch], doing: str, total: int | None = N
 
 @contextmanager
 def progress_bar(doing: str) -> Iterator[Callable[[int, int], None]]:
-    """Show on stderr how many bytes of how many are done, as the function that is given is told."""
+    """Show progress in bytes on stderr; yields the callback that takes the bytes done and their total."""
     parts = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
     with Progress(*parts, console=err_console) as progress:
         task = progress.add_task(doing, total=None)
@@ -171,7 +171,7 @@ def progress_bar(doing: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def write_rows(batches: Iterable[pa.RecordBatch], limit: int | None) -> int:
-    """Write rows as JSON Lines as they come; return how many of them tell of damage."""
+    """Write rows as JSON Lines as they come; return how many of them report damage."""
     written = damaged = 0
     for batch in batches:
         for row in batch.to_pylist():
@@ -184,24 +184,24 @@ def write_rows(batches: Iterable[pa.RecordBatch], limit: int | None) -> int:
 
 
 def time_text(timestamp: int | None) -> str:
-    """Return a time, ms, for a table."""
+    """Return a time in ms as text for a table, ``-`` for None."""
     if timestamp is None:
         return "-"
     return datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
 
 
 def table_of(rows: list[dict[str, Any]], names: Sequence[str] = ()) -> Table:
-    """Return rows as a table; ``names`` are those of its columns where there may be no rows."""
+    """Return rows as a table; ``names`` are its columns, which are needed if there may be no rows."""
     columns = list(names or (rows[0] if rows else ()))
     table = Table(*columns)
     for row in rows:
-        cells = (row[name] for name in columns)
-        table.add_row(
-            *(
-                "-" if cell is None
-                else cell.isoformat(sep=" ", timespec="milliseconds") if isinstance(cell, datetime)
-                else escape(str(cell))
-                for cell in cells
-            )
-        )  # fmt: skip
+        table.add_row(*(_cell_text(row[name]) for name in columns))
     return table
+
+
+def _cell_text(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ", timespec="milliseconds")
+    return escape(str(value))

@@ -1,4 +1,4 @@
-"""Verbs that carry messages between a store and files that are no store: export, import."""
+"""The verbs that copy messages from a store into files and back: export, import."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from rmqstore.write.messages import SELECTORS, WriteSpec
 
 _STDIO = Path("-")
 
-_format = click.option("--format", "named_format", type=click.Choice(FORMATS), help="What the name does not tell.")
+_format = click.option(
+    "--format", "named_format", type=click.Choice(FORMATS), help="Format of the files, if their names do not tell."
+)
 _verbatim = click.option(
-    "--verbatim", is_flag=True, help="What records hold as they hold it, stamps and offsets too: for exact copies."
+    "--verbatim", is_flag=True, help="Contents of records exactly as stored, with times and offsets: for exact copies."
 )
 
 
@@ -32,7 +34,7 @@ _verbatim = click.option(
 @some_messages
 @_format
 @_verbatim
-@click.option("--overwrite", is_flag=True, help="Replace the target where it is there already.")
+@click.option("--overwrite", is_flag=True, help="Replace TARGET if it exists.")
 @ends_clearly
 def export_messages(
     path: Path,
@@ -49,7 +51,7 @@ def export_messages(
     if target == _STDIO:
         raise OptionError("export writes files; rmqstore dump writes JSON Lines to stdout")
     if target.exists() and not overwrite:
-        raise OptionError(f"{target} is there already; --overwrite replaces it")
+        raise OptionError(f"{target} exists already; --overwrite replaces it")
     require_folder(target)
     format_name = named_format or format_of(target)
     with open_for(path, ignore_log_end=ignore_log_end) as store:
@@ -64,18 +66,18 @@ def export_messages(
 @main.command("import")
 @click.argument("path", type=click.Path(file_okay=False, path_type=Path))
 @click.argument("sources", type=click.Path(path_type=Path), nargs=-1, required=True)
-@click.option("-t", "--topic", help="Send all to this topic, whatever the rows say.")
-@click.option("--columns", help="Comma list of columns to take; all by default. Parquet only.")
+@click.option("-t", "--topic", help="Append all rows to this topic, whatever their own topic is.")
+@click.option("--columns", help="Columns to import, separated by commas; all by default. Parquet only.")
 @_format
 @_verbatim
 @click.option("--queue-nums", type=click.IntRange(min=1), default=4, show_default=True, help="Queues of a new topic.")
 @click.option("--queue-selector", type=click.Choice(SELECTORS), default=SELECTORS[0], show_default=True)
 @click.option("--compression", type=click.Choice(["none", "zlib", "lz4", "zstd"]), default="none", show_default=True)
 @click.option("--uniq-key", type=click.Choice(["make", "keep"]), default="make", show_default=True)
-@click.option("--allow-system-topics", is_flag=True, help="Also topics that RocketMQ keeps to itself.")
+@click.option("--allow-system-topics", is_flag=True, help="Also append to topics that belong to the broker.")
 @click.option(
     "-c", "--config", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The broker's properties file, for the sizes of files that are not there yet.",
+    help="The broker's properties file, for the sizes of new files.",
 )  # fmt: skip
 @ends_clearly
 def import_messages(
@@ -92,7 +94,7 @@ def import_messages(
     allow_system_topics: bool,
     config: Path | None,
 ) -> None:
-    """Append the rows of SOURCES to the store at PATH, made if there is none: all of them or, after an error, none.
+    """Append all rows of SOURCES to the store at PATH, or after an error none. The store is made if it does not exist.
 
     A source is a Parquet or JSON Lines file, a folder of Parquet files, or - for JSON Lines from stdin. Rows keep their
     order. No broker may run on the store meanwhile.
@@ -124,7 +126,7 @@ def import_messages(
 def _read(
     source: Path, named_format: str | None, columns: list[str] | None, *, verbatim: bool
 ) -> tuple[int | None, Iterator[pa.RecordBatch]]:
-    """Return how many rows a source has, where that can be known, and the rows."""
+    """Return the number of rows of a source, None if it is not known, and the rows."""
     if source != _STDIO and not source.exists():
         raise OptionError(f"{source}: there is no such file or folder")
     format_name = named_format or ("jsonl" if source == _STDIO else format_of(source))

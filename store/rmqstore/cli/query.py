@@ -1,4 +1,4 @@
-"""The verb that looks for messages: query."""
+"""The verb that finds messages: query."""
 
 from __future__ import annotations
 
@@ -31,46 +31,48 @@ _COLUMNS = "topic,queueId,queueOffset,storeTimestamp,tags,keys,msgId,storeSize,c
 
 @main.command()
 @store_path
-@click.option("-t", "--topic", "topics", multiple=True, help="Of this topic; may be repeated. All user topics without.")
 @click.option(
-    "-k", "--key", "keys", multiple=True, help="Has this key: its UNIQ_KEY or a word of KEYS; may be repeated."
+    "-t", "--topic", "topics", multiple=True, help="Only this topic; may be repeated. All user topics if not given."
 )
 @click.option(
-    "-m", "--msg-id", "ids", multiple=True, help="Has this id, the client's or the broker's; may be repeated."
+    "-k", "--key", "keys", multiple=True, help="Messages with this key: UNIQ_KEY or a word of KEYS; may be repeated."
 )
-@click.option("--time", "at", help="Instead: the queue offsets at this store time, epoch ms or ISO-8601, with -t.")
+@click.option(
+    "-m", "--msg-id", "ids", multiple=True, help="Messages with this id, the client's or the broker's; may be repeated."
+)
+@click.option("--time", help="Instead: the queue offsets at this store time, epoch ms or ISO-8601, with -t.")
 @click.option("-b", "--begin", help="Stored at or after: epoch ms or ISO-8601.")
 @click.option("-e", "--end", help="Stored before: epoch ms or ISO-8601.")
-@click.option("-n", "--limit", type=click.IntRange(min=1), help="The newest so many.")
-@click.option("--index-only", is_flag=True, help="Do not read what no index file tells of.")
+@click.option("-n", "--limit", type=click.IntRange(min=1), help="Only the newest N messages.")
+@click.option("--index-only", is_flag=True, help="Do not read the parts of the log that no index file covers.")
 @with_system_topics
 @as_json_lines
 @ends_clearly
-def query(path: Path, topics: tuple[str, ...], at: str | None, as_json: bool, **asked: Any) -> None:  # noqa: ANN401
+def query(path: Path, topics: tuple[str, ...], time: str | None, as_json: bool, **lookup: Any) -> None:  # noqa: ANN401
     """Find messages by key or id, through the index; or queue offsets by time.
 
-    There is no cap. Parts of the log that no index file tells of are read, which stderr says.
+    All matches are found, however many there are. Parts of the log that no index file covers are read; stderr says so.
     """
-    named = [name for name in ("keys", "ids") if asked[name]]
-    if len(named) + (at is not None) != 1:
-        raise click.UsageError("give -k, or -m, or --time, and one of them only")
+    named = [name for name in ("keys", "ids") if lookup[name]]
+    if len(named) + (time is not None) != 1:
+        raise click.UsageError("give one of -k, -m and --time")
     with open_for(path) as store:
-        if at is not None:
-            if any(asked[name] for name in ("begin", "end", "limit", "index_only")):
-                raise click.UsageError("--time stands alone, with -t and --json")
-            _show_offsets(store, topics, at, as_json=as_json)
+        if time is not None:
+            if any(lookup[name] for name in ("begin", "end", "limit", "index_only")):
+                raise click.UsageError("--time goes only with -t and --json")
+            _show_offsets(store, topics, time, as_json=as_json)
         else:
-            _show_messages(store, topics, as_json=as_json, **asked)
+            _show_messages(store, topics, as_json=as_json, **lookup)
 
 
-def _show_offsets(store: MessageStore, topics: tuple[str, ...], at: str, *, as_json: bool) -> None:
+def _show_offsets(store: MessageStore, topics: tuple[str, ...], time: str, *, as_json: bool) -> None:
     if not topics:
         raise click.UsageError("--time needs -t")
     store.session.require_topics(parse_selection(subscribe=topics))
     rows = [
-        {"topic": topic, "queueId": queue_id, "timestamp": parse_timestamp("--time", at), "queueOffset": offset}
+        {"topic": topic, "queueId": queue_id, "timestamp": parse_timestamp("--time", time), "queueOffset": offset}
         for topic in topics
-        for queue_id, offset in store.offsets_at(topic, at).items()
+        for queue_id, offset in store.offsets_at(topic, time).items()
     ]
     if as_json:
         for row in rows:
@@ -98,12 +100,13 @@ def _show_messages(
         "starting_timestamp": begin,
         "ending_timestamp": end,
     }
-    found = store.session.find(parse_wanted(keys or None, ids or None), parse_selection(**selection))
-    if found.n_uncovered_bytes > SMALL_GAPS:
-        what = "are not looked into" if index_only else "are read"
-        n_bytes = f"{found.n_uncovered_bytes:,} bytes"
-        click.echo(f"{n_bytes} of the log are in no index file: they {what}", err=True)
-    with err_console.status("looking"):
+    candidates = store.session.find(parse_wanted(keys or None, ids or None), parse_selection(**selection))
+    if candidates.n_uncovered_bytes > SMALL_GAPS:
+        consequence = "are not searched" if index_only else "are read"
+        click.echo(
+            f"{candidates.n_uncovered_bytes:,} bytes of the log are in no index file: they {consequence}", err=True
+        )
+    with err_console.status("searching"):
         batches = store.scan(
             **selection,
             msg_key=keys or None,
@@ -118,4 +121,4 @@ def _show_messages(
     else:
         out_console().print(table_of(newest.to_pylist(), _COLUMNS.split(",")))
     if not rows.num_rows:
-        click.echo("nothing found", err=True)
+        click.echo("no messages found", err=True)

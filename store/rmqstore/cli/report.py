@@ -1,4 +1,4 @@
-"""The verb that makes a page for people: report."""
+"""The verb that writes an HTML page about a store: report."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from rmqstore.store import MessageStore
 @main.command()
 @store_path
 @click.option("-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The HTML file.")
-@click.option("--verify/--no-verify", "with_verify", default=True, help="Check the store too, which reads all of it.")
-@click.option("--overwrite", is_flag=True, help="Replace the file where it is there already.")
+@click.option("--verify/--no-verify", "with_verify", default=True, help="Also check the store, which reads all of it.")
+@click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")
 @ends_clearly
 def report(path: Path, output: Path, with_verify: bool, overwrite: bool) -> None:
-    """Write a page about a store: topics, rates, queues, groups, files, and what verify finds; exit 1 if it does.
+    """Write a page about a store: topics, rates, queues, groups, files and the findings of verify; exit 1 if any.
 
     The page is one HTML file that needs no network.
     """
     require_libraries()
     if output.exists() and not overwrite:
-        raise OptionError(f"{output} is there already; --overwrite replaces it")
+        raise OptionError(f"{output} exists already; --overwrite replaces it")
     if output.resolve().is_relative_to(path.resolve()):
-        raise OptionError(f"{output} lies in the store, into which reading never writes: put it elsewhere")
+        raise OptionError(f"{output} lies in the store, into which a report never writes: put it elsewhere")
     require_folder(output)
     with open_for(path) as store:
         facts = _gather(store, path, with_verify=with_verify)

@@ -1,4 +1,4 @@
-"""Verbs that show what a store holds: stat, dump, get."""
+"""The verbs that show what a store holds: stat, dump, get."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _ID_DIGITS = 32
 @as_json_lines
 @ends_clearly
 def stat(path: Path, topics: tuple[str, ...], with_system: bool, as_json: bool) -> None:
-    """Show queues: offsets, messages, bytes, first and last store time."""
+    """Show queues: offsets, number of messages, bytes, first and last store time."""
     with open_for(path) as store:
         selected = _queues(store, topics, with_system=with_system)
         if as_json:
@@ -50,7 +50,7 @@ def stat(path: Path, topics: tuple[str, ...], with_system: bool, as_json: bool) 
             return
         table = Table("topic", "queue", "min offset", "max offset", "messages", "bytes", "first stored", "last stored")
         for info in selected:
-            times = [time_text(at) for at in (info.first_store_timestamp, info.last_store_timestamp)]
+            times = [time_text(stored) for stored in (info.first_store_timestamp, info.last_store_timestamp)]
             numbers = (info.queue_id, info.min_offset, info.max_offset, info.max_offset - info.min_offset, info.n_bytes)
             table.add_row(info.topic, *(f"{number:,}" for number in numbers), *times)
         out_console().print(table)
@@ -69,14 +69,14 @@ def _queues(store: MessageStore, topics: tuple[str, ...], *, with_system: bool) 
 @main.command()
 @store_path
 @some_messages
-@click.option("-n", "--limit", type=click.IntRange(min=1), help="At most so many messages.")
+@click.option("-n", "--limit", type=click.IntRange(min=1), help="At most N messages.")
 @ends_clearly
 def dump(path: Path, limit: int | None, ignore_log_end: bool, **choice: Any) -> None:  # noqa: ANN401 - see some_messages
-    """Write messages as JSON Lines. A body that is no UTF-8 comes as bodyBase64."""
+    """Write messages as JSON Lines. A body that is not UTF-8 is written as bodyBase64."""
     with open_for(path, ignore_log_end=ignore_log_end) as store:
         damaged = write_rows(scan(store, **choice), limit)
     if damaged:
-        click.echo(f"damage: {damaged} records, see _corrupt_record", err=True)
+        click.echo(f"damage: {damaged} records; see _corrupt_record", err=True)
         sys.exit(DAMAGE)
 
 

@@ -1,4 +1,4 @@
-"""Verbs that check a store and mend it: verify, rebuild."""
+"""The verbs that check and repair a store: verify, rebuild."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rmqstore.opening import open_for
 @as_json_lines
 @ends_clearly
 def verify(path: Path, as_json: bool) -> None:
-    """Name every disagreement of CommitLog, ConsumeQueues and IndexFiles; exit 1 if there is one."""
+    """List every disagreement between CommitLog, ConsumeQueues and IndexFiles; exit 1 if there is one."""
     with open_for(path) as store, progress_bar(f"reading all of {path}") as progress:
         findings = list(verify_store(store, progress))
         compared = "log, queues and index agree"
@@ -33,12 +33,8 @@ def verify(path: Path, as_json: bool) -> None:
 
 def _exit_if_any(findings: list[Finding], *, as_json: bool = False) -> None:
     for finding in findings:
-        line = (
-            json.dumps(finding._asdict(), ensure_ascii=False)
-            if as_json
-            else f"{finding.part} {finding.place}: {finding.text}"
-        )
-        click.echo(line)
+        line = f"{finding.part} {finding.place}: {finding.text}"
+        click.echo(json.dumps(finding._asdict(), ensure_ascii=False) if as_json else line)
     if findings:
         click.echo(f"damage: {len(findings)} findings", err=True)
         sys.exit(DAMAGE)
@@ -46,12 +42,12 @@ def _exit_if_any(findings: list[Finding], *, as_json: bool = False) -> None:
 
 @main.command()
 @store_path
-@click.option("--truncate", is_flag=True, help="Cut a damaged log even where good records follow; a copy is kept.")
+@click.option("--truncate", is_flag=True, help="Cut a damaged log even if good records follow; a copy is kept.")
 @ends_clearly
 def rebuild(path: Path, truncate: bool) -> None:
-    """Build ConsumeQueues and IndexFiles anew from the CommitLog. The store is locked meanwhile; no broker may run.
+    """Build ConsumeQueues and IndexFiles again from the CommitLog. The store is locked meanwhile; no broker may run.
 
-    Records that cannot have a unit, and other damage that stays, are named; then the exit code is 1.
+    Records that cannot have a unit, and other damage that remains, are listed; then the exit code is 1.
     """
     with (
         open_for(path, "a", truncate=truncate) as store,

@@ -1,1 +1,1 @@
-"""What bytes mean: layouts, the reference codec, the columnar one. Opens no file."""
+"""What bytes on disk mean: the layouts, the reference codec and the columnar codec. Opens no file."""

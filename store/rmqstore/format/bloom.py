@@ -1,4 +1,4 @@
-"""The Bloom filters by which a broker notes which consumer groups' SQL92 expressions a message matches. Opens no file.
+"""Bloom filters, in which a broker notes which consumer groups' SQL92 expressions a message matches. Opens no file.
 
 Source: BloomFilter.java, BitsArray.java, ExpressionMessageFilter.java.
 """
@@ -12,13 +12,13 @@ _INT = 1 << 32
 
 
 def bit_positions(group: str, topic: str, n_bits: int, n_hashes: int = N_HASHES) -> list[int]:
-    """Return the bits that stand for a consumer group of a topic.
+    """Return the positions of the bits that stand for a consumer group of a topic.
 
     Args:
-        group: its name.
-        topic: the one that it subscribes to.
-        n_bits: of the bit map, 1 at least.
-        n_hashes: the bits of each group, not all of which need differ.
+        group: consumer group.
+        topic: topic that the group subscribes to.
+        n_bits: size of the bit map, at least 1.
+        n_hashes: number of bits per group; several of them may be the same bit.
 
     Raises:
         UnsupportedFeatureError: the library for the hash is not installed.
@@ -45,12 +45,12 @@ def _as_int(number: int) -> int:
 
 
 def may_match(bit_map: bytes, group: str, topic: str) -> bool:
-    """Tell whether a message may match a group's expression; False is certain.
+    """Tell whether a message may match a group's expression; only False is certain.
 
     Args:
-        bit_map: of the message's ext unit; an empty one says nothing, so the message may match.
-        group: the consumer group.
-        topic: of the message.
+        bit_map: bit map of the message's ext unit; if it is empty, the message may match.
+        group: consumer group.
+        topic: topic of the message.
 
     Raises:
         UnsupportedFeatureError: the library for the hash is not installed.
@@ -59,5 +59,5 @@ def may_match(bit_map: bytes, group: str, topic: str) -> bool:
 
 
 def has_bits(bit_map: bytes, positions: list[int]) -> bool:
-    """Tell whether all bits are set; the lowest bit of the first byte is number 0."""
+    """Tell whether the bits at all positions are set; the lowest bit of the first byte has position 0."""
     return all(bit_map[position // 8] >> position % 8 & 1 for position in positions)

@@ -1,4 +1,4 @@
-"""Compressed bodies, by the codec that sysFlag names; through well-kept libraries, imported when first met."""
+"""Compressed bodies, by the codec that sysFlag names. Optional libraries are imported when they are first needed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from rmqstore.format.layout import MAX_BODY_BYTES, SysFlag
 
 
 def decompress(stored: bytes, sys_flag: int) -> bytes:
-    """Return the body that the sender gave.
+    """Return the body as its sender gave it.
 
     Args:
-        stored: the body as it lies on disk.
-        sys_flag: the record's; its COMPRESSED bit is not looked at.
+        stored: the body as it is on disk.
+        sys_flag: sysFlag of the record; the COMPRESSED bit is ignored.
 
     Raises:
         ValueError: the bytes do not inflate, or to more than MAX_BODY_BYTES.
@@ -36,10 +36,10 @@ _ZLIB_LEVEL = 5  # Source: DefaultMQProducer.java#compressLevel
 
 
 def compressor(codec: str) -> tuple[Callable[[bytes], bytes] | None, int]:
-    """Return what compresses a body, None for the codec ``none``, and the bits of sysFlag that name it.
+    """Return the function that compresses a body (None for the codec ``none``) and the bits of sysFlag for the codec.
 
     Raises:
-        OptionError: there is no such codec.
+        OptionError: the codec is unknown.
         UnsupportedFeatureError: its library is not installed.
 
     Source: CompressorFactory.java.
@@ -60,7 +60,7 @@ def compressor(codec: str) -> tuple[Callable[[bytes], bytes] | None, int]:
         except ImportError as err:
             raise _missing("ZSTD", "zstd") from err
         return zstandard.ZstdCompressor().compress, int(SysFlag.COMPRESSION_ZSTD)
-    raise OptionError(f"compression {codec!r}: one of none, zlib, lz4, zstd")
+    raise OptionError(f"compression {codec!r}: must be one of none, zlib, lz4, zstd")
 
 
 def _inflate_zlib(stored: bytes) -> bytes:
@@ -79,7 +79,7 @@ def _inflate_lz4(stored: bytes) -> bytes:
         raise _missing("LZ4", "lz4") from err
     inflater = lz4.frame.LZ4FrameDecompressor()
     try:
-        # LZ4 cannot expand by more than 255; the library allocates what it is allowed at once.
+        # LZ4 expands by a factor of 255 at most, and the library allocates the limit that it is given at once.
         body = inflater.decompress(stored, min(MAX_BODY_BYTES, 255 * len(stored) + 64))
     except RuntimeError as err:
         raise ValueError(f"body does not inflate as LZ4: {err}") from err
@@ -91,7 +91,7 @@ def _inflate_zstd(stored: bytes) -> bytes:
         import zstandard
     except ImportError as err:
         raise _missing("ZSTD", "zstd") from err
-    # The window bound keeps a hostile frame header from asking for gigabytes before the first byte.
+    # Without this bound a hostile frame header could request gigabytes before the first byte.
     codec = zstandard.ZstdDecompressor(max_window_size=MAX_BODY_BYTES)
     try:
         if len(stored) > _ZSTD_SMALL:
@@ -107,13 +107,13 @@ def _inflate_zstd(stored: bytes) -> bytes:
     return _whole(body, complete=inflater.eof, codec="ZSTD")
 
 
-# A block of at least 4 bytes gives at most 128 KiB, so a frame this small stays under MAX_BODY_BYTES unmeasured.
+# A block has at least 4 bytes and inflates to at most 128 KiB, so a frame this small cannot exceed MAX_BODY_BYTES.
 _ZSTD_SMALL = MAX_BODY_BYTES // (128 << 10) * 4
 
 
 def _whole(body: bytes, *, complete: bool, codec: str) -> bytes:
     if not complete:
-        raise ValueError(f"body is not one whole {codec} stream of at most {MAX_BODY_BYTES} bytes")
+        raise ValueError(f"body is not one complete {codec} stream of at most {MAX_BODY_BYTES} bytes")
     return body
 
 

@@ -1,4 +1,4 @@
-"""Checksums and hash codes as RocketMQ computes them; scalar and whole-column forms."""
+"""Checksums and hash codes as RocketMQ computes them, for one value and for whole columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rmqstore.format.layout import CRC_MASK
 from rmqstore.format.utf8 import decode_text
 
-try:  # about twice as fast on short bodies; the `fast` extra
+try:  # the extra `fast`: about twice as fast on short bodies
     from isal.isal_zlib import crc32 as _crc32
 except ImportError:
     _crc32 = zlib.crc32
@@ -20,7 +20,7 @@ crc32: Callable[[bytes | memoryview], int] = _crc32
 
 
 def body_crc(body: bytes | memoryview) -> int:
-    """Return the checksum a record carries for its stored body: CRC-32 without its top bit, 0 for an empty body.
+    """Return the checksum that a record holds of its stored body: CRC-32 without its top bit, 0 for an empty body.
 
     Source: UtilAll.java#crc32.
     """
@@ -30,7 +30,7 @@ def body_crc(body: bytes | memoryview) -> int:
 def body_crcs(bodies: Iterable[bytes]) -> NDArray[np.int32]:
     """Return :func:`body_crc` of each body, int32 (n,).
 
-    One library call a body: no array form of CRC-32 beats it.
+    There is one library call per body: no array form of CRC-32 is faster.
     """
     return (np.fromiter(map(crc32, bodies), np.uint32) & np.uint32(CRC_MASK)).astype(np.int32)
 
@@ -43,8 +43,8 @@ def java_hash(text: str) -> int:
     return code - (1 << 32) if code >> 31 else code
 
 
-# 31 is odd, so it has an inverse modulo 2^32, and the power that a byte is weighed by needs no knowledge of its string:
-# sum(byte * 31^-place) over a string, times 31^(place of its last byte).
+# 31 is odd, so it has an inverse modulo 2^32. That lets every byte be weighted by its position in the whole buffer,
+# whichever string it belongs to: hash = sum(byte * 31^-position) * 31^(position of the string's last byte).
 _POWERS_AT_ONCE = 1 << 16
 _31 = np.uint32(31)
 _INVERSE_31 = np.uint32(pow(31, -1, 1 << 32))
@@ -54,38 +54,40 @@ def _powers(base: np.uint32, count: int) -> NDArray[np.uint32]:
     powers = np.full(count, base, np.uint32)
     powers[:1] = 1
     with np.errstate(over="ignore"):
-        found: NDArray[np.uint32] = np.multiply.accumulate(powers, dtype=np.uint32)
-    return found
+        accumulated: NDArray[np.uint32] = np.multiply.accumulate(powers, dtype=np.uint32)
+    return accumulated
 
 
-_POWERS, _INVERSE_POWERS = _powers(_31, _POWERS_AT_ONCE), _powers(_INVERSE_31, _POWERS_AT_ONCE)
+_POWERS = _powers(_31, _POWERS_AT_ONCE)
+_INVERSE_POWERS = _powers(_INVERSE_31, _POWERS_AT_ONCE)
 
 
 def java_hashes(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Return Java's ``String.hashCode`` of many strings; equals :func:`java_hash` of each.
+    """Return Java's ``String.hashCode`` of many strings, int32 (n,); equals :func:`java_hash` of each.
 
     Args:
-        data: uint8 (nbytes,), the strings in UTF-8, one behind the other.
-        offsets: int64 (n + 1,), where each begins; strings are shorter than 64 KiB.
+        data: uint8 (nbytes,), the strings in UTF-8, one after the other.
+        offsets: int64 (n + 1,), where each string begins in ``data``; strings are shorter than 64 KiB.
     """
     lengths = np.diff(offsets)
     n = len(lengths)
     hashes = np.zeros(n, np.uint32)
     done = 0
-    while done < n:  # so many strings at once as the table of powers reaches
+    while done < n:  # at once as many strings as the table of powers covers
         stop = int(np.searchsorted(offsets, offsets[done] + _POWERS_AT_ONCE, side="right")) - 1
         stop = max(stop, done + 1)
         base = int(offsets[done])
         text = data[base : int(offsets[stop])].astype(np.uint32)
-        weighed = text * _INVERSE_POWERS[: len(text)]
+        weighted = text * _INVERSE_POWERS[: len(text)]
         filled = np.flatnonzero(lengths[done:stop])
         if len(filled):
-            sums = np.add.reduceat(weighed, offsets[done:stop][filled] - base, dtype=np.uint32)
+            sums = np.add.reduceat(weighted, offsets[done:stop][filled] - base, dtype=np.uint32)
             hashes[done + filled] = sums * _POWERS[offsets[done + 1 : stop + 1][filled] - base - 1]
         done = stop
-    if len(data) and (data[int(offsets[0]) : int(offsets[-1])] & 0x80).any():  # UTF-16 units are not UTF-8 bytes there
-        foreign = np.add.reduceat(np.append(data >> 7, np.uint8(0)).astype(np.int64), offsets[:-1]) * (lengths > 0)
-        for row in np.flatnonzero(foreign).tolist():
+    if len(data) and (data[int(offsets[0]) : int(offsets[-1])] & 0x80).any():
+        # Outside ASCII a UTF-16 code unit is not a byte of UTF-8, so these strings are hashed one by one.
+        high_bits = np.add.reduceat(np.append(data >> 7, np.uint8(0)).astype(np.int64), offsets[:-1]) * (lengths > 0)
+        for row in np.flatnonzero(high_bits).tolist():
             text_bytes = data[int(offsets[row]) : int(offsets[row + 1])].tobytes()
             hashes[row] = java_hash(decode_text(text_bytes)) & 0xFFFFFFFF
     return hashes.view(np.int32)
@@ -94,14 +96,20 @@ def java_hashes(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[
 def appended_hashes(
     prefixes: NDArray[np.int32], suffixes: NDArray[np.int32], lengths: NDArray[np.int64]
 ) -> NDArray[np.int32]:
-    """Return the hash codes of prefix + suffix, from those of the two and the UTF-16 lengths of the suffixes, (n,)."""
+    """Return the hash codes of prefix + suffix, (n,).
+
+    Args:
+        prefixes: (n,), hash codes of the prefixes.
+        suffixes: (n,), hash codes of the suffixes.
+        lengths: (n,), lengths of the suffixes in UTF-16 code units.
+    """
     shifted = prefixes.view(np.uint32) * _POWERS[lengths]
-    found: NDArray[np.int32] = (shifted + suffixes.view(np.uint32)).view(np.int32)
-    return found
+    hashes: NDArray[np.int32] = (shifted + suffixes.view(np.uint32)).view(np.int32)
+    return hashes
 
 
 def tags_code(tags: str | None) -> int:
-    """Return what a ConsumeQueue unit holds for a tag: its hash code, 0 for none.
+    """Return what a ConsumeQueue unit holds for a tag: its hash code, or 0 for a message without tags.
 
     Source: MessageExtBrokerInner.java#tagsString2tagsCode.
     """

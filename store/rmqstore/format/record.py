@@ -1,4 +1,4 @@
-"""The reference codec: one record read field by field, plainly; every columnar path must equal it. Opens no file."""
+"""The reference codec: one record, read and written field by field. Every columnar path must equal it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _ID_PORT_BYTES, _ID_OFFSET_BYTES = 4, 8
 
 
 class Expected(NamedTuple):
-    """What a ConsumeQueue says of the record that one of its units points at."""
+    """What a ConsumeQueue says about the record that one of its units points to."""
 
     topic: str
     queue_id: int
@@ -50,7 +50,7 @@ class Expected(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """A record cut into its parts: the fixed part by field name, and the three variable ones as stored."""
+    """The parts of a record: the fixed part by field name, and the three variable parts as stored."""
 
     fixed: np.void
     body: bytes
@@ -59,10 +59,10 @@ class Parts(NamedTuple):
 
 
 def split_record(buf: bytes | memoryview, position: int) -> Parts:
-    """Cut the record at ``position`` into its parts, checking every length against the record and the buffer.
+    """Split the record at ``position`` into its parts, checking every length against the record and the buffer.
 
     Raises:
-        MalformedBytesError: there is no whole V1 or V2 record.
+        MalformedBytesError: there is not a whole V1 or V2 record at ``position``.
 
     Source: CommitLog.java#checkMessageAndReturnSize.
     """
@@ -72,33 +72,35 @@ def split_record(buf: bytes | memoryview, position: int) -> Parts:
 
     left = len(buf) - position
     if position < 0 or left < MIN_RECORD_BYTES:
-        raise refuse(f"a record needs {MIN_RECORD_BYTES} bytes at least, the file has {max(left, 0)} left")
+        raise refuse(f"a record needs at least {MIN_RECORD_BYTES} bytes, the file has {max(left, 0)} left")
     fixed = np.frombuffer(buf, FIXED_PART_V4, 1, position)[0]
     total_size, magic = int(fixed["total_size"]), int(fixed["magic"])
     if magic not in TOPIC_LENGTH_BYTES:
-        raise refuse(f"magic {magic & 0xFFFFFFFF:#010x} is no record's")
+        raise refuse(f"magic {magic & 0xFFFFFFFF:#010x} is not that of a record")
     if not MIN_RECORD_BYTES <= total_size <= left:
         raise refuse(f"total size {total_size} is not between {MIN_RECORD_BYTES} and the {left} bytes left")
     kind = FIXED_PART[int(fixed["sys_flag"]) & SysFlag.HOSTS_V6]
     if kind.itemsize + TOPIC_LENGTH_BYTES[magic] + PROPERTIES_LENGTH_BYTES > total_size:
         raise refuse(f"total size {total_size} is too small for its IPv6 hosts")
     fixed = np.frombuffer(buf, kind, 1, position)[0]
-    view, parts, at = memoryview(buf)[position : position + total_size], [], kind.itemsize
+    view = memoryview(buf)[position : position + total_size]
+    parts = []
+    done = kind.itemsize  # bytes of the record that are parsed
     body_length = int(fixed["body_length"])
-    if not 0 <= body_length <= total_size - at - TOPIC_LENGTH_BYTES[magic] - PROPERTIES_LENGTH_BYTES:
+    if not 0 <= body_length <= total_size - done - TOPIC_LENGTH_BYTES[magic] - PROPERTIES_LENGTH_BYTES:
         raise refuse(f"body length {body_length} does not fit the total size {total_size}")
-    parts.append(bytes(view[at : at + body_length]))
-    at += body_length
+    parts.append(bytes(view[done : done + body_length]))
+    done += body_length
     for name, width in (("topic", TOPIC_LENGTH_BYTES[magic]), ("properties", PROPERTIES_LENGTH_BYTES)):
-        length = int.from_bytes(view[at : at + width], signed=True)
-        at += width
-        rest = total_size - at - (PROPERTIES_LENGTH_BYTES if name == "topic" else 0)
+        length = int.from_bytes(view[done : done + width], signed=True)
+        done += width
+        rest = total_size - done - (PROPERTIES_LENGTH_BYTES if name == "topic" else 0)
         if not 0 <= length <= rest:
             raise refuse(f"{name} length {length} does not fit the total size {total_size}")
-        parts.append(bytes(view[at : at + length]))
-        at += length
-    if at != total_size:
-        raise refuse(f"the parts take {at} bytes, the total size is {total_size}")
+        parts.append(bytes(view[done : done + length]))
+        done += length
+    if done != total_size:
+        raise refuse(f"the parts take {done} bytes, the total size is {total_size}")
     return Parts(fixed, *parts)
 
 
@@ -110,17 +112,17 @@ def check_record(
     check_crc: bool = True,
     expected: Expected | None = None,
 ) -> None:
-    """Check all that guards the record at ``position``.
+    """Check everything that can show damage of the record at ``position``.
 
     Args:
         buf: the bytes of one CommitLog file.
-        position: of the record in ``buf``.
-        physical_offset: where that is in the CommitLog.
-        check_crc: whether to compare the body CRC, and the record CRC where the properties hold one.
-        expected: what the queue unit says that points here.
+        position: where the record begins in ``buf``.
+        physical_offset: where the record begins in the CommitLog.
+        check_crc: whether to compare the body CRC, and the record CRC if the properties hold one.
+        expected: what the queue unit that points to the record says.
 
     Raises:
-        MalformedBytesError: with the first thing that is wrong.
+        MalformedBytesError: the record is damaged; the error names the first fault.
     """
 
     def want(got: object, wanted: object, what: str) -> None:
@@ -132,9 +134,9 @@ def check_record(
     want(int(fixed["physical_offset"]), physical_offset, "physical offset")
     for name in ("born_timestamp", "store_timestamp"):
         if not FIRST_TIMESTAMP <= int(fixed[name]) <= LAST_TIMESTAMP:
-            raise MalformedBytesError(position, f"{name} {int(fixed[name])} is no time of the years 1 to 9999")
+            raise MalformedBytesError(position, f"{name} {int(fixed[name])} is not in the years 1 to 9999")
     if expected is not None:
-        want(int(fixed["total_size"]), expected.size, "size in the queue's view: total size")
+        want(int(fixed["total_size"]), expected.size, "total size")
         want(int(fixed["queue_id"]), expected.queue_id, "queue id")
         want(int(fixed["queue_offset"]), expected.queue_offset, "queue offset")
         want(parts.topic, expected.topic.encode(), "topic")
@@ -147,7 +149,7 @@ def check_record(
 
 
 def recorded_crc(properties: bytes) -> int | None:
-    """Return the record's CRC as its last property holds it, None where it has none; -1 where it is no number.
+    """Return the record's CRC from its last property: None if there is none, -1 if it is not a number.
 
     Source: MessageDecoder.java#createCrc32.
     """
@@ -159,11 +161,11 @@ def recorded_crc(properties: bytes) -> int | None:
 
 
 def decode_record(buf: bytes | memoryview, position: int, broker_name: str | None = None) -> Message:
-    """Decode the record at ``position``; lengths are checked, nothing else is (see :func:`check_record`).
+    """Decode the record at ``position``. Only lengths are checked; see :func:`check_record` for the rest.
 
     Raises:
-        MalformedBytesError: there is no whole record, or its body does not inflate.
-        UnsupportedFeatureError: the library of the body's codec is missing.
+        MalformedBytesError: there is not a whole record, or its body does not inflate.
+        UnsupportedFeatureError: the library for the body's codec is not installed.
 
     Source: MessageDecoder.java#decode.
     """
@@ -209,13 +211,13 @@ def encode_record(
     store_host: bytes,
     **fields: int,
 ) -> bytes:
-    """Make one record, plainly.
+    """Return the bytes of one record.
 
     Args:
-        topic, body, properties: as stored.
+        topic, body, properties: the parts as stored.
         born_host, store_host: 4 or 16 address bytes and the port.
         fields: queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp, store_timestamp,
-            reconsume_times, prepared_transaction_offset; those not given are 0. The IPv6 bits follow from the hosts.
+            reconsume_times, prepared_transaction_offset; 0 if not given. The IPv6 bits follow from the hosts.
 
     Source: MessageExtEncoder.java#encode.
     """
@@ -226,7 +228,9 @@ def encode_record(
     for name, value in fields.items():
         fixed[name] = value
     fixed["sys_flag"] = fields.get("sys_flag", 0) & ~int(SysFlag.HOSTS_V6) | bits
-    fixed["magic"], fixed["body_crc"], fixed["body_length"] = magic, body_crc(body), len(body)
+    fixed["magic"] = magic
+    fixed["body_crc"] = body_crc(body)
+    fixed["body_length"] = len(body)
     fixed["born_host"] = np.frombuffer(born_host, fixed["born_host"].dtype)[0]
     fixed["store_host"] = np.frombuffer(store_host, fixed["store_host"].dtype)[0]
     parts = [topic, properties]
@@ -247,7 +251,7 @@ def from_millis(timestamp: int) -> datetime:
 
 
 def host_text(host: np.void) -> str:
-    """Return ``ip:port`` of a stored host; IPv6 in brackets and unabbreviated, as Java's getHostAddress prints it."""
+    """Return ``ip:port`` of a stored host; IPv6 in brackets and unabbreviated, as Java's getHostAddress gives it."""
     return address_text(host["address"].tobytes(), int(host["port"]))
 
 

@@ -1,4 +1,4 @@
-"""The columns of a message: names, Arrow types, order; and ``Message``, one row of them. Knows no files."""
+"""The columns of a message: their names, Arrow types and order. ``Message`` is one row of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WRITE_TYPES: Final[dict[str, pa.DataType]] = {
     "delayTimeLevel": pa.int32(),
     "shardingKey": pa.string(),
 }
-# What the store assigns; a row that was read may carry them.
+# Columns that the store assigns. Rows that were read may have them; writing ignores them.
 ASSIGNED: Final = (
     "queueOffset", "commitLogOffset", "storeTimestamp", "storeHost", "storeSize", "bodyCRC", "sysFlag",
     "preparedTransactionOffset", "brokerName", "offsetMsgId", "tagsCode", "pending",
@@ -38,7 +38,7 @@ PROPERTIES: Final = pa.map_(pa.string(), pa.string())
 
 
 class Message(NamedTuple):
-    """One message with the default columns, in their order; field names are those of RocketMQ's MessageExt."""
+    """One message with the default columns in their order. The field names are those of RocketMQ's MessageExt."""
 
     topic: str
     queueId: int
@@ -70,17 +70,17 @@ _TYPES: Final[dict[str, pa.DataType]] = {
     "topic":                     pa.string(),
     "queueId":                   pa.int32(),
     "queueOffset":               pa.int64(),
-    "body":                      pa.binary(),    # decompressed; also as string
+    "body":                      pa.binary(),    # decompressed; may be read as string
     "tags":                      pa.string(),    # property TAGS
     "keys":                      pa.string(),    # property KEYS
-    "msgId":                     pa.string(),    # property UNIQ_KEY, or else offsetMsgId
-    "properties":                PROPERTIES,     # also as string: as stored
+    "msgId":                     pa.string(),    # property UNIQ_KEY, otherwise offsetMsgId
+    "properties":                PROPERTIES,     # may be read as string: the property string as stored
     "bornTimestamp":             TIMESTAMP,
     "storeTimestamp":            TIMESTAMP,
     "bornHost":                  pa.string(),
     "storeHost":                 pa.string(),
     "flag":                      pa.int32(),
-    "sysFlag":                   pa.int32(),     # as stored: the COMPRESSED bit stays, though body is decompressed
+    "sysFlag":                   pa.int32(),     # as stored: the COMPRESSED bit stays set although body is decompressed
     "reconsumeTimes":            pa.int32(),
     "bodyCRC":                   pa.int32(),     # of the stored body
     "preparedTransactionOffset": pa.int64(),
@@ -88,17 +88,17 @@ _TYPES: Final[dict[str, pa.DataType]] = {
     "storeSize":                 pa.int32(),
     "brokerName":                pa.string(),
     "offsetMsgId":               pa.string(),
-    "tagsCode":                  pa.int64(),     # of the ConsumeQueue unit, not of the record
+    "tagsCode":                  pa.int64(),     # from the ConsumeQueue unit, not from the record
 }
 
 ON_REQUEST: Final = ("offsetMsgId", "tagsCode")
 MESSAGE: Final = pa.schema([pa.field(name, kind) for name, kind in _TYPES.items() if name not in ON_REQUEST])
 ALL_COLUMNS: Final = pa.schema([pa.field(name, kind) for name, kind in _TYPES.items()])
 
-# What a read that includes pending messages says of them, behind the other columns; null for all others.
+# Columns that follow the others in a read that includes pending messages; null for all other messages.
 PENDING: Final = pa.schema([pa.field("pending", pa.string()), pa.field("dueTimestamp", TIMESTAMP)])
 
-# What a record holds, as it holds it: for exact copies. The body may be compressed, the properties are one string.
+# The contents of a record as stored, for exact copies: the body may be compressed, the properties are one string.
 VERBATIM: Final = pa.schema(
     [
         pa.field(name, pa.binary() if name == "properties" else _TYPES[name])
@@ -109,7 +109,7 @@ VERBATIM: Final = pa.schema(
     ]
 )  # fmt: skip
 
-# What a column may be asked as besides its own type: a wider integer, text for bytes, the stored property string.
+# Types that a column may be read as besides its own: a wider integer, text for bytes, the stored property string.
 ALSO_AS: Final[dict[pa.DataType, tuple[pa.DataType, ...]]] = {
     pa.int32(): (pa.int64(),),
     pa.binary(): (pa.string(),),
@@ -121,12 +121,12 @@ def select_columns(names: Iterable[str]) -> pa.Schema:
     """Return the schema of the named columns, in the order given.
 
     Raises:
-        OptionError: a name is unknown or comes twice, or there is none.
+        OptionError: a name is unknown or given twice, or there is none.
     """
     chosen = list(names)
     unknown = [name for name in chosen if name not in _TYPES]
     if unknown:
-        raise OptionError(f"columns: unknown {', '.join(unknown)}; a message has {', '.join(_TYPES)}")
+        raise OptionError(f"columns: unknown column {', '.join(unknown)}; a message has {', '.join(_TYPES)}")
     if not chosen or len(set(chosen)) < len(chosen):
-        raise OptionError(f"columns: name each column once and at least one, got {chosen}")
+        raise OptionError(f"columns: name at least one column, and each only once; got {chosen}")
     return pa.schema([ALL_COLUMNS.field(name) for name in chosen])

@@ -1,4 +1,4 @@
-"""Topic names that mean something: the system's own, and those that nobody may send to."""
+"""Topic names with a meaning: system topics, and topics that clients must not send to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SYSTEM_SUFFIX = "_REPLY_TOPIC"
 
 
 def is_system_topic(topic: str) -> bool:
-    """Tell whether a topic is the broker's own, or one it keeps for a consumer group (retry, dead letters, reply)."""
+    """Tell whether a topic is the broker's own, or kept by it for a consumer group (retry, dead letters, reply)."""
     return topic in SYSTEM_TOPICS or topic.startswith(_SYSTEM_PREFIXES) or topic.endswith(_SYSTEM_SUFFIX)
 
 

@@ -1,4 +1,4 @@
-"""UTF-8 as Java decodes it: it differs from Python where bytes encode half a character."""
+"""UTF-8 as Java decodes it, which differs from Python where bytes encode half of a surrogate pair."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _SURROGATE_LEAD = 0xED  # followed by 0xA0 to 0xBF it begins three bytes that wo
 
 
 def decode_text(stored: bytes) -> str:
-    """Return stored text; each malformed sequence becomes one U+FFFD, as ``new String(bytes, UTF_8)`` has it.
+    """Return stored bytes as text; each malformed sequence becomes one U+FFFD, as in ``new String(bytes, UTF_8)``.
 
-    Java takes an encoded surrogate for one sequence of three bytes, or of two where the third is missing. Python
-    takes each of its bytes for a sequence.
+    Java counts an encoded surrogate as one sequence of three bytes, or of two if the third is missing. Python counts
+    each of its bytes as a sequence.
 
     Source: java.lang.String#decodeUTF8.
     """

@@ -1,1 +1,1 @@
-"""Checking a store and reporting on it."""
+"""Checks of a store, and reports about it."""

@@ -1,4 +1,4 @@
-"""Every disagreement of a store's log, queues and index; reads all of it, changes nothing."""
+"""Finds every disagreement between a store's log, queues and index. Reads all of the store and changes nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rmqstore.format.columns.lmq import lmq_heads
 from rmqstore.format.columns.walk import StopKind
 from rmqstore.format.layout import MAX_EXT_ADDRESS, Bytes, Mask
 from rmqstore.inspect.verify_index import KeysOfLog, index_findings
-from rmqstore.progress import Progress, untold
+from rmqstore.progress import Progress, ignore_progress
 from rmqstore.storage.files.paths import StorePaths, can_have_queue
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import walk_forward
@@ -36,15 +36,15 @@ from rmqstore.store import MessageStore
 
 logger = logging.getLogger(__name__)
 
-_MAX_FINDINGS = 1000  # of damaged records named one by one
+_MAX_FINDINGS = 1000  # damaged records that are reported one by one
 
 
-def verify(store: MessageStore, progress: Progress = untold) -> Iterator[Finding]:
-    """Yield what disagrees: files of the log that are missing, damaged records, wrong units, keys that are not found.
+def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterator[Finding]:
+    """Yield disagreements: missing files of the log, damaged records, wrong units, keys that cannot be found.
 
     Args:
-        store: opened for reading; nothing in it is changed.
-        progress: told now and then how many bytes of the log are done, and how many there are.
+        store: the store to check, opened for reading.
+        progress: called now and then with the number of bytes of the log that are done, and their total.
     """
     yield from _missing_files(store)
     yield from _damaged_records(store)
@@ -68,7 +68,7 @@ def _missing_files(store: MessageStore) -> Iterator[Finding]:
     whole = store.session.log_slice()
     for start, end, segment in store.session.log.stretches(whole.start, whole.end):
         if segment is None:
-            text = f"no file holds the log from {start} to {end}: it is missing or cut"
+            text = f"no file holds the log from {start} to {end}: a file is missing or too short"
             yield Finding("log", f"{store.session.log.folders}, {start}", text)
 
 
@@ -84,7 +84,7 @@ def _damaged_records(store: MessageStore) -> Iterator[Finding]:
 
 
 def _sound_heads(log: CommitLog, end: int, progress: Progress) -> Iterator[tuple[Bytes, Heads]]:
-    """Yield the heads of every sound record, in the order of the log, and the bytes that they were read from."""
+    """Yield the heads of all sound records in the order of the log, and the bytes that they were read from."""
     for segment in log.segments:
         if segment.start >= end:
             return
@@ -103,7 +103,7 @@ def _lmq_heads(data: Bytes, heads: Heads) -> Heads:
 
 
 def _inner_findings(store: MessageStore) -> Iterator[Finding]:
-    """Yield what keeps messages of BatchConsumeQueues from being read: units and records may be whole and not agree."""
+    """Yield why messages of BatchConsumeQueues cannot be read: whole units and whole records may still disagree."""
     topics = store.paths.batch_topics()
     if not topics:
         return
@@ -120,7 +120,7 @@ def _corrupt(batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
 
 
 class _Tally:
-    """One queue so far."""
+    """What the comparison of one queue has found so far."""
 
     def __init__(self, queue: Queue, ext: ConsumeQueueExt) -> None:
         self.queue, self._ext = queue, ext
@@ -130,7 +130,7 @@ class _Tally:
         self.first_missing = self.first_wrong = -1
 
     def have_codes(self, codes: NDArray[np.int64], wanted: NDArray[np.int64]) -> Mask:
-        """Return which tags codes, in the queue or in its extension, are those of the records."""
+        """Return a mask (n,) of the tags codes, from the queue or its extension, that equal those of the records."""
         same: Mask = codes == wanted
         rows = np.flatnonzero(codes <= MAX_EXT_ADDRESS)
         if len(rows):
@@ -139,7 +139,7 @@ class _Tally:
         return same
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files of the queue."""
         self.queue.close()
         self._ext.close()
 
@@ -160,7 +160,7 @@ class _Queues:
         return self._tallies[key]
 
     def compare(self, requests: Requests) -> None:
-        """Hold units that records ask for against those that are there."""
+        """Compare the units that records should have with those that exist."""
         units = requests.units.take(requests.has_unit)
         for rows in rows_by_queue(units.topic_codes, units.queue_ids):
             key = (units.topics[int(units.topic_codes[rows[0]])], int(units.queue_ids[rows[0]]))
@@ -194,7 +194,7 @@ class _Queues:
         tally.n_matched += len(rows) - len(missing)
 
     def findings(self, apart: Container[str]) -> Iterator[Finding]:
-        """Yield what was found, queue by queue, but for light queues that lie ``apart``, in RocksDB."""
+        """Yield the findings queue by queue, without the light message queues in ``apart``, which lie in RocksDB."""
         for topic, queue_id in (*self._paths.queues(), *self._paths.batch_queues()):
             self._tally(topic, queue_id)
         for (topic, queue_id), tally in sorted(self._tallies.items()):
@@ -209,8 +209,8 @@ class _Queues:
                 yield Finding("queue", place, text)
             n_extra = tally.queue.count_units(tally.start, tally.end, self._log_start) - tally.n_matched
             if n_extra > 0:
-                yield Finding("queue", place, f"{n_extra} units point at no record of the queue")
+                yield Finding("queue", place, f"{n_extra} units do not point to a record of the queue")
             tally.close()
         for (topic, queue_id), count in sorted(self._without_queue.items()):
-            text = f"{count} records have no unit: no folder can have the name of their topic or queue id"
+            text = f"{count} records have no unit: their topic or queue id cannot be the name of a folder"
             yield Finding("queue", f"{topic!r}-{queue_id}", text)

@@ -1,4 +1,4 @@
-"""Checking the index against the log: keys that are missing, hidden in their file, or of no record."""
+"""Compares the index with the log: keys that are missing, keys that a search cannot reach, items without a record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NO_KEYS = np.empty(0, np.int64)
 
 
 class KeysOfLog:
-    """The keys of the records that were read, as they came: in the order of the log."""
+    """The keys of all records that were read, in the order of the log."""
 
     def __init__(self) -> None:
         self._offsets: list[NDArray[np.int64]] = []
@@ -33,7 +33,7 @@ class KeysOfLog:
         self._tags: list[TagKeys] = []
 
     def add(self, requests: Requests, tags: TagKeys) -> None:
-        """Take in what dispatching would make of more records, in the order of the log, and the keys of their tags."""
+        """Add the dispatch requests of further records, in the order of the log, and the keys of their tags."""
         self._tags.append(tags)
         offsets = requests.units.units["physical_offset"].astype(np.int64)
         self._offsets.append(offsets[requests.key_rows])
@@ -42,18 +42,18 @@ class KeysOfLog:
         self._times.append(requests.units.store_timestamps)
 
     def stored_at(self, offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], Mask]:
-        """Return when records were stored, ms (n,), and a mask (n,) of those offsets that are records."""
+        """Return the store times of the records at physical offsets, ms (n,), and a mask (n,) of the known offsets."""
         places, times = (np.concatenate([*parts, np.zeros(1, np.int64)]) for parts in (self._places, self._times))
         rows = np.searchsorted(places[:-1], offsets)
         return times[rows], places[rows] == offsets
 
     def of_tags(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return offsets and hashes of the keys of tags, which only brokers from 5.4 on put into an index."""
+        """Return offsets and hashes of the keys of tags, which brokers add to the index only from 5.4 on."""
         offsets, hashes = zip(*self._tags, strict=True) if self._tags else ((), ())
         return np.concatenate([*offsets, _NO_KEYS]), np.concatenate([*hashes, _NO_KEYS])
 
     def between(self, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return offsets and hashes of the keys of records from one to another, both included."""
+        """Return offsets and hashes of the keys of records from offset ``first`` to offset ``last``, both included."""
         offsets = np.concatenate([*self._offsets, np.empty(0, np.int64)])
         hashes = np.concatenate([*self._hashes, np.empty(0, np.int32)]).astype(np.int64)
         rows = slice(np.searchsorted(offsets, first), np.searchsorted(offsets, last, side="right"))
@@ -61,11 +61,11 @@ class KeysOfLog:
 
 
 def index_findings(paths: StorePaths, keys: KeysOfLog, log_start: int) -> Iterator[Finding]:
-    """Yield what is wrong with the index.
+    """Yield the faults of the index.
 
     Args:
-        paths: of the store.
-        keys: of all records of its log.
+        paths: the files of the store.
+        keys: the keys of all records of its log.
         log_start: physical offset where the log begins.
     """
     opened, refused = _open(index_files(paths.index, paths.storage), paths.storage)
@@ -77,7 +77,7 @@ def index_findings(paths: StorePaths, keys: KeysOfLog, log_start: int) -> Iterat
     found = np.concatenate([piece["physical_offset"].astype(np.int64) for piece in pieces])
     hashes = np.concatenate([piece["key_hash"].astype(np.int64) for piece in pieces])
     hidden = [file.hidden(items) for file, items in zip(opened, pieces, strict=True)]
-    # A put that was cut leaves items that no slot leads to; recovery puts their keys once more.
+    # An interrupted put leaves items that no slot leads to. A recovery puts their keys again, so they are there twice.
     pairs = _pairs(found, hashes)
     twice = pairs[~np.concatenate(hidden)]
     start = 0
@@ -95,20 +95,21 @@ def index_findings(paths: StorePaths, keys: KeysOfLog, log_start: int) -> Iterat
     wanted_offsets, wanted_hashes = keys.between(int(found[0]), 1 << 62)
     have, want = _pairs(found, hashes), _pairs(wanted_offsets, wanted_hashes)
     missing = np.flatnonzero(~np.isin(want, have))
-    if found[0] > log_start:  # other keys of the first record may have gone with an older file
+    if found[0] > log_start:  # other keys of the first record may have been deleted with an older file
         missing = missing[wanted_offsets[missing] != found[0]]
     if len(missing):
         first = wanted_offsets[missing[0]]
-        text = f"{len(missing)} keys are in no index file, the first of the record at {first}"
+        text = f"{len(missing)} keys are not in an index file, the first of them of the record at {first}"
         yield Finding("index", str(paths.index), text)
     extra = np.flatnonzero(~np.isin(have, want) & ~np.isin(have, _pairs(*keys.of_tags())))
     if len(extra):
-        text = f"{len(extra)} items are of no key of their record, the first says {found[extra[0]]}"
+        first = found[extra[0]]
+        text = f"{len(extra)} items do not belong to a key of their record, the first of them of the record at {first}"
         yield Finding("index", str(paths.index), text)
 
 
 def _open(paths: list[Path], storage: Storage) -> tuple[list[IndexFile], list[Finding]]:
-    """Return the files that can be read as an index, and why others cannot."""
+    """Return the index files that can be read, and findings about the others."""
     opened: list[IndexFile] = []
     if not paths:
         return opened, []
@@ -126,9 +127,9 @@ def _open(paths: list[Path], storage: Storage) -> tuple[list[IndexFile], list[Fi
 
 
 def _wrong_headers(files: list[IndexFile]) -> Iterator[Finding]:
-    """Yield headers that name another first record than the items, or a later last one.
+    """Yield headers that name another first record than the items, or a later last record.
 
-    An earlier last one is what a put leaves that was cut; a search knows, and reads the log from there on.
+    An earlier last record is no fault: an interrupted put leaves it, and a search reads the log from there on.
     """
     for file in files:
         items = file.items()["physical_offset"]
@@ -139,7 +140,7 @@ def _wrong_headers(files: list[IndexFile]) -> Iterator[Finding]:
 
 
 def _pairs(offsets: NDArray[np.int64], hashes: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return one number for each pair of offset and hash."""
+    """Return a number that stands for each pair of offset and hash, (n,)."""
     found: NDArray[np.uint64] = offsets.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + hashes.astype(np.uint64)
     return found
 
@@ -147,13 +148,13 @@ def _pairs(offsets: NDArray[np.int64], hashes: NDArray[np.int64]) -> NDArray[np.
 def _late(
     files: list[IndexFile], pieces: list[NDArray[np.void]], stored: NDArray[np.int64], known: Mask
 ) -> Iterator[Finding]:
-    """Tell of items whose seconds hide their records from a search by time.
+    """Yield files with items whose seconds hide their records from a search by time.
 
     Args:
-        files: of the store.
-        pieces: the items of each.
-        stored: when the record of each item was stored, ms, file after file.
-        known: whether there is such a record.
+        files: the index files of the store.
+        pieces: the items of each file.
+        stored: the store time of each item's record, ms, file after file.
+        known: whether the record of each item exists.
     """
     start = 0
     for file, items in zip(files, pieces, strict=True):
@@ -162,4 +163,4 @@ def _late(
         late = known[rows] & ~may_be_stored_within(items, numbers, begun, stored[rows], stored[rows])
         start = rows.stop
         if late.any():
-            yield Finding("index", str(file.path), f"{int(late.sum())} items say other times than their records")
+            yield Finding("index", str(file.path), f"{int(late.sum())} items have other times than their records")

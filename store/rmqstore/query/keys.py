@@ -32,19 +32,19 @@ def parse_wanted(msg_key: str | Sequence[str] | None, msg_id: str | Sequence[str
         OptionError: both are given, or one that no message can have.
     """
     if msg_key is not None and msg_id is not None:
-        raise OptionError("msgKey and msgId: give one of them")
+        raise OptionError("msg_key and msg_id: give one of them")
     keys = (msg_key,) if isinstance(msg_key, str) else tuple(msg_key or ())
     ids = (msg_id,) if isinstance(msg_id, str) else tuple(msg_id or ())
     if (msg_key is not None and not keys) or (msg_id is not None and not ids):
-        raise OptionError("msgKey and msgId: name at least one")
+        raise OptionError("msg_key and msg_id: name at least one key or id")
     for key in keys:
         if not key or KEY_SEPARATOR in key:
-            raise OptionError(f"msgKey {key!r}: a key is not empty and holds no blank; give several as a list")
-        _require_storable("msgKey", key)
+            raise OptionError(f"msg_key {key!r}: a key must not be empty or hold a blank; give several keys as a list")
+        _require_storable("msg_key", key)
     for one in ids:
         if not one:
-            raise OptionError("msgId: an id is not empty")
-        _require_storable("msgId", one)
+            raise OptionError("msg_id: an id must not be empty")
+        _require_storable("msg_id", one)
     spelled = (one.upper() for one in ids if is_offset_id(one))  # as RocketMQ spells it
     return Wanted(frozenset(keys), frozenset((*ids, *spelled)))
 
@@ -58,7 +58,7 @@ def _require_storable(name: str, text: str) -> None:
     try:
         n_bytes = len(text.encode())
     except UnicodeEncodeError as err:
-        raise OptionError(f"{name} {text!r}: no text that UTF-8 can hold") from err
+        raise OptionError(f"{name} {text!r} cannot be encoded in UTF-8") from err
     if n_bytes > MAX_PROPERTIES_BYTES:
         raise OptionError(f"{name}: {len(text)} characters; the properties of a message take {MAX_PROPERTIES_BYTES}")
 

@@ -51,12 +51,14 @@ class Selection:
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
-        given = {"subscribe": self.subscribe, "subscribePattern": self.subscribe_pattern, "assign": self.assign}
+        given = {"subscribe": self.subscribe, "subscribe_pattern": self.subscribe_pattern, "assign": self.assign}
         named = [name for name, value in given.items() if value is not None]
         if len(named) > 1:
             raise OptionError(f"{' and '.join(named)}: give at most one of them")
         if self.timestamp_strategy not in ("latest", "error"):
-            raise OptionError(f"startingOffsetsByTimestampStrategy {self.timestamp_strategy!r}: one of latest, error")
+            raise OptionError(
+                f"starting_offsets_by_timestamp_strategy {self.timestamp_strategy!r}: must be latest or error"
+            )
 
     @property
     def is_open(self) -> bool:
@@ -85,11 +87,13 @@ class Selection:
         """
         if self.bounds_by_queue:
             raise OptionError(
-                "scan=commitlog and look-ups know no queue offsets: start and end them by startingTimestamp and "
-                "endingTimestamp"
+                "scan=commitlog and look-ups know no queue offsets: start and end them by starting_timestamp and "
+                "ending_timestamp"
             )
         if self.timestamp_strategy == "error":
-            raise OptionError("startingOffsetsByTimestampStrategy error: scan=commitlog and look-ups look at no queue")
+            raise OptionError(
+                "starting_offsets_by_timestamp_strategy=error: scan=commitlog and look-ups do not look at queues"
+            )
 
 
 def parse_topics(value: str | Iterable[str]) -> tuple[str, ...]:
@@ -101,11 +105,11 @@ def parse_topics(value: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def parse_pattern(value: str) -> str:
-    """Check ``subscribePattern``; a topic is chosen when the whole of it matches, as in Spark's Kafka source."""
+    """Check ``subscribe_pattern``; a topic is chosen when the whole of it matches, as in Spark's Kafka source."""
     try:
         re.compile(value)
     except re.error as err:
-        raise OptionError(f"subscribePattern {value!r} is no regular expression: {err}") from err
+        raise OptionError(f"subscribe_pattern {value!r} is not a regular expression: {err}") from err
     return value
 
 
@@ -135,18 +139,18 @@ def parse_timestamp(name: str, value: str | float | datetime) -> int:
 
 
 def parse_offsets(name: str, value: str | Mapping[str, Any], default: int) -> Bound:
-    """Parse ``startingOffsets`` or ``endingOffsets``: a word, ``group:NAME``, or offsets by topic and queue."""
+    """Parse ``starting_offsets`` or ``ending_offsets``: a word, ``group:NAME``, or offsets by topic and queue."""
     if isinstance(value, str):
         words = {"earliest": EARLIEST, "latest": LATEST}
         if value.strip().lower() in words:
             return Bound(words[value.strip().lower()])
         if value.startswith(GROUP_PREFIX):
-            return Bound(EARLIEST if name == "startingOffsets" else LATEST, group=value.removeprefix(GROUP_PREFIX))
+            return Bound(EARLIEST if name == "starting_offsets" else LATEST, group=value.removeprefix(GROUP_PREFIX))
     return Bound(default, offsets=_by_queue(name, value, "offsets", lambda at: _offset(name, at)))
 
 
 def parse_timestamps(name: str, value: str | Mapping[str, Any]) -> dict[QueueKey, int]:
-    """Parse ``startingOffsetsByTimestamp`` or ``endingOffsetsByTimestamp``."""
+    """Parse ``starting_offsets_by_timestamp`` or ``ending_offsets_by_timestamp``."""
     return _by_queue(name, value, "times", lambda at: parse_timestamp(name, at))
 
 
@@ -159,7 +163,7 @@ def _offset(name: str, value: object) -> int:
 
 def _integer(name: str, value: object) -> int:
     if isinstance(value, bool) or not re.fullmatch(r"-?\d+", str(value).strip()):
-        raise OptionError(f"{name}: {value!r} is no whole number")
+        raise OptionError(f"{name}: {value!r} is not an integer")
     return int(str(value))
 
 
@@ -239,16 +243,16 @@ def parse_selection(
         OptionError: a value is out of its domain, or two contradict each other.
     """
     default = LATEST if streaming else EARLIEST
-    start = Bound(default) if starting_offsets is None else parse_offsets("startingOffsets", starting_offsets, default)
-    end = parse_offsets("endingOffsets", ending_offsets, LATEST)
+    start = Bound(default) if starting_offsets is None else parse_offsets("starting_offsets", starting_offsets, default)
+    end = parse_offsets("ending_offsets", ending_offsets, LATEST)
     if not streaming:
         _require_span(start, end)
     elif end != Bound(LATEST) or ending_timestamp is not None or ending_offsets_by_timestamp is not None:
-        raise OptionError("endingOffsets and the like: a stream has no end")
-    times = {"startingTimestamp": starting_timestamp, "endingTimestamp": ending_timestamp}
+        raise OptionError("ending_offsets, ending_timestamp and ending_offsets_by_timestamp: a stream has no end")
+    times = {"starting_timestamp": starting_timestamp, "ending_timestamp": ending_timestamp}
     at = [None if value is None else parse_timestamp(name, value) for name, value in times.items()]
-    by_start = parse_timestamps("startingOffsetsByTimestamp", starting_offsets_by_timestamp or {})
-    by_end = parse_timestamps("endingOffsetsByTimestamp", ending_offsets_by_timestamp or {})
+    by_start = parse_timestamps("starting_offsets_by_timestamp", starting_offsets_by_timestamp or {})
+    by_end = parse_timestamps("ending_offsets_by_timestamp", ending_offsets_by_timestamp or {})
     return Selection(
         subscribe=None if subscribe is None else parse_topics(subscribe),
         subscribe_pattern=None if subscribe_pattern is None else parse_pattern(subscribe_pattern),
@@ -263,12 +267,13 @@ def parse_selection(
 def _require_span(start: Bound, end: Bound) -> None:
     """Refuse bounds that leave a batch nothing to read."""
     if start.default == LATEST:
-        raise OptionError("startingOffsets latest: a batch read would have nothing to read; name offsets or a time")
+        raise OptionError("starting_offsets=latest: a batch read would have nothing to read; name offsets or a time")
     if end.default == EARLIEST:
-        raise OptionError("endingOffsets earliest: a batch read would have nothing to read; name offsets or a time")
-    for name, bound, refused in (("startingOffsets", start, LATEST), ("endingOffsets", end, EARLIEST)):
+        raise OptionError("ending_offsets=earliest: a batch read would have nothing to read; name offsets or a time")
+    for name, bound, refused in (("starting_offsets", start, LATEST), ("ending_offsets", end, EARLIEST)):
         if refused in bound.offsets.values():
-            raise OptionError(f"{name}: {refused} ({'latest' if refused == LATEST else 'earliest'}) has no use there")
+            meaning = "latest" if refused == LATEST else "earliest"
+            raise OptionError(f"{name}: {refused} ({meaning}) would leave a batch read nothing of that queue")
 
 
 def require_named(selection: Selection, known: Mapping[str, set[int]], where: str) -> None:

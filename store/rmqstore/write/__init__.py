@@ -1,1 +1,1 @@
-"""Writing to a store: messages to records, the one commit, dispatching, repair."""
+"""Writing to a store: encoding messages, the commit, dispatching to queues and index, and repair."""

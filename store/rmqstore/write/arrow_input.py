@@ -1,4 +1,4 @@
-"""Rows that a caller hands over: anything that speaks Arrow's C interface, as record batches."""
+"""Rows to be written, from anything that implements Arrow's C stream interface, as record batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 
 class ArrowStream(Protocol):
-    """What has many rows: a table, a reader, a data frame of pandas, Polars or DuckDB."""
+    """Rows behind Arrow's C stream interface: a table, a reader, a data frame of pandas, Polars or DuckDB."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
@@ -18,11 +18,11 @@ def record_batches(rows: pa.RecordBatch | ArrowStream) -> Iterator[pa.RecordBatc
     """Yield rows as record batches, one at a time.
 
     Args:
-        rows: a ``pyarrow.RecordBatch``, or what has ``__arrow_c_stream__``: a ``pyarrow.Table`` or
+        rows: a ``pyarrow.RecordBatch``, or an object with ``__arrow_c_stream__``: a ``pyarrow.Table`` or
             ``RecordBatchReader``, a pandas or Polars ``DataFrame``, a DuckDB relation.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: ``rows`` is neither.
     """
     if isinstance(rows, pa.RecordBatch):
         yield rows

@@ -1,4 +1,4 @@
-"""From records of the log to queue units and index items: for what was just appended, and for rebuilding.
+"""Builds queue units and index items from records of the log: after an append, in a repair and in a rebuild.
 
 Source: DefaultMessageStore.java#ReputMessageService, #CommitLogDispatcherBuildConsumeQueue, #…BuildIndex.
 """
@@ -16,7 +16,7 @@ from rmqstore.format.columns.dispatch_requests import QueueUnits, Requests, have
 from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.lmq import lmq_heads
 from rmqstore.format.layout import Bytes
-from rmqstore.progress import Progress, untold
+from rmqstore.progress import Progress, ignore_progress
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.mapped_file_queue import Segment
@@ -32,12 +32,16 @@ _MAX_FINDINGS = 1000
 
 
 class Dispatcher:
-    """Builds queues and index of a store from its log.
+    """Builds the queues and the index of a store from its log.
 
     Args:
-        open_queue: gives the end of a queue, by topic and queue id.
-        is_tolerant: pass over what is damaged, and name it in :attr:`findings`; queues that do not fit the log stand in
-            :attr:`misfits`, and nothing more is put into them.
+        disk: performs all changes.
+        log: the log to read.
+        index_folder: the folder of the index files.
+        config: sizes of new files.
+        open_queue: returns the appender of a queue, by topic and queue id.
+        is_tolerant: skip damage and report it in :attr:`findings`. Queues that do not fit the log are listed in
+            :attr:`misfits`, and nothing more is appended to them.
     """
 
     def __init__(
@@ -57,11 +61,11 @@ class Dispatcher:
         self.findings: list[Finding] = []
         self.misfits: dict[tuple[str, int], CorruptQueueError] = {}
 
-    def dispatch(self, start: int, end: int, progress: Progress = untold) -> None:
-        """Build units and items of the records in ``[start, end)``; those that are there already are stepped over.
+    def dispatch(self, start: int, end: int, progress: Progress = ignore_progress) -> None:
+        """Build units and items of the records in ``[start, end)``, except those that exist already.
 
         Raises:
-            CorruptRecordError: the range holds something that is not a record, and the dispatcher is not tolerant.
+            CorruptRecordError: the range holds bytes that are not a record, and the dispatcher is not tolerant.
         """
         for low, high, segment in self._log.stretches(start, end):
             if segment is None:
@@ -81,21 +85,21 @@ class Dispatcher:
         for starts, heads, whole in window.heads():
             sound = whole & (heads.column("physical_offset") == starts + base)
             for row in np.flatnonzero(~sound).tolist():
-                self._meet(path, base + int(starts[row]), "not a whole record of this place")
+                self._meet(path, base + int(starts[row]), "not a whole record with this physical offset")
             kept = heads if sound.all() else heads.take(np.flatnonzero(sound))
             if len(kept):
                 self.put(read_requests(data, kept))
                 self._put_lmq(data, kept)
 
     def _meet(self, path: str, physical_offset: int, reason: str) -> None:
-        """Take notice of damage in the log.
+        """Report damage of the log.
 
         Raises:
-            CorruptRecordError: it is not to be passed over.
+            CorruptRecordError: the dispatcher is not tolerant.
         """
         if not self._is_tolerant:
             raise CorruptRecordError(path, physical_offset, f"{reason}; nothing is built after it")
-        self._find("log", f"{path}, {physical_offset}", f"{reason}; nothing was built of it")
+        self._find("log", f"{path}, {physical_offset}", f"{reason}; nothing was built from it")
 
     def _find(self, part: str, place: str, text: str) -> None:
         if len(self.findings) < _MAX_FINDINGS:
@@ -104,7 +108,7 @@ class Dispatcher:
             self.findings.append(Finding(part, self._log.folders, f"more than {_MAX_FINDINGS} findings"))
 
     def put(self, requests: Requests) -> None:
-        """Append units and items of records that are in the log, in its order."""
+        """Append the units and items of records that are in the log, in its order."""
         units = requests.units if requests.has_unit.all() else requests.units.take(requests.has_unit)
         self._put_units(units)
         if self._config.message_index_enable:
@@ -115,13 +119,13 @@ class Dispatcher:
             self._index.add(keys)
 
     def _put_lmq(self, data: Bytes, heads: Heads) -> None:
-        """Append units of the light message queues that records name. Source: LmqDispatch.java."""
+        """Append units to the light message queues that records name. Source: LmqDispatch.java."""
         named = lmq_heads(data, heads.take(have_units(heads.column("sys_flag"))))
         if len(named):
             self._put_units(read_requests(data, named).units)
 
     def _put_units(self, units: QueueUnits) -> None:
-        """Group units by queue, each queue's in the order of the log, and append them."""
+        """Group units by queue and append those of each queue in the order of the log."""
         for rows in rows_by_queue(units.topic_codes, units.queue_ids):
             row = int(rows[0])
             key = (units.topics[int(units.topic_codes[row])], int(units.queue_ids[row]))
@@ -143,7 +147,7 @@ class Dispatcher:
                 self.misfits[key] = err
 
     def flush(self) -> None:
-        """Bring queues and index to the disk."""
+        """Flush queues and index to disk."""
         for (topic, queue_id), queue in self._touched.items():
             queue.settle()
             for _, text in queue.misplaced:

@@ -1,4 +1,4 @@
-"""What a store that is there asks of a writer: kinds that cannot be written, and the sizes of its files."""
+"""What an existing store requires of a writer: whether it can be written at all, and the sizes of its files."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def require_local(paths: StorePaths) -> None:
 
 
 def require_writable(paths: StorePaths) -> None:
-    """Refuse a store of a kind that cannot be written.
+    """Refuse a store that cannot be written.
 
     Raises:
-        UnsupportedFeatureError: its queues or its log are of such a kind.
+        UnsupportedFeatureError: its queues or its log are of a kind that cannot be written.
     """
     if paths.rocksdb_queues is not None:
         raise UnsupportedFeatureError(f"{paths.rocksdb_queues} holds RocksDB queues, which cannot be written")
@@ -36,29 +36,31 @@ def require_writable(paths: StorePaths) -> None:
             f"{paths.dledger_logs[0]} holds a DLedger CommitLog, which a quorum of brokers writes; "
             "nobody else may append to the store"
         )
-    if paths.batch_topics():  # a repair would put records of theirs into queues of the wrong kind
+    if paths.batch_topics():  # a repair would put their records into queues of the wrong kind
         raise UnsupportedFeatureError(
             f"{paths.batch_consumequeue} holds BatchConsumeQueues: such a store cannot be written yet"
         )
 
 
 def existing_config(paths: StorePaths, log: CommitLog, config: StoreConfig) -> StoreConfig:
-    """Return the sizes that a store's files have; those given where it has no such file yet.
+    """Return the sizes of a store's files, and those of ``config`` for kinds of which it has no file yet.
 
     Raises:
-        StoreStateError: files of one kind differ in length, or an index file fits no sizes.
+        StoreStateError: files of one kind differ in length, or no sizes fit an index file.
     """
     changes: dict[str, int] = {}
     if log.segments:
         lengths = {LOCAL.size(segment.path) for segment in log.segments} - {0}
         if len(lengths) > 1:
-            raise StoreStateError(f"{log.folders}: files of {sorted(lengths)} bytes; a broker wants them all alike")
+            raise StoreStateError(
+                f"{log.folders}: files of {sorted(lengths)} bytes; a broker requires all files to have the same size"
+            )
         size = next(iter(lengths), config.mapped_file_size_commit_log)
         odd = next((segment for segment in log.segments if segment.start % size), None)
         if odd is not None:
             raise StoreStateError(
-                f"{odd.path}: offset {odd.start} is not a multiple of {size} bytes, the size of log files here; the "
-                "file was renamed, or it is empty and mappedFileSizeCommitLog must be given"
+                f"{odd.path}: offset {odd.start} is not a multiple of {size} bytes, the size of this store's log "
+                "files; the file was renamed, or all files are empty and mappedFileSizeCommitLog must be given"
             )
         changes["mapped_file_size_commit_log"] = size
     queue = next((queue for topic in paths.topics() for queue in paths.queue_files(topic)), None)
@@ -71,4 +73,4 @@ def existing_config(paths: StorePaths, log: CommitLog, config: StoreConfig) -> S
     try:
         return replace(config, **changes)  # type: ignore[arg-type]  # sizes all of them
     except OptionError as err:
-        raise StoreStateError(f"{paths.root} has files that no broker makes: {err}") from err
+        raise StoreStateError(f"{paths.root} has files of sizes that no broker uses: {err}") from err

@@ -1,7 +1,8 @@
-"""Which versions of an application's writes are done, so that a repeated one is skipped; the log decides.
+"""Remembers which versions of an application's writes are done, so that a repeated write is skipped.
 
-An entry names, before the commit, the first and the last record of a write by place and digest. The write is done if
-and only if these records stand there. Losing the ledger harms no message: then a repeated write is written again.
+Before the commit an entry names the first and the last record of a write by physical offset and digest. The write is
+done if and only if the log holds these records. Losing the ledger harms no message, but a repeated write is then
+appended again.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ class Entry:
     first: RecordMark | None  # None for a write without rows
     last: RecordMark | None
     is_done: bool
-    previous: int | None = None  # the version that was done before
+    previous: int | None = None  # the version that was done before this one
 
 
 class Ledger:
-    """The entries of one store, a file each, under ``.rmqstore/ledger``."""
+    """The entries of one store, one file per application, under ``.rmqstore/ledger``."""
 
     def __init__(self, disk: Disk, root: Path) -> None:
         self._disk, self._folder = disk, root / ".rmqstore" / _FOLDER
@@ -42,14 +43,14 @@ class Ledger:
         return self._folder / f"{quote(app_id, safe='')}.json"
 
     def version(self, app_id: str, log: CommitLog) -> int | None:
-        """Return the newest version that is done, None for none."""
+        """Return the newest version that is done, or None."""
         entry = self._read(self._path(app_id))
         if entry is None:
             return None
         return entry.version if entry.is_done or _stands(entry, log) else entry.previous
 
     def settle(self, log: CommitLog) -> None:
-        """Ask the log about every write that is not known to be done. For when a store is opened for writing."""
+        """Look up every unfinished write in the log; called when a store is opened for writing."""
         entries = LOCAL.list_folder(self._folder)
         for path in sorted(self._folder / entry.name for entry in entries if entry.name.endswith(".json")):
             entry = self._read(path)
@@ -65,13 +66,13 @@ class Ledger:
     def intend(
         self, app_id: str, version: int, log: CommitLog, first: RecordMark | None, last: RecordMark | None
     ) -> None:
-        """Say, durably, what is about to be committed to the log."""
+        """Note durably what is about to be committed to the log."""
         self._disk.make_folder(self._folder)
         previous = self.version(app_id, log)
         self._write(self._path(app_id), Entry(version, first, last, is_done=False, previous=previous))
 
     def done(self, app_id: str) -> None:
-        """Remember that it was."""
+        """Note that the intended write was committed."""
         entry = self._read(self._path(app_id))
         assert entry is not None, "what is done was intended"
         self._write(self._path(app_id), replace(entry, is_done=True))
@@ -86,12 +87,12 @@ class Ledger:
             first, last = (None if found[name] is None else RecordMark(**found[name]) for name in ("first", "last"))
             entry = Entry(found["version"], first, last, is_done=found["is_done"], previous=found.get("previous"))
         except (FileNotFoundError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
-            return None  # only a cache of what the log says
+            return None  # an entry only caches what the log shows
         return entry if _is_sound(entry) else None
 
 
 def _is_sound(entry: Entry) -> bool:
-    """Tell whether an entry has the types that were written."""
+    """Tell whether the fields of an entry have the types that the ledger writes."""
     numbers = [entry.version, 0 if entry.previous is None else entry.previous]
     for mark in (entry.first, entry.last):
         if mark is not None:

@@ -1,7 +1,7 @@
-"""Messages as users give them, a column each, to the columns of records: properties, ids, delays, limits, refusals.
+"""Columns of messages as users give them, to columns of records: sets properties, ids and delays, and checks limits.
 
 Source: DefaultMQProducerImpl.java and SendMessageProcessor.java for what a send adds; HookUtils.java and
-MessageExtEncoder.java for what is refused, whose PutMessageStatus the errors name.
+MessageExtEncoder.java for what is refused. Errors name the PutMessageStatus of RocketMQ.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from rmqstore.format.schema import ASSIGNED, WRITE_TYPES
 from rmqstore.format.topics import FORBIDDEN_TOPICS
 from rmqstore.write.unique_keys import UniqueKeys, own_address
 
-# What a column sets among the properties, over what the properties say.
+# The property that a column sets. The column takes precedence over the column ``properties``.
 _PROPERTY_OF: Final = {
     "tags": PROPERTY_TAGS,
     "keys": PROPERTY_KEYS,
@@ -61,13 +61,13 @@ SELECTORS: Final = ("roundRobin", "hash")
 
 @dataclass(frozen=True, slots=True)
 class WriteSpec:
-    """How messages are made: the same for every row of a write.
+    """How messages are made, for all rows of a write.
 
     Source: MessageStoreConfig.java, DefaultMQProducer.java for the defaults.
     """
 
     topic: str | None = None
-    queue_nums: Mapping[str, int] = field(default_factory=dict)  # of topics that are there
+    queue_nums: Mapping[str, int] = field(default_factory=dict)  # of existing topics
     default_queue_nums: int = 4
     queue_selector: str = "roundRobin"
     compression: str = "none"
@@ -79,19 +79,20 @@ class WriteSpec:
     max_message_size: int = 4 << 20
 
     def __post_init__(self) -> None:
-        """Refuse what has no meaning."""
+        """Refuse values out of their domain."""
         if self.queue_selector not in SELECTORS:
-            raise OptionError(f"queueSelector {self.queue_selector!r}: one of {', '.join(SELECTORS)}")
+            raise OptionError(f"queue_selector {self.queue_selector!r}: must be one of {', '.join(SELECTORS)}")
         if self.default_queue_nums < 1:
-            raise OptionError(f"queueNums {self.default_queue_nums}: a number from 1 on")
+            raise OptionError(f"default_queue_nums {self.default_queue_nums}: must be a positive integer")
         compressor(self.compression)
 
 
 class MessageMaker:
-    """Makes records' columns of batches; keeps the round robin and the counter of ids between them.
+    """Makes columns of records from batches of messages; keeps the round robin and the counter of ids between batches.
 
     Args:
-        turn: where the round robin begins; tasks that run side by side begin at different places.
+        spec: how messages are made.
+        turn: the queue at which the round robin begins; tasks that run in parallel begin at different queues.
     """
 
     def __init__(self, spec: WriteSpec, turn: int = 0) -> None:
@@ -103,14 +104,14 @@ class MessageMaker:
         pack_host(spec.store_host)
 
     def make(self, batch: pa.RecordBatch, first_row: int = 0) -> RecordColumns:
-        """Make the columns of a batch.
+        """Return the columns of the records for a batch.
 
         Args:
-            batch: columns of WRITE_TYPES, body at least; those of ASSIGNED are looked at for ids only.
-            first_row: number of its first row, for errors.
+            batch: columns of WRITE_TYPES, at least body; those of ASSIGNED only serve to recognise offset message ids.
+            first_row: number of the first row, for errors.
 
         Raises:
-            IllegalMessageError: a row cannot be stored; the text names it and RocketMQ's status.
+            IllegalMessageError: a row cannot be stored; the text names the row and RocketMQ's status.
         """
         n = len(batch)
         columns = _checked(batch)
@@ -141,7 +142,7 @@ class MessageMaker:
     def _topics(self, columns: Mapping[str, pa.Array], n: int, refuse: _Refusal) -> pa.StringArray:
         topics = _texts(None, n, self.spec.topic) if self.spec.topic else columns.get("topic")
         if topics is None:
-            raise IllegalMessageError("no topic: give a column topic, or the option")
+            raise IllegalMessageError("no topic: give a column named topic, or WriteSpec.topic for all rows")
         if topics.null_count:
             refuse(int(np.argmin(topics.is_valid().to_numpy(zero_copy_only=False))), "MESSAGE_ILLEGAL", "topic is null")
         encoded = topics.dictionary_encode()
@@ -179,18 +180,18 @@ class MessageMaker:
         entries = property_entries(given, overrides, n)
         bad = find_control_bytes(entries)
         if bad is not None:
-            text = "the name or value of a property holds a byte 0x01 or 0x02, which separate properties"
+            text = "the name or value of a property holds 0x01 or 0x02, the separators of properties"
             refuse(bad, "MESSAGE_ILLEGAL", text)
         strings = property_strings(entries, n)
         lengths = np.diff(array_bytes(strings)[1])
         if (lengths > MAX_PROPERTIES_BYTES).any():
             row = int(lengths.argmax())
-            text = f"properties of {int(lengths[row])} bytes, {MAX_PROPERTIES_BYTES} are allowed"
+            text = f"properties of {int(lengths[row])} bytes, at most {MAX_PROPERTIES_BYTES} are allowed"
             refuse(row, "PROPERTIES_SIZE_EXCEEDED", text)
         return strings
 
     def _queue_ids(self, topics: pa.StringArray, columns: Mapping[str, pa.Array], n: int) -> NDArray[np.int32]:
-        """Choose queues: the one given, else by sharding key, else round and round."""
+        """Choose queues: the given one, otherwise by sharding key, otherwise round robin."""
         chosen = np.zeros(n, np.int32)
         encoded = topics.dictionary_encode()
         codes = encoded.indices.to_numpy()
@@ -220,7 +221,7 @@ class MessageMaker:
     def _set_uniq_keys(
         self, overrides: dict[str, pa.StringArray], batch: pa.RecordBatch, columns: Mapping[str, pa.Array], n: int
     ) -> None:
-        """Take msgId for a key where it is one, keep the one among the properties, make one where there is none."""
+        """Set UNIQ_KEY from msgId, unless that is an offset message id, otherwise from the properties or a new key."""
         keys = columns.get("msgId")
         present = one_property(columns.get("properties"), PROPERTY_UNIQ_KEY, n)
         keys = present if keys is None else pc.if_else(_offset_ids(batch, keys, n), present, keys)
@@ -236,7 +237,7 @@ def now_ms() -> int:
 
 
 class _Refusal:
-    """Raises, naming the row as the user counts it."""
+    """Raises errors that name a row as the user counts rows."""
 
     def __init__(self, first_row: int) -> None:
         self._first_row = first_row
@@ -246,24 +247,24 @@ class _Refusal:
 
 
 def topic_fault(topic: str, *, allow_system: bool) -> str | None:
-    """Return why a topic cannot be sent to, None where it can. Source: TopicValidator.java."""
+    """Return why messages cannot be sent to a topic, or None. Source: TopicValidator.java."""
     longest = _MAX_GROUP_TOPIC if topic.startswith(_GROUP_PREFIXES) else _MAX_TOPIC
     if not _TOPIC.fullmatch(topic):
-        return f"topic {topic!r}: letters, digits, and % | _ - only"
+        return f"topic {topic!r} may only hold letters, digits and % | _ -"
     if len(topic) > longest:
-        return f"topic {topic!r} has {len(topic)} characters, {longest} are allowed"
+        return f"topic {topic!r} has {len(topic)} characters, at most {longest} are allowed"
     if topic.startswith(LMQ_PREFIX):
-        return f"topic {topic} is a light message queue, whose units point at records of other topics"
+        return f"topic {topic} is a light message queue, whose units point to records of other topics"
     if topic in FORBIDDEN_TOPICS and not allow_system:
-        return f"topic {topic} is the broker's own (allowSystemTopics=true to write it all the same)"
+        return f"topic {topic} belongs to the broker; allow_system_topics=True writes to it all the same"
     return None
 
 
 def _checked(batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    """Return the columns in their own types.
+    """Return the columns of a batch, cast to their own types.
 
     Raises:
-        IllegalMessageError: a column is unknown, of a type that cannot be one, or body is missing.
+        IllegalMessageError: a column is unknown or cannot be cast, or body is missing.
     """
     found: dict[str, pa.Array] = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -271,13 +272,13 @@ def _checked(batch: pa.RecordBatch) -> dict[str, pa.Array]:
             continue
         wanted = WRITE_TYPES.get(name)
         if wanted is None:
-            raise IllegalMessageError(f"column {name} is none of a message: {', '.join(WRITE_TYPES)}")
+            raise IllegalMessageError(f"column {name} is unknown; a message has {', '.join(WRITE_TYPES)}")
         try:
             found[name] = column if column.type == wanted else column.cast(wanted)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as err:
             raise IllegalMessageError(f"column {name} must be {wanted}, not {column.type} ({err})") from err
     if "body" not in found:
-        raise IllegalMessageError(f"no column body; there are {', '.join(batch.schema.names) or 'none'}")
+        raise IllegalMessageError(f"column body is missing; there are {', '.join(batch.schema.names) or 'none'}")
     return found
 
 
@@ -293,7 +294,7 @@ def _texts(column: pa.Array | None, n: int, default: str) -> pa.StringArray:
 
 
 def _offset_ids(batch: pa.RecordBatch, keys: pa.StringArray, n: int) -> pa.BooleanArray:
-    """Return which msgIds only name the place that a row was read from, and never were a key of it."""
+    """Return a mask (n,) of the msgIds that are the offset message id of a row that was read, and not its UNIQ_KEY."""
     if "offsetMsgId" in batch.schema.names:
         return pc.fill_null(pc.equal(keys, batch.column("offsetMsgId")), fill_value=False)
     if not {"storeHost", "commitLogOffset"} <= set(batch.schema.names):
@@ -310,7 +311,7 @@ def _delay(
     queue_ids: NDArray[np.int32],
     columns: Mapping[str, pa.Array],
 ) -> tuple[pa.StringArray, NDArray[np.int32]]:
-    """Send delayed messages to the schedule topic, their own target among the properties.
+    """Send delayed messages to the schedule topic, and note their own topic and queue in their properties.
 
     Source: HookUtils.java#transformDelayLevelMessage.
     """

@@ -1,4 +1,4 @@
-"""Which queue offset comes next in each queue: given out row by row, or checked where rows bring theirs."""
+"""The next queue offset of each queue: assigned to rows, or compared with the offsets that rows bring."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from rmqstore.format.layout import Mask
 
 
 class QueueOffsets:
-    """The next offsets of the queues that a writer comes by. Source: QueueOffsetOperator.java.
+    """The next offsets of the queues that a writer appends to. Source: QueueOffsetOperator.java.
 
     Args:
-        next_offset: asks the store for the next offset of a queue, None for a queue that is not there yet.
+        next_offset: returns the next offset of a queue from the store, None for a queue that does not exist yet.
     """
 
     def __init__(self, next_offset: Callable[[str, int], int | None]) -> None:
@@ -25,7 +25,7 @@ class QueueOffsets:
         self._next: dict[tuple[str, int], int | None] = {}
 
     def assign(self, groups: Groups, count: int) -> NDArray[np.int64]:
-        """Give out offsets, (count,), to rows that are grouped by queue."""
+        """Return the offsets of ``count`` rows, (count,), which are grouped by queue."""
         offsets = np.zeros(count, np.int64)
         for key, rows in groups:
             start = self._peek(key) or 0
@@ -36,10 +36,11 @@ class QueueOffsets:
     def claim(
         self, topics: pa.StringArray, queue_ids: NDArray[np.int32], offsets: NDArray[np.int64], queued: Mask
     ) -> None:
-        """Take offsets that rows bring.
+        """Accept the offsets that rows bring.
 
         Args:
-            queued: (n,), rows that will be in their queue; others count for nothing.
+            topics, queue_ids, offsets: (n,).
+            queued: (n,), rows that get a unit in their queue; the others are ignored.
 
         Raises:
             IllegalMessageError: a row's offset is not the next one of its queue; a new queue may begin anywhere.
@@ -60,7 +61,7 @@ class QueueOffsets:
         self._next |= claimed
 
     def forget(self) -> None:
-        """Ask the store again from now on."""
+        """Forget all offsets, so that they are read from the store again."""
         self._next.clear()
 
     def _peek(self, key: tuple[str, int]) -> int | None:

@@ -1,7 +1,8 @@
-"""Opening for writing after any exit: ends with the store that a broker's recovery would leave, and nothing missing.
+"""Repairs a store that is opened for writing, however it was left.
 
-Unlike the broker's, it loses no key and no unit: every record of the valid log is in its queue and in the index. What
-is cut from the log is kept under ``.rmqstore/cut``. Readers find the same end in memory (``storage.recovery``).
+The log ends where a broker's recovery would end it. Unlike a broker, the repair loses no unit and no key: every record
+of the valid log is in its queue and in the index. What is cut from the log is kept under ``.rmqstore/cut``. Readers
+find the same end in memory (``storage.recovery``).
 
 Source: DefaultMessageStore.java#load, #recover; CommitLog.java#recoverNormally, #recoverAbnormally.
 """
@@ -19,7 +20,7 @@ from rmqstore.errors import CorruptRecordError
 from rmqstore.findings import Finding
 from rmqstore.format.columns.walk import StopKind, Walk
 from rmqstore.format.layout import QUEUE_UNIT
-from rmqstore.progress import Progress, untold
+from rmqstore.progress import Progress, ignore_progress
 from rmqstore.storage.broker.checkpoint import Checkpoint, read_checkpoint
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
@@ -45,18 +46,22 @@ _UNITS_AT_ONCE = 1 << 20
 
 
 class Repaired(NamedTuple):
-    """A store that may be appended to."""
+    """The state of a store that may be appended to."""
 
-    end: int  # of the log
-    last_store_timestamp: int  # ms, 0 without records
+    end: int  # physical offset of the log end
+    last_store_timestamp: int  # ms, 0 if the log has no records
     checkpoint: Checkpoint
 
 
 class Repairer:
-    """Brings log, queues and index of one store into agreement.
+    """Brings the log, the queues and the index of one store into agreement.
 
     Args:
-        truncate: cut the log at damage even where good records follow it.
+        disk: performs all changes.
+        paths: the files of the store.
+        config: sizes of new files.
+        log: the log of the store.
+        truncate: cut the log at damage even if good records follow it.
     """
 
     def __init__(
@@ -65,13 +70,13 @@ class Repairer:
         self._disk, self._paths, self._config, self._log = disk, paths, config, log
         self._truncate = truncate
         self._cut_folder = paths.root / ".rmqstore" / "cut"
-        self._replaced = paths.root / ".rmqstore" / "replaced"  # while queues are built anew
+        self._replaced = paths.root / ".rmqstore" / "replaced"  # holds the old queues during a rebuild
 
     def repair(self) -> Repaired:
-        """Do what the state of the store asks for; nothing in a store that was closed well.
+        """Repair what the state of the store requires, which is nothing if it was closed cleanly.
 
         Raises:
-            CorruptRecordError: the log is damaged and good records follow, and ``truncate`` does not hold.
+            CorruptRecordError: the log is damaged, good records follow, and ``truncate`` is not set.
         """
         was_closed = not self._paths.has_abort
         checkpoint = read_checkpoint(self._paths)
@@ -95,7 +100,7 @@ class Repairer:
         return Repaired(end.physical_offset, end.last_store_timestamp, checkpoint)
 
     def _before_our_blank(self, end: LogEnd, began_at: int | None) -> LogEnd:
-        """Return where an append of ours began if only its blank, and no record after it, stands there."""
+        """Return the start of our own append if all that it wrote is a blank; otherwise ``end``."""
         segment = None if began_at is None else self._log.find(began_at)
         if began_at is None or segment is None or end.physical_offset != segment.end:
             return end
@@ -106,7 +111,7 @@ class Repairer:
 
     def _require_no_records_behind(self, end: LogEnd, *, was_closed: bool) -> None:
         segment = self._log.find(end.physical_offset)
-        if segment is None:  # it ends with a file of no length, which has nothing after it
+        if segment is None:  # the log ends with an empty file, after which there is nothing
             return
         if was_closed:
             stop = Walk(np.empty(0, np.int64), StopKind.DAMAGE, end.physical_offset - segment.start, end.reason)
@@ -121,8 +126,9 @@ class Repairer:
                 end.path,
                 end.physical_offset,
                 f"{end.reason}; good records follow at {follows}. A broker that opens this store drops them: copy them "
-                "out first (a read with ignoreLogEnd and mode=DROPMALFORMED has them; rmqstore export --ignore-log-end "
-                "--mode DROPMALFORMED), then open with truncate=True (rebuild --truncate), which keeps what it cuts",
+                "out first (ignore_log_end=True with mode=DROPMALFORMED reads them; so does rmqstore export "
+                "--ignore-log-end --mode DROPMALFORMED), then open the store with truncate=True (rmqstore rebuild "
+                "--truncate), which keeps a copy of what it cuts",
             )
 
     def _find_record(self, segment: Segment, start: int) -> int | None:
@@ -131,7 +137,7 @@ class Repairer:
         return found if found < segment.end else None
 
     def _cut_log(self, end: LogEnd, *, keep_copy: bool) -> None:
-        """Clear what stands behind the end of the log, files and bytes; what was not zero is kept aside if need be."""
+        """Delete files and clear bytes after the end of the log; with ``keep_copy`` what is not zero is kept aside."""
         for segment in self._log.segments:
             is_later = segment.start >= end.physical_offset and segment.start > self._log.min_offset
             if is_later or not segment.size:
@@ -148,7 +154,7 @@ class Repairer:
             return
         self._disk.make_folder(self._cut_folder)
         target = self._cut_folder / segment.path.name
-        logger.warning("%s lies behind the end of the log; it is moved to %s", segment.path, target)
+        logger.warning("%s lies after the end of the log; it is moved to %s", segment.path, target)
         self._disk.rename(segment.path, target)
         self._disk.flush_folder(self._cut_folder)
         self._disk.flush_folder(segment.path.parent)
@@ -169,7 +175,7 @@ class Repairer:
         self._disk.make_folder(self._cut_folder)
         target = self._cut_folder / f"{segment.path.name}.{end.physical_offset}"
         logger.warning(
-            "%s: the log ends at %d (%s); the %d bytes behind are kept in %s and cleared",
+            "%s: the log ends at %d (%s); the %d bytes after it are kept in %s and cleared",
             segment.path, end.physical_offset, end.reason or "never written", stop - position, target,
         )  # fmt: skip
         self._disk.delete(target)
@@ -190,7 +196,7 @@ class Repairer:
         return max(ends)
 
     def _cut_queues(self, log_end: int, *, was_closed: bool) -> int:
-        """Take away units of records that are no more; return the physical offset that the queues reach."""
+        """Remove the units of records after the log end; return the physical offset up to which the queues reach."""
         reached = 0
         for topic, queue_id in self._paths.queues():
             queue = ConsumeQueue(self._paths.queue(topic, queue_id))
@@ -200,7 +206,7 @@ class Repairer:
                 kept = whole_end(queue, start, kept)
             kept = sound_end(queue, start, kept)
             if kept < end:
-                logger.warning("%s: %d units behind the end of the log are removed", queue.folder, end - kept)
+                logger.warning("%s: %d units after the end of the log are removed", queue.folder, end - kept)
                 self._clear_units(queue, kept)
             if kept > start:
                 reached = max(reached, reach(queue, kept))
@@ -220,7 +226,7 @@ class Repairer:
         self._disk.flush_folder(queue.folder)
 
     def _drop_index(self, log_end: int, checkpoint: Checkpoint | None) -> int:
-        """Delete index files that nothing vouches for; return the physical offset from where to build it anew.
+        """Delete index files that the checkpoint does not vouch for; return the physical offset to rebuild from.
 
         Source: IndexService.java#load.
         """
@@ -230,16 +236,16 @@ class Repairer:
             header = read_header(path)
             is_late = checkpoint is not None and header["end_timestamp"] > checkpoint.index_msg_timestamp
             if is_late or header["end_phy_offset"] >= max(log_end, 1) or header["end_timestamp"] == 0:
-                logger.info("%s is newer than the checkpoint or the log; it is built anew", path)
+                logger.info("%s is newer than the checkpoint or the log; it is built again", path)
                 self._disk.delete(path)
                 continue
             reached = int(header["end_phy_offset"])
         if not self._config.message_index_enable or (files and index_files(self._paths.index) == files):
-            return log_end  # nothing is missing, as far as can be told without reading the log
+            return log_end  # as far as one can tell without reading the log, nothing is missing
         return reached
 
-    def _dispatch(self, start: int, end: int, progress: Progress = untold) -> list[Finding]:
-        """Build what is missing; a queue whose files do not fit the log is built again from it.
+    def _dispatch(self, start: int, end: int, progress: Progress = ignore_progress) -> list[Finding]:
+        """Build the missing units and items; a queue whose files do not fit the log is built again from the log.
 
         Returns:
             What could not be built.
@@ -266,9 +272,10 @@ class Repairer:
         self._disk.flush_folder(folder)
 
     def rebuild(self, end: int, progress: Progress) -> list[Finding]:
-        """Build queues and index anew from the log alone, up to ``end``; a cut on the way is completed by a repair.
+        """Build queues and index again from the log alone, up to ``end``; a repair completes an interrupted rebuild.
 
-        A queue none of whose records is left in the log stays as it was: it is where the next queue offset stands.
+        A queue stays as it was if the log holds none of its records any more, because only its files tell its next
+        queue offset.
 
         Returns:
             What could not be built.
@@ -286,10 +293,10 @@ class Repairer:
         return [*findings, *self._restore_queues()]
 
     def _restore_queues(self) -> list[Finding]:
-        """Put queues back that were set aside and not built anew; drop the others.
+        """Put back the queues that were set aside and not built again; delete the others.
 
         Returns:
-            Queues that are kept although their units point into the log, where no record is theirs.
+            Queues that are kept although their units point into the log, which holds no record of them.
         """
         findings = []
         aside = self._replaced / "consumequeue"
@@ -316,14 +323,14 @@ class Repairer:
         if not n_wrong:
             return []
         text = (
-            f"{n_wrong} units point into the log, where no record is of this queue; it is kept, for it tells the next "
-            "queue offset"
+            f"{n_wrong} units point into the log, which holds no record of this queue; the queue is kept because only "
+            "its files tell its next queue offset"
         )
         logger.warning("%s-%s: %s", topic, queue, text)
         return [Finding("queue", f"{topic}-{queue}", text)]
 
     def open_queue(self, topic: str, queue_id: int) -> QueueAppender:
-        """Return the end of a queue, to append to."""
+        """Return the appender of a queue."""
         folder = self._paths.queue(topic, queue_id)
         queue = ConsumeQueue(folder)
         start, end, is_new = queue.begin, queue.end(), not queue.segments

@@ -1,4 +1,7 @@
-"""What is read of records ahead of their commit, so that queues and index are built without reading them back."""
+"""Extracts dispatch requests in a background thread while records are being written.
+
+So queues and index can be built after the commit without reading the records back.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,16 @@ from rmqstore.format.columns.dispatch_requests import Places, Requests, read_req
 from rmqstore.format.columns.encode import Records
 from rmqstore.format.columns.heads import Heads
 
-_MAX_WAITING = 3_000_000  # rows, of some 50 bytes
+_MAX_WAITING = 3_000_000  # rows of some 50 bytes each
 _MAX_UNREAD = 3  # batches
-_ROWS_A_BATCH = 100  # that the objects of a batch weigh as much as
+_ROWS_A_BATCH = 100  # the objects of a batch take as much memory as this number of rows
 
 
 class WaitingRequests:
-    """What dispatching will need of the records that wait for their commit, as far as memory should hold it.
+    """The dispatch requests of the records that wait for their commit, up to a limit of memory.
 
-    A thread reads it from the records while the next ones are written. Beyond so many rows they are read back from the
-    log.
+    A thread reads them while the next records are written. Requests beyond the limit are read back from the log after
+    the commit.
     """
 
     def __init__(self) -> None:
@@ -27,30 +30,30 @@ class WaitingRequests:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all of it."""
+        """Forget all requests."""
         self._requests: deque[Future[Requests]] = deque()
-        self.end: int | None = None  # physical offset behind the last record of these
+        self.end: int | None = None  # physical offset after the last record whose requests are held
         self._n_rows = 0
         self._is_full = False
 
     def add(self, records: Records, heads: Heads, places: Places, end: int) -> None:
-        """Take records whose heads were read; their bytes behind the heads must not change."""
+        """Read the requests of records in the background; bytes of the records after their heads must not change."""
         self._is_full |= self._n_rows > _MAX_WAITING
         if self._is_full:
             return
         self._requests.append(self._reader.submit(read_requests, records.data, heads, places))
         if len(self._requests) > _MAX_UNREAD:
-            self._requests[-_MAX_UNREAD].result()  # a reader that falls behind would hold the bytes of many
+            self._requests[-_MAX_UNREAD].result()  # a slow reader would keep the bytes of many batches in memory
         self._n_rows += len(heads) + _ROWS_A_BATCH
         self.end = end
 
     def settle(self) -> None:
-        """Wait until all is read; raise what a reader met."""
+        """Wait until all requests are read; raises the error of a read that failed."""
         for one in self._requests:
             one.result()
 
     def requests(self) -> Iterator[Requests]:
-        """Yield them in the order of the log, and forget each."""
+        """Yield and forget the requests, in the order of the log."""
         while self._requests:
             yield self._requests.popleft().result()
 

@@ -1,4 +1,4 @@
-"""Unique keys of messages, made as the Java client makes them."""
+"""Unique keys of messages, generated as the Java client does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rmqstore.format.columns.hosts import hex_rows
 
 
 class UniqueKeys:
-    """Makes UNIQ_KEYs as the Java client does: address, process, a number of this maker's own, time, counter.
+    """Generates UNIQ_KEYs as the Java client does: address, process id, a random number, time and counter.
 
     Source: MessageClientIDSetter.java.
     """
@@ -28,13 +28,13 @@ class UniqueKeys:
         self._begun = now_ms()
 
     def make(self, count: int) -> pa.StringArray:
-        """Return so many new keys, string (count,)."""
+        """Return new keys, string (count,)."""
         begun = datetime.fromtimestamp(self._begun / 1000).astimezone()
         month = begun.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
         numbers = np.arange(self._made, self._made + count, dtype=np.int64)
         self._made += count
         tails = np.empty(count, np.dtype([("time", ">i4"), ("counter", ">u2")]))
-        # A counter has 16 bits: every 65,536 keys the time moves on by a millisecond.
+        # The counter has 16 bits, so the time advances by a millisecond every 65,536 keys.
         tails["time"] = int((begun - month).total_seconds() * 1000) + (numbers >> 16)
         tails["counter"] = numbers & 0xFFFF
         heads = np.broadcast_to(np.frombuffer(self._head, np.uint8), (count, len(self._head)))
@@ -42,7 +42,7 @@ class UniqueKeys:
 
 
 def own_address() -> str:
-    """Return this host's IPv4 address, the loopback one where it has no other."""
+    """Return this host's IPv4 address, or the loopback address if it has no other."""
     try:
         return socket.gethostbyname(socket.gethostname())
     except OSError:

@@ -1,4 +1,4 @@
-"""Batches that hold records as they are stored, for exact copies: to the columns that are encoded."""
+"""Batches that hold records as stored, for exact copies, to the columns that are encoded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rmqstore.format.schema import VERBATIM
 
 
 def verbatim_columns(batch: pa.RecordBatch) -> RecordColumns:
-    """Return the columns of records from a batch that holds them as they are stored.
+    """Return the columns of records from a batch that holds them as stored.
 
     Raises:
         IllegalMessageError: a column is missing, of another type, or has nulls.
@@ -23,15 +23,17 @@ def verbatim_columns(batch: pa.RecordBatch) -> RecordColumns:
     for field in VERBATIM:
         if field.name == "commitLogOffset":
             continue
-        found = batch.schema.field(field.name) if field.name in batch.schema.names else None
-        if found is None or found.type != field.type:
-            raise IllegalMessageError(f"verbatim: column {field.name} must be {field.type}, got {found and found.type}")
+        if field.name not in batch.schema.names:
+            raise IllegalMessageError(f"verbatim: column {field.name} is missing")
+        given = batch.schema.field(field.name).type
+        if given != field.type:
+            raise IllegalMessageError(f"verbatim: column {field.name} must be {field.type}, got {given}")
         if batch.column(field.name).null_count:
             raise IllegalMessageError(f"verbatim: column {field.name} has nulls")
 
     def numbers(name: str) -> NDArray[Any]:
-        found: NDArray[Any] = batch.column(name).to_numpy()
-        return found
+        column: NDArray[Any] = batch.column(name).to_numpy()
+        return column
 
     return RecordColumns(
         topics=batch.column("topic"),

@@ -1,6 +1,6 @@
-"""A store opened for writing: the lock, the order in which log, queues, index and checkpoint reach the disk.
+"""A store opened for writing: holds the lock, and brings log, queues, index and checkpoint to disk in order.
 
-Source: DefaultMessageStore.java. What shows when, and why nothing is half there after a crash, is in FORMAT.md.
+Source: DefaultMessageStore.java. FORMAT.md says when an append becomes visible, and what a crash leaves.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rmqstore.format.columns.encode import Records, encode_batches, require_room
 from rmqstore.format.columns.heads import Heads, read_heads
 from rmqstore.format.layout import Bytes
 from rmqstore.format.topics import SYSTEM_TOPICS
-from rmqstore.progress import Progress, untold
+from rmqstore.progress import Progress, ignore_progress
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.broker.topic_table import queue_nums, register_topics
@@ -59,13 +59,13 @@ _ENCODED_ROWS = 1 << 16
 
 
 class StoreWriter:
-    """The one writer of a store. Rows appended show at :meth:`flush`, all of them at once.
+    """The only writer of a store. :meth:`flush` makes all appended rows visible at once.
 
-    A context manager: leaving it flushes and closes; leaving it by an exception takes back what was not flushed.
+    A context manager: leaving it flushes and closes; leaving it by an exception discards what was not flushed.
 
     Raises:
-        StoreLockedError: a broker or another writer has the store.
-        StoreStateError: it cannot be written to, or a link in it leads elsewhere.
+        StoreLockedError: a broker or another writer holds the store.
+        StoreStateError: the store cannot be written to, or a link in it leads elsewhere.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class StoreWriter:
         self._append = self._begin(repaired.end)
         self._offsets = QueueOffsets(self._next_queue_offset)
         self._highest_queue: dict[str, int] = {}
-        self._has_failed = False  # what the store holds is known, and queues and index are whole
+        self._has_failed = False  # the contents of the store are known, and queues and index are complete
         self._batch_topics = BrokerConfig(self.paths).batch_topics()
         nums = {**self.queue_nums(), **self._spec.queue_nums}
         self._maker = MessageMaker(replace(self._spec, queue_nums=nums))
@@ -120,10 +120,10 @@ class StoreWriter:
         return LogAppend(self._disk, self.paths.commitlogs, end, self._file_size, self.paths.append_intent)
 
     def _protect(self) -> None:
-        """Make what is there safe from a recovery, then say that the store is open.
+        """Protect the index from a broker's recovery, then mark the store as open.
 
-        A broker's recovery deletes index files that are newer than the checkpoint, and builds anew only what its scan
-        comes by: keys of older records would be lost.
+        A recovery deletes index files that are newer than the checkpoint, and builds again only what its scan reads:
+        the keys of older records would be lost.
         """
         files = index_files(self.paths.index)
         if files:
@@ -146,22 +146,22 @@ class StoreWriter:
             self.close()
 
     def append(self, rows: pa.RecordBatch | ArrowStream, *, verbatim: bool = False, first_row: int = 0) -> None:
-        """Append rows; they show at :meth:`flush`.
+        """Append rows, which become visible at :meth:`flush`.
 
-        A batch that is refused leaves nothing. The batches of a table or stream before it stay appended: leave the
-        ``with`` block by the error, or call :meth:`abandon`, to take them back.
+        Nothing of a refused batch is appended. Earlier batches of the same table or stream stay appended: to discard
+        them, let the error leave the ``with`` block, or call :meth:`abandon`.
 
         Args:
             rows: a ``pyarrow.RecordBatch``, or anything with ``__arrow_c_stream__`` (a Table, a RecordBatchReader, a
                 pandas or Polars DataFrame). Its columns are those of messages (``format.schema.WRITE_TYPES``), or with
                 ``verbatim`` those of ``format.schema.VERBATIM``.
-            verbatim: bodies, properties, sysFlag, times, hosts and queue offsets are stored as given.
+            verbatim: store bodies, properties, sysFlag, times, hosts and queue offsets exactly as given.
             first_row: number of the first row, for errors.
 
         Raises:
             TypeError: the rows are not Arrow data.
             IllegalMessageError: a row cannot be stored.
-            UnsupportedFeatureError: a topic has queues of a kind that cannot be written.
+            UnsupportedFeatureError: a topic has BatchConsumeQueues.
         """
         self._require_usable()
         for batch in record_batches(rows):
@@ -187,18 +187,18 @@ class StoreWriter:
         self._note_topics(groups)
 
     def _now(self, count: int) -> NDArray[np.int64]:
-        # Source: CommitLog.java#asyncPutMessage; searches by time rely on times that never fall.
+        # Source: CommitLog.java#asyncPutMessage. Searches by time rely on store times that never fall.
         return np.broadcast_to(np.int64(max(now_ms(), self._last_store_timestamp)), count)
 
     def append_encoded(self, data: Bytes, sizes: NDArray[np.int64]) -> None:
-        """Append records that were encoded elsewhere and only lack their places: see ``columns.encode.encode_records``.
+        """Append records that were encoded elsewhere and only lack offsets: see ``columns.encode.encode_records``.
 
         Args:
-            data: uint8 (nbytes,), records one behind the other; they are written to.
-            sizes: int64 (n,), bytes of each.
+            data: uint8 (nbytes,), records one after the other; they are changed in place.
+            sizes: int64 (n,), size of each record in bytes.
 
         Raises:
-            CorruptRecordError: these are no records of these sizes.
+            CorruptRecordError: ``data`` does not hold whole records of these sizes.
         """
         self._require_usable()
         bounds = np.concatenate(([0], np.cumsum(sizes)))
@@ -207,7 +207,7 @@ class StoreWriter:
             part, starts = data[low:high], bounds[rows.start : rows.stop + 1] - low
             heads, whole = read_heads(part, starts[:-1])
             if not (whole & (heads.column("total_size") == sizes[rows])).all():
-                raise CorruptRecordError("encoded records", low, "no whole records of the sizes given")
+                raise CorruptRecordError("encoded records", low, "not whole records of the given sizes")
             names = topics(part, heads)
             self._require_plain(names)
             require_room(sizes[rows], self._file_size, rows.start)
@@ -228,7 +228,7 @@ class StoreWriter:
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
-        """Where something fails, take back all that was appended if none of it shows; or else say that it does."""
+        """On failure discard all that was appended, or raise ``CommitError`` if it is committed already."""
         try:
             yield
         except BaseException as err:
@@ -237,7 +237,7 @@ class StoreWriter:
                 if not isinstance(err, (OSError, RmqStoreError)):
                     raise
                 raise CommitError(
-                    f"{self.paths.root}: committed, but queues and index are not complete ({err}); "
+                    f"{self.paths.root}: committed, but queues and index are incomplete ({err}); "
                     "the next writer or broker that opens the store completes them"
                 ) from err
             with suppress(OSError):
@@ -247,11 +247,7 @@ class StoreWriter:
 
     @contextmanager
     def _os_errors_named(self, consequence: str) -> Iterator[None]:
-        """Turn an error of the operating system into one of this package.
-
-        Raises:
-            StoreStateError: what failed, and what follows from it.
-        """
+        """Turn an error of the operating system into a ``StoreStateError`` that names its consequence."""
         try:
             yield
         except OSError as err:
@@ -260,14 +256,14 @@ class StoreWriter:
             raise StoreStateError(f"{self.paths.root}: {why}; {consequence}") from err
 
     def _require_usable(self) -> None:
-        """Refuse to go on after a failure that left queues or index behind the log, or the log's end unknown.
+        """Refuse to go on after a failure that left queues or index incomplete, or the log's end unknown.
 
         Raises:
-            StoreStateError: the store must be opened anew, which repairs it.
+            StoreStateError: the store must be opened again, which repairs it.
         """
         if self._has_failed:
             raise StoreStateError(
-                f"{self.paths.root}: an earlier write failed; close this writer and open the store anew"
+                f"{self.paths.root}: an earlier write failed; close this writer and open the store again"
             )
 
     def _require_plain(self, topics: pa.StringArray) -> None:
@@ -280,28 +276,28 @@ class StoreWriter:
             self._highest_queue[topic] = max(self._highest_queue.get(topic, -1), queue_id)
 
     def _register_topics(self) -> None:
-        """Make a broker serve the topics that were written to."""
+        """Add the topics that were written to ``topics.json``, so that a broker serves them."""
         least = {topic: highest + 1 for topic, highest in self._highest_queue.items() if topic not in SYSTEM_TOPICS}
         register_topics(self._disk, self.paths, least, self._maker.spec.default_queue_nums)
         self._highest_queue.clear()
 
     def queue_nums(self) -> dict[str, int]:
-        """Return how many queues each topic may be written to in."""
+        """Return the number of write queues of each topic."""
         return queue_nums(self.paths)
 
     def done_version(self, app_id: str) -> int | None:
-        """Return the newest version of an application's writes that is in the store, None for none."""
+        """Return the newest version of an application's writes that is in the store, or None."""
         return self._ledger.version(app_id, self._log)
 
     def flush(self, *, txn: tuple[str, int] | None = None) -> None:
-        """Commit what was appended: log, then queues and index, then the checkpoint.
+        """Commit what was appended: first the log, then queues and index, then the checkpoint.
 
         Args:
-            txn: the application and the version that this is, for :meth:`done_version`.
+            txn: the id of an application and the version of this write, for :meth:`done_version`.
 
         Raises:
             StoreStateError: the disk is full, or an earlier write failed; nothing was committed.
-            CommitError: all was committed, but queues and index do not have it yet.
+            CommitError: everything was committed, but queues and index are incomplete.
         """
         self._require_usable()
         start, end = self._append.start, self._append.end
@@ -317,7 +313,7 @@ class StoreWriter:
         self._append = self._begin(end)
 
     def abandon(self) -> None:
-        """Take back what was appended since the last flush."""
+        """Discard what was appended since the last flush."""
         had_failed, self._has_failed = self._has_failed, True
         self._waiting.clear()
         self._append.abandon()
@@ -326,18 +322,18 @@ class StoreWriter:
         self._highest_queue.clear()
         self._has_failed = had_failed
 
-    def rebuild(self, progress: Progress = untold) -> list[Finding]:
-        """Build queues and index anew from the CommitLog alone, whatever they hold now; flushes first.
+    def rebuild(self, progress: Progress = ignore_progress) -> list[Finding]:
+        """Flush, then build queues and index again from the CommitLog alone, whatever they hold now.
 
         Args:
-            progress: told now and then how many bytes of the log are done, and how many there are.
+            progress: called now and then with the number of bytes of the log that are done, and their total.
 
         Returns:
             What could not be built: damage in the log, and records whose topic, queue id or queue offset does not fit.
         """
         self.flush()
         self._checkpoint = self._checkpoint._replace(logics_phy_offset=0)
-        self._save_checkpoint(built=0, index=0)  # what a recovery finds half built is built anew
+        self._save_checkpoint(built=0, index=0)  # so a recovery builds again what an interrupted rebuild left
         self._has_failed = True
         with self._os_errors_named("the next writer that opens the store completes the rebuild"):
             findings = self._repairer.rebuild(self._append.end, progress)
@@ -348,9 +344,9 @@ class StoreWriter:
         return findings
 
     def _complete(self, start: int, end: int) -> None:
-        """Build queues and index of what was committed. Should this be cut, the next one to open the store does it."""
+        """Build queues and index of committed records. If this is interrupted, the next writer or broker does it."""
         self._log.refresh()
-        # A recovery deletes index files that are newer than the checkpoint, older keys and all: so that comes first.
+        # The checkpoint comes first: a recovery deletes newer index files, with all the older keys in them.
         self._save_checkpoint(index=self._last_store_timestamp)
         dispatcher = Dispatcher(self._disk, self._log, self.paths.index, self.config, self._queue)
         for requests in self._waiting.requests():
@@ -376,7 +372,7 @@ class StoreWriter:
         return None if queue.is_new else queue.end
 
     def _save_checkpoint(self, *, built: int | None = None, index: int | None = None) -> None:
-        """Say up to which store times (ms) log and queues are on the disk, and which index files are to be kept."""
+        """Write the checkpoint: store times (ms) up to which log and queues, and index files, are on disk."""
         if built is not None:
             self._checkpoint = self._checkpoint._replace(physic_msg_timestamp=built, logics_msg_timestamp=built)
         if index is not None:
@@ -384,9 +380,9 @@ class StoreWriter:
         self._disk.replace(self.paths.checkpoint, self._checkpoint.stored())
 
     def close(self) -> None:
-        """Flush, say that the store is closed, let go of the lock.
+        """Flush, mark the store as closed and release the lock.
 
-        After a write that failed nothing is flushed, and the store is left to be repaired by the next one to open it.
+        After a failed write nothing is flushed; the next writer or broker that opens the store repairs it.
         """
         try:
             if not self._has_failed:

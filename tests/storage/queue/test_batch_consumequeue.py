@@ -341,7 +341,7 @@ def test_messages_of_deleted_records_are_not_there(tmp_path: Path) -> None:
         first, end = store.queue_range("B", 0)
         assert (first, end) == (8, 16)
         assert [row["queueOffset"] for row in read(store, columns="queueOffset")] == list(range(8, 16))
-        with pytest.raises(OffsetOutOfRangeError, match="failOnDataLoss"):
+        with pytest.raises(OffsetOutOfRangeError, match="fail_on_data_loss=False"):
             read(store, starting_offsets={"B": {"0": 3}})
 
 

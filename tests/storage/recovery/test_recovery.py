@@ -160,7 +160,7 @@ def test_missing_middle_file_is_data_loss(tmp_path: Path, *, abort: bool) -> Non
     left = [at.physical_offset for at in store.placed if not 4096 <= at.physical_offset < 8192]
     with rmqstore.open(root) as opened:
         for scan in ("queue", "commitlog"):
-            with pytest.raises(OffsetOutOfRangeError, match="failOnDataLoss"):
+            with pytest.raises(OffsetOutOfRangeError, match="fail_on_data_loss=False"):
                 read(opened, scan=scan)
             assert offsets(read(opened, scan=scan, fail_on_data_loss=False)) == left
 
@@ -173,7 +173,7 @@ def test_missing_first_file_is_retention_not_data_loss(tmp_path: Path) -> None:
     with rmqstore.open(root) as opened:
         for scan in ("queue", "commitlog"):
             assert offsets(read(opened, scan=scan)) == [at.physical_offset for at in left]
-        with pytest.raises(OffsetOutOfRangeError, match=r"startingOffsets.*failOnDataLoss"):
+        with pytest.raises(OffsetOutOfRangeError, match=r"starting_offsets.*fail_on_data_loss=False"):
             read(opened, starting_offsets={"T": {"0": 0}})
         found = read(opened, starting_offsets={"T": {"0": 0}}, fail_on_data_loss=False)
         assert offsets(found) == [at.physical_offset for at in left]
@@ -232,7 +232,7 @@ def test_queue_file_deleted_after_planning_is_data_loss(tmp_path: Path) -> None:
                 queue.close()  # as when so many others were read meanwhile that the file is not open any more
             first.unlink()
             if fail_on_data_loss:
-                with pytest.raises(OffsetOutOfRangeError, match="failOnDataLoss"):
+                with pytest.raises(OffsetOutOfRangeError, match="fail_on_data_loss=False"):
                     list(opened.session.read_queues(plan, spec))
             else:
                 found = [
@@ -350,7 +350,7 @@ def test_queues_are_recovered_around_a_missing_file(tmp_path: Path, *, abort: bo
     root = store.write(tmp_path / "s", abort=abort)
     (root / "commitlog" / f"{4096:020d}").unlink()
     with rmqstore.open(root) as opened:
-        with pytest.raises(OffsetOutOfRangeError, match="failOnDataLoss"):
+        with pytest.raises(OffsetOutOfRangeError, match="fail_on_data_loss=False"):
             read(opened)
         found = read(opened, fail_on_data_loss=False)
         assert offsets(found) == [at.physical_offset for at in store.placed if not 4096 <= at.physical_offset < 8192]

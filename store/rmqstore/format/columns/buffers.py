@@ -1,4 +1,4 @@
-"""Spans of a buffer, gathered into Arrow arrays with one library call a column; knows no record."""
+"""Spans of a buffer, gathered into Arrow arrays with one library call per column. Knows nothing about records."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def gather_spans(buf: Bytes, starts: Positions, lengths: Positions, kind: pa.Dat
         buf: uint8 (nbytes,), less than 2 GiB.
         starts: int64 (n,), in any order; every span lies inside ``buf``.
         lengths: int64 (n,).
-        kind: pa.binary() or pa.string(); text is not checked, see ``buffers.valid_text``.
+        kind: pa.binary() or pa.string(); text is not validated, see :func:`valid_text`.
 
     Returns:
-        n values without nulls; nothing of ``buf`` is referred to.
+        n values without nulls, which hold no reference to ``buf``.
     """
     n = len(starts)
     if not n:
@@ -32,11 +32,11 @@ def gather_spans(buf: Bytes, starts: Positions, lengths: Positions, kind: pa.Dat
     width = int(lengths[0])
     if width <= _SHORT and (lengths == width).all():
         return equal_spans(buf, starts, width, kind)
-    # Every second value of this array is a wanted span, the others are what lies between and is never looked at.
+    # Every second value of this array is one of the spans. The others lie between them and are never read.
     bounds = np.empty(2 * n + 2, np.int32)
     bounds[1:-1:2] = starts
     bounds[2:-1:2] = ends = starts + lengths
-    # Arrow reserves memory by the mean length of all values, which the first and last bound tell it.
+    # Arrow reserves memory by the mean length of all values, which it takes from the first and the last bound.
     bounds[-1] = last = int(ends.max())
     bounds[0] = max(0, last - 2 * int(lengths.sum() * 1.05) - 64)
     spans = pa.Array.from_buffers(kind, 2 * n + 1, [None, pa.py_buffer(bounds), pa.py_buffer(buf)])
@@ -44,7 +44,7 @@ def gather_spans(buf: Bytes, starts: Positions, lengths: Positions, kind: pa.Dat
 
 
 def equal_spans(buf: Bytes, starts: Positions, width: int, kind: pa.DataType) -> pa.Array:
-    """Copy spans of one width; see :func:`gather_spans`."""
+    """Copy spans that all have the same width; see :func:`gather_spans`."""
     n = len(starts)
     data = windows(buf, width)[starts] if width else np.empty(0, np.uint8)
     offsets = np.arange(0, n * width + 1, width, dtype=np.int32) if width else np.zeros(n + 1, np.int32)
@@ -53,68 +53,71 @@ def equal_spans(buf: Bytes, starts: Positions, width: int, kind: pa.DataType) ->
 
 def array_bytes(values: pa.Array) -> tuple[Bytes, Positions]:
     """Return the data buffer of a binary or string array and its offsets, uint8 (nbytes,) and int64 (n + 1,)."""
-    _, offsets, data = values.buffers()
-    ends = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1].astype(np.int64)
-    return np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8), ends
+    _, stored_offsets, stored_data = values.buffers()
+    has_data = stored_data is not None and stored_data.size
+    data = np.frombuffer(stored_data, np.uint8) if has_data else np.empty(0, np.uint8)
+    offsets = np.frombuffer(stored_offsets, np.int32)[values.offset : values.offset + len(values) + 1]
+    return data, offsets.astype(np.int64)
 
 
 def has_aligned_words(buf: Bytes) -> bool:
-    """Tell whether the buffer begins at a word of memory and words are little-endian, as they are nearly everywhere."""
+    """Tell whether the buffer begins at a word boundary and the machine is little-endian, as nearly all are."""
     return buf.ctypes.data % 8 == 0 and sys.byteorder == "little"
 
 
 def aligned_words(buf: Bytes) -> NDArray[np.uint64]:
-    """Return the whole words of a buffer, uint64 (nbytes // 8,); nothing is copied."""
+    """Return a view of the whole words of a buffer, uint64 (nbytes // 8,)."""
     return buf[: len(buf) // 8 * 8].view(np.uint64)
 
 
 def gather_words(buf: Bytes, positions: Positions) -> NDArray[np.uint64]:
-    """Return the 8 bytes at each position as they lie in memory, uint64 (n,); every position has them behind it.
+    """Return the 8 bytes from each position on in memory order, uint64 (n,); all of them lie inside ``buf``.
 
-    Two aligned words and a shift are faster than one unaligned read where the bytes are not in the cache.
+    Two aligned reads and a shift are faster than one unaligned read if the bytes are not in the cache.
     """
     if not has_aligned_words(buf) or int(positions.max(initial=0)) + 16 > len(buf):
         return windows(buf, 8)[positions].view(np.uint64)
-    words, at = aligned_words(buf), positions >> 3
+    words = aligned_words(buf)
+    numbers = positions >> 3
     shift = ((positions & 7) << 3).astype(np.uint64)
-    found: NDArray[np.uint64] = (words[at] >> shift) | (words[at + 1] << (np.uint64(64) - shift))
-    return found
+    gathered: NDArray[np.uint64] = (words[numbers] >> shift) | (words[numbers + 1] << (np.uint64(64) - shift))
+    return gathered
 
 
 def find_byte(data: Bytes, byte: int) -> Positions:
-    """Return the positions of a byte value, int64, rising; for values that are rare, eight bytes are looked at in one.
+    """Return the positions of a byte value, int64, in rising order; equals ``np.flatnonzero(data == byte)``.
 
-    Equals ``np.flatnonzero(data == byte)``.
+    It tests eight bytes at once, which is faster for rare values.
     """
     hits = data == byte
     if sys.byteorder != "little":
         return np.flatnonzero(hits)
     in_words = len(hits) // 8 * 8
     words = hits[:in_words].view(np.uint64)
-    places = np.flatnonzero(words != 0)
-    left = words[places]
-    found: list[Positions] = []
+    numbers = np.flatnonzero(words != 0)  # of the words with a hit
+    left = words[numbers]
+    parts: list[Positions] = []
     while len(left):
         below = left - np.uint64(1)
-        # A hit is one bit at the bottom of its byte, so the bits below it are eight for each byte below.
-        found.append((places << 3) + (np.bitwise_count(below & ~left) >> 3))
+        # A hit sets the lowest bit of its byte, so eight bits below it stand for each byte before it in the word.
+        parts.append((numbers << 3) + (np.bitwise_count(below & ~left) >> 3))
         left &= below
         if left.any():
             more = left != 0
-            places, left = places[more], left[more]
+            numbers, left = numbers[more], left[more]
         else:
             break
-    found.append(np.flatnonzero(hits[in_words:]) + in_words)
-    positions = np.concatenate(found)
-    if len(found) > 2:  # words with several hits
+    parts.append(np.flatnonzero(hits[in_words:]) + in_words)
+    positions = np.concatenate(parts)
+    if len(parts) > 2:  # some word has several hits
         positions.sort()
     return positions
 
 
 def valid_text(values: pa.Array) -> pa.Array:
-    """Return the string array with every invalid byte sequence replaced by U+FFFD, as Java's decoder does.
+    """Return the string array with each invalid byte sequence replaced by U+FFFD, as Java's decoder does.
 
-    All-ASCII data, the usual case, costs one pass over the bytes.
+    ASCII data, the usual case, takes one pass over the bytes.
     """
     data, _ = array_bytes(values)
     if not len(data) or data.max() < 0x80:
@@ -128,9 +131,9 @@ def valid_text(values: pa.Array) -> pa.Array:
 
 
 def windows(buf: Bytes, width: int) -> NDArray[np.void]:
-    """Return a view whose item *i* is the ``width`` bytes of ``buf`` from *i* on: void (nbytes - width + 1,).
+    """Return a view whose item *i* holds the ``width`` bytes of ``buf`` from *i* on: void (nbytes - width + 1,).
 
-    Indexed with positions it gathers them at once, five times as fast as field by field.
+    Indexing it with positions gathers whole items, which is five times as fast as gathering field by field.
     """
     kind = np.dtype((np.void, width))
     count = len(buf) - width + 1

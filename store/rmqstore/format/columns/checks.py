@@ -1,4 +1,4 @@
-"""Checks of many records that look beyond the heads: topics, checksums, compressed bodies.
+"""Checks of many records that go beyond their heads: topics, checksums and compressed bodies.
 
 The plain form of the first two is ``format.record.check_record``.
 """
@@ -17,37 +17,37 @@ from rmqstore.format.hashing import body_crc, body_crcs
 from rmqstore.format.layout import CRC_PROPERTY_BYTES, CRC_PROPERTY_HEAD, Bytes, Mask, Positions, SysFlag
 from rmqstore.format.record import recorded_crc
 
-# Bodies inflated for one batch; a batch ends before the body that would take it further.
+# The most bytes of inflated bodies in one batch: no further body is inflated once they are exceeded.
 _INFLATED_BYTES = 64 << 20
 
 
 def sound_topics(buf: Bytes, heads: Heads, names: list[str], codes: NDArray[np.int32]) -> tuple[Mask, pa.Array | None]:
-    """Return a mask (n,) of the records whose topic is the expected one, and the expected topics, string (n,).
+    """Return a mask (n,) of the records that have their expected topic, and the expected topics, string (n,).
 
-    The topics are None where all heads have one in common.
+    The topics are None if all heads share one.
 
     Args:
-        buf: the buffer of the heads.
-        heads: n records; of those that are not whole the answer means nothing.
-        names: expected topics.
-        codes: (n,), which of them each record should have.
+        buf: the buffer that ``heads`` was read from.
+        heads: n records; for a record that is not whole the mask means nothing.
+        names: the distinct expected topics.
+        codes: (n,), the index in ``names`` of the topic that each record should have.
     """
     expected = [name.encode() for name in names]
     if heads.common_topic is not None and expected == [heads.common_topic]:
         return np.full(len(heads), fill_value=True), None
     lengths = np.array([len(name) for name in expected])
-    same_length: Mask = heads.topic_lengths == lengths[codes]
-    found = gather_spans(buf, heads.topic_starts, heads.topic_lengths, pa.binary())
-    wanted = pa.array(names, pa.string()).take(pa.array(codes))
-    same_length &= pc.equal(found, wanted.view(pa.binary())).to_numpy(zero_copy_only=False)
-    return same_length, wanted
+    sound: Mask = heads.topic_lengths == lengths[codes]
+    stored = gather_spans(buf, heads.topic_starts, heads.topic_lengths, pa.binary())
+    topics = pa.array(names, pa.string()).take(pa.array(codes))
+    sound &= pc.equal(stored, topics.view(pa.binary())).to_numpy(zero_copy_only=False)
+    return sound, topics
 
 
 def sound_crcs(buf: Bytes, heads: Heads, bodies: pa.Array) -> Mask:
-    """Return a mask (n,) of the records whose body CRC is right, and the record CRC where the properties hold one.
+    """Return a mask (n,) of the records whose body CRC is right, and their record CRC if the properties hold one.
 
     Args:
-        buf: the buffer of the heads.
+        buf: the buffer that ``heads`` was read from.
         heads: n records.
         bodies: their bodies as stored, binary (n,).
     """
@@ -67,25 +67,26 @@ def rows_with_crc(buf: Bytes, heads: Heads) -> Positions:
     """Return the rows (k,) of the records whose properties end with a CRC of the whole record."""
     rows = np.flatnonzero(heads.property_lengths >= CRC_PROPERTY_BYTES)
     tails = heads.property_starts[rows] + heads.property_lengths[rows] - CRC_PROPERTY_BYTES
-    found: Positions = rows[gather_words(buf, tails) == np.frombuffer(CRC_PROPERTY_HEAD, np.uint64, 1)]
-    return found
+    with_crc: Positions = rows[gather_words(buf, tails) == np.frombuffer(CRC_PROPERTY_HEAD, np.uint64, 1)]
+    return with_crc
 
 
 def inflate_bodies(stored: pa.Array, sys_flags: NDArray[np.int32]) -> tuple[pa.Array, int, dict[int, str]]:
-    """Decompress the bodies that their sysFlag says are compressed.
+    """Decompress the bodies that are compressed according to their sysFlag.
 
     Args:
-        stored: binary (n,).
+        stored: bodies as stored, binary (n,).
         sys_flags: (n,).
 
     Returns:
-        The bodies of the first rows, binary (k,); k, less than n where all would be too much at once; and for
-        bodies that do not inflate the reason, by row (the array holds an empty body there).
+        The bodies of the first k rows, binary (k,); k, which is less than n if all bodies together would be too large;
+        and by row the reason why a body does not inflate (the array holds an empty body there).
     """
     compressed = (sys_flags & np.int32(SysFlag.COMPRESSED)) != 0
     inflated: list[bytes] = []
     broken: dict[int, str] = {}
-    total, count = 0, len(stored)
+    total = 0
+    count = len(stored)
     packed = stored.filter(pa.array(compressed)).to_pylist()
     rows = np.flatnonzero(compressed).tolist()
     for row, body in zip(rows, packed, strict=True):

@@ -1,6 +1,6 @@
-"""Records to columns: buffer and heads in, Arrow RecordBatch out; only the columns asked for, no loop per record.
+"""Records to columns: takes a buffer and heads, and returns the requested columns as Arrow arrays.
 
-Bodies that are compressed cost one library call each; everything else is array work. Opens no file.
+Compressed bodies take one library call each; everything else works on arrays, without a loop per record.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ DECODED_COLUMNS = frozenset(
 
 
 class Host(NamedTuple):
-    """Which of a record's two hosts: the bit that makes it IPv6, and where it stands by the IPv6 bits."""
+    """One of a record's two hosts."""
 
-    wide: SysFlag
-    field: str
+    wide: SysFlag  # the bit that makes it an IPv6 host
+    field: str  # its field in layout.FIXED_PART
 
 
 _HOST_V6_BYTES = FIXED_PART[int(SysFlag.HOSTS_V6)]["born_host"].itemsize
@@ -68,13 +68,13 @@ def decode_columns(
 
     Args:
         buf: uint8 (nbytes,), the buffer that ``heads`` was read from.
-        heads: n records, all of them whole.
-        schema: fields named in DECODED_COLUMNS; a type that ``schema.ALSO_AS`` lists is honoured.
-        known: columns in their own type that the caller has already, as ``body`` where some had to be decompressed;
-            without it bodies are taken as stored.
+        heads: n whole records.
+        schema: fields named in DECODED_COLUMNS, in their own type or in one that ``schema.ALSO_AS`` lists.
+        known: columns, in their own type, that the caller has already. If some bodies are compressed, ``body`` must be
+            one of them; otherwise bodies are taken as stored.
 
     Returns:
-        One array (n,) a field; nothing of ``buf`` is referred to.
+        One array (n,) per field, which holds no reference to ``buf``.
 
     Source: MessageDecoder.java#decode.
     """
@@ -88,8 +88,8 @@ def decode_columns(
         elif field.name == "topic" and field.name in known:
             columns.append(known[field.name])
         elif field.name == "body":
-            found = known["body"] if "body" in known else stored_bodies(buf, heads)
-            columns.append(_as_text(found) if field.type == pa.string() else found)
+            bodies = known["body"] if "body" in known else stored_bodies(buf, heads)
+            columns.append(_as_text(bodies) if field.type == pa.string() else bodies)
         else:
             column = _plain_column(buf, heads, field)
             columns.append(column if column.type == field.type else column.cast(field.type))
@@ -97,11 +97,11 @@ def decode_columns(
 
 
 def property_values(buf: Bytes, heads: Heads, names: Iterable[str]) -> dict[str, pa.Array]:
-    """Return properties by their names, each a string array (n,), null where a record has none.
+    """Return properties by name, each as a string array (n,) with null where a record lacks the property.
 
     Args:
         buf: uint8 (nbytes,), the buffer that ``heads`` was read from.
-        heads: n records, all of them whole.
+        heads: n whole records.
         names: any names, as RocketMQ's parser gives them.
     """
     entries = parse_entries(buf, heads.property_starts, heads.property_lengths)
@@ -145,41 +145,41 @@ def _as_text(bodies: pa.Array) -> pa.Array:
 
 
 def topics(buf: Bytes, heads: Heads) -> pa.Array:
-    """Return the topics as stored, string (n,), not yet proved to be UTF-8."""
+    """Return the topics as stored, string (n,), not validated as UTF-8."""
     if heads.common_topic is not None:
         return repeat_bytes(heads.common_topic, len(heads))
     return gather_spans(buf, heads.topic_starts, heads.topic_lengths, pa.string())
 
 
 def stored_bodies(buf: Bytes, heads: Heads) -> pa.Array:
-    """Return the bodies as stored, perhaps compressed, binary (n,)."""
+    """Return the bodies as stored, binary (n,); some may be compressed."""
     return gather_spans(buf, heads.body_starts, heads.body_lengths, pa.binary())
 
 
 def host_column(buf: Bytes, heads: Heads, host: Host) -> pa.Array:
-    """Return one of the two hosts as ``ip:port``, string (n,). Few hosts are distinct: each is spelled once."""
+    """Return one of the two hosts as ``ip:port``, string (n,). Few hosts are distinct, so each is formatted once."""
     if not heads.has_v6_hosts:
         return _spell_hosts(heads.hosts_v4(host.field))
     bits = heads.column("sys_flag") & np.int32(SysFlag.HOSTS_V6)
     wide = np.flatnonzero(bits & np.int32(host.wide))
     if not len(wide):
         return _spell_hosts(heads.hosts_v4(host.field))
-    found = np.empty(len(wide), f"V{_HOST_V6_BYTES}")
+    hosts_v6 = np.empty(len(wide), f"V{_HOST_V6_BYTES}")
     for flags in FIXED_PART:
         same = np.flatnonzero(bits[wide] == flags)
         if len(same):
-            found[same] = _host_bytes(buf, heads.starts[wide[same]], flags, host)
+            hosts_v6[same] = _host_bytes(buf, heads.starts[wide[same]], flags, host)
     hosts_v4 = heads.hosts_v4(host.field)
-    hosts_v4[wide] = hosts_v4[0]  # their IPv4 field is other bytes, which would only make more distinct ones
+    hosts_v4[wide] = hosts_v4[0]  # their IPv4 field holds other bytes, which would only add distinct values
     spelled, codes = _distinct_hosts(hosts_v4)
-    spelled_v6, codes_v6 = _distinct_hosts(found)
+    spelled_v6, codes_v6 = _distinct_hosts(hosts_v6)
     codes[wide] = codes_v6 + len(spelled)
     return pa.array(spelled + spelled_v6, pa.string()).take(pa.array(codes))
 
 
 def _host_bytes(buf: Bytes, starts: Positions, flags: int, host: Host) -> NDArray[np.void]:
-    kind, at = FIXED_PART[flags].fields[host.field][:2]  # type: ignore[index]
-    return windows(buf, kind.itemsize)[starts + at]
+    kind, field_offset = FIXED_PART[flags].fields[host.field][:2]  # type: ignore[index]
+    return windows(buf, kind.itemsize)[starts + field_offset]
 
 
 def _spell_hosts(hosts: NDArray[Any]) -> pa.Array:
@@ -192,7 +192,7 @@ def _spell_hosts(hosts: NDArray[Any]) -> pa.Array:
 
 
 def _distinct_hosts(hosts: NDArray[Any]) -> tuple[list[str], NDArray[np.int32]]:
-    """Return the distinct hosts as text, and which of them each row has."""
+    """Return the distinct hosts as text, and the index of each row's host among them."""
     n, width = len(hosts), hosts.dtype.itemsize
     kind = pa.int64() if width == np.dtype(np.int64).itemsize else pa.binary(width)  # integers hash faster
     encoded = pa.Array.from_buffers(kind, n, [None, pa.py_buffer(hosts.tobytes())]).dictionary_encode()
@@ -207,12 +207,12 @@ def _spell(host: bytes) -> str:
 
 
 def repeat_text(text: str, times: int) -> pa.Array:
-    """Return the same text so many times, string (times,)."""
+    """Return a text repeated, string (times,)."""
     return repeat_bytes(text.encode(), times)
 
 
 def repeat_bytes(stored: bytes, times: int) -> pa.Array:
-    """Return the same UTF-8 so many times, string (times,)."""
+    """Return a text in UTF-8 repeated, string (times,)."""
     offsets = np.arange(times + 1, dtype=np.int32) * np.int32(len(stored))
     return pa.Array.from_buffers(pa.string(), times, [None, pa.py_buffer(offsets), pa.py_buffer(stored * times)])
 
@@ -227,7 +227,7 @@ def offset_message_ids(buf: Bytes, heads: Heads) -> pa.Array:
     for flags in FIXED_PART:
         rows = np.flatnonzero(bits == flags)
         if len(rows):
-            found = _host_bytes(buf, heads.starts[rows], flags, STORE_HOST)
-            packed[rows, : found.dtype.itemsize] = found.view(np.uint8).reshape(len(rows), -1)
+            stored = _host_bytes(buf, heads.starts[rows], flags, STORE_HOST)
+            packed[rows, : stored.dtype.itemsize] = stored.view(np.uint8).reshape(len(rows), -1)
     hosts = Hosts(packed, (bits & np.int32(SysFlag.STORE_HOST_V6)) != 0)
     return offset_ids(hosts, heads.column("physical_offset"))

@@ -1,4 +1,4 @@
-"""What queues and index need to know of many records: units, and the keys to be found by. Opens no file.
+"""What queues and index need of many records: queue units, and the keys under which records are indexed.
 
 Source: CommitLog.java#checkMessageAndReturnSize, which makes a DispatchRequest of each record.
 """
@@ -35,14 +35,14 @@ _KEY_SEPARATOR = " "
 _TAG_TYPE, _TYPE_SEPARATOR = "T", "#"  # Source: MessageConst.java#INDEX_TAG_TYPE
 _FEW = 1 << 16
 
-Groups = list[tuple[tuple[str, int], NDArray[np.int64]]]  # rows by topic and queue id
+Groups = list[tuple[tuple[str, int], NDArray[np.int64]]]  # (topic, queue id) and the rows of that queue
 
 
 class QueueUnits(NamedTuple):
     """Units of n records, in the order of the log."""
 
-    topics: list[str]  # the distinct ones
-    topic_codes: NDArray[np.int32]  # (n,) in topics
+    topics: list[str]  # distinct topics
+    topic_codes: NDArray[np.int32]  # (n,) index of each record's topic in topics
     queue_ids: NDArray[np.int32]
     queue_offsets: NDArray[np.int64]
     units: NDArray[np.void]  # layout.QUEUE_UNIT
@@ -61,7 +61,7 @@ class QueueUnits(NamedTuple):
 
 
 class Places(NamedTuple):
-    """What n records learn only when they are stored."""
+    """The fields of n records that are known only when they are stored."""
 
     queue_offsets: NDArray[np.int64]
     physical_offsets: NDArray[np.int64]
@@ -69,7 +69,7 @@ class Places(NamedTuple):
 
     @classmethod
     def of(cls, heads: Heads) -> Places:
-        """Return what records say of themselves."""
+        """Return the fields as the records hold them."""
         return cls(heads.column("queue_offset"), heads.column("physical_offset"), heads.column("store_timestamp"))
 
 
@@ -77,20 +77,20 @@ class Requests(NamedTuple):
     """What dispatching needs of n records."""
 
     units: QueueUnits
-    has_unit: Mask  # no unit for a half message or a rollback
+    has_unit: Mask  # (n,) False for half messages and rollbacks
     key_rows: NDArray[np.int32]  # (m,) the record of each key, rising
     key_hashes: NDArray[np.int32]  # (m,) never negative
 
 
 def have_units(sys_flags: NDArray[np.int32]) -> Mask:
-    """Return a mask (n,) of the records that get a unit in their queue: not half messages, nor rollbacks."""
+    """Return a mask (n,) of the records that get a unit in their queue: all but half messages and rollbacks."""
     kind = sys_flags & np.int32(SysFlag.TRANSACTION_TYPE)
-    found: Mask = (kind == 0) | (kind == SysFlag.TRANSACTION_COMMIT)
-    return found
+    mask: Mask = (kind == 0) | (kind == SysFlag.TRANSACTION_COMMIT)
+    return mask
 
 
 def rows_by_queue(topic_codes: NDArray[np.int32], queue_ids: NDArray[np.int32]) -> list[NDArray[np.int64]]:
-    """Return the rows of each queue, in their order; no queue without rows."""
+    """Return the rows of each queue that has any, in their order."""
     if not len(queue_ids):
         return []
     width = int(queue_ids.max()) + 1
@@ -105,7 +105,7 @@ def rows_by_queue(topic_codes: NDArray[np.int32], queue_ids: NDArray[np.int32]) 
 
 
 def topic_names(encoded: pa.DictionaryArray) -> list[str]:
-    """Return the names of topics as records have them, what is no UTF-8 in them replaced."""
+    """Return the distinct topics as text; bytes that are not UTF-8 are replaced."""
     return [decode_text(name) for name in encoded.dictionary.cast(pa.binary()).to_pylist()]
 
 
@@ -118,19 +118,19 @@ def group_by_queue(topics: pa.StringArray, queue_ids: NDArray[np.int32]) -> Grou
 
 
 class TagKeys(NamedTuple):
-    """Keys of tags, (m,) each, in the order of the log."""
+    """The index keys of the tags of m records, in the order of the log."""
 
-    physical_offsets: NDArray[np.int64]
-    hashes: NDArray[np.int32]
+    physical_offsets: NDArray[np.int64]  # (m,)
+    hashes: NDArray[np.int32]  # (m,)
 
 
 def read_requests(buf: Bytes, heads: Heads, places: Places | None = None) -> Requests:
     """Read what dispatching needs of whole records.
 
     Args:
-        buf: what the heads were read from.
-        heads: of the records.
-        places: where they were just put, if the heads do not say so yet.
+        buf: the buffer that ``heads`` was read from.
+        heads: heads of the records.
+        places: offsets and store times of the records, if the heads do not hold them yet.
     """
     encoded = topics(buf, heads).dictionary_encode()
     names = topic_names(encoded)
@@ -154,22 +154,22 @@ def read_requests(buf: Bytes, heads: Heads, places: Places | None = None) -> Req
 def _tags_codes(
     entries: Entries, names: list[str], codes: NDArray[np.int32], store_timestamps: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return what the units hold for tags: hash codes; for delayed messages the time when they are due."""
+    """Return what units hold in ``tags_code``: hash codes of tags, and for delayed messages the time they are due."""
     tags = property_column(entries, PROPERTY_TAGS)
     distinct = tags.dictionary_encode()
     hashes = np.array([java_hash(tag) for tag in distinct.dictionary.to_pylist()] + [0], np.int64)
-    found: NDArray[np.int64] = hashes[pc.fill_null(distinct.indices, len(hashes) - 1).to_numpy()]
+    tags_codes: NDArray[np.int64] = hashes[pc.fill_null(distinct.indices, len(hashes) - 1).to_numpy()]
     if SCHEDULE_TOPIC in names:
         levels = property_column(entries, PROPERTY_DELAY).to_pylist()
         for row in np.flatnonzero(codes == names.index(SCHEDULE_TOPIC)).tolist():
             delay = delay_ms(levels[row])
             if delay is not None:
-                found[row] = int(store_timestamps[row]) + delay
-    return found
+                tags_codes[row] = int(store_timestamps[row]) + delay
+    return tags_codes
 
 
 def delay_ms(level: str | None) -> int | None:
-    """Return the delay of a level as the property holds it, None where it asks for none.
+    """Return the delay of the level that property DELAY holds, in ms; None for a level without delay.
 
     Source: ScheduleMessageService.java#computeDeliverTimestamp; CommitLog.java#checkMessageAndReturnSize.
     """
@@ -183,24 +183,23 @@ def delay_ms(level: str | None) -> int | None:
 def _keys(
     entries: Entries, names: list[str], codes: NDArray[np.int32], indexed: Mask
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Return the record and the hash of each key: of a record its UNIQ_KEY first, then each of its KEYS.
+    """Return the record and the hash of each key: for each record first its UNIQ_KEY, then each of its KEYS.
 
     Source: IndexService.java#buildIndex, #buildKey; IndexFile.java#indexKeyHashMethod.
     """
     columns = [property_column(entries, PROPERTY_UNIQ_KEY), _split_keys(property_column(entries, PROPERTY_KEYS))]
     parts = []
-    for place, column in enumerate(columns):
+    for rank, column in enumerate(columns):
         if pa.types.is_list(column.type):
             counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
             texts, rows = column.flatten(), np.repeat(np.arange(len(counts)), counts)
         else:
             rows = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
             texts = column.drop_null()
-        parts.append((rows, np.full(len(rows), place), *_hashed(texts)))
-    rows, places, suffixes, lengths = (np.concatenate(column) for column in zip(*parts, strict=True))
-    kept = indexed[rows] & (lengths > 0)
-    rows, places, suffixes, lengths = rows[kept], places[kept], suffixes[kept], lengths[kept]
-    order = np.lexsort((places, rows))  # stable, so KEYS keep their order
+        parts.append((rows, np.full(len(rows), rank), *_hashed(texts)))
+    rows, ranks, suffixes, lengths = (np.concatenate(column) for column in zip(*parts, strict=True))
+    chosen = np.flatnonzero(indexed[rows] & (lengths > 0))
+    order = chosen[np.lexsort((ranks[chosen], rows[chosen]))]  # stable, so KEYS keep their order
     rows, suffixes, lengths = rows[order], suffixes[order], lengths[order]
     return rows, _key_hashes(names, codes[rows], suffixes, lengths)
 
@@ -221,7 +220,7 @@ def read_tag_keys(buf: Bytes, heads: Heads) -> TagKeys:
 
 
 def key_hashes(topics: list[str], keys: list[str]) -> NDArray[np.int32]:
-    """Return the index's hash of every key under every topic, never negative, int32 (len(topics), len(keys)).
+    """Return the hash in the index of every key under every topic, int32 (len(topics), len(keys)), never negative.
 
     Source: IndexService.java#buildKey; IndexFile.java#indexKeyHashMethod.
     """
@@ -234,7 +233,7 @@ def key_hashes(topics: list[str], keys: list[str]) -> NDArray[np.int32]:
 def _key_hashes(
     names: list[str], codes: NDArray[np.int32], suffixes: NDArray[np.int32], lengths: NDArray[np.int64]
 ) -> NDArray[np.int32]:
-    """Return the index's hash of ``topic#key`` for keys with these hash codes and lengths, (m,) as ``codes``."""
+    """Return the hashes in the index of ``topic#key``, (m,), from topics and the hash codes and lengths of keys."""
     prefixes = np.array([java_hash(f"{name}#") for name in names] or [0], np.int32)[codes]
     hashes = appended_hashes(prefixes, suffixes, lengths)
     absolute = np.where(hashes == np.iinfo(np.int32).min, 0, np.abs(hashes))
@@ -242,14 +241,14 @@ def _key_hashes(
 
 
 def _split_keys(keys: pa.Array) -> pa.Array:
-    """Return KEYS as lists, or as they are where no record has several."""
+    """Return KEYS split into lists, or unchanged if no record has several keys."""
     if not pc.any(pc.match_substring(keys, _KEY_SEPARATOR)).as_py():
         return keys
     return pc.split_pattern(keys, _KEY_SEPARATOR)
 
 
 def _hashed(texts: pa.Array) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Return the hash codes of strings and their lengths in UTF-16 units."""
+    """Return the hash codes of strings, and their lengths in UTF-16 code units."""
     data, offsets = array_bytes(texts.cast(pa.binary()))
     lengths = np.diff(offsets)
     if len(data) and (data[int(offsets[0]) : int(offsets[-1])] & 0x80).any():

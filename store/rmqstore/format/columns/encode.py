@@ -1,7 +1,7 @@
-"""Columns to records: the bytes of many records, one behind the other, no loop per record. Opens no file.
+"""Columns to records: the bytes of many records, one after the other, without a loop per record.
 
-The plain form is ``record.encode_record``. Where a record will stand is often not known yet when it is made (a task
-encodes, the driver appends): :func:`stamp` fills that in later.
+The plain form is ``record.encode_record``. The offsets of a record are often not known yet when it is encoded (a task
+encodes it, the driver appends it): :func:`stamp` sets them later.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from rmqstore.format.layout import (
 )
 
 _WIDEST = FIXED_PART[int(SysFlag.HOSTS_V6)].itemsize
-_PLACE = np.dtype([("queue_offset", ">i8"), ("physical_offset", ">i8")])
-_PLACE_AT = FIXED_PART_V4.fields["queue_offset"][1]  # type: ignore[index]
-assert FIXED_PART_V4.fields["physical_offset"][1] == _PLACE_AT + 8  # type: ignore[index]
+_OFFSETS = np.dtype([("queue_offset", ">i8"), ("physical_offset", ">i8")])  # the two fields are neighbours
+_OFFSETS_AT = FIXED_PART_V4.fields["queue_offset"][1]  # type: ignore[index]
+assert FIXED_PART_V4.fields["physical_offset"][1] == _OFFSETS_AT + 8  # type: ignore[index]
 _SYS_FLAG_LOW_BYTE = FIXED_PART_V4.fields["sys_flag"][1] + 3  # type: ignore[index]
 
 
 class RecordColumns(NamedTuple):
-    """What n records are made of; the record's other fields follow from these."""
+    """The columns that n records are made of; their other fields follow from these."""
 
     topics: pa.StringArray
     queue_ids: NDArray[np.int32]
-    bodies: pa.BinaryArray  # as stored, perhaps compressed
+    bodies: pa.BinaryArray  # as stored, so after compression
     properties: pa.BinaryArray  # property strings as stored
     flags: NDArray[np.int32]
-    sys_flags: NDArray[np.int32]  # the bits of the hosts follow from the hosts
+    sys_flags: NDArray[np.int32]  # the IPv6 bits are set from the hosts
     born_timestamps: NDArray[np.int64]  # ms
     born_hosts: Hosts
     store_hosts: Hosts
@@ -79,30 +79,29 @@ class RecordColumns(NamedTuple):
 
 
 class Records(NamedTuple):
-    """n records, one behind the other."""
+    """The bytes of n records, one after the other."""
 
     data: Bytes  # may be written to
-    starts: Positions  # (n + 1,): where each begins in data, and the end of the last
-    sys_flags: NDArray[np.int32]  # with the bits of the hosts
+    starts: Positions  # (n + 1,): where each record begins in data, and the end of the last one
+    sys_flags: NDArray[np.int32]  # with the IPv6 bits
 
 
 def row_batches(count: int, at_most: int = BATCH_ROWS) -> list[slice]:
-    """Return the slices in which so many rows are made into records."""
+    """Return the slices, of at most ``at_most`` rows each, in which ``count`` rows are encoded."""
     return [slice(start, min(start + at_most, count)) for start in range(0, count, at_most)]
 
 
 def encode_batches(columns: RecordColumns) -> Iterator[Records]:
-    """Yield the records of many rows, so many at a time; see :func:`encode_records`."""
+    """Yield the records of many rows, one batch at a time; see :func:`encode_records`."""
     for rows in row_batches(len(columns)):
         yield encode_records(columns.take(rows))
 
 
 def encode_records(columns: RecordColumns) -> Records:
-    """Make records that know their content, not their place: queue offset, physical offset and store time are 0.
+    """Encode records whose queue offset, physical offset and store time are still 0.
 
     Returns:
-        The records; bytes of a ``__CRC32#`` property at the end of the properties stand for nothing until
-        :func:`stamp` has set them.
+        The records. A ``__CRC32#`` property at the end of their properties is not valid until :func:`stamp` sets it.
 
     Source: MessageExtEncoder.java#encode.
     """
@@ -157,7 +156,7 @@ def encode_records(columns: RecordColumns) -> Records:
 
 
 def _topic_fields(topics: pa.StringArray) -> tuple[pa.BinaryArray, NDArray[np.int32], NDArray[np.bool_]]:
-    """Return the distinct topics with their lengths before them, which of them each row has, and which need V2.
+    """Return the distinct topics with their length fields, the index of each row's topic, and which topics need V2.
 
     Source: CommitLog.java#asyncPutMessage: the version is chosen by the number of characters.
     """
@@ -181,12 +180,12 @@ def _binary(data: Bytes, offsets: Positions) -> pa.BinaryArray:
 
 
 def _left_parts(rows: NDArray[np.uint8], widths: NDArray[np.int64]) -> Bytes:
-    """Return the first so many bytes of each row of a matrix, one row behind the other."""
+    """Return the first ``widths[i]`` bytes of each row ``i`` of a matrix, one row after the other."""
     width = int(widths[0])
     if (widths == width).all():
         return np.ascontiguousarray(rows[:, :width]).ravel()
-    kept: Bytes = rows[np.arange(rows.shape[1]) < widths[:, None]]
-    return kept
+    left: Bytes = rows[np.arange(rows.shape[1]) < widths[:, None]]
+    return left
 
 
 def stamp(
@@ -195,9 +194,10 @@ def stamp(
     physical_offsets: NDArray[np.int64],
     store_timestamps: NDArray[np.int64],
 ) -> None:
-    """Write into records where they stand and when they were stored, then the CRCs that guard whole records.
+    """Set the offsets and store times of records, then the CRCs that cover whole records.
 
     Args:
+        records: n records, which are changed in place.
         queue_offsets, physical_offsets: (n,).
         store_timestamps: (n,), ms.
 
@@ -206,15 +206,16 @@ def stamp(
     starts = records.starts[:-1]
     if not len(starts):
         return
-    places = np.empty(len(starts), _PLACE)
-    places["queue_offset"], places["physical_offset"] = queue_offsets, physical_offsets
-    _scatter(records.data, starts + _PLACE_AT, places)
+    offsets = np.empty(len(starts), _OFFSETS)
+    offsets["queue_offset"] = queue_offsets
+    offsets["physical_offset"] = physical_offsets
+    _scatter(records.data, starts + _OFFSETS_AT, offsets)
     times = store_timestamps.astype(">i8")
     wide = (records.sys_flags & np.int32(SysFlag.BORN_HOST_V6)) != 0
     for rows, bits in ((np.flatnonzero(~wide), 0), (np.flatnonzero(wide), int(SysFlag.BORN_HOST_V6))):
         if len(rows):
-            at = FIXED_PART[bits].fields["store_timestamp"][1]  # type: ignore[index]
-            _scatter(records.data, starts[rows] + at, times[rows])
+            field_offset = FIXED_PART[bits].fields["store_timestamp"][1]  # type: ignore[index]
+            _scatter(records.data, starts[rows] + field_offset, times[rows])
     _seal(records)
 
 
@@ -227,26 +228,26 @@ def _seal(records: Records) -> None:
     """Recompute the CRC of the records whose properties end with one. Source: MessageDecoder.java#createCrc32."""
     ends = records.starts[1:]
     tails = windows(records.data, CRC_PROPERTY_BYTES)[ends - CRC_PROPERTY_BYTES]
-    found = tails.view(np.uint8).reshape(len(ends), -1)
+    stored = tails.view(np.uint8).reshape(len(ends), -1)
     head = np.frombuffer(CRC_PROPERTY_HEAD, np.uint8)
-    guarded = (found[:, : len(head)] == head).all(axis=1) & (found[:, -1] == PROPERTY_SEPARATOR)
-    for row in np.flatnonzero(guarded).tolist():
+    has_crc = (stored[:, : len(head)] == head).all(axis=1) & (stored[:, -1] == PROPERTY_SEPARATOR)
+    for row in np.flatnonzero(has_crc).tolist():
         start, end = int(records.starts[row]), int(ends[row]) - CRC_PROPERTY_BYTES
         digits = f"{body_crc(records.data[start:end].data):0{CRC_PROPERTY_DIGITS}d}"[::-1]
-        at = end + len(CRC_PROPERTY_HEAD)
-        records.data[at : at + CRC_PROPERTY_DIGITS] = np.frombuffer(digits.encode(), np.uint8)
+        digits_start = end + len(CRC_PROPERTY_HEAD)
+        records.data[digits_start : digits_start + CRC_PROPERTY_DIGITS] = np.frombuffer(digits.encode(), np.uint8)
 
 
 def require_room(sizes: NDArray[np.int64], file_size: int, first_row: int = 0) -> None:
-    """Refuse a record that no file of a log could hold.
+    """Refuse a record that is too large for a CommitLog file.
 
     Args:
-        sizes: (n,), bytes of the records.
-        file_size: of a CommitLog file.
-        first_row: number of the first one, for the error.
+        sizes: (n,), sizes of the records in bytes.
+        file_size: size of a CommitLog file in bytes.
+        first_row: number of the first record, for the error.
 
     Raises:
-        IllegalMessageError: with its row.
+        IllegalMessageError: a record is too large; the text names its row.
     """
     largest = file_size - MIN_BLANK_BYTES
     if len(sizes) and int(sizes.max()) > largest:

@@ -1,4 +1,4 @@
-"""The fixed parts of many records as columns, with every length checked; no loop per record, no meaning of the parts.
+"""The fixed parts of many records as columns, with every length checked. There is no loop per record.
 
 The plain form of the same checks is ``format.record.check_record``; the two agree on every record (tests/equivalence).
 """
@@ -28,16 +28,16 @@ from rmqstore.format.layout import (
     SysFlag,
 )
 
-# Fields whose place depends on the width of the hosts.
+# Fields whose offset depends on the width of the hosts.
 _SHIFTED = ("store_timestamp", "reconsume_times", "prepared_transaction_offset", "body_length")
 
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """n records side by side; positions are in the buffer they were read from."""
+    """Columns of n records; positions are those in the buffer that the records were read from."""
 
     starts: Positions
-    fixed: NDArray[np.void]  # layout.FIXED_PART_V4 (n,), also of records with an IPv6 host; that host is not in it
+    fixed: NDArray[np.void]  # layout.FIXED_PART_V4 (n,), also for records with IPv6 hosts, without these hosts
     body_starts: Positions
     body_lengths: Positions
     topic_starts: Positions
@@ -45,26 +45,26 @@ class Heads:
     property_starts: Positions
     property_lengths: Positions
     has_v6_hosts: bool
-    common_topic: bytes | None = None  # the topic that all of them were found to have, where one was expected
+    common_topic: bytes | None = None  # the topic of all records, if it was expected and confirmed
     _columns: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return a field of the fixed part in native byte order, (n,); it is kept, as checks and columns share many."""
-        found = self._columns.get(name)
-        if found is None:
+        """Return a field of the fixed part in native byte order, (n,), cached because checks and columns share many."""
+        column = self._columns.get(name)
+        if column is None:
             stored = self.fixed[name]
-            found = self._columns[name] = stored.astype(stored.dtype.newbyteorder("="))
-        return found
+            column = self._columns[name] = stored.astype(stored.dtype.newbyteorder("="))
+        return column
 
     def hosts_v4(self, name: str) -> NDArray[np.uint64]:
-        """Return a host of records without IPv6 hosts as its 8 bytes in memory order, (n,)."""
+        """Return the 8 bytes of an IPv4 host in memory order, (n,); of a record with IPv6 hosts they mean nothing."""
         if not len(self):
             return np.empty(0, np.uint64)
-        at = FIXED_PART_V4.fields[name][1]  # type: ignore[index]
-        return np.ndarray((len(self),), np.uint64, self.fixed, at, (FIXED_PART_V4.itemsize,)).copy()
+        field_offset = FIXED_PART_V4.fields[name][1]  # type: ignore[index]
+        return np.ndarray((len(self),), np.uint64, self.fixed, field_offset, (FIXED_PART_V4.itemsize,)).copy()
 
     def take(self, rows: Mask | Positions | slice) -> Heads:
         """Return the chosen rows."""
@@ -83,23 +83,24 @@ class Heads:
         )
 
     def placed(self, queue_ids: NDArray[np.int32], queue_offsets: NDArray[np.int64]) -> Heads:
-        """Return the same records with other places in queues, (n,) each."""
+        """Return the same records with other queue ids and queue offsets, (n,) each."""
         fixed = self.fixed.copy()
-        fixed["queue_id"], fixed["queue_offset"] = queue_ids, queue_offsets
+        fixed["queue_id"] = queue_ids
+        fixed["queue_offset"] = queue_offsets
         return replace(self, fixed=fixed, _columns={})
 
 
 def read_heads(buf: Bytes, starts: Positions, topic: bytes | None = None) -> tuple[Heads, Mask]:
-    """Read the fixed parts of the records at ``starts`` and find their variable parts.
+    """Read the fixed parts of the records at ``starts`` and locate their variable parts.
 
     Args:
-        buf: uint8 (nbytes,), a view of one CommitLog file; neither copied nor written.
+        buf: uint8 (nbytes,), a view of one CommitLog file; it is neither copied nor written.
         starts: int64 (n,), any positions, in any order.
-        topic: the topic that all records should have; a hint that saves time where it is right.
+        topic: the topic that all records should have, a hint that saves time if it is right.
 
     Returns:
-        The heads, and a mask (n,) of those that are whole records: lengths that agree with one another and stay
-        inside ``buf``. Fields of the others mean nothing, but their positions are safe to read at.
+        The heads, and a mask (n,) of the whole records: their lengths agree with one another and stay inside ``buf``.
+        The fields of the others mean nothing, but it is safe to read at their positions.
 
     Source: CommitLog.java#checkMessageAndReturnSize.
     """
@@ -171,27 +172,28 @@ def read_heads(buf: Bytes, starts: Positions, topic: bytes | None = None) -> tup
 
 
 def _tails_match(buf: Bytes, tails: Positions, topic: bytes, property_lengths: Positions) -> bool:
-    """Tell whether all V1 records have this topic, and properties of these lengths, behind their bodies."""
-    wanted = bytes([len(topic) & 0xFF]) + topic
-    width = -(-(len(wanted) + PROPERTIES_LENGTH_BYTES) // 8) * 8
+    """Tell whether all V1 records have this topic, and properties of these lengths, after their bodies."""
+    expected = bytes([len(topic) & 0xFF]) + topic
+    width = -(-(len(expected) + PROPERTIES_LENGTH_BYTES) // 8) * 8
     if not len(tails) or len(topic) > MAX_V1_TOPIC_BYTES or int(tails.max()) + width > len(buf):
         return False
-    found = windows(buf, width)[tails]
-    words = found.view(np.uint64).reshape(len(tails), -1)
-    masks = np.frombuffer((b"\xff" * len(wanted)).ljust(width, b"\0"), np.uint64)
-    goals = np.frombuffer(wanted.ljust(width, b"\0"), np.uint64)
-    for word, mask, goal in zip(words.T, masks, goals, strict=True):
-        if mask and ((word & mask) != goal).any():
+    stored = windows(buf, width)[tails]
+    words = stored.view(np.uint64).reshape(len(tails), -1)
+    masks = np.frombuffer((b"\xff" * len(expected)).ljust(width, b"\0"), np.uint64)
+    expected_words = np.frombuffer(expected.ljust(width, b"\0"), np.uint64)
+    for word, mask, expected_word in zip(words.T, masks, expected_words, strict=True):
+        if mask and ((word & mask) != expected_word).any():
             return False
-    stored = found.view(np.uint8).reshape(len(tails), width)
-    high, low = (stored[:, len(wanted) + place].astype(np.int64) for place in range(PROPERTIES_LENGTH_BYTES))
+    stored_bytes = stored.view(np.uint8).reshape(len(tails), width)
+    high = stored_bytes[:, len(expected)].astype(np.int64)
+    low = stored_bytes[:, len(expected) + 1].astype(np.int64)
     return bool(((high << 8 | low) == property_lengths).all() and (high < 0x80).all())
 
 
 def _normalise_hosts(
     buf: Bytes, starts: Positions, fixed: NDArray[np.void], sizes: Positions, whole: Mask
 ) -> Positions | int:
-    """Bring records with IPv6 hosts into the IPv4 form; return the width of each fixed part as it is on disk."""
+    """Bring records with IPv6 hosts into the IPv4 form; return the width that each fixed part has on disk."""
     bits = fixed["sys_flag"].astype(np.int32) & np.int32(SysFlag.HOSTS_V6)
     if not bits.any():
         return FIXED_PART_V4.itemsize
@@ -204,18 +206,20 @@ def _normalise_hosts(
         whole[rows[~fits]] = False
         rows = rows[fits]
         wide = windows(buf, kind.itemsize)[starts[rows]].view(kind)
-        for name in (*_SHIFTED, *(() if flags & SysFlag.STORE_HOST_V6 else ("store_host",))):
+        v4_hosts = () if flags & SysFlag.STORE_HOST_V6 else ("store_host",)
+        for name in (*_SHIFTED, *v4_hosts):
             fixed[name][rows] = wide[name]
         widths[rows] = kind.itemsize
     return widths
 
 
 def _only(values: NDArray[Any], whole: Mask) -> NDArray[Any]:
+    """Return the values of whole records, and 0 for the others."""
     return values if whole.all() else np.where(whole, values, 0)
 
 
 def check_heads(heads: Heads, physical_base: int) -> Mask:
-    """Return a mask (n,) of the records that stand where they say they stand, at times a calendar holds.
+    """Return a mask (n,) of the records whose physical offset is right and whose times lie in the years 1 to 9999.
 
     Args:
         heads: whole records.

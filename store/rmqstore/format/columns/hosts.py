@@ -1,4 +1,4 @@
-"""Hosts as text, ``ip:port``, to hosts as stored, many at once: few are distinct, each is parsed once."""
+"""Hosts as text, ``ip:port``, to hosts as stored. Few of many hosts are distinct, so each is parsed once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KINDS = {wide: FIXED_PART[int(SysFlag.BORN_HOST_V6) * wide]["born_host"] for wi
 
 
 class Hosts(NamedTuple):
-    """n hosts in the width of IPv6; those of IPv4 use the first bytes."""
+    """n hosts in the width of IPv6; an IPv4 host uses the first bytes of its row."""
 
     packed: NDArray[np.uint8]  # (n, 20)
     is_v6: Mask
@@ -27,7 +27,7 @@ class Hosts(NamedTuple):
         return Hosts(self.packed[rows], self.is_v6[rows])
 
     def stored(self, wide: bool) -> NDArray[np.void]:
-        """Return hosts that are all of one width in the dtype of a record's host field, (n,)."""
+        """Return hosts that all have the same width, in the dtype of a record's host field, (n,)."""
         kind = _KINDS[wide]
         return np.ascontiguousarray(self.packed[:, : kind.itemsize]).view(kind).ravel()
 
@@ -36,7 +36,7 @@ def pack_hosts(hosts: pa.StringArray) -> Hosts:
     """Parse hosts, string (n,) without nulls.
 
     Raises:
-        IllegalMessageError: one of them is no ``ip:port``; IPv6 stands in brackets.
+        IllegalMessageError: a host is not ``ip:port``, with an IPv6 address in brackets.
     """
     encoded = hosts.dictionary_encode()
     distinct = [pack_host(text) for text in encoded.dictionary.to_pylist()]
@@ -51,23 +51,23 @@ def pack_host(text: str) -> bytes:
     """Return a host as stored: 4 or 16 address bytes and the port.
 
     Raises:
-        IllegalMessageError: the text is no ``ip:port``.
+        IllegalMessageError: the text is not ``ip:port``.
     """
     address, _, port = text.rpartition(":")
     try:
         return ipaddress.ip_address(address.removeprefix("[").removesuffix("]")).packed + int(port).to_bytes(4)
     except (ValueError, OverflowError) as err:
-        raise IllegalMessageError(f"host {text!r}: ip:port, an IPv6 address in brackets ({err})") from err
+        raise IllegalMessageError(f"host {text!r}: must be ip:port, with an IPv6 address in brackets ({err})") from err
 
 
 _OFFSET = np.dtype(">i8")
 
-# Two upper-case hex digits of each byte, as one 16-bit value in memory order.
+# The two upper-case hex digits of each byte, as one 16-bit value in memory order.
 _HEX = np.frombuffer("".join(f"{byte:02X}" for byte in range(256)).encode(), np.uint16)
 
 
 def hex_rows(rows: NDArray[np.uint8]) -> pa.StringArray:
-    """Return each row of a matrix of bytes in upper-case hex, string (n,)."""
+    """Return the rows of a matrix of bytes in upper-case hex, string (n,)."""
     digits = np.ascontiguousarray(_HEX[rows])
     n, width = len(digits), 2 * rows.shape[1]
     offsets = np.arange(n + 1, dtype=np.int32) * np.int32(width)
@@ -80,7 +80,9 @@ def offset_ids(hosts: Hosts, physical_offsets: NDArray[np.int64]) -> pa.StringAr
     Source: MessageDecoder.java#createMessageId.
     """
     offsets = physical_offsets.astype(_OFFSET).view(np.uint8).reshape(len(physical_offsets), _OFFSET.itemsize)
-    parts, order, filled = [], np.empty(len(offsets), np.int64), 0
+    parts: list[pa.StringArray] = []
+    order = np.empty(len(offsets), np.int64)
+    filled = 0
     for wide, kind in _KINDS.items():
         rows = np.flatnonzero(hosts.is_v6 == wide)
         if len(rows):

@@ -1,4 +1,4 @@
-"""Inner batches: several messages in the body of one record, as a client sent them to a BatchConsumeQueue topic."""
+"""Inner batches: several messages in the body of one record, sent by a client to a BatchConsumeQueue topic."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from rmqstore.format.layout import (
 
 _HEAD: Final = INNER_HEAD.itemsize
 _MIN_BYTES: Final = _HEAD + PROPERTIES_LENGTH_BYTES
-_FEW_CHAINS: Final = 16  # fewer are cheaper one by one
+_FEW_CHAINS: Final = 16  # up to this number it is cheaper to follow chains one by one
 _NUMBER: Final = r"^[1-9][0-9]{0,4}$"
 _SIZE: Final = struct.Struct(">i")
 
 
 class InnerMessages(NamedTuple):
-    """The messages of r inner batches, m in all, batch by batch; positions are in the buffer of the bodies."""
+    """The m messages of r inner batches, batch by batch; positions are those in the buffer of the bodies."""
 
-    counts: NDArray[np.int64]  # (r,) messages of each, 0 for one that is not sound
-    sound: Mask  # (r,) which bodies are whole messages, one behind the other
+    counts: NDArray[np.int64]  # (r,) number of messages of each batch, 0 if it is not sound
+    sound: Mask  # (r,) whether the body consists of whole messages, one after the other
     flags: NDArray[np.int32]  # (m,)
     body_starts: Positions
     body_lengths: Positions
@@ -51,8 +51,8 @@ def find_inner_messages(buf: Bytes, starts: Positions, lengths: Positions) -> In
 
     Args:
         buf: uint8 (nbytes,).
-        starts: int64 (r,), where the bodies stand, not compressed; every body lies inside ``buf``.
-        lengths: int64 (r,), their bytes.
+        starts: int64 (r,), where the uncompressed bodies begin; every body lies inside ``buf``.
+        lengths: int64 (r,), sizes of the bodies.
 
     Source: MessageDecoder.java#decodeMessages.
     """
@@ -68,75 +68,77 @@ def find_inner_messages(buf: Bytes, starts: Positions, lengths: Positions) -> In
     fits &= property_lengths == sizes - _MIN_BYTES - body_lengths
     sound = stops == ends
     sound[rows[~fits]] = False
-    kept = sound[rows]
+    is_sound = sound[rows]
     return InnerMessages(
-        np.bincount(rows[kept], minlength=len(starts)).astype(np.int64),
+        np.bincount(rows[is_sound], minlength=len(starts)).astype(np.int64),
         sound,
-        fixed["flag"].astype(np.int32)[kept],
-        heads[kept] + _HEAD,
-        body_lengths[kept],
-        property_starts[kept],
-        property_lengths[kept],
+        fixed["flag"].astype(np.int32)[is_sound],
+        heads[is_sound] + _HEAD,
+        body_lengths[is_sound],
+        property_starts[is_sound],
+        property_lengths[is_sound],
     )
 
 
 def _follow(buf: Bytes, starts: Positions, ends: Positions) -> tuple[Positions, Positions, Positions]:
-    """Follow the chain of sizes in every body, all of them side by side while they are many.
+    """Follow the chain of sizes in every body, side by side as long as there are many.
 
     Returns:
-        Where messages begin, batch by batch; the batch of each; where each chain ended.
+        Where messages begin, batch by batch; the batch of each message; where each chain ended.
     """
-    cursors, alive = starts.copy(), np.flatnonzero(starts < ends)
+    cursors = starts.copy()
+    alive = np.flatnonzero(starts < ends)
     heads: list[Positions] = []
     rows: list[Positions] = []
     while len(alive) > _FEW_CHAINS:
-        at, left = cursors[alive], ends[alive] - cursors[alive]
+        begins, left = cursors[alive], ends[alive] - cursors[alive]
         fits = left >= _MIN_BYTES
-        sizes = windows(buf, 4)[np.where(fits, at, 0)].view(">i4").astype(np.int64)
+        sizes = windows(buf, 4)[np.where(fits, begins, 0)].view(">i4").astype(np.int64)
         fits &= (sizes >= _MIN_BYTES) & (sizes <= left)
-        alive, at = alive[fits], at[fits]
-        heads.append(at)
+        alive, begins = alive[fits], begins[fits]
+        heads.append(begins)
         rows.append(alive)
-        cursors[alive] = at + sizes[fits]
+        cursors[alive] = begins + sizes[fits]
         alive = alive[cursors[alive] < ends[alive]]
     for row in alive.tolist():
-        found, stop = _follow_plainly(buf, int(cursors[row]), int(ends[row]))
+        positions, stop = _follow_plainly(buf, int(cursors[row]), int(ends[row]))
         cursors[row] = stop
-        heads.append(np.array(found, np.int64))
-        rows.append(np.full(len(found), row, np.int64))
+        heads.append(np.array(positions, np.int64))
+        rows.append(np.full(len(positions), row, np.int64))
     batch_of = np.concatenate([*rows, np.empty(0, np.int64)])
-    order = np.argsort(batch_of, kind="stable")  # within a batch they came in their order
+    order = np.argsort(batch_of, kind="stable")  # messages of one batch are in their order already
     return np.concatenate([*heads, np.empty(0, np.int64)])[order], batch_of[order], cursors
 
 
 def _follow_plainly(buf: Bytes, start: int, end: int) -> tuple[list[int], int]:
-    """Follow one chain of sizes; return where messages begin, and where it ended."""
-    found, at, view = [], start, buf.data
-    while end - at >= _MIN_BYTES:
-        (size,) = _SIZE.unpack_from(view, at)
-        if not _MIN_BYTES <= size <= end - at:
+    """Follow one chain of sizes; return where messages begin, and where the chain ended."""
+    view = buf.data
+    starts, cursor = [], start
+    while end - cursor >= _MIN_BYTES:
+        (size,) = _SIZE.unpack_from(view, cursor)
+        if not _MIN_BYTES <= size <= end - cursor:
             break
-        found.append(at)
-        at += size
-    return found, at
+        starts.append(cursor)
+        cursor += size
+    return starts, cursor
 
 
 def is_inner_batch(heads: Heads) -> Mask:
     """Return a mask (n,) of the records that hold an inner batch."""
-    found: Mask = heads.column("sys_flag") & np.int32(SysFlag.INNER_BATCH) != 0
-    return found
+    mask: Mask = heads.column("sys_flag") & np.int32(SysFlag.INNER_BATCH) != 0
+    return mask
 
 
 def inner_heads(heads: Heads, rows: Positions, inner: InnerMessages, messages: Positions) -> Heads:
-    """Return a head (m,) for each message: that of its record, but for flag, body and properties.
+    """Return a head (m,) for each message: that of its record, with the flag, body and properties of the message.
 
-    Its sysFlag does not say that the body is compressed: its own is not.
+    The COMPRESSED bit of its sysFlag is cleared, because only the body of the record is compressed.
 
     Args:
-        heads: of records.
+        heads: heads of the records.
         rows: int64 (m,), the record of each message.
         inner: messages of inner batches.
-        messages: int64 (m,), in ``inner``; -1 for a message that is the whole record.
+        messages: int64 (m,), index of each message in ``inner``; -1 for a message that is the whole record.
 
     Source: MessageDecoder.java#decodeMessage, of a MessageExt.
     """
@@ -157,18 +159,19 @@ def inner_heads(heads: Heads, rows: Positions, inner: InnerMessages, messages: P
 def message_heads(buf: Bytes, heads: Heads) -> Heads:
     """Return a head for every queue offset of records in BatchConsumeQueues, in the order of the records.
 
-    Such a head is that of the record, but for the queue offset. The record tells how many there are, as the broker
-    believes it; its body is not looked at.
+    Such a head is that of the record, with another queue offset. The number of messages is taken from the record's
+    property, as the broker does; its body is not read.
 
     Args:
-        buf: uint8 (nbytes,), what the heads were read from.
+        buf: uint8 (nbytes,), the buffer that ``heads`` was read from.
         heads: whole records.
 
     Source: CommitLog.java#checkMessageAndReturnSize; BatchConsumeQueue.java#putMessagePositionInfoWrapper.
     """
-    told = property_column(parse_entries(buf, heads.property_starts, heads.property_lengths), PROPERTY_INNER_NUM)
-    is_number = pc.fill_null(pc.match_substring_regex(told, _NUMBER), fill_value=False)
-    counts = pc.if_else(is_number, told, pa.scalar("1")).cast(pa.int64()).to_numpy()
+    entries = parse_entries(buf, heads.property_starts, heads.property_lengths)
+    stated = property_column(entries, PROPERTY_INNER_NUM)
+    is_number = pc.fill_null(pc.match_substring_regex(stated, _NUMBER), fill_value=False)
+    counts = pc.if_else(is_number, stated, pa.scalar("1")).cast(pa.int64()).to_numpy()
     counts = np.where(is_inner_batch(heads) & (counts <= MAX_BATCH), counts, 1)
     if (counts == 1).all():
         return heads
@@ -179,16 +182,16 @@ def message_heads(buf: Bytes, heads: Heads) -> Heads:
 
 
 def inflate_batches(buf: Bytes, heads: Heads, rows: Positions) -> tuple[Bytes, Heads, dict[int, str]]:
-    """Bring records, and the bodies of some as they were before compression, into one buffer.
+    """Copy records into one buffer, together with the decompressed bodies of some of them.
 
     Args:
-        buf: what the heads were read from.
+        buf: the buffer that ``heads`` was read from.
         heads: n whole records.
-        rows: rising; those whose body is compressed and is an inner batch.
+        rows: the records whose body is a compressed inner batch, rising.
 
     Returns:
-        The buffer; the heads in it, less than n where all would be too much at once; and for bodies that do not inflate
-        the reason, by row.
+        The buffer; the heads in it, fewer than n if all bodies together would be too large; and by row the reason why a
+        body does not inflate.
     """
     some = heads.take(rows)
     bodies, done, broken = inflate_bodies(stored_bodies(buf, some), some.column("sys_flag"))
@@ -196,17 +199,18 @@ def inflate_batches(buf: Bytes, heads: Heads, rows: Positions) -> tuple[Bytes, H
     heads, rows = heads.take(slice(0, n)), rows[:done]
     records = gather_spans(buf, heads.starts, heads.column("total_size").astype(np.int64), pa.binary())
     (stored, begins), (inflated, bounds) = array_bytes(records), array_bytes(bodies)
-    moved = begins[:-1] - heads.starts
-    body_starts, body_lengths = heads.body_starts + moved, heads.body_lengths.copy()
+    shifts = begins[:-1] - heads.starts
+    body_starts = heads.body_starts + shifts
     body_starts[rows] = len(stored) + bounds[:-1]
+    body_lengths = heads.body_lengths.copy()
     body_lengths[rows] = np.diff(bounds)
-    together = np.concatenate((stored, inflated, np.zeros(8, np.uint8)))  # a gather may look at a whole word
-    placed = replace(
+    together = np.concatenate((stored, inflated, np.zeros(8, np.uint8)))  # a gather may read a whole word
+    moved = replace(
         heads,
-        starts=heads.starts + moved,
+        starts=heads.starts + shifts,
         body_starts=body_starts,
         body_lengths=body_lengths,
-        topic_starts=heads.topic_starts + moved,
-        property_starts=heads.property_starts + moved,
+        topic_starts=heads.topic_starts + shifts,
+        property_starts=heads.property_starts + shifts,
     )
-    return together, placed, {int(rows[row]): reason for row, reason in broken.items()}
+    return together, moved, {int(rows[row]): reason for row, reason in broken.items()}

@@ -1,8 +1,8 @@
 """The property strings of many records as columns; the plain form is ``properties.parse_properties``.
 
-Two ways lead to the same entries. The *template* way serves records that all carry the same names in the same order,
-as one producer's do: it looks for the end of each value only, and compares names in place. The *general* way serves
-everything else.
+Two parsers give the same entries. The *template* parser serves records with the same names in the same order, as one
+producer sends them: it only looks for the end of each value, and compares names in place. The *general* parser serves
+all other records.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from rmqstore.format.layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, Byt
 from rmqstore.format.utf8 import decode_text
 
 _EQUALS, _STOP = bytes([NAME_VALUE_SEPARATOR]), bytes([PROPERTY_SEPARATOR])
-_CODE_BITS = 48  # names in a bit set; 2^14 properties that one record can have leave its sum inside an int64
+_CODE_BITS = 48  # names in a bit set: a record has at most 2^14 properties, so a sum of its bits fits an int64
 
 
 class Entries(NamedTuple):
-    """The properties of n records that survive RocketMQ's parser: m in all, record by record, in stored order."""
+    """The m properties of n records that RocketMQ's parser keeps, record by record, in stored order."""
 
-    data: Bytes  # the property strings of all records, one behind the other
+    data: Bytes  # the property strings of all records, one after the other
     offsets: Positions  # (n + 1,) where each record's entries begin among the m
     value_starts: Positions  # (m,) in data
     value_lengths: Positions  # (m,)
-    names: list[str]  # the distinct names
-    codes: NDArray[np.int32] | None  # (m,) in names; None: every record has just these names in this order
-    rows: Positions | None  # (m,) the record of each entry; None with codes
-    spelled: pa.Array | None  # the names, string (m,), where they had to be gathered anyway
+    names: list[str]  # distinct names
+    codes: NDArray[np.int32] | None  # (m,) index in names; None if every record has exactly these names in this order
+    rows: Positions | None  # (m,) the record of each entry; None if codes is None
+    spelled: pa.Array | None  # the names, string (m,), if they had to be gathered anyway
 
 
 def parse_entries(buf: Bytes, starts: Positions, lengths: Positions) -> Entries:
-    """Find the properties of the records whose property strings are these spans of ``buf``.
+    """Find the properties of records whose property strings are the given spans of ``buf``.
 
     Source: MessageDecoder.java#string2messageProperties.
     """
@@ -43,7 +43,7 @@ def parse_entries(buf: Bytes, starts: Positions, lengths: Positions) -> Entries:
     stops = find_byte(data, PROPERTY_SEPARATOR)
     open_ends = _open_ends(data, ends)
     if len(open_ends):
-        # Brokers 4.9.1 to 5.1.4 leave the last separator out: the piece stops where the next record's string begins.
+        # Brokers 4.9.1 to 5.1.4 leave out the last separator: the last property ends where the string ends.
         before = np.searchsorted(stops, open_ends)
         stops = np.insert(stops, before, open_ends)
     begins = np.empty_like(stops)
@@ -56,7 +56,7 @@ def parse_entries(buf: Bytes, starts: Positions, lengths: Positions) -> Entries:
 
 
 def _open_ends(data: Bytes, ends: Positions) -> Positions:
-    """Return the ends of the strings that are not empty and whose last byte is no separator."""
+    """Return the ends of the strings that are not empty and do not end with a separator."""
     bounds = ends[1:]
     filled = bounds[bounds > ends[:-1]]
     is_open: Mask = data[filled - 1] != PROPERTY_SEPARATOR
@@ -64,10 +64,10 @@ def _open_ends(data: Bytes, ends: Positions) -> Positions:
 
 
 def _parse_by_template(data: Bytes, ends: Positions, begins: Positions, stops: Positions) -> Entries | None:
-    """Parse records that repeat the names of the first one; None where they do not."""
+    """Parse records that all have the names of the first one, in its order; return None if they have not."""
     n = len(ends) - 1
-    pieces = data[: ends[1]].tobytes().removesuffix(_STOP).split(_STOP) if n and ends[1] else []
-    heads = [piece.partition(_EQUALS)[0] + _EQUALS for piece in pieces]
+    first = data[: ends[1]].tobytes().removesuffix(_STOP).split(_STOP) if n and ends[1] else []
+    heads = [entry.partition(_EQUALS)[0] + _EQUALS for entry in first]
     width = len(heads)
     if not width or len(stops) != n * width or len(set(heads)) < width or _EQUALS in heads:
         return None
@@ -89,16 +89,16 @@ def _parse_by_template(data: Bytes, ends: Positions, begins: Positions, stops: P
 
 
 def _parse_generally(data: Bytes, ends: Positions, begins: Positions, stops: Positions) -> Entries:
-    """Parse any records: each piece is cut at its first 0x01, if that leaves a name and a value."""
+    """Parse any records: each property is split at its first 0x01, and dropped if its name or value is empty."""
     splits = find_byte(data, NAME_VALUE_SEPARATOR)
     if len(splits) != len(stops) or (splits < begins).any() or (splits > stops).any():
         splits = np.append(splits, len(data))[np.searchsorted(splits, begins)]
     offsets = np.searchsorted(begins, ends)
     rows = np.repeat(np.arange(len(ends) - 1), np.diff(offsets))
-    kept = (splits > begins) & (splits < stops - 1)
-    if not kept.all():
-        offsets = np.concatenate(([0], np.cumsum(kept)))[offsets]
-        begins, splits, stops, rows = begins[kept], splits[kept], stops[kept], rows[kept]
+    is_entry = (splits > begins) & (splits < stops - 1)
+    if not is_entry.all():
+        offsets = np.concatenate(([0], np.cumsum(is_entry)))[offsets]
+        begins, splits, stops, rows = begins[is_entry], splits[is_entry], stops[is_entry], rows[is_entry]
     spelled = valid_text(gather_spans(data, begins, splits - begins, pa.string()))
     encoded = spelled.dictionary_encode()
     names, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
@@ -108,7 +108,7 @@ def _parse_generally(data: Bytes, ends: Positions, begins: Positions, stops: Pos
 
 
 def _repeated(entries: Entries) -> Mask | None:
-    """Return a mask (m,) of the entries that a later one of the same name and record replaces, None for none."""
+    """Return a mask (m,) of the entries that a later one of the same record and name replaces, or None."""
     codes, offsets = entries.codes, entries.offsets
     assert codes is not None
     filled = offsets[:-1][offsets[1:] > offsets[:-1]]
@@ -127,17 +127,17 @@ def _repeated(entries: Entries) -> Mask | None:
 
 
 def _without(entries: Entries, dropped: Mask) -> Entries:
-    kept = ~dropped
+    left = ~dropped
     assert entries.codes is not None
     assert entries.rows is not None
     assert entries.spelled is not None
     return entries._replace(
-        offsets=np.concatenate(([0], np.cumsum(kept)))[entries.offsets],
-        value_starts=entries.value_starts[kept],
-        value_lengths=entries.value_lengths[kept],
-        codes=entries.codes[kept],
-        rows=entries.rows[kept],
-        spelled=entries.spelled.filter(pa.array(kept)),
+        offsets=np.concatenate(([0], np.cumsum(left)))[entries.offsets],
+        value_starts=entries.value_starts[left],
+        value_lengths=entries.value_lengths[left],
+        codes=entries.codes[left],
+        rows=entries.rows[left],
+        spelled=entries.spelled.filter(pa.array(left)),
     )
 
 
@@ -150,7 +150,7 @@ def property_map(entries: Entries) -> pa.MapArray:
 
 
 def _repeat(names: list[str], times: int) -> pa.Array:
-    """Return the names over and over, string (times * len(names),), by copying bytes only."""
+    """Return the list of names repeated, string (times * len(names),), by copying bytes only."""
     texts = [name.encode() for name in names]
     lengths = np.cumsum([0] + [len(text) for text in texts], dtype=np.int32)
     rows = np.arange(times, dtype=np.int32)[:, None] * lengths[-1]
@@ -160,23 +160,23 @@ def _repeat(names: list[str], times: int) -> pa.Array:
 
 
 def property_column(entries: Entries, name: str) -> pa.Array:
-    """Return one property, string (n,), null where a record has none."""
+    """Return one property, string (n,), null where a record lacks it."""
     n = len(entries.offsets) - 1
     if name not in entries.names:
         return pa.nulls(n, pa.string())
     code = entries.names.index(name)
     if entries.codes is None:
-        found = slice(code, None, len(entries.names))
+        column = slice(code, None, len(entries.names))
         return valid_text(
-            gather_spans(entries.data, entries.value_starts[found], entries.value_lengths[found], pa.string())
+            gather_spans(entries.data, entries.value_starts[column], entries.value_lengths[column], pa.string())
         )
     assert entries.rows is not None
-    at = np.flatnonzero(entries.codes == code)
+    numbers = np.flatnonzero(entries.codes == code)
     starts, lengths = np.zeros(n, np.int64), np.zeros(n, np.int64)
-    starts[entries.rows[at]] = entries.value_starts[at]
-    lengths[entries.rows[at]] = entries.value_lengths[at]
+    starts[entries.rows[numbers]] = entries.value_starts[numbers]
+    lengths[entries.rows[numbers]] = entries.value_lengths[numbers]
     values = gather_spans(entries.data, starts, lengths, pa.string())
-    if len(at) < n:  # a value is never empty, so no length means no value
+    if len(numbers) < n:  # a value is never empty, so length 0 means that there is no value
         valid = pa.py_buffer(np.packbits(lengths > 0, bitorder="little"))
         values = pa.Array.from_buffers(pa.string(), n, [valid, *values.buffers()[1:]])
     return valid_text(values)

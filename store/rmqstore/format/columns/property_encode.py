@@ -1,4 +1,4 @@
-"""Properties as columns to property strings; the other way is ``property_columns``. Opens no file."""
+"""Properties as columns to property strings; ``property_decode`` is the inverse."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from rmqstore.format.layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, Pos
 
 
 class PropertyEntries(NamedTuple):
-    """The properties of n messages, message by message: m in all."""
+    """The m properties of n messages, message by message."""
 
-    rows: Positions  # (m,) the message of each, never falling
-    names: pa.StringArray
-    values: pa.StringArray
+    rows: Positions  # (m,) the message of each property, never falling
+    names: pa.StringArray  # (m,)
+    values: pa.StringArray  # (m,)
 
 
 def one_property(properties: pa.MapArray | None, name: str, n: int) -> pa.StringArray:
-    """Return one property, the last of its name, null where a message has none."""
+    """Return one property, string (n,), null where a message lacks it; the last one of a name counts."""
     if properties is None:
         return pa.nulls(n, pa.string())
     return pc.map_lookup(properties, pa.scalar(name), "last").cast(pa.string())
@@ -31,23 +31,24 @@ def one_property(properties: pa.MapArray | None, name: str, n: int) -> pa.String
 def property_entries(
     properties: pa.MapArray | None, overrides: Mapping[str, pa.StringArray], n: int
 ) -> PropertyEntries:
-    """Return what the map holds, in its order, then what columns set over it; empty names and values left out.
+    """Return the properties of the map in its order, then those that columns set; empty names and values are left out.
 
     Args:
         properties: map (n,).
-        overrides: by name what stands in place of the map's: a value, or null for none, string (n,).
+        overrides: by name the values that replace those of the map, string (n,); null removes the property.
+        n: number of messages.
     """
     rows, names, values = _map_entries(properties, overrides, n)
     for name, column in overrides.items():
-        at = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
-        rows.append(at)
-        names.append(pa.repeat(pa.scalar(name), len(at)))
+        with_value = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+        rows.append(with_value)
+        names.append(pa.repeat(pa.scalar(name), len(with_value)))
         values.append(column.drop_null())
     if not rows:
         return PropertyEntries(np.empty(0, np.int64), pa.array([], pa.string()), pa.array([], pa.string()))
     all_rows, all_names, all_values = np.concatenate(rows), pa.concat_arrays(names), pa.concat_arrays(values)
-    kept = (pc.binary_length(all_values).to_numpy() > 0) & (pc.binary_length(all_names).to_numpy() > 0)
-    order = np.flatnonzero(kept)[np.argsort(all_rows[kept], kind="stable")]
+    is_filled = (pc.binary_length(all_values).to_numpy() > 0) & (pc.binary_length(all_names).to_numpy() > 0)
+    order = np.flatnonzero(is_filled)[np.argsort(all_rows[is_filled], kind="stable")]
     taken = pa.array(order)
     return PropertyEntries(all_rows[order], all_names.take(taken), all_values.take(taken))
 
@@ -55,7 +56,7 @@ def property_entries(
 def _map_entries(
     properties: pa.MapArray | None, overrides: Mapping[str, pa.StringArray], n: int
 ) -> tuple[list[Positions], list[pa.StringArray], list[pa.StringArray]]:
-    """Return rows, names and values of the map's entries that no column speaks for."""
+    """Return rows, names and values of the map's entries that no column overrides."""
     if properties is None:
         return [], [], []
     pair = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())])
@@ -64,26 +65,26 @@ def _map_entries(
     counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
     rows = np.repeat(np.arange(n), counts)
     names, values = entries.field("key"), entries.field("value")
-    spoken_for = pc.is_in(names, value_set=pa.array(list(overrides), pa.string()))
-    kept = pc.and_not(values.is_valid(), spoken_for)
-    return [rows[kept.to_numpy(zero_copy_only=False)]], [names.filter(kept)], [values.filter(kept)]
+    is_overridden = pc.is_in(names, value_set=pa.array(list(overrides), pa.string()))
+    left = pc.and_not(values.is_valid(), is_overridden)
+    return [rows[left.to_numpy(zero_copy_only=False)]], [names.filter(left)], [values.filter(left)]
 
 
 def find_control_bytes(entries: PropertyEntries) -> int | None:
-    """Return the first message whose properties hold a byte that separates properties, None where none does."""
-    found = []
+    """Return the first message whose properties hold one of the two separators, or None."""
+    rows = []
     for column in (entries.names, entries.values):
         data, bounds = array_bytes(column)
         used = data[int(bounds[0]) : int(bounds[-1])]
         hits = np.flatnonzero((used == NAME_VALUE_SEPARATOR) | (used == PROPERTY_SEPARATOR))
         if len(hits):
             entry = int(np.searchsorted(bounds, int(hits[0]) + int(bounds[0]), side="right")) - 1
-            found.append(int(entries.rows[entry]))
-    return min(found, default=None)
+            rows.append(int(entries.rows[entry]))
+    return min(rows, default=None)
 
 
 def property_strings(entries: PropertyEntries, n: int) -> pa.BinaryArray:
-    """Return the property strings, binary (n,), terminated as RocketMQ 5.2 and later do.
+    """Return the property strings, binary (n,), with a last separator as RocketMQ writes it from 5.2 on.
 
     Source: MessageDecoder.java#messageProperties2String.
     """
@@ -91,7 +92,7 @@ def property_strings(entries: PropertyEntries, n: int) -> pa.BinaryArray:
         pa.scalar(text, pa.binary()) for text in (bytes([NAME_VALUE_SEPARATOR]), bytes([PROPERTY_SEPARATOR]), b"")
     )
     names, values = entries.names.cast(pa.binary()), entries.values.cast(pa.binary())
-    pieces = pc.binary_join_element_wise(names, equals, values, stop, nothing)
-    data, ends = array_bytes(pieces)
+    stored = pc.binary_join_element_wise(names, equals, values, stop, nothing)
+    data, ends = array_bytes(stored)
     bounds = ends[np.searchsorted(entries.rows, np.arange(n + 1))].astype(np.int32)
     return pa.Array.from_buffers(pa.binary(), n, [None, pa.py_buffer(bounds), pa.py_buffer(data)])

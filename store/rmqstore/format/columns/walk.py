@@ -1,7 +1,7 @@
-"""Where records begin: walks the chain of total sizes, plainly or many chains at once. Looks at heads only.
+"""Finds where records begin, by walking the chain of total sizes: plainly, or along many chains at once.
 
-The chain is the one truth about where records begin; a magic inside a body proves nothing. So the fast walk only
-*guesses* places to start more chains from, and keeps a chain only if the one before it ends exactly there.
+Only the chain proves where records begin; a magic inside a body proves nothing. So the fast walk only *guesses*
+positions to start more chains from, and keeps a chain only if the previous one ends exactly where it starts.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _BLANK_HEAD = BLANK_MAGIC.to_bytes(4, signed=True)
 _MAGIC_AT = FRAME_HEAD.fields["magic"][1]  # type: ignore[index]
 _OFFSET_AT = FIXED_PART_V4.fields["physical_offset"][1]  # type: ignore[index]
 
-_STRIPES = 1024  # more would cost more TLB misses than they save calls
+_STRIPES = 1024  # more stripes cost more in TLB misses than they save in calls
 _MIN_STRIPE_BYTES = 32 << 10
-_FEW_CHAINS = 16  # fewer are cheaper one by one
+_FEW_CHAINS = 16  # up to this number it is cheaper to follow chains one by one
 _SYNC_BYTES = 8 << 10
 _SYNC_TRIES = 8
 _BLOCK_STEPS = 4, 64
@@ -53,25 +53,25 @@ class StopKind(Enum):
     END = "the end of the range"
     BLANK = "the blank that closes a file"
     EMPTY = "bytes never written"
-    DAMAGE = "no record"
+    DAMAGE = "not a record"
 
 
 class Walk(NamedTuple):
-    """Records found one behind the other, and what ended the walk."""
+    """Records that follow one another, and what ended the walk."""
 
     starts: Positions
     kind: StopKind
-    position: int  # where the walk ended: the range's end or beyond it, or the head that is no record's
+    position: int  # where the walk ended: at the end of the range or beyond, or at bytes that are not a record's head
     reason: str = ""
 
 
 def walk_plainly(buf: Bytes, start: int, end: int) -> Walk:
-    """Walk record by record from ``start``; the reference of :func:`walk`.
+    """Walk record by record from ``start``; :func:`walk` must equal it.
 
     Args:
         buf: uint8 (nbytes,), one CommitLog file.
-        start: position of a record head.
-        end: records that begin before it are walked; at most nbytes.
+        start: position of a record's head.
+        end: records that begin before this position are walked; at most nbytes.
 
     Source: CommitLog.java#recoverNormally.
     """
@@ -88,7 +88,7 @@ def walk_plainly(buf: Bytes, start: int, end: int) -> Walk:
 
 
 def _stopped(buf: Bytes, starts: Positions, position: int, end: int) -> Walk:
-    """Say what stands at the position where a walk ended."""
+    """Return a walk that ended at a position, with what is there."""
     left = len(buf) - position
     if position >= end:
         return Walk(starts, StopKind.END, position)
@@ -97,9 +97,9 @@ def _stopped(buf: Bytes, starts: Positions, position: int, end: int) -> Walk:
         return Walk(starts, kind, position, f"{left} bytes are left, too few for a record or a blank")
     total_size, magic = _FRAME_HEAD.unpack_from(buf.data, position)
     if magic == BLANK_MAGIC:
-        if total_size <= left:  # Source: CommitLog.java#checkMessageAndReturnSize: a shorter one closes the file too
+        if total_size <= left:  # Source: CommitLog.java#checkMessageAndReturnSize: a shorter blank ends the file too
             return Walk(starts, StopKind.BLANK, position)
-        return Walk(starts, StopKind.DAMAGE, position, f"a blank of {total_size} bytes where {left} are left")
+        return Walk(starts, StopKind.DAMAGE, position, f"a blank of {total_size} bytes where {left} bytes are left")
     if total_size == 0 and magic == 0:
         return Walk(starts, StopKind.EMPTY, position)
     if magic not in TOPIC_LENGTH_BYTES:
@@ -110,9 +110,10 @@ def _stopped(buf: Bytes, starts: Positions, position: int, end: int) -> Walk:
 
 
 def walk(buf: Bytes, start: int, end: int, physical_base: int) -> Walk:
-    """Walk like :func:`walk_plainly`, following many chains in lockstep.
+    """Walk as :func:`walk_plainly` does, but follow many chains in lockstep.
 
     Args:
+        buf, start, end: as for :func:`walk_plainly`.
         physical_base: physical offset of the buffer's first byte.
     """
     n_stripes = min(_STRIPES, (end - start) // _MIN_STRIPE_BYTES)
@@ -129,45 +130,47 @@ def walk(buf: Bytes, start: int, end: int, physical_base: int) -> Walk:
 
 
 def _mend(buf: Bytes, end: int, heads: Positions, chains: Positions, counts: Positions, last: Positions) -> Walk:
-    """Keep the chains that join up; walk plainly from where one misses the next until the chain meets another."""
+    """Keep the chains that join up. Where one misses the next, walk plainly until the walk meets a later chain."""
     firsts = np.concatenate(([0], np.cumsum(counts)))
-    pieces, position, chain = [], int(heads[0]), 0
+    parts: list[Positions] = []
+    position = int(heads[0])
     while position < end:
         chain = int(np.searchsorted(heads, position))
-        if chain < len(heads) and heads[chain] == position:
-            pieces.append(chains[firsts[chain] : firsts[chain + 1]])
-            stop, begun = int(last[chain]), position
-            goal = int(heads[chain + 1]) if chain + 1 < len(heads) else end
+        is_head = chain < len(heads) and heads[chain] == position
+        following = chain + 1 if is_head else chain
+        goal = int(heads[following]) if following < len(heads) else end
+        if is_head:
+            starts, stop = chains[firsts[chain] : firsts[chain + 1]], int(last[chain])
         else:
-            goal = int(heads[chain]) if chain < len(heads) else end
             plain = walk_plainly(buf, position, goal)
-            pieces.append(plain.starts)
-            stop, begun = plain.position, position
+            starts, stop = plain.starts, plain.position
+        parts.append(starts)
+        is_stuck = stop < goal or stop == position
         position = stop
-        if stop < goal or stop == begun:
+        if is_stuck:
             break
-    return _stopped(buf, np.concatenate(pieces) if pieces else np.empty(0, np.int64), position, end)
+    return _stopped(buf, np.concatenate(parts) if parts else np.empty(0, np.int64), position, end)
 
 
 def _guess_heads(buf: Bytes, stripes: Positions, physical_base: int) -> Positions:
-    """Return for each stripe the first place that looks like a record's head: magic, and its own physical offset."""
+    """Return for each stripe the first position that looks like a head: a magic, and the right physical offset."""
     guesses = []
     for stripe in stripes.tolist():
         near = buf[stripe : stripe + _SYNC_BYTES].tobytes()
-        found = near.find(_MAGIC_HEAD, _MAGIC_AT)
+        magic = near.find(_MAGIC_HEAD, _MAGIC_AT)
         for _ in range(_SYNC_TRIES):
-            at = found - _MAGIC_AT
-            if found < 0 or at + FIXED_PART_V4.itemsize > len(near):
+            head = magic - _MAGIC_AT
+            if magic < 0 or head + FIXED_PART_V4.itemsize > len(near):
                 break
-            offset = int.from_bytes(near[at + _OFFSET_AT : at + _OFFSET_AT + 8], signed=True)
-            if offset == physical_base + stripe + at:
-                guesses.append(stripe + at)
+            offset = int.from_bytes(near[head + _OFFSET_AT : head + _OFFSET_AT + 8], signed=True)
+            if offset == physical_base + stripe + head:
+                guesses.append(stripe + head)
                 break
-            found = near.find(_MAGIC_HEAD, found + 1)
+            magic = near.find(_MAGIC_HEAD, magic + 1)
     return np.array(guesses, np.int64)
 
 
-# Compared as they lie in memory, so that only the sizes are swapped to native order.
+# Compared in memory order, so that only the sizes have to be swapped to native order.
 _RAW_MAGICS = np.array([MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2], ">i4").view(np.int32)
 
 
@@ -175,7 +178,7 @@ def _follow(buf: Bytes, heads: Positions, bounds: Positions) -> tuple[Positions,
     """Follow every chain from its head until it reaches its bound or breaks.
 
     Returns:
-        All starts, chain by chain; how many each chain has; where each chain ended.
+        All starts, chain by chain; the number of records of each chain; where each chain ended.
     """
     last, counts = heads.copy(), np.zeros(len(heads), np.int64)
     phases: list[_Phase] = []
@@ -191,63 +194,68 @@ def _follow(buf: Bytes, heads: Positions, bounds: Positions) -> tuple[Positions,
 
 
 class _Phase(NamedTuple):
-    """Chains followed together: which, how many records each had before, how many it got, and their starts."""
+    """Records that were added to some chains by following them together."""
 
-    chains: NDArray[np.int64]
-    before: NDArray[np.int64]
-    moved: NDArray[np.int64]
-    starts: Positions
+    chains: NDArray[np.int64]  # numbers of the chains
+    before: NDArray[np.int64]  # number of records that each chain had before
+    moved: NDArray[np.int64]  # number of records added to each chain
+    starts: Positions  # of the added records, chain by chain
 
 
 class _Chains(NamedTuple):
-    """Chains to follow, side by side: which, where each is, how many records it had before, where it is to end."""
+    """Chains to be followed side by side."""
 
     numbers: NDArray[np.int64]
-    cursors: Positions
-    before: NDArray[np.int64]
-    bounds: Positions
+    cursors: Positions  # where each chain has got to
+    before: NDArray[np.int64]  # number of records that each chain has so far
+    bounds: Positions  # where each chain has to end
 
 
 def _follow_together(buf: Bytes, chains: _Chains) -> tuple[_Phase, Positions, Mask]:
-    """Take a block of steps on all chains, blindly; then see how many of the steps each chain was right to take.
+    """Take a block of steps on all chains without checking them, then count how many steps of each chain were valid.
 
     Returns:
-        The phase; where each chain is now; which of them have not ended yet.
+        The phase; where each chain is now; a mask of the chains that have not ended yet.
     """
     cursors, n_chains = chains.cursors, len(chains.numbers)
-    words, last_head = aligned_words(buf), len(buf) - 2 * FRAME_HEAD.itemsize
-    following, limit = words[1:], np.uint64(last_head)
+    words = aligned_words(buf)
+    following = words[1:]
+    last_head = len(buf) - 2 * FRAME_HEAD.itemsize
+    limit = np.uint64(last_head)
     n_steps = _block_steps(buf, chains)
     visited = np.empty((n_steps + 1, n_chains), np.int64)
     heads = np.empty((n_steps, n_chains), np.uint64)
     for step in range(n_steps):
         visited[step] = cursors
-        at = np.minimum(cursors.view(np.uint64), limit)  # what is negative becomes huge
-        word, shift = (at >> _WORD_BITS).view(np.int64), (at & _IN_WORD) << _WORD_BITS
+        positions = np.minimum(cursors.view(np.uint64), limit)  # a negative cursor becomes a huge one
+        word = (positions >> _WORD_BITS).view(np.int64)
+        shift = (positions & _IN_WORD) << _WORD_BITS
         heads[step] = (words[word] >> shift) | (following[word] << (_WORD_WIDTH - shift))
         cursors = cursors + heads[step].view(np.int32)[0::2].byteswap()
     visited[n_steps] = cursors
     raw = heads.view(np.int32).reshape(n_steps, n_chains, 2)
-    sizes, magics, at = raw[:, :, 0].byteswap(), raw[:, :, 1], visited[:-1]
-    right = (magics == _RAW_MAGICS[0]) | (magics == _RAW_MAGICS[1])
-    right &= (at < chains.bounds) & (at <= last_head) & (sizes >= MIN_RECORD_BYTES) & (sizes <= len(buf) - at)
-    right = np.logical_and.accumulate(right, axis=0)
-    moved = np.count_nonzero(right, axis=0)
-    phase = _Phase(chains.numbers, chains.before, moved, at.T[right.T])
-    return phase, visited[moved, np.arange(n_chains)], right[-1]
+    sizes, magics = raw[:, :, 0].byteswap(), raw[:, :, 1]
+    begins = visited[:-1]
+    is_valid = (magics == _RAW_MAGICS[0]) | (magics == _RAW_MAGICS[1])
+    is_valid &= (begins < chains.bounds) & (begins <= last_head)
+    is_valid &= (sizes >= MIN_RECORD_BYTES) & (sizes <= len(buf) - begins)
+    is_valid = np.logical_and.accumulate(is_valid, axis=0)
+    moved = np.count_nonzero(is_valid, axis=0)
+    phase = _Phase(chains.numbers, chains.before, moved, begins.T[is_valid.T])
+    return phase, visited[moved, np.arange(n_chains)], is_valid[-1]
 
 
 def _follow_singly(buf: Bytes, chains: _Chains) -> tuple[_Phase, Positions, Mask]:
-    """Do what :func:`_follow_together` does, chain after chain and each to its end."""
+    """Do the same as :func:`_follow_together`, but follow one chain after the other, each to its end."""
     pairs = zip(chains.cursors.tolist(), chains.bounds.tolist(), strict=True)
     walks = [walk_plainly(buf, cursor, bound) for cursor, bound in pairs]
-    moved = np.array([len(found.starts) for found in walks])
-    phase = _Phase(chains.numbers, chains.before, moved, np.concatenate([found.starts for found in walks]))
-    return phase, np.array([found.position for found in walks]), np.zeros(len(walks), np.bool_)
+    moved = np.array([len(one.starts) for one in walks])
+    phase = _Phase(chains.numbers, chains.before, moved, np.concatenate([one.starts for one in walks]))
+    return phase, np.array([one.position for one in walks]), np.zeros(len(walks), np.bool_)
 
 
 def _block_steps(buf: Bytes, chains: _Chains) -> int:
-    """Guess how many steps most chains still have to go."""
+    """Estimate how many steps most chains still need."""
     heads = gather_words(buf, np.minimum(chains.cursors, len(buf) - FRAME_HEAD.itemsize))
     sizes = heads.view(np.int32)[0::2].byteswap()
     steps = np.median(chains.bounds - chains.cursors) / max(float(np.median(sizes)), MIN_RECORD_BYTES)
@@ -255,7 +263,7 @@ def _block_steps(buf: Bytes, chains: _Chains) -> int:
 
 
 def _join(phases: list[_Phase], counts: NDArray[np.int64]) -> Positions:
-    """Put the starts of all phases in the order of chains."""
+    """Return the starts of all phases, chain by chain."""
     firsts = np.cumsum(counts) - counts
     starts = np.empty(int(counts.sum()), np.int64)
     for phase in phases:
@@ -265,8 +273,8 @@ def _join(phases: list[_Phase], counts: NDArray[np.int64]) -> Positions:
 
 
 def total_sizes(buf: Bytes, starts: Positions) -> NDArray[np.int64]:
-    """Return what the heads at ``starts`` say is their size, int64 (n,), never more than the buffer has left."""
-    if len(buf) < FRAME_HEAD.itemsize:  # a file that was cut
+    """Return the total sizes that the heads at ``starts`` give, int64 (n,), cut off at the end of the buffer."""
+    if len(buf) < FRAME_HEAD.itemsize:  # a truncated file
         return np.zeros(len(starts), np.int64)
     heads = gather_words(buf, np.minimum(starts, len(buf) - FRAME_HEAD.itemsize))
     left = np.maximum(len(buf) - starts, 0)
@@ -274,7 +282,7 @@ def total_sizes(buf: Bytes, starts: Positions) -> NDArray[np.int64]:
 
 
 def knows_its_place(buf: Bytes, position: int, physical_offset: int) -> bool:
-    """Tell whether something at ``position`` calls itself a record of this physical offset, be it whole or not."""
+    """Tell whether a head at ``position`` names this physical offset, whether or not its record is whole."""
     head = buf[position : position + FIXED_PART_V4.itemsize]
     if len(head) < FIXED_PART_V4.itemsize:
         return False
@@ -283,20 +291,21 @@ def knows_its_place(buf: Bytes, position: int, physical_offset: int) -> bool:
 
 
 def know_their_places(buf: Bytes, positions: Positions, physical_base: int) -> Mask:
-    """Return :func:`knows_its_place` of many positions, any of them, for the physical offsets they have, mask (n,)."""
-    found = (positions >= 0) & (positions <= len(buf) - FIXED_PART_V4.itemsize)
-    inside = positions[found]
+    """Return :func:`knows_its_place` of any positions, for the physical offsets that they have, as a mask (n,)."""
+    mask = (positions >= 0) & (positions <= len(buf) - FIXED_PART_V4.itemsize)
+    inside = positions[mask]
     if len(inside):
         fixed = windows(buf, FIXED_PART_V4.itemsize)[inside].view(FIXED_PART_V4)
-        is_known = np.isin(fixed["magic"].astype(np.int64), list(TOPIC_LENGTH_BYTES))
-        found[found] = is_known & (fixed["physical_offset"] == inside + physical_base)
-    return found
+        has_magic = np.isin(fixed["magic"].astype(np.int64), list(TOPIC_LENGTH_BYTES))
+        mask[mask] = has_magic & (fixed["physical_offset"] == inside + physical_base)
+    return mask
 
 
 def find_next_record(buf: Bytes, start: int, end: int, physical_base: int) -> int:
-    """Return the first position in ``[start, end)`` where a whole record stands that knows its place; ``end`` if none.
+    """Return the first position in ``[start, end)`` of a whole record with the right physical offset, or ``end``.
 
-    For going on behind damage. A body that holds a copy of a record at just its own physical offset would deceive it.
+    This is how a walk goes on after damage. It could only be misled by a body that holds a copy of a record at exactly
+    the physical offset that the copy names.
     """
     block, size = start, _RESYNC_BLOCKS[0]
     while block < end:
@@ -305,13 +314,13 @@ def find_next_record(buf: Bytes, start: int, end: int, physical_base: int) -> in
         for index, byte in enumerate(_MAGIC_HEAD[1:], start=1):
             hits[:-index] &= near[index:] == byte
         hits[1 - len(_MAGIC_HEAD) :] = False
-        places = np.flatnonzero(hits) + (block - _MAGIC_AT)
-        places = places[(places >= start) & (places < end)]
-        if len(places):
-            heads, whole = read_heads(buf, places)
-            found = places[whole & (heads.column("physical_offset") == places + physical_base)]
-            if len(found):
-                return int(found[0])
+        candidates = np.flatnonzero(hits) + (block - _MAGIC_AT)
+        candidates = candidates[(candidates >= start) & (candidates < end)]
+        if len(candidates):
+            heads, whole = read_heads(buf, candidates)
+            records = candidates[whole & (heads.column("physical_offset") == candidates + physical_base)]
+            if len(records):
+                return int(records[0])
         block += size
         size = min(2 * size, _RESYNC_BLOCKS[1])
     return end
@@ -329,8 +338,9 @@ def find_blanks(buf: Bytes, start: int, end: int) -> Positions:
 
 
 def cut_batches(sizes: NDArray[np.int64], max_rows: int, max_bytes: int) -> Iterator[slice]:
-    """Yield slices that cover all records in order, each of at most so many rows and bytes, or of one record."""
-    ends, start = np.cumsum(sizes), 0
+    """Yield slices that cover all records in order, each within ``max_rows`` and ``max_bytes``, or of one record."""
+    ends = np.cumsum(sizes)
+    start = 0
     while start < len(sizes):
         before = ends[start - 1] if start else 0
         stop = int(np.searchsorted(ends, before + max_bytes, side="right"))
@@ -339,32 +349,39 @@ def cut_batches(sizes: NDArray[np.int64], max_rows: int, max_bytes: int) -> Iter
         start = stop
 
 
-def heads_of(buf: Bytes, found: Walk) -> Iterator[tuple[Positions, Heads, Mask]]:
-    """Yield the starts of walked records, their heads, and which are whole, so many at a time."""
-    for rows in cut_batches(np.diff(found.starts, append=found.position), BATCH_ROWS, BATCH_BYTES):
-        starts = found.starts[rows]
+def heads_of(buf: Bytes, walked: Walk) -> Iterator[tuple[Positions, Heads, Mask]]:
+    """Yield the starts of walked records, their heads and a mask of the whole ones, one batch at a time."""
+    for rows in cut_batches(np.diff(walked.starts, append=walked.position), BATCH_ROWS, BATCH_BYTES):
+        starts = walked.starts[rows]
         yield starts, *read_heads(buf, starts)
 
 
-def rejoin(data: Bytes, physical_base: int, found: Walk) -> tuple[Positions, NDArray[np.int64]]:
-    """Look for records that a damaged total size made a walk step over; return all starts, and sizes."""
-    _, whole = read_heads(data, found.starts)
+def rejoin(data: Bytes, physical_base: int, walked: Walk) -> tuple[Positions, NDArray[np.int64]]:
+    """Find the records that a walk stepped over because of a damaged total size; return all starts, and all sizes."""
+    _, whole = read_heads(data, walked.starts)
     if whole.all():
-        return found.starts, np.diff(found.starts, append=found.position)
-    pieces, done = [], 0
+        return walked.starts, np.diff(walked.starts, append=walked.position)
+    parts: list[Positions] = []
+    done = 0
     for row in np.flatnonzero(~whole).tolist():
-        start = int(found.starts[row])
-        limit = int(found.starts[row + 1]) if row + 1 < len(found.starts) else found.position
-        pieces.append(found.starts[done : row + 1])
+        limit = int(walked.starts[row + 1]) if row + 1 < len(walked.starts) else walked.position
+        parts.append(walked.starts[done : row + 1])
+        parts += _records_inside(data, physical_base, int(walked.starts[row]) + 1, limit)
         done = row + 1
-        at = find_next_record(data, start + 1, limit, physical_base)
-        while at < limit:
-            inside = walk_plainly(data, at, limit)
-            pieces.append(inside.starts)
-            at = limit if inside.position >= limit else find_next_record(
-                data, inside.position + 1, limit, physical_base
-            )  # fmt: skip
-    pieces.append(found.starts[done:])
-    starts = np.concatenate(pieces)
-    # Records overlap where a size is damaged, so the way to the next one is no size.
+    parts.append(walked.starts[done:])
+    starts = np.concatenate(parts)
+    # Records overlap where a size is damaged, so the distance to the next start is not a size.
     return starts, total_sizes(data, starts)
+
+
+def _records_inside(data: Bytes, physical_base: int, start: int, limit: int) -> list[Positions]:
+    """Return the starts of the records between two positions, which need not be those of records."""
+    parts: list[Positions] = []
+    position = find_next_record(data, start, limit, physical_base)
+    while position < limit:
+        inside = walk_plainly(data, position, limit)
+        parts.append(inside.starts)
+        if inside.position >= limit:
+            break
+        position = find_next_record(data, inside.position + 1, limit, physical_base)
+    return parts

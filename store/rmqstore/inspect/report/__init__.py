@@ -1,1 +1,1 @@
-"""One page about a store, for people: numbers, charts, what a check found."""
+"""One HTML page about a store: numbers, charts and the findings of a check."""

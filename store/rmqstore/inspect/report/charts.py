@@ -1,4 +1,4 @@
-"""The charts of a report as HTML, by plotly, which takes text for markup: every text of a store is escaped."""
+"""The charts of a report as HTML, drawn by plotly. It interprets text as markup, so text from a store is escaped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ACCENT, _GRID, _INK = "#3366cc", "#e6e9ed", "#1f2933"
 
 
 def draw_charts(facts: StoreFacts) -> dict[str, str]:
-    """Return the charts by name, each a ``div`` and the script that draws it; those without data are left out."""
+    """Return the charts by name, each a ``div`` with the script that draws it; charts without data are left out."""
     made: dict[str, dict[str, Any] | None] = {
         "rate": _rate(facts.rates),
         "bytes": _bars(_ranked(facts.topics, lambda topic: topic.n_bytes), "bytes", "~s"),
@@ -35,7 +35,7 @@ def draw_charts(facts: StoreFacts) -> dict[str, str]:
 
 
 def script() -> str:
-    """Return the library that draws, for the page to hold."""
+    """Return plotly's JavaScript library, to be inlined in the page."""
     from plotly.offline import get_plotlyjs
 
     found: str = get_plotlyjs()
@@ -47,7 +47,7 @@ def _to_html(name: str, figure: dict[str, Any]) -> str:
 
     found: str = to_html(
         figure,
-        config={"displayModeBar": False},  # the page watches the size of its cards
+        config={"displayModeBar": False},  # the page itself follows the size of its cards
         include_plotlyjs=False,
         full_html=False,
         div_id=f"chart-{name}",
@@ -56,7 +56,7 @@ def _to_html(name: str, figure: dict[str, Any]) -> str:
 
 
 def label(text: str) -> str:
-    """Return a text of a store as a label of a chart: short, and no markup."""
+    """Return text from a store as a label of a chart: shortened and escaped."""
     short = text if len(text) <= _LABEL_CHARS else f"{text[: _LABEL_CHARS - 1]}…"
     return escape(short)
 
@@ -83,7 +83,7 @@ def _axis(**more: Any) -> dict[str, Any]:  # noqa: ANN401 - plotly's own
 
 
 def _names(texts: list[str]) -> dict[str, Any]:
-    """Return an axis of names at 0, 1 and so on, from the top; they need not be distinct once they are shortened."""
+    """Return an axis with names at 0, 1 and so on from the top; shortened names need not be distinct."""
     return _axis(
         tickmode="array",
         tickvals=list(range(len(texts))),
@@ -98,7 +98,7 @@ def _names(texts: list[str]) -> dict[str, Any]:
 
 
 def _bars(rows: Sequence[tuple[str, int]], unit: str, number: str) -> dict[str, Any] | None:
-    """Return horizontal bars, the longest on top."""
+    """Return a chart of horizontal bars in the order of the rows, the first one on top; None without rows."""
     if not rows:
         return None
     shown = rows[:_SHOWN]
@@ -125,7 +125,7 @@ def _bars(rows: Sequence[tuple[str, int]], unit: str, number: str) -> dict[str, 
 
 
 def _rate(rates: Rates | None) -> dict[str, Any] | None:
-    """Return messages a second over time, topics on top of one another."""
+    """Return a chart of messages per second over time, with topics stacked."""
     if rates is None or not rates.counts:
         return None
     middles = (rates.starts + rates.width_ms // 2).astype("datetime64[ms]")
@@ -141,7 +141,7 @@ def _rate(rates: Rates | None) -> dict[str, Any] | None:
                 "y": np.round(counts * 1000 / rates.width_ms, 4).tolist(),
                 "width": rates.width_ms,
                 "marker": {"color": colour, "line": {"width": 0}},
-                "hovertemplate": "%{x}<br>%{y:,.3~g} a second<extra>" + label(topic) + "</extra>",
+                "hovertemplate": "%{x}<br>%{y:,.3~g} per second<extra>" + label(topic) + "</extra>",
             }
         )
     return {
@@ -153,13 +153,13 @@ def _rate(rates: Rates | None) -> dict[str, Any] | None:
             showlegend=True,
             legend={"orientation": "h", "y": -0.18, "traceorder": "normal"},
             xaxis=_axis(type="date", showgrid=False, nticks=6, tickangle=0),
-            yaxis=_axis(title={"text": "messages a second"}, rangemode="tozero"),
+            yaxis=_axis(title={"text": "messages per second"}, rangemode="tozero"),
         ),
     }
 
 
 def _skew(facts: StoreFacts) -> dict[str, Any] | None:
-    """Return how unevenly queues are filled: a point a queue, 1 for the mean of its topic."""
+    """Return a chart of how unevenly queues are filled: one point per queue, where 1 is the mean of its topic."""
     topics = [topic for topic in facts.topics if topic.queues > 1 and topic.messages]
     shown = sorted(topics, key=lambda topic: -topic.messages)[:_SHOWN]
     if not shown:

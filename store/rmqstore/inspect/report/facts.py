@@ -1,4 +1,4 @@
-"""The numbers of a report, from views and samples of a store; nothing of it is read as a whole but queue units."""
+"""The numbers of a report, from views and samples of a store. Only queue units are read completely."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rmqstore.findings import Finding
 from rmqstore.format.schema import TIMESTAMP
 from rmqstore.format.topics import is_system_topic
 from rmqstore.inspect.verify import verify
-from rmqstore.progress import Progress, untold
+from rmqstore.progress import Progress, ignore_progress
 from rmqstore.read.plan.light_queues import told
 from rmqstore.read.views.schema import VIEWS
 from rmqstore.spans import QueueSlice
@@ -27,8 +27,8 @@ from rmqstore.store import MessageStore
 
 logger = logging.getLogger(__name__)
 
-_EXACT_UNITS = 20_000_000  # of more messages the bytes are estimated: each unit would have to be read
-_TIME_LOOKS = 40_000  # records that are looked at for their time, all queues together
+_EXACT_UNITS = 20_000_000  # with more messages their bytes are estimated, because counting would read each unit
+_TIME_LOOKS = 40_000  # records that are read for their store time, over all queues
 _LOOKS_A_QUEUE = 4, 256
 _FEW = 16
 _BYTES_LOOKS = 16
@@ -48,7 +48,7 @@ _WIDTHS_MS = (
 
 @dataclass(slots=True)
 class QueueFacts:
-    """One queue: offsets (``max_offset`` excluded), times in ms, the largest lag of any group; None for not known."""
+    """One queue: offsets (``max_offset`` excluded), times in ms, the largest lag of any group; None if not known."""
 
     topic: str
     queue_id: int
@@ -64,7 +64,7 @@ class QueueFacts:
 
 @dataclass(slots=True)
 class TopicFacts:
-    """One topic. ``skew`` is the messages of its fullest queue, in units of the mean of its queues."""
+    """One topic. ``skew`` is the number of messages of its fullest queue divided by the mean of its queues."""
 
     topic: str
     is_system: bool
@@ -78,7 +78,7 @@ class TopicFacts:
 
 @dataclass(slots=True)
 class GroupFacts:
-    """One consumer group on one topic: what it is behind, in messages and in ms, all queues together or the worst."""
+    """One consumer group on one topic: ``lag`` in messages over all queues, ``lag_millis`` of the worst queue."""
 
     group: str
     topic: str
@@ -89,7 +89,7 @@ class GroupFacts:
 
 @dataclass(slots=True)
 class FileFacts:
-    """Files of one kind."""
+    """The files of one kind."""
 
     kind: str
     files: int
@@ -99,7 +99,7 @@ class FileFacts:
 
 
 class Rates(NamedTuple):
-    """Messages by time: ``counts[topic]`` holds those of each bin, (n,); ``starts`` its begin in ms."""
+    """Messages by time: ``counts[topic]`` holds those of each bin, (n,); ``starts`` where each bin begins, ms."""
 
     starts: NDArray[np.int64]
     width_ms: int
@@ -108,7 +108,7 @@ class Rates(NamedTuple):
 
 @dataclass(slots=True)
 class StoreFacts:
-    """All that a report tells of a store."""
+    """Everything that a report shows of a store."""
 
     path: str
     broker_name: str
@@ -118,19 +118,19 @@ class StoreFacts:
     files: list[FileFacts]
     rates: Rates | None
     log_end: LogEnd | None
-    is_estimated: bool  # the bytes of messages
-    has_rocksdb_queues: bool = False  # of which the numbers know nothing
-    findings: list[Finding] | None = None  # None: not checked
+    is_estimated: bool  # whether the bytes of messages are estimates
+    has_rocksdb_queues: bool = False  # whether there are queues in RocksDB, which the numbers do not include
+    findings: list[Finding] | None = None  # None if the store was not checked
     notes: list[str] = field(default_factory=list)
 
     @property
     def messages(self) -> int:
-        """All that queues hold."""
+        """Number of messages in all queues."""
         return sum(topic.messages for topic in self.topics)
 
     @property
     def n_bytes(self) -> int:
-        """Of their records."""
+        """Bytes of the records of all queues."""
         return sum(topic.n_bytes for topic in self.topics)
 
     @property
@@ -144,13 +144,13 @@ class StoreFacts:
         return max((topic.last for topic in self.topics if topic.last is not None), default=None)
 
 
-def gather(store: MessageStore, *, with_verify: bool = True, progress: Progress = untold) -> StoreFacts:
+def gather(store: MessageStore, *, with_verify: bool = True, progress: Progress = ignore_progress) -> StoreFacts:
     """Gather the numbers of a report.
 
     Args:
-        store: opened for reading.
-        with_verify: also check it, which reads all of the log.
-        progress: told how far the check is.
+        store: the store, opened for reading.
+        with_verify: also check the store, which reads all of its log.
+        progress: called with the progress of the check.
     """
     notes: list[str] = []
     if store.session.light_messages_apart:
@@ -179,7 +179,7 @@ def gather(store: MessageStore, *, with_verify: bool = True, progress: Progress 
 
 
 def _queues(store: MessageStore) -> tuple[list[QueueFacts], bool]:
-    """Return every queue, and whether bytes are estimates."""
+    """Return all queues, and whether their bytes are estimates."""
     names = [name for name in VIEWS["queues"].names if name != "bytes"]
     rows = _rows(store.view("queues", columns=names, include_system_topics=True))
     is_estimated = sum(row["messages"] or 0 for row in rows) > _EXACT_UNITS
@@ -215,7 +215,7 @@ def _estimated_bytes(store: MessageStore, row: dict[str, Any]) -> int | None:
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
-    """Return rows of a view, times in ms."""
+    """Return the rows of a view, with times in ms."""
     found: list[dict[str, Any]] = []
     for batch in batches:
         columns = [
@@ -229,7 +229,7 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
 
 
 def _topics(queues: Sequence[QueueFacts]) -> list[TopicFacts]:
-    """Return the topics of some queues, the largest first."""
+    """Return the topics of queues, the largest first."""
     by_topic: dict[str, list[QueueFacts]] = {}
     for queue in queues:
         by_topic.setdefault(queue.topic, []).append(queue)
@@ -252,7 +252,7 @@ def _topics(queues: Sequence[QueueFacts]) -> list[TopicFacts]:
 
 
 def _groups(store: MessageStore, queues: Sequence[QueueFacts], notes: list[str]) -> list[GroupFacts]:
-    """Return the groups, the one furthest behind first; and note at queues how far that is."""
+    """Return the groups, the one with the largest lag first; and set the lag of each queue."""
     try:
         rows = _rows(store.view("groups"))
     except RmqStoreError as err:
@@ -290,11 +290,11 @@ def _files(store: MessageStore) -> list[FileFacts]:
 
 
 def _rates(store: MessageStore, facts: StoreFacts) -> Rates | None:
-    """Estimate how many messages came when: queues are asked for the times of some messages, even between those."""
+    """Estimate how many messages were stored when, by interpolating between the store times of some messages."""
     first, last = facts.first, facts.last
     if first is None or last is None:
         return None
-    first, last = min(first, last), max(first, last)  # a damaged time may turn them round
+    first, last = min(first, last), max(first, last)  # a damaged time may reverse them
     width = next(
         (width for width in _WIDTHS_MS if (last - first) // width < _MAX_BINS), (last - first) // _MAX_BINS + 1
     )
@@ -315,16 +315,16 @@ def _rates(store: MessageStore, facts: StoreFacts) -> Rates | None:
 
 
 def _arrived(store: MessageStore, queue: QueueFacts, edges: NDArray[np.int64], looks: int) -> NDArray[np.float64]:
-    """Return how many messages of a queue were stored before each time, (n,)."""
+    """Return the number of messages of a queue that were stored before each time, (n,)."""
     assert queue.min_offset is not None
     assert queue.max_offset is not None
     whole = QueueSlice(queue.topic, queue.queue_id, queue.min_offset, queue.max_offset)
     known = {whole.start: queue.first, whole.end - 1: queue.last}
     slices = [whole]
-    if whole.end - whole.start <= _FEW:  # of which one sample tells all but the times
+    if whole.end - whole.start <= _FEW:  # one sample would give everything but their times
         slices = [whole._replace(start=at, end=at + 1) for at in range(whole.start, whole.end)]
     for piece in slices:
-        with suppress(RmqStoreError, OSError):  # a damaged record is asked for its time: the next one tells enough
+        with suppress(RmqStoreError, OSError):  # of a damaged record: the times of the others suffice
             for sample in store.session.sample(piece, looks):
                 known[sample.queue_offset] = _time_of(store, sample.physical_offset)
     points = [(time, offset - whole.start) for offset, time in sorted(known.items()) if time is not None]
@@ -332,7 +332,7 @@ def _arrived(store: MessageStore, queue: QueueFacts, edges: NDArray[np.int64], l
         return np.zeros(len(edges))
     times = np.maximum.accumulate(np.array([time for time, _ in points], np.int64))
     before = np.array([count for _, count in points], np.float64)
-    # A sampled message came at its time, not on the way there: two points stand for it, a millisecond apart.
+    # A sampled message was stored at its time, not gradually before: two points a millisecond apart stand for it.
     _, oldest = np.unique(times, return_index=True)
     newest = np.append(oldest[1:], len(times)) - 1
     times = np.stack((times[oldest] - 1, times[oldest]), axis=1).ravel()

@@ -1,4 +1,4 @@
-"""The page of a report: one HTML file that needs nothing else, not even the network."""
+"""The page of a report: one HTML file that needs no other file and no network."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _UNKNOWN = "\N{EN DASH}"
 
 
 def require_libraries() -> None:
-    """Refuse where the libraries that draw are missing, before anything long begins.
+    """Check that the libraries for drawing are installed, before any long work begins.
 
     Raises:
-        UnsupportedFeatureError: with what to install.
+        UnsupportedFeatureError: a library is missing; the text says what to install.
     """
     try:
         import jinja2  # noqa: F401
@@ -31,10 +31,10 @@ def require_libraries() -> None:
 
 
 def render(facts: StoreFacts, made_at: datetime) -> str:
-    """Return the page. All text of a store is escaped in it.
+    """Return the page as HTML. All text from the store is escaped.
 
     Raises:
-        UnsupportedFeatureError: the libraries that draw are missing.
+        UnsupportedFeatureError: a library for drawing is missing.
     """
     require_libraries()
     from jinja2 import Environment, StrictUndefined
@@ -56,12 +56,12 @@ def render(facts: StoreFacts, made_at: datetime) -> str:
 
 
 def count(number: float | None) -> str:
-    """Return a number with its thousands apart."""
+    """Return a number with thousands separators."""
     return _UNKNOWN if number is None else f"{number:,}"
 
 
 def size(n_bytes: int | None) -> str:
-    """Return bytes in the unit that fits."""
+    """Return a number of bytes in the largest unit that fits."""
     if n_bytes is None:
         return _UNKNOWN
     amount, unit = float(n_bytes), "B"
@@ -73,14 +73,14 @@ def size(n_bytes: int | None) -> str:
 
 
 def time(millis: int | None) -> str:
-    """Return a time in UTC."""
+    """Return a time in ms as text, in UTC."""
     if millis is None:
         return _UNKNOWN
     return datetime.fromtimestamp(millis / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def span(millis: int | None) -> str:
-    """Return how long something took, in its two largest units."""
+    """Return a duration in ms as text, in its two largest units."""
     if millis is None:
         return _UNKNOWN
     if millis < 1000:

@@ -324,11 +324,11 @@ class _Resolver:
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         span = self._ranges.range(topic, queue_id)
         start = self.start(topic, queue_id, span)
-        end = self._bound(topic, queue_id, span, self._selection.end, self._end_committed, "endingOffsets")
+        end = self._bound(topic, queue_id, span, self._selection.end, self._end_committed, "ending_offsets")
         return start, end
 
     def start(self, topic: str, queue_id: int, span: tuple[int, int]) -> int:
-        return self._bound(topic, queue_id, span, self._selection.start, self._start_committed, "startingOffsets")
+        return self._bound(topic, queue_id, span, self._selection.start, self._start_committed, "starting_offsets")
 
     def _bound(
         self,
@@ -345,10 +345,10 @@ class _Resolver:
         if timestamp is not None:
             tolerant = self._tolerant or not self._fail_on_data_loss
             found = self._ranges.at_time(topic, queue_id, timestamp, span, tolerant=tolerant)
-            if found == span[1] and name == "startingOffsets" and self._selection.timestamp_strategy == "error":
+            if found == span[1] and name == "starting_offsets" and self._selection.timestamp_strategy == "error":
                 raise OffsetOutOfRangeError(
                     f"{topic}-{queue_id} has no message stored at or after {timestamp} ms; "
-                    "set startingOffsetsByTimestampStrategy to latest to begin at the end of such queues"
+                    "starting_offsets_by_timestamp_strategy=latest begins at the end of such queues"
                 )
             return found
         asked = committed.get((topic, queue_id))
@@ -363,11 +363,11 @@ class _Resolver:
     def _within(self, topic: str, queue_id: int, span: tuple[int, int], asked: int, name: str) -> int:
         if span[0] <= asked <= span[1]:
             return asked
-        if name == "endingOffsets" and asked < span[0]:
+        if name == "ending_offsets" and asked < span[0]:
             return span[0]  # what was asked for ends before what is left: the start tells whether anything is lost
         text = f"{name} of {topic}-{queue_id} is {asked}, the queue holds {span[0]} to {span[1]} (excluded)"
         if self._fail_on_data_loss:
-            raise OffsetOutOfRangeError(f"{text}; set failOnDataLoss to false to read what is left")
+            raise OffsetOutOfRangeError(f"{text}; fail_on_data_loss=False reads what is left")
         logger.warning("data loss: %s; reading what is left", text)
         return min(max(asked, span[0]), span[1])
 

@@ -83,7 +83,7 @@ def refuse_stretches(stretches: Iterable[LostStretch], spec: ReadSpec) -> Iterat
 def _lose(stretch: LostStretch, spec: ReadSpec) -> None:
     text = f"{stretch.path}: the log from {stretch.start} to {stretch.end} is gone: {stretch.reason}"
     if spec.fail_on_data_loss:
-        raise OffsetOutOfRangeError(f"{text}; set failOnDataLoss to false to go on without it")
+        raise OffsetOutOfRangeError(f"{text}; fail_on_data_loss=False reads on without it")
     logger.warning("data loss: %s", text)
 
 

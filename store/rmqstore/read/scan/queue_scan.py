@@ -88,7 +88,7 @@ class QueueScan:
                 raise
             text = f"queue offsets {start} to {low} of {piece.topic}-{piece.queue_id} are gone: {err}"
             if self._spec.fail_on_data_loss:
-                raise OffsetOutOfRangeError(f"{text}; set failOnDataLoss to false to go on without them") from err
+                raise OffsetOutOfRangeError(f"{text}; fail_on_data_loss=False reads on without them") from err
             logger.warning("data loss: %s", text)
             return low, queue.units(low, min(low + count, high))
 
@@ -172,7 +172,7 @@ class QueueScan:
             f"{reason}"
         )
         if self._spec.fail_on_data_loss:
-            raise OffsetOutOfRangeError(f"{text}; set failOnDataLoss to false to go on without them")
+            raise OffsetOutOfRangeError(f"{text}; fail_on_data_loss=False reads on without them")
         logger.warning("data loss: %s", text)
 
     def _refuse_units(self, part: UnitRows, reason: str | None = None) -> Iterator[pa.RecordBatch]:

@@ -44,7 +44,7 @@ class PlaceScan:
                 assembler = Assembler(self._spec, self._log, segment, self._pipeline)
             except OffsetOutOfRangeError as err:
                 if self._spec.fail_on_data_loss:
-                    raise OffsetOutOfRangeError(f"{err}; set failOnDataLoss to false to go on without it") from err
+                    raise OffsetOutOfRangeError(f"{err}; fail_on_data_loss=False reads on without it") from err
                 logger.warning("data loss: %s", err)
                 continue
             data, starts = self._log.data(segment), inside - segment.start

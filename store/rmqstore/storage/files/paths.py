@@ -206,8 +206,8 @@ def find_store(
     logs = tuple(Path(log) for log in commitlogs) or (base / "commitlog",)
     missing = next((log for log in logs if not is_folder(storage, log)), None)
     if missing is not None:
-        hint = "give the folder that holds commitlog/, or set storePathCommitLog"
-        raise NotAStoreError(f"{base} is no RocketMQ store: there is no folder {missing}; {hint}")
+        hint = "give the folder that holds commitlog/, or the log's own folders with commitlogs="
+        raise NotAStoreError(f"{base} is not a RocketMQ store: there is no folder {missing}; {hint}")
     return StorePaths(
         root=base,
         commitlogs=logs,
@@ -234,7 +234,7 @@ def _refuse_dledger(base: Path, storage: Storage) -> None:
         start = min(int(file.name) for file in files)
         text += f": {len(files)} files of {n_bytes} bytes in {files[0].parent}, from physical offset {start} on"
     if _segment_files(storage, older):
-        text += f"; the records before that can: set storePathCommitLog to {older}"
+        text += f"; the records before that can be read from {older} with commitlogs="
     raise UnsupportedFeatureError(text)
 
 

@@ -184,7 +184,7 @@ class CommitLog:
         bits = int(np.frombuffer(head, FIXED_PART_V4, 1)[0]["sys_flag"]) & SysFlag.HOSTS_V6
         stored = int(np.frombuffer(head, FIXED_PART[int(bits)], 1)[0]["store_timestamp"])
         if not FIRST_TIMESTAMP <= stored <= LAST_TIMESTAMP:
-            reason = f"store_timestamp {stored} is no time of the years 1 to 9999"
+            reason = f"store_timestamp {stored} is not in the years 1 to 9999"
             raise CorruptRecordError(path, physical_offset, reason)
         return stored
 

@@ -83,7 +83,7 @@ class StoreEnds:
         if n_records:
             logger.warning(
                 "%s: %d records of %d bytes follow the end of the log at %d; a broker that starts drops them; "
-                "ignoreLogEnd=true with mode=DROPMALFORMED reads them",
+                "ignore_log_end=True with mode=DROPMALFORMED reads them",
                 end.path, n_records, n_bytes, end.physical_offset,
             )  # fmt: skip
 

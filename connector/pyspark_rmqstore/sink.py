@@ -1,6 +1,6 @@
-"""Into a store from many tasks: each encodes its rows into a staging file, one process then appends them, all or none.
+"""Writes to a store from many tasks: each task stages its encoded rows in a file, and one process appends them all.
 
-What batches and micro-batches have in common.
+This is what batches and micro-batches have in common.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.staging import PartWriter, StagedPart, read_part
 from pyspark_rmqstore.write_options import WriteOptions
 from rmqstore.errors import IllegalMessageError, StoreLockedError
@@ -34,31 +35,33 @@ _PAUSE_SECONDS = 0.05
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The message of a task to the driver."""
 
     partition: int
     part: StagedPart
 
 
 class StoreSink:
-    """Stages rows in tasks and appends them on the driver. Made on the driver; picklable."""
+    """Stages rows in tasks and appends them on the driver. It is made on the driver and pickled to tasks."""
 
+    @option_names()
     def __init__(self, schema: StructType, options: WriteOptions, patience: float = _BEGIN_SECONDS) -> None:
         _check_columns(schema, options)
         self._options = options
         self._ignored = [name for name in schema.names if name in ASSIGNED]
         self._spec, self._file_size = options.spec, options.config.mapped_file_size_commit_log
         if is_store(options.path):
-            # One that a broker has is refused before any work; another job that begins has it for a moment only.
+            # A store that a broker holds is refused before any work. Another job that begins holds it only briefly.
             with _open(options, patience) as store:
                 self._spec = replace(options.spec, queue_nums=store.queue_nums())
                 self._file_size = store.config.mapped_file_size_commit_log
 
     def warn_ignored(self) -> None:
-        """Say which columns of the rows are not written."""
+        """Log which columns of the rows are not written."""
         if self._ignored:
             logger.warning("columns that the store assigns are not written: %s", ", ".join(self._ignored))
 
+    @option_names()
     def stage(self, batches: Iterator[pa.RecordBatch], folder: Path) -> Staged:
         """Encode the rows of one task into a file of its own. Runs in a task."""
         context = TaskContext.get()
@@ -76,8 +79,9 @@ class StoreSink:
                     row += len(sizes)
             return Staged(partition, file.part())
 
+    @option_names()
     def append(self, messages: Sequence[WriterCommitMessage | None], txn: tuple[str, int] | None) -> None:
-        """Append what tasks staged, unless this version of the application is there already. Runs on the driver."""
+        """Append what tasks staged, unless the store has this version of the application. Runs on the driver."""
         staged = sorted((message for message in messages if isinstance(message, Staged)), key=lambda one: one.partition)
         with _open(self._options, COMMIT_SECONDS) as store:
             if txn is not None:
@@ -92,7 +96,7 @@ class StoreSink:
 
 
 def _open(options: WriteOptions, patience: float) -> StoreWriter:
-    """Open the store, made if there is none; wait so many seconds for another job that has it."""
+    """Open the store, or make it; wait at most ``patience`` seconds for another job that holds it."""
     until = monotonic() + patience
     while True:
         try:
@@ -107,13 +111,13 @@ def _open(options: WriteOptions, patience: float) -> StoreWriter:
 
 
 def _check_columns(schema: StructType, options: WriteOptions) -> None:
-    """Refuse what no row could be written of, before any task runs."""
+    """Refuse columns of which no row could be written, before any task runs."""
     unknown = [name for name in schema.names if name not in WRITE_TYPES and name not in ASSIGNED]
     if unknown:
         raise IllegalMessageError(
-            f"columns {', '.join(unknown)} are none of a message; there are {', '.join(WRITE_TYPES)}: select or rename"
+            f"unknown columns {', '.join(unknown)}; a message has {', '.join(WRITE_TYPES)}: select or rename columns"
         )
     if "body" not in schema.names:
-        raise IllegalMessageError(f"no column body; there are {', '.join(schema.names) or 'none'}")
+        raise IllegalMessageError(f"column body is missing; there are {', '.join(schema.names) or 'none'}")
     if "topic" not in schema.names and options.spec.topic is None:
-        raise IllegalMessageError("no topic: give a column topic, or the option")
+        raise IllegalMessageError("no topic: give a column named topic, or one topic for all rows with option topic")

@@ -1,4 +1,4 @@
-"""The stores that one stream follows: how far they reach, where each queue goes on, and what was lost of it."""
+"""The stores that one stream follows: how far they reach, where each queue continues, and which messages were lost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from pyspark_rmqstore.offsets import Key, StreamOffset
 from pyspark_rmqstore.options import ReadOptions, StoreRef
-from pyspark_rmqstore.split_reader import BrokerNames, open_ref, paths_of
+from pyspark_rmqstore.tasks import BrokerNames, open_ref, paths_of
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.read.log_cursor import LogMark
 from rmqstore.read.scan.spec import FAILFAST, ReadSpec
@@ -50,7 +50,7 @@ class AllSigns(NamedTuple):
 
 
 class FollowedStores:
-    """Stores by broker. Opened when first asked for; what is remembered of them makes the next look cheap."""
+    """Stores by broker name. They are opened at the first use, and their tails make further looks cheap."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -76,7 +76,7 @@ class FollowedStores:
         return self._all()[broker]
 
     def look(self) -> None:
-        """Take in what changed."""
+        """Look for changes in all stores."""
         if self._opened:
             for one in self._opened.values():
                 one.tail.look()
@@ -84,7 +84,7 @@ class FollowedStores:
             self._all()
 
     def close(self) -> None:
-        """Let go of the stores."""
+        """Close the stores."""
         for one in self._opened.values():
             one.store.close()
         self._opened = {}
@@ -103,19 +103,19 @@ class FollowedStores:
         return self._opened
 
     def _refuse_lost(self, store: StoreSession) -> None:
-        """Fail for damage of the log that may have held messages of queues which are taken from it, or say so.
+        """Refuse, or report, damage of the log that may have held messages of queues that are taken from the log.
 
         Raises:
-            CorruptRecordError, OffsetOutOfRangeError: as a batch read would.
+            CorruptRecordError, OffsetOutOfRangeError: as in a batch read.
         """
         options = self._options
-        # A stream has no row for what has no queue offset.
+        # A stream cannot have a row without a queue offset.
         mode = options.mode if options.mode == FAILFAST else "DROPMALFORMED"
         spec = ReadSpec(pa.schema([]), mode, fail_on_data_loss=options.fail_on_data_loss)
         deque(store.read_lost(store.lost((), spec), spec), maxlen=0)
 
     def ends(self) -> dict[Key, int]:
-        """Return how far each queue reached at the last look."""
+        """Return the end of each queue as of the last look."""
         return {(broker, *queue): end for broker, one in self._all().items() for queue, end in one.tail.ends.items()}
 
     def marks(self) -> dict[str, LogMark]:
@@ -123,27 +123,28 @@ class FollowedStores:
         return {broker: one.tail.mark for broker, one in self._all().items() if one.tail.mark is not None}
 
     def initial(self) -> dict[Key, int]:
-        """Return where the options start in each queue."""
+        """Return the offset in each queue at which the options start."""
         options = self._options
         return {
-            (broker, *queue): at
+            (broker, *queue): start
             for broker, one in self._all().items()
-            for queue, at in one.store.starts(
+            for queue, start in one.store.starts(
                 options.selection, one.tail.spans, fail_on_data_loss=options.fail_on_data_loss
             ).items()
         }
 
-    def cut(self, begun: StreamOffset) -> set[str]:
+    def cut(self, since: StreamOffset) -> set[str]:
         """Return the brokers whose log was cut by a recovery since an offset was made."""
         opened = self._all()
         return {
-            broker for broker, mark in begun.marks.items() if broker in opened and not opened[broker].tail.holds(mark)
+            broker for broker, mark in since.marks.items() if broker in opened and not opened[broker].tail.holds(mark)
         }
 
     def stops(self, until: StreamOffset, ends: Mapping[Key, int]) -> dict[Key, int]:
-        """Return how far the messages are there that lie before an offset, in each queue of ``ends``.
+        """Return, for each queue of ``ends``, the end of the messages before an offset that the store still holds.
 
-        Where a recovery cut the log since the offset was made, others took their places; they lie behind it.
+        If a recovery has cut the log since the offset was made, other messages may have replaced some of them. These
+        belong after the offset.
         """
         opened, reached, cut = self._all(), self.ends(), self.cut(until)
         stops = {}
@@ -154,32 +155,35 @@ class FollowedStores:
         return stops
 
     def look_confirmed(self, slices: Mapping[str, list[QueueSlice]]) -> bool:
-        """Tell whether the logs confirm ranges, by broker; where one does not, the next look is at all queues."""
-        wrong = [broker for broker, pieces in slices.items() if not self[broker].tail.look_confirmed(pieces)]
+        """Tell whether the logs confirm ranges of queues, by broker; the next look at one that does not covers all."""
+        wrong = [broker for broker, ranges in slices.items() if not self[broker].tail.look_confirmed(ranges)]
         for broker in wrong:
             self[broker].tail.doubt()
         return not wrong
 
     def confirmed(self, slices: Mapping[str, list[QueueSlice]]) -> dict[str, list[QueueSlice]]:
-        """Return the parts of ranges, by broker, that the logs confirm."""
-        return {broker: self[broker].tail.confirmed(pieces) for broker, pieces in slices.items()}
+        """Return the parts of ranges of queues, by broker, that the logs confirm."""
+        return {broker: self[broker].tail.confirmed(ranges) for broker, ranges in slices.items()}
 
-    def starts(self, begun: StreamOffset, ends: Mapping[Key, int], cut: AbstractSet[str]) -> dict[Key, int]:
-        """Return where each queue in ``ends`` goes on: behind what was delivered, unless that was cut off or deleted.
+    def starts(self, since: StreamOffset, ends: Mapping[Key, int], cut: AbstractSet[str]) -> dict[Key, int]:
+        """Return where each queue of ``ends`` continues: after what was delivered, unless that was cut off or deleted.
 
-        Queues that ``begun`` does not have start at the first message that is there; ``cut`` is what :meth:`cut` says.
+        Args:
+            since: how far messages were delivered. A queue that it does not name starts at its first message.
+            ends: how far each queue reaches.
+            cut: what :meth:`cut` returns for ``since``.
 
         Raises:
-            OffsetOutOfRangeError: messages were lost, and data loss is to fail.
+            OffsetOutOfRangeError: messages were lost, and ``failOnDataLoss`` is set.
         """
         opened = self._all()
         starts = {}
         for key, end in ends.items():
-            at = begun.queues.get(key)
-            if key[0] not in opened or (at == end and key[0] not in cut):
-                starts[key] = at or 0
+            delivered = since.queues.get(key)
+            if key[0] not in opened or (delivered == end and key[0] not in cut):
+                starts[key] = delivered or 0
             else:
-                starts[key] = self._start(key, at, end, begun.marks.get(key[0]), is_cut=key[0] in cut)
+                starts[key] = self._start(key, delivered, end, since.marks.get(key[0]), is_cut=key[0] in cut)
         return starts
 
     def _start(self, key: Key, delivered: int | None, end: int, mark: LogMark | None, *, is_cut: bool) -> int:
@@ -187,10 +191,10 @@ class FollowedStores:
         reached, start = tail.ends.get(queue, 0), delivered or 0
         if delivered is not None and (is_cut or delivered > reached):
             if not is_cut and mark is not None and tail.began_after(queue, mark):
-                # Its messages were deleted, the queue with them, and the broker counts anew.
-                logger.warning("%s-%d of broker %s begins anew, at offset %d", *queue, key[0], tail.first(queue))
+                # The queue was deleted with its messages and made again, and its offsets start over.
+                logger.warning("%s-%d of broker %s starts over at offset %d", *queue, key[0], tail.first(queue))
                 return tail.first(queue)
-            # What was delivered stays delivered. Others took its place since, all stored after the newest record then.
+            # Delivered messages are not delivered again. Those that replaced them were all stored after the mark.
             start = min(delivered, reached if mark is None else tail.first_after(queue, mark))
             if start < delivered:
                 self.report_loss(key, f"delivered up to offset {delivered}, but a recovery cut it at {start} since")
@@ -206,13 +210,13 @@ class FollowedStores:
         return max(start, first)
 
     def report_loss(self, key: Key, text: str) -> None:
-        """Fail for messages that were lost, or say so, as ``failOnDataLoss`` wants it.
+        """Raise an error for lost messages, or log a warning if ``failOnDataLoss`` is false.
 
         Raises:
-            OffsetOutOfRangeError: it is to fail.
+            OffsetOutOfRangeError: ``failOnDataLoss`` is true.
         """
         broker, topic, queue_id = key
         text = f"data loss: {topic}-{queue_id} of broker {broker}: {text}"
         if self._options.fail_on_data_loss:
-            raise OffsetOutOfRangeError(f"{text}; set failOnDataLoss to false to go on with what is left")
+            raise OffsetOutOfRangeError(f"{text}; failOnDataLoss=false goes on with what is left")
         logger.warning("%s; going on with what is left", text)

@@ -1,4 +1,4 @@
-"""From ranges of queues to tasks, and from a task to its rows: what batches and streams have in common."""
+"""Plans tasks from ranges of queues, and reads the rows of a task, for batches and streams alike."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from numpy.typing import NDArray
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
+from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import ReadOptions, StoreRef
 from pyspark_rmqstore.planning import (
     Limits,
     LogSplit,
     LostSplit,
     PendingSplit,
-    PlaceSplit,
     QueueSplit,
+    RecordSplit,
     SampledSlice,
     UnitSplit,
     cut_rows,
@@ -43,11 +44,11 @@ from rmqstore.storage.files.paths import StorePaths, find_store
 logger = logging.getLogger(__name__)
 
 _SAMPLES_PER_TASK = 16
-_SMALL_QUEUE = 64  # records; its first and last say enough
+_SMALL_QUEUE = 64  # records; a range of at most this many is sampled at its first and last record only
 
 
 class SplitReader:
-    """Plans and reads tasks of some columns. Stateless but for options."""
+    """Plans and reads the tasks of a read. It has no state besides options."""
 
     def __init__(self, schema: StructType, options: ReadOptions) -> None:
         self._options = options
@@ -55,7 +56,7 @@ class SplitReader:
         self.pushed = PushedFilters()
 
     def spec(self, store: StoreSession) -> ReadSpec:
-        """Return how messages of a store are read."""
+        """Return the specification by which messages of a store are read."""
         options = self._options
         return ReadSpec(
             schema=self.schema,
@@ -69,7 +70,7 @@ class SplitReader:
         )
 
     def sampled(self, store: StoreSession, slices: Iterable[QueueSlice]) -> list[SampledSlice]:
-        """Return ranges of queues with what planning has to know of them."""
+        """Return ranges of queues with the samples that planning needs."""
         return [SampledSlice(piece, store.sample(piece, self._sample_count(store, piece))) for piece in slices]
 
     def split_queues(self, ref: StoreRef, store: StoreSession, sampled: Sequence[SampledSlice]) -> list[QueueSplit]:
@@ -77,12 +78,12 @@ class SplitReader:
         return [QueueSplit(ref, task, store.ends.recovered_in(task)) for task in plan_queues(sampled, self._limits())]
 
     def split_lost(self, ref: StoreRef, store: StoreSession, slices: Sequence[QueueSlice]) -> list[LostSplit]:
-        """Return the task for damage of the log that ranges of queues would lack without a word, if there is any."""
+        """Return the task for damage of the log that reads of ranges of queues would not notice, if there is any."""
         lost = store.lost(() if self.pushed.conditions else slices, self.spec(store))
         return [LostSplit(ref, tuple(lost))] if lost else []
 
     def split_pruned(self, ref: StoreRef, store: StoreSession, slices: Sequence[QueueSlice]) -> list[InputPartition]:
-        """Return the tasks that read of ranges of queues what pushed filters leave."""
+        """Return the tasks that read what pushed filters leave of ranges of queues."""
         pruned = StorePruner(store, self.pushed.pruning).queues(slices)
         n_all, n_left = (sum(piece.end - piece.start for piece in some) for some in (slices, pruned.slices))
         n_single = 0 if pruned.single is None else len(pruned.single.physical_offsets)
@@ -108,43 +109,43 @@ class SplitReader:
         return [LogSplit(ref, part) for piece in pieces for part in plan_log(piece, pruner.heads, self._limits())]
 
     def split_lookup(self, ref: StoreRef, store: StoreSession) -> list[InputPartition]:
-        """Return the tasks of a look-up: places that the index gave, and what of the log it does not tell of."""
+        """Return the tasks of a look-up: records that the index names, and the parts of the log it does not cover."""
         options = self._options
         log_filter(options.selection, self.schema.names, options.wanted)
         store.warn_unknown_topics(options.selection)
-        found = store.find(options.wanted, options.selection)
-        pieces = [] if options.index_only else store.finder.uncovered(found)
-        places = found.places_outside(pieces)
+        candidates = store.find(options.wanted, options.selection)
+        uncovered = [] if options.index_only else store.finder.uncovered(candidates)
+        offsets = candidates.places_outside(uncovered)
         logger.info(
-            "%s: the index gives %d places and does not tell of %d bytes of the log",
-            ref.path, len(found.places), found.n_uncovered_bytes,
+            "%s: the index names %d records and does not cover %d bytes of the log",
+            ref.path, len(candidates.places), candidates.n_uncovered_bytes,
         )  # fmt: skip
-        heads = store.log_heads() if pieces else []
-        cut = [part for piece in pieces for part in plan_log(piece, heads, self._limits())]
-        return [*self.split_places(ref, store, places), *(LogSplit(ref, piece) for piece in cut)]
+        heads = store.log_heads() if uncovered else []
+        parts = [part for piece in uncovered for part in plan_log(piece, heads, self._limits())]
+        return [*self.split_records(ref, store, offsets), *(LogSplit(ref, part) for part in parts)]
 
-    def split_places(self, ref: StoreRef, store: StoreSession, places: NDArray[np.int64]) -> list[PlaceSplit]:
-        """Return the tasks that read single places of the log."""
-        return [PlaceSplit(ref, places[rows]) for rows in self._cut_places(store, places)]
+    def split_records(self, ref: StoreRef, store: StoreSession, offsets: NDArray[np.int64]) -> list[RecordSplit]:
+        """Return the tasks that read single records of the log, by physical offset."""
+        return [RecordSplit(ref, offsets[rows]) for rows in self._cut_offsets(store, offsets)]
 
     def split_units(self, ref: StoreRef, picked: UnitRows) -> list[UnitSplit]:
         """Return the tasks that read single units of queues."""
         return [UnitSplit(ref, picked.take(rows)) for rows in cut_rows(picked.sizes, self._limits())]
 
     def split_pending(self, ref: StoreRef, store: StoreSession) -> list[PendingSplit]:
-        """Return the tasks that read messages on their way."""
+        """Return the tasks that read pending messages."""
         rows = find_pending(store, self._options.selection, self.spec(store))
-        cut = self._cut_places(store, rows.places)
-        return [PendingSplit(ref, rows.take(np.arange(part.start, part.stop))) for part in cut]
+        parts = self._cut_offsets(store, rows.places)
+        return [PendingSplit(ref, rows.take(np.arange(part.start, part.stop))) for part in parts]
 
-    def _cut_places(self, store: StoreSession, places: NDArray[np.int64]) -> list[slice]:
-        return cut_rows(np.full(len(places), store.finder.mean_size(places)), self._limits())
+    def _cut_offsets(self, store: StoreSession, offsets: NDArray[np.int64]) -> list[slice]:
+        return cut_rows(np.full(len(offsets), store.finder.mean_size(offsets)), self._limits())
 
-    def newest_places(self, ref: StoreRef, store: StoreSession) -> list[tuple[datetime, str, int]]:
-        """Return when the messages of a look-up were stored, and where: path and physical offset."""
+    def stored_records(self, ref: StoreRef, store: StoreSession) -> list[tuple[datetime, str, int]]:
+        """Return store time, path of the store and physical offset of each message that a look-up finds."""
         options = self._options
         schema = select_columns(["storeTimestamp", "commitLogOffset"])
-        # Which are the newest is asked before any filter of a query. A damaged one has no time.
+        # The newest messages are chosen before pushed filters apply. A damaged message has no store time.
         mode = options.mode if options.mode == "FAILFAST" else "DROPMALFORMED"
         spec = replace(self.spec(store), schema=schema, mode=mode, tags=options.tags)
         rows = (
@@ -157,17 +158,17 @@ class SplitReader:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task. Runs in a task."""
-        if not isinstance(partition, QueueSplit | LostSplit | LogSplit | UnitSplit | PlaceSplit | PendingSplit):
-            return  # Spark asks for one partition of its own where there is none
-        with open_ref(partition.store) as store:
+        if not isinstance(partition, QueueSplit | LostSplit | LogSplit | UnitSplit | RecordSplit | PendingSplit):
+            return  # Spark reads a partition of its own if there are none
+        with option_names(), open_ref(partition.store) as store:
             yield from self.rows(store, partition)
 
     def rows(self, store: StoreSession, split: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task from its store."""
         for batch in self._read_split(store, split, self.spec(store)):
-            kept = self.pushed.keep(batch)
-            if kept.num_rows:
-                yield kept
+            left = self.pushed.keep(batch)
+            if left.num_rows:
+                yield left
 
     def _read_split(self, store: StoreSession, split: InputPartition, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
         match split:
@@ -181,13 +182,13 @@ class SplitReader:
                 yield from store.read_units(split.picked, spec)
             case PendingSplit():
                 yield from read_pending(store, split.rows, spec, self._options.selection)
-            case PlaceSplit():
-                yield from store.finder.read_places(split.places, spec, self._wanted(spec))
+            case RecordSplit():
+                yield from store.finder.read_places(split.physical_offsets, spec, self._wanted(spec))
             case LogSplit():
                 yield from store.read_log(split.piece, spec, self._wanted(spec))
 
     def _wanted(self, spec: ReadSpec) -> LogFilter:
-        """Return which records are wanted of those that are read with these columns."""
+        """Return the filter of records by topic, time, key and id, for a read of these columns."""
         return log_filter(self._options.selection, spec.schema.names, self._options.wanted)
 
     def _limits(self) -> Limits:
@@ -195,7 +196,7 @@ class SplitReader:
         return Limits(options.max_bytes_per_partition, options.max_records_per_partition, options.min_partitions)
 
     def _sample_count(self, store: StoreSession, piece: QueueSlice) -> int:
-        """Return how many samples let a range be cut well: several for each task that it fills."""
+        """Return how many samples a range needs to be cut evenly: several for each task that it fills."""
         n_records = piece.end - piece.start
         if n_records <= _SMALL_QUEUE:
             return 2
@@ -225,19 +226,19 @@ def paths_of(ref: StoreRef) -> StorePaths:
 
 
 class BrokerNames:
-    """The brokers of the stores of one read, no two of one name."""
+    """The broker names of the stores of one read, which must all differ."""
 
     def __init__(self) -> None:
         self._paths: dict[str, str] = {}
 
     def add(self, name: str, path: str) -> None:
-        """Take in a store.
+        """Add a store.
 
         Raises:
-            OptionError: another one has its name.
+            OptionError: another store has the same broker name.
         """
         other = self._paths.setdefault(name, path)
         if other != path:
             raise OptionError(
-                f"{other} and {path} are both of broker {name}; tell them apart with brokerName, JSON from path to name"
+                f"{other} and {path} are both of broker {name}; set brokerName to a JSON object of names by path"
             )

@@ -1,0 +1,73 @@
+"""Spark's option names beside the argument names of the core, and errors of the core told in option names.
+
+The core knows nothing of Spark: its errors say ``fail_on_data_loss=False`` where a user of Spark has to set
+``failOnDataLoss=false``. Each entry of Spark into this package translates them on their way out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rmqstore.errors import RmqStoreError
+
+SELECTION_ARGUMENTS = {
+    "subscribe": "subscribe",
+    "subscribePattern": "subscribe_pattern",
+    "assign": "assign",
+    "startingOffsets": "starting_offsets",
+    "endingOffsets": "ending_offsets",
+    "startingTimestamp": "starting_timestamp",
+    "endingTimestamp": "ending_timestamp",
+    "startingOffsetsByTimestamp": "starting_offsets_by_timestamp",
+    "endingOffsetsByTimestamp": "ending_offsets_by_timestamp",
+    "startingOffsetsByTimestampStrategy": "starting_offsets_by_timestamp_strategy",
+}
+# Options that some views take.
+VIEW_ARGUMENTS = {
+    "subscribe": "subscribe",
+    "subscribePattern": "subscribe_pattern",
+    "assign": "assign",
+    "includeSystemTopics": "include_system_topics",
+    "mode": "mode",
+    "checkCRC": "check_crc",
+}
+_OTHER_ARGUMENTS = {
+    "storePathCommitLog": "commitlogs",
+    "ignoreLogEnd": "ignore_log_end",
+    "brokerName": "broker_name",
+    "msgKey": "msg_key",
+    "msgId": "msg_id",
+    "indexOnly": "index_only",
+    "includePending": "include_pending",
+    "failOnDataLoss": "fail_on_data_loss",
+    "allowSystemTopics": "allow_system_topics",
+    "queueNums": "default_queue_nums",
+    "queueSelector": "queue_selector",
+}
+_OPTIONS = {
+    argument: option
+    for option, argument in (SELECTION_ARGUMENTS | VIEW_ARGUMENTS | _OTHER_ARGUMENTS).items()
+    if argument != option
+}
+# A plain word is a name only where "=" follows, and nothing is a name inside a path or a quoted value.
+_NAMES = "|".join(argument if "_" in argument else f"{argument}(?==)" for argument in _OPTIONS)
+_ARGUMENT = re.compile(rf"(?<![\w./'\"-])({_NAMES})(?![\w./'\"-])(=True\b|=False\b|=(?!\S))?")
+
+
+def in_option_names(text: str) -> str:
+    """Return a text of the core with options in the place of arguments, and their values as Spark writes them."""
+    return _ARGUMENT.sub(lambda found: _OPTIONS[found[1]] + (found[2] or "").lower().rstrip("="), text)
+
+
+@contextmanager
+def option_names() -> Iterator[None]:
+    """Let errors of the core leave in option names. A context manager, and a decorator of functions."""
+    try:
+        yield
+    except RmqStoreError as err:
+        translated = err.rephrased(in_option_names)
+        if translated.args == err.args:
+            raise
+        raise translated.with_traceback(err.__traceback__) from err.__cause__

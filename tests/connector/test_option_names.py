@@ -1,0 +1,136 @@
+"""Errors of the core as users of Spark see them: in the names of options, and otherwise the same."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from collections import deque
+from pathlib import Path
+
+import pytest
+from pyspark.sql.types import StructType
+
+import rmqstore
+from connector.streams import SIZES, put
+from pyspark_rmqstore.batch_reader import RmqStoreReader
+from pyspark_rmqstore.limited_stream_reader import LimitedStreamReader
+from pyspark_rmqstore.option_names import SELECTION_ARGUMENTS, VIEW_ARGUMENTS, in_option_names, option_names
+from pyspark_rmqstore.options import NAMES, parse_read_options, parse_stream_options
+from pyspark_rmqstore.view_options import parse_view_options
+from pyspark_rmqstore.view_reader import RmqStoreViewReader
+from rmqstore.errors import CorruptRecordError, NotAStoreError, OffsetOutOfRangeError, OptionError
+from rmqstore.opening import create
+from rmqstore.query.selection import parse_selection
+
+SCHEMA = StructType().add("queueOffset", "long")
+
+
+@pytest.fixture
+def expired(tmp_path: Path) -> Path:
+    """Return a store whose oldest messages were deleted, as retention does."""
+    root = tmp_path / "store"
+    with create(root, config=SIZES) as writer:
+        put(writer, "T", 0, [f"{number:02}" + "x" * 4000 for number in range(80)])
+    for folder in (root / "commitlog", root / "consumequeue" / "T" / "0"):
+        first, *others = sorted(folder.iterdir())
+        assert others
+        first.unlink()
+    return root
+
+
+@pytest.mark.parametrize(
+    ("text", "translated"),
+    [
+        ("gone; fail_on_data_loss=False reads what is left", "gone; failOnDataLoss=false reads what is left"),
+        ("ignore_log_end=True with mode=DROPMALFORMED", "ignoreLogEnd=true with mode=DROPMALFORMED"),
+        ("starting_offsets_by_timestamp_strategy=latest", "startingOffsetsByTimestampStrategy=latest"),
+        ("starting_offsets of T-0 is 3", "startingOffsets of T-0 is 3"),
+        ("the log's own folders with commitlogs=", "the log's own folders with storePathCommitLog"),
+        ("msg_key and msg_id: give one", "msgKey and msgId: give one"),
+        ("/data/msg_key/store: commitlogs of 'msg_key'", "/data/msg_key/store: commitlogs of 'msg_key'"),
+        ("my_starting_offsets is not msg_keys", "my_starting_offsets is not msg_keys"),
+    ],
+)
+def test_arguments_become_options_and_nothing_else_changes(text: str, translated: str) -> None:
+    assert in_option_names(text) == translated
+
+
+@pytest.mark.parametrize("arguments", [SELECTION_ARGUMENTS, VIEW_ARGUMENTS])
+def test_options_are_translated_from_arguments_that_the_core_has(arguments: dict[str, str]) -> None:
+    functions = (rmqstore.open, rmqstore.MessageStore.scan, parse_selection)
+    known = {name for function in functions for name in inspect.signature(function).parameters}
+    assert set(arguments.values()) <= known
+    assert set(arguments) <= set(NAMES)
+
+
+def test_a_translated_error_keeps_class_fields_and_cause_and_survives_pickling() -> None:
+    cause = ValueError("as it came")
+    with pytest.raises(CorruptRecordError) as caught, option_names():
+        raise CorruptRecordError("/store/msg_key", 17, "set ignore_log_end=True") from cause
+    copy = pickle.loads(pickle.dumps(caught.value))
+    for err in (caught.value, copy):
+        assert (err.path, err.offset, err.reason) == ("/store/msg_key", 17, "set ignoreLogEnd=true")
+    assert caught.value.__cause__ is cause
+
+
+def test_an_error_without_arguments_is_handed_on_as_it_is() -> None:
+    original = OptionError("subscribe '': a comma list of topics")
+    with pytest.raises(OptionError) as caught, option_names():
+        raise original
+    assert caught.value is original
+
+
+def options_of(root: Path, **given: str) -> dict[str, str]:
+    return {"path": str(root), "startingOffsets": '{"T":{"0":0}}', **given}
+
+
+LOST = r"startingOffsets of T-0 is 0, .*; failOnDataLoss=false reads what is left"
+
+
+def test_planning_a_batch_names_options(expired: Path) -> None:
+    with pytest.raises(OffsetOutOfRangeError, match=LOST):
+        RmqStoreReader(SCHEMA, parse_read_options(options_of(expired))).partitions()
+
+
+def test_starting_a_stream_names_options(expired: Path) -> None:
+    reader = LimitedStreamReader(SCHEMA, parse_stream_options(options_of(expired)))
+    with pytest.raises(OffsetOutOfRangeError, match=LOST):
+        reader.initialOffset()
+
+
+def test_a_task_names_options(expired: Path) -> None:
+    reader = RmqStoreReader(SCHEMA, parse_read_options({"path": str(expired)}))
+    (partition,) = reader.partitions()
+    *_, needed, _ = sorted((expired / "commitlog").iterdir())
+    needed.unlink()
+    with pytest.raises(OffsetOutOfRangeError, match="failOnDataLoss=false reads on without them"):
+        deque(reader.read(partition), maxlen=0)
+
+
+@pytest.mark.parametrize("view", [None, "queues"])
+def test_a_path_that_is_not_a_store_is_refused_with_the_option_to_set(tmp_path: Path, view: str | None) -> None:
+    given = {"path": str(tmp_path)}
+    schema = StructType().add("topic", "string")
+    reader = (
+        RmqStoreReader(schema, parse_read_options(given))
+        if view is None
+        else RmqStoreViewReader(schema, parse_view_options({**given, "view": view}))
+    )
+    with pytest.raises(NotAStoreError, match=r"is not a RocketMQ store: .* with storePathCommitLog$"):
+        reader.partitions()
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"subscribe": "A", "subscribePattern": "A"}, "subscribe and subscribePattern"),
+        ({"startingTimestamp": "soon"}, "startingTimestamp 'soon'"),
+        ({"msgKey": "a b"}, "msgKey 'a b'"),
+        ({"msgKey": "a", "msgId": "b"}, "msgKey and msgId"),
+        ({"scan": "commitlog"}, "startingTimestamp and endingTimestamp"),
+    ],
+    ids=str,
+)
+def test_an_option_that_the_core_refuses_is_called_as_it_was_given(given: dict[str, str], text: str) -> None:
+    with pytest.raises(OptionError, match=text):
+        parse_read_options(options_of(Path("store"), **given))
