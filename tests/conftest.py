@@ -17,6 +17,18 @@ import goldens
 PACKAGES = [Path(__file__).parents[1] / folder for folder in ("store", "connector")]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_wait_for_the_disk() -> Iterator[None]:
+    """Let a flush in this process return at once, for no test cuts the power of this machine.
+
+    Tests of power cuts hold what was not flushed themselves, and ``test_disk.py`` holds that each flush reaches
+    the kernel. What stands in for it refuses a closed descriptor too.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)
+        yield
+
+
 @pytest.fixture(scope="session")
 def golden_store(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Return the root of a golden store by name, unpacked once a session; tests that change it copy it first."""
