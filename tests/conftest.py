@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 import goldens
 
+JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 PACKAGES = [Path(__file__).parents[1] / folder for folder in ("store", "connector")]
 
 
@@ -26,6 +27,15 @@ def _no_wait_for_the_disk() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", os.fstat)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _jvms_that_start_fast() -> Iterator[None]:
+    """Let each JVM of Spark compile fast rather than well, for the frames of tests are small."""
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS"):
+            patch.setenv(variable, JVM_OPTIONS)
         yield
 
 
