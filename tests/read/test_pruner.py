@@ -114,9 +114,15 @@ def test_a_pruned_read_by_the_log_has_all_rows_that_meet_the_conditions(
             assert [row for row in found if meets(row, pruning)] == [row for row in every if meets(row, pruning)]
 
 
-@pytest.mark.parametrize("first", [0, 3, 60, 97, 194, 199])
-@pytest.mark.parametrize("n_units", [1, 2, 40])
-@pytest.mark.parametrize("garbage", [b"", b"\0" * 8, b"\0" * 12, b"\xff" * 8, b"\0\0\0\0\0\0\x20\0", b"\0" * 20])
+@pytest.mark.parametrize(
+    ("garbage", "n_units", "first"),
+    tiers.spread(
+        5,
+        [b"", b"\0" * 8, b"\0" * 12, b"\xff" * 8, b"\0\0\0\0\0\0\x20\0", b"\0" * 20],
+        [1, 2, 40],
+        [0, 3, 60, 97, 194, 199],
+    ),
+)
 def test_damaged_units_cost_no_others(tmp_path: Path, garbage: bytes, n_units: int, first: int) -> None:
     store = build.Store()
     for number in range(200):
