@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+WORKERS ?= 2
+# Each process takes a stretch of the tests, so most JVMs are started once; the one that is done first takes from the other.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/)java
 
 .DEFAULT_GOAL := help
@@ -32,15 +35,15 @@ demo: java env ## read a store that a real RocketMQ broker wrote, through Spark
 
 .PHONY: test
 test: java env ## run all tests but the slow ones (Java 17)
-	$(BIN)/python -m pytest -m 'not slow and not versions'
+	$(PYTEST) -m 'not slow and not versions'
 
 .PHONY: test-core
 test-core: env ## run the tests that need no Spark, no RocketMQ and no browser
-	$(BIN)/python -m pytest -n 2 -m 'not slow and not versions and not spark and not interop and not browser'
+	$(PYTEST) -m 'not slow and not versions and not spark and not interop and not browser'
 
 .PHONY: test-slow
-test-slow: java env ## run the tests that take minutes
-	$(BIN)/python -m pytest -m slow
+test-slow: java env ## run the long tables that the other tests only sample; before each release
+	$(PYTEST) -m slow
 
 # Needs some 4 GB under .versions, and the network for pip; a Python that is not there is reported as not run.
 .PHONY: test-versions

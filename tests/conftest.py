@@ -14,7 +14,29 @@ from pyspark.sql import SparkSession
 
 import goldens
 
+JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 PACKAGES = [Path(__file__).parents[1] / folder for folder in ("store", "connector")]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_wait_for_the_disk() -> Iterator[None]:
+    """Let a flush in this process return at once, for no test cuts the power of this machine.
+
+    Tests of power cuts hold what was not flushed themselves, and ``test_disk.py`` holds that each flush reaches
+    the kernel. What stands in for it refuses a closed descriptor too.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _jvms_that_start_fast() -> Iterator[None]:
+    """Let each JVM of Spark compile fast rather than well, for the frames of tests are small."""
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS"):
+            patch.setenv(variable, JVM_OPTIONS)
+        yield
 
 
 @pytest.fixture(scope="session")

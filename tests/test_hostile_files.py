@@ -24,6 +24,7 @@ from click.testing import CliRunner
 
 import rmqstore
 import store_builder as build
+import tiers
 from rmqstore.cli import main
 from rmqstore.errors import (
     CorruptConfigError,
@@ -136,6 +137,12 @@ FILES = [
     ".rmqstore/ledger/app.json", "commitlog/00000000000000004096", "commitlog/00000000000000008192",
     "consumequeue/T/0/00000000000000000000", "index/20200101000000000",
 ]  # fmt: skip
+# Each file is two other things in the normal tier; the slow tier has all the others.
+FILES_AND_PUTS = [
+    pytest.param(file, put, marks=[] if (turn - number) % len(PUTS) < 2 else pytest.mark.slow)
+    for number, file in enumerate(FILES)
+    for turn, put in enumerate(PUTS)
+]
 
 
 def tree(root: Path) -> dict[str, Any]:
@@ -190,8 +197,7 @@ def write_everything(root: Path) -> list[str]:
     return refused
 
 
-@pytest.mark.parametrize("put", PUTS)
-@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize(("file", "put"), FILES_AND_PUTS)
 def test_what_is_not_a_file_of_the_store_is_refused_and_left_alone(
     root: Path, file: str, put: Callable[[Path], None]
 ) -> None:
@@ -333,9 +339,15 @@ def test_changes_stay_within_the_folders(tmp_path: Path) -> None:
 # ---- values
 
 VALUES = [None, True, -1, 1.5, float("inf"), float("nan"), 10**30, "x", "\ud800", [], [[1, 2]], {}, {"a": 1}, {"0": []}]
+ONE_OF_A_TYPE = ("None", "inf", "'x'", "[]", "{'a': 1}")
 
 
-@pytest.mark.parametrize("value", VALUES, ids=repr)
+def _value(value: object) -> Any:
+    """Return a case of a table of values; the slow tier has those of whose type there is another."""
+    return pytest.param(value, id=repr(value), marks=[] if repr(value) in ONE_OF_A_TYPE else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("value", [*map(_value, VALUES)])
 @pytest.mark.parametrize(
     ("file", "form"),
     [
@@ -604,7 +616,7 @@ def check_mix(root: Path, seed: int) -> None:
     read_everything(root)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", tiers.split(range(25), 6))
 def test_a_mix_of_hostile_names_and_values(root: Path, seed: int) -> None:
     check_mix(root, seed)
 

@@ -15,6 +15,7 @@ import pytest
 
 import goldens
 import rmqstore
+import tiers
 from crash.faults import Cut, FaultyDisk, append_and_close
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.tail import StoreTail
@@ -86,30 +87,41 @@ def assert_reads_alike(root: Path, expected: set[tuple[Any, ...]], where: str) -
     assert {tuple(row.values()) for row in found} == {row for row in expected if row[-1].startswith(b"new 1 ")}, where
 
 
-def cuts(golden_store: GoldenStore, tmp_path: Path, name: str, n: int) -> int:
+def whole_append(golden_store: GoldenStore, tmp_path: Path, name: str, n: int) -> FaultyDisk:
+    """Return a disk that saw an append from its start to its end."""
     root = Path(shutil.copytree(golden_store(name), tmp_path / "count"))
     disk = FaultyDisk()
     append(root, disk, n)
-    return disk.n_changes
+    return disk
 
 
-EVERYWHERE, SAMPLED = 10_000, 40
-CASES = [("one", 3, EVERYWHERE), ("basic", 5, SAMPLED), ("basic", 700, SAMPLED), ("edges", 200, SAMPLED)]
+EVERYWHERE, SAMPLED, FEW = 10_000, 40, 4
+KILL, POWERS = None, (1, 2)  # what is lost of unflushed writes is drawn by the number
+LARGER = [("basic", 5), ("basic", 700), ("edges", 200)]
+CASES = [  # (store, rows, power, at how many changes)
+    ("one", 3, KILL, EVERYWHERE),
+    ("one", 3, 1, FEW),
+    *((name, n, power, FEW) for name, n in LARGER for power in (KILL, 1)),
+    *(pytest.param("one", 3, power, EVERYWHERE, marks=pytest.mark.slow) for power in POWERS),
+    *(pytest.param(name, n, power, SAMPLED, marks=pytest.mark.slow) for name, n in LARGER for power in (KILL, *POWERS)),
+]
 
 
-def places(n_changes: int, at_most: int, seed: int) -> list[int]:
-    """Every change, or a sample of them."""
-    return sorted(random.Random(seed).sample(range(n_changes), min(n_changes, at_most)))
+def places(disk: FaultyDisk, at_most: int, seed: int) -> list[int]:
+    """Every change, or a sample of them; the commit of an append and its neighbours are always among them."""
+    changes = range(disk.n_changes)
+    around_commit = range(disk.commit - 1, disk.commit + 2) if disk.commit >= 0 else ()
+    sample = random.Random(seed).sample(changes, min(disk.n_changes, at_most))
+    return sorted({*sample, *(at for at in around_commit if at in changes)})
 
 
-@pytest.mark.parametrize("power", [None, 1, 2], ids=["kill", "power 1", "power 2"])
-@pytest.mark.parametrize(("name", "n", "at_most"), CASES, ids=[f"{name}-{n}" for name, n, _ in CASES])
+@pytest.mark.parametrize(("name", "n", "power", "at_most"), CASES)
 def test_every_cut_leaves_all_rows_or_none(
-    golden_store: GoldenStore, tmp_path: Path, name: str, n: int, at_most: int, power: int | None
+    golden_store: GoldenStore, tmp_path: Path, name: str, n: int, power: int | None, at_most: int
 ) -> None:
     before = by_log(golden_store(name))
     seen = set()
-    for at in places(cuts(golden_store, tmp_path, name, n), at_most, power or 0):
+    for at in places(whole_append(golden_store, tmp_path, name, n), at_most, power or 0):
         root = Path(shutil.copytree(golden_store(name), tmp_path / f"{at}"))
         disk = FaultyDisk(at, None if power is None else random.Random(power * 1000 + at))
         with suppress(Cut):  # keys are random, so the number of slots to write differs a little between runs
@@ -173,13 +185,18 @@ def test_a_dead_append_does_not_come_back_when_a_broker_writes_a_record_of_the_s
     assert seen == {before, before + n}
 
 
-@pytest.mark.parametrize("name", ["one", "basic"])
-def test_a_version_is_written_once_whatever_is_cut(golden_store: GoldenStore, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "at_most"),
+    [("one", EVERYWHERE), ("basic", FEW), pytest.param("basic", SAMPLED, marks=pytest.mark.slow)],
+)
+def test_a_version_is_written_once_whatever_is_cut(
+    golden_store: GoldenStore, tmp_path: Path, name: str, at_most: int
+) -> None:
     n, before = 20, len(by_log(golden_store(name)))
     root = Path(shutil.copytree(golden_store(name), tmp_path / "count"))
     disk = FaultyDisk()
     append(root, disk, n, ("app", 1))
-    for at in places(disk.n_changes, EVERYWHERE if name == "one" else SAMPLED, 0):
+    for at in places(disk, at_most, 0):
         root = Path(shutil.copytree(golden_store(name), tmp_path / f"{at}"))
         with suppress(Cut):
             append(root, FaultyDisk(at), n, ("app", 1))
@@ -193,8 +210,9 @@ def test_a_version_is_written_once_whatever_is_cut(golden_store: GoldenStore, tm
         shutil.rmtree(root)
 
 
+@pytest.mark.parametrize("at_most", tiers.sampled(FEW, SAMPLED))
 @pytest.mark.parametrize("name", ["crash", "crash5"])
-def test_a_repair_may_be_cut_anywhere(golden_store: GoldenStore, tmp_path: Path, name: str) -> None:
+def test_a_repair_may_be_cut_anywhere(golden_store: GoldenStore, tmp_path: Path, name: str, at_most: int) -> None:
     config = StoreConfig().updated(goldens.summary(name)["conf"])
     expected = by_log(golden_store(name))
 
@@ -204,7 +222,7 @@ def test_a_repair_may_be_cut_anywhere(golden_store: GoldenStore, tmp_path: Path,
     root = Path(shutil.copytree(golden_store(name), tmp_path / "count"))
     disk = FaultyDisk()
     repair(root, disk)
-    for at in places(disk.n_changes, SAMPLED, 0):
+    for at in places(disk, at_most, 0):
         root = Path(shutil.copytree(golden_store(name), tmp_path / f"{at}"))
         with pytest.raises(Cut):
             repair(root, FaultyDisk(at))
@@ -213,7 +231,8 @@ def test_a_repair_may_be_cut_anywhere(golden_store: GoldenStore, tmp_path: Path,
         shutil.rmtree(root)
 
 
-def test_a_rebuild_may_be_cut_anywhere(golden_store: GoldenStore, tmp_path: Path) -> None:
+@pytest.mark.parametrize("at_most", tiers.sampled(FEW, SAMPLED))
+def test_a_rebuild_may_be_cut_anywhere(golden_store: GoldenStore, tmp_path: Path, at_most: int) -> None:
     expected = by_log(golden_store("edges"))
 
     def rebuild(root: Path, disk: FaultyDisk) -> None:
@@ -229,7 +248,7 @@ def test_a_rebuild_may_be_cut_anywhere(golden_store: GoldenStore, tmp_path: Path
 
     disk = FaultyDisk()
     rebuild(Path(shutil.copytree(golden_store("edges"), tmp_path / "count")), disk)
-    for at in places(disk.n_changes, SAMPLED, 0):
+    for at in places(disk, at_most, 0):
         root = Path(shutil.copytree(golden_store("edges"), tmp_path / f"{at}"))
         with suppress(Cut):
             rebuild(root, FaultyDisk(at))

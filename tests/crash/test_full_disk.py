@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import tiers
 from crash.test_append import by_log, messages, rows
 from rmqstore.errors import CommitError, StoreStateError
 from rmqstore.storage.broker.store_config import StoreConfig
@@ -58,7 +59,7 @@ def append_and_flush(writer: StoreWriter) -> None:
     writer.flush()
 
 
-@pytest.mark.parametrize("at", range(1, 40, 3))
+@pytest.mark.parametrize("at", tiers.split([1, 4, 10, 19, 31, 7, 13, 16, 22, 25, 28, 34, 37], 5))
 def test_a_full_disk_leaves_nothing_or_is_completed_later(
     golden_store: Callable[[str], Path], tmp_path: Path, at: int
 ) -> None:
@@ -114,7 +115,7 @@ def test_a_disk_that_is_full_when_a_store_is_opened_is_named(
     assert rows(root) == by_log(root) == by_log(golden_store("edges"))
 
 
-@pytest.mark.parametrize("at", range(4, 100, 12))
+@pytest.mark.parametrize("at", tiers.split([4, 28, 64, 16, 40, 52, 76, 88], 3))
 def test_a_disk_that_gets_full_during_a_rebuild_is_named(
     golden_store: Callable[[str], Path], tmp_path: Path, at: int
 ) -> None:

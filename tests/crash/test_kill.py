@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import rmqstore
+import tiers
 from crash.test_append import by_log, rows
 from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.store_config import StoreConfig
@@ -54,7 +55,7 @@ def append_and_kill(root: Path, seconds: float) -> int:
     return len(said)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", tiers.split(range(8), 3))
 def test_a_killed_writer_leaves_whole_flushes(golden_store: Callable[[str], Path], tmp_path: Path, seed: int) -> None:
     root = Path(shutil.copytree(golden_store("basic"), tmp_path / "s"))
     before = by_log(root)

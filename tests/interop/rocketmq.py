@@ -6,6 +6,7 @@ Loads and kills stay on this machine; only processes started here are ended.
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import subprocess
@@ -32,6 +33,7 @@ JAVA_OPTIONS = [
     )),
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
     "-Xmx512m",
+    "-XX:TieredStopAtLevel=1",  # tests put few messages: code that is compiled fast is enough
     "-Drocketmq.client.rebalance.waitInterval=1000",  # a consumer waits 20 s for its queues else
 ]  # fmt: skip
 PAGE = 32  # messages that one call asks for
@@ -43,12 +45,18 @@ class JarsUnavailableError(Exception):
 
 
 def resolve_jars(version: str, folder: Path) -> Path:
-    """Return the folder with the jars of a version; resolved once, found there later."""
+    """Return the folder with the jars of a version; resolved once, found there later, also by other processes."""
     jars = folder / version / "jars"
-    ready = folder / version / "ready"
-    if ready.exists():
-        return jars
     folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"{version}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / version / "ready").exists():
+            _resolve(version, folder, jars)
+    return jars
+
+
+def _resolve(version: str, folder: Path, jars: Path) -> None:
+    """Let Spark's package resolution fetch the jars of a version."""
     nothing = folder / "nothing.py"
     nothing.write_text("")
     environment = os.environ | {"SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable}
@@ -60,8 +68,7 @@ def resolve_jars(version: str, folder: Path) -> Path:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
     if done.returncode or not list(jars.glob("*rocketmq-store*")):
         raise JarsUnavailableError(f"RocketMQ {version} could not be resolved: {done.stderr[-2000:]}")
-    ready.touch()
-    return jars
+    (folder / version / "ready").touch()
 
 
 class RocketMQ:

@@ -21,6 +21,7 @@ import pytest
 
 import rmqstore
 import store_builder as build
+import tiers
 from reading import plain
 from rmqstore import CorruptConfigError, RmqStoreError
 
@@ -253,22 +254,24 @@ def test_the_undamaged_store_reads_whole(judge: Judge) -> None:
             assert judge.complaints(scan=scan, mode=mode) == []
 
 
+@pytest.mark.parametrize("share", tiers.sampled(4, 20))
 @pytest.mark.parametrize("file", LOG_FILES + QUEUE_FILES + OTHER_FILES)
-def test_changed_bytes_of_a_sample(judge: Judge, file: str) -> None:
+def test_changed_bytes_of_a_sample(judge: Judge, file: str, share: int) -> None:
     data, rng = (judge.root / file).read_bytes(), random.Random(file)
     used = len(data.rstrip(b"\0")) or len(data)
-    places = [*rng.sample(range(used), min(40 if file in LOG_FILES else 20, used)), rng.randrange(len(data))]
+    places = [*rng.sample(range(used), min(2 * share if file in LOG_FILES else share, used)), rng.randrange(len(data))]
     if file in LOG_FILES:  # the heads of records above all: everything hangs on them
         base = int(Path(file).name)
         starts = [at.physical_offset - base for at in judge.store.placed if 0 <= at.physical_offset - base < SEGMENT]
-        places += [start + rng.randrange(48) for start in starts]
+        places += [start + rng.randrange(48) for start in starts[:: 20 // share]]
     _run(judge, file, [_flipped(data, at, rng.choice((0x80, 0xFF, rng.randrange(1, 256)))) for at in places])
 
 
+@pytest.mark.parametrize("count", tiers.sampled(2, 12))
 @pytest.mark.parametrize("file", LOG_FILES + QUEUE_FILES + OTHER_FILES)
-def test_cuts_of_a_sample(judge: Judge, file: str) -> None:
+def test_cuts_of_a_sample(judge: Judge, file: str, count: int) -> None:
     data, rng = (judge.root / file).read_bytes(), random.Random(file)
-    places = {0, 1, len(data) - 1, *rng.sample(range(len(data)), min(12, len(data)))}
+    places = {0, 1, len(data) - 1, *rng.sample(range(len(data)), min(count, len(data)))}
     _run(judge, file, [_cut(data, at) for at in sorted(places)])
 
 
@@ -289,7 +292,13 @@ def test_missing_files(judge: Judge, file: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "tail", [b"\0", b"\0" * 100, b"\xff" * 7, b"\xda\xa3\x20\xa7" * 99], ids=["0", "0s", "1s", "heads"]
+    "tail",
+    [
+        pytest.param(b"\0", id="0"),
+        pytest.param(b"\xda\xa3\x20\xa7" * 99, id="heads"),
+        pytest.param(b"\0" * 100, id="0s", marks=pytest.mark.slow),
+        pytest.param(b"\xff" * 7, id="1s", marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("file", LOG_FILES + QUEUE_FILES + OTHER_FILES)
 def test_grown_files(judge: Judge, file: str, tail: bytes) -> None:

@@ -13,6 +13,7 @@ import pytest
 import goldens
 import rmqstore
 import store_builder as build
+import tiers
 from reading import offsets, read, state
 from rmqstore import CorruptRecordError, OffsetOutOfRangeError
 
@@ -75,9 +76,10 @@ def keep_units(store: build.Store, kept: int) -> None:
     store.queues = {key: units[:kept] for key, units in store.queues.items()} if kept else {}
 
 
-@pytest.mark.parametrize("kept", [0, 3], ids=["queues gone", "queues behind"])
-@pytest.mark.parametrize(("damage", "row"), HURTS)
-def test_by_queue_tells_of_damage_as_by_log(tmp_path: Path, damage: Damage, row: int, kept: int) -> None:
+@pytest.mark.parametrize(("hurts", "kept"), tiers.spread(3, HURTS, [0, 3]))
+def test_by_queue_tells_of_damage_as_by_log(tmp_path: Path, hurts: tuple[Damage, int], kept: int) -> None:
+    """``kept`` units are in the files of each queue: the queues are gone, or lag behind the log."""
+    damage, row = hurts
     store = made()
     hurt = store.placed[row]
     damage(store, hurt)

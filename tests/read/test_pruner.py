@@ -13,6 +13,7 @@ import pytest
 import goldens
 import rmqstore
 import store_builder as build
+import tiers
 from reading import read, rows
 from rmqstore.format.schema import MESSAGE
 from rmqstore.query.conditions import LogParts, Points, Pruning, Within, parts_stored_within
@@ -73,15 +74,18 @@ def random_pruning(chance: random.Random, found: list[Row]) -> Pruning:
     return Pruning(**{name: conditions[name]() for name in chosen})
 
 
+@pytest.mark.parametrize("count", tiers.sampled(10, 60))
 @pytest.mark.parametrize("name", STORES)
-def test_a_pruned_read_by_queue_has_all_rows_that_meet_the_conditions(name: str, golden_store: GoldenStore) -> None:
+def test_a_pruned_read_by_queue_has_all_rows_that_meet_the_conditions(
+    name: str, golden_store: GoldenStore, count: int
+) -> None:
     chance = random.Random(name)
     with rmqstore.open(golden_store(name)) as store:
         selection = parse_selection(include_system_topics=True)
         spec = ReadSpec(MESSAGE, broker_name="b")
         slices = store.session.plan_queues(selection, spec)
         every = rows(store.session.read_queues(slices, spec))
-        for _ in range(60 if every else 0):
+        for _ in range(count if every else 0):
             pruning = random_pruning(chance, every)
             pruned = StorePruner(store.session, pruning).queues(slices)
             found = rows(store.session.read_queues(pruned.slices, spec))
@@ -94,22 +98,31 @@ def test_a_pruned_read_by_queue_has_all_rows_that_meet_the_conditions(name: str,
             assert met == expected, pruning
 
 
+@pytest.mark.parametrize("count", tiers.sampled(6, 30))
 @pytest.mark.parametrize("name", STORES)
-def test_a_pruned_read_by_the_log_has_all_rows_that_meet_the_conditions(name: str, golden_store: GoldenStore) -> None:
+def test_a_pruned_read_by_the_log_has_all_rows_that_meet_the_conditions(
+    name: str, golden_store: GoldenStore, count: int
+) -> None:
     chance = random.Random(name)
     with rmqstore.open(golden_store(name)) as store:
         spec = ReadSpec(MESSAGE, broker_name="b")
         every = rows(store.session.read_log(store.session.log_slice(), spec, LogFilter()))
-        for _ in range(30 if every else 0):
+        for _ in range(count if every else 0):
             pruning = random_pruning(chance, every)
             pieces = StorePruner(store.session, pruning).log(store.session.log_slice())
             found = [row for piece in pieces for row in rows(store.session.read_log(piece, spec, LogFilter()))]
             assert [row for row in found if meets(row, pruning)] == [row for row in every if meets(row, pruning)]
 
 
-@pytest.mark.parametrize("first", [0, 3, 60, 97, 194, 199])
-@pytest.mark.parametrize("n_units", [1, 2, 40])
-@pytest.mark.parametrize("garbage", [b"", b"\0" * 8, b"\0" * 12, b"\xff" * 8, b"\0\0\0\0\0\0\x20\0", b"\0" * 20])
+@pytest.mark.parametrize(
+    ("garbage", "n_units", "first"),
+    tiers.spread(
+        5,
+        [b"", b"\0" * 8, b"\0" * 12, b"\xff" * 8, b"\0\0\0\0\0\0\x20\0", b"\0" * 20],
+        [1, 2, 40],
+        [0, 3, 60, 97, 194, 199],
+    ),
+)
 def test_damaged_units_cost_no_others(tmp_path: Path, garbage: bytes, n_units: int, first: int) -> None:
     store = build.Store()
     for number in range(200):

@@ -11,6 +11,7 @@ import pytest
 
 import goldens
 import rmqstore
+import tiers
 from rmqstore.storage.broker.store_config import StoreConfig
 
 GoldenStore = Callable[[str], Path]
@@ -32,8 +33,7 @@ def config_of(name: str) -> StoreConfig:
 BYTE_FOR_BYTE = ["basic", "edges", "v2", "compressed", "ipv6", "prop-crc", "preblank", "one", "v49", "live"]
 
 
-@pytest.mark.parametrize("flush_every", [None, 1, 3])
-@pytest.mark.parametrize("name", BYTE_FOR_BYTE)
+@pytest.mark.parametrize(("name", "flush_every"), tiers.spread(2, BYTE_FOR_BYTE, [None, 1, 3]))
 def test_a_verbatim_copy_is_byte_for_byte_what_rocketmq_wrote(
     golden_store: GoldenStore, tmp_path: Path, name: str, flush_every: int | None
 ) -> None:

@@ -18,6 +18,7 @@ import pytest
 import goldens
 import rmqstore
 import store_builder as build
+import tiers
 from reading import offsets, read
 from rmqstore.errors import OptionError
 from rmqstore.format.columns.dispatch_requests import key_hashes
@@ -44,12 +45,15 @@ def has_key(record: Row, topic: str, key: str) -> bool:
     return record["topic"] == topic and not is_rollback and key in keys
 
 
+@pytest.mark.parametrize("step", tiers.sampled(11, 1))
 @pytest.mark.parametrize("name", INDEXED)
-def test_every_key_is_answered_as_the_real_store_does_without_hash_twins(name: str, golden_store: GoldenStore) -> None:
+def test_every_key_is_answered_as_the_real_store_does_without_hash_twins(
+    name: str, golden_store: GoldenStore, step: int
+) -> None:
     records = {row["physicalOffset"]: row for row in goldens.records(name)}
     n_twins = 0
     with rmqstore.open(golden_store(name)) as store:
-        for asked in goldens.lines(name, "keys"):
+        for asked in goldens.lines(name, "keys")[::step]:
             answers = sorted(set(asked["physicalOffsets"]))
             right = [at for at in answers if has_key(records[at], asked["topic"], asked["key"])]
             n_twins += len(answers) - len(right)
@@ -60,12 +64,15 @@ def test_every_key_is_answered_as_the_real_store_does_without_hash_twins(name: s
         assert n_twins, "the store has keys of one hash, which must be told apart"
 
 
+@pytest.mark.parametrize("step", tiers.sampled(5, 1))
 @pytest.mark.parametrize("name", ["basic", "live", "v49", "compressed"])
-def test_times_are_met_to_the_millisecond_and_a_limit_keeps_the_newest(name: str, golden_store: GoldenStore) -> None:
+def test_times_are_met_to_the_millisecond_and_a_limit_keeps_the_newest(
+    name: str, golden_store: GoldenStore, step: int
+) -> None:
     records = {row["physicalOffset"]: row for row in goldens.records(name)}
     widened = 0
     with rmqstore.open(golden_store(name)) as store:
-        for asked in goldens.summary(name)["keyQueries"]:
+        for asked in goldens.summary(name)["keyQueries"][::step]:
             topic, key, begin, end = (asked[part] for part in ("topic", "key", "begin", "end"))
             right = [
                 at for at, row in records.items()
@@ -78,13 +85,14 @@ def test_times_are_met_to_the_millisecond_and_a_limit_keeps_the_newest(name: str
     assert widened, "the real store's times have whole seconds: some windows must show it"
 
 
+@pytest.mark.parametrize("step", tiers.sampled(31, 7))
 @pytest.mark.parametrize("name", goldens.CRASHED)
-def test_what_the_index_lost_is_said_and_read_if_asked_for(name: str, golden_store: GoldenStore) -> None:
+def test_what_the_index_lost_is_said_and_read_if_asked_for(name: str, golden_store: GoldenStore, step: int) -> None:
     records = goldens.records(name)
     keys = {(row["topic"], row["key"]) for row in goldens.lines(name, "keys")}
     lost = 0
     with rmqstore.open(golden_store(name)) as store:
-        for topic, key in sorted(keys)[::7]:
+        for topic, key in sorted(keys)[::step]:
             right = [row["physicalOffset"] for row in records if has_key(row, topic, key)]
             scanned = store.query(topic, key, scan_uncovered=True)
             assert [message.commitLogOffset for message in scanned] == right
@@ -156,8 +164,11 @@ def test_times_lead_to_offsets_in_every_queue(name: str, golden_store: GoldenSto
             assert set(found) == {queue for topic, queue in queues if topic == asked["topic"]}
 
 
-def test_long_chains_are_found_as_short_ones(golden_store: GoldenStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = goldens.lines("basic", "keys")[::9]
+@pytest.mark.parametrize("step", tiers.sampled(61, 9))
+def test_long_chains_are_found_as_short_ones(
+    golden_store: GoldenStore, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    asked = goldens.lines("basic", "keys")[::step]
     with rmqstore.open(golden_store("basic")) as store:
         usual = [store.query(row["topic"], row["key"]).messages for row in asked]
         monkeypatch.setattr(index_search, "_MAX_STEPS", 1)
@@ -226,8 +237,9 @@ def damaged_answers(root: Path, keys: list[Key]) -> tuple[bool, bool]:
         return found_all, any(finding.part == "index" for finding in verify(store))
 
 
-def check_every_byte(folder: Path, step: int) -> None:
-    root, keys = small_store(folder)
+@pytest.mark.parametrize("step", tiers.sampled(37, 1))
+def test_a_changed_byte_of_an_index_makes_nothing_wrong_and_what_it_hides_is_named(tmp_path: Path, step: int) -> None:
+    root, keys = small_store(tmp_path)
     path = next((root / "index").iterdir())
     whole = path.read_bytes()
     assert damaged_answers(root, keys) == (True, False)
@@ -241,15 +253,6 @@ def check_every_byte(folder: Path, step: int) -> None:
             assert found_all or named, f"byte {at} ^ {change:#x} hides keys, and verify is silent"
             hidden += not found_all
     assert hidden, "some byte must matter"
-
-
-def test_a_changed_byte_of_an_index_makes_nothing_wrong_and_what_it_hides_is_named(tmp_path: Path) -> None:
-    check_every_byte(tmp_path, 5)
-
-
-@pytest.mark.slow
-def test_every_changed_byte_of_an_index(tmp_path: Path) -> None:
-    check_every_byte(tmp_path, 1)
 
 
 def test_chains_that_lead_in_circles_end(tmp_path: Path) -> None:
@@ -336,9 +339,10 @@ def test_what_is_not_covered_is_asked_before_the_index(
     assert asked[-1] == "find"
 
 
+@pytest.mark.parametrize("step", tiers.sampled(35, 5))
 @pytest.mark.parametrize("name", ["crash", "crash2", "crash5"])
 def test_index_files_that_a_recovery_throws_away_are_not_relied_on(
-    name: str, tmp_path: Path, golden_store: GoldenStore
+    name: str, tmp_path: Path, golden_store: GoldenStore, step: int
 ) -> None:
     root = shutil.copytree(golden_store(name), tmp_path / name)
     newest = max((root / "index").iterdir())
@@ -347,7 +351,7 @@ def test_index_files_that_a_recovery_throws_away_are_not_relied_on(
     newest.write_bytes(data)
     records = goldens.records(name)
     with rmqstore.open(root) as store:
-        for asked in goldens.lines(name, "keys")[::5]:
+        for asked in goldens.lines(name, "keys")[::step]:
             right = [row["physicalOffset"] for row in records if has_key(row, asked["topic"], asked["key"])]
             found = store.query(asked["topic"], asked["key"])
             at = [message.commitLogOffset for message in found]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,3 +50,28 @@ def test_a_file_is_created_once_with_zeros(
     disk.close()
     assert (tmp_path / "file").read_bytes() == bytes(98) + b"ab"
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize(
+    ("flush", "flushed"),
+    [
+        (lambda disk, folder: disk.flush(folder / "a"), ["a"]),
+        (lambda disk, folder: disk.flush_folder(folder), [""]),
+        (lambda disk, folder: disk.flush_all([folder / "a", folder / "b"]), ["", "a", "b"]),
+        (lambda disk, folder: disk.write_new(folder / "a", b"x"), ["", "a"]),
+        (lambda disk, folder: disk.replace(folder / "a", b"x"), ["", "a"]),
+    ],
+    ids=["flush", "flush_folder", "flush_all", "write_new", "replace"],
+)
+def test_a_flush_reaches_the_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush: Callable[[Disk, Path], None], flushed: list[str]
+) -> None:
+    """What is flushed is told by inode: a file may get its name only after its bytes are on the disk."""
+    synced: set[int] = set()
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.add(os.fstat(descriptor).st_ino))
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(b"1")
+    disk = Disk()
+    flush(disk, tmp_path)
+    disk.close()
+    assert synced == {(tmp_path / name).stat().st_ino for name in flushed}

@@ -18,6 +18,7 @@ import pytest
 import goldens
 import rmqstore
 import store_builder as build
+import tiers
 from reading import by_queue, offsets, read, rows, state
 from rmqstore.errors import (
     CorruptQueueError,
@@ -446,7 +447,8 @@ def test_a_compressed_batch_that_does_not_inflate_is_damage(tmp_path: Path) -> N
     assert [row["queueOffset"] for row in found] == [0, 1, *range(5, 19)]
 
 
-def test_changed_bytes_never_escape(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", tiers.sampled(7, 1))
+def test_changed_bytes_never_escape(tmp_path: Path, step: int) -> None:
     """Every byte of log and queue: a row that comes whole is a message of the store; errors are ours."""
     batches = [[b"alone"], *bodies(6)]
     root = make(tmp_path / "s", batches, packed=True)
@@ -457,7 +459,7 @@ def test_changed_bytes_never_escape(tmp_path: Path) -> None:
     log, first, second = root / "commitlog" / f"{0:020d}", *sorted((root / "batchconsumequeue/B/0").iterdir())
     for path, n_bytes in ((first, 184), (second, 3 * 46), (log, 1200)):
         data = path.read_bytes()
-        for at in range(0, n_bytes, 3 if path == log else 1):
+        for at in range(0, n_bytes, 3 * step if path == log else step):
             changed = bytearray(data)
             changed[at] ^= rng.choice((0x80, 0xFF, rng.randrange(1, 256)))
             if at % 5 == 0:

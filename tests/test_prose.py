@@ -1,0 +1,64 @@
+"""What ships is written in plain sentences: phrases that say nothing, or that no English reader knows, stay out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TEXTS = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(
+            path
+            for folder in ("store", "connector", "docs")
+            for path in (ROOT / folder).rglob("*")
+            if path.suffix in {".py", ".md", ".j2"} and "_build" not in path.parts
+        ),
+    ]
+)
+# Add a phrase as soon as none of the texts has it.
+BANNED = (
+    # says nothing
+    "aforementioned", "basically", "hereby", "in order to", "it is important to", "it should be noted",
+    "needless to say", "obviously", "of course", "please", "simply", "the fact that", "worth noting",
+    # praises
+    "best-in-class", "blazing", "cutting edge", "easy to use", "leverage", "out of the box", "powerful", "robust",
+    "seamless", "state of the art", "under the hood", "utilize", "world-class",
+    # is not English
+    "allows to", "dearest", "enables to", "informations",
+    # names the house instead of the thing
+    "the house", "the room", "what they come to",
+    # has a better word: allowed, refused; for example, that is
+    "blacklist", "whitelist", "e.g.", "i.e.",
+)  # fmt: skip
+_ANY = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, BANNED))})(?!\w)", re.IGNORECASE)
+
+
+def banned_phrases(text: str) -> list[str]:
+    """Return the banned phrases of a text, also those that a line of a comment or docstring breaks."""
+    joined = re.sub(r"\s*\n\s*(?:#+ )?", " ", text)
+    return [found.group().lower() for found in _ANY.finditer(joined)]
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_text_has_none_of_the_banned_phrases(path: Path) -> None:
+    assert banned_phrases(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["It is easy\nto use.", "    # This is easy\n    # to use.", "Easy to use", "(easy to use)"]
+)
+def test_a_phrase_is_found_wherever_a_line_breaks(text: str) -> None:
+    assert banned_phrases(text) == ["easy to use"]
+
+
+def test_a_phrase_is_not_found_inside_of_words() -> None:
+    assert banned_phrases("displease; impowerfully; the household") == []
+
+
+def test_the_texts_are_those_that_ship() -> None:
+    names = {str(path.relative_to(ROOT)) for path in TEXTS}
+    assert {"README.md", "store/rmqstore/store.py", "connector/pyspark_rmqstore/source.py", "docs/cli.md"} <= names
