@@ -168,7 +168,7 @@ def test_an_expression_that_cannot_be_taken_apart_names_its_columns(monkeypatch:
         (5, "where: text or a pyarrow.compute.Expression, got int"),
         (lambda row: row, "where: text or a pyarrow.compute.Expression, got function"),
     ],
-    ids=lambda value: str(value)[:40].encode("ascii", "replace").decode(),
+    ids=lambda value: getattr(value, "__name__", str(value)[:40]).encode("ascii", "replace").decode(),
 )  # fmt: skip
 def test_what_is_refused_and_why(condition: Any, reason: str) -> None:
     with pytest.raises(OptionError, match=reason):
