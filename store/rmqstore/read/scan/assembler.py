@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqstore.errors import CorruptRecordError, MalformedBytesError, OffsetOutOfRangeError
+from rmqstore.format.columns.buffers import mask_of, numbers, texts
 from rmqstore.format.columns.checks import inflate_bodies, rows_with_crc, sound_crcs, sound_topics
 from rmqstore.format.columns.decode import DECODED_COLUMNS, decode_columns, property_values, repeat_text, stored_bodies
 from rmqstore.format.columns.heads import Heads, check_heads, read_heads
@@ -44,7 +45,7 @@ class Kept:
         """Keep only these rows."""
         self.heads = self.heads.take(rows)
         self.places = rows if self.places is None else self.places[rows]
-        self.columns = {name: column.take(pa.array(rows)) for name, column in self.columns.items()}
+        self.columns = {name: column.take(numbers(rows)) for name, column in self.columns.items()}
 
     def all_places(self) -> Positions:
         """Return the places, also where they are all of them."""
@@ -203,8 +204,8 @@ class Assembler:
         kept = self._wanted.keep(self._data, heads) if self._wanted else None
         if spec.tags is not None:
             tags = decode_columns(self._data, heads, pa.schema([ALL_COLUMNS.field("tags")]))[0]
-            found = pc.is_in(tags, value_set=pa.array(sorted(spec.tags), pa.string()), skip_nulls=True)
-            matched = found.to_numpy(zero_copy_only=False)
+            found = pc.is_in(tags, value_set=texts(sorted(spec.tags)), skip_nulls=True)
+            matched = mask_of(found)
             kept = matched if kept is None else kept & matched
         if spec.filter is not None:
             columns = property_values(self._data, heads, spec.filter.names)
