@@ -344,8 +344,8 @@ def test_offsets_that_a_group_committed_meanwhile_are_no_loss(tmp_path: Path, mo
         assert query.bodies() == ["m18", "m19"]
 
 
-def test_a_stream_starts_without_importing_pandas(tmp_path: Path) -> None:
-    """Spark starts a process for a stream's source, in which that import would cost more than all that it does."""
+def test_a_stream_plans_and_reads_without_importing_pandas(tmp_path: Path) -> None:
+    """Spark starts a process for a source and one for its tasks, in which it would cost more than all that they do."""
     with create(tmp_path / "store", config=SIZES) as writer:
         put(writer, "A", 0, ["a", "b"])
     script = (
@@ -353,9 +353,10 @@ def test_a_stream_starts_without_importing_pandas(tmp_path: Path) -> None:
         "source = DefaultSource({'path': sys.argv[1], 'startingOffsets': 'earliest'})\n"
         "reader = source.streamReader(source.schema()); start = reader.initialOffset()\n"
         "reader.prepareForTriggerAvailableNow(); end = reader.latestOffset(start, reader.getDefaultReadLimit())\n"
-        "print(len(reader.partitions(start, end)), 'pandas' in sys.modules)"
+        "rows = sum(batch.num_rows for part in reader.partitions(start, end) for batch in reader.read(part))\n"
+        "print(rows, 'pandas' in sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path / "store")], capture_output=True, text=True, check=True, timeout=120
     )
-    assert done.stdout.split() == ["1", "False"]
+    assert done.stdout.split() == ["2", "False"]

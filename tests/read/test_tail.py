@@ -117,6 +117,26 @@ def test_only_queues_that_new_records_name_are_asked(tmp_path: Path, asked: list
         assert not asked
 
 
+def test_a_unit_that_is_built_while_its_queue_is_asked_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = build.Store()
+    for _ in range(10):
+        store.append(build.Record(topic="T"))
+    units = store.queues["T", 0]
+    store.queues["T", 0] = units[:-1]
+    root = store.write(tmp_path / "s", abort=True)
+    plain = StoreTail._in_files
+
+    def in_files(tail: StoreTail, queue: ConsumeQueue, key: tuple[str, int]) -> tuple[int, int]:
+        found = plain(tail, queue, key)
+        build.write_queue(root / "consumequeue/T/0", units)
+        return found
+
+    monkeypatch.setattr(StoreTail, "_in_files", in_files)
+    tail = follow(root)
+    tail.look()
+    assert tail.ends == {("T", 0): 10}
+
+
 def test_a_queue_that_is_behind_the_log_is_asked_until_it_has_caught_up(tmp_path: Path, asked: list[str]) -> None:
     store = build.Store()
     for _ in range(10):

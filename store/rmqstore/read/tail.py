@@ -208,8 +208,10 @@ class StoreTail:
         recovered = self.store.ends.recovered.get(key)
         queue = open_files(self.store.paths, *key)
         try:
+            # Asked in this order: a broker may build what is lacking between the two questions.
+            is_behind = recovered is not None and not _holds(queue, recovered)
             end, last = self._in_files(queue, key)
-            if recovered is not None and not _holds(queue, recovered):
+            if recovered is not None and is_behind:
                 return recovered.end, int(recovered.units["physical_offset"][-1]) if len(recovered.units) else last
         finally:
             queue.close()

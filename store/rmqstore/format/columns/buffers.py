@@ -3,15 +3,47 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmqstore.format.layout import Bytes, Positions
+from rmqstore.format.layout import Bytes, Mask, Positions
 from rmqstore.format.utf8 import decode_text
 
 _SHORT = 64  # equal spans up to this width are gathered by value; longer ones by Arrow's take
+
+
+# pyarrow's array, scalar and to_numpy import pandas where that is installed. In a process that Spark starts for a task,
+# that would cost more than most tasks do: what every read goes through uses these instead.
+
+
+def numbers(values: NDArray[Any]) -> pa.Array:
+    """Return numbers as an Arrow array without nulls; equals ``pa.array(values)``."""
+    return pa.Array.from_buffers(
+        pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))]
+    )
+
+
+def booleans(values: Mask) -> pa.Array:
+    """Return booleans as an Arrow array without nulls; equals ``pa.array(values)``."""
+    bits = np.packbits(values, bitorder="little")
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(bits)])
+
+
+def mask_of(values: pa.BooleanArray) -> Mask:
+    """Return booleans without nulls as a mask, (n,); equals ``values.to_numpy(zero_copy_only=False)``."""
+    bits = np.frombuffer(values.buffers()[1] or b"", np.uint8)
+    return np.unpackbits(bits, count=values.offset + len(values), bitorder="little")[values.offset :].view(np.bool_)
+
+
+def texts(values: Sequence[str]) -> pa.Array:
+    """Return texts as an Arrow array without nulls; equals ``pa.array(values, pa.string())``."""
+    encoded = [value.encode() for value in values]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    return pa.Array.from_buffers(pa.string(), len(encoded), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))])
 
 
 def gather_spans(buf: Bytes, starts: Positions, lengths: Positions, kind: pa.DataType) -> pa.Array:
@@ -28,7 +60,7 @@ def gather_spans(buf: Bytes, starts: Positions, lengths: Positions, kind: pa.Dat
     """
     n = len(starts)
     if not n:
-        return pa.array([], kind)
+        return pa.nulls(0, kind)
     width = int(lengths[0])
     if width <= _SHORT and (lengths == width).all():
         return equal_spans(buf, starts, width, kind)
@@ -40,7 +72,7 @@ def gather_spans(buf: Bytes, starts: Positions, lengths: Positions, kind: pa.Dat
     bounds[-1] = last = int(ends.max())
     bounds[0] = max(0, last - 2 * int(lengths.sum() * 1.05) - 64)
     spans = pa.Array.from_buffers(kind, 2 * n + 1, [None, pa.py_buffer(bounds), pa.py_buffer(buf)])
-    return spans.take(pa.array(np.arange(1, 2 * n, 2, dtype=np.int32)))
+    return spans.take(numbers(np.arange(1, 2 * n, 2, dtype=np.int32)))
 
 
 def equal_spans(buf: Bytes, starts: Positions, width: int, kind: pa.DataType) -> pa.Array:

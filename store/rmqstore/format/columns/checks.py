@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmqstore.format.columns.buffers import gather_spans, gather_words
+from rmqstore.format.columns.buffers import booleans, gather_spans, gather_words, mask_of, numbers, texts
 from rmqstore.format.columns.heads import Heads
 from rmqstore.format.compression import decompress
 from rmqstore.format.hashing import body_crc, body_crcs
@@ -38,8 +38,8 @@ def sound_topics(buf: Bytes, heads: Heads, names: list[str], codes: NDArray[np.i
     lengths = np.array([len(name) for name in expected])
     sound: Mask = heads.topic_lengths == lengths[codes]
     stored = gather_spans(buf, heads.topic_starts, heads.topic_lengths, pa.binary())
-    topics = pa.array(names, pa.string()).take(pa.array(codes))
-    sound &= pc.equal(stored, topics.view(pa.binary())).to_numpy(zero_copy_only=False)
+    topics = texts(names).take(numbers(codes))
+    sound &= mask_of(pc.equal(stored, topics.view(pa.binary())))
     return sound, topics
 
 
@@ -87,7 +87,7 @@ def inflate_bodies(stored: pa.Array, sys_flags: NDArray[np.int32]) -> tuple[pa.A
     broken: dict[int, str] = {}
     total = 0
     count = len(stored)
-    packed = stored.filter(pa.array(compressed)).to_pylist()
+    packed = stored.filter(booleans(compressed)).to_pylist()
     rows = np.flatnonzero(compressed).tolist()
     for row, body in zip(rows, packed, strict=True):
         if total > _INFLATED_BYTES:
@@ -99,6 +99,6 @@ def inflate_bodies(stored: pa.Array, sys_flags: NDArray[np.int32]) -> tuple[pa.A
             broken[row] = str(err)
             inflated.append(b"")
         total += len(inflated[-1])
-    mask = pa.array(compressed[:count])
+    mask = booleans(compressed[:count])
     bodies = pc.replace_with_mask(stored.slice(0, count), mask, pa.array(inflated, pa.binary()))
     return bodies, count, broken

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmqstore.format.columns.buffers import gather_spans, valid_text, windows
+from rmqstore.format.columns.buffers import gather_spans, numbers, texts, valid_text, windows
 from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.hosts import Hosts, offset_ids
 from rmqstore.format.columns.property_decode import Entries, parse_entries, property_column, property_map
@@ -111,9 +111,9 @@ def property_values(buf: Bytes, heads: Heads, names: Iterable[str]) -> dict[str,
 def _plain_column(buf: Bytes, heads: Heads, field: pa.Field) -> pa.Array:
     name = field.name
     if name in _FIXED_COLUMNS:
-        return pa.array(heads.column(_FIXED_COLUMNS[name]))
+        return numbers(heads.column(_FIXED_COLUMNS[name]))
     if name in _TIME_COLUMNS:
-        return pa.array(heads.column(_TIME_COLUMNS[name]) * 1000).view(pa.timestamp("us", tz="UTC"))
+        return numbers(heads.column(_TIME_COLUMNS[name]) * 1000).view(pa.timestamp("us", tz="UTC"))
     if name == "topic":
         return valid_text(topics(buf, heads))
     if name == "properties":
@@ -174,7 +174,7 @@ def host_column(buf: Bytes, heads: Heads, host: Host) -> pa.Array:
     spelled, codes = _distinct_hosts(hosts_v4)
     spelled_v6, codes_v6 = _distinct_hosts(hosts_v6)
     codes[wide] = codes_v6 + len(spelled)
-    return pa.array(spelled + spelled_v6, pa.string()).take(pa.array(codes))
+    return texts(spelled + spelled_v6).take(numbers(codes))
 
 
 def _host_bytes(buf: Bytes, starts: Positions, flags: int, host: Host) -> NDArray[np.void]:
@@ -188,7 +188,7 @@ def _spell_hosts(hosts: NDArray[Any]) -> pa.Array:
     if packed == packed[:width] * n:
         return repeat_text(_spell(packed[:width]), n)
     spelled, codes = _distinct_hosts(hosts)
-    return pa.array(spelled, pa.string()).take(pa.array(codes))
+    return texts(spelled).take(numbers(codes))
 
 
 def _distinct_hosts(hosts: NDArray[Any]) -> tuple[list[str], NDArray[np.int32]]:
@@ -197,7 +197,7 @@ def _distinct_hosts(hosts: NDArray[Any]) -> tuple[list[str], NDArray[np.int32]]:
     kind = pa.int64() if width == np.dtype(np.int64).itemsize else pa.binary(width)  # integers hash faster
     encoded = pa.Array.from_buffers(kind, n, [None, pa.py_buffer(hosts.tobytes())]).dictionary_encode()
     distinct = np.frombuffer(encoded.dictionary.buffers()[1], hosts.dtype, len(encoded.dictionary))
-    return [_spell(host.tobytes()) for host in distinct], encoded.indices.to_numpy().copy()
+    return [_spell(host.tobytes()) for host in distinct], np.from_dlpack(encoded.indices).astype(np.int32)
 
 
 @lru_cache(maxsize=65536)

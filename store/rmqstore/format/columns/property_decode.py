@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmqstore.format.columns.buffers import array_bytes, find_byte, gather_spans, valid_text, windows
+from rmqstore.format.columns.buffers import array_bytes, booleans, find_byte, gather_spans, numbers, valid_text, windows
 from rmqstore.format.layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, Bytes, Mask, Positions
 from rmqstore.format.utf8 import decode_text
 
@@ -137,7 +137,7 @@ def _without(entries: Entries, dropped: Mask) -> Entries:
         value_lengths=entries.value_lengths[left],
         codes=entries.codes[left],
         rows=entries.rows[left],
-        spelled=entries.spelled.filter(pa.array(left)),
+        spelled=entries.spelled.filter(booleans(left)),
     )
 
 
@@ -145,7 +145,7 @@ def property_map(entries: Entries) -> pa.MapArray:
     """Return all properties, map<string, string> (n,)."""
     values = valid_text(gather_spans(entries.data, entries.value_starts, entries.value_lengths, pa.string()))
     names = _repeat(entries.names, len(entries.offsets) - 1) if entries.spelled is None else entries.spelled
-    offsets = pa.array(entries.offsets.astype(np.int32))
+    offsets = numbers(entries.offsets.astype(np.int32))
     return pa.MapArray.from_arrays(offsets, names, values)
 
 

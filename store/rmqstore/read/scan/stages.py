@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmqstore.format.columns.buffers import mask_of, numbers, texts
 from rmqstore.format.columns.checks import inflate_bodies, rows_with_crc, sound_crcs, sound_topics
 from rmqstore.format.columns.decode import decode_columns, property_values, repeat_text, stored_bodies
 from rmqstore.format.columns.heads import Heads, check_heads, read_heads
@@ -56,7 +57,7 @@ class Rows:
             self,
             heads=self.heads.take(rows),
             places=rows if self.places is None else self.places[rows],
-            columns={name: column.take(pa.array(rows)) for name, column in self.columns.items()},
+            columns={name: column.take(numbers(rows)) for name, column in self.columns.items()},
         )
 
     def drop_damaged(self, is_sound: Mask, reasons: Mapping[int, str] = _NO_REASONS) -> Rows:
@@ -119,8 +120,8 @@ def choose(rows: Rows, spec: ReadSpec, wanted: LogFilter | None) -> Rows:
     kept = wanted.keep(rows.data, rows.heads) if wanted else None
     if spec.tags is not None:
         tags = decode_columns(rows.data, rows.heads, pa.schema([ALL_COLUMNS.field("tags")]))[0]
-        found = pc.is_in(tags, value_set=pa.array(sorted(spec.tags), pa.string()), skip_nulls=True)
-        kept = _both(kept, found.to_numpy(zero_copy_only=False))
+        found = pc.is_in(tags, value_set=texts(sorted(spec.tags)), skip_nulls=True)
+        kept = _both(kept, mask_of(found))
     if spec.filter is not None:
         columns = property_values(rows.data, rows.heads, spec.filter.names)
         kept = _both(kept, spec.filter.keep(columns, len(rows.heads)))

@@ -255,7 +255,7 @@ class _Recovery:
         if not len(heads):
             return
         encoded = topics(data, heads).dictionary_encode()
-        names, codes = topic_names(encoded), encoded.indices.to_numpy()
+        names, codes = topic_names(encoded), np.from_dlpack(encoded.indices).astype(np.int32, copy=False)
         queue_ids, queue_offsets = heads.column("queue_id"), heads.column("queue_offset")
         ends = heads.column("physical_offset") + heads.column("total_size")
         places = heads.column("physical_offset").astype(np.int64)
