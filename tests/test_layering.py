@@ -209,7 +209,7 @@ LOOKS = {
     "open", "read_bytes", "read_text", "readlink", "resolve", "rglob", "rmdir", "samefile", "stat", "symlink_to",
     "touch", "unlink", "write_bytes", "write_text",
 }  # fmt: skip
-NOT_PATHS = {"storage", "_storage", "LOCAL", "_files", "queues", "_queues", "ranges", "status"}
+NOT_PATHS = {"storage", "_storage", "LOCAL", "_files", "queue", "queues", "_queues", "ranges", "status"}
 PARTS_OF_FILES = {f"rmqstore.storage.files.{name}" for name in ("regular", "mapped_file", "sparse")}
 LOOKS_AT_OTHER_FILES = {
     "cli.common": "the folder of an output file, and the null device in place of a closed pipe",
