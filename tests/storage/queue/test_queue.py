@@ -128,6 +128,19 @@ def test_units_that_the_log_does_not_tell_of_are_out_of_range(
             recovered.units(*span)
 
 
+@pytest.mark.parametrize(("write", "put"), KINDS)
+def test_a_range_that_ends_before_it_starts_has_no_units(
+    tmp_path: Path, write: Write, put: Callable[[int], list[Put]]
+) -> None:
+    write(tmp_path, put(8))
+    files = open_files(paths(tmp_path), *KEY)
+    tail = RecoveredUnits(6, np.array([(9000, 100, 0)] * 3, QUEUE_UNIT), is_batch=files.is_batch)
+    for queue in (files, RecoveredQueue(files, tail)):
+        for span in ((3, 3), (5, 2), (8, 7), (8, 2)):
+            assert len(queue.units(*span).sizes) == len(queue.weights(*span)) == 0
+            assert list(queue.runs(*span)) == []
+
+
 @pytest.mark.parametrize("is_batch", [False, True])
 def test_a_queue_without_a_folder_is_of_the_kind_that_is_asked_for(tmp_path: Path, is_batch: bool) -> None:
     queue = open_files(paths(tmp_path), *KEY, is_batch=is_batch)

@@ -208,6 +208,7 @@ class BatchConsumeQueue:
 
     def _spread(self, start: int, end: int) -> tuple[NDArray[np.int64], Batches]:
         """Return units that tell of ``[start, end)``, with zeros for what none tells of, and of how many each tells."""
+        end = max(start, end)
         if list(self.runs(start, end)) != [(start, end)] and start < end:
             raise OffsetOutOfRangeError(f"{self.folder}: queue offsets {start} to {end} are not all in its files")
         counts, pieces, at = [np.empty(0, np.int64)], [NO_BATCHES], start
