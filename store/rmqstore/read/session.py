@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from rmqstore.errors import (
     UnsupportedFeatureError,
 )
 from rmqstore.format.layout import LMQ_PREFIX, Positions
+from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.conditions import Points
 from rmqstore.query.keys import Wanted
 from rmqstore.query.selection import (
@@ -364,9 +366,7 @@ def open_session(
     *,
     broker_name: str | None = None,
     ignore_log_end: bool = False,
-    commitlogs: Sequence[str] = (),
-    consumequeue: str | None = None,
-    index: str | None = None,
+    **folders: Unpack[FolderArguments],
 ) -> StoreSession:
     """Open the store at ``path`` for reading.
 
@@ -374,15 +374,13 @@ def open_session(
         path: the folder that holds ``commitlog/``.
         broker_name: for column ``brokerName``; else the store is asked.
         ignore_log_end: read on behind the end of a log that was not closed.
-        commitlogs: log folders that lie elsewhere (the broker's ``storePathCommitLog``).
-        consumequeue: the queue folder where it lies elsewhere.
-        index: the index folder where it lies elsewhere.
+        folders: what lies elsewhere.
 
     Raises:
         NotAStoreError: there is no store.
         UnsupportedFeatureError: it is of a kind that cannot be read.
     """
-    paths = find_store(path, commitlogs=commitlogs, consumequeue=consumequeue, index=index)
+    paths = find_store(path, **folders)
     for folder in paths.dledger_logs:
         logger.warning("%s: the log goes on in %s, a DLedger CommitLog that is not read", paths.root, folder)
     return StoreSession(paths, broker_name=broker_name, ignore_log_end=ignore_log_end)
