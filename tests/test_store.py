@@ -97,6 +97,14 @@ def test_dledger_store_is_refused(tmp_path: Path) -> None:
         rmqstore.open(tmp_path)
 
 
+def test_an_unknown_argument_of_open_is_refused_with_the_one_that_was_meant(tmp_path: Path) -> None:
+    _write(tmp_path / "s", build.Record())
+    with pytest.raises(OptionError, match="unknown argument brokername: did you mean broker_name"):
+        rmqstore.open(tmp_path / "s", brokername="b")
+    with pytest.raises(OptionError, match=r"unknown argument log: there are .*commitlogs, config, consumequeue"):
+        rmqstore.open(tmp_path / "s", mode="a", log="x")
+
+
 def test_folders_may_lie_apart(tmp_path: Path) -> None:
     store = build.Store()
     for number in range(60):

@@ -27,7 +27,9 @@ with rmqstore.open("s") as store:
     store.count(mode="failfast")  # wrong: arg-type
     store.view("queues", starting_offsets="earliest")  # wrong: call-arg
     store.offset_at("T", 0, 0, "low")  # wrong: arg-type
-with rmqstore.open("s", mode="a") as writer:
+rmqstore.open("s", broker="b")  # wrong: call-overload
+rmqstore.open("s", mode="w")  # wrong: call-overload
+with rmqstore.open("s", mode="a", commitlogs=["a"], index="i") as writer:
     writer.scan()  # wrong: attr-defined
 """
 
@@ -40,7 +42,8 @@ def test_a_type_checker_knows_the_arguments_of_reads(tmp_path: Path) -> None:
         [sys.executable, "-m", "mypy", *arguments], cwd=tmp_path, env={**os.environ, "COLUMNS": "300"},
         capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
-    found = re.findall(r"snippet\.py:(\d+): error: .*\[([\w-]+)\]", done.stdout)
+    every = re.findall(r"snippet\.py:(\d+): error: .*\[([\w-]+)\]", done.stdout)
+    found = list(dict.fromkeys(every))  # a call that fits no overload may be named once for each
     lines = enumerate(SNIPPET.splitlines(), start=1)
     assert found == [(str(number), line.split("# wrong: ")[1]) for number, line in lines if "# wrong: " in line], done
 

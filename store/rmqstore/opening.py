@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from inspect import signature
 from pathlib import Path
-from typing import Literal, overload
+from typing import Literal, Unpack, overload
 
 from rmqstore.errors import NotAStoreError, OptionError, StoreStateError
+from rmqstore.query.arguments import FolderArguments
+from rmqstore.query.selection import require_arguments
 from rmqstore.read.session import open_session
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
@@ -26,10 +28,8 @@ def open_for(
     *,
     broker_name: str | None = None,
     ignore_log_end: bool = False,
-    commitlogs: Sequence[str] = (),
-    consumequeue: str | None = None,
-    index: str | None = None,
     storage: Storage = LOCAL,
+    **folders: Unpack[FolderArguments],
 ) -> MessageStore: ...
 
 
@@ -41,9 +41,7 @@ def open_for(
     spec: WriteSpec | None = None,
     config: StoreConfig | None = None,
     truncate: bool = False,
-    commitlogs: Sequence[str] = (),
-    consumequeue: str | None = None,
-    index: str | None = None,
+    **folders: Unpack[FolderArguments],
 ) -> StoreWriter: ...
 
 
@@ -56,10 +54,8 @@ def open_for(
     spec: WriteSpec | None = None,
     config: StoreConfig | None = None,
     truncate: bool = False,
-    commitlogs: Sequence[str] = (),
-    consumequeue: str | None = None,
-    index: str | None = None,
     storage: Storage = LOCAL,
+    **folders: Unpack[FolderArguments],
 ) -> MessageStore | StoreWriter:
     """Open the store at ``path``: to read (``mode="r"``) or to append to (``mode="a"``).
 
@@ -72,32 +68,25 @@ def open_for(
         spec: how appended messages are made.
         config: sizes of new files, for kinds of which the store has no file yet.
         truncate: cut a damaged log even if good records follow; what is cut is kept under ``.rmqstore/cut``.
-        commitlogs: log folders that lie elsewhere (the broker's ``storePathCommitLog``).
-        consumequeue: the queue folder where it lies elsewhere.
-        index: the index folder where it lies elsewhere.
         storage: for a reader: what the files are read from, if not the local disk.
+        folders: what lies elsewhere: ``commitlogs``, the log's folders (the broker's ``storePathCommitLog``);
+            ``consumequeue``, the queues'; ``index``, the index's.
 
     Raises:
         NotAStoreError: ``path`` is not a store; :func:`create` makes one.
         StoreLockedError: a broker or another writer holds the store that is to be written to.
         UnsupportedFeatureError: the store is of a kind that cannot be read, or written.
     """
+    require_arguments(folders, {*signature(open_for).parameters, *FolderArguments.__annotations__} - {"folders"})
     if mode == "r":
         return MessageStore(
-            open_session(
-                path,
-                broker_name=broker_name,
-                ignore_log_end=ignore_log_end,
-                commitlogs=commitlogs,
-                consumequeue=consumequeue,
-                index=index,
-                storage=storage,
-            )
+            open_session(path, broker_name=broker_name, ignore_log_end=ignore_log_end, storage=storage, **folders)
         )
     if mode != "a":
         raise OptionError(f"mode {mode!r}: must be 'r' to read or 'a' to append")
-    paths = find_store(path, commitlogs=commitlogs, consumequeue=consumequeue, index=index, storage=storage)
-    return StoreWriter(paths, config or StoreConfig(), spec=spec, truncate=truncate)
+    return StoreWriter(
+        find_store(path, storage=storage, **folders), config or StoreConfig(), spec=spec, truncate=truncate
+    )
 
 
 def create(

@@ -126,7 +126,7 @@ def test_a_unit_that_is_built_while_its_queue_is_asked_counts(tmp_path: Path, mo
     root = store.write(tmp_path / "s", abort=True)
     plain = StoreTail._in_files
 
-    def in_files(tail: StoreTail, queue: ConsumeQueue, key: tuple[str, int]) -> tuple[int, int]:
+    def in_files(tail: StoreTail, queue: Queue, key: tuple[str, int]) -> tuple[int, int]:
         found = plain(tail, queue, key)
         build.write_queue(root / "consumequeue/T/0", units)
         return found

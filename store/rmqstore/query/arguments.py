@@ -14,6 +14,14 @@ Boundary: TypeAlias = Literal["lower", "upper"]
 Time: TypeAlias = int | str | datetime
 
 
+class FolderArguments(TypedDict, total=False):
+    """Where parts of a store lie that are not in its folder; ``storage.files.paths.find_store`` has the defaults."""
+
+    commitlogs: Sequence[str]
+    consumequeue: str | None
+    index: str | None
+
+
 class TopicArguments(TypedDict, total=False):
     """Which topics: by name, by pattern or with queues; all user topics without."""
 

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import CorruptConfigError, UnsupportedFeatureError
 from rmqstore.format.layout import LMQ_PREFIX, Positions
+from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.conditions import Points
 from rmqstore.query.keys import Wanted
 from rmqstore.query.selection import Selection, choose_topics, require_named
@@ -362,10 +364,8 @@ def open_session(
     *,
     broker_name: str | None = None,
     ignore_log_end: bool = False,
-    commitlogs: Sequence[str] = (),
-    consumequeue: str | None = None,
-    index: str | None = None,
     storage: Storage = LOCAL,
+    **folders: Unpack[FolderArguments],
 ) -> StoreSession:
     """Open the store at ``path`` for reading.
 
@@ -373,16 +373,14 @@ def open_session(
         path: the folder that holds ``commitlog/``.
         broker_name: for column ``brokerName``; else the store is asked.
         ignore_log_end: read on behind the end of a log that was not closed.
-        commitlogs: log folders that lie elsewhere (the broker's ``storePathCommitLog``).
-        consumequeue: the queue folder where it lies elsewhere.
-        index: the index folder where it lies elsewhere.
         storage: what the files are read from.
+        folders: what lies elsewhere.
 
     Raises:
         NotAStoreError: there is no store.
         UnsupportedFeatureError: it is of a kind that cannot be read.
     """
-    paths = find_store(path, commitlogs=commitlogs, consumequeue=consumequeue, index=index, storage=storage)
+    paths = find_store(path, storage=storage, **folders)
     for folder in paths.dledger_logs:
         logger.warning("%s: the log goes on in %s, a DLedger CommitLog that is not read", paths.root, folder)
     return StoreSession(paths, broker_name=broker_name, ignore_log_end=ignore_log_end)
