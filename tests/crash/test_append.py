@@ -187,7 +187,12 @@ def test_a_dead_append_does_not_come_back_when_a_broker_writes_a_record_of_the_s
 
 @pytest.mark.parametrize(
     ("name", "at_most"),
-    [("one", EVERYWHERE), ("basic", FEW), pytest.param("basic", SAMPLED, marks=pytest.mark.slow)],
+    [
+        ("one", FEW),
+        ("basic", FEW),
+        pytest.param("one", EVERYWHERE, marks=pytest.mark.slow),
+        pytest.param("basic", SAMPLED, marks=pytest.mark.slow),
+    ],
 )
 def test_a_version_is_written_once_whatever_is_cut(
     golden_store: GoldenStore, tmp_path: Path, name: str, at_most: int
