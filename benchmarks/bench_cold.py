@@ -1,7 +1,7 @@
-"""Cold reads: what tasks bring from the disk when the page cache holds nothing, by the way that they are cut.
+"""Cold reads: how much tasks read from disk when the page cache is empty, for two ways to plan tasks.
 
-Every task runs in a process of its own and finds the store evicted, as on a store that is larger than memory, or with
-executors on several machines. `by log range` is what the connector plans; `by queue` is one task for each queue.
+Every task runs in its own process and finds the store evicted from memory, as with a store larger than memory, or with
+executors on several machines. The connector plans tasks `by log range`; `by queue` is one task for each queue.
 """
 
 from __future__ import annotations
@@ -28,29 +28,30 @@ _COLUMNS = ("queueOffset", "tags", "body")
 
 
 def evict_all(root: Path) -> None:
-    """Take a store out of the page cache; nothing may have it mapped."""
+    """Evict the files of a store from the page cache; no process may have them mapped."""
     for path in root.rglob("*"):
         if path.is_file():
             evict(path)
 
 
 def read_bytes() -> int:
-    """Return the bytes that this process has brought from disks so far."""
+    """Return the number of bytes that this process has read from disks so far."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("read_bytes")).split()[1])
 
 
 def read_task(root: Path, slices: list[QueueSlice]) -> None:
-    """Read one task and print what it took."""
+    """Read one task, and print its rows, the bytes read from disk and the seconds."""
     spec = ReadSpec(schema=select_columns(_COLUMNS), check_crc=False, broker_name="bench")
-    before, begun = read_bytes(), time.perf_counter()
+    before = read_bytes()
+    started = time.perf_counter()
     with open_for(root, broker_name="bench") as store:
         rows = sum(batch.num_rows for batch in store.session.read_queues(slices, spec))
-    print(json.dumps([rows, read_bytes() - before, time.perf_counter() - begun]))
+    print(json.dumps([rows, read_bytes() - before, time.perf_counter() - started]))
 
 
 def plans(root: Path) -> dict[str, list[list[QueueSlice]]]:
-    """Return the ways to cut a store into tasks."""
+    """Return the tasks of a store for each way to plan them."""
     with open_for(root, broker_name="bench") as store:
         slices = store.session.plan_queues(parse_selection(), ReadSpec(schema=select_columns(_COLUMNS)))
         sampled = [SampledSlice(piece, store.session.sample(piece, _SAMPLES)) for piece in slices]
@@ -59,7 +60,7 @@ def plans(root: Path) -> dict[str, list[list[QueueSlice]]]:
 
 
 def main() -> None:
-    """Read the store by each plan, task after task."""
+    """Read the store by each plan, one task after the other."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("store", type=Path)
     parser.add_argument("--task", help="JSON of the slices of one task: read it, and print rows, bytes and seconds")

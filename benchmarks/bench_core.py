@@ -1,6 +1,6 @@
-"""The core on one thread: full decode, pruned decode, walk of the log; in units of G, the gather of one column.
+"""The core on one thread: decoding all or some columns, and walking the log. Costs are given in units of G.
 
-G is the time to gather the bodies (200 bytes) of the same rows, the cheapest thing any reader must do.
+G is the time to gather the bodies (200 bytes) of the same rows, which is the least that any reader has to do.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def first_segment(path: Path) -> Bytes:
 
 def gather(data: Bytes, heads: Heads) -> Case:
     """Gather the bodies batch by batch."""
-    parts = [heads.take(slice(at, at + BATCH_ROWS)) for at in range(0, len(heads), BATCH_ROWS)]
+    parts = [heads.take(slice(start, start + BATCH_ROWS)) for start in range(0, len(heads), BATCH_ROWS)]
 
     def run() -> int:
         for part in parts:
@@ -53,7 +53,7 @@ def scan(path: Path, **options: object) -> Case:
 
 
 def queue_by_queue(path: Path, topic: str, queues: int) -> Case:
-    """Read each queue by itself: ConsumeQueue order."""
+    """Read queue by queue, in the order of each ConsumeQueue."""
 
     def run() -> int:
         rows = 0
@@ -106,16 +106,17 @@ def main() -> None:
     }
     if arguments.mixed:
         cases["full, mixed data"] = scan(arguments.mixed, include_system_topics=True)
-    found = measure(cases, arguments.passes)
-    for name, times in found.items():
-        cost = ratio(found, name, "G")
+    measured = measure(cases, arguments.passes)
+    for name, costs in measured.items():
+        cost = ratio(measured, name, "G")
         goal = {"goal_g": GOALS[name]} if name in GOALS else {}
-        report("core", name, ns_per_row=statistics.median(times), g=cost, **goal)
-    report("core", "walk against struct loop", times_faster=ratio(found, "walk, struct loop", "walk"), goal=6.0)
-    crc = [a - b for a, b in zip(found["full, CRC checked"], found["full"], strict=True)]
-    report("core", "CRC on top", g=statistics.median(a / b for a, b in zip(crc, found["G"], strict=True)), goal_g=7.0)
+        report("core", name, ns_per_row=statistics.median(costs), g=cost, **goal)
+    report("core", "walk against struct loop", times_faster=ratio(measured, "walk, struct loop", "walk"), goal=6.0)
+    crc = [a - b for a, b in zip(measured["full, CRC checked"], measured["full"], strict=True)]
+    in_g = statistics.median(a / b for a, b in zip(crc, measured["G"], strict=True))
+    report("core", "CRC on top", g=in_g, goal_g=7.0)
     if arguments.mixed:
-        report("core", "mixed against uniform", times=ratio(found, "full, mixed data", "full"), goal=1.6)
+        report("core", "mixed against uniform", times=ratio(measured, "full, mixed data", "full"), goal=1.6)
     pa.default_memory_pool().release_unused()
 
 

@@ -1,8 +1,8 @@
-"""Look-ups: one key in an index of 20 million, a thousand keys in one Spark job, a narrow time of a store.
+"""Look-ups: one key in an index of 20 million keys, a thousand keys in one Spark job, and a narrow range of time.
 
 Usage: python benchmarks/bench_lookup.py STORE [--entries N] [--passes N]
 
-STORE is for the narrow time. The store with the index is made beside it, by the package's own writer, and kept.
+STORE is read for the narrow range of time. The store with the index is made beside it by this package, and kept.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PAGE = mmap.PAGESIZE
 
 
 def main() -> None:
-    """Run all and print JSON lines."""
+    """Run all benchmarks and print JSON lines."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("store", type=Path)
     parser.add_argument("--entries", type=int, default=20_000_000 - 2)
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def make_store(root: Path, n_messages: int) -> None:
-    """Make a store whose messages have two keys each: UNIQ_KEY and KEYS."""
+    """Make a store whose messages have two keys each, UNIQ_KEY and KEYS."""
     with rmqstore.create(root) as writer:
         for start in range(0, n_messages, CHUNK):
             numbers = np.arange(start, min(start + CHUNK, n_messages))
@@ -66,7 +66,7 @@ def make_store(root: Path, n_messages: int) -> None:
 
 
 def resident_pages(path: Path) -> int:
-    """Return how many pages of a file the machine holds in memory."""
+    """Return the number of pages of a file in the page cache."""
     size = path.stat().st_size
     with path.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
@@ -80,7 +80,7 @@ def resident_pages(path: Path) -> int:
 
 
 def warm(root: Path) -> None:
-    """Bring all files of a store into memory: figures are of the look-up, not of the disk."""
+    """Load all files of a store into the page cache, so that the figures are those of the look-up, not of the disk."""
     for path in root.rglob("*"):
         if path.is_file():
             with path.open("rb") as file:
@@ -89,7 +89,7 @@ def warm(root: Path) -> None:
 
 
 def core(root: Path, n_messages: int, passes: int) -> None:
-    """Time one key, warm, and count the pages that a cold look-up fetches."""
+    """Time the look-up of one key with a warm cache, and count the pages that a cold look-up reads."""
     chance = np.random.default_rng(7)
     index = next((root / "index").iterdir())
     numbers = chance.integers(0, n_messages, 200).tolist()
@@ -97,11 +97,11 @@ def core(root: Path, n_messages: int, passes: int) -> None:
     warm(root)
     with rmqstore.open(root) as store:
         for number in numbers * passes:
-            begun = time.perf_counter()
-            found = store.query(TOPIC, f"order-{number}")
-            times.append(time.perf_counter() - begun)
-            assert len(found) == 1
-            assert found.is_complete
+            started = time.perf_counter()
+            matches = store.query(TOPIC, f"order-{number}")
+            times.append(time.perf_counter() - started)
+            assert len(matches) == 1
+            assert matches.is_complete
     pages = []
     for number in numbers[:20]:
         evict(index)
@@ -115,41 +115,42 @@ def core(root: Path, n_messages: int, passes: int) -> None:
 
 
 def narrow_time(path: Path) -> None:
-    """Count what a WHERE over one hundredth of a store's time plans to read."""
+    """Count how much a read plans for a WHERE over one hundredth of a store's time."""
     with rmqstore.open(path) as store:
         queues = [queue for topic in store.topics() for queue in store.queues(topic)]
         first = min(queue.first_store_timestamp or 0 for queue in queues)
         last = max(queue.last_store_timestamp or 0 for queue in queues)
         n_points = len(store.session.log_points(store.session.log_heads).places)
     low = first + (last - first) * 2 // 5
-    times = [pa.scalar(at * 1000, pa.timestamp("us", tz="UTC")).as_py() for at in (low, low + (last - first) // 100)]
+    high = low + (last - first) // 100
+    times = [pa.scalar(bound * 1000, pa.timestamp("us", tz="UTC")).as_py() for bound in (low, high)]
     filters = [GreaterThanOrEqual(("storeTimestamp",), times[0]), LessThan(("storeTimestamp",), times[1])]
-    found = {}
+    figures = {}
     for name, pushed in (("all", []), ("pushed", filters)):
         options = parse_read_options({"path": str(path)})
         reader = FilteringReader(default_schema(options), options)
         assert not list(reader.pushFilters(pushed))
-        begun = time.perf_counter()
+        started = time.perf_counter()
         splits = [split for split in reader.partitions() if isinstance(split, QueueSplit)]
-        found[f"{name}_seconds"] = time.perf_counter() - begun
+        figures[f"{name}_seconds"] = time.perf_counter() - started
         pieces = [piece for split in splits for piece in split.slices]
-        found[f"{name}_messages"] = sum(piece.end - piece.start for piece in pieces)
+        figures[f"{name}_messages"] = sum(piece.end - piece.start for piece in pieces)
         with rmqstore.open(path) as store:
             n_bytes = int(sum(piece_bytes(store, piece) for piece in pieces))
-        found[f"{name}_bytes"] = n_bytes + QUEUE_UNIT.itemsize * found[f"{name}_messages"]
-    found["sampling_bytes"] = n_points * 2 * PAGE  # a page of a queue and one of the log each, at most
-    found["share"] = (found["pushed_bytes"] + found["sampling_bytes"]) / found["all_bytes"]
-    report("lookup", "one hundredth of the time", **found)
+        figures[f"{name}_bytes"] = n_bytes + QUEUE_UNIT.itemsize * figures[f"{name}_messages"]
+    figures["sampling_bytes"] = n_points * 2 * PAGE  # at most one page of a queue and one of the log for each point
+    figures["share"] = (figures["pushed_bytes"] + figures["sampling_bytes"]) / figures["all_bytes"]
+    report("lookup", "one hundredth of the time", **figures)
 
 
 def piece_bytes(store: rmqstore.MessageStore, piece: QueueSlice) -> float:
-    """Return about how many bytes of the log the messages of a range take."""
+    """Return an estimate of the bytes that the messages of a range take in the log."""
     means = [sample.mean_bytes for sample in store.session.sample(piece, 64)]
     return (piece.end - piece.start) * statistics.mean(means)
 
 
 def jobs(root: Path, n_messages: int, passes: int) -> None:
-    """Time a Spark job for a thousand keys beside one for one key."""
+    """Compare the time of a Spark job for a thousand keys with that of a job for one key."""
     spark = spark_session({"spark.sql.python.filterPushdown.enabled": "true"})
     chance = np.random.default_rng(11)
     found: dict[str, list[float]] = {}
@@ -159,7 +160,7 @@ def jobs(root: Path, n_messages: int, passes: int) -> None:
             keys = [f"order-{one}" for one in chance.choice(n_messages, count, replace=False).tolist()]
             for way in ("option", "where"):
                 reader = spark.read.format("rmqstore")
-                begun = time.perf_counter()
+                started = time.perf_counter()
                 if way == "option":
                     frame = reader.option("msgKey", str(keys).replace("'", '"')).load(str(root))
                 else:
@@ -167,7 +168,7 @@ def jobs(root: Path, n_messages: int, passes: int) -> None:
                     frame = reader.load(str(root)).where(f"keys IN ({quoted})")
                 assert len(frame.collect()) == count
                 if number:
-                    found.setdefault(f"{way}_{name}", []).append(time.perf_counter() - begun)
+                    found.setdefault(f"{way}_{name}", []).append(time.perf_counter() - started)
     medians = {name: statistics.median(times) for name, times in found.items()}
     for way in ("option", "where"):
         medians[f"{way}_ratio"] = medians[f"{way}_thousand"] / medians[f"{way}_one"]

@@ -1,7 +1,7 @@
-"""Our append beside the real RocketMQ 5.3.3's putMessage: the same messages, each until queues and index are built.
+"""Compares our append with putMessage of RocketMQ 5.3.3, for the same messages, until queues and index are built.
 
-The real store runs in a JVM of its own; the loop over its messages runs inside it, so that no call from Python is part
-of the figures. It flushes in the background (ASYNC_FLUSH, its default); ours ends with every byte on the disk.
+RocketMQ's store runs in its own JVM. The loop over messages runs there too, so that the figures include no call from
+Python. RocketMQ flushes in the background (ASYNC_FLUSH, its default); our append ends when every byte is on disk.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def java_messages(real: RocketMQ, batches: list[Any]) -> Any:  # noqa: ANN401 - 
 
 
 def put_all(real: RocketMQ, root: Path, messages: Any, rounds: int) -> float:  # noqa: ANN401
-    """Return the seconds that a new store takes for all messages, so many times, its queues and index included."""
+    """Return the seconds in which RocketMQ puts all messages ``rounds`` times into a new store, with its queues."""
     invoke = real.java.lang.invoke
     with real.open(root) as store:
         kinds = [real.rocketmq.common.message.MessageExtBrokerInner().getClass()]
@@ -61,20 +61,22 @@ def put_all(real: RocketMQ, root: Path, messages: Any, rounds: int) -> float:  #
         consumer = invoke.MethodHandleProxies.asInterfaceInstance(
             real.java.lang.Class.forName("java.util.function.Consumer"), put.bindTo(store.store)
         )
-        begun = time.perf_counter()
+        started = time.perf_counter()
         for _ in range(rounds):
             messages.forEach(consumer)
         store.wait(seconds=300)
-        taken = time.perf_counter() - begun
+        taken = time.perf_counter() - started
         queues = store.store.getConsumeQueueTable()
-        found = sum(queue.getMaxOffsetInQueue() for topic in queues.values() for queue in topic.values())
-    store.store.destroy()  # lets go of its mappings
-    assert found == rounds * len(messages), f"{found} of {rounds} x {len(messages)} messages are in the real queues"
+        n_messages = sum(queue.getMaxOffsetInQueue() for topic in queues.values() for queue in topic.values())
+    store.store.destroy()  # unmaps its files
+    assert n_messages == rounds * len(messages), (
+        f"{n_messages} of {rounds} x {len(messages)} messages are in the real queues"
+    )
     return taken
 
 
 def back_pages(folder: Path, n_bytes: int) -> None:
-    """Let the machine back as much page cache as a pass needs: a virtual one does so when a page is first used."""
+    """Make the machine provide the memory that a pass needs: a virtual machine does so when a page is first used."""
     path = folder / "pages"
     with path.open("wb") as file:
         for _ in range(n_bytes >> 20):
@@ -83,20 +85,22 @@ def back_pages(folder: Path, n_bytes: int) -> None:
 
 
 def append_all(root: Path, batches: list[Any], rounds: int) -> float:
-    """Return the seconds that a new store of ours takes for all messages, so many times, until all is on the disk."""
-    begun = time.perf_counter()
+    """Return the seconds in which we append all messages ``rounds`` times to a new store, until all is on disk."""
+    started = time.perf_counter()
     with rmqstore.create(root) as writer:
         for batch in rounds * batches:
             writer.append(batch)
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
 def main() -> None:
-    """Run both in turn and print a JSON line."""
+    """Run both writers in turn and print a JSON line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("store", type=Path)
     parser.add_argument("--messages", type=int, default=50_000)
-    parser.add_argument("--rounds", type=int, default=10, help="how many times they are put: making them is slow")
+    parser.add_argument(
+        "--rounds", type=int, default=10, help="how often the messages are put, because making them is slow"
+    )
     parser.add_argument("--passes", type=int, default=5)
     arguments = parser.parse_args()
     with rmqstore.open(arguments.store, broker_name="bench") as store:
@@ -107,8 +111,8 @@ def main() -> None:
         print(f"making {n_rows // arguments.rounds} messages in the JVM", file=sys.stderr)
         messages = java_messages(real, batches)
         gc.collect()
-        gc.freeze()  # what py4j keeps of the calls above is no part of either figure
-        for number in range(arguments.passes + 1):  # one to warm up: the JVM compiles meanwhile
+        gc.freeze()  # objects of py4j from the calls above must not affect the figures
+        for number in range(arguments.passes + 1):  # the first pass warms up the JVM, which compiles meanwhile
             target = Path(folder) / "target"
             back_pages(Path(folder), n_rows * _BYTES_A_ROW)
             put = put_all(real, target, messages, arguments.rounds)

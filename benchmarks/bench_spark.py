@@ -1,7 +1,7 @@
-"""Spark end to end beside the ceiling of its Python API: the same batches, prebuilt, in the same run.
+"""Compares our source in Spark with the ceiling of Spark's Python API: the same batches, prebuilt, in the same run.
 
-Compared by CPU time a row, JVM and Python workers together: wall time says little on shared cores. The prebuilt batches
-come from Arrow IPC files, mapped; what they cost is what any Python source pays.
+The figures are CPU time per row, of the JVM and the Python workers together, because wall time says little on shared
+cores. The prebuilt batches come from mapped Arrow IPC files, so they cost what any Python source has to pay.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class PrebuiltReader(DataSourceReader):
 
 
 class Prebuilt(DataSource):
-    """The ceiling: batches that only have to be handed over."""
+    """The ceiling: a source whose batches only have to be handed over."""
 
     @classmethod
     def name(cls) -> str:
@@ -60,7 +60,7 @@ class Prebuilt(DataSource):
 
 
 def cpu_seconds(root: int) -> float:
-    """Return the CPU time of a process and all below it, exited ones included."""
+    """Return the CPU time of a process and of all its descendants, including those that have exited."""
     parents, times = {}, {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -106,7 +106,7 @@ def compare(
     goal: float,
     scratch: Path,
 ) -> None:
-    """Time our source against prebuilt batches of the same rows, in turn."""
+    """Time our source and prebuilt batches of the same rows, in turn."""
     options = {"checkCRC": "false", **({"columns": columns} if columns else {})}
     ours = spark.read.format("rmqstore").options(**options).load(str(arguments.store))
     folder = scratch / name.replace(", ", "-").replace(" ", "-")
@@ -116,11 +116,12 @@ def compare(
     wall: dict[str, list[float]] = {"ours": [], "prebuilt": []}
     for number in range(arguments.passes + 1):
         for who, frame in (("ours", ours), ("prebuilt", prebuilt)):
-            before, begun = cpu_seconds(jvm), time.perf_counter()
+            before = cpu_seconds(jvm)
+            started = time.perf_counter()
             frame.write.format("noop").mode("overwrite").save()
             if number:
                 cpu[who].append((cpu_seconds(jvm) - before) / rows * 1e6)
-                wall[who].append(time.perf_counter() - begun)
+                wall[who].append(time.perf_counter() - started)
     report(
         "spark",
         name,
@@ -134,7 +135,7 @@ def compare(
 
 
 def prebuild(store: Path, options: dict[str, str], folder: Path) -> int:
-    """Write what each task of our source would yield to a file of its own; return the rows."""
+    """Write the batches of each task of our source to a file of its own; return the number of rows."""
     from pyspark_rmqstore.batch_reader import RmqStoreReader
     from pyspark_rmqstore.options import parse_read_options
     from pyspark_rmqstore.schema import default_schema

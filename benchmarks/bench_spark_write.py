@@ -1,7 +1,7 @@
-"""The Spark sink beside a writer that discards its batches, in the same run; and what the driver's commit takes.
+"""Compares the Spark sink with a writer that discards its batches, in the same run, and measures the driver's commit.
 
-Both write the same prebuilt batches. Compared by the CPU time of tasks, JVM and Python workers together: the commit is
-measured by itself, its fsyncs apart from the rest, and its anonymous memory at the highest.
+Both write the same prebuilt batches. The figures are CPU time of tasks, of the JVM and the Python workers together. The
+commit is measured by itself: its fsyncs, the rest of its time, and its highest anonymous memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WRITTEN = "topic,queueId,body,tags,keys,msgId,properties,flag,bornTimestamp,born
 
 
 class DiscardingWriter(DataSourceArrowWriter):
-    """The ceiling: batches that only have to be taken."""
+    """The ceiling: a writer that only takes batches."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         for _ in iterator:
@@ -52,7 +52,7 @@ class Discarding(DataSource):
 
 
 def anonymous_bytes() -> int:
-    """Return this process's memory that no file backs."""
+    """Return the anonymous memory of this process in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon"):
             return int(line.split()[1]) << 10
@@ -60,7 +60,7 @@ def anonymous_bytes() -> int:
 
 
 class MeasuredWriter(RmqStoreWriter):
-    """Ours, with a note of what its commit took."""
+    """Our writer, which notes the costs of its commit."""
 
     note: str
 
@@ -70,9 +70,9 @@ class MeasuredWriter(RmqStoreWriter):
 
         def timed(flush: Any) -> Any:  # noqa: ANN401
             def run(disk: Disk, path: Path) -> None:
-                begun = time.perf_counter()
+                started = time.perf_counter()
                 flush(disk, path)
-                flushing[0] += time.perf_counter() - begun
+                flushing[0] += time.perf_counter() - started
 
             return run
 
@@ -84,9 +84,9 @@ class MeasuredWriter(RmqStoreWriter):
             setattr(Disk, name, timed(getattr(Disk, name)))
         watcher = threading.Thread(target=watch)
         watcher.start()
-        begun, begun_cpu = time.perf_counter(), time.process_time()
+        started, started_cpu = time.perf_counter(), time.process_time()
         super().commit(messages)
-        wall, cpu = time.perf_counter() - begun, time.process_time() - begun_cpu
+        wall, cpu = time.perf_counter() - started, time.process_time() - started_cpu
         ended.set()
         watcher.join()
         Path(self.note).write_text(
@@ -127,13 +127,13 @@ def main() -> None:
 
 
 def compare(spark: SparkSession, jvm: int, arguments: argparse.Namespace, scratch: Path) -> None:
-    """Time our sink against the discarding one, in turn."""
+    """Time our sink and the discarding one, in turn."""
     options = {"checkCRC": "false", "columns": WRITTEN}
     schema = spark.read.format("rmqstore").options(**options).load(str(arguments.store)).schema
     rows = prebuild(arguments.store, options, scratch / "rows")
     frame = spark.read.format("prebuilt").schema(schema).load(str(scratch / "rows"))
     target, note = scratch / "target", scratch / "note.json"
-    found: dict[str, list[float]] = {name: [] for name in (
+    measured: dict[str, list[float]] = {name: [] for name in (
         "task CPU", "discarding CPU", "share", "wall", "commit", "commit CPU", "fsync", "commit's share", "RssAnon",
         "above",
     )}  # fmt: skip
@@ -142,9 +142,11 @@ def compare(spark: SparkSession, jvm: int, arguments: argparse.Namespace, scratc
         frame.write.format("discarding").mode("append").save()
         discarding = cpu_seconds(jvm) - before
         shutil.rmtree(target, ignore_errors=True)
-        before, begun = cpu_seconds(jvm), time.perf_counter()
+        before = cpu_seconds(jvm)
+        started = time.perf_counter()
         frame.write.format("measured").option("note", str(note)).mode("append").save(str(target))
-        wall, ours = time.perf_counter() - begun, cpu_seconds(jvm) - before
+        wall = time.perf_counter() - started
+        ours = cpu_seconds(jvm) - before
         commit = json.loads(note.read_text())
         tasks = ours - commit["cpu"]
         unflushed = commit["wall"] - commit["fsync"]
@@ -153,10 +155,10 @@ def compare(spark: SparkSession, jvm: int, arguments: argparse.Namespace, scratc
             commit["fsync"], unflushed / (wall - commit["fsync"]), commit["peak"] / 1e6, commit["above"] / 1e6,
         )  # fmt: skip
         if number:
-            for name, figure in zip(found, figures, strict=True):
-                found[name].append(figure)
+            for name, figure in zip(measured, figures, strict=True):
+                measured[name].append(figure)
         print(f"pass {number} of {arguments.passes}", file=sys.stderr)
-    medians = {name: statistics.median(values) for name, values in found.items()}
+    medians = {name: statistics.median(values) for name, values in measured.items()}
     report(
         "spark write",
         "tasks",

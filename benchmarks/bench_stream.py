@@ -1,8 +1,8 @@
-"""Streams: a run to the present beside a batch read of the same store, and what a trigger over 16,000 queues costs.
+"""Streams: compares a run over all messages with a batch read, and measures a trigger over 16,000 queues.
 
 Usage: python benchmarks/bench_stream.py STORE [--passes N]
 
-The whole run counts, from start() until the query has ended; ``trigger`` is its one micro-batch alone.
+A run is timed from start() until the query has ended; ``trigger`` is its only micro-batch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ N_TOPICS, N_QUEUES, N_EACH = 2000, 8, 10
 
 
 def main() -> None:
-    """Run both and print JSON lines."""
+    """Run both benchmarks and print JSON lines."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("store", type=Path)
     parser.add_argument("--passes", type=int, default=5)
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def many_queues(root: Path) -> None:
-    """Make a store of so many queues."""
+    """Make a store with 16,000 queues."""
     n = N_TOPICS * N_QUEUES * N_EACH
     numbers = np.arange(n)
     config = rmqstore.StoreConfig().updated({"mappedFileSizeConsumeQueue": 2000})
@@ -52,22 +52,22 @@ def many_queues(root: Path) -> None:
 
 
 def plan_many(root: Path, passes: int) -> None:
-    """Time what a trigger asks of a source that follows 16,000 queues."""
+    """Time the calls that a trigger makes to a source that follows 16,000 queues."""
     many_queues(root)
-    found: dict[str, list[float]] = {}
+    seconds_by_call: dict[str, list[float]] = {}
     for _ in range(passes):
-        plan_once(root, found)
-    for name, seconds in found.items():
+        plan_once(root, seconds_by_call)
+    for name, seconds in seconds_by_call.items():
         report("stream planning, 16,000 queues", name, seconds=statistics.median(seconds))
 
 
-def plan_once(root: Path, found: dict[str, list[float]]) -> None:
-    """Ask one source all that Spark asks, first for all queues, then for a few."""
+def plan_once(root: Path, seconds_by_call: dict[str, list[float]]) -> None:
+    """Make the calls that Spark makes to one source, first for all queues, then for a few."""
 
-    def timed(name: str, ask: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever was asked for
-        begun = time.perf_counter()
-        answer = ask()
-        found.setdefault(name, []).append(time.perf_counter() - begun)
+    def timed(name: str, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the call returns
+        started = time.perf_counter()
+        answer = call()
+        seconds_by_call.setdefault(name, []).append(time.perf_counter() - started)
         return answer
 
     source = RmqStoreDataSource({"path": str(root), "startingOffsets": "earliest"})
@@ -85,11 +85,11 @@ def plan_once(root: Path, found: dict[str, list[float]]) -> None:
 
 
 def run_to_the_present(store: Path, scratch: Path, passes: int) -> None:
-    """Time a stream beside a batch, one after the other in each pass."""
+    """Time a batch read and a stream, one after the other in each pass."""
     spark = spark_session()
     batches, runs, triggers, n_rows = list[float](), list[float](), list[float](), 0
     for number in range(passes + 1):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         spark.read.format("rmqstore").load(str(store)).write.format("noop").mode("overwrite").save()
         between = time.perf_counter()
         frame = spark.readStream.format("rmqstore").option("startingOffsets", "earliest").load(str(store))
@@ -100,7 +100,7 @@ def run_to_the_present(store: Path, scratch: Path, passes: int) -> None:
         if number:  # the first pass warms up
             (progress,) = (one for one in query.recentProgress if one.numInputRows)
             n_rows = progress.numInputRows
-            batches.append(between - begun)
+            batches.append(between - started)
             runs.append(ended - between)
             triggers.append(progress.durationMs["triggerExecution"] / 1000)
         print(f"pass {number} of {passes}", file=sys.stderr)

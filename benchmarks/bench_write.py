@@ -1,6 +1,6 @@
-"""The core's write path on one thread: encoding, dispatching, appending; in units of G where a goal is given in G.
+"""The write path of the core on one thread: encoding, indexing, appending. Some costs are given in units of G.
 
-G is the time to gather the bodies of the same rows, see bench_core.py.
+G is the time to gather the bodies of the same rows; see bench_core.py.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SIZES = IndexSizes(5_000_000, 20_000_000)
 
 
 class NoFlush(Disk):
-    """So that the disk's own speed is no part of the figures; it is printed apart."""
+    """Does not flush, so that the figures do not depend on the speed of the disk."""
 
     def flush(self, path: Path) -> None:
         del path
@@ -61,11 +61,11 @@ def encoding(batches: Sequence[pa.RecordBatch], *, crc: bool) -> Case:
 
 
 def gathering(root: Path, n_rows: int) -> Case:
-    """Gather the bodies of as many rows."""
+    """Gather the bodies of the same number of rows."""
     log = CommitLog([root / "commitlog"])
     data = log.data(log.segments[0])
     starts = walk(data, 0, len(data), 0).starts[:n_rows]
-    parts = [read_heads(data, starts[at : at + BATCH_ROWS])[0] for at in range(0, len(starts), BATCH_ROWS)]
+    parts = [read_heads(data, starts[start : start + BATCH_ROWS])[0] for start in range(0, len(starts), BATCH_ROWS)]
 
     def run() -> int:
         for part in parts:
@@ -76,11 +76,11 @@ def gathering(root: Path, n_rows: int) -> Case:
 
 
 def indexing(root: Path, n_rows: int, scratch: Path) -> Case:
-    """Put the keys of rows, hashed and chained; counted by entry."""
+    """Put the keys of rows into an index file; the costs are per key."""
     log = CommitLog([root / "commitlog"])
     data = log.data(log.segments[0])
     starts = walk(data, 0, len(data), 0).starts[:n_rows]
-    heads = [read_heads(data, starts[at : at + BATCH_ROWS])[0] for at in range(0, len(starts), BATCH_ROWS)]
+    heads = [read_heads(data, starts[start : start + BATCH_ROWS])[0] for start in range(0, len(starts), BATCH_ROWS)]
     requests = [read_requests(data, part) for part in heads]
 
     def run() -> int:
@@ -98,7 +98,7 @@ def indexing(root: Path, n_rows: int, scratch: Path) -> Case:
 
 
 def appending(batches: Sequence[pa.RecordBatch], scratch: Path) -> Case:
-    """Append batches in memory until they are committed, with queues and index."""
+    """Append batches to a store until they are committed, with queues and index."""
 
     def run() -> int:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -128,15 +128,15 @@ def main() -> None:
             "index, an entry": indexing(arguments.store, arguments.messages, Path(folder) / "index"),
             "append": appending(messages, Path(folder) / "store"),
         }
-        found = measure(cases, arguments.passes)
-    for name, times in found.items():
+        measured = measure(cases, arguments.passes)
+    for name, costs in measured.items():
         goal = {"encode": 14.0, "index, an entry": 2.8}.get(name)
         extra = {} if goal is None else {"goal_g": goal}
-        report("write", name, ns_per_row=statistics.median(times), g=ratio(found, name, "G"), **extra)
+        report("write", name, ns_per_row=statistics.median(costs), g=ratio(measured, name, "G"), **extra)
 
 
 def first_rows(reader: pa.RecordBatchReader, count: int) -> list[pa.RecordBatch]:
-    """Return batches of at least so many rows."""
+    """Return the first batches, with at least ``count`` rows."""
     batches: list[pa.RecordBatch] = []
     for batch in reader:
         batches.append(batch)

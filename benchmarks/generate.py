@@ -1,7 +1,7 @@
 """Write a seeded Apache RocketMQ store for the benchmarks, in RocketMQ's own on-disk format.
 
-It must not know `rmqstore`: the reader is judged by bytes it had no part in. Fields and files follow the Java sources
-named beside them. Equal arguments give equal bytes.
+It does not use `rmqstore`, so that the reader is judged by bytes that it has no part in. Fields and files follow the
+Java sources named beside them. Equal arguments give equal bytes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ IPV4_BYTES, IPV6_BYTES = 4, 16
 CRC_MASK = 0x7FFFFFFF  # UtilAll.java#crc32
 
 # Source: MessageExtEncoder.java, method encode, up to the body.
-# Both addresses have room for IPv6; encoding drops what IPv4 leaves.
+# Both addresses are as wide as IPv6; encoding drops the bytes that IPv4 leaves unused.
 HEAD = np.dtype(
     [  # first number in comments: offset when both hosts are IPv4
         ("total_size", ">i4"),  # 0; the whole record
@@ -92,7 +92,7 @@ NAME_END, VALUE_END = b"\x01", b"\x02"  # MessageDecoder.java
 
 
 class Spans(NamedTuple):
-    """n byte strings of varied length, one a row, in cells of one width.
+    """n byte strings of varied length, one per row, in cells of one width.
 
     Fields:
         cells: uint8 (n, width).
@@ -121,7 +121,7 @@ def literal(text: bytes, count: int) -> Spans:
 
 
 def table(texts: Sequence[bytes]) -> Spans:
-    """Return the given strings, to be taken from by row."""
+    """Return the given strings, from which rows are taken."""
     width = max(map(len, texts))
     cells = np.frombuffer(b"".join(text.ljust(width, b"\0") for text in texts), np.uint8)
     return left_aligned(cells.reshape(len(texts), width), np.array([len(text) for text in texts]))
@@ -188,7 +188,7 @@ STORE_PORT = 10_911
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What is decided about n messages before their bytes; arrays (n,), int64 unless bool.
+    """The properties of n messages that are chosen before their bytes; arrays (n,), int64 unless bool.
 
     ``topic``, ``property_set``, ``host`` and ``tag`` are places in the tables of the kind and of this module.
     """
@@ -409,13 +409,15 @@ def draw_properties(kind: Kind, rows: Rows, rng: np.random.Generator) -> Spans:
     """Return the property blocks of all rows, each in the cells of the widest."""
     if len(kind.property_sets) == 1:
         return property_strings(kind.property_sets[0], rows, rng)
-    places = [np.flatnonzero(rows.property_set == place) for place in range(len(kind.property_sets))]
-    groups = [property_strings(chosen, rows.at(at), rng) for chosen, at in zip(kind.property_sets, places, strict=True)]
+    by_set = [np.flatnonzero(rows.property_set == number) for number in range(len(kind.property_sets))]
+    groups = [
+        property_strings(one, rows.at(numbers), rng) for one, numbers in zip(kind.property_sets, by_set, strict=True)
+    ]
     shape = len(rows.number), max(group.cells.shape[1] for group in groups)
     mixed = Spans(np.zeros(shape, np.uint8), np.zeros(shape, np.bool_), np.zeros(shape[0], np.int64))
-    for at, group in zip(places, groups, strict=True):
+    for numbers, group in zip(by_set, groups, strict=True):
         width = group.cells.shape[1]
-        mixed.cells[at, :width], mixed.keep[at, :width], mixed.lengths[at] = group
+        mixed.cells[numbers, :width], mixed.keep[numbers, :width], mixed.lengths[numbers] = group
     return mixed
 
 
@@ -464,7 +466,7 @@ class CommitLog:
     """The CommitLog files of one store, appended to at ``end``."""
 
     def __init__(self, folder: Path, segment_bytes: int) -> None:
-        """Begin at physical offset 0; the first file comes with the first record."""
+        """Begin at physical offset 0; the first file is made with the first record."""
         folder.mkdir(parents=True)
         self._folder, self._segment_bytes = folder, segment_bytes
         self._file: IO[bytes] | None = None
@@ -526,7 +528,7 @@ def java_hash(text: str) -> int:
 
 
 def tags_codes(kind: Kind, rows: Rows) -> Longs:
-    """Return the hash of the TAGS property, 0 where there is none."""
+    """Return the hash of the TAGS property, or 0 if there is none."""
     has_tag = np.array([TAG in chosen.entries for chosen in kind.property_sets])
     return np.where(has_tag[rows.property_set], np.array([java_hash(tag) for tag in TAGS])[rows.tag], 0)
 
@@ -548,7 +550,7 @@ def append_units(folder: Path, first: int, units: Structs) -> None:
 
 
 def append_queues(folder: Path, kind: Kind, rows: Rows, units: Structs) -> None:
-    """Write one unit a row, in physical order, into the queue of the row."""
+    """Write one unit per row, in physical order, into the queue of the row."""
     for place, topic in enumerate(kind.topics):
         for queue_id in range(topic.queues):
             mine = np.flatnonzero((rows.topic == place) & (rows.queue_id == queue_id))
@@ -571,7 +573,7 @@ def topic_config(topic: Topic) -> dict[str, object]:
 
 
 def write_small_files(path: Path, kind: Kind, last_store_millis: int) -> None:
-    """Write what a broker leaves after a clean stop beside log and queues, but for the index."""
+    """Write what a broker leaves after a clean stop beside log and queues, without the index."""
     topics = {
         "dataVersion": {"counter": len(kind.topics), "stateVersion": 0, "timestamp": FIRST_MILLIS},
         "topicConfigTable": {topic.name: topic_config(topic) for topic in kind.topics},

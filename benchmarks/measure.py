@@ -1,4 +1,4 @@
-"""Interleaved timing: each pass runs every case once, so that a noisy neighbour hits them alike."""
+"""Interleaved timing: each pass runs every case once, so that other load on the machine affects all cases alike."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Case = Callable[[], int]  # does the work once and returns how many rows it was
+Case = Callable[[], int]  # does the work once and returns the number of rows
 
 
 def spark_session(settings: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
-    """Return a session as all benchmarks use it, with more settings; its workers find this folder's modules."""
+    """Return the Spark session of all benchmarks, with further settings; its workers can import from this folder."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -39,27 +39,27 @@ def spark_session(settings: Mapping[str, str] = MappingProxyType({})) -> SparkSe
 
 
 def evict(path: Path) -> None:
-    """Let the machine forget a file."""
+    """Evict a file from the page cache."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def measure(cases: Mapping[str, Case], passes: int = 5) -> dict[str, list[float]]:
-    """Return the CPU nanoseconds a row of each case, pass by pass, after one pass to warm up."""
+    """Return the CPU nanoseconds per row of each case, pass by pass, after one pass to warm up."""
     found: dict[str, list[float]] = {name: [] for name in cases}
     for number in range(passes + 1):
         for name, case in cases.items():
-            begun = time.process_time()
+            started = time.process_time()
             rows = case()
             if number:
-                found[name].append((time.process_time() - begun) / rows * 1e9)
+                found[name].append((time.process_time() - started) / rows * 1e9)
         print(f"pass {number} of {passes}", file=sys.stderr)
     return found
 
 
 def ratio(found: Mapping[str, list[float]], name: str, unit: str) -> float:
-    """Return the median, over the passes, of a case in units of another."""
+    """Return the median over passes of the cost of a case in units of another case."""
     return statistics.median(a / b for a, b in zip(found[name], found[unit], strict=True))
 
 

@@ -1,4 +1,4 @@
-"""All benchmarks, one command: makes the stores it needs, prints one JSON line a result.
+"""Runs all benchmarks: makes the stores that they need, and prints one JSON line per result.
 
 Usage: python benchmarks/run.py [--messages N] [--passes N] [--folder DIR]
 """
@@ -21,7 +21,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=3_000_000)
     parser.add_argument("--passes", type=int, default=5)
-    parser.add_argument("--folder", type=Path, help="keeps the stores here for the next run")
+    parser.add_argument("--folder", type=Path, help="folder in which the stores are kept for the next run")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = arguments.folder or Path(scratch)
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def run(script: str, *arguments: str) -> None:
-    """Run one benchmark in a process of its own."""
+    """Run one benchmark in its own process."""
     subprocess.run([sys.executable, str(HERE / script), *arguments], check=True)
 
 

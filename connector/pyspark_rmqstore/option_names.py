@@ -58,7 +58,7 @@ _ARGUMENT = re.compile(rf"(?<![\w./'\"-])({_NAMES})(?![\w./'\"-])(=True\b|=False
 
 def in_option_names(text: str) -> str:
     """Return a text of the core with options in the place of arguments, and their values as Spark writes them."""
-    return _ARGUMENT.sub(lambda found: _OPTIONS[found[1]] + (found[2] or "").lower().rstrip("="), text)
+    return _ARGUMENT.sub(lambda match: _OPTIONS[match[1]] + (match[2] or "").lower().rstrip("="), text)
 
 
 @contextmanager

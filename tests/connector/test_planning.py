@@ -339,3 +339,12 @@ def test_the_log_is_cut_into_as_many_pieces_as_asked_for(asked: int) -> None:
 @pytest.mark.parametrize("heads", [[], [0], [7], [0, 7, 9]], ids=str)
 def test_an_empty_log_gives_no_task(heads: list[int]) -> None:
     assert plan_log(LogSlice(7, 7, is_closed=True), heads, Limits(1, None, 4)) == []
+
+
+def test_cuts_lie_where_the_bytes_of_all_queues_add_up() -> None:
+    """The example of ``planning._cuts``: 50 bytes before physical offset 50, then 3 per byte of the log up to 100."""
+    sparse = SampledSlice(QueueSlice("A", 0, 0, 100), [Sample(0, 0, 1.0), Sample(99, 99, 1.0)])
+    dense = SampledSlice(QueueSlice("B", 0, 0, 100), [Sample(0, 50, 1.0), Sample(98, 99, 1.0)])
+    first, second = plan_queues([sparse, dense], Limits(max_bytes=100))
+    assert first == (QueueSlice("A", 0, 0, 67), QueueSlice("B", 0, 0, 34))
+    assert second == (QueueSlice("A", 0, 67, 100), QueueSlice("B", 0, 34, 100))

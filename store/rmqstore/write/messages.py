@@ -266,27 +266,27 @@ def _checked(batch: pa.RecordBatch) -> dict[str, pa.Array]:
     Raises:
         IllegalMessageError: a column is unknown or cannot be cast, or body is missing.
     """
-    found: dict[str, pa.Array] = {}
+    columns: dict[str, pa.Array] = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if name in ASSIGNED:
             continue
-        wanted = WRITE_TYPES.get(name)
-        if wanted is None:
+        kind = WRITE_TYPES.get(name)
+        if kind is None:
             raise IllegalMessageError(f"column {name} is unknown; a message has {', '.join(WRITE_TYPES)}")
         try:
-            found[name] = column if column.type == wanted else column.cast(wanted)
+            columns[name] = column if column.type == kind else column.cast(kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as err:
-            raise IllegalMessageError(f"column {name} must be {wanted}, not {column.type} ({err})") from err
-    if "body" not in found:
+            raise IllegalMessageError(f"column {name} must be {kind}, not {column.type} ({err})") from err
+    if "body" not in columns:
         raise IllegalMessageError(f"column body is missing; there are {', '.join(batch.schema.names) or 'none'}")
-    return found
+    return columns
 
 
 def _numbers(column: pa.Array | None, n: int, default: int = 0) -> NDArray[Any]:
     if column is None:
         return np.full(n, default, np.int32)
-    found: NDArray[Any] = column.fill_null(default).to_numpy()
-    return found
+    numbers: NDArray[Any] = column.fill_null(default).to_numpy()
+    return numbers
 
 
 def _texts(column: pa.Array | None, n: int, default: str) -> pa.StringArray:

@@ -29,13 +29,13 @@ class UniqueKeys:
 
     def make(self, count: int) -> pa.StringArray:
         """Return new keys, string (count,)."""
-        begun = datetime.fromtimestamp(self._begun / 1000).astimezone()
-        month = begun.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        started = datetime.fromtimestamp(self._begun / 1000).astimezone()
+        month = started.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
         numbers = np.arange(self._made, self._made + count, dtype=np.int64)
         self._made += count
         tails = np.empty(count, np.dtype([("time", ">i4"), ("counter", ">u2")]))
         # The counter has 16 bits, so the time advances by a millisecond every 65,536 keys.
-        tails["time"] = int((begun - month).total_seconds() * 1000) + (numbers >> 16)
+        tails["time"] = int((started - month).total_seconds() * 1000) + (numbers >> 16)
         tails["counter"] = numbers & 0xFFFF
         heads = np.broadcast_to(np.frombuffer(self._head, np.uint8), (count, len(self._head)))
         return hex_rows(np.hstack((heads, tails.view(np.uint8).reshape(count, tails.dtype.itemsize))))
