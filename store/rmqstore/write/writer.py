@@ -220,9 +220,19 @@ class StoreWriter:
         placement = self._append.place(np.diff(records.starts))
         stamp(records, queue_offsets, placement.physical_offsets, times)
         with self._all_or_nothing():
+            self._distrust(int(times.min()))
             self._waiting.add(records, heads, Places(queue_offsets, placement.physical_offsets, times), placement.end)
             self._append.write(records, placement)
         self._last_store_timestamp = max(self._last_store_timestamp, int(times[-1]))
+
+    def _distrust(self, store_timestamp: int) -> None:
+        """Set the checkpoint back where records say that they were stored before it, as copies may.
+
+        A recovery begins at the newest file whose first record is older than the checkpoint. At a file of this append
+        it would take for committed what follows, and build no units of what comes before.
+        """
+        if store_timestamp <= self._checkpoint.min_timestamp:
+            self._save_checkpoint(built=store_timestamp)
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
