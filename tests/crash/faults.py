@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +65,10 @@ class FaultyDisk(Disk):
             file.seek(position)
             self._unflushed.setdefault(path, []).append((position, file.read(length)))
 
-    def create(self, path: Path, size: int) -> None:
+    def create(self, path: Path, size: int, content: Iterable[Any] = ()) -> None:
         if self._step("create", path):
             self._die()
-        super().create(path, size)
+        super().create(path, size, content)
         self._unnamed[path] = path.parent
 
     def write(self, path: Path, position: int, data: Any) -> None:

@@ -7,10 +7,12 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import goldens
@@ -183,6 +185,39 @@ def test_a_dead_append_does_not_come_back_when_a_broker_writes_a_record_of_the_s
         assert len(by_log(root)) == read + 1, where
         shutil.rmtree(root)
     assert seen == {before, before + n}
+
+
+def append_copies(root: Path, disk: FaultyDisk, copies: pa.Table) -> None:
+    writer = StoreWriter(find_store(root), StoreConfig(), disk)
+    try:
+        writer.append(copies, verbatim=True)
+        writer.close()
+    finally:
+        writer._lock.release()
+        disk.close()
+
+
+def test_copies_that_are_older_than_the_store_appear_all_or_none(golden_store: GoldenStore, tmp_path: Path) -> None:
+    """A recovery begins at the newest file whose first record is older than the checkpoint: not at one of theirs."""
+    with rmqstore.open(golden_store("basic")) as store:
+        copies = store.scan(verbatim=True, scan="commitlog", subscribe="TopicA").read_all()
+    copies = copies.filter(pc.equal(copies["queueId"], 0))
+    long_ago = pa.array([datetime(2001, 9, 9, tzinfo=UTC)] * len(copies), copies.schema.field("storeTimestamp").type)
+    for name, values in {"storeTimestamp": long_ago, "topic": pa.array(["Copied"] * len(copies))}.items():
+        place = copies.schema.get_field_index(name)
+        copies = copies.set_column(place, copies.schema.field(place), values)
+    before, disk = by_log(golden_store("edges")), FaultyDisk()
+    append_copies(Path(shutil.copytree(golden_store("edges"), tmp_path / "count")), disk, copies)
+    seen = set()
+    for at in (disk.commit - 6, disk.commit - 1, disk.commit, disk.commit + 1):
+        root = Path(shutil.copytree(golden_store("edges"), tmp_path / f"{at}"))
+        with pytest.raises(Cut):
+            append_copies(root, FaultyDisk(at), copies)
+        read = by_log(root)
+        assert len(read) - len(before) in (0, len(copies)), disk.done[at]
+        assert rows(root) == read, disk.done[at]
+        seen.add(len(read) - len(before))
+    assert seen == {0, len(copies)}
 
 
 @pytest.mark.parametrize(

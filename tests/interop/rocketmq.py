@@ -235,6 +235,24 @@ class RealStore:
             found.release()
             yield from self._real.spell_messages(decoded)
 
+    def records(self, topic: str, queue_id: int) -> Iterator[tuple[int, bytes]]:
+        """Yield what the real store serves of a queue, as bytes: each record with the queue offset it was asked for."""
+        at, end = self.queue_range(topic, queue_id)
+        while at < end:
+            found = self.store.getMessage("interop", topic, queue_id, at, PAGE, None)
+            status = found.getStatus().toString()
+            assert status == "FOUND", f"{topic}-{queue_id} at {at}: {status}"
+            joined = self._real.java.nio.ByteBuffer.allocate(found.getBufferTotalSize())
+            for buffer in found.getMessageBufferList():
+                joined.put(buffer)
+            data, place = bytes(joined.array()), 0
+            for queue_offset in found.getMessageQueueOffset():
+                size = int.from_bytes(data[place : place + 4])
+                yield queue_offset, data[place : place + size]
+                place += size
+            at = found.getNextBeginOffset()
+            found.release()
+
     def query(self, topic: str, key: str, count: int = 64) -> list[int]:
         """Return the physical offsets that the real store's index finds for a key."""
         found = self.store.queryMessage(topic, key, count, 0, (1 << 63) - 1)

@@ -26,7 +26,7 @@ from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import Segment
-from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.files.paths import StorePaths, our_abort
 from rmqstore.storage.files.storage import StoredFile, is_folder
 from rmqstore.storage.index.index_file import index_files, read_header
 from rmqstore.storage.log.append_intent import read_intent
@@ -41,6 +41,7 @@ from rmqstore.write.dispatch import Dispatcher
 logger = logging.getLogger(__name__)
 
 _UNIT = QUEUE_UNIT.itemsize
+_OFFSET_BYTES = QUEUE_UNIT["physical_offset"].itemsize
 _PIECE_BYTES = 8 << 20
 _UNITS_AT_ONCE = 1 << 20
 
@@ -88,10 +89,18 @@ class Repairer:
         if end.reason and not is_our_own:
             self._require_no_records_behind(end, was_closed=was_closed)
         self._cut_log(end, keep_copy=not is_our_own)
+        start = self._log.min_offset
+        if not was_closed:
+            self._ask_for_recovery(start, end.physical_offset, checkpoint)
         reached = self._cut_queues(end.physical_offset, was_closed=was_closed)
-        indexed = self._drop_index(end.physical_offset, None if was_closed else checkpoint)
-        start = min(reached, indexed) if was_closed else self._log.min_offset
-        start = max(start, self._log.min_offset)
+        outdated, indexed = self._outdated_index(end.physical_offset, None if was_closed else checkpoint)
+        if was_closed:
+            start = max(min(reached, indexed), start)
+            if outdated or start < end.physical_offset:
+                self._ask_for_recovery(start, end.physical_offset, checkpoint)
+        for path in outdated:
+            logger.info("%s is newer than the checkpoint or the log; it is built anew", path)
+            self._disk.delete(path)
         if start < end.physical_offset:
             self._dispatch(start, end.physical_offset)
         if is_folder(LOCAL, self._replaced):
@@ -221,28 +230,55 @@ class Repairer:
                 position = kept * _UNIT - segment.start
                 with LOCAL.open(segment.path) as file:
                     written = file.written_end(segment.size)
-                self._disk.clear(segment.path, position, written)
+                # The physical offset of the first one goes last: a unit with a size and none would point at offset 0.
+                self._disk.clear(segment.path, position + _OFFSET_BYTES, written)
+                self._disk.clear(segment.path, position, min(position + _OFFSET_BYTES, written))
                 self._disk.flush(segment.path)
         self._disk.flush_folder(queue.folder)
 
-    def _drop_index(self, log_end: int, checkpoint: Checkpoint | None) -> int:
-        """Delete index files that the checkpoint does not vouch for; return the physical offset to rebuild from.
+    def _outdated_index(self, log_end: int, checkpoint: Checkpoint | None) -> tuple[list[Path], int]:
+        """Return the index files that the checkpoint does not vouch for, and the physical offset to rebuild from.
 
         Source: IndexService.java#load.
         """
-        reached = -1
+        outdated, reached = [], -1
         files = index_files(self._paths.index)
         for path in files:
             header = read_header(path)
             is_late = checkpoint is not None and header["end_timestamp"] > checkpoint.index_msg_timestamp
             if is_late or header["end_phy_offset"] >= max(log_end, 1) or header["end_timestamp"] == 0:
-                logger.info("%s is newer than the checkpoint or the log; it is built again", path)
-                self._disk.delete(path)
+                outdated.append(path)
+            else:
+                reached = int(header["end_phy_offset"])
+        if not self._config.message_index_enable or (files and not outdated):
+            reached = log_end  # nothing is missing, as far as one can tell without reading the log
+        return outdated, reached
+
+    def _ask_for_recovery(self, start: int, end: int, checkpoint: Checkpoint) -> None:
+        """Make a broker that finds this repair unfinished build queues and index again, from ``start`` at the latest.
+
+        A queue that is half built would mislead the broker: it puts the units of the records that its recovery reads
+        after those that are there, whatever their queue offsets. But its recovery must not have to pass damage, where
+        it would cut the log. Queues can be built again; records cannot.
+        """
+        for asked in (checkpoint, checkpoint._replace(physic_msg_timestamp=0, logics_msg_timestamp=0)):
+            recovered = find_log_end(self._log, asked)
+            if recovered.scanned_from > start:
                 continue
-            reached = int(header["end_phy_offset"])
-        if not self._config.message_index_enable or (files and index_files(self._paths.index) == files):
-            return log_end  # as far as one can tell without reading the log, nothing is missing
-        return reached
+            if recovered.physical_offset == end:
+                self._disk.replace(self._paths.checkpoint, asked.stored())
+                self._open_as_our_own()
+            return
+
+    def _open_as_our_own(self) -> None:
+        """Make ``abort`` in a store that was closed; a note of an append that it still has is older than that."""
+        if not self._paths.has_abort:
+            self._disk.delete(self._paths.append_intent)
+            self._disk.write_new(self._paths.abort, our_abort())
+
+    def is_whole(self, end: int) -> bool:
+        """Tell whether a recovery from the first file of the log gets to ``end``."""
+        return find_log_end(self._log, Checkpoint()).physical_offset == end
 
     def _dispatch(self, start: int, end: int, progress: Progress = ignore_progress) -> list[Finding]:
         """Build the missing units and items; a queue whose files do not fit the log is built again from the log.

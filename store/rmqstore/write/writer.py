@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -38,7 +37,7 @@ from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.broker.topic_table import queue_nums, register_topics
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.lock import StoreLock
-from rmqstore.storage.files.paths import OUR_ABORT, StorePaths
+from rmqstore.storage.files.paths import StorePaths, our_abort
 from rmqstore.storage.index.index_file import index_files, read_header
 from rmqstore.storage.log.appender import LogAppend
 from rmqstore.storage.log.commitlog import CommitLog
@@ -131,7 +130,7 @@ class StoreWriter:
             newest = int(read_header(files[-1])["end_timestamp"])
             self._checkpoint = self._checkpoint._replace(index_msg_timestamp=newest)
         self._save_checkpoint(built=self._last_store_timestamp)
-        self._disk.write_new(self.paths.abort, f"{OUR_ABORT}{os.getpid()}".encode())
+        self._disk.write_new(self.paths.abort, our_abort())
 
     def __enter__(self) -> Self:
         return self
@@ -222,9 +221,19 @@ class StoreWriter:
         placement = self._append.place(np.diff(records.starts))
         stamp(records, queue_offsets, placement.physical_offsets, times)
         with self._all_or_nothing():
+            self._distrust(int(times.min()))
             self._waiting.add(records, heads, Places(queue_offsets, placement.physical_offsets, times), placement.end)
             self._append.write(records, placement)
         self._last_store_timestamp = max(self._last_store_timestamp, int(times[-1]))
+
+    def _distrust(self, store_timestamp: int) -> None:
+        """Set the checkpoint back where records say that they were stored before it, as copies may.
+
+        A recovery begins at the newest file whose first record is older than the checkpoint. At a file of this append
+        it would take for committed what follows, and build no units of what comes before.
+        """
+        if store_timestamp <= self._checkpoint.min_timestamp:
+            self._save_checkpoint(built=store_timestamp)
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
@@ -333,7 +342,8 @@ class StoreWriter:
         """
         self.flush()
         self._checkpoint = self._checkpoint._replace(logics_phy_offset=0)
-        self._save_checkpoint(built=0, index=0)  # so a recovery builds again what an interrupted rebuild left
+        # A recovery builds again what an interrupted rebuild left, unless it would cut the log at damage on the way.
+        self._save_checkpoint(built=0 if self._repairer.is_whole(self._append.end) else None, index=0)
         self._has_failed = True
         with self._os_errors_named("the next writer that opens the store completes the rebuild"):
             findings = self._repairer.rebuild(self._append.end, progress)

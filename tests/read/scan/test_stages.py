@@ -35,7 +35,13 @@ def _source(records: list[build.Record]) -> tuple[LogBytes, np.ndarray, UnitRows
     n = len(records)
     offsets = np.array([record.queue_offset for record in records], np.int64)
     units = UnitRows(
-        ["T"], np.zeros(n, np.int32), np.zeros(n, np.int32), offsets, np.array(sizes, np.int64), np.zeros(n, np.int64)
+        topics=["T"],
+        topic_codes=np.zeros(n, np.int32),
+        queue_ids=np.zeros(n, np.int32),
+        queue_offsets=offsets,
+        physical_offsets=BASE + np.array(starts, np.int64),
+        sizes=np.array(sizes, np.int64),
+        tags_codes=np.zeros(n, np.int64),
     )
     return LogBytes(np.frombuffer(data.ljust(len(data) + 64, b"\0"), np.uint8), BASE), np.array(starts), units
 

@@ -10,7 +10,7 @@ import mmap
 import os
 import shutil
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -43,6 +43,14 @@ def open_to_change(path: Path, flags: int = 0) -> int:
     with suppress(FileNotFoundError):
         require_regular(path, path.lstat())
     return keep_regular(path, os.open(path, _TO_CHANGE | flags, 0o644))
+
+
+def _write_all(descriptor: int, position: int, pieces: Iterable[bytes | NDArray[Any]]) -> None:
+    for data in pieces:
+        view = memoryview(data).cast("B")  # type: ignore[arg-type]  # an array is a buffer
+        while len(view):
+            count = os.pwrite(descriptor, view, position)
+            view, position = view[count:], position + count
 
 
 class Disk:
@@ -87,10 +95,15 @@ class Disk:
             folder.mkdir(exist_ok=True)
             self.flush_folder(folder.parent)
 
-    def create(self, path: Path, size: int) -> None:
+    def create(self, path: Path, size: int, content: Iterable[NDArray[Any]] = ()) -> None:
         """Create a file of so many zeros, which take no place on the disk until they are written.
 
         It gets its name when it has its length: a broker refuses a store in which a file has another one.
+
+        Args:
+            path: path of the file.
+            size: its length in bytes.
+            content: what it begins with instead of zeros, in pieces; it is there when the file gets its name.
 
         Raises:
             FileExistsError: it is there already.
@@ -103,9 +116,11 @@ class Disk:
                 raise
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             os.ftruncate(descriptor, size)
+            _write_all(descriptor, 0, content)
         else:
             try:
                 os.ftruncate(descriptor, size)
+                _write_all(descriptor, 0, content)
                 # With a folder to start from, which the full path makes needless, os.link follows the link in /proc.
                 os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True)
             except BaseException:
@@ -123,12 +138,7 @@ class Disk:
 
     def write(self, path: Path, position: int, data: bytes | NDArray[Any]) -> None:
         """Write bytes into a file that is there."""
-        view = memoryview(data).cast("B")  # type: ignore[arg-type]  # an array is a buffer
-        at = position
-        descriptor = self._open(path)
-        while len(view):
-            count = os.pwrite(descriptor, view, at)
-            view, at = view[count:], at + count
+        _write_all(self._open(path), position, [data])
 
     def clear(self, path: Path, start: int, stop: int) -> None:
         """Write zeros over ``[start, stop)`` of a file, piece by piece and from behind.

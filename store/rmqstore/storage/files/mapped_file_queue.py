@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +15,8 @@ from rmqstore.storage.files.paths import name_to_offset
 from rmqstore.storage.files.storage import Storage, StoredFile
 
 logger = logging.getLogger(__name__)
+
+_LEAST_BYTES = 20  # no file that RocketMQ makes is shorter than a unit of a queue
 
 
 class Segment(NamedTuple):
@@ -109,13 +111,29 @@ def _list_segments(folders: Sequence[Path], storage: Storage) -> list[Segment]:
                 continue  # retention deletes files while we list them
             except UnreadableFileError as err:
                 logger.warning("%s: it is passed over", err)
-    found.sort()
-    # A file that is longer than the way to the next one has no say about what lies behind.
-    return (
-        [
-            segment._replace(size=min(segment.size, following.start - segment.start))
-            for segment, following in zip(found, [*found[1:], found[-1]._replace(start=found[-1].end)], strict=True)
-        ]
-        if found
-        else []
-    )
+    return _apart(_without_strays(sorted(found)))
+
+
+def _without_strays(found: list[Segment]) -> list[Segment]:
+    """Leave out files that begin inside of others, where no file of the length that the files have begins.
+
+    All have one length and begin at its multiples: another one is not RocketMQ's, and would hide what it lies over.
+    """
+    sizes = Counter(segment.size for segment in found if segment.size >= _LEAST_BYTES)
+    usual = max(sizes, key=lambda size: (sizes[size], -size), default=0)
+    kept: list[Segment] = []
+    for segment in found:
+        if usual and kept and segment.start < kept[-1].end and segment.start % usual:
+            logger.warning("%s begins inside of %s; it is passed over", segment.path, kept[-1].path)
+        else:
+            kept.append(segment)
+    return kept
+
+
+def _apart(found: list[Segment]) -> list[Segment]:
+    """Cut files where the next ones begin: one that is longer than that has no say about what follows."""
+    following = [*(segment.start for segment in found[1:]), *(segment.end for segment in found[-1:])]
+    return [
+        segment._replace(size=min(segment.size, end - segment.start))
+        for segment, end in zip(found, following, strict=True)
+    ]

@@ -34,6 +34,11 @@ def name_to_offset(name: str) -> int | None:
     return int(name) if int(name) < _MAX_OFFSET else None
 
 
+def our_abort() -> bytes:
+    """Return what the abort file of a store holds that this process writes to."""
+    return f"{OUR_ABORT}{os.getpid()}".encode()
+
+
 @dataclass(frozen=True, slots=True)
 class StorePaths:
     """The folders and files of one store, and the storage that they are read from.

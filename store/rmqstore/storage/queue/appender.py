@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -153,27 +154,44 @@ class QueueAppender:
     def _begin(self, first: int) -> None:
         """Make the queue's first file; what stands in it for offsets before the first is filler.
 
+        The filler is there when the file gets its name. A broker that finds less of it goes on where that ends, and
+        puts units at other queue offsets than their records have.
+
         Source: ConsumeQueue.java#fillPreBlank.
         """
         self._disk.make_folder(self._folder)
         self.is_new = False
         self._start = self.end = first
-        per_file = self._file_size // _UNIT
-        missing = first % per_file
-        for at in range(first - missing, first, _FILLER_UNITS):
-            filler = np.zeros(min(_FILLER_UNITS, first - at), QUEUE_UNIT)
-            filler["size"] = PRE_BLANK_SIZE
-            self._write(at, filler)
+        n_missing = first % self._per_file
+        if n_missing:
+            path = self._path(first)
+            self._disk.create(path, self._file_size, _filler(n_missing))
+            self.touched[path] = None
+
+    @property
+    def _per_file(self) -> int:
+        return self._file_size // _UNIT
+
+    def _path(self, queue_offset: int) -> Path:
+        """Return the file that a queue offset lies in."""
+        return self._folder / offset_to_name(queue_offset // self._per_file * self._file_size)
 
     def _write(self, start: int, units: NDArray[np.void]) -> None:
-        per_file, done = self._file_size // _UNIT, 0
+        done = 0
         while done < len(units):
             at = start + done
-            count = min(len(units) - done, per_file - at % per_file)
-            file_offset = at // per_file * self._file_size
-            path = self._folder / offset_to_name(file_offset)
+            count = min(len(units) - done, self._per_file - at % self._per_file)
+            path = self._path(at)
             if path not in self.touched and not LOCAL.exists(path):
                 self._disk.create(path, self._file_size)
             self.touched[path] = None
-            self._disk.write(path, at * _UNIT - file_offset, units[done : done + count])
+            self._disk.write(path, at % self._per_file * _UNIT, units[done : done + count])
             done += count
+
+
+def _filler(count: int) -> Iterator[NDArray[np.void]]:
+    """Yield units that stand for queue offsets before the first of a queue."""
+    for at in range(0, count, _FILLER_UNITS):
+        filler = np.zeros(min(_FILLER_UNITS, count - at), QUEUE_UNIT)
+        filler["size"] = PRE_BLANK_SIZE
+        yield filler

@@ -1,0 +1,138 @@
+"""What a broker meets where a repair or a rebuild was cut: it must build anew what is half built, and keep the log."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import goldens
+from crash.faults import Cut, FaultyDisk
+from rmqstore.format.layout import PRE_BLANK_SIZE, QUEUE_UNIT
+from rmqstore.storage.broker.checkpoint import read_checkpoint
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.paths import find_store
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.queue.appender import QueueAppender
+from rmqstore.storage.recovery.log_end import LogEnd, find_log_end
+from rmqstore.write.writer import StoreWriter
+
+pytestmark = pytest.mark.crash
+
+GoldenStore = Callable[[str], Path]
+FIRST_BODY = 88  # bytes from the start of a record without IPv6 hosts
+SAMPLED = 4
+
+
+def repair(root: Path, disk: FaultyDisk) -> None:
+    StoreWriter(find_store(root), StoreConfig().updated(goldens.summary(root.name)["conf"]), disk).close()
+
+
+def rebuild(root: Path, disk: FaultyDisk) -> None:
+    writer = StoreWriter(find_store(root), StoreConfig().updated(goldens.summary(root.name)["conf"]), disk)
+    try:
+        writer.rebuild()
+        writer.close()
+    finally:
+        writer._lock.release()  # what the kernel does for a process that died
+        disk.close()
+
+
+def recovered_end(root: Path) -> LogEnd:
+    """Return where the log ends for a broker that finds the store not closed."""
+    paths = find_store(root)
+    log = CommitLog(paths.commitlogs)
+    found = find_log_end(log, read_checkpoint(paths.checkpoint))
+    log.close()
+    return found
+
+
+def copy(golden: Path, folder: Path) -> Path:
+    return Path(shutil.copytree(golden, folder / golden.name))
+
+
+def damage_first_record(root: Path) -> None:
+    with min((root / "commitlog").iterdir()).open("r+b") as file:
+        file.seek(FIRST_BODY)
+        (byte,) = file.read(1)
+        file.seek(FIRST_BODY)
+        file.write(bytes([byte ^ 0xFF]))
+
+
+class CountingDisk(FaultyDisk):
+    """Notes the numbers of the changes that build queues: after the first of them one is half built."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.building: list[int] = []
+
+    def _step(self, what: str, path: Path) -> bool:
+        if what == "write" and "consumequeue" in path.parts:
+            self.building.append(self.n_changes)
+        return super()._step(what, path)
+
+
+@pytest.mark.parametrize("name", ["crash", "crash3", "crash4"])
+def test_a_broker_builds_anew_what_a_repair_left_half_built(
+    golden_store: GoldenStore, tmp_path: Path, name: str
+) -> None:
+    disk = CountingDisk()
+    repair(copy(golden_store(name), tmp_path / "count"), disk)
+    for at in random.Random(0).sample(disk.building, SAMPLED):
+        root = copy(golden_store(name), tmp_path / f"{at}")
+        with suppress(Cut):
+            repair(root, FaultyDisk(at))
+        assert (root / "abort").exists(), disk.done[at]
+        assert recovered_end(root).scanned_from == 0, disk.done[at]
+
+
+@pytest.mark.parametrize(("name", "verb"), [("crash", repair), ("crash", rebuild)])
+def test_a_broker_keeps_the_log_though_it_is_damaged_before_what_was_half_built(
+    golden_store: GoldenStore, tmp_path: Path, name: str, verb: Callable[[Path, FaultyDisk], None]
+) -> None:
+    whole = copy(golden_store(name), tmp_path / "count")
+    damage_first_record(whole)
+    expected, disk = recovered_end(whole).physical_offset, CountingDisk()
+    assert expected > 0
+    verb(whole, disk)
+    for at in random.Random(0).sample(disk.building, SAMPLED):
+        root = copy(golden_store(name), tmp_path / f"{at}")
+        damage_first_record(root)
+        with suppress(Cut):
+            verb(root, FaultyDisk(at))
+        assert recovered_end(root).physical_offset >= expected, disk.done[at]
+
+
+def test_a_queue_that_does_not_begin_at_0_has_its_filler_from_the_start(tmp_path: Path) -> None:
+    first, file_size = 25, 400
+    unit = np.array([(7, 100, 0)], QUEUE_UNIT)
+    seen = set()
+    for at in range(20):
+        folder, disk = tmp_path / f"{at}", FaultyDisk(at)
+        with suppress(Cut):
+            queue = QueueAppender(disk, folder, file_size, start=0, end=0, reached=-1, is_new=True)
+            queue.append(np.array([first]), unit)
+            queue.settle()
+        for path in folder.glob("*"):
+            stored = np.fromfile(path, QUEUE_UNIT)
+            assert (stored["size"][: first % 20] == PRE_BLANK_SIZE).all(), disk.done
+            seen.add(int(stored["size"][first % 20]))
+    assert seen == {0, 100}
+
+
+def test_a_unit_that_is_half_cleared_points_at_no_record(golden_store: GoldenStore, tmp_path: Path) -> None:
+    root, disk = copy(golden_store("crash"), tmp_path / "count"), CountingDisk()
+    repair(root, disk)
+    cleared = tmp_path / "cleared"
+    first = disk.building[0]  # CrashA/1 has a unit of the torn record, and nothing after it
+    for at in (first, first + 1):
+        root = copy(golden_store("crash"), cleared / f"{at}")
+        with suppress(Cut):
+            repair(root, FaultyDisk(at))
+        units = np.fromfile(max((root / "consumequeue" / "CrashA" / "1").iterdir()), QUEUE_UNIT)
+        assert not ((units["size"] > 0) & (units["physical_offset"] == 0)).any()

@@ -1,0 +1,47 @@
+"""Files as one address space: what lies over what, where names or lengths are wrong."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import rmqstore
+from rmqstore.storage.files.mapped_file_queue import MappedFileQueue
+from rmqstore.storage.files.paths import offset_to_name
+
+COLUMNS = "topic,queueOffset,body"
+Spans = list[tuple[int, int]]
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ([(0, 400), (400, 400)], [(0, 400), (400, 800)]),
+        ([(0, 4000), (400, 400), (800, 400)], [(0, 400), (400, 800), (800, 1200)]),  # one that grew
+        ([(0, 4000), (400, 400)], [(0, 400), (400, 800)]),
+        ([(0, 400), (1, 1), (400, 400)], [(0, 400), (400, 800)]),  # one that is none of RocketMQ's
+        ([(0, 400), (1, 1)], [(0, 400)]),
+        ([(0, 400), (1, 4000), (400, 400)], [(0, 400), (400, 800)]),
+        ([(0, 400), (200, 0), (400, 400)], [(0, 400), (400, 800)]),
+        ([(800, 400), (1600, 400)], [(800, 1200), (1600, 2000)]),
+        ([(0, 0)], [(0, 0)]),
+        ([], []),
+    ],
+)
+def test_files_that_do_not_fit_hide_none_that_do(tmp_path: Path, files: Spans, expected: Spans) -> None:
+    for start, size in files:
+        (tmp_path / offset_to_name(start)).write_bytes(bytes(size))
+    assert [(one.start, one.end) for one in MappedFileQueue([tmp_path], 1).segments] == expected
+
+
+@pytest.mark.parametrize("folder", ["commitlog", "consumequeue/Comp/2"])
+def test_a_stray_file_hides_no_message(golden_store: Callable[[str], Path], tmp_path: Path, folder: str) -> None:
+    root = Path(shutil.copytree(golden_store("compressed"), tmp_path / "s"))
+    (root / folder / offset_to_name(1)).write_bytes(b"\n")
+    with rmqstore.open(golden_store("compressed")) as sound, rmqstore.open(root) as store:
+        for scan in ("queue", "commitlog"):
+            expected = sound.scan(scan=scan, columns=COLUMNS).read_all()
+            assert store.scan(scan=scan, columns=COLUMNS).read_all() == expected
