@@ -13,7 +13,7 @@ import resource
 import shutil
 import signal
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -435,7 +435,7 @@ def test_a_time_that_no_calendar_has_is_damage(tmp_path: Path, timestamp: int) -
     store = build.Store()
     store.append(build.Record(store_timestamp=timestamp))
     root = store.write(tmp_path / "s")
-    with rmqstore.open(root) as opened, pytest.raises(CorruptRecordError, match="no time of the years 1 to 9999"):
+    with rmqstore.open(root) as opened, pytest.raises(CorruptRecordError, match="is not in the years 1 to 9999"):
         opened.queues("T")
     ended = CliRunner().invoke(main, ["stat", str(root)])
     assert (ended.exit_code, isinstance(ended.exception, SystemExit)) == (1, True)
@@ -470,7 +470,7 @@ def test_no_index_file_follows_the_last_name_there_is(tmp_path: Path) -> None:
 def test_a_file_of_a_queue_that_no_broker_makes_is_not_taken_for_a_size(root: Path, size: int) -> None:
     """Its size would be that of every new file, and of the filler before a queue's first offset."""
     os.truncate(root / "consumequeue/T/0/00000000000000000000", size)
-    with pytest.raises(StoreStateError, match="no broker makes"):
+    with pytest.raises(StoreStateError, match="no broker uses"):
         rmqstore.open(root, mode="a")
     with pytest.raises(OptionError, match="mappedFileSizeConsumeQueue"):
         StoreConfig(mapped_file_size_consume_queue=size)
@@ -498,13 +498,17 @@ def test_filler_of_a_large_file_is_written_in_pieces(tmp_path: Path, monkeypatch
     store.append(build.Record(queue_offset=1_500_000), queued=False)
     root = store.write(tmp_path / "s", abort=True)
     written: list[int] = []
-    write = Disk.write
+    create = Disk.create
 
-    def count(disk: Disk, path: Path, position: int, data: Any) -> None:
-        written.append(memoryview(data).nbytes)
-        write(disk, path, position, data)
+    def counted(content: Iterable[Any]) -> Iterator[Any]:
+        for piece in content:
+            written.append(memoryview(piece).nbytes)
+            yield piece
 
-    monkeypatch.setattr(Disk, "write", count)
+    def count(disk: Disk, path: Path, size: int, content: Iterable[Any] = ()) -> None:
+        create(disk, path, size, counted(content))
+
+    monkeypatch.setattr(Disk, "create", count)
     with rmqstore.open(root, mode="a", config=StoreConfig(mapped_file_size_consume_queue=40_000_000)):
         pass
     assert sum(written) >= 1_500_000 * 20

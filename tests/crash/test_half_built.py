@@ -47,7 +47,7 @@ def recovered_end(root: Path) -> LogEnd:
     """Return where the log ends for a broker that finds the store not closed."""
     paths = find_store(root)
     log = CommitLog(paths.commitlogs)
-    found = find_log_end(log, read_checkpoint(paths.checkpoint))
+    found = find_log_end(log, read_checkpoint(paths))
     log.close()
     return found
 

@@ -5,7 +5,6 @@ Source: DefaultMessageStore.java. FORMAT.md says when an append becomes visible,
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -35,7 +34,7 @@ from rmqstore.progress import Progress, ignore_progress
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.broker.topic_table import queue_nums, register_topics
-from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.disk import Disk, named_os_errors
 from rmqstore.storage.files.lock import StoreLock
 from rmqstore.storage.files.paths import StorePaths, our_abort
 from rmqstore.storage.index.index_file import index_files, read_header
@@ -85,7 +84,7 @@ class StoreWriter:
             self._disk.require_within(folder)
         self._lock = StoreLock(paths.lock)
         try:
-            with self._os_errors_named("the store could not be opened"):
+            with named_os_errors(self.paths.root, "the store could not be opened"):
                 self._open()
         except BaseException:
             self._disk.close()
@@ -251,18 +250,8 @@ class StoreWriter:
                 ) from err
             with suppress(OSError):
                 self.abandon()
-            with self._os_errors_named("nothing since the last flush is kept"):
+            with named_os_errors(self.paths.root, "nothing since the last flush is kept"):
                 raise
-
-    @contextmanager
-    def _os_errors_named(self, consequence: str) -> Iterator[None]:
-        """Turn an error of the operating system into a ``StoreStateError`` that names its consequence."""
-        try:
-            yield
-        except OSError as err:
-            is_full = err.errno in (errno.ENOSPC, errno.EDQUOT)
-            why = "CREATE_MAPPED_FILE_FAILED: the disk is full" if is_full else str(err)
-            raise StoreStateError(f"{self.paths.root}: {why}; {consequence}") from err
 
     def _require_usable(self) -> None:
         """Refuse to go on after a failure that left queues or index incomplete, or the log's end unknown.
@@ -345,7 +334,7 @@ class StoreWriter:
         # A recovery builds again what an interrupted rebuild left, unless it would cut the log at damage on the way.
         self._save_checkpoint(built=0 if self._repairer.is_whole(self._append.end) else None, index=0)
         self._has_failed = True
-        with self._os_errors_named("the next writer that opens the store completes the rebuild"):
+        with named_os_errors(self.paths.root, "the next writer that opens the store completes the rebuild"):
             findings = self._repairer.rebuild(self._append.end, progress)
         self._queues.clear()
         self._offsets.forget()

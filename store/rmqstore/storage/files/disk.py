@@ -10,9 +10,9 @@ import mmap
 import os
 import shutil
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,17 @@ _FLUSHED_AT_ONCE = 16
 _ZEROS_AT_ONCE = 8 << 20
 _WITHOUT_UNNAMED_FILES = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL}  # as a file system says that it has none
 _TO_CHANGE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+@contextmanager
+def named_os_errors(root: Path, consequence: str) -> Iterator[None]:
+    """Turn an error of the operating system into a ``StoreStateError`` that names the store and the consequence."""
+    try:
+        yield
+    except OSError as err:
+        is_full = err.errno in (errno.ENOSPC, errno.EDQUOT)
+        why = "CREATE_MAPPED_FILE_FAILED: the disk is full" if is_full else str(err)
+        raise StoreStateError(f"{root}: {why}; {consequence}") from err
 
 
 def open_to_change(path: Path, flags: int = 0) -> int:
