@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import NamedTuple
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
@@ -12,20 +12,18 @@ import pyarrow as pa
 from rmqstore.errors import CorruptQueueError, OffsetOutOfRangeError
 from rmqstore.format.hashing import tags_code
 from rmqstore.format.layout import LMQ_PREFIX, MAX_EXT_ADDRESS, PRE_BLANK_SIZE, SCHEDULE_TOPIC, Positions
-from rmqstore.read.scan.assembler import Assembler, plain_pipeline
+from rmqstore.read.scan.assembler import Assembler, Pipeline, plain_pipeline
 from rmqstore.read.scan.rows import Fault, UnitRows, expected_columns, lost_rows
 from rmqstore.read.scan.shared_records import shared_pipeline
 from rmqstore.read.scan.spec import DROPMALFORMED, FAILFAST, ReadSpec
 from rmqstore.read.scan.tags_codes import OpenExt, keep_resolved, resolve_codes
+from rmqstore.read.scan.unit_merge import WINDOW_UNITS, UnitMerge
 from rmqstore.spans import QueueSlice
-from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.queue import Queue
-from rmqstore.storage.queue.units import NO_UNITS, Units
+from rmqstore.storage.queue.units import Units
 
 logger = logging.getLogger(__name__)
-
-_WINDOW_UNITS = 1 << 19  # units held at once, all queues together
 
 
 class QueueScan:
@@ -58,23 +56,31 @@ class QueueScan:
 
     def single(self, picked: UnitRows) -> Iterator[pa.RecordBatch]:
         """Yield the messages of single units, which are in the order of the log; raises as :meth:`batches` does."""
-        for start in range(0, len(picked.sizes), _WINDOW_UNITS):
-            yield from self._read(picked.take(slice(start, start + _WINDOW_UNITS)))
+        for start in range(0, len(picked.sizes), WINDOW_UNITS):
+            yield from self._read(picked.take(slice(start, start + WINDOW_UNITS)))
 
     def _windows(self, slices: list[QueueSlice]) -> Iterator[UnitRows]:
-        """Yield all units in the order of the log, about ``_WINDOW_UNITS`` at a time."""
-        readers = [_SliceReader(self._held_units, piece) for piece in slices]
-        while readers:
-            left = sum(reader.left for reader in readers)
-            share = min(1.0, _WINDOW_UNITS / max(left, 1))
-            for reader in readers:
-                reader.fill(max(1, int(reader.left * share)))
-            # Beyond the last unit that any unfinished queue has shown, a unit of that queue may still come first.
-            limit = min((reader.horizon for reader in readers if reader.left), default=None)
-            parts = [part for part in (reader.pop(limit) for reader in readers) if len(part.merge_keys)]
-            readers = [reader for reader in readers if reader.left or reader.buffered]
-            if parts:
-                yield _merge(parts)
+        """Yield all units in the order of the log, about ``WINDOW_UNITS`` at a time."""
+        topics = list(dict.fromkeys(piece.topic for piece in slices))
+        codes = {topic: code for code, topic in enumerate(topics)}
+        topic_codes = np.array([codes[piece.topic] for piece in slices], np.int32)
+        queue_ids = np.array([piece.queue_id for piece in slices], np.int32)
+        for units in UnitMerge(slices, self._held_units, self._sampled_unit).windows():
+            yield UnitRows(
+                topics,
+                topic_codes[units.slices],
+                queue_ids[units.slices],
+                units.queue_offsets,
+                units.physical_offsets,
+                units.sizes,
+                units.tags_codes,
+            )
+
+    def _sampled_unit(self, piece: QueueSlice, queue_offset: int) -> Positions:
+        """Return the physical offset of one unit, (1,); (0,) if it is gone, which is reported where it is read."""
+        with suppress(OffsetOutOfRangeError):
+            return self._open_queue(piece.topic, piece.queue_id).units(queue_offset, queue_offset + 1).physical_offsets
+        return np.empty(0, np.int64)
 
     def _held_units(self, piece: QueueSlice, start: int, count: int) -> tuple[int, Units]:
         """Return units from ``start`` on and the queue offset of the first; later than asked for if some are gone."""
@@ -133,6 +139,7 @@ class QueueScan:
         gone = (places < 0) | (window.physical_offsets >= ends[places])
         places[gone] = -1
         changes = np.flatnonzero(np.diff(places)) + 1
+        pipeline = self._pipeline(window)
         for rows in np.split(np.arange(len(places)), changes):
             if not len(rows):
                 continue
@@ -143,17 +150,18 @@ class QueueScan:
                 continue
             segment = segments[place]
             try:
-                assembler = self._assembler(part.topics, segment)
+                assembler = Assembler(self._spec, self._log, segment, pipeline)
             except OffsetOutOfRangeError as err:
                 self._lose(part, str(err))
                 continue
             yield from assembler.batches(part.physical_offsets - segment.start, part.sizes, part)
 
-    def _assembler(self, topics: list[str], segment: Segment) -> Assembler:
-        """Return what reads records of these topics."""
-        if any(topic in self._batch_topics or topic.startswith(LMQ_PREFIX) for topic in topics):
-            return Assembler(self._spec, self._log, segment, shared_pipeline(self._spec, self._batch_topics))
-        return Assembler(self._spec, self._log, segment, plain_pipeline(self._spec))
+    def _pipeline(self, window: UnitRows) -> Pipeline:
+        """Return how records of the topics of a window become messages."""
+        shared = [topic in self._batch_topics or topic.startswith(LMQ_PREFIX) for topic in window.topics]
+        if np.array(shared, np.bool_)[window.topic_codes].any():
+            return shared_pipeline(self._spec, self._batch_topics)
+        return plain_pipeline(self._spec)
 
     def _refuse_gone(self, part: UnitRows) -> Iterator[pa.RecordBatch]:
         """Units whose record lies in no file: deleted, if before the end of the log; beyond it the unit is wrong."""
@@ -197,77 +205,3 @@ class QueueScan:
             known[self._spec.corrupt_column] = f"{path}, {byte}: {why}"
             faults.append(Fault(row, known, why))
         yield lost_rows(self._spec.schema, faults)
-
-
-class _Part(NamedTuple):
-    """Units of one slice, in the order of their queue, and the keys that they are merged by."""
-
-    merge_keys: Positions
-    rows: UnitRows
-
-    def take(self, rows: slice) -> _Part:
-        return _Part(self.merge_keys[rows], self.rows.take(rows))
-
-
-class _SliceReader:
-    """The units of one slice, read as they are needed."""
-
-    def __init__(self, read_units: Callable[[QueueSlice, int, int], tuple[int, Units]], piece: QueueSlice) -> None:
-        self._read_units, self._piece = read_units, piece
-        self._at = piece.start
-        self._highest = -1
-        self._buffer = self._part(piece.start, NO_UNITS)
-
-    def _part(self, start: int, units: Units) -> _Part:
-        """Return units whose first has this queue offset. A queue's own order stands above that of the log.
-
-        So a key is never lower than the ones before it: physical offsets 10, 40, 20, 50 get the keys 10, 40, 40, 50.
-        """
-        keys = np.maximum(np.maximum.accumulate(units.physical_offsets), self._highest)
-        queue_offsets = np.arange(start, start + len(keys))
-        return _Part(keys, UnitRows.of_queue(self._piece.topic, self._piece.queue_id, queue_offsets, units))
-
-    @property
-    def left(self) -> int:
-        """Units not read yet."""
-        return self._piece.end - self._at
-
-    @property
-    def buffered(self) -> int:
-        """Units read and not handed on."""
-        return len(self._buffer.merge_keys)
-
-    @property
-    def horizon(self) -> int:
-        """The highest merge key seen."""
-        return self._highest
-
-    def fill(self, count: int) -> None:
-        """Read on until so many units are buffered, or all."""
-        count = min(count - self.buffered, self.left)
-        if count <= 0:
-            return
-        start, units = self._read_units(self._piece, self._at, count)
-        more = self._part(start, units)
-        self._at = start + len(more.merge_keys)
-        self._highest = int(more.merge_keys[-1]) if len(more.merge_keys) else self._highest
-        self._buffer = _joined([self._buffer, more]) if self.buffered else more
-
-    def pop(self, limit: int | None) -> _Part:
-        """Hand on the units with keys up to ``limit``, all without one."""
-        held = self._buffer
-        count = self.buffered if limit is None else int(np.searchsorted(held.merge_keys, limit, side="right"))
-        self._buffer = held.take(slice(count, None))
-        return held.take(slice(count))
-
-
-def _joined(parts: Sequence[_Part]) -> _Part:
-    return _Part(np.concatenate([part.merge_keys for part in parts]), UnitRows.joined([part.rows for part in parts]))
-
-
-def _merge(parts: Sequence[_Part]) -> UnitRows:
-    """Return the units of several queues in the order of the log."""
-    if len(parts) == 1:
-        return parts[0].rows
-    every = _joined(parts)
-    return every.rows.take(np.argsort(every.merge_keys, kind="stable"))
