@@ -91,8 +91,7 @@ class LogCursor:
         """
         size = _FIRST_BYTES
         while (segment := log.find(self.position)) is not None:
-            data = log.data(segment)
-            window = window_at(log, segment, self.position, segment.start + len(data), size)
+            window = window_at(log, segment, self.position, segment.start + log.size(segment), size)
             walked = self._without_unsure(window, run_started)
             if walked is not window and window.records.kind is StopKind.END and size < WINDOW_BYTES:
                 size = WINDOW_BYTES  # a later record may vouch for the one that was refused
@@ -100,11 +99,12 @@ class LogCursor:
             for _, heads, whole in walked.heads():
                 last = heads.take(slice(len(heads) - 1, None))
                 self.newest = LogMark(*(int(last.column(name)[0]) for name in LogMark._fields))
-                yield data, heads.take(whole)
+                yield window.data, heads.take(whole)
             stop = walked.records
             reached = segment.end if stop.kind is StopKind.BLANK and _is_begun(log, segment.end) else walked.stopped
             is_stuck, self.position = reached == self.position, reached
-            self._note(data[stop.position :][: FRAME_HEAD.itemsize] if stop.kind is StopKind.DAMAGE else None, is_stuck)
+            refused = window.data[stop.position :][: FRAME_HEAD.itemsize] if stop.kind is StopKind.DAMAGE else None
+            self._note(refused, is_stuck)
             if is_stuck or walked.damage is not None:
                 return
             size = min(_GROWTH * size, WINDOW_BYTES)

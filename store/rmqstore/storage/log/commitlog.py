@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rmqstore.errors import CorruptRecordError, MalformedBytesError, MessageNotFoundError, OffsetOutOfRangeError
 from rmqstore.format.columns.walk import knows_its_place
@@ -80,15 +81,33 @@ class CommitLog:
         """
         return self._files.open(segment).read(position, size)
 
-    def data(self, segment: Segment) -> Bytes:
-        """Return all bytes of a file, uint8 (nbytes,), which a local storage maps and any other has to fetch.
+    def size(self, segment: Segment) -> int:
+        """Return how many bytes a file has, which are fewer than its segment where it was truncated.
+
+        Raises:
+            FileDeletedError: the file was deleted since it was listed.
+            UnreadableFileError: it is longer than RocketMQ can make a file.
+        """
+        return self._files.open(segment).size
+
+    def read_in_place(self, segment: Segment, positions: Positions, sizes: NDArray[np.int64]) -> Bytes:
+        """Return an array as long as a file, uint8 (nbytes,), in which only some spans of it are sure to be filled.
+
+        So positions in the array are positions in the file. A local storage gives its mapping; any other fetches the
+        spans and nothing else.
+
+        Args:
+            segment: the file.
+            positions: where the spans begin, (n,); those outside of the file hold nothing.
+            sizes: of the spans, (n,), cut off where the file ends.
 
         Raises:
             FileDeletedError: the file was deleted since it was listed.
             UnreadableFileError: it is longer than RocketMQ can make a file.
         """
         file = self._files.open(segment)
-        return file.read(0, file.size)
+        starts = np.clip(positions, 0, file.size)
+        return file.read_in_place(starts, np.clip(sizes, 0, file.size - starts))
 
     def want(self, segment: Segment, positions: Positions, size: int) -> None:
         """Say early that so many bytes of a file at each of some positions, (n,), will be read next."""

@@ -17,7 +17,15 @@ from rmqstore.format.columns.walk import (
     knows_its_place,
 )
 from rmqstore.format.hashing import body_crcs
-from rmqstore.format.layout import FIXED_PART_V4, MAX_FIXED_BYTES, TOPIC_LENGTH_BYTES, Bytes, Mask, Positions
+from rmqstore.format.layout import (
+    FIXED_PART_V4,
+    FRAME_HEAD,
+    MAX_FIXED_BYTES,
+    TOPIC_LENGTH_BYTES,
+    Bytes,
+    Mask,
+    Positions,
+)
 from rmqstore.format.record import check_record, split_record
 from rmqstore.storage.broker.checkpoint import Checkpoint
 from rmqstore.storage.files.mapped_file_queue import Segment
@@ -80,10 +88,10 @@ def _scan(log: CommitLog, segment: Segment) -> tuple[Walk, int]:
     Returns:
         What ended the walk, and the store time of the last record before it, 0 without any.
     """
-    data, last = log.data(segment), 0
+    last = 0
     stop = Walk(np.empty(0, np.int64), StopKind.END, 0)
-    for window in walk_forward(log, segment, segment.start, segment.start + len(data)):
-        stop = window.records
+    for window in walk_forward(log, segment, segment.start, segment.start + log.size(segment)):
+        data, stop = window.data, window.records
         for starts, heads, whole in window.heads():
             sums = body_crcs(stored_bodies(data, heads).to_pylist())
             refused = np.flatnonzero(~whole | (sums != heads.column("body_crc")))
@@ -160,8 +168,10 @@ def before_blank(log: CommitLog, segment: Segment, places: Positions) -> Mask:
     A broker writes only the head of a blank. After a recovery, records that it cut off may stand in the rest of the
     blank, whole and in their places, and end with an older blank. The chain of records leads to the first one.
     """
-    data = log.data(segment)
-    start, end = max(len(data) - _MAX_BLANK_BYTES, 0), int(places.max()) - segment.start
+    start, end = max(log.size(segment) - _MAX_BLANK_BYTES, 0), int(places.max()) - segment.start
+    if end <= start:
+        return np.ones(len(places), np.bool_)
+    data = log.read_in_place(segment, np.array([start]), np.array([end - start + FRAME_HEAD.itemsize]))
     for blank in (find_blanks(data, start, end) + segment.start)[:_MAX_BLANKS].tolist():
         if last_record_before(log, blank) is not None:
             before: Mask = places < blank
