@@ -46,10 +46,10 @@ class LogMark(NamedTuple):
 
 @dataclass(slots=True)
 class LogCursor:
-    """The physical offset behind the last record that was seen, and that record.
+    """The physical offset after the last record that was seen, and that record.
 
-    ``refused`` is what stood at the cursor and was no record, ``is_disturbed`` that it was replaced by what is none
-    either: then the cursor is not where a record begins.
+    ``refused`` holds the bytes last seen at the cursor if they were not a record. ``is_disturbed`` says that these
+    bytes changed into something that is still not a record, so the cursor is not where a record begins.
     """
 
     position: int
@@ -72,7 +72,7 @@ class LogCursor:
         return newest.stands_in(log) and self._follows(log, newest.physical_offset)
 
     def _follows(self, log: CommitLog, physical_offset: int) -> bool:
-        """Tell whether the cursor stands right behind a record, or behind the blank that follows it."""
+        """Tell whether the cursor stands right after a record, or after the blank that follows it."""
         place = log.locate(physical_offset)
         end = physical_offset + log.frame(place)[0]
         if end == self.position:
@@ -83,7 +83,7 @@ class LogCursor:
         return log.frame(log.locate(end))[1] == BLANK_MAGIC
 
     def step(self, log: CommitLog, run_started: int) -> Iterator[tuple[Bytes, Heads]]:
-        """Yield the heads of the records that follow, and move behind them.
+        """Yield the heads of the records that follow, and move past them.
 
         Args:
             log: of the store.

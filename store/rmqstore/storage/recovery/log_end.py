@@ -133,7 +133,7 @@ def count_after(log: CommitLog, end: LogEnd) -> tuple[int, int]:
 
 
 def find_written_end(log: CommitLog) -> int:
-    """Return the physical offset behind the newest record of a log that was closed; only its last bytes are read."""
+    """Return the physical offset after the newest record of a log that was closed; only its last bytes are read."""
     for segment in reversed(log.segments):
         window = next(walk_back(log, segment, segment.start + log.written_end(segment)), None)
         if window is not None:
@@ -185,7 +185,7 @@ def damage_at(log: CommitLog, segment: Segment, stop: Walk, queues_end: int) -> 
     Args:
         segment: the file that was walked.
         stop: what ended the walk, EMPTY or DAMAGE.
-        queues_end: physical offset behind the last record that any queue points at, -1 where there are no queues.
+        queues_end: physical offset after the last record that any queue points at, -1 where there are no queues.
 
     Returns:
         What is damaged; None where the log ends here.
@@ -197,10 +197,10 @@ def damage_at(log: CommitLog, segment: Segment, stop: Walk, queues_end: int) -> 
     if later is not None and (stop.kind is StopKind.DAMAGE or later.start <= queues_end or queues_end < 0):
         return f"{stop.reason or stop.kind.value}, though {later.path.name} holds records"
     if stop.kind is StopKind.EMPTY:
-        return _damage_behind(log, segment, stop.position) if queues_end < 0 else None
+        return _damage_after(log, segment, stop.position) if queues_end < 0 else None
     if queues_end < 0 or knows_its_place(log.read(segment, stop.position, MAX_FIXED_BYTES), 0, at):
         return stop.reason
-    # Recovery cuts a log by moving its end: what stood behind stays, and the next record is written over it.
+    # Recovery cuts a log by moving its end: what stood after it stays, and the next record is written over it.
     logger.warning("%s: the log ends at %d; old bytes follow, left by a recovery (%s)", segment.path, at, stop.reason)
     return None
 
@@ -209,8 +209,8 @@ def _begins(log: CommitLog, segment: Segment) -> bool:
     return log.frame(Place(segment, 0))[1] in TOPIC_LENGTH_BYTES
 
 
-def _damage_behind(log: CommitLog, segment: Segment, position: int) -> str | None:
-    """With no queue to ask, the end is the end only if nothing was ever written behind it."""
+def _damage_after(log: CommitLog, segment: Segment, position: int) -> str | None:
+    """With no queue to ask, the end is the end only if nothing was ever written after it."""
     if log.written_end(segment) > position:
         return "bytes never written, but more bytes follow in the file"
     return None
