@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import mmap
 import os
 from collections import Counter
 from pathlib import Path
@@ -36,6 +37,10 @@ class MemoryFile:
         return len(self._content)
 
     def read(self, start: int, size: int) -> NDArray[np.uint8]:
+        self._storage.n_requests[self.path] += 1
+        return self._fetch(start, size)
+
+    def _fetch(self, start: int, size: int) -> NDArray[np.uint8]:
         assert start >= 0
         assert size >= 0
         piece = np.frombuffer(self._content[start : start + size], np.uint8)
@@ -43,8 +48,22 @@ class MemoryFile:
         return piece
 
     def read_each(self, starts: NDArray[np.int64], size: int) -> NDArray[np.void]:
-        pieces = [self.read(start, size).tobytes() for start in starts.tolist()]
+        self._storage.n_requests[self.path] += 1
+        pieces = [self._fetch(start, size).tobytes() for start in starts.tolist()]
         return np.frombuffer(b"".join(pieces), f"V{size}") if size else np.empty(len(starts), "V0")
+
+    def read_in_place(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.uint8]:
+        self._storage.n_requests[self.path] += 1
+        if not self.size:
+            return np.empty(0, np.uint8)
+        whole = np.frombuffer(mmap.mmap(-1, self.size), np.uint8)  # pages that nothing is written to take no memory
+        reached = 0
+        for start, end in sorted(zip(starts.tolist(), (starts + sizes).tolist(), strict=True)):
+            if end > reached:
+                low = max(start, reached)
+                whole[low:end] = self._fetch(low, end - low)
+                reached = end
+        return whole
 
     def read_into(self, window: NDArray[np.uint8], start: int) -> int:
         piece = self.read(start, len(window))
@@ -72,6 +91,7 @@ class MemoryStorage:
         self._status: dict[Path, Status] = {}
         self._contents: dict[Path, bytes] = {}
         self.n_read: Counter[Path] = Counter()  # bytes, by file
+        self.n_requests: Counter[Path] = Counter()  # each would be waited for; spans asked for together are one
         self.n_listed: Counter[Path] = Counter()
         for path in (folder, *folder.rglob("*")):
             status, is_folder = path.stat(), path.is_dir()

@@ -46,10 +46,10 @@ class LogMark(NamedTuple):
 
 @dataclass(slots=True)
 class LogCursor:
-    """The physical offset behind the last record that was seen, and that record.
+    """The physical offset after the last record that was seen, and that record.
 
-    ``refused`` is what stood at the cursor and was no record, ``is_disturbed`` that it was replaced by what is none
-    either: then the cursor is not where a record begins.
+    ``refused`` holds the bytes last seen at the cursor if they were not a record. ``is_disturbed`` says that these
+    bytes changed into something that is still not a record, so the cursor is not where a record begins.
     """
 
     position: int
@@ -72,7 +72,7 @@ class LogCursor:
         return newest.stands_in(log) and self._follows(log, newest.physical_offset)
 
     def _follows(self, log: CommitLog, physical_offset: int) -> bool:
-        """Tell whether the cursor stands right behind a record, or behind the blank that follows it."""
+        """Tell whether the cursor stands right after a record, or after the blank that follows it."""
         place = log.locate(physical_offset)
         end = physical_offset + log.frame(place)[0]
         if end == self.position:
@@ -83,7 +83,7 @@ class LogCursor:
         return log.frame(log.locate(end))[1] == BLANK_MAGIC
 
     def step(self, log: CommitLog, run_started: int) -> Iterator[tuple[Bytes, Heads]]:
-        """Yield the heads of the records that follow, and move behind them.
+        """Yield the heads of the records that follow, and move past them.
 
         Args:
             log: of the store.
@@ -91,8 +91,7 @@ class LogCursor:
         """
         size = _FIRST_BYTES
         while (segment := log.find(self.position)) is not None:
-            data = log.data(segment)
-            window = window_at(log, segment, self.position, segment.start + len(data), size)
+            window = window_at(log, segment, self.position, segment.start + log.size(segment), size)
             walked = self._without_unsure(window, run_started)
             if walked is not window and window.records.kind is StopKind.END and size < WINDOW_BYTES:
                 size = WINDOW_BYTES  # a later record may vouch for the one that was refused
@@ -100,11 +99,12 @@ class LogCursor:
             for _, heads, whole in walked.heads():
                 last = heads.take(slice(len(heads) - 1, None))
                 self.newest = LogMark(*(int(last.column(name)[0]) for name in LogMark._fields))
-                yield data, heads.take(whole)
+                yield window.data, heads.take(whole)
             stop = walked.records
             reached = segment.end if stop.kind is StopKind.BLANK and _is_begun(log, segment.end) else walked.stopped
             is_stuck, self.position = reached == self.position, reached
-            self._note(data[stop.position :][: FRAME_HEAD.itemsize] if stop.kind is StopKind.DAMAGE else None, is_stuck)
+            refused = window.data[stop.position :][: FRAME_HEAD.itemsize] if stop.kind is StopKind.DAMAGE else None
+            self._note(refused, is_stuck)
             if is_stuck or walked.damage is not None:
                 return
             size = min(_GROWTH * size, WINDOW_BYTES)

@@ -59,9 +59,7 @@ SHAPES = {
     "none": lambda _: [],
     "empty": lambda _: [np.empty(0, np.int64)] * 3,
     "quiet since long": lambda rng: np.split(np.arange(3000) * 100, np.sort(rng.integers(0, 3000, 40))),
-    "in bursts": lambda rng: [
-        np.sort(rng.integers(0, 10**9, 5))[rng.integers(0, 5, 80)].cumsum() for _ in range(30)
-    ],
+    "in bursts": lambda rng: [np.sort(rng.integers(0, 10**9, 5))[rng.integers(0, 5, 80)].cumsum() for _ in range(30)],
 }
 
 

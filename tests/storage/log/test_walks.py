@@ -71,13 +71,13 @@ def test_a_walk_that_ends_at_damage_does_not_look_for_the_next_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searched = []
-    search = walks.find_next_record
+    search = walks.next_record
 
     def counted(*arguments: object) -> int:
         searched.append(arguments)
         return search(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(walks, "find_next_record", counted)
+    monkeypatch.setattr(walks, "next_record", counted)
     store = _store(3)
     log = _log(store, tmp_path)
     forward = walk_forward(log, log.segments[0], 0, store.segment_bytes)
@@ -96,7 +96,7 @@ def test_records_that_a_damaged_size_hides_are_rejoined(tmp_path: Path) -> None:
     every = [at.physical_offset for at in store.placed]
     starts, sizes = window.chain()
     assert (starts.tolist(), int(sizes[2])) == ([*every[:3], *every[5:]], three)
-    assert window.rejoined()[0].tolist() == every
+    assert window.rejoined()[1].tolist() == every
 
 
 def test_a_window_ends_where_it_is_told_and_is_searched_beyond(tmp_path: Path) -> None:

@@ -307,23 +307,34 @@ def find_next_record(buf: Bytes, start: int, end: int, physical_base: int) -> in
     This is how a walk goes on after damage. It could only be misled by a body that holds a copy of a record at exactly
     the physical offset that the copy names.
     """
-    block, size = start, _RESYNC_BLOCKS[0]
-    while block < end:
-        near = buf[block : min(block + size, end) + FRAME_HEAD.itemsize]
-        hits = near == _MAGIC_HEAD[0]
-        for index, byte in enumerate(_MAGIC_HEAD[1:], start=1):
-            hits[:-index] &= near[index:] == byte
-        hits[1 - len(_MAGIC_HEAD) :] = False
-        candidates = np.flatnonzero(hits) + (block - _MAGIC_AT)
-        candidates = candidates[(candidates >= start) & (candidates < end)]
-        if len(candidates):
-            heads, whole = read_heads(buf, candidates)
-            records = candidates[whole & (heads.column("physical_offset") == candidates + physical_base)]
+    for low, high in search_blocks(start, end):
+        heads = find_heads(buf, low, high, physical_base)
+        if len(heads):
+            records = heads[read_heads(buf, heads)[1]]
             if len(records):
                 return int(records[0])
-        block += size
-        size = min(2 * size, _RESYNC_BLOCKS[1])
     return end
+
+
+def search_blocks(start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the parts of ``[start, end)`` in which a search for the next record looks one after the other."""
+    size = _RESYNC_BLOCKS[0]
+    while start < end:
+        yield start, min(start + size, end)
+        start += size
+        size = min(2 * size, _RESYNC_BLOCKS[1])
+
+
+def find_heads(buf: Bytes, start: int, end: int, physical_base: int) -> Positions:
+    """Return the positions in ``[start, end)``, rising, of all heads that know their place, of whole records or not."""
+    near = buf[start + _MAGIC_AT : end + FRAME_HEAD.itemsize]
+    hits = near == _MAGIC_HEAD[0]
+    for index, byte in enumerate(_MAGIC_HEAD[1:], start=1):
+        hits[:-index] &= near[index:] == byte
+    hits[1 - len(_MAGIC_HEAD) :] = False
+    candidates = np.flatnonzero(hits) + start
+    candidates = candidates[candidates < end]
+    return candidates[know_their_places(buf, candidates, physical_base)]
 
 
 def find_blanks(buf: Bytes, start: int, end: int) -> Positions:

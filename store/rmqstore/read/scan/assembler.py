@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rmqstore.format.columns.decode import DECODED_COLUMNS
 from rmqstore.format.columns.walk import cut_batches
 from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS, Positions
+from rmqstore.format.record import Expected
 from rmqstore.read.scan.faults import Explain, explain, find_faults
 from rmqstore.read.scan.record_filter import LogFilter
 from rmqstore.read.scan.rows import UnitRows, merge_faults
@@ -28,7 +29,7 @@ from rmqstore.read.scan.stages import (
     verify_properties,
 )
 from rmqstore.storage.files.mapped_file_queue import Segment
-from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.commitlog import CommitLog, Place
 
 _MAX_WINDOW = 2 * BATCH_BYTES
 _WINDOW_SLACK = 64  # so that gathers of a whole word need not care for the last record
@@ -78,7 +79,7 @@ class Assembler:
             FileDeletedError: it was deleted since it was listed.
         """
         self._spec, self._log, self._segment, self._pipeline = spec, log, segment, pipeline
-        self._file = LogBytes(log.data(segment), segment.start)
+        self._file_size = log.size(segment)
         self._buffer = np.empty(0, np.uint8)
         self._decoded = pa.schema([field for field in spec.schema if field.name in DECODED_COLUMNS])
 
@@ -96,7 +97,7 @@ class Assembler:
         for rows in cut_batches(self._pipeline.weigh(starts, sizes, units), BATCH_ROWS, BATCH_BYTES):
             left, said = starts[rows], units.take(rows) if units else None
             source = self._bring_close(left, sizes[rows])
-            left = left - (source.base - self._file.base)
+            left = left - (source.base - self._segment.start)
             while len(left):
                 batch, done = self._assemble(source, left, said)
                 if batch.num_rows:
@@ -108,16 +109,16 @@ class Assembler:
 
         Records that lie close together are copied into a buffer that stays in the cache: the columns are gathered from
         it several times, and a gather from the mapped file waits for memory each time. Records far apart, as those
-        of a small topic, are read where they are.
+        of a small topic, are read in their places.
         """
         low, high = int(starts.min()), int((starts + np.maximum(sizes, 0)).max())
-        if low < 0 or high > len(self._file.data) or high - low > min(2 * int(sizes.sum()), _MAX_WINDOW):
-            return self._file
-        high = min(high + _WINDOW_SLACK, len(self._file.data))
+        if low < 0 or high > self._file_size or high - low > min(2 * int(sizes.sum()), _MAX_WINDOW):
+            return LogBytes(self._log.read_in_place(self._segment, starts, sizes), self._segment.start)
+        high = min(high + _WINDOW_SLACK, self._file_size)
         if len(self._buffer) < high - low:
             self._buffer = np.empty((high - low) * 5 // 4, np.uint8)  # batches differ a little; new memory is dear
         data = self._log.read_into(self._segment, self._buffer[: high - low], low)
-        return LogBytes(data, self._file.base + low)
+        return LogBytes(data, self._segment.start + low)
 
     def _assemble(self, source: LogBytes, starts: Positions, units: UnitRows | None) -> tuple[pa.RecordBatch, int]:
         """Make one batch; return it and how many of the records went into it (bodies that inflate hugely end it)."""
@@ -125,8 +126,12 @@ class Assembler:
         for step in self._pipeline.steps:
             rows = step(rows)
         spec = self._spec
-        faults = find_faults(rows, spec, str(self._segment.path), partial(self._pipeline.explain, self._file, spec))
+        faults = find_faults(rows, spec, str(self._segment.path), self._explain)
         batch = decode(rows, spec, self._decoded)
         if faults and spec.mode == PERMISSIVE:
             batch = merge_faults(batch, rows.all_places(), faults)
         return batch, len(rows.sound)
+
+    def _explain(self, physical_offset: int, expected: Expected | None) -> str:
+        record = self._log.record(Place(self._segment, physical_offset - self._segment.start))
+        return self._pipeline.explain(record, self._spec, physical_offset, expected)

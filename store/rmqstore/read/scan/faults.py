@@ -9,23 +9,23 @@ import numpy as np
 import pyarrow as pa
 
 from rmqstore.errors import CorruptRecordError, MalformedBytesError, OffsetOutOfRangeError
+from rmqstore.format.layout import Bytes
 from rmqstore.format.record import Expected, check_record
 from rmqstore.read.scan.rows import Fault, expected_columns, lost_rows
 from rmqstore.read.scan.spec import DROPMALFORMED, FAILFAST, ReadSpec
-from rmqstore.read.scan.stages import LogBytes, Rows
+from rmqstore.read.scan.stages import Rows
 from rmqstore.spans import LostStretch
 
 logger = logging.getLogger(__name__)
 
-# Says what is wrong with the record at a physical offset, of which a queue expects something, or nothing.
-Explain = Callable[[LogBytes, ReadSpec, int, Expected | None], str]
+# Says what is wrong with the bytes of the record at a physical offset, of which a queue expects something, or nothing.
+Explain = Callable[[Bytes, ReadSpec, int, Expected | None], str]
 
 
-def explain(file: LogBytes, spec: ReadSpec, physical_offset: int, expected: Expected | None) -> str:
+def explain(record: Bytes, spec: ReadSpec, physical_offset: int, expected: Expected | None) -> str:
     """Ask the reference codec what is wrong with a record."""
-    position = physical_offset - file.base
     try:
-        check_record(file.data.data, position, physical_offset, check_crc=spec.check_crc, expected=expected)
+        check_record(record.data, 0, physical_offset, check_crc=spec.check_crc, expected=expected)
     except MalformedBytesError as err:
         return err.reason
     return "the record changed while it was read"

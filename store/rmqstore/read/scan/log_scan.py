@@ -36,7 +36,7 @@ class LogScan:
         """Yield the records of a slice.
 
         Raises:
-            CorruptRecordError: bytes are no record, or a damaged one, and the mode is FAILFAST.
+            CorruptRecordError: bytes are not a record, or the record is damaged, and the mode is FAILFAST.
             OffsetOutOfRangeError: a file is missing, and data loss is to fail.
         """
         for start, end, segment in self._log.stretches(piece.start, piece.end):
@@ -59,7 +59,7 @@ class LogScan:
         reached = span.start
         for window in walk_forward(self._log, segment, *span):
             # In FAILFAST mode the first damage ends the scan: what a damaged size hides need not be looked for.
-            starts, sizes = window.chain() if self._spec.mode == FAILFAST else window.rejoined()
+            starts, sizes = window.chain() if self._spec.mode == FAILFAST else window.rejoined()[1:]
             yield from assembler.batches(starts, sizes, None)
             reason = window.damage
             if reason is not None and is_closed:

@@ -201,7 +201,7 @@ class QueueScan:
             if mode == FAILFAST:
                 raise CorruptQueueError(path, byte, why)
             known = expected_columns(expected) | {"brokerName": self._spec.broker_name}
-            del known["storeSize"]  # a damaged unit's size is no size
+            del known["storeSize"]  # the size in a damaged unit is not to be trusted
             known[self._spec.corrupt_column] = f"{path}, {byte}: {why}"
             faults.append(Fault(row, known, why))
         yield lost_rows(self._spec.schema, faults)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.format.columns.walk import know_their_places, total_sizes
-from rmqstore.format.layout import MAX_FIXED_BYTES, Positions
+from rmqstore.format.layout import FIXED_PART_V4, Positions
 from rmqstore.read.scan.assembler import Assembler, plain_pipeline
 from rmqstore.read.scan.record_filter import LogFilter
 from rmqstore.read.scan.spec import ReadSpec
@@ -47,7 +47,8 @@ class PlaceScan:
                     raise OffsetOutOfRangeError(f"{err}; fail_on_data_loss=False reads on without it") from err
                 logger.warning("data loss: %s", err)
                 continue
-            data, starts = self._log.data(segment), inside - segment.start
-            self._log.want(segment, starts, MAX_FIXED_BYTES)
-            starts = starts[know_their_places(data, starts, segment.start)]
-            yield from assembler.batches(starts, total_sizes(data, starts), None)
+            starts = inside - segment.start
+            self._log.want(segment, starts, FIXED_PART_V4.itemsize)
+            heads = self._log.read_in_place(segment, starts, np.full(len(starts), FIXED_PART_V4.itemsize))
+            starts = starts[know_their_places(heads, starts, segment.start)]
+            yield from assembler.batches(starts, total_sizes(heads, starts), None)

@@ -172,12 +172,12 @@ class _Records(NamedTuple):
 
 
 def explain_shared(
-    file: LogBytes, spec: ReadSpec, physical_offset: int, expected: Expected | None, batch_topics: Collection[str]
+    record: Bytes, spec: ReadSpec, physical_offset: int, expected: Expected | None, batch_topics: Collection[str]
 ) -> str:
     """Ask the reference codec what is wrong with a record, but for what only its queue tells."""
     assert expected is not None
     try:
-        parts = split_record(file.data.data, physical_offset - file.base)
+        parts = split_record(record.data, 0)
     except MalformedBytesError as err:
         return err.reason
     if expected.topic.startswith(LMQ_PREFIX):
@@ -185,7 +185,7 @@ def explain_shared(
         expected = Expected(topic, queue_id, int(parts.fixed["queue_offset"]), expected.size)
     elif expected.topic in batch_topics:
         expected = expected._replace(queue_offset=int(parts.fixed["queue_offset"]))
-    return explain(file, spec, physical_offset, expected)
+    return explain(record, spec, physical_offset, expected)
 
 
 def _are_named(data: Bytes, heads: Heads, units: UnitRows) -> Mask:

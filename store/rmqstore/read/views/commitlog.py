@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -19,7 +20,7 @@ from rmqstore.format.columns.buffers import valid_text
 from rmqstore.format.columns.checks import sound_crcs
 from rmqstore.format.columns.decode import stored_bodies, topics
 from rmqstore.format.columns.heads import Heads, check_heads, read_heads
-from rmqstore.format.columns.walk import StopKind, cut_batches, rejoin
+from rmqstore.format.columns.walk import StopKind, cut_batches
 from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS, BLANK_MAGIC, FRAME_HEAD, Bytes, Mask, Positions
 from rmqstore.format.record import check_record
 from rmqstore.read.plan.sampling import cut_log
@@ -87,7 +88,7 @@ class _LogView:
                 yield from self._row(MISSING, start, end - start, "the files that held it are missing")
                 continue
             try:
-                self._log.data(segment)  # can be opened: what fails then, while it is walked, is no gap of the log
+                self._log.size(segment)  # can be opened: what fails then, while it is walked, is no gap of the log
             except (OffsetOutOfRangeError, OSError, RmqStoreError) as err:
                 yield from self._row(MISSING, start, end - start, str(err), segment)
                 continue
@@ -103,8 +104,8 @@ class _LogView:
         """Yield the rows of one file; return whether the log ends in it."""
         reached = span.start
         for window in walk_forward(self._log, segment, *span):
-            for starts in _batches_of(window):
-                yield from self._records(segment, window.data, starts)
+            for data, starts in _batches_of(window):
+                yield from self._records(segment, data, starts)
             if window.records.kind is StopKind.BLANK:
                 yield from self._blank(window)
             reason = window.damage
@@ -212,13 +213,14 @@ class _LogView:
         yield to_batch(self._spec, self._source, columns, 1)
 
 
-def _batches_of(window: Window) -> Iterator[Positions]:
-    """Yield the positions of walked records, and of those that a damaged total size hid, a batch at a time."""
+def _batches_of(window: Window) -> Iterator[tuple[Bytes, Positions]]:
+    """Yield walked records, and those that a damaged total size hid, a batch at a time: their bytes and positions."""
     starts, sizes = window.chain()
     ends = starts + sizes
     for rows in cut_batches(sizes, BATCH_ROWS, BATCH_BYTES):
         part = window.records._replace(starts=starts[rows], position=int(ends[rows][-1]))
-        yield rejoin(window.data, window.segment.start, part)[0]
+        data, positions, _ = replace(window, records=part).rejoined()
+        yield data, positions
 
 
 def _null_where(values: pa.Array, mask: Mask | None) -> pa.Array:

@@ -70,6 +70,10 @@ class MappedFile(Closing):
         """Return the bytes ``[start, start + size)``, fewer only where the file ends: a view of the mapping."""
         return self.data[start : start + size]
 
+    def read_in_place(self, _starts: NDArray[np.int64], _sizes: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Return the mapping, which holds all spans of the file in their places."""
+        return self.data
+
     def read_each(self, starts: NDArray[np.int64], size: int) -> NDArray[np.void]:
         """Return as many bytes from each of the starts (n,) on, void (n,); all of them lie inside the file."""
         if not len(starts):

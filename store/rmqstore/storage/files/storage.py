@@ -62,6 +62,17 @@ class StoredFile(Protocol):
         no more than is needed.
         """
 
+    def read_in_place(self, starts: NDArray[int64], sizes: NDArray[int64]) -> NDArray[uint8]:
+        """Return an array as long as the file that holds some spans of it where they are in the file.
+
+        A mapped file gives its mapping. Any other file fetches the spans together and nothing else; the rest of the
+        array is zero, and should take no memory. Spans may overlap, and may reach beyond the end of the file.
+
+        Args:
+            starts: positions in the file, (n,), not negative.
+            sizes: bytes from each of them on, (n,), not negative.
+        """
+
     def read_into(self, window: NDArray[uint8], start: int) -> int:
         """Copy the bytes from ``start`` on into a window; return how many there were, fewer only at the file's end."""
 

@@ -27,7 +27,7 @@ _HEAD_BYTES = FRAME_HEAD.itemsize
 
 
 class Placement(NamedTuple):
-    """Where records of given sizes go, one behind the other over the files."""
+    """Where records of given sizes go, one after the other over the files."""
 
     physical_offsets: Positions  # (n,)
     blanks: list[tuple[int, int]]  # physical offset and size of those that close a file on the way
@@ -35,11 +35,11 @@ class Placement(NamedTuple):
 
 
 def place_records(sizes: NDArray[np.int64], end: int, file_size: int) -> Placement:
-    """Place records behind ``end``. A record that would leave fewer than 8 bytes of a file begins the next one.
+    """Place records after ``end``. A record that would leave fewer than 8 bytes of a file begins the next one.
 
     Args:
         sizes: (n,), bytes of the records.
-        end: physical offset behind the last record.
+        end: physical offset after the last record.
         file_size: of a CommitLog file.
 
     Source: CommitLog.java#DefaultAppendMessageCallback.
@@ -77,7 +77,7 @@ class LogAppend:
         self._disk, self._folders, self._file_size, self._intent = disk, sorted(folders), file_size, intent
         self.start = self.end = end
         self.is_committed = False
-        self._touched_end = end  # behind the last byte that may have been written, also by a write that failed
+        self._touched_end = end  # after the last byte that may have been written, also by a write that failed
         self._first_file = end // file_size * file_size
         self._withheld: list[tuple[Positions, NDArray[np.void]]] = []  # places in the first file, and their heads
         self._created: list[Path] = []
@@ -105,7 +105,7 @@ class LogAppend:
         self.end = placement.end
 
     def _write_run(self, records: Records, low: int, high: int, physical_offsets: Positions) -> None:
-        """Write records that go one behind the other into one file."""
+        """Write records that go one after the other into one file."""
         begun = int(records.starts[low])
         data = records.data[begun : int(records.starts[high])]
         path, position = self._file(int(physical_offsets[0]))
@@ -211,7 +211,7 @@ class LogAppend:
             self._guard = None
 
     def abandon(self) -> None:
-        """Take back what was written and not committed: new files go, the open one is zero again behind its end."""
+        """Take back what was written and not committed: new files go, the open one is zero again after its end."""
         written = min(self._touched_end, self._first_file + self._file_size) - self.start
         self._withheld.clear()  # whatever happens below: none of it may be committed any more
         self.end = self._touched_end = self.start

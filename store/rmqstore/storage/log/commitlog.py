@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rmqstore.errors import CorruptRecordError, MalformedBytesError, MessageNotFoundError, OffsetOutOfRangeError
 from rmqstore.format.columns.walk import knows_its_place
@@ -53,7 +54,7 @@ class CommitLog:
         self._files = MappedFileQueue(folders, mapped_at_once=16, storage=storage)
 
     def refresh(self) -> None:
-        """List the files anew."""
+        """List the files again."""
         self._files.refresh()
 
     @property
@@ -68,11 +69,11 @@ class CommitLog:
 
     @property
     def max_offset(self) -> int:
-        """Physical offset behind the last file; the records end before it."""
+        """Physical offset after the last file; the records end before it."""
         return self._files.max_offset
 
     def read(self, segment: Segment, position: int, size: int) -> Bytes:
-        """Return so many bytes of a file from a position on, uint8 (nbytes,), fewer only where the file ends.
+        """Return the bytes of a file from a position on, uint8 (size,), fewer only where the file ends.
 
         Raises:
             FileDeletedError: the file was deleted since it was listed.
@@ -80,18 +81,36 @@ class CommitLog:
         """
         return self._files.open(segment).read(position, size)
 
-    def data(self, segment: Segment) -> Bytes:
-        """Return all bytes of a file, uint8 (nbytes,), which a local storage maps and any other has to fetch.
+    def size(self, segment: Segment) -> int:
+        """Return how many bytes a file has, which are fewer than its segment where it was truncated.
+
+        Raises:
+            FileDeletedError: the file was deleted since it was listed.
+            UnreadableFileError: it is longer than RocketMQ can make a file.
+        """
+        return self._files.open(segment).size
+
+    def read_in_place(self, segment: Segment, positions: Positions, sizes: NDArray[np.int64]) -> Bytes:
+        """Return an array as long as a file, uint8 (nbytes,), in which only some spans of it are sure to be filled.
+
+        So positions in the array are positions in the file. A local storage gives its mapping; any other fetches the
+        spans and nothing else.
+
+        Args:
+            segment: the file.
+            positions: where the spans begin, (n,); those outside of the file hold nothing.
+            sizes: of the spans, (n,), cut off where the file ends.
 
         Raises:
             FileDeletedError: the file was deleted since it was listed.
             UnreadableFileError: it is longer than RocketMQ can make a file.
         """
         file = self._files.open(segment)
-        return file.read(0, file.size)
+        starts = np.clip(positions, 0, file.size)
+        return file.read_in_place(starts, np.clip(sizes, 0, file.size - starts))
 
     def want(self, segment: Segment, positions: Positions, size: int) -> None:
-        """Say early that so many bytes of a file at each of some positions, (n,), will be read next."""
+        """Say early that ``size`` bytes of a file at each of some positions, (n,), will be read next."""
         self._files.open(segment).want(positions, size)
 
     def read_into(self, segment: Segment, window: Bytes, position: int) -> Bytes:
@@ -99,7 +118,7 @@ class CommitLog:
         return window[: self._files.open(segment).read_into(window, position)]
 
     def written_end(self, segment: Segment) -> int:
-        """Return the position in a file behind its last byte that is not zero, 0 if all are."""
+        """Return the position in a file after its last byte that is not zero, 0 if all are."""
         return self._files.open(segment).written_end(segment.size)
 
     def find(self, physical_offset: int) -> Segment | None:
@@ -154,7 +173,7 @@ class CommitLog:
         """Return the parts of the record that begins at the offset, lengths checked, nothing else.
 
         Raises:
-            CorruptRecordError: there is no whole record.
+            CorruptRecordError: no whole record begins there.
             OffsetOutOfRangeError: no file covers the offset.
         """
         place = self.locate(physical_offset)

@@ -1,7 +1,8 @@
 """The walks of the log that all readers and writers share: forward from record to record, and back to the last ones.
 
 Arguments and results are physical offsets; only the positions inside a :class:`~rmqstore.format.columns.walk.Walk` are
-in the file. What is done with damage is up to who walks: each window is handed over before the search for the next
+in the file. A window reads the bytes of its own records, so a store that is not on a local disk is fetched window by
+window. What is done with damage is up to who walks: each window is handed over before the search for the next
 record begins, so that a walk which ends at the damage does not pay for the search.
 """
 
@@ -15,23 +16,34 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.format.columns.heads import Heads
-from rmqstore.format.columns.walk import StopKind, Walk, find_next_record, heads_of, rejoin, walk
-from rmqstore.format.layout import Bytes, Mask, Positions
+from rmqstore.format.columns.heads import Heads, read_heads
+from rmqstore.format.columns.walk import (
+    StopKind,
+    Walk,
+    find_heads,
+    heads_of,
+    rejoin,
+    search_blocks,
+    total_sizes,
+    walk,
+)
+from rmqstore.format.layout import FIXED_PART_V4, Bytes, Mask, Positions
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog
 
 WINDOW_BYTES: Final = 128 << 20  # walked at once: the starts of all its records are in memory
 _NEWEST_BYTES: Final = 1 << 16  # looked at first for the last record
 _GROWTH: Final = 8
+_REACH_BYTES: Final = 1 << 16  # read after a window, for the record that begins in it and ends after it
 
 
 @dataclass(frozen=True)
 class Window:
     """Records of one file that follow one another, and what ended the walk over them."""
 
+    log: CommitLog
     segment: Segment
-    data: Bytes  # of the file, uint8 (nbytes,)
+    data: Bytes  # as long as the file, uint8 (nbytes,); only the bytes of the records, and what ended them, are read
     records: Walk
     end: int  # physical offset where the range ends that is walked; the window may be a part of it
 
@@ -55,9 +67,7 @@ class Window:
         """
         if self.damage is None:
             return self.stopped
-        return self.segment.start + find_next_record(
-            self.data, self.records.position + 1, self.end - self.segment.start, self.segment.start
-        )
+        return next_record(self.log, self.segment, self.stopped + 1, self.end)
 
     def heads(self) -> Iterator[tuple[Positions, Heads, Mask]]:
         """Yield the records a batch at a time: positions in the file, heads, and which of them are whole."""
@@ -68,9 +78,19 @@ class Window:
         starts = self.records.starts
         return starts, np.diff(starts, append=self.records.position)
 
-    def rejoined(self) -> tuple[Positions, NDArray[np.int64]]:
-        """Return positions and sizes of all records, with those that a damaged total size made the walk step over."""
-        return rejoin(self.data, self.segment.start, self.records)
+    def rejoined(self) -> tuple[Bytes, Positions, NDArray[np.int64]]:
+        """Return all records, with those that a damaged total size made the walk step over.
+
+        A record that was stepped over may reach beyond the window, so the file is then read to its end.
+
+        Returns:
+            The bytes that the records are in; their positions; their sizes.
+        """
+        starts = self.records.starts
+        if read_heads(self.data, starts)[1].all():
+            return self.data, *self.chain()
+        data = _read(self.log, self.segment, int(starts[0]), len(self.data) - int(starts[0]))
+        return data, *rejoin(data, self.segment.start, self.records)
 
 
 def window_at(log: CommitLog, segment: Segment, start: int, end: int, size: int | None = None) -> Window:
@@ -79,12 +99,18 @@ def window_at(log: CommitLog, segment: Segment, start: int, end: int, size: int 
     Raises:
         FileDeletedError: the file was deleted since it was listed.
     """
-    return _window(segment, log.data(segment), start, end, end - start if size is None else size)
-
-
-def _window(segment: Segment, data: Bytes, start: int, end: int, size: int) -> Window:
     base = segment.start
-    return Window(segment, data, walk(data, start - base, min(start + size, end) - base, base), end)
+    first, limit = start - base, (end if size is None else min(start + size, end)) - base
+    data = _read(log, segment, first, limit - first + _REACH_BYTES)
+    records = walk(data, first, limit, base)
+    if records.position > limit + _REACH_BYTES:
+        data = _read(log, segment, first, records.position - first)
+    return Window(log, segment, data, records, end)
+
+
+def _read(log: CommitLog, segment: Segment, position: int, size: int) -> Bytes:
+    """Return an array as long as the file, in which the bytes from a position on are filled."""
+    return log.read_in_place(segment, np.array([position]), np.array([size]))
 
 
 def walk_forward(log: CommitLog, segment: Segment, start: int, end: int) -> Iterator[Window]:
@@ -99,9 +125,8 @@ def walk_forward(log: CommitLog, segment: Segment, start: int, end: int) -> Iter
     Raises:
         FileDeletedError: the file was deleted since it was listed.
     """
-    data = log.data(segment)
     while start < end:
-        window = _window(segment, data, start, end, WINDOW_BYTES)
+        window = window_at(log, segment, start, end, WINDOW_BYTES)
         yield window
         if window.records.kind is StopKind.BLANK:
             return
@@ -132,4 +157,12 @@ def next_record(log: CommitLog, segment: Segment, start: int, end: int) -> int:
         FileDeletedError: the file was deleted since it was listed.
     """
     base = segment.start
-    return base + find_next_record(log.data(segment), start - base, end - base, base)
+    for low, high in search_blocks(start - base, end - base):
+        data = _read(log, segment, low, high - low + FIXED_PART_V4.itemsize)
+        heads = find_heads(data, low, high, base)
+        if len(heads):
+            data = log.read_in_place(segment, heads, total_sizes(data, heads))
+            records = heads[read_heads(data, heads)[1]]
+            if len(records):
+                return base + int(records[0])
+    return end

@@ -17,7 +17,15 @@ from rmqstore.format.columns.walk import (
     knows_its_place,
 )
 from rmqstore.format.hashing import body_crcs
-from rmqstore.format.layout import FIXED_PART_V4, MAX_FIXED_BYTES, TOPIC_LENGTH_BYTES, Bytes, Mask, Positions
+from rmqstore.format.layout import (
+    FIXED_PART_V4,
+    FRAME_HEAD,
+    MAX_FIXED_BYTES,
+    TOPIC_LENGTH_BYTES,
+    Bytes,
+    Mask,
+    Positions,
+)
 from rmqstore.format.record import check_record, split_record
 from rmqstore.storage.broker.checkpoint import Checkpoint
 from rmqstore.storage.files.mapped_file_queue import Segment
@@ -80,10 +88,10 @@ def _scan(log: CommitLog, segment: Segment) -> tuple[Walk, int]:
     Returns:
         What ended the walk, and the store time of the last record before it, 0 without any.
     """
-    data, last = log.data(segment), 0
+    last = 0
     stop = Walk(np.empty(0, np.int64), StopKind.END, 0)
-    for window in walk_forward(log, segment, segment.start, segment.start + len(data)):
-        stop = window.records
+    for window in walk_forward(log, segment, segment.start, segment.start + log.size(segment)):
+        data, stop = window.data, window.records
         for starts, heads, whole in window.heads():
             sums = body_crcs(stored_bodies(data, heads).to_pylist())
             refused = np.flatnonzero(~whole | (sums != heads.column("body_crc")))
@@ -125,7 +133,7 @@ def count_after(log: CommitLog, end: LogEnd) -> tuple[int, int]:
 
 
 def find_written_end(log: CommitLog) -> int:
-    """Return the physical offset behind the newest record of a log that was closed; only its last bytes are read."""
+    """Return the physical offset after the newest record of a log that was closed; only its last bytes are read."""
     for segment in reversed(log.segments):
         window = next(walk_back(log, segment, segment.start + log.written_end(segment)), None)
         if window is not None:
@@ -160,8 +168,10 @@ def before_blank(log: CommitLog, segment: Segment, places: Positions) -> Mask:
     A broker writes only the head of a blank. After a recovery, records that it cut off may stand in the rest of the
     blank, whole and in their places, and end with an older blank. The chain of records leads to the first one.
     """
-    data = log.data(segment)
-    start, end = max(len(data) - _MAX_BLANK_BYTES, 0), int(places.max()) - segment.start
+    start, end = max(log.size(segment) - _MAX_BLANK_BYTES, 0), int(places.max()) - segment.start
+    if end <= start:
+        return np.ones(len(places), np.bool_)
+    data = log.read_in_place(segment, np.array([start]), np.array([end - start + FRAME_HEAD.itemsize]))
     for blank in (find_blanks(data, start, end) + segment.start)[:_MAX_BLANKS].tolist():
         if last_record_before(log, blank) is not None:
             before: Mask = places < blank
@@ -175,7 +185,7 @@ def damage_at(log: CommitLog, segment: Segment, stop: Walk, queues_end: int) -> 
     Args:
         segment: the file that was walked.
         stop: what ended the walk, EMPTY or DAMAGE.
-        queues_end: physical offset behind the last record that any queue points at, -1 where there are no queues.
+        queues_end: physical offset after the last record that any queue points at, -1 where there are no queues.
 
     Returns:
         What is damaged; None where the log ends here.
@@ -187,10 +197,10 @@ def damage_at(log: CommitLog, segment: Segment, stop: Walk, queues_end: int) -> 
     if later is not None and (stop.kind is StopKind.DAMAGE or later.start <= queues_end or queues_end < 0):
         return f"{stop.reason or stop.kind.value}, though {later.path.name} holds records"
     if stop.kind is StopKind.EMPTY:
-        return _damage_behind(log, segment, stop.position) if queues_end < 0 else None
+        return _damage_after(log, segment, stop.position) if queues_end < 0 else None
     if queues_end < 0 or knows_its_place(log.read(segment, stop.position, MAX_FIXED_BYTES), 0, at):
         return stop.reason
-    # Recovery cuts a log by moving its end: what stood behind stays, and the next record is written over it.
+    # Recovery cuts a log by moving its end: what stood after it stays, and the next record is written over it.
     logger.warning("%s: the log ends at %d; old bytes follow, left by a recovery (%s)", segment.path, at, stop.reason)
     return None
 
@@ -199,8 +209,8 @@ def _begins(log: CommitLog, segment: Segment) -> bool:
     return log.frame(Place(segment, 0))[1] in TOPIC_LENGTH_BYTES
 
 
-def _damage_behind(log: CommitLog, segment: Segment, position: int) -> str | None:
-    """With no queue to ask, the end is the end only if nothing was ever written behind it."""
+def _damage_after(log: CommitLog, segment: Segment, position: int) -> str | None:
+    """With no queue to ask, the end is the end only if nothing was ever written after it."""
     if log.written_end(segment) > position:
         return "bytes never written, but more bytes follow in the file"
     return None

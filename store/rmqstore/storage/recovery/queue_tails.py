@@ -222,8 +222,8 @@ class _Recovery:
 
     def _take(self, window: Window) -> None:
         """Take walked records, and those that a damaged total size hid."""
-        data, segment, walked = window.data, window.segment, window.records
-        starts, sizes = window.rejoined()
+        segment, walked = window.segment, window.records
+        data, starts, sizes = window.rejoined()
         for rows in cut_batches(sizes, BATCH_ROWS, BATCH_BYTES):
             heads, whole = read_heads(data, starts[rows])
             whole &= check_heads(heads, segment.start)  # a unit for another place would hide those that follow

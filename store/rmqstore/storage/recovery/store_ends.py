@@ -46,11 +46,11 @@ class StoreEnds:
         self._paths, self._config, self._log, self._ignore_log_end = paths, config, log, ignore_log_end
 
     def refresh(self) -> None:
-        """List the files of the log anew. Where it ends stays as it was found."""
+        """List the files of the log again. Where it ends stays as it was found."""
         self._log.refresh()
 
     def forget(self) -> None:
-        """Find everything anew: another process has repaired the store."""
+        """Find everything again: another process has repaired the store."""
         for name in ("log_end", "_recovered_queues", "recovered"):
             self.__dict__.pop(name, None)
 
@@ -88,7 +88,7 @@ class StoreEnds:
             )  # fmt: skip
 
     def of_records(self) -> int | None:
-        """Return the physical offset behind the last record; None for a store that was closed, whose bytes tell."""
+        """Return the physical offset after the last record; None for a store that was closed, whose bytes tell."""
         return None if self.log_end is None else self.log_end.physical_offset
 
     def log_slice(self) -> LogSlice:

@@ -116,8 +116,9 @@ def are_confirmed(
         if len(rows) and segment.end <= log_end:
             rows = rows[before_blank(log, segment, places[rows])]
         if len(rows):
-            data = log.data(segment)
-            heads, whole = read_heads(data, places[rows] - segment.start)
+            starts = places[rows] - segment.start
+            data = log.read_in_place(segment, starts, sizes[rows])
+            heads, whole = read_heads(data, starts)
             whole &= (heads.column("physical_offset") == places[rows]) & (heads.column("total_size") == sizes[rows])
             whole &= heads.column("store_timestamp") <= stored_until
             rows, heads = rows[whole], heads.take(whole)
