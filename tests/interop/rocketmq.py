@@ -261,6 +261,10 @@ class RealStore:
         found.release()
         return offsets
 
+    def index_files(self) -> list[str]:
+        """Return the paths of its index files; two that it made in the same millisecond share one, and its keys."""
+        return [file.getFileName() for file in _field(_field(self.store, "indexService"), "indexFileList")]
+
     def expire(self, n_files: int) -> int:
         """Delete the oldest files of the log, and what of the queues points into them, as retention does."""
         deleted = self.commitlog.deleteExpiredFile(0, 0, 1, True, n_files)
@@ -269,6 +273,13 @@ class RealStore:
             for queue in queues.values():
                 queue.deleteExpiredFile(start)
         return int(deleted)
+
+
+def _field(owner: Any, name: str) -> Any:
+    """Return what stands in a field of a Java object that no getter tells."""
+    field = owner.getClass().getDeclaredField(name)
+    field.setAccessible(True)
+    return field.get(owner)
 
 
 def _bytes(spelled: str | list[int] | None) -> bytes:
