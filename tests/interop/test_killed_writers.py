@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.crash]
 
 AT_ONCE = 8  # a store takes seconds to shut down, mostly waiting
 SAMPLED = 4
-SPREAD = 30  # places of one verb in one store that the slow tests look at, of up to 1,500
+SPREAD = 24  # places of one verb in one store that the slow tests look at, of up to 1,500
 COLUMNS = "topic,queueId,queueOffset,commitLogOffset"
 CASES: list[tuple[str, killed.Verb]] = [
     *((name, killed.repair) for name in goldens.CRASHED),
