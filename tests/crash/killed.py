@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -108,6 +109,9 @@ def run(verb: Verb, root: Path, config: StoreConfig, at: int | None = None) -> l
     process = context.Process(target=_run, args=(verb, root, config, at, telling))
     process.start()
     telling.close()
+    done: list[str] = []
+    with suppress(EOFError):  # before the join: a process that tells of many changes ends once they are read
+        done = hearing.recv()
     process.join()
     assert process.exitcode == (0 if at is None else -signal.SIGKILL), f"exit code {process.exitcode}"
-    return hearing.recv() if at is None else []
+    return done

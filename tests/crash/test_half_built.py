@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +13,15 @@ import pytest
 
 import goldens
 from crash.faults import Cut, FaultyDisk
+from rmqstore.format.columns.walk import Walk
 from rmqstore.format.layout import PRE_BLANK_SIZE, QUEUE_UNIT
 from rmqstore.storage.broker.checkpoint import read_checkpoint
 from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.files.paths import find_store
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.appender import QueueAppender
+from rmqstore.storage.recovery import log_end
 from rmqstore.storage.recovery.log_end import LogEnd, find_log_end
 from rmqstore.write.writer import StoreWriter
 
@@ -106,6 +109,23 @@ def test_a_broker_keeps_the_log_though_it_is_damaged_before_what_was_half_built(
         with suppress(Cut):
             verb(root, FaultyDisk(at))
         assert recovered_end(root).physical_offset >= expected, disk.done[at]
+
+
+@pytest.mark.parametrize("name", ["crash", "edges"])
+def test_a_repair_and_a_rebuild_scan_no_file_of_the_log_twice(
+    golden_store: GoldenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    root, scan, scanned = copy(golden_store(name), tmp_path), log_end._scan, []
+
+    def noted(log: CommitLog, segment: Segment) -> tuple[Walk, int]:
+        scanned.append(segment.start)
+        return scan(log, segment)
+
+    monkeypatch.setattr(log_end, "_scan", noted)
+    rebuild(root, FaultyDisk())
+    with closing(CommitLog(find_store(root).commitlogs)) as log:
+        assert len(log.segments) > 1
+        assert sorted(scanned) == [segment.start for segment in log.segments]
 
 
 def test_a_queue_that_does_not_begin_at_0_has_its_filler_from_the_start(tmp_path: Path) -> None:

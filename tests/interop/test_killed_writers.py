@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import goldens
@@ -19,8 +20,9 @@ from rmqstore.storage.broker.store_config import StoreConfig
 
 pytestmark = [pytest.mark.interop, pytest.mark.crash]
 
-AT_ONCE = 4  # a store takes seconds to shut down, mostly waiting
-SAMPLED = 6
+AT_ONCE = 8  # a store takes seconds to shut down, mostly waiting
+SAMPLED = 4
+SPREAD = 24  # places of one verb in one store that the slow tests look at, of up to 1,500
 COLUMNS = "topic,queueId,queueOffset,commitLogOffset"
 CASES: list[tuple[str, killed.Verb]] = [
     *((name, killed.repair) for name in goldens.CRASHED),
@@ -42,9 +44,9 @@ def served(real: RealStore) -> Served:
 
 
 def damaged_parts(root: Path) -> set[str]:
-    """Return what of log and queues is damaged; a broker may go on in an index file that is half built, which shows."""
+    """Return what of log, queues and index is damaged."""
     with rmqstore.open(root, broker_name="b") as store:
-        return {finding.part for finding in verify(store)} - {"index"}
+        return {finding.part for finding in verify(store)}
 
 
 class Trial:
@@ -89,7 +91,10 @@ class Trial:
             later = served(real)
             assert later > found, where
             assert len(later) == len(found) + len(queues), where
+            names = real.index_files()
         damaged = damaged_parts(root)
+        if len(set(names)) < len(names):  # named by the same millisecond: the keys of the first are lost to the second
+            damaged.discard("index")
         if damaged:
             assert (found, damaged) == (self._before, damaged & self._damaged_before), (where, damaged)
         else:
@@ -126,5 +131,5 @@ def test_the_real_store_goes_on_wherever_a_writer_was_killed(
     rocketmq: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path, name: str, verb: killed.Verb
 ) -> None:
     trial = Trial(rocketmq, golden_store(name), tmp_path, verb)
-    trial.judge_all(range(len(trial.changes)))
+    trial.judge_all(np.unique(np.linspace(0, len(trial.changes) - 1, SPREAD, dtype=np.int64)).tolist())
     assert "complete" in trial.seen

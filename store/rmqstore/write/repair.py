@@ -35,7 +35,7 @@ from rmqstore.storage.log.walks import next_record, window_at
 from rmqstore.storage.queue.appender import QueueAppender
 from rmqstore.storage.queue.bounds import reach, sound_end, whole_end
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
-from rmqstore.storage.recovery.log_end import LogEnd, damage_at, find_log_end
+from rmqstore.storage.recovery.log_end import LogEnd, damage_at, find_log_end, is_whole_between, scan_start
 from rmqstore.write.dispatch import Dispatcher
 
 logger = logging.getLogger(__name__)
@@ -70,6 +70,7 @@ class Repairer:
     ) -> None:
         self._disk, self._paths, self._config, self._log = disk, paths, config, log
         self._truncate = truncate
+        self._whole_from = log.max_offset  # a recovery that begins to scan here, or later, gets to the end of the log
         self._cut_folder = paths.root / ".rmqstore" / "cut"
         self._replaced = paths.root / ".rmqstore" / "replaced"  # holds the old queues during a rebuild
 
@@ -89,15 +90,16 @@ class Repairer:
         if end.reason and not is_our_own:
             self._require_no_records_behind(end, was_closed=was_closed)
         self._cut_log(end, keep_copy=not is_our_own)
+        self._whole_from = end.scanned_from
         start = self._log.min_offset
         if not was_closed:
-            self._ask_for_recovery(start, end.physical_offset, checkpoint)
+            self._ask_for_recovery(start, checkpoint)
         reached = self._cut_queues(end.physical_offset, was_closed=was_closed)
         outdated, indexed = self._outdated_index(end.physical_offset, None if was_closed else checkpoint)
         if was_closed:
             start = max(min(reached, indexed), start)
             if outdated or start < end.physical_offset:
-                self._ask_for_recovery(start, end.physical_offset, checkpoint)
+                self._ask_for_recovery(start, checkpoint)
         for path in outdated:
             logger.info("%s is newer than the checkpoint or the log; it is built anew", path)
             self._disk.delete(path)
@@ -116,7 +118,8 @@ class Repairer:
         found = window_at(self._log, segment, began_at, segment.end).records
         if len(found.starts) or found.kind is not StopKind.BLANK:
             return end
-        return end._replace(physical_offset=began_at, path=str(segment.path))
+        scanned_from = min(end.scanned_from, segment.start)  # what stands before our append was committed
+        return end._replace(physical_offset=began_at, path=str(segment.path), scanned_from=scanned_from)
 
     def _require_no_records_behind(self, end: LogEnd, *, was_closed: bool) -> None:
         segment = self._log.find(end.physical_offset)
@@ -254,7 +257,7 @@ class Repairer:
             reached = log_end  # nothing is missing, as far as one can tell without reading the log
         return outdated, reached
 
-    def _ask_for_recovery(self, start: int, end: int, checkpoint: Checkpoint) -> None:
+    def _ask_for_recovery(self, start: int, checkpoint: Checkpoint) -> None:
         """Make a broker that finds this repair unfinished build queues and index again, from ``start`` at the latest.
 
         A queue that is half built would mislead the broker: it puts the units of the records that its recovery reads
@@ -262,10 +265,10 @@ class Repairer:
         it would cut the log. Queues can be built again; records cannot.
         """
         for asked in (checkpoint, checkpoint._replace(physic_msg_timestamp=0, logics_msg_timestamp=0)):
-            recovered = find_log_end(self._log, asked)
-            if recovered.scanned_from > start:
+            begun = scan_start(self._log, asked)
+            if begun > start:
                 continue
-            if recovered.physical_offset == end:
+            if self._is_whole_from(begun):
                 self._disk.replace(self._paths.checkpoint, asked.stored())
                 self._open_as_our_own()
             return
@@ -276,9 +279,19 @@ class Repairer:
             self._disk.delete(self._paths.append_intent)
             self._disk.write_new(self._paths.abort, our_abort())
 
-    def is_whole(self, end: int) -> bool:
-        """Tell whether a recovery from the first file of the log gets to ``end``."""
-        return find_log_end(self._log, Checkpoint()).physical_offset == end
+    def is_whole(self) -> bool:
+        """Tell whether a recovery from the first file of the log gets to its end."""
+        return self._is_whole_from(self._log.min_offset)
+
+    def _is_whole_from(self, start: int) -> bool:
+        """Tell whether a recovery from the start of a file gets to the end of the log.
+
+        What was scanned to find the end is not read again, and what was appended since is our own.
+        """
+        if not is_whole_between(self._log, start, self._whole_from):
+            return False
+        self._whole_from = min(self._whole_from, start)
+        return True
 
     def _dispatch(self, start: int, end: int, progress: Progress = ignore_progress) -> list[Finding]:
         """Build the missing units and items; a queue whose files do not fit the log is built again from the log.

@@ -332,7 +332,7 @@ class StoreWriter:
         self.flush()
         self._checkpoint = self._checkpoint._replace(logics_phy_offset=0)
         # A recovery builds again what an interrupted rebuild left, unless it would cut the log at damage on the way.
-        self._save_checkpoint(built=0 if self._repairer.is_whole(self._append.end) else None, index=0)
+        self._save_checkpoint(built=0 if self._repairer.is_whole() else None, index=0)
         self._has_failed = True
         with named_os_errors(self.paths.root, "the next writer that opens the store completes the rebuild"):
             findings = self._repairer.rebuild(self._append.end, progress)

@@ -59,9 +59,10 @@ def find_log_end(log: CommitLog, checkpoint: Checkpoint) -> LogEnd:
     last = 0
     if not log.segments:
         return LogEnd(0, "", "", 0)
-    first = _first_to_scan(log, checkpoint)
-    begun = log.segments[first].start
-    for segment in log.segments[first:]:
+    begun = scan_start(log, checkpoint)
+    for segment in log.segments:
+        if segment.start < begun:
+            continue
         stop, last_here = _scan(log, segment)
         last = last_here or last
         if stop.kind is not StopKind.BLANK:
@@ -71,15 +72,22 @@ def find_log_end(log: CommitLog, checkpoint: Checkpoint) -> LogEnd:
     return LogEnd(log.max_offset, str(log.segments[-1].path), "", 0, last, begun)
 
 
-def _first_to_scan(log: CommitLog, checkpoint: Checkpoint) -> int:
-    for place in range(len(log.segments) - 1, 0, -1):
+def scan_start(log: CommitLog, checkpoint: Checkpoint) -> int:
+    """Return the physical offset where a recovery begins to scan: the start of a file."""
+    for segment in reversed(log.segments[1:]):
         try:
-            fixed = split_record(log.record(Place(log.segments[place], 0)).data, 0).fixed
+            fixed = split_record(log.record(Place(segment, 0)).data, 0).fixed
         except MalformedBytesError:
             continue
         if 0 < int(fixed["store_timestamp"]) <= checkpoint.min_timestamp:
-            return place
-    return 0
+            return segment.start
+    return log.min_offset
+
+
+def is_whole_between(log: CommitLog, start: int, end: int) -> bool:
+    """Tell whether a recovery that scans the files from ``start`` to ``end`` goes on with the one after them."""
+    files = (segment for segment in log.segments if start <= segment.start < end)
+    return all(_scan(log, segment)[0].kind is StopKind.BLANK for segment in files)
 
 
 def _scan(log: CommitLog, segment: Segment) -> tuple[Walk, int]:
