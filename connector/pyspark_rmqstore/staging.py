@@ -27,7 +27,7 @@ _FOLDER = Path(".rmqstore", "staging")
 _WINDOW_BYTES = 16 << 20
 _RESERVED_BYTES = 16 << 20
 _ABANDONED_SECONDS = 24 * 60 * 60
-_PATIENCE = 10
+_MAX_RETRIES = 10
 _SIZE = np.dtype("<i4")
 
 
@@ -171,7 +171,7 @@ def _last_change(folder: Path) -> float:
 def sweep(root: str, job_id: str) -> None:
     """Remove the folder of a job, and the folders above it that are empty then."""
     folder, disk = job_folder(root, job_id), _disk_of(root)
-    for _ in range(_PATIENCE):  # a task that is being killed may still make a file while the others are removed
+    for _ in range(_MAX_RETRIES):  # a task that is being killed may still make a file while the others are removed
         disk.delete_tree(folder)
         if not folder.exists():
             break

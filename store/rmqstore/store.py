@@ -44,7 +44,7 @@ from rmqstore.read.views.source import ViewLimits
 from rmqstore.spans import LATEST_TIME
 from rmqstore.storage.files.closing import Closing
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.files.retry import anew_if_deleted
+from rmqstore.storage.files.retry import retry_if_deleted
 from rmqstore.storage.queue.bounds import total_weight
 from rmqstore.storage.recovery.log_end import LogEnd
 
@@ -135,7 +135,7 @@ class MessageStore(Closing):
         """Return what there is of a topic, queue by queue; [] for a topic without queues."""
         return [self._queue_info(topic, queue_id) for queue_id in self.queue_ids(topic)]
 
-    @anew_if_deleted
+    @retry_if_deleted
     def _queue_info(self, topic: str, queue_id: int) -> QueueInfo:
         start, end = self.queue_range(topic, queue_id)
         queue = self.session.queues.open(topic, queue_id)
@@ -144,7 +144,7 @@ class MessageStore(Closing):
         times = [self.session.log.store_timestamp(queue.unit(at)[0]) for at in (start, end - 1)]
         return QueueInfo(topic, queue_id, start, end, times[0], times[1], total_weight(queue, start, end))
 
-    @anew_if_deleted
+    @retry_if_deleted
     def offset_at(
         self, topic: str, queue_id: int, timestamp: int | str | datetime, boundary: Boundary = "lower"
     ) -> int:
@@ -167,7 +167,7 @@ class MessageStore(Closing):
             return max(self.session.ranges.at_time(topic, queue_id, at + 1, span) - 1, span[0])
         raise OptionError(f"boundary {boundary!r}: lower or upper")
 
-    @anew_if_deleted
+    @retry_if_deleted
     def offsets_at(self, topic: str, timestamp: int | str | datetime, boundary: Boundary = "lower") -> dict[int, int]:
         """Return the queue offset at a store time in each queue of a topic; see :meth:`offset_at`."""
         return {queue_id: self.offset_at(topic, queue_id, timestamp, boundary) for queue_id in self.queue_ids(topic)}
@@ -194,7 +194,7 @@ class MessageStore(Closing):
         asked = self.session.config.filter_groups(topic) if groups is None else dict.fromkeys(groups, -1)
         return matched_groups(self.session.queues.open_ext(topic, queue_id), code, topic, asked)
 
-    @anew_if_deleted
+    @retry_if_deleted
     def get(self, place: int | str) -> Message:
         """Return the message at a physical offset, or with an offset message id (32 or 56 hex digits).
 
@@ -218,7 +218,7 @@ class MessageStore(Closing):
             raise MessageNotFoundError(f"the log ends at {end}: nothing is stored at physical offset {physical_offset}")
         return log.get(physical_offset, self.broker_name)
 
-    @anew_if_deleted
+    @retry_if_deleted
     def query(
         self,
         topic: str,

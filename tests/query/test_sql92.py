@@ -83,7 +83,7 @@ def test_what_rocketmq_does_not_read_is_told(text: str, unread: str) -> None:
         ("a IN (5)", 7, "string in single quotes"),
         ("a IN ('x'", 10, r'"," or "\)"'),
         ("a CONTAINS b", 12, "string in single quotes"),
-        ("a NOT 5", 7, "behind NOT"),
+        ("a NOT 5", 7, "after NOT"),
         ("a IS 5", 6, "NULL or NOT NULL"),
         ("a = 0.0", 5, "write 0"),
         ("a = 1e400", 5, "beyond a double"),

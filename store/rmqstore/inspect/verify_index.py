@@ -133,16 +133,16 @@ def _wrong_headers(files: list[IndexFile]) -> Iterator[Finding]:
     """
     for file in files:
         items = file.items()["physical_offset"]
-        said = int(file.header["begin_phy_offset"]), int(file.header["end_phy_offset"])
-        if len(items) and (said[0] != int(items[0]) or said[1] > int(items[-1])):
-            text = f"the header says records from {said[0]} to {said[1]}, the items {int(items[0])} to {int(items[-1])}"
+        first, last = int(file.header["begin_phy_offset"]), int(file.header["end_phy_offset"])
+        if len(items) and (first != int(items[0]) or last > int(items[-1])):
+            text = f"the header says records from {first} to {last}, the items {int(items[0])} to {int(items[-1])}"
             yield Finding("index", str(file.path), text)
 
 
 def _pairs(offsets: NDArray[np.int64], hashes: NDArray[np.int64]) -> NDArray[np.uint64]:
     """Return a number that stands for each pair of offset and hash, (n,)."""
-    found: NDArray[np.uint64] = offsets.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + hashes.astype(np.uint64)
-    return found
+    pairs: NDArray[np.uint64] = offsets.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + hashes.astype(np.uint64)
+    return pairs
 
 
 def _late(
@@ -159,8 +159,9 @@ def _late(
     start = 0
     for file, items in zip(files, pieces, strict=True):
         rows = slice(start, start + len(items))
-        begun, numbers = int(file.header["begin_timestamp"]), np.arange(1, len(items) + 1)
-        late = known[rows] & ~may_be_stored_within(items, numbers, begun, stored[rows], stored[rows])
+        begin_timestamp = int(file.header["begin_timestamp"])
+        numbers = np.arange(1, len(items) + 1)
+        late = known[rows] & ~may_be_stored_within(items, numbers, begin_timestamp, stored[rows], stored[rows])
         start = rows.stop
         if late.any():
             yield Finding("index", str(file.path), f"{int(late.sum())} items have other times than their records")

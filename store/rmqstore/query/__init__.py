@@ -1,1 +1,1 @@
-"""What is asked of a store, as values: no files, no reading."""
+"""What a read asks for, as values. Nothing here opens a file."""

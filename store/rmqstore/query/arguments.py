@@ -1,4 +1,4 @@
-"""The keyword arguments of reads, typed once: a type checker and an editor know them wherever they are handed on."""
+"""The keyword arguments of reads, typed once for type checkers and editors wherever they are passed on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Time: TypeAlias = int | str | datetime
 
 
 class FolderArguments(TypedDict, total=False):
-    """Where parts of a store lie that are not in its folder; ``storage.files.paths.find_store`` has the defaults."""
+    """The parts of a store that lie outside of its folder; ``storage.files.paths.find_store`` has the defaults."""
 
     commitlogs: Sequence[str]
     consumequeue: str | None
@@ -23,7 +23,7 @@ class FolderArguments(TypedDict, total=False):
 
 
 class TopicArguments(TypedDict, total=False):
-    """Which topics: by name, by pattern or with queues; all user topics without."""
+    """Which topics: by name, by pattern or with queues; all user topics if none of these is given."""
 
     subscribe: str | Iterable[str] | None
     subscribe_pattern: str | None
@@ -44,7 +44,7 @@ class SelectionArguments(TopicArguments, total=False):
 
 
 class ScanArguments(SelectionArguments, total=False):
-    """Which messages, and what is done with damage; ``MessageStore.scan`` has the defaults."""
+    """Which messages, and how damage is treated; ``MessageStore.scan`` has the defaults."""
 
     where: str | pc.Expression | None
     filter: str | None

@@ -1,6 +1,6 @@
-"""What conditions on columns leave of a read: queues, offsets, places of the log, keys. Values only; no files.
+"""What conditions on columns leave of a read: queues, queue offsets, parts of the log, keys. Opens no file.
 
-Pruning leaves out what surely does not meet the conditions. What is left may hold other messages, too.
+Pruning leaves out what surely does not meet the conditions. The rest may still hold messages that do not meet them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from rmqstore.spans import Span
 T = TypeVar("T")
 
 _LOWEST, _HIGHEST = -(1 << 63), 1 << 63
-_FAR = 1 << 60  # ms; so far that sums do not overflow
-_CLOCK_SLACK_MS = 1000  # the least widening: points that lie close together would allow none
+_FAR = 1 << 60  # ms; small enough that sums do not overflow
+_CLOCK_SLACK_MS = 1000  # the minimum, because points that lie close together would give none
 _NEIGHBOURS = 2  # parts on each side whose intervals widen those of a part
-_NAMED = 8  # values that are written out
-_MOST_PARTS = 1024  # of a log
+_MAX_LISTED = 8  # values of one condition in a log line
+_MAX_PARTS = 1024  # of a log
 
 
 class Within(NamedTuple):
@@ -46,13 +46,13 @@ ANY_NUMBER: Final = Within()
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """Conditions that all rows meet which are asked for; None, or all numbers, where a column may be anything."""
+    """Conditions that all requested rows meet; None, or all numbers, if a column may have any value."""
 
     topics: frozenset[str] | None = None
     topic_prefixes: tuple[str, ...] = ()
     queue_ids: frozenset[int] | None = None
     queue_offsets: Within = ANY_NUMBER
-    places: Within = ANY_NUMBER  # of the log
+    places: Within = ANY_NUMBER  # physical offsets
     store_timestamps: Within = ANY_NUMBER  # ms
     tags: frozenset[str] | None = None
     keys: frozenset[str] | None = None  # whole strings as column keys has them
@@ -68,7 +68,7 @@ class Pruning:
                 low = "" if value.low == _LOWEST else value.low
                 high = "" if value.high == _HIGHEST else value.high
                 value = f"{low}..{high}" if value != ANY_NUMBER else None
-            elif value is not None and len(value) > _NAMED:
+            elif value is not None and len(value) > _MAX_LISTED:
                 value = f"{len(value)} of them"
             elif value is not None:
                 value = ", ".join(map(str, sorted(value)))
@@ -76,7 +76,7 @@ class Pruning:
         return "; ".join(texts) or "no conditions that leave anything out"
 
     def met(self, other: Pruning) -> Pruning:
-        """Return the conditions that rows meet which meet both."""
+        """Return the conditions of the rows that meet both."""
         return Pruning(
             topics=_met(self.topics, other.topics),
             topic_prefixes=self.topic_prefixes + other.topic_prefixes,
@@ -91,7 +91,7 @@ class Pruning:
         )
 
     def joined(self, other: Pruning) -> Pruning:
-        """Return conditions that rows meet which meet one of the two, column by column: other rows may meet them too.
+        """Return conditions of all rows that meet one of the two, column by column; other rows may meet them too.
 
         ``topic = 'A' AND queueId = 0 OR topic = 'B' AND queueId = 1`` leaves queues 0 and 1 of topics A and B.
         """
@@ -109,20 +109,20 @@ class Pruning:
         )
 
     def keeps_broker(self, name: str) -> bool:
-        """Tell whether rows of a broker can be asked for."""
+        """Tell whether rows of a broker can meet the conditions."""
         return self.broker_names is None or name in self.broker_names
 
     def keeps_topic(self, topic: str) -> bool:
-        """Tell whether rows of a topic can be asked for."""
+        """Tell whether rows of a topic can meet the conditions."""
         return (self.topics is None or topic in self.topics) and all(map(topic.startswith, self.topic_prefixes))
 
     def keeps(self, topic: str, queue_id: int) -> bool:
-        """Tell whether rows of a queue can be asked for."""
+        """Tell whether rows of a queue can meet the conditions."""
         return self.keeps_topic(topic) and (self.queue_ids is None or queue_id in self.queue_ids)
 
     @property
     def wanted(self) -> Wanted:
-        """What the index can look for, nothing if it cannot help."""
+        """The keys or ids to look up in the index, none if the index cannot help."""
         if self.msg_ids is not None:
             return Wanted(msg_ids=self.msg_ids)
         words = [next((word for word in key.split(KEY_SEPARATOR) if word), None) for key in self.keys or ()]
@@ -136,7 +136,7 @@ class Pruning:
         return self.store_timestamps != ANY_NUMBER
 
     def tagged(self, tags: frozenset[str] | None) -> frozenset[str] | None:
-        """Return the tags that are asked for here and elsewhere, None for all."""
+        """Return the tags that both the conditions and ``tags`` allow, None for all."""
         return _met(self.tags, tags)
 
 
@@ -156,21 +156,21 @@ NO_PRUNING: Final = Pruning()
 
 
 class Points(NamedTuple):
-    """Records of the log, rising by place, (n,): where they stand, and when they were stored, ms."""
+    """Records of the log in rising order, (n,): their physical offsets and store times, ms."""
 
     places: Positions
     store_timestamps: NDArray[np.int64]
-    are_all: bool = False  # that there are; else some of them
+    are_all: bool = False  # all records of the log, not only some
 
 
 class LogParts(NamedTuple):
-    """Ranges of the log, rising, apart from one another."""
+    """Ranges of the log in rising order that do not touch."""
 
     spans: tuple[Span, ...]
 
     @classmethod
     def of(cls, spans: Sequence[Span]) -> Self:
-        """Join ranges that touch; those given rise."""
+        """Join ranges that touch; they are given in rising order."""
         joined: list[Span] = []
         for span in spans:
             if span.start >= span.end:
@@ -183,19 +183,19 @@ class LogParts(NamedTuple):
 
     def met(self, other: LogParts) -> LogParts:
         """Return what is in both."""
-        found = [Span(max(mine.start, its.start), min(mine.end, its.end)) for mine in self.spans for its in other.spans]
-        return LogParts.of([span for span in found if span.start < span.end])
+        common = [Span(max(a.start, b.start), min(a.end, b.end)) for a in self.spans for b in other.spans]
+        return LogParts.of([span for span in common if span.start < span.end])
 
     @property
     def n_bytes(self) -> int:
-        """How much of the log they are."""
+        """Total length of the ranges."""
         return sum(span.end - span.start for span in self.spans)
 
 
 def parts_stored_within(points: Points, whole: Span, times: Within) -> LogParts:
-    """Return the parts of the log that can hold records of some store times.
+    """Return the parts of the log that can hold records with the given store times.
 
-    Where all records are known, the parts are those of the records that match, joined where little lies between them.
+    Where all records are known, the parts are those of the records that match, joined if little lies between them.
     Otherwise the points cut the log into parts, and a part holds the times from one of its ends to the other, widened
     as :func:`_widened` says. Nothing bounds the times before the first point and after the last one on the far side.
 
@@ -209,21 +209,21 @@ def parts_stored_within(points: Points, whole: Span, times: Within) -> LogParts:
         holds 23        no         no           yes          yes          yes
 
     Args:
-        points: of the log.
-        whole: the log.
-        times: ms.
+        points: records of the log.
+        whole: the range of the whole log.
+        times: store times, ms.
     """
     bounds = np.concatenate(([whole.start], points.places, [whole.end]))
     if points.are_all:
         is_match = (points.store_timestamps >= times.low) & (points.store_timestamps <= times.high)
-        return _joined_ways(bounds, np.append(False, is_match), whole)
+        return _joined_parts(bounds, np.append(False, is_match), whole)
     if not len(points.places):
         return LogParts.of([whole])
     lows, highs = _widened(points.store_timestamps.clip(-_FAR, _FAR))
-    kept = (lows <= times.high) & (highs >= times.low)
-    kept[0] |= times.low <= highs[0]
-    kept[-1] |= times.high >= lows[-1]
-    return _joined_ways(bounds, kept, whole)
+    may_match = (lows <= times.high) & (highs >= times.low)
+    may_match[0] |= times.low <= highs[0]
+    may_match[-1] |= times.high >= lows[-1]
+    return _joined_parts(bounds, may_match, whole)
 
 
 def _widened(times: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -247,10 +247,10 @@ def _widened(times: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.in
     return np.minimum(at_start, at_end) - slack, np.maximum(at_start, at_end) + slack
 
 
-def _joined_ways(places: Positions, kept: Mask, whole: Span) -> LogParts:
-    """Return the ways from one place to the next, (n + 1,), that are kept, (n,); those that lie close as one."""
-    edges = places[np.flatnonzero(np.diff(np.concatenate(([False], kept, [False]))))]
+def _joined_parts(bounds: Positions, mask: Mask, whole: Span) -> LogParts:
+    """Return the parts between neighbouring bounds, (n + 1,), that a mask sets, (n,), joining close ones."""
+    edges = bounds[np.flatnonzero(np.diff(np.concatenate(([False], mask, [False]))))]
     starts, ends = edges[0::2], edges[1::2]
-    apart = np.flatnonzero(starts[1:] - ends[:-1] > (whole.end - whole.start) // _MOST_PARTS)
+    apart = np.flatnonzero(starts[1:] - ends[:-1] > (whole.end - whole.start) // _MAX_PARTS)
     spans = zip(starts[np.append(0, apart + 1)], ends[np.append(apart, -1)], strict=True) if len(starts) else ()
     return LogParts.of([Span(int(start), int(end)) for start, end in spans])

@@ -1,4 +1,4 @@
-"""What a look-up is for: keys, or ids. Values in, values out; no files."""
+"""What a look-up searches for: keys or message ids. Opens no file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEY_SEPARATOR: Final = " "
 
 
 class Wanted(NamedTuple):
-    """What is looked for: messages with one of some keys, or with one of some ids."""
+    """What a look-up searches for: messages with one of the keys, or with one of the ids."""
 
     keys: frozenset[str] = frozenset()  # whole UNIQ_KEYs, or words of KEYS
     msg_ids: frozenset[str] = frozenset()  # as columns msgId or offsetMsgId have them
@@ -26,7 +26,7 @@ NOTHING_WANTED: Final = Wanted()
 
 
 def parse_wanted(msg_key: str | Sequence[str] | None, msg_id: str | Sequence[str] | None) -> Wanted:
-    """Check what is looked for: one key or id, or several.
+    """Check the keys or the ids of a look-up, one or several.
 
     Raises:
         OptionError: both are given, or one that no message can have.
@@ -50,10 +50,10 @@ def parse_wanted(msg_key: str | Sequence[str] | None, msg_id: str | Sequence[str
 
 
 def _require_storable(name: str, text: str) -> None:
-    """Refuse a key or an id that no record has room for.
+    """Refuse a key or an id that no record can hold.
 
     Raises:
-        OptionError: it has too many bytes.
+        OptionError: it is too long or cannot be encoded.
     """
     try:
         n_bytes = len(text.encode())
@@ -64,7 +64,7 @@ def _require_storable(name: str, text: str) -> None:
 
 
 def is_offset_id(text: str) -> bool:
-    """Tell whether an id is an offset message id by its form."""
+    """Tell whether an id has the form of an offset message id."""
     try:
         parse_message_id(text)
     except OptionError:

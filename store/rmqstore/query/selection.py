@@ -1,4 +1,4 @@
-"""Which messages a read wants: topics, queues, where each queue starts and ends. Values in, values out; no files."""
+"""Which messages a read selects: topics, queues, and where each queue starts and ends. Opens no file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QueueKey = tuple[str | None, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where queues start, or end. The first of timestamp, by_timestamp, group and offsets that speaks decides."""
+    """Where queues start, or end. The first of timestamp, by_timestamp, group and offsets with a value decides."""
 
     default: int = EARLIEST
     offsets: Mapping[QueueKey, int] = field(default_factory=dict)
@@ -33,13 +33,13 @@ class Bound:
     by_timestamp: Mapping[QueueKey, int] = field(default_factory=dict)
 
     def of(self, broker: str, topic: str, queue_id: int, table: Mapping[QueueKey, int]) -> int | None:
-        """Return what a table says of a queue, with or without the broker named."""
+        """Return the entry of a table for a queue, with or without the broker's name."""
         return table.get((broker, topic, queue_id), table.get((None, topic, queue_id)))
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Topics by name, by pattern or with queues; at most one of the three, and all user topics without."""
+    """Topics by name, by pattern or with queues; at most one of the three. Without any, all user topics."""
 
     subscribe: tuple[str, ...] | None = None
     subscribe_pattern: str | None = None
@@ -50,7 +50,7 @@ class Selection:
     timestamp_strategy: str = "latest"
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
+        """Refuse values that contradict each other."""
         given = {"subscribe": self.subscribe, "subscribe_pattern": self.subscribe_pattern, "assign": self.assign}
         named = [name for name, value in given.items() if value is not None]
         if len(named) > 1:
@@ -62,28 +62,28 @@ class Selection:
 
     @property
     def is_open(self) -> bool:
-        """Whether no topics are named, by whatever means."""
+        """Whether neither topics nor a pattern are given."""
         return self.subscribe is None and self.subscribe_pattern is None and self.assign is None
 
     @property
     def named_topics(self) -> set[str]:
-        """The topics that are named, to be read or in tables of offsets and times."""
+        """All topics that are named, whether to be read or in tables of offsets and times."""
         tables = (self.start.offsets, self.start.by_timestamp, self.end.offsets, self.end.by_timestamp)
         in_tables = {topic for table in tables for _, topic, _ in table}
         return {*(self.subscribe or ()), *(self.assign or {}), *in_tables}
 
     @property
     def bounds_by_queue(self) -> bool:
-        """Whether start or end is said by queue, which a scan by the log cannot follow."""
+        """Whether start or end is given by queue, which a scan by the log cannot honour."""
         plain = self.start.default == EARLIEST and self.end.default == LATEST
         tables = (self.start.offsets, self.start.by_timestamp, self.end.offsets, self.end.by_timestamp)
         return not plain or any(tables) or self.start.group is not None or self.end.group is not None
 
     def require_by_log(self) -> None:
-        """Refuse what a scan by the log cannot follow.
+        """Refuse a selection that a scan by the log cannot honour.
 
         Raises:
-            OptionError: bounds are said by queue.
+            OptionError: bounds are given by queue.
         """
         if self.bounds_by_queue:
             raise OptionError(
@@ -97,7 +97,7 @@ class Selection:
 
 
 def parse_topics(value: str | Iterable[str]) -> tuple[str, ...]:
-    """Parse ``subscribe``: topics by list, or by a comma list."""
+    """Parse ``subscribe``: topics as a list, or as a comma list."""
     topics = [topic.strip() for topic in (value.split(",") if isinstance(value, str) else value)]
     if not topics or not all(topics):
         raise OptionError(f"subscribe {value!r}: a comma list of topics, none of them empty")
@@ -146,12 +146,12 @@ def parse_offsets(name: str, value: str | Mapping[str, Any], default: int) -> Bo
             return Bound(words[value.strip().lower()])
         if value.startswith(GROUP_PREFIX):
             return Bound(EARLIEST if name == "starting_offsets" else LATEST, group=value.removeprefix(GROUP_PREFIX))
-    return Bound(default, offsets=_by_queue(name, value, "offsets", lambda at: _offset(name, at)))
+    return Bound(default, offsets=_by_queue(name, value, "offsets", lambda offset: _offset(name, offset)))
 
 
 def parse_timestamps(name: str, value: str | Mapping[str, Any]) -> dict[QueueKey, int]:
     """Parse ``starting_offsets_by_timestamp`` or ``ending_offsets_by_timestamp``."""
-    return _by_queue(name, value, "times", lambda at: parse_timestamp(name, at))
+    return _by_queue(name, value, "times", lambda time: parse_timestamp(name, time))
 
 
 def _offset(name: str, value: object) -> int:
@@ -181,33 +181,33 @@ def _table(name: str, value: object, example: str) -> Mapping[str, Any]:
 def _by_queue(name: str, value: object, what: str, parse: Any) -> dict[QueueKey, int]:  # noqa: ANN401
     """Parse ``{"topic": {"0": value}}``, or with brokers ``{"topic": {"broker": {"0": value}}}``."""
     table = _table(name, value, '{"topic":{"0":23,"1":-2}}')
-    found: dict[QueueKey, int] = {}
+    by_queue: dict[QueueKey, int] = {}
     for topic, queues in table.items():
         if not isinstance(queues, Mapping):
             raise OptionError(f"{name}: {topic!r} needs a table of queues and {what}, got {queues!r}")
         for key, inner in queues.items():
             if isinstance(inner, Mapping):
-                found |= {(str(key), topic, _integer(name, queue)): parse(at) for queue, at in inner.items()}
+                by_queue |= {(str(key), topic, _integer(name, queue)): parse(one) for queue, one in inner.items()}
             else:
-                found[None, topic, _integer(name, key)] = parse(inner)
-    return found
+                by_queue[None, topic, _integer(name, key)] = parse(inner)
+    return by_queue
 
 
 def parse_tags(tags: str | None) -> frozenset[str] | None:
-    """Parse a tag expression, ``A || B``; None, empty and ``*`` ask for all. Source: FilterAPI.java."""
+    """Parse a tag expression, ``A || B``; None, empty and ``*`` mean all. Source: FilterAPI.java."""
     if tags is None or tags.strip(_TRIMMED) in ("", "*"):
         return None
-    found = frozenset(tag.strip(_TRIMMED) for tag in tags.split("||")) - {""}
-    if not found:
-        raise OptionError(f"tags {tags!r}: tags separated by ||, or *")
-    return found
+    chosen = frozenset(tag.strip(_TRIMMED) for tag in tags.split("||")) - {""}
+    if not chosen:
+        raise OptionError(f"tags {tags!r}: must be tags separated by ||, or *")
+    return chosen
 
 
 def require_arguments(given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse names of arguments that there are not: the options of a read are written ``like_this`` in Python.
+    """Refuse unknown names of arguments, such as ``msgKey`` for ``msg_key``.
 
     Raises:
-        OptionError: with the one that may have been meant.
+        OptionError: a name is unknown; the error suggests the one that may have been meant.
     """
     known = sorted(known)
     for name in given:
@@ -236,8 +236,8 @@ def parse_selection(
     """Parse the options that choose topics and bounds, given as text or as plain Python values.
 
     Args:
-        streaming: for a stream, which starts at the latest messages and where a start time must find one unless said
-            otherwise, as in Spark's Kafka source; it has no end.
+        streaming: whether this is for a stream. By default a stream starts at the latest messages, and a start time
+            after them is an error, as in Spark's Kafka source. A stream has no end.
 
     Raises:
         OptionError: a value is out of its domain, or two contradict each other.
@@ -250,7 +250,7 @@ def parse_selection(
     elif end != Bound(LATEST) or ending_timestamp is not None or ending_offsets_by_timestamp is not None:
         raise OptionError("ending_offsets, ending_timestamp and ending_offsets_by_timestamp: a stream has no end")
     times = {"starting_timestamp": starting_timestamp, "ending_timestamp": ending_timestamp}
-    at = [None if value is None else parse_timestamp(name, value) for name, value in times.items()]
+    start_time, end_time = (None if value is None else parse_timestamp(name, value) for name, value in times.items())
     by_start = parse_timestamps("starting_offsets_by_timestamp", starting_offsets_by_timestamp or {})
     by_end = parse_timestamps("ending_offsets_by_timestamp", ending_offsets_by_timestamp or {})
     return Selection(
@@ -258,8 +258,8 @@ def parse_selection(
         subscribe_pattern=None if subscribe_pattern is None else parse_pattern(subscribe_pattern),
         assign=None if assign is None else parse_assign(assign),
         include_system_topics=include_system_topics,
-        start=replace(start, timestamp=at[0], by_timestamp=by_start),
-        end=replace(end, timestamp=at[1], by_timestamp=by_end),
+        start=replace(start, timestamp=start_time, by_timestamp=by_start),
+        end=replace(end, timestamp=end_time, by_timestamp=by_end),
         timestamp_strategy=(starting_offsets_by_timestamp_strategy or ("error" if streaming else "latest")).lower(),
     )
 
@@ -277,15 +277,15 @@ def _require_span(start: Bound, end: Bound) -> None:
 
 
 def require_named(selection: Selection, known: Mapping[str, set[int]], where: str) -> None:
-    """Refuse a selection that names topics or queues which are not there.
+    """Refuse a selection that names topics or queues that do not exist.
 
     Args:
-        selection: what was asked for.
-        known: the queues of each topic that is there.
-        where: the store or stores, for the message.
+        selection: the selection to check.
+        known: the queues of each existing topic.
+        where: name of the store or stores, for the error.
 
     Raises:
-        OptionError: with those that are there.
+        OptionError: a topic or queue does not exist; the error names those that do.
     """
     missing = sorted(selection.named_topics - set(known))
     if missing:
@@ -297,7 +297,7 @@ def require_named(selection: Selection, known: Mapping[str, set[int]], where: st
 
 
 def choose_topics(selection: Selection, known: list[str]) -> list[str]:
-    """Return those of the known topics that a selection names, in the order known."""
+    """Return the known topics that a selection chooses, in the given order."""
     if selection.subscribe is not None:
         return [topic for topic in known if topic in selection.subscribe]
     if selection.assign is not None:

@@ -37,7 +37,7 @@ from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.closing import Closing
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths, find_store
-from rmqstore.storage.files.retry import anew_if_deleted
+from rmqstore.storage.files.retry import retry_if_deleted
 from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.index.search import IndexSearch
 from rmqstore.storage.index.sizes import IndexSizes
@@ -114,7 +114,7 @@ class StoreSession(Closing):
         """Return the ids of a topic's queues, sorted."""
         return self.queues.ids(topic)
 
-    @anew_if_deleted
+    @retry_if_deleted
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the first queue offset whose message is there and the one behind the last.
 
@@ -125,17 +125,17 @@ class StoreSession(Closing):
         self.ranges.require_plain_queues()
         return self.ranges.range(topic, queue_id)
 
-    @anew_if_deleted
+    @retry_if_deleted
     def first_offset(self, topic: str, queue_id: int) -> int | None:
         """Return the first queue offset whose message is there, the end if none is; None for a queue without files."""
         return self.ranges.first(topic, queue_id)
 
-    @anew_if_deleted
+    @retry_if_deleted
     def first_stored_at(self, topic: str, queue_id: int, timestamp: int, span: tuple[int, int]) -> int:
         """Return the first queue offset in a span stored at or after a time (ms), the end of the span if none is."""
         return self.ranges.at_time(topic, queue_id, timestamp, span, tolerant=True)
 
-    @anew_if_deleted
+    @retry_if_deleted
     def _find(self, wanted: Wanted, topics: Sequence[str], low: int | None, high: int | None) -> Found:
         return self._lookup.find(wanted, topics, low, high)
 
@@ -182,7 +182,7 @@ class StoreSession(Closing):
         """Yield the messages of single units; see ``scan.queue_scan.QueueScan.single``."""
         return self._queue_scan(spec).single(picked)
 
-    @anew_if_deleted
+    @retry_if_deleted
     def log_points(self, heads: Callable[[], Iterable[int]]) -> Points:
         """Return records of the log with their times; see ``sampling.Sampler.log_points``."""
         return self._sampler.log_points(self.ends.log_slice(), heads)
@@ -236,7 +236,7 @@ class StoreSession(Closing):
         """Tell whether a selection names a queue, be it there or not; see ``queue_ranges.QueueRanges.is_chosen``."""
         return self.ranges.is_chosen(selection, topic, queue_id)
 
-    @anew_if_deleted
+    @retry_if_deleted
     def slices_within(self, piece: QueueSlice, spans: Sequence[Span]) -> list[QueueSlice]:
         """Return the parts of a range whose messages may lie in parts of the log; see ``QueueRanges.within``."""
         return self.ranges.within(piece, spans)
@@ -246,7 +246,7 @@ class StoreSession(Closing):
         queue = self.queues.open(topic, queue_id)
         return find_first(*span, lambda at: queue.unit(at)[0] >= physical_offset)
 
-    @anew_if_deleted
+    @retry_if_deleted
     def starts(
         self, selection: Selection, spans: Callable[[], Mapping[QueueKey, tuple[int, int]]], *, fail_on_data_loss: bool
     ) -> dict[QueueKey, int]:
@@ -270,7 +270,7 @@ class StoreSession(Closing):
         """Return the parts of a range whose units the log confirms; see ``queue_ranges.QueueRanges.confirmed``."""
         return self.ranges.confirmed(piece, log_end, stored_until)
 
-    @anew_if_deleted
+    @retry_if_deleted
     def plan_queues(self, selection: Selection, spec: ReadSpec) -> list[QueueSlice]:
         """Return the ranges of queues that a selection asks for; see ``queue_ranges.QueueRanges.resolve``."""
         return self.ranges.resolve(
@@ -313,7 +313,7 @@ class StoreSession(Closing):
         """Return the range of the log that holds records: up to its end, or to its last byte in a closed store."""
         return self.ends.log_slice()
 
-    @anew_if_deleted
+    @retry_if_deleted
     def log_heads(self) -> list[int]:
         """Return places where a scan of the log may be cut; see ``sampling.Sampler.log_heads``."""
         return self._sampler.log_heads()
@@ -322,12 +322,12 @@ class StoreSession(Closing):
         """Yield the records of a range of the log; see ``scan.log_scan.LogScan``."""
         return LogScan(self.log, self.ranges.vouched_end, spec, wanted).batches(piece)
 
-    @anew_if_deleted
+    @retry_if_deleted
     def rows_within(self, piece: QueueSlice, n_bytes: int) -> int:
         """Return how many messages from a range's start on take at most so many bytes; see ``sampling.Sampler``."""
         return self._sampler.rows_within(piece, n_bytes)
 
-    @anew_if_deleted
+    @retry_if_deleted
     def sample(self, piece: QueueSlice, count: int) -> list[Sample]:
         """Return points of a queue; see ``sampling.Sampler.sample``."""
         return self._sampler.sample(piece, count)
@@ -341,7 +341,7 @@ class StoreSession(Closing):
             logger.warning("%s; taking the folder's name for the broker's", err)
             return self.paths.name
 
-    @anew_if_deleted
+    @retry_if_deleted
     def plan_view(self, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
         """Return a view in pieces, in the order of their rows; see ``views.registry.plan_view``."""
         return plan_view(self.view_source, spec, limits)

@@ -35,7 +35,7 @@ from rmqstore.storage.recovery.unit_checks import confirmed_end
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE = 10
+_MAX_RETRIES = 10
 _MOST_WAITS = 20  # looks at which a queue lacks messages of the log, before all is found once more
 _FAR = 64 << 20  # bytes of the log that a queue may be behind
 
@@ -84,7 +84,7 @@ class StoreTail:
         Raises:
             UnsupportedFeatureError: the queues are of a kind that cannot be read.
         """
-        for _ in range(_PATIENCE):
+        for _ in range(_MAX_RETRIES):
             try:
                 self._look()
             except FileDeletedError as err:

@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 _UNIT = QUEUE_UNIT.itemsize
 _OFFSET_BYTES = QUEUE_UNIT["physical_offset"].itemsize
-_PIECE_BYTES = 8 << 20
+_BLOCK_BYTES = 8 << 20
 _UNITS_AT_ONCE = 1 << 20
 
 
@@ -192,10 +192,10 @@ class Repairer:
         )  # fmt: skip
         self._disk.delete(target)
         self._disk.create(target, 0)
-        for at in range(position, stop, _PIECE_BYTES):
-            piece = np.empty(min(_PIECE_BYTES, stop - at), np.uint8)
-            file.read_into(piece, at)
-            self._disk.write(target, at - position, piece)
+        for start in range(position, stop, _BLOCK_BYTES):
+            block = np.empty(min(_BLOCK_BYTES, stop - start), np.uint8)
+            file.read_into(block, start)
+            self._disk.write(target, start - position, block)
         self._disk.flush(target)
         self._disk.flush_folder(self._cut_folder)
 
@@ -363,11 +363,15 @@ class Repairer:
     def _unfounded(self, topic: str, queue: str) -> list[Finding]:
         if not queue.isdecimal() or int(queue) not in self._paths.queue_ids(topic):
             return []
-        with closing(ConsumeQueue(self._paths.queue(topic, int(queue)))) as kept:
+        with closing(ConsumeQueue(self._paths.queue(topic, int(queue)))) as files:
             n_wrong = sum(
-                int((kept.units(at, min(at + _UNITS_AT_ONCE, high)).physical_offsets >= self._log.min_offset).sum())
-                for low, high in kept.runs(kept.begin, kept.end())
-                for at in range(low, high, _UNITS_AT_ONCE)
+                int(
+                    (
+                        files.units(start, min(start + _UNITS_AT_ONCE, high)).physical_offsets >= self._log.min_offset
+                    ).sum()
+                )
+                for low, high in files.runs(files.begin, files.end())
+                for start in range(low, high, _UNITS_AT_ONCE)
             )
         if not n_wrong:
             return []

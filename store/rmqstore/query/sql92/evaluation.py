@@ -91,7 +91,7 @@ def _not(value: Value) -> bool | None:
 
 
 def _all(values: Iterable[Value]) -> bool | None:
-    """Return whether all are TRUE, null if that cannot be known; behind the first FALSE nothing is evaluated."""
+    """Return whether all are TRUE, null if that cannot be known; after the first FALSE nothing is evaluated."""
     known = True
     for value in values:
         if value is False:
@@ -148,7 +148,7 @@ def _parsed(text: str, kind: type) -> Number:
     parse = parse_double if kind is float else parse_long if kind is Long else parse_integer
     found = parse(text)
     if found is None:
-        raise EvaluationError(f"{text!r} is no {kind.__name__}")
+        raise EvaluationError(f"{text!r} is not a valid {kind.__name__}")
     return found
 
 

@@ -29,7 +29,7 @@ class Filter:
     text: str
     tree: Node
     names: tuple[str, ...]  # the properties it asks for, each once, as they first stand in the text
-    unread: str  # what stands behind the end of the expression: a broker does not read it either
+    unread: str  # text after the end of the expression, which a broker does not read either
 
     def keep(self, columns: Mapping[str, pa.Array], n: int) -> Mask:
         """Return a mask (n,) of the messages that a broker would deliver to a consumer with this expression.

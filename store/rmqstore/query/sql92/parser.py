@@ -1,7 +1,7 @@
 """Text to tree, by RocketMQ's grammar and with its refusals.
 
-Two of its habits are kept because its consumers live by them. What stands behind a complete expression is not read:
-``a = 0L`` is ``a = 0``, for only other integers take an ``L``. And ``--`` begins a comment only if a line ends behind
+Two of its habits are kept because its consumers live by them. Text after a complete expression is not read:
+``a = 0L`` is ``a = 0``, for only other integers take an ``L``. And ``--`` begins a comment only if a line ends after
 it.
 
 Source: SelectorParser.jj; the refusals: ComparisonExpression.java, ConstantExpression.java.
@@ -65,7 +65,7 @@ class _Token(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """A tree, and the text behind it that RocketMQ does not read, with blanks and comments before it left out."""
+    """A tree, and the text after it that RocketMQ does not read, with blanks and comments before it left out."""
 
     tree: Node
     unread: str
@@ -81,7 +81,7 @@ def parse(text: str) -> Parsed:
 
 
 class _Parser:
-    """One token ahead, as RocketMQ's: what lies behind an expression's end and one more token is never looked at."""
+    """One token ahead, as RocketMQ's: nothing after an expression's end and one more token is looked at."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -101,7 +101,7 @@ class _Parser:
     # Tokens
 
     def _read(self, at: int) -> _Token:
-        """Return the token at or behind a place."""
+        """Return the token at or after a position."""
         while at < len(self._text):
             match = _TOKEN.match(self._text, at)
             if match is None:
@@ -194,7 +194,7 @@ class _Parser:
                 left = self._in(left, at)
                 left = Not(left) if negated else left
             elif negated:
-                self._refuse_token("BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH behind NOT")
+                self._refuse_token("BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH after NOT")
             else:
                 return left
 
@@ -213,7 +213,7 @@ class _Parser:
         return Between(operand, low, high)
 
     def _in(self, operand: Node, at: int) -> Node:
-        self._expect("(", '"(" and strings behind IN')
+        self._expect("(", '"(" and strings after IN')
         texts = [self._string()]
         while self._accept(","):
             texts.append(self._string())

@@ -1,7 +1,7 @@
 """Comparisons joined by AND and OR: which rows meet them, and what they leave of a read.
 
 NOT does not stand in the tree: it is moved into the comparisons as the tree is made. So a row that SQL neither accepts
-nor rejects, for a null, need not be told from one that it rejects.
+nor rejects, for a null, need not be distinguished from one that it rejects.
 """
 
 from __future__ import annotations

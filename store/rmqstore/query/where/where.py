@@ -22,11 +22,11 @@ _LONGEST_SHOWN: Final = 200  # characters of an expression that an error repeats
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Which rows of a read are wanted. Made by :func:`parse_where`.
+    """Which rows a read selects. Made by :func:`parse_where`.
 
     Attributes:
         columns: the fields of those that it asks for.
-        pruning: what all rows meet that are wanted; others may meet it too.
+        pruning: conditions that all selected rows meet; other rows may meet them too.
     """
 
     columns: tuple[pa.Field, ...]

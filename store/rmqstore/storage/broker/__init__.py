@@ -1,1 +1,1 @@
-"""What a broker writes beside its messages: configuration tables and the checkpoint."""
+"""What a broker stores besides messages: configuration tables and the checkpoint."""

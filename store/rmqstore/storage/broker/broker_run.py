@@ -1,4 +1,4 @@
-"""One run of the broker that has a store, since when it runs and whether it was closed; and the signs of a recovery."""
+"""The current run of the broker of a store: its start, whether it was closed, and the signs of a recovery."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _NS_PER_MS = 1_000_000
 
 
 class BrokerRun(NamedTuple):
-    """A run, by the file ``lock``, which a broker writes when it starts, after its recovery.
+    """One run of a broker. Its start is the time of the file ``lock``, which is written after the recovery.
 
     Source: DefaultMessageStore.java#start.
     """
 
-    started_ns: int  # since the epoch; 0 where no lock file tells
-    is_open: bool  # the store has an ``abort`` file: the broker runs, or died
+    started_ns: int  # ns since the epoch; 0 if there is no lock file
+    is_open: bool  # the store has an ``abort`` file: the broker is running or has died
 
     @classmethod
     def of(cls, paths: StorePaths) -> BrokerRun:
-        """Return the present run of a store."""
+        """Return the current or last run of a store."""
         started = None
         with suppress(UnreadableFileError):
             started = paths.storage.status(paths.lock)
@@ -33,28 +33,28 @@ class BrokerRun(NamedTuple):
 
     @property
     def started_ms(self) -> int:
-        """Since when it runs, in the unit of store times."""
+        """Start of the run in ms, the unit of store times."""
         return self.started_ns // _NS_PER_MS
 
     def may_have_recovered(self, now: BrokerRun) -> bool:
-        """Tell whether a recovery may lie between this run and a later look; one that was closed well needs none."""
+        """Tell whether a recovery may lie between this run and a later one; after a clean shutdown there is none."""
         return self.is_open and now.started_ns != self.started_ns
 
 
 class StoreSigns(NamedTuple):
-    """What a recovery changes in the listings of a store: its log is cut file by file, its queues lose and get files.
+    """What a recovery changes in the listings of a store: log files are deleted, queue files deleted and created.
 
-    What a broker that runs writes into files is not in it.
+    Bytes that a running broker writes into existing files do not count.
     """
 
     run: BrokerRun
     log: tuple[str, ...]  # names of files
-    queues: tuple[tuple[str, int], ...]  # folders, and when they changed, ns
-    may_be_recovering: bool  # it was not closed, and no broker holds it yet: one does so after its recovery
+    queues: tuple[tuple[str, int], ...]  # folders and the times of their last changes, ns
+    may_be_recovering: bool  # not closed, and not locked yet: a broker locks it after its recovery
 
     @classmethod
     def of(cls, paths: StorePaths, queues: Iterable[str]) -> StoreSigns:
-        """Look at a store, and at the folders of some of its queues."""
+        """Return the signs of a store and of the given queue folders."""
         run = BrokerRun.of(paths)
         log = sorted(entry.name for folder in paths.commitlogs for entry in paths.storage.list_folder(folder))
         changed = sorted((folder, _changed_ns(paths.storage, Path(folder))) for folder in queues)
@@ -62,7 +62,7 @@ class StoreSigns(NamedTuple):
 
 
 def queue_folders(paths: StorePaths) -> Iterator[str]:
-    """Yield the folders of all queues of a store: their names alone, for there may be many."""
+    """Yield the folders of all queues of a store: only their names, because there may be many."""
     for root in (paths.consumequeue, paths.batch_consumequeue):
         for topic in paths.storage.list_folder(root):
             if topic.is_folder:

@@ -1,4 +1,4 @@
-"""The ``checkpoint`` file: up to when the parts of a store were known to be on disk."""
+"""The ``checkpoint`` file: the store times up to which the parts of a store are known to be on disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LATEST = (1 << 63) - 1
 
 
 class Checkpoint(NamedTuple):
-    """Store times in ms; 0 where nothing is known."""
+    """Store times in ms and physical offsets; 0 if unknown."""
 
     physic_msg_timestamp: int = 0
     logics_msg_timestamp: int = 0
@@ -26,12 +26,12 @@ class Checkpoint(NamedTuple):
 
     @classmethod
     def all_safe(cls) -> Checkpoint:
-        """Return what a store that was closed deserves: all of it was on disk."""
+        """Return the checkpoint for a store that was closed properly: all of it is on disk."""
         return cls(_LATEST, _LATEST, _LATEST)
 
     @property
     def min_timestamp(self) -> int:
-        """Records stored up to this time were on disk, log and queues, when the checkpoint was written."""
+        """When the checkpoint was written, log and queues were on disk for all records stored up to this time."""
         return max(0, min(self.physic_msg_timestamp, self.logics_msg_timestamp) - _SAFETY_MS)
 
     def stored(self) -> bytes:
@@ -40,7 +40,7 @@ class Checkpoint(NamedTuple):
 
 
 def read_checkpoint(paths: StorePaths) -> Checkpoint:
-    """Read the checkpoint of a store; one that is missing or short is all zeros, as for a broker that creates it anew.
+    """Read the checkpoint of a store; what is missing of it counts as zeros, as it does for a broker.
 
     Raises:
         UnreadableFileError: it is not a regular file.

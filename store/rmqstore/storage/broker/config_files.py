@@ -1,4 +1,4 @@
-"""The broker's own tables under ``config/``: topics, consumer offsets; and the broker's name. Read-only."""
+"""The broker's tables under ``config/``, such as topics and consumer offsets, and the broker's name. Read-only."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from rmqstore.errors import CorruptConfigError, UnreadableFileError
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import Storage, read_small
 
-# fastjson writes integer keys without quotes: {0:12,1:7}. The text in strings is stepped over, not changed.
+# fastjson writes integer keys without quotes: {0:12,1:7}. Text inside of strings is skipped.
 _UNQUOTED_KEY = re.compile(r'("(?:[^"\\]++|\\.)*+")|([{,]\s*+)(-?\d++)(\s*+:)')
 _INTEGER = re.compile(r"-?\d{1,40}", re.ASCII)
-MAX_TABLE_BYTES = 16 << 20  # of a table; parsed it may take forty times as much memory
+MAX_TABLE_BYTES = 16 << 20  # a parsed table may take forty times as much memory
 _MAX_IDENTITY_BYTES = 4096
 _MEMBER_TOPIC = "rmq_sys_SYNC_BROKER_MEMBER_"  # Source: TopicValidator.java#SYNC_BROKER_MEMBER_GROUP_PREFIX
 
 
 def load_table(storage: Storage, path: Path) -> dict[str, Any]:
-    """Load a broker's JSON file, or its ``.bak`` where it is missing or empty; {} where there is neither.
+    """Load a broker's JSON file, or its ``.bak`` if it is missing or empty; {} if there is neither.
 
     Raises:
-        CorruptConfigError: it is no JSON object, unquoted integer keys aside.
+        CorruptConfigError: the file is not a JSON object, unquoted integer keys aside.
 
     Source: ConfigManager.java#load.
     """
@@ -40,44 +40,44 @@ def load_table(storage: Storage, path: Path) -> dict[str, Any]:
 
 
 def _parse(file: Path, text: str) -> dict[str, Any]:
-    quoted = _UNQUOTED_KEY.sub(lambda found: found[1] or f'{found[2]}"{found[3]}"{found[4]}', text)
+    quoted = _UNQUOTED_KEY.sub(lambda match: match[1] or f'{match[2]}"{match[3]}"{match[4]}', text)
     try:
         table = json.loads(quoted)
         if "\\u" in quoted:  # an escape may stand for half a character, which no other file can hold
             json.dumps(table, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as err:
-        raise CorruptConfigError(str(file), getattr(err, "pos", 0), f"no JSON that a broker writes: {err}") from err
+        raise CorruptConfigError(str(file), getattr(err, "pos", 0), f"not JSON that a broker writes: {err}") from err
     if not isinstance(table, dict):
         raise CorruptConfigError(str(file), 0, f"a {type(table).__name__} where a table is expected")
     return table
 
 
 def part_of(path: Path, table: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return a table inside a table, {} where there is none.
+    """Return a table inside a table, {} if there is none.
 
     Args:
-        path: path of the file that the table was loaded from.
-        table: as :func:`load_table` returns it.
+        path: the file that the table was loaded from.
+        table: the outer table, as :func:`load_table` returns it.
         name: key of the inner table.
 
     Raises:
-        CorruptConfigError: there is something else.
+        CorruptConfigError: the value is not a table.
     """
-    found = table.get(name, {})
-    if not isinstance(found, dict):
-        raise CorruptConfigError(str(path), 0, f"{name} is a {type(found).__name__}, not a table")
-    return found
+    inner = table.get(name, {})
+    if not isinstance(inner, dict):
+        raise CorruptConfigError(str(path), 0, f"{name} is a {type(inner).__name__}, not a table")
+    return inner
 
 
 def integer(value: Any, bits: int | None = 64) -> int:  # noqa: ANN401 - any JSON
-    """Return a number of a table, or a key that stands for one.
+    """Return an integer of a table, or one that a key spells.
 
     Args:
-        value: any JSON.
-        bits: of Java's type; None for a number of any size.
+        value: any JSON value.
+        bits: width of the Java type; None for an integer of any size.
 
     Raises:
-        ValueError: it is not an integer of so many bits.
+        ValueError: the value is not an integer of that width.
     """
     if isinstance(value, str) and _INTEGER.fullmatch(value):
         value = int(value)
@@ -89,7 +89,7 @@ def integer(value: Any, bits: int | None = 64) -> int:  # noqa: ANN401 - any JSO
 
 
 class BrokerConfig:
-    """What ``config/`` says; each table is read when asked for."""
+    """The tables under ``config/``; each is read whenever it is needed."""
 
     def __init__(self, paths: StorePaths) -> None:
         self._paths = paths
@@ -99,44 +99,44 @@ class BrokerConfig:
         return part_of(path, load_table(self._paths.storage, path), name)
 
     def topics(self) -> list[str]:
-        """Return the topics that the broker knows, sorted, also those without a message."""
+        """Return all topics that the broker knows, sorted, including those without messages."""
         return sorted(self._table("topics.json", "topicConfigTable"))
 
     def topic_entries(self) -> dict[str, dict[str, Any]]:
-        """Return what the broker knows of each topic: ``perm``, ``readQueueNums`` and so on."""
+        """Return the configuration of each topic: ``perm``, ``readQueueNums`` and so on."""
         table = self._table("topics.json", "topicConfigTable")
         return {topic: entry for topic, entry in table.items() if isinstance(entry, dict)}
 
     def committed_offsets(self) -> dict[str, dict[tuple[str, int], int]]:
-        """Return the committed offsets of every consumer group, as :meth:`consumer_offsets` does of one."""
-        found: dict[str, dict[tuple[str, int], int]] = {}
+        """Return the committed offsets of every consumer group, as :meth:`consumer_offsets` does for one."""
+        by_group: dict[str, dict[tuple[str, int], int]] = {}
         for key, offsets in self._table("consumerOffset.json", "offsetTable").items():
             group = key.partition("@")[2]
-            found.setdefault(group, {}).update(self._offsets_by_queue(key, offsets))
-        return found
+            by_group.setdefault(group, {}).update(self._offsets_by_queue(key, offsets))
+        return by_group
 
     def batch_topics(self) -> list[str]:
         """Return the topics whose queues are BatchConsumeQueues, sorted. Source: QueueTypeUtils.java#isBatchCq."""
-        found = []
-        for topic, told in self._table("topics.json", "topicConfigTable").items():
-            attributes = told.get("attributes") if isinstance(told, dict) else None
+        topics = []
+        for topic, entry in self.topic_entries().items():
+            attributes = entry.get("attributes")
             if isinstance(attributes, dict) and attributes.get("queue.type") == "BatchCQ":
-                found.append(topic)
-        return sorted(found)
+                topics.append(topic)
+        return sorted(topics)
 
     def consumer_offsets(self, group: str) -> dict[tuple[str, int], int]:
-        """Return the group's committed offsets by (topic, queue id): the next queue offset it will consume.
+        """Return the group's committed offsets by (topic, queue id). They are the next queue offsets to consume.
 
         Source: ConsumerOffsetManager.java.
         """
-        found: dict[tuple[str, int], int] = {}
+        committed: dict[tuple[str, int], int] = {}
         for key, offsets in self._table("consumerOffset.json", "offsetTable").items():
             if key.partition("@")[2] == group:
-                found |= self._offsets_by_queue(key, offsets)
-        return found
+                committed |= self._offsets_by_queue(key, offsets)
+        return committed
 
     def delay_offsets(self) -> dict[int, int]:
-        """Return by delay level the queue offset of the next message to deliver in its queue of SCHEDULE_TOPIC_XXXX.
+        """Return, by delay level, the queue offset in SCHEDULE_TOPIC_XXXX of the next message to deliver.
 
         Source: ScheduleMessageService.java#decode.
         """
@@ -148,7 +148,7 @@ class BrokerConfig:
             raise CorruptConfigError(str(path), 0, f"offsetTable is not a table of integers: {err}") from err
 
     def timer_read_time(self) -> int:
-        """Return until when timed messages were delivered, ms; 0 where no timer ever ran.
+        """Return the time up to which timed messages were delivered, ms; 0 if no timer ever ran.
 
         Source: TimerCheckpoint.java.
         """
@@ -167,16 +167,16 @@ class BrokerConfig:
             raise CorruptConfigError(str(path), 0, f"offsets of {key!r} are not a table of integers: {err}") from err
 
     def filter_groups(self, topic: str) -> dict[str, int]:
-        """Return the consumer groups that filter a topic by SQL92, and since when, in ms.
+        """Return the consumer groups that filter a topic by SQL92, with the times when they began to, ms.
 
         Source: ConsumerFilterManager.java.
         """
         path = self._paths.config / "consumerFilter.json"
         try:
             filters = self._table("consumerFilter.json", "filterDataByTopic").get(topic, {}).get("groupFilterData", {})
-            return {group: integer(told["bornTime"]) for group, told in sorted(filters.items())}
+            return {group: integer(entry["bornTime"]) for group, entry in sorted(filters.items())}
         except (AttributeError, KeyError, TypeError, ValueError) as err:
-            raise CorruptConfigError(str(path), 0, f"filters of {topic!r} are no table of groups") from err
+            raise CorruptConfigError(str(path), 0, f"filters of {topic!r} are not a table of groups") from err
 
     def groups(self) -> list[str]:
         """Return the consumer groups with a committed offset, sorted."""
@@ -184,7 +184,7 @@ class BrokerConfig:
         return sorted({key.partition("@")[2] for key in keys})
 
     def broker_name(self) -> str:
-        """Return the broker's name: from brokerIdentity, else the topic of its group members, else the root's name.
+        """Return the broker's name: from brokerIdentity, else from its member topic, else the name of the root folder.
 
         Source: BrokerMetadata.java; BrokerController.java#syncBrokerMemberGroup.
         """

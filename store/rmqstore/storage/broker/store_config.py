@@ -1,4 +1,4 @@
-"""The sizes of a store's files, under the broker's own keys. What an existing store has, its files tell."""
+"""The sizes of a store's files, under the keys of the broker's configuration. An existing store has its own sizes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from rmqstore.errors import OptionError
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.storage import read_small
 
-_TRUE, _FALSE = ("true", "false")
+_BOOLEANS = {"true": True, "false": False}
 _MAX_INT = (1 << 31) - 1
 _MAX_PROPERTIES_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """File sizes, with RocketMQ's defaults; a broker that opens the store must be configured with the same.
+    """File sizes, with RocketMQ's defaults. A broker that opens the store must be configured with the same sizes.
 
     Source: MessageStoreConfig.java.
     """
@@ -34,30 +34,30 @@ class StoreConfig:
         for field in fields(self):
             value = getattr(self, field.name)
             if not isinstance(value, bool) and not 1 <= value <= _MAX_INT:
-                raise OptionError(f"{_KEYS[field.name]} {value}: a number from 1 to {_MAX_INT}")
+                raise OptionError(f"{_KEYS[field.name]} {value}: must be an integer from 1 to {_MAX_INT}")
         if self.mapped_file_size_consume_queue % 20:
             # Source: MessageStoreConfig.java#getMappedFileSizeConsumeQueue rounds up to whole units.
             units = -(-self.mapped_file_size_consume_queue // 20)
             object.__setattr__(self, "mapped_file_size_consume_queue", units * 20)
 
     def updated(self, given: Mapping[str, str]) -> StoreConfig:
-        """Return the same with values by the broker's keys, as text; keys of other things are stepped over.
+        """Return a copy with some values replaced; they are text by the broker's keys, and unknown keys are skipped.
 
         Raises:
-            OptionError: a value is no number, or no boolean.
+            OptionError: a value is not an integer, or not a boolean.
         """
         names = {key: name for name, key in _KEYS.items()}
         changes = {names[key]: self._parse(names[key], value) for key, value in given.items() if key in names}
-        return replace(self, **changes)  # type: ignore[arg-type]  # the parser gives each its type
+        return replace(self, **changes)  # type: ignore[arg-type]  # _parse returns the type of each field
 
     def _parse(self, name: str, value: str) -> int | bool:
         text = str(value).strip()
         if isinstance(getattr(self, name), bool):
-            if text.lower() not in (_TRUE, _FALSE):
-                raise OptionError(f"{_KEYS[name]} {value!r}: true or false")
-            return text.lower() == _TRUE
+            if text.lower() not in _BOOLEANS:
+                raise OptionError(f"{_KEYS[name]} {value!r}: must be true or false")
+            return _BOOLEANS[text.lower()]
         if not text.isascii() or not text.isdigit():
-            raise OptionError(f"{_KEYS[name]} {value!r}: a whole number")
+            raise OptionError(f"{_KEYS[name]} {value!r}: must be an integer")
         return int(text)
 
 
@@ -72,11 +72,11 @@ _KEYS = {
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Read a broker's ``.properties`` file: ``key=value`` lines, ``#`` begins a comment.
+    """Read a broker's ``.properties`` file: ``key=value`` lines; ``#`` and ``!`` begin comments.
 
     Raises:
         FileNotFoundError: there is no such file.
-        UnreadableFileError: it is not a regular file, or too long for one of properties.
+        UnreadableFileError: it is not a regular file, or it is too long.
     """
     text = read_small(LOCAL, path, _MAX_PROPERTIES_BYTES).decode(errors="replace")
     lines = (line.strip() for line in text.splitlines())

@@ -1,4 +1,4 @@
-"""Entries of ``config/topics.json``, by which a broker knows the topics that it serves.
+"""Entries of ``config/topics.json``, the topics that a broker serves.
 
 Source: TopicConfigManager.java, TopicConfig.java, ConfigManager.java#persist.
 """
@@ -15,15 +15,17 @@ from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import read_small
 
-_TABLE, _VERSION, _QUEUE_NUMS = "topicConfigTable", "dataVersion", ("readQueueNums", "writeQueueNums")
+_TABLE = "topicConfigTable"
+_VERSION = "dataVersion"
+_QUEUE_NUMS = ("readQueueNums", "writeQueueNums")
 _READ_AND_WRITE = 6  # Source: PermName.java
 
 
 def queue_nums(paths: StorePaths) -> dict[str, int]:
-    """Return how many queues may be written to, by topic; those that say none are left out.
+    """Return the number of writable queues by topic; topics without any are left out.
 
     Raises:
-        CorruptConfigError: the file cannot be parsed, or is not what a broker writes.
+        CorruptConfigError: the file cannot be parsed, or its entries have the wrong types.
     """
     table = part_of(paths.topics_json, _load(paths), _TABLE)
     numbers = {topic: integer(entry.get("writeQueueNums", 0), 32) for topic, entry in table.items()}
@@ -31,10 +33,10 @@ def queue_nums(paths: StorePaths) -> dict[str, int]:
 
 
 def _load(paths: StorePaths) -> dict[str, Any]:
-    """Return the content of the file, whose entries are tables with integers where a change needs them.
+    """Return the content of the file after a check of all that a change relies on.
 
     Raises:
-        CorruptConfigError: it is not.
+        CorruptConfigError: an entry is not a table, or a number in it is not an integer or negative.
     """
     path = paths.topics_json
     content = load_table(paths.storage, path)
@@ -46,7 +48,7 @@ def _load(paths: StorePaths) -> dict[str, Any]:
             if any(integer(entry.get(name, 0), 32) < 0 for name in _QUEUE_NUMS):
                 raise CorruptConfigError(str(path), 0, f"topic {topic!r} has a negative number of queues")
     except ValueError as err:
-        raise CorruptConfigError(str(path), 0, f"it holds what is not a number: {err}") from err
+        raise CorruptConfigError(str(path), 0, f"a value is not a number: {err}") from err
     return content
 
 
@@ -54,8 +56,8 @@ def register_topics(disk: Disk, paths: StorePaths, least: Mapping[str, int], of_
     """Add topics that have no entry, and raise the number of queues where an entry has too few.
 
     Args:
-        least: how many queues there must be at least, by topic.
-        of_new: how many a topic without an entry gets at least.
+        least: minimum number of queues by topic.
+        of_new: minimum number of queues of a topic that has no entry yet.
     """
     content = _load(paths)
     table = content.setdefault(_TABLE, {})
@@ -65,7 +67,8 @@ def register_topics(disk: Disk, paths: StorePaths, least: Mapping[str, int], of_
         entry = table.setdefault(topic, _entry(topic, 0))
         for name in _QUEUE_NUMS:
             if integer(entry.get(name, 0)) < n_queues:
-                entry[name], changed = n_queues, True
+                entry[name] = n_queues
+                changed = True
     if not changed:
         return
     version = content.setdefault(_VERSION, {"counter": 0, "stateVersion": 0, "timestamp": 0})

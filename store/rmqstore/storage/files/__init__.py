@@ -1,1 +1,1 @@
-"""Where bytes lie: folders, names, mapped files. Knows no meaning of the bytes."""
+"""Where bytes lie: folders, file names and mapped files. Nothing here interprets the bytes."""

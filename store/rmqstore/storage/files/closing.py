@@ -1,4 +1,4 @@
-"""What is closed where a ``with`` block ends."""
+"""Objects that are closed at the end of a ``with`` block."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Self
 
 
 class Closing:
-    """A context manager that calls :meth:`close` at the end, whatever happened."""
+    """A context manager that calls :meth:`close` at the end, even after an error."""
 
     def __enter__(self) -> Self:
         return self
@@ -15,5 +15,5 @@ class Closing:
         self.close()
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Release what is open."""
         raise NotImplementedError

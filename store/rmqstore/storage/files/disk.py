@@ -1,6 +1,6 @@
-"""The one door through which this package changes files: create, write at, flush, rename, delete. Knows no meaning.
+"""All changes that this package makes to files: create, write, flush, rename, delete. Nothing here interprets bytes.
 
-Every change is one method, so that a test can cut a writer at each of them (tests/crash).
+Every change is one method, so that a test can stop a writer at each of them (tests/crash).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from rmqstore.errors import StoreStateError
 from rmqstore.storage.files.regular import keep_regular, require_regular
 
 _OPEN_FILES = 64
-_FLUSHED_AT_ONCE = 16
+_FLUSH_THREADS = 16
 _ZEROS_AT_ONCE = 8 << 20
-_WITHOUT_UNNAMED_FILES = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL}  # as a file system says that it has none
+_WITHOUT_UNNAMED_FILES = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL}  # errors of a file system that has none
 _TO_CHANGE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -44,38 +44,39 @@ def open_to_change(path: Path, flags: int = 0) -> int:
     """Open a regular file for writing and return its descriptor; a link is not followed.
 
     Args:
-        path: path of the file.
-        flags: more flags for ``os.open``.
+        path: the file to open.
+        flags: further flags for ``os.open``.
 
     Raises:
-        OSError: it cannot be opened.
-        UnreadableFileError: something else has the name.
+        OSError: the file cannot be opened.
+        UnreadableFileError: the name belongs to something that is not a regular file.
     """
     with suppress(FileNotFoundError):
         require_regular(path, path.lstat())
     return keep_regular(path, os.open(path, _TO_CHANGE | flags, 0o644))
 
 
-def _write_all(descriptor: int, position: int, pieces: Iterable[bytes | NDArray[Any]]) -> None:
-    for data in pieces:
+def _write_all(descriptor: int, position: int, parts: Iterable[bytes | NDArray[Any]]) -> None:
+    for data in parts:
         view = memoryview(data).cast("B")  # type: ignore[arg-type]  # an array is a buffer
         while len(view):
             count = os.pwrite(descriptor, view, position)
-            view, position = view[count:], position + count
+            view = view[count:]
+            position += count
 
 
 class Disk:
-    """Changes files, the last few of which stay open. A context manager is not needed: :meth:`close` lets go."""
+    """Performs all changes to files and keeps the last few of them open. Call :meth:`close` when done."""
 
     def __init__(self) -> None:
         self._descriptors: OrderedDict[Path, int] = OrderedDict()
         self._folders: list[Path] = []
 
     def keep_within(self, *folders: Path) -> None:
-        """Change nothing outside of these folders from now on, and nothing that a link below them leads to.
+        """Refuse any later change outside of these folders, or through a link below them.
 
-        A store from someone else may hold links to anywhere. The folders themselves were named by the user and may be
-        links. A link is deleted or replaced like any other name; what it points at is left alone.
+        A store of unknown origin may hold links to anywhere. The folders themselves were named by the user and may be
+        links. A link is deleted or replaced like any other file; its target is left alone.
         """
         self._folders = sorted(folders, key=lambda folder: len(folder.parts), reverse=True)
 
@@ -83,7 +84,7 @@ class Disk:
         """Refuse a path that is outside of the folders, or that is or goes through a link below them.
 
         Raises:
-            StoreStateError: it is; nothing was changed.
+            StoreStateError: the path is refused; nothing was changed.
         """
         base = next((folder for folder in self._folders if path.is_relative_to(folder)), None)
         if base is None:
@@ -99,7 +100,7 @@ class Disk:
                 )
 
     def make_folder(self, path: Path) -> None:
-        """Make a folder and those above it, durably."""
+        """Create a folder and its missing parents, durably."""
         self.require_within(path)
         missing = [folder for folder in (path, *path.parents) if not folder.exists()]
         for folder in reversed(missing):
@@ -107,17 +108,18 @@ class Disk:
             self.flush_folder(folder.parent)
 
     def create(self, path: Path, size: int, content: Iterable[NDArray[Any]] = ()) -> None:
-        """Create a file of so many zeros, which take no place on the disk until they are written.
+        """Create a sparse file of zeros, which takes no space on the disk until it is written to.
 
-        It gets its name when it has its length: a broker refuses a store in which a file has another one.
+        The file gets its name only after it has its full length: a broker refuses a store with a file of another
+        length.
 
         Args:
-            path: path of the file.
-            size: its length in bytes.
-            content: what it begins with instead of zeros, in pieces; it is there when the file gets its name.
+            path: the file to create.
+            size: length of the file in bytes.
+            content: arrays that the file begins with instead of zeros; they are written before the file gets its name.
 
         Raises:
-            FileExistsError: it is there already.
+            FileExistsError: the file already exists.
         """
         self.require_within(path)
         try:
@@ -132,7 +134,7 @@ class Disk:
             try:
                 os.ftruncate(descriptor, size)
                 _write_all(descriptor, 0, content)
-                # With a folder to start from, which the full path makes needless, os.link follows the link in /proc.
+                # os.link follows the link in /proc only if a folder is given, although the path is absolute.
                 os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True)
             except BaseException:
                 os.close(descriptor)
@@ -140,34 +142,35 @@ class Disk:
         self._keep(path, descriptor)
 
     def reserve(self, path: Path, position: int, size: int) -> None:
-        """Take place on the disk for bytes that are about to be written; until then they are zeros still.
+        """Allocate space on the disk for bytes that are about to be written; until then they read as zeros.
 
-        Much cheaper than to let every page of a sparse file find its own, and a full disk shows before anything is
-        written.
+        One allocation is much cheaper than one for every page of a sparse file, and a full disk is noticed before
+        anything is written.
         """
         os.posix_fallocate(self._open(path), position, size)
 
     def write(self, path: Path, position: int, data: bytes | NDArray[Any]) -> None:
-        """Write bytes into a file that is there."""
+        """Write bytes into an existing file."""
         _write_all(self._open(path), position, [data])
 
     def clear(self, path: Path, start: int, stop: int) -> None:
-        """Write zeros over ``[start, stop)`` of a file, piece by piece and from behind.
+        """Write zeros over ``[start, stop)`` of a file, block by block from the end to the start.
 
-        From behind, so that what is left of a chain of records after a cut never begins where the chain began.
+        A crash then leaves the first bytes of the range, and never stale records after zeros, which a later append
+        could lead up to.
         """
-        for at in reversed(range(start, stop, _ZEROS_AT_ONCE)):
-            self.write(path, at, bytes(min(_ZEROS_AT_ONCE, stop - at)))
+        for position in reversed(range(start, stop, _ZEROS_AT_ONCE)):
+            self.write(path, position, bytes(min(_ZEROS_AT_ONCE, stop - position)))
 
     def scatter(self, path: Path, positions: NDArray[np.int64], values: NDArray[np.void]) -> None:
-        """Write values of one width at many places, (n,) each, that lie inside bytes written before.
+        """Write values of one width at many positions, (n,) each, all of them inside bytes that were written before.
 
-        Through a mapping: one call a value would be slow. A hole of a sparse file must not be among the places, for
-        a full disk would end the process there.
+        The values go through a mapping, because one system call for each would be slow. No position may lie in a hole
+        of a sparse file: if the disk is full, writing to the mapping there ends the process.
         """
         width = values.dtype.itemsize
-        low, high = int(positions.min()), int(positions.max()) + width
-        low -= low % mmap.ALLOCATIONGRANULARITY
+        low = int(positions.min()) // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+        high = int(positions.max()) + width
         with mmap.mmap(self._open(path), high - low, offset=low) as mapped:
             view = np.ndarray((high - low - width + 1,), f"V{width}", mapped, 0, (1,))
             view[positions - low] = values
@@ -186,9 +189,9 @@ class Disk:
             os.close(descriptor)
 
     def flush_all(self, paths: Collection[Path]) -> None:
-        """Wait until the bytes of many files, and their names in their folders, are on the disk: all at once.
+        """Wait until the bytes of many files, and their names in their folders, are on the disk.
 
-        A disk takes a second flush with the first one's; one after the other they would wait in turn.
+        The flushes run in parallel, because a disk can complete several of them together.
         """
         names = [(path, os.O_RDWR) for path in paths]
         names += [(folder, os.O_RDONLY | os.O_DIRECTORY) for folder in {path.parent for path in paths}]
@@ -201,12 +204,12 @@ class Disk:
             finally:
                 os.close(descriptor)
 
-        with ThreadPoolExecutor(_FLUSHED_AT_ONCE) as pool:
+        with ThreadPoolExecutor(_FLUSH_THREADS) as pool:
             for done in [pool.submit(flush, *name) for name in names]:
                 done.result()
 
     def write_new(self, path: Path, content: bytes) -> None:
-        """Make a small file, durably; one that is there is written over."""
+        """Create a small file, durably; an existing file is overwritten from its start."""
         if not path.exists():
             self.create(path, 0)
         self.write(path, 0, content)
@@ -215,7 +218,7 @@ class Disk:
         self._forget(path)
 
     def replace(self, path: Path, text: bytes) -> None:
-        """Give a small file new content, all of it or none: written beside it, flushed, renamed over it."""
+        """Replace the content of a small file atomically: write a new file, flush it and rename it over the old one."""
         self.require_within(path.parent)
         fresh = path.with_name(path.name + ".tmp")
         fresh.unlink(missing_ok=True)
@@ -228,19 +231,19 @@ class Disk:
         self.flush_folder(path.parent)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename a file or folder, over another if there is one; a link is not renamed."""
+        """Rename a file or folder, replacing an existing target; a link is refused."""
         self.require_within(source)
         self.require_within(target.parent)
         source.replace(target)
 
     def delete(self, path: Path) -> None:
-        """Delete a file that is there, or not any more; of a link the link itself."""
+        """Delete a file if it exists; of a link, delete the link itself."""
         self.require_within(path.parent)
         self._forget(path)
         path.unlink(missing_ok=True)
 
     def delete_tree(self, path: Path) -> None:
-        """Delete a folder with all that is in it, as far as that can be done; links in it are not followed."""
+        """Delete a folder and its contents as far as possible; links in it are not followed."""
         self.require_within(path.parent)
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
@@ -248,7 +251,7 @@ class Disk:
             self.delete(path)
 
     def close(self) -> None:
-        """Close the files that are open."""
+        """Close all open files."""
         for descriptor in self._descriptors.values():
             os.close(descriptor)
         self._descriptors.clear()

@@ -1,4 +1,4 @@
-"""The storage of a store on a local disk: files are mapped, and locks are seen."""
+"""The storage of a store on a local disk: files are mapped, and locks can be queried."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from rmqstore.storage.files.storage import A_DANGLING_LINK, Entry, Status, Stora
 
 
 class LocalStorage:
-    """What the operating system has under a path."""
+    """Files of the local operating system."""
 
     def list_folder(self, folder: Path) -> list[Entry]:
         """Return the names in a folder; see :class:`Storage`."""
         return list_folder(folder)
 
     def status(self, path: Path) -> Status | None:
-        """Return what is known of a name; see :class:`Storage`."""
+        """Return kind, size and times of a path; see :class:`Storage`."""
         return file_status(path)
 
     def exists(self, path: Path) -> bool:
-        """Tell whether something has the name, a link that leads nowhere aside; see :class:`Storage`."""
+        """Tell whether the path exists; a dangling link does not count. See :class:`Storage`."""
         status = file_status(path)
         return status is not None and status.kind != A_DANGLING_LINK
 
@@ -36,7 +36,7 @@ class LocalStorage:
         return read_head(path, count)
 
     def open(self, path: Path, *, scattered: bool = False) -> StoredFile:
-        """Open a file, which is mapped when it is first read; see :class:`Storage`."""
+        """Open a file, which is mapped on the first read; see :class:`Storage`."""
         return MappedFile(path, scattered=scattered)
 
     def full_path(self, path: Path) -> Path:
@@ -44,7 +44,7 @@ class LocalStorage:
         return path.resolve()
 
     def is_locked(self, path: Path) -> bool:
-        """Tell whether a running broker, or another writer, holds the store with this lock file."""
+        """Tell whether a running broker or another writer holds this lock file."""
         return is_held(path)
 
 

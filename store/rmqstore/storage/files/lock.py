@@ -15,21 +15,21 @@ from rmqstore.storage.files.regular import open_regular
 _CONTENT = b"lock"
 _FLOCK = "hhqqi4x"  # struct flock of Linux: type, whence, start, length, process
 
-# POSIX gives a lock to a *process*: a second writer in this one would get it too, and closing any descriptor of the
-# file would drop it. So the process keeps its own list, by the file itself and not by its name.
+# A POSIX lock belongs to a *process*: a second writer in the same process would get it too, and closing any descriptor
+# of the file would release it. So the process keeps its own list of held files, by device and inode.
 _held: set[tuple[int, int]] = set()
 _guard = threading.Lock()
 
 
 class StoreLock:
-    """Held from its making until :meth:`release`.
+    """The lock of a store, held from construction until :meth:`release`.
 
     Raises:
-        StoreLockedError: a broker or another writer, of this process too, has the store.
+        StoreLockedError: a broker or another writer holds the store; the writer may be one of this process.
         StoreStateError: the folder cannot be written to.
         UnreadableFileError: the lock is a link, or not a regular file.
 
-    Source: DefaultMessageStore.java#start, which locks the same byte by FileChannel.tryLock(0, 1).
+    Source: DefaultMessageStore.java#start, which locks the same byte with FileChannel.tryLock(0, 1).
     """
 
     def __init__(self, path: Path) -> None:
@@ -53,11 +53,11 @@ class StoreLock:
 
     @staticmethod
     def identity(status: os.stat_result) -> tuple[int, int]:
-        """Return what tells one lock file from all others."""
+        """Return device and inode, which identify a file whatever its path."""
         return status.st_dev, status.st_ino
 
     def release(self) -> None:
-        """Let go of the store."""
+        """Release the lock."""
         with _guard:
             if self._key in _held:
                 _held.discard(self._key)
@@ -65,19 +65,19 @@ class StoreLock:
 
 
 def is_held(path: Path) -> bool:
-    """Tell whether a running broker, or another writer, has the store with this lock file; takes nothing."""
+    """Tell whether a running broker or another writer holds this lock file, without taking the lock."""
     with _guard:
         try:
             if StoreLock.identity(path.stat()) in _held:
-                return True  # and not opened here: closing it again would drop the lock
+                return True  # without opening the file: closing it again would release the lock
             descriptor = open_regular(path)
         except (OSError, UnreadableFileError):
             return False
         try:
-            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-            found = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
+            request = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+            conflict = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, request))
         except OSError:  # a file system without locks
             return False
         finally:
             os.close(descriptor)
-    return bool(found[0] != fcntl.F_UNLCK)
+    return bool(conflict[0] != fcntl.F_UNLCK)

@@ -1,4 +1,4 @@
-"""One file, read-only: mapped as bytes, or read in pieces. Knows no meaning of the bytes."""
+"""One file, read-only: mapped as bytes, or copied into buffers. Nothing here interprets the bytes."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from rmqstore.storage.files.closing import Closing
 from rmqstore.storage.files.regular import open_regular
 from rmqstore.storage.files.sparse import lacks_room_for_holes, map_without_holes
 
-_PIECE_BYTES = 64 << 10
+_BLOCK_BYTES = 64 << 10
 _MAX_BYTES = (1 << 31) - 1  # RocketMQ counts the bytes of a file in a Java int
-_FEW_PAGES = 8  # are as fast one after the other
+_FEW_PAGES = 8  # so few pages are read as fast one after the other
 
 
 class MappedFile(Closing):
-    """A file whose bytes are read as they are now: what a broker writes later into the same file is seen.
+    """A file whose bytes are read as they are now, so later writes of a broker to the same file are visible.
 
-    It is mapped when bytes of it are first read. The mapping ends when the last array over it is gone;
-    :meth:`close` only lets go of ours. A file that another process *cuts* under a mapping ends this process with
-    SIGBUS; RocketMQ deletes files, which is harmless.
+    The file is mapped on the first read. The mapping lives until the last array over it is released;
+    :meth:`close` only drops our own reference. If another process *truncates* a mapped file, this process ends with
+    SIGBUS. RocketMQ deletes files instead, which is harmless.
 
-    A sparse file of a tmpfs that is nearly full is mapped without its holes: :mod:`.sparse` says why.
-    What is written into a hole then shows only after the file is opened again, which :meth:`is_outdated` asks for.
+    A sparse file on a tmpfs that is nearly full is mapped without its holes: :mod:`.sparse` says why.
+    Bytes written into a hole then become visible only after the file is opened again; :meth:`is_outdated` tells when.
 
     Raises:
-        FileNotFoundError: there is no such file; retention may have been faster.
+        FileNotFoundError: there is no such file; retention may just have deleted it.
         UnreadableFileError: it is not a regular file, or longer than RocketMQ can make one.
 
     Source: DefaultMappedFile.java.
@@ -40,22 +40,24 @@ class MappedFile(Closing):
     __slots__ = ("_data", "_descriptor", "_identity", "_is_scattered", "_without_holes", "path")
 
     def __init__(self, path: Path, *, scattered: bool = False) -> None:
-        """Open it.
+        """Open the file.
 
         Args:
-            path: of the file.
-            scattered: few bytes are read, here and there: what lies around them is not to be fetched.
+            path: the file to open.
+            scattered: only few, scattered bytes will be read, so the kernel is told not to read ahead.
         """
-        self.path, self._is_scattered = path, scattered
+        self.path = path
+        self._is_scattered = scattered
         self._descriptor = -1
         self._data: NDArray[np.uint8] | None = None
-        self._without_holes: os.stat_result | None = None  # the file as it was when it was mapped so
+        self._without_holes: os.stat_result | None = None  # status of the file when it was mapped without holes
         self._descriptor = open_regular(path)
         status = os.fstat(self._descriptor)
         if status.st_size > _MAX_BYTES:
             self.close()
-            found, wanted = f"{status.st_size} bytes long", f"at most {_MAX_BYTES}, what RocketMQ can write,"
-            raise UnreadableFileError(str(path), found, wanted)
+            actual = f"{status.st_size} bytes long"
+            expected = f"at most {_MAX_BYTES}, what RocketMQ can write,"
+            raise UnreadableFileError(str(path), actual, expected)
         self._identity = _identity(status)
 
     def __del__(self) -> None:
@@ -63,7 +65,7 @@ class MappedFile(Closing):
 
     @property
     def size(self) -> int:
-        """Bytes of the file, or of its mapping where it was cut or went on since it was mapped."""
+        """Length of the file in bytes or, once it is mapped, the length that it was mapped with."""
         return os.fstat(self._descriptor).st_size if self._data is None else len(self._data)
 
     def read(self, start: int, size: int) -> NDArray[np.uint8]:
@@ -75,12 +77,12 @@ class MappedFile(Closing):
         return self.data
 
     def read_each(self, starts: NDArray[np.int64], size: int) -> NDArray[np.void]:
-        """Return as many bytes from each of the starts (n,) on, void (n,); all of them lie inside the file."""
+        """Return ``size`` bytes from each of the starts (n,), void (n,); all of them lie inside the file."""
         if not len(starts):
             return np.empty(0, f"V{size}")
         every = np.ndarray((len(self.data) - size + 1,), f"V{size}", self.data, 0, (1,))
-        found: NDArray[np.void] = every[starts]
-        return found
+        values: NDArray[np.void] = every[starts]
+        return values
 
     @property
     def data(self) -> NDArray[np.uint8]:
@@ -100,63 +102,65 @@ class MappedFile(Closing):
         return mapped
 
     def close(self) -> None:
-        """Let go of the mapping and the file."""
+        """Release the mapping and close the file."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
-            self._descriptor, self._data = -1, None
+            self._descriptor = -1
+            self._data = None
 
     def is_outdated(self) -> bool:
-        """Tell whether the mapping is not to be used any more.
+        """Tell whether the file has to be opened again.
 
-        Another file has this name by now, this one has another length, or holes have been filled or cannot be read.
+        It has if another file has its name by now, its length has changed, or its holes were filled or cannot be read.
         """
         try:
             status = self.path.stat()
         except FileNotFoundError:
-            return False  # deleted, and good to be read until we let go of it
+            return False  # a deleted file can be read until it is closed
         if self._without_holes is not None:
             return _content(status) != _content(self._without_holes)
         return _identity(status) != self._identity or lacks_room_for_holes(self._descriptor)
 
     def written_end(self, size: int) -> int:
-        """Return the position behind the last byte before ``size`` that is not zero, 0 if all are.
+        """Return the position after the last byte before ``size`` that is not zero, 0 if all are zero.
 
-        The holes of a sparse file are not looked into: reading them would fill the page cache with zeros.
+        The holes of a sparse file are skipped: reading them would fill the page cache with zeros.
         """
         end = size
         for start, stop in reversed(self._data_ranges(size)):
             end = stop
             while end > start:
-                piece = np.empty(min(_PIECE_BYTES, end - start), np.uint8)
-                found = np.flatnonzero(piece[: self.read_into(piece, end - len(piece))])
-                if len(found):
-                    return end - len(piece) + int(found[-1]) + 1
-                end -= len(piece)
+                block = np.empty(min(_BLOCK_BYTES, end - start), np.uint8)
+                written = np.flatnonzero(block[: self.read_into(block, end - len(block))])
+                if len(written):
+                    return end - len(block) + int(written[-1]) + 1
+                end -= len(block)
         return 0
 
     def _data_ranges(self, size: int) -> list[tuple[int, int]]:
-        ranges, at = [], 0
-        while at < size:
+        ranges: list[tuple[int, int]] = []
+        position = 0
+        while position < size:
             try:
-                start = os.lseek(self._descriptor, at, os.SEEK_DATA)
+                start = os.lseek(self._descriptor, position, os.SEEK_DATA)
             except OSError as err:
                 if err.errno != errno.ENXIO:
                     raise
-                break  # no data behind
-            at = os.lseek(self._descriptor, start, os.SEEK_HOLE)
+                break  # only a hole follows
+            position = os.lseek(self._descriptor, start, os.SEEK_HOLE)
             if start < size:
-                ranges.append((start, min(at, size)))
+                ranges.append((start, min(position, size)))
         return ranges
 
     def want(self, starts: NDArray[np.int64], _size: int) -> None:
-        """Ask for the pages where ranges start, (n,), at once; what follows the kernel reads ahead."""
+        """Start reading the pages at all starts, (n,), together; the kernel reads ahead from there."""
         if len(starts) < _FEW_PAGES:
             return
         for page in np.unique(starts // mmap.PAGESIZE).tolist():
             os.posix_fadvise(self._descriptor, page * mmap.PAGESIZE, mmap.PAGESIZE, os.POSIX_FADV_WILLNEED)
 
     def read_into(self, window: NDArray[np.uint8], start: int) -> int:
-        """Copy the bytes from ``start`` on into a window; return how many there were, fewer only at the file's end."""
+        """Copy bytes from ``start`` on into a window and return their number, smaller only at the file's end."""
         done = 0
         while done < len(window):
             count = os.preadv(self._descriptor, [window[done:].data], start + done)

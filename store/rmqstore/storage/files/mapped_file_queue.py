@@ -1,4 +1,4 @@
-"""Files that follow one another as one address space: listing, finding, mapping. Knows no meaning of the bytes."""
+"""Files that follow one another, as one address space: listing, finding and opening them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rmqstore.storage.files.storage import Storage, StoredFile
 
 logger = logging.getLogger(__name__)
 
-_LEAST_BYTES = 20  # no file that RocketMQ makes is shorter than a unit of a queue
+_MIN_BYTES = 20  # no file that RocketMQ makes is shorter than a unit of a queue
 
 
 class Segment(NamedTuple):
-    """One file of the address space: it covers ``[start, start + size)``, by its name and length."""
+    """One file of the address space: its name and length say that it covers ``[start, start + size)``."""
 
     start: int
     size: int
@@ -32,24 +32,25 @@ class Segment(NamedTuple):
 
 
 class MappedFileQueue:
-    """The files of one or several folders, by the offsets in their names. Listed at creation and by :meth:`refresh`.
+    """The files of one or several folders, by the offsets in their names, as of creation or the last :meth:`refresh`.
 
     Args:
-        folders: that hold the files.
-        mapped_at_once: how many files stay open.
-        storage: what the files are read from.
+        folders: the folders that hold the files.
+        mapped_at_once: maximum number of files that stay open.
+        storage: the storage to read the files from.
 
     Source: MappedFileQueue.java, MultiPathMappedFileQueue.java.
     """
 
     def __init__(self, folders: Sequence[Path], mapped_at_once: int, storage: Storage = LOCAL) -> None:
-        self._folders, self._storage = folders, storage
+        self._folders = folders
+        self._storage = storage
         self._mapped_at_once = mapped_at_once  # a mapping holds a file descriptor; a store may have thousands of files
         self._mapped: OrderedDict[Path, StoredFile] = OrderedDict()
         self.refresh()
 
     def refresh(self) -> None:
-        """List the files anew: a running broker makes and deletes some, and a recovery makes some again."""
+        """List the files again: a running broker creates and deletes files, and a recovery recreates some."""
         for path in [path for path, mapped in self._mapped.items() if mapped.is_outdated()]:
             self._mapped.pop(path).close()
         self.segments = _list_segments(self._folders, self._storage)
@@ -57,27 +58,27 @@ class MappedFileQueue:
 
     @property
     def min_offset(self) -> int:
-        """Offset of the first byte of the first file, 0 without any."""
+        """Offset of the first byte of the first file, 0 if there is no file."""
         return self._starts[0] if self._starts else 0
 
     @property
     def max_offset(self) -> int:
-        """Offset behind the last file, written or not."""
+        """Offset after the last byte of the last file, whether or not it was written."""
         return self.segments[-1].end if self.segments else 0
 
     def find(self, offset: int) -> Segment | None:
-        """Return the file that covers the offset, None where none does."""
-        place = bisect_right(self._starts, offset) - 1
-        if place < 0 or offset >= self.segments[place].end:
+        """Return the file that covers the offset, None if no file does."""
+        row = bisect_right(self._starts, offset) - 1
+        if row < 0 or offset >= self.segments[row].end:
             return None
-        return self.segments[place]
+        return self.segments[row]
 
     def open(self, segment: Segment) -> StoredFile:
-        """Return the file, from the few that stay open or opened again.
+        """Return the opened file, one of the few that stay open or newly opened.
 
         Raises:
-            FileDeletedError: it was deleted since the listing.
-            UnreadableFileError: it is longer than RocketMQ can make a file.
+            FileDeletedError: the file was deleted since the listing.
+            UnreadableFileError: the file is longer than any that RocketMQ can write.
         """
         mapped = self._mapped.get(segment.path)
         if mapped is None:
@@ -91,14 +92,14 @@ class MappedFileQueue:
         return mapped
 
     def close(self) -> None:
-        """Let go of every mapping."""
+        """Close all open files."""
         for mapped in self._mapped.values():
             mapped.close()
         self._mapped.clear()
 
 
 def _list_segments(folders: Sequence[Path], storage: Storage) -> list[Segment]:
-    found: list[Segment] = []
+    segments: list[Segment] = []
     for folder in folders:
         for entry in storage.list_folder(folder):
             start = name_to_offset(entry.name)
@@ -106,34 +107,35 @@ def _list_segments(folders: Sequence[Path], storage: Storage) -> list[Segment]:
                 continue
             path = folder / entry.name
             try:
-                found.append(Segment(start, storage.size(path), path))
+                segments.append(Segment(start, storage.size(path), path))
             except FileNotFoundError:
-                continue  # retention deletes files while we list them
+                continue  # retention deleted the file during the listing
             except UnreadableFileError as err:
-                logger.warning("%s: it is passed over", err)
-    return _apart(_without_strays(sorted(found)))
+                logger.warning("%s: the file is skipped", err)
+    return _apart(_without_strays(sorted(segments)))
 
 
-def _without_strays(found: list[Segment]) -> list[Segment]:
-    """Leave out files that begin inside of others, where no file of the length that the files have begins.
+def _without_strays(segments: list[Segment]) -> list[Segment]:
+    """Leave out files that begin inside of another file, and not at a multiple of the usual file length.
 
-    All have one length and begin at its multiples: another one is not RocketMQ's, and would hide what it lies over.
+    All files of RocketMQ have one length and begin at its multiples. Any other file is not one of RocketMQ's, and would
+    hide a part of the file that it overlaps.
     """
-    sizes = Counter(segment.size for segment in found if segment.size >= _LEAST_BYTES)
+    sizes = Counter(segment.size for segment in segments if segment.size >= _MIN_BYTES)
     usual = max(sizes, key=lambda size: (sizes[size], -size), default=0)
-    kept: list[Segment] = []
-    for segment in found:
-        if usual and kept and segment.start < kept[-1].end and segment.start % usual:
-            logger.warning("%s begins inside of %s; it is passed over", segment.path, kept[-1].path)
+    regular: list[Segment] = []
+    for segment in segments:
+        if usual and regular and segment.start < regular[-1].end and segment.start % usual:
+            logger.warning("%s begins inside of %s; it is passed over", segment.path, regular[-1].path)
         else:
-            kept.append(segment)
-    return kept
+            regular.append(segment)
+    return regular
 
 
-def _apart(found: list[Segment]) -> list[Segment]:
-    """Cut files where the next ones begin: one that is longer than that has no say about what follows."""
-    following = [*(segment.start for segment in found[1:]), *(segment.end for segment in found[-1:])]
+def _apart(segments: list[Segment]) -> list[Segment]:
+    """Cut each file where the next one begins: bytes after that belong to the next file."""
+    ends = [*(segment.start for segment in segments[1:]), *(segment.end for segment in segments[-1:])]
     return [
         segment._replace(size=min(segment.size, end - segment.start))
-        for segment, end in zip(found, following, strict=True)
+        for segment, end in zip(segments, ends, strict=True)
     ]

@@ -14,10 +14,10 @@ from rmqstore.storage.files.storage import Storage, is_folder
 
 logger = logging.getLogger(__name__)
 
-OUR_ABORT = "rmqstore "  # begins an abort file that a writer of ours made; a broker's holds its process id alone
+OUR_ABORT = "rmqstore "  # start of an abort file that a writer of ours made; a broker's holds only its process id
 _NAME_DIGITS = 20
 _MAX_NAME_BYTES = 255  # of a folder, on the file systems of Linux
-_MAX_OFFSET = 1 << 62  # no file is named so; sums stay inside an int64
+_MAX_OFFSET = 1 << 62  # above the name of any real file; sums stay inside an int64
 _MAX_QUEUE_ID = (1 << 31) - 1
 _MAX_NAME_BYTES = 255  # NAME_MAX of every file system that RocketMQ runs on
 
@@ -28,14 +28,14 @@ def offset_to_name(file_offset: int) -> str:
 
 
 def name_to_offset(name: str) -> int | None:
-    """Return the offset that a file name says, None where the name is none of ours."""
+    """Return the offset that a file name stands for, None if it is not the name of such a file."""
     if len(name) != _NAME_DIGITS or not name.isascii() or not name.isdigit():
         return None
     return int(name) if int(name) < _MAX_OFFSET else None
 
 
 def our_abort() -> bytes:
-    """Return what the abort file of a store holds that this process writes to."""
+    """Return the content of the abort file of a store that this process writes to."""
     return f"{OUR_ABORT}{os.getpid()}".encode()
 
 
@@ -72,7 +72,7 @@ class StorePaths:
 
     @property
     def append_intent(self) -> Path:
-        """Our own note of where an append that is under way began."""
+        """Our own note of where an unfinished append began."""
         return self.own / "append"
 
     @property
@@ -102,7 +102,7 @@ class StorePaths:
 
     @property
     def own(self) -> Path:
-        """The folder of what this package keeps in a store for itself."""
+        """The folder in which this package keeps its own files."""
         return self.root / ".rmqstore"
 
     def topics(self) -> list[str]:
@@ -125,7 +125,7 @@ class StorePaths:
         """Return the folder of a queue.
 
         Raises:
-            StoreStateError: the topic, as some record has it, is no name of a folder: it could lead out of the store.
+            StoreStateError: the topic, which comes from a record, cannot name a folder: it could lead out of the store.
         """
         if not can_name_queues(topic):
             raise StoreStateError(f"{self.root}: topic {topic!r} of a record cannot name a folder of queues")
@@ -154,7 +154,7 @@ class StorePaths:
 
     @property
     def rocksdb_queues(self) -> Path | None:
-        """The RocksDB database that holds queues, None without one.
+        """The RocksDB database that holds queues, None if there is none.
 
         It may lie among the folders of queues in files, or in a folder of its own.
 
@@ -196,13 +196,13 @@ def find_store(
 
     Args:
         root: the folder that holds ``commitlog/``.
-        commitlogs: log folders that lie elsewhere (the broker's ``storePathCommitLog``).
-        consumequeue: the queue folder where it lies elsewhere.
-        index: the index folder where it lies elsewhere.
-        storage: what the files are read from.
+        commitlogs: log folders outside of the root (the broker's ``storePathCommitLog``).
+        consumequeue: the queue folder if it lies elsewhere.
+        index: the index folder if it lies elsewhere.
+        storage: the storage to read the files from.
 
     Raises:
-        NotAStoreError: there is no such folder, or no CommitLog in it.
+        NotAStoreError: there is no such folder, or it has no CommitLog.
         UnsupportedFeatureError: the log is a DLedger one.
     """
     base = Path(root)
@@ -226,7 +226,7 @@ def _refuse_dledger(base: Path, storage: Storage) -> None:
     """Refuse a store whose log, or the newer part of it, is a DLedger one.
 
     Raises:
-        UnsupportedFeatureError: it is.
+        UnsupportedFeatureError: the log, or its newer part, is a DLedger one.
     """
     folders = _dledger_folders(storage, base)
     files = [file for folder in folders for file in _segment_files(storage, folder)]
@@ -251,7 +251,7 @@ def _dledger_folders(storage: Storage, root: Path) -> list[Path]:
 
 
 def _segment_files(storage: Storage, folder: Path) -> list[Path]:
-    """Return the files of a folder that are named by an offset, sorted; [] where there is no such folder."""
+    """Return the files of a folder that are named by an offset, sorted; [] if there is no such folder."""
     if not is_folder(storage, folder):
         return []
     names = (entry.name for entry in storage.list_folder(folder))
@@ -259,14 +259,14 @@ def _segment_files(storage: Storage, folder: Path) -> list[Path]:
 
 
 def can_name_queues(topic: str) -> bool:
-    """Tell whether a topic, as some record has it, can be the name of a folder."""
+    """Tell whether a topic, which comes from a record, can be the name of a folder."""
     if topic in {"", ".", ".."} or "/" in topic or "\0" in topic:
         return False
     return len(os.fsencode(topic)) <= _MAX_NAME_BYTES
 
 
 def can_have_queue(topic: str, queue_id: int) -> bool:
-    """Tell whether a topic and a queue id, as some record has them, can be those of a queue on disk."""
+    """Tell whether a topic and a queue id, which come from a record, can be those of a queue on disk."""
     return can_name_queues(topic) and len(topic.encode()) <= _MAX_NAME_BYTES and queue_id >= 0
 
 

@@ -1,7 +1,7 @@
 """Opening files for reading, and listing folders, in a store that may hold anything under any name.
 
-A name of a store may stand for a FIFO, a device, a folder, a link to any of these, or for a sparse file of terabytes.
-Only regular files are opened, without waiting for another process, and no more of a file is read than its kind needs.
+A name in a store may stand for a FIFO, a device, a folder, a link to any of these, or for a sparse file of terabytes.
+Only regular files are opened, opening never waits for another process, and no more is read than a kind of file needs.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def open_regular(path: Path) -> int:
 
     Raises:
         FileNotFoundError: there is no such file.
-        UnreadableFileError: something else has the name, or it cannot be opened.
+        UnreadableFileError: it is not a regular file, or it cannot be opened.
     """
     try:
-        require_regular(path, path.stat())  # opening a device may already do something to it
+        require_regular(path, path.stat())  # checked first, because merely opening a device can have an effect
         descriptor = os.open(path, _FLAGS)
     except FileNotFoundError:
         raise
@@ -44,10 +44,10 @@ def open_regular(path: Path) -> int:
 
 
 def keep_regular(path: Path, descriptor: int) -> int:
-    """Return the descriptor of a file that was just opened; what is not a regular file is closed and refused.
+    """Return the descriptor of a newly opened file if the file is regular; else close it.
 
     Raises:
-        UnreadableFileError: something else has the name.
+        UnreadableFileError: it is not a regular file.
     """
     try:
         require_regular(path, os.fstat(descriptor))
@@ -58,7 +58,7 @@ def keep_regular(path: Path, descriptor: int) -> int:
 
 
 def read_head(path: Path, count: int) -> bytes:
-    """Return the first bytes of a file, fewer only where it is shorter; raises as :func:`open_regular` does."""
+    """Return the first bytes of a file, fewer only if it is shorter; raises as :func:`open_regular` does."""
     with os.fdopen(open_regular(path), "rb") as file:
         return file.read(min(count, os.fstat(file.fileno()).st_size))
 
@@ -76,15 +76,15 @@ def file_size(path: Path) -> int:
 
 
 def file_status(path: Path) -> Status | None:
-    """Return what is known of a name, None where nothing has it.
+    """Return kind, size and times of a path, None if it does not exist.
 
     Raises:
-        UnreadableFileError: nothing can be known of it.
+        UnreadableFileError: the operating system refuses to tell.
     """
     try:
         return _status(path.stat())
     except OSError:
-        pass  # it is missing, or a link that leads nowhere, or out of reach
+        pass  # it is missing, a dangling link, or not accessible
     try:
         return _status(path.lstat())._replace(kind=A_DANGLING_LINK)
     except (FileNotFoundError, NotADirectoryError):
@@ -99,10 +99,10 @@ def _status(status: os.stat_result) -> Status:
 
 
 def list_folder(folder: Path) -> list[Entry]:
-    """Return the names in a folder, [] where there is no such folder.
+    """Return the names in a folder, [] if there is no such folder.
 
     Raises:
-        UnreadableFileError: something else has the name, or it cannot be listed.
+        UnreadableFileError: it is not a folder, or it cannot be listed.
     """
     try:
         with os.scandir(folder) as entries:
@@ -114,7 +114,7 @@ def list_folder(folder: Path) -> list[Entry]:
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Tell whether an entry is a folder or a link to one; a link that leads nowhere is not."""
+    """Tell whether an entry is a folder or a link to one; a dangling link is not."""
     try:
         return entry.is_dir()
     except OSError:
@@ -127,5 +127,5 @@ def require_regular(path: Path, status: os.stat_result) -> None:
         raise UnreadableFileError(str(path), _KINDS[stat.S_IFMT(status.st_mode)], A_FILE)
 
 
-def _unreadable(path: Path, err: OSError, wanted: str) -> UnreadableFileError:
-    return UnreadableFileError(str(path), f"not readable ({err.strerror})", wanted)
+def _unreadable(path: Path, err: OSError, expected: str) -> UnreadableFileError:
+    return UnreadableFileError(str(path), f"not readable ({err.strerror})", expected)

@@ -1,4 +1,4 @@
-"""Questions to a store whose broker deletes files, or recovers the store, while they are answered."""
+"""Retries of reads that race with a broker's retention or recovery."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rmqstore.errors import CorruptQueueError, CorruptRecordError, FileDeletedEr
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE = 10  # files that may vanish while one question is answered
-_MOST_SECONDS = 30.0  # that one question takes while a store keeps changing
-_QUIET_SECONDS = 1.0  # after which a store that changed is taken to be at rest
+_MAX_RETRIES = 10  # of one call, each after a file was deleted
+_MAX_SECONDS = 30.0  # for retries of one call while a store keeps changing
+_QUIET_SECONDS = 1.0  # without a change, after which a store is taken to be at rest
 _PAUSE_SECONDS = 0.1
 
 P = ParamSpec("P")
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Refreshable(Protocol):
-    """What lists files and can do so anew."""
+    """An object that holds a listing of files and can renew it."""
 
     def refresh(self) -> None: ...
 
@@ -30,62 +30,65 @@ class Refreshable(Protocol):
 R = TypeVar("R", bound=Refreshable)
 
 
-def anew_if_deleted(ask: Callable[Concatenate[R, P], T]) -> Callable[Concatenate[R, P], T]:
-    """Ask again, of the files that are left, where retention deleted one that an answer was to come from."""
+def retry_if_deleted(method: Callable[Concatenate[R, P], T]) -> Callable[Concatenate[R, P], T]:
+    """Call a method again with a new listing of the files if retention deleted one that it needed."""
 
-    @wraps(ask)
-    def asked(asked_of: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        for _ in range(_PATIENCE):
+    @wraps(method)
+    def retrying(self: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        for _ in range(_MAX_RETRIES):
             try:
-                return ask(asked_of, *args, **kwargs)
+                return method(self, *args, **kwargs)
             except FileDeletedError as err:
-                logger.info("%s; asking the files that are left", err)
-                asked_of.refresh()
-        return ask(asked_of, *args, **kwargs)
+                logger.info("%s; trying again with the remaining files", err)
+                self.refresh()
+        return method(self, *args, **kwargs)
 
-    return asked
+    return retrying
 
 
 class Signs(Protocol):
-    """What of a store shows that it changed; equal where it did not."""
+    """The state of a store in which a change shows: equal as long as the store has not changed."""
 
     @property
     def may_be_recovering(self) -> bool:
-        """Whether a broker may be recovering the store, which takes some time."""
+        """Whether a broker may be recovering the store at the moment."""
 
 
 class ChangingStore:
-    """Asks again what a store contradicted only because it was changing.
+    """Repeats calls that failed only because the store was changing.
 
-    A recovery deletes files of the log and of queues, and makes queues anew. What was found before does not fit what
-    is found later, and what is found meanwhile may not fit together. A store at rest is asked once: its damage stays.
+    A recovery deletes files of the log and of queues, and creates queues again. Results from before it contradict those
+    from after it, and results during it may contradict one another. A store at rest is read once: its damage stays.
 
     Args:
-        signs: looks at the store.
-        forget: makes the next question look at everything anew.
+        signs: returns the current signs of the store.
+        forget: drops all that is cached, so that the next call reads it again.
     """
 
     def __init__(self, signs: Callable[[], Signs], forget: Callable[[], None]) -> None:
-        self._signs, self._forget = signs, forget
+        self._signs = signs
+        self._forget = forget
         self._known = signs()
 
     def answer(self, ask: Callable[[], T]) -> T:
-        """Return the answer to a question; raise what it raised if the store has not changed since it was looked at.
+        """Return the result of a call; raise its error if the store has not changed since the last look at its signs.
 
-        While a recovery may go on, a store that has changed is given some time to change again.
+        While a recovery may be under way, a store that has changed is given some time to change again.
         """
-        begun, changed = monotonic(), -float("inf")
+        started = monotonic()
+        changed = -float("inf")
         while True:
             try:
                 return ask()
             except (CorruptQueueError, CorruptRecordError, OffsetOutOfRangeError) as err:
-                signs, now = self._signs(), monotonic()
+                signs = self._signs()
+                now = monotonic()
                 is_new = signs != self._known
                 changed = now if is_new else changed
                 is_changing = is_new or (signs.may_be_recovering and now - changed < _QUIET_SECONDS)
-                if not is_changing or now - begun > _MOST_SECONDS:
+                if not is_changing or now - started > _MAX_SECONDS:
                     raise
-                logger.info("%s; the store is changing, looking at all of it again", err)
+                logger.info("%s; the store is changing, reading all of it again", err)
                 if signs.may_be_recovering:
                     sleep(_PAUSE_SECONDS)
                 self._known = signs

@@ -1,7 +1,7 @@
 """Mapping a sparse file of a tmpfs that has no room for its holes.
 
-In a tmpfs, the first read of a hole through a mapping takes a page of the file system, and without a free one the
-kernel ends the process with SIGBUS. Other file systems show the hole as zeros and take nothing.
+In a tmpfs, the first read of a hole through a mapping allocates a page of the file system. If no page is free, the
+kernel ends the process with SIGBUS. Other file systems show the hole as zeros and allocate nothing.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ def lacks_room_for_holes(descriptor: int) -> bool:
 
 
 def _is_in_tmpfs(descriptor: int) -> bool:
-    found = ctypes.create_string_buffer(_STATFS_BYTES)
-    if _libc.fstatfs(descriptor, found):
+    status = ctypes.create_string_buffer(_STATFS_BYTES)
+    if _libc.fstatfs(descriptor, status):
         return False
-    return int.from_bytes(found.raw[: ctypes.sizeof(ctypes.c_long)], sys.byteorder) == _TMPFS_MAGIC
+    return int.from_bytes(status.raw[: ctypes.sizeof(ctypes.c_long)], sys.byteorder) == _TMPFS_MAGIC
 
 
 def map_without_holes(descriptor: int, size: int, data_ranges: Iterable[tuple[int, int]]) -> mmap.mmap:
-    """Map a file read-only with zeros in place of its holes, which read as such also when they are filled later.
+    """Map a file read-only with zeros in place of its holes; they stay zeros even if the file is written there later.
 
     Args:
-        descriptor: of the file.
-        size: bytes to map.
+        descriptor: descriptor of the file.
+        size: number of bytes to map.
         data_ranges: the parts of the file that are not holes.
 
     Raises:

@@ -1,7 +1,7 @@
 """Where the bytes of a store are read from: a small protocol, so that a store need not lie on a local disk.
 
-Every look that a reader takes at a file system goes through a :class:`Storage`, which the paths of a store carry. Paths
-are names in that storage, and nothing else may be asked of them. Changes go through ``disk``, which is local.
+Readers access a file system only through a :class:`Storage`, which the paths of a store carry. Paths are names in that
+storage, and their own methods that read the local disk may not be used. Changes go through ``disk``, which is local.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Entry(NamedTuple):
 
 
 class Status(NamedTuple):
-    """What a storage knows of a name; of a link what it knows of its target, if there is one."""
+    """Kind, size and times of a path; those of the target if it is a link that has one."""
 
-    kind: str  # in words, A_FILE, A_FOLDER or what else there is
+    kind: str  # in words: A_FILE, A_FOLDER or another kind
     size: int
-    allocated: int  # bytes that it takes; as many as its size where a storage has no holes
-    modified_ns: int  # since the epoch
+    allocated: int  # bytes on the disk; equal to the size in a storage without sparse files
+    modified_ns: int  # ns since the epoch
 
     @property
     def is_file(self) -> bool:
@@ -53,12 +53,12 @@ class StoredFile(Protocol):
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
+        """Length of the file in bytes."""
 
     def read(self, start: int, size: int) -> NDArray[uint8]:
-        """Return the bytes ``[start, start + size)``, fewer only where the file ends; they are not to be changed.
+        """Return the bytes ``[start, start + size)``, fewer only at the end of the file; they must not be changed.
 
-        A mapped file gives a view of its mapping, which costs nothing. Any other file fetches the bytes, so ask for
+        A mapped file gives a view of its mapping, which costs nothing. Any other file fetches the bytes, so read
         no more than is needed.
         """
 
@@ -74,25 +74,25 @@ class StoredFile(Protocol):
         """
 
     def read_into(self, window: NDArray[uint8], start: int) -> int:
-        """Copy the bytes from ``start`` on into a window; return how many there were, fewer only at the file's end."""
+        """Copy bytes from ``start`` on into a window and return their number, smaller only at the file's end."""
 
     def read_each(self, starts: NDArray[int64], size: int) -> NDArray[void]:
-        """Return as many bytes from each of the starts (n,) on, void (n,); all of them lie inside the file."""
+        """Return ``size`` bytes from each of the starts (n,), void (n,); all of them lie inside the file."""
 
     def want(self, starts: NDArray[int64], size: int) -> None:
-        """Say early that so many bytes from each of the starts (n,) on will be read next.
+        """Announce that ``size`` bytes from each of the starts (n,) will be read next.
 
-        They are fetched together; read one after the other, each would be waited for.
+        They can then be fetched together, where separate reads would wait for one after the other.
         """
 
     def written_end(self, size: int) -> int:
-        """Return the position after the last byte before ``size`` that is not zero, 0 if all are."""
+        """Return the position after the last byte before ``size`` that is not zero, 0 if all are zero."""
 
     def is_outdated(self) -> bool:
-        """Tell whether the file has to be opened again: another one has its name by now, or it has another length."""
+        """Tell whether the file has to be opened again: another file has its name by now, or its length has changed."""
 
     def close(self) -> None:
-        """Let go of the file. Arrays that were read stay valid."""
+        """Close the file. Arrays that were read stay valid."""
 
     def __enter__(self) -> Self: ...
 
@@ -103,46 +103,46 @@ class Storage(Protocol):
     """Files by their paths, read-only."""
 
     def list_folder(self, folder: Path) -> list[Entry]:
-        """Return the names in a folder, in any order; [] where there is no such folder.
+        """Return the names in a folder, in any order; [] if there is no such folder.
 
         Raises:
             UnreadableFileError: it is not a folder, or it cannot be listed.
         """
 
     def status(self, path: Path) -> Status | None:
-        """Return what is known of a name, None where nothing has it.
+        """Return kind, size and times of a path, None if it does not exist.
 
         Raises:
-            UnreadableFileError: nothing can be known of it.
+            UnreadableFileError: the storage refuses to tell.
         """
 
     def exists(self, path: Path) -> bool:
-        """Tell whether something has the name; raises as :meth:`status` does."""
+        """Tell whether the path exists; raises as :meth:`status` does."""
 
     def size(self, path: Path) -> int:
         """Return the length of a regular file in bytes.
 
         Raises:
             FileNotFoundError: there is no such file.
-            UnreadableFileError: something else has the name, or it cannot be read.
+            UnreadableFileError: it is not a regular file, or it cannot be read.
         """
 
     def read_bytes(self, path: Path, count: int) -> bytes:
-        """Return the first bytes of a file, fewer only where it is shorter; raises as :meth:`size` does."""
+        """Return the first bytes of a file, fewer only if it is shorter; raises as :meth:`size` does."""
 
     def open(self, path: Path, *, scattered: bool = False) -> StoredFile:
-        """Open a file for reading; raises as :meth:`size` does, also where a file is longer than RocketMQ makes one.
+        """Open a file for reading; raises as :meth:`size` does, and for a file that is longer than any of RocketMQ's.
 
         Args:
-            path: of the file.
-            scattered: few bytes are read, here and there: what lies around them is not to be fetched.
+            path: the file to open.
+            scattered: only few, scattered bytes will be read, so nothing around them should be fetched.
         """
 
     def full_path(self, path: Path) -> Path:
         """Return an absolute path without links."""
 
     def is_locked(self, path: Path) -> bool:
-        """Tell whether a running broker, or another writer, holds the store with this lock file."""
+        """Tell whether a running broker or another writer holds this lock file."""
 
 
 def read_small(storage: Storage, path: Path, max_bytes: int) -> bytes:
@@ -159,6 +159,6 @@ def read_small(storage: Storage, path: Path, max_bytes: int) -> bytes:
 
 
 def is_folder(storage: Storage, path: Path) -> bool:
-    """Tell whether a folder, or a link to one, has the name; raises as :meth:`Storage.status` does."""
+    """Tell whether the path is a folder or a link to one; raises as :meth:`Storage.status` does."""
     status = storage.status(path)
     return status is not None and status.is_folder

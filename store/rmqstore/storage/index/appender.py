@@ -16,30 +16,33 @@ _KEYS_AT_ONCE = 1 << 20
 
 
 class IndexAppender:
-    """The index as a whole: the file that has room, and the next one. Source: IndexService.java."""
+    """The end of the index: the last file and, once it is full, a new one. Source: IndexService.java."""
 
     def __init__(self, disk: Disk, folder: Path, sizes: IndexSizes) -> None:
-        self._disk, self._folder, self._sizes = disk, folder, sizes
+        self._disk = disk
+        self._folder = folder
+        self._sizes = sizes
         files = index_files(folder)
         self._last = IndexFileAppender(disk, files[-1], sizes) if files else None
-        # Source: IndexService.java#buildIndex: what lies before the end of the index is in it. Of the record at the end
-        # some keys may have gone to a file that is lost: those that are there are counted.
+        # Source: IndexService.java#buildIndex: all records before the end of the index are in it. Some keys of the
+        # record at the end may have been in a file that is lost, so its items are counted.
         self._waiting: list[IndexKeys] = []
         self._n_waiting = 0
-        self._reached, self._has_of_reached = -1, 0
+        self._reached = -1
+        self._n_items_of_reached = 0
         if self._last is not None and self._last.end_timestamp:
             self._reached = self._last.end_phy_offset
-            self._has_of_reached = _items_of(self._reached, files, sizes)
+            self._n_items_of_reached = _items_of(self._reached, files, sizes)
 
     def add(self, keys: IndexKeys) -> None:
-        """Add keys; those that are there already are stepped over. They reach the files by and by."""
+        """Add keys, skipping those that the index already has. They are written in groups, and by :meth:`flush`."""
         self._waiting.append(keys)
         self._n_waiting += len(keys)
         if self._n_waiting >= _KEYS_AT_ONCE:
             self._put_waiting()
 
     def _put_waiting(self) -> None:
-        """Put many keys at once: a put flushes several times, and reads and writes slots all over the file."""
+        """Put many keys together, because each put flushes several times and touches slots all over the file."""
         if self._n_waiting:
             columns = zip(*self._waiting, strict=True)
             hashes, offsets, times = (np.concatenate(column) for column in columns)
@@ -48,24 +51,24 @@ class IndexAppender:
         self._n_waiting = 0
 
     def _put(self, keys: IndexKeys) -> None:
-        at = int(np.searchsorted(keys.physical_offsets, self._reached))
-        of_reached = int(np.searchsorted(keys.physical_offsets, self._reached, side="right")) - at
-        at += min(of_reached, self._has_of_reached)
-        while at < len(keys):
+        done = int(np.searchsorted(keys.physical_offsets, self._reached))
+        n_of_reached = int(np.searchsorted(keys.physical_offsets, self._reached, side="right")) - done
+        done += min(n_of_reached, self._n_items_of_reached)
+        while done < len(keys):
             if self._last is None or not self._last.room:
                 if self._last is not None:
                     self._disk.flush(self._last.path)
                 self._last = self._begin(self._last)
-            count = min(self._last.room, len(keys) - at)
-            self._last.put(keys.take(slice(at, at + count)))
-            at += count
+            count = min(self._last.room, len(keys) - done)
+            self._last.put(keys.take(slice(done, done + count)))
+            done += count
 
     def _begin(self, last: IndexFile | None) -> IndexFileAppender:
         name = next_name(None if last is None else last.path.name, datetime.now().astimezone())
         return IndexFileAppender.create(self._disk, self._folder / name, self._sizes, last)
 
     def flush(self) -> None:
-        """Bring all keys to the disk."""
+        """Write all keys and wait until they are on the disk."""
         self._put_waiting()
         if self._last is not None:
             self._disk.flush(self._last.path)
@@ -73,7 +76,7 @@ class IndexAppender:
 
 
 def _items_of(physical_offset: int, files: list[Path], sizes: IndexSizes) -> int:
-    """Return how many items at the end of the index are of one record; a record's keys may straddle files."""
+    """Return how many items at the end of the index are of one record, whose keys may be in several files."""
     total = 0
     for path in reversed(files):
         file = IndexFile(path, sizes)

@@ -1,4 +1,4 @@
-"""Appending to one index file, so that a cut at any write leaves every key findable that was.
+"""Appending to one index file so that a crash at any write leaves all earlier keys findable.
 
 Source: IndexFile.java#putKey.
 """
@@ -24,7 +24,7 @@ _NAME_FORMAT = "%Y%m%d%H%M%S"
 
 
 class IndexKeys(NamedTuple):
-    """Keys to be found by, (m,) each, in the order of the log."""
+    """Keys of records as columns, (m,) each, in the order of the log."""
 
     hashes: NDArray[np.int32]  # never negative
     physical_offsets: NDArray[np.int64]
@@ -39,9 +39,9 @@ class IndexKeys(NamedTuple):
 
 
 def next_name(last: str | None, now: datetime) -> str:
-    """Return a name for a new file: the time it is made, later than the last one's.
+    """Return a name for a new file: the present time, or a later one if it has to follow the last file's name.
 
-    After a name that is not a time the next number follows, so that the new file is the last one in the folder.
+    A name that is not a time is followed by the next number, so that the new file is the last one in the folder.
 
     Raises:
         StoreStateError: no name follows the last one.
@@ -68,7 +68,7 @@ def _name_of(time: datetime) -> str:
 
 
 class IndexFileAppender(IndexFile):
-    """One file, open for appending. Its header is what was put so far."""
+    """One file, open for appending. Its header covers all keys that were put so far."""
 
     def __init__(self, disk: Disk, path: Path, sizes: IndexSizes) -> None:
         super().__init__(path, sizes)
@@ -76,7 +76,7 @@ class IndexFileAppender(IndexFile):
 
     @classmethod
     def create(cls, disk: Disk, path: Path, sizes: IndexSizes, before: IndexFile | None) -> Self:
-        """Make a file that follows another one, whose end its header begins with."""
+        """Create a file whose header starts with the end of the file before."""
         disk.make_folder(path.parent)
         header = np.zeros(1, INDEX_HEADER)
         header["index_count"] = 1
@@ -89,23 +89,25 @@ class IndexFileAppender(IndexFile):
 
     @property
     def room(self) -> int:
-        """How many more keys fit."""
+        """Number of further keys that fit."""
         return int(self._sizes.n_items - self.header["index_count"])
 
     def put(self, keys: IndexKeys) -> None:
         """Add keys, no more than there is room for.
 
-        Written so that a cut anywhere leaves every key findable that was: first the items, which nothing points at,
-        then the count, for a slot beyond it hides its chain, then the slots, and the header's end last.
+        The order of writes leaves all earlier keys findable after a crash. First come the items, which nothing points
+        at. Then comes the count, because a slot that points past it hides its chain. The slots follow, and the end in
+        the header is last.
 
         Source: IndexFile.java#putKey.
         """
-        n, count = len(keys), int(self.header["index_count"])
+        n = len(keys)
+        count = int(self.header["index_count"])
         if not n:
             return
         slots = keys.hashes % self._sizes.n_slots
         numbers = np.arange(count, count + n, dtype=np.int32)
-        # By slot, then in the order given: sorting both in one number is several times as fast as a stable argsort.
+        # By slot, then in the given order. Sorting both in one number is several times as fast as a stable argsort.
         both = np.sort(slots.astype(np.int64) << 32 | np.arange(n))
         order, by_slot = both & 0xFFFFFFFF, (both >> 32).astype(np.int32)
         is_first = np.append(True, by_slot[1:] != by_slot[:-1])
@@ -142,17 +144,17 @@ class IndexFileAppender(IndexFile):
         if self.n_items:
             return _seconds_since(begin, store_timestamps)
         seconds = _seconds_since(int(store_timestamps[0]), store_timestamps)
-        seconds[:1] = _seconds_since(begin, store_timestamps[:1])  # it still sees what the file before left here
+        seconds[:1] = _seconds_since(begin, store_timestamps[:1])  # it counts from the end of the file before
         return seconds
 
     def _present_slots(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
-        if not self.n_items:  # a new file: all are zero, and reading them would only fetch them
+        if not self.n_items:  # in a new file all slots are zero and need not be read
             return np.zeros(len(slots), np.int32)
         with self._storage.open(self.path) as file:
             return self._slots(file, 0, self._sizes.n_slots)[slots].astype(np.int32)
 
     def _write_slots(self, slots: NDArray[np.int32], numbers: NDArray[np.int32]) -> None:
-        """Set slots, which rise: one by one where they are few, else all between the first and the last at once."""
+        """Set slots, in rising order: few of them one by one, many with one write from first to last."""
         values = numbers.astype(INDEX_SLOT)
         if len(slots) <= _SLOTS_ONE_BY_ONE:
             for row, slot in enumerate(slots.tolist()):
@@ -171,8 +173,8 @@ class IndexFileAppender(IndexFile):
 
 
 def _seconds_since(begin: int, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return whole seconds from ``begin`` on, (n,) as times (ms); 0 for earlier ones, and where nothing began yet."""
+    """Return whole seconds from ``begin`` on, (n,) as times (ms); 0 for earlier times and if ``begin`` is not set."""
     if begin <= 0:
         return np.zeros(len(timestamps), np.int64)
-    found: NDArray[np.int64] = np.maximum(timestamps - begin, 0) // 1000
-    return np.minimum(found, _MAX_DIFF_SECONDS, out=found)
+    seconds: NDArray[np.int64] = np.maximum(timestamps - begin, 0) // 1000
+    return np.minimum(seconds, _MAX_DIFF_SECONDS, out=seconds)

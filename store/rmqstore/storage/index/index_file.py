@@ -21,7 +21,7 @@ _MAX_NAME = (1 << 63) - 1
 
 
 def index_files(folder: Path, storage: Storage = LOCAL) -> list[Path]:
-    """Return the index files, oldest first; a name that is not a number of Java's is not one of theirs.
+    """Return the index files, oldest first; files whose name is not a Java long are not index files.
 
     Raises:
         UnreadableFileError: the folder is not a folder.
@@ -31,12 +31,12 @@ def index_files(folder: Path, storage: Storage = LOCAL) -> list[Path]:
 
 
 def is_name(name: str) -> bool:
-    """Tell whether a file is named as RocketMQ loads it. Source: DefaultMappedFile.java#init."""
+    """Tell whether RocketMQ loads a file of this name. Source: DefaultMappedFile.java#init."""
     return name.isascii() and name.isdigit() and int(name) <= _MAX_NAME
 
 
 def read_header(path: Path, storage: Storage = LOCAL) -> np.void:
-    """Return the header of an index file, INDEX_HEADER; what a short file lacks of it is zero."""
+    """Return the header of an index file, INDEX_HEADER; what a short file lacks is zero."""
     stored = np.zeros(INDEX_HEADER.itemsize, np.uint8)
     with storage.open(path) as file:
         file.read_into(stored, 0)
@@ -45,7 +45,7 @@ def read_header(path: Path, storage: Storage = LOCAL) -> np.void:
 
 
 def was_ended(path: Path) -> bool:
-    """Tell whether a file was ever put to whole: its end time is what a put writes last."""
+    """Tell whether a put to the file was ever completed: it writes the end time last."""
     return bool(read_header(path)["end_timestamp"])
 
 
@@ -53,16 +53,18 @@ class IndexFile:
     """One file, read-only: its header, as it was when the file was opened, and its items.
 
     Args:
-        path: of the file.
-        sizes: how many slots and items it was made with.
-        storage: what the file is read from.
+        path: the file to read.
+        sizes: numbers of slots and items that the file was created with.
+        storage: the storage to read the file from.
 
     Raises:
-        CorruptIndexError: its length is not that of these sizes, or it says that it holds more items than fit.
+        CorruptIndexError: its length does not fit the sizes, or its header counts more items than fit.
     """
 
     def __init__(self, path: Path, sizes: IndexSizes, storage: Storage = LOCAL) -> None:
-        self.path, self._sizes, self._storage = path, sizes, storage
+        self.path = path
+        self._sizes = sizes
+        self._storage = storage
         self._slots_at = INDEX_HEADER.itemsize
         self._items_at = self._slots_at + sizes.n_slots * INDEX_SLOT.itemsize
         with storage.open(path) as file:
@@ -76,7 +78,7 @@ class IndexFile:
 
     @property
     def n_items(self) -> int:
-        """How many keys it holds."""
+        """Number of keys that the file holds."""
         return int(self.header["index_count"]) - 1
 
     def items(self) -> NDArray[np.void]:
@@ -96,10 +98,10 @@ class IndexFile:
         return file.read(self._slots_at + low * width, (high - low) * width).view(INDEX_SLOT)
 
     def hidden(self, items: NDArray[np.void]) -> Mask:
-        """Return which items a search does not come by, (n,): no slot, and no chain from one, leads there.
+        """Return a mask (n,) of the items that no search finds: no chain from a slot leads to them.
 
         Args:
-            items: of this file, see :meth:`items`.
+            items: all items of this file, see :meth:`items`.
         """
         hashes = items["key_hash"].astype(np.int64)
         slots = np.where(hashes >= 0, hashes, 0) % self._sizes.n_slots
@@ -113,19 +115,19 @@ class IndexFile:
         newest = order[last]
         with self._storage.open(self.path) as file:
             stored = self._slots(file, 0, self._sizes.n_slots)[slots[newest]].astype(np.int64)
-        # In a sound file each item leads to the one before it in its slot; only elsewhere are chains followed.
+        # In a sound file each item leads to the one before it in its slot. Only chains of other slots are followed.
         odd = np.union1d(slots[previous != expected], slots[newest[stored != numbers[newest]]])
-        found: Mask = np.isin(slots, odd)
-        at = stored[np.isin(slots[newest], odd)]
-        while len(at):
-            at = at[(at > 0) & (at <= len(items))]
-            found[at - 1] = False
-            after = previous[at - 1]
-            at = after[after < at]  # a chain leads to older items only; others are a loop
-        return found
+        is_hidden: Mask = np.isin(slots, odd)
+        reached = stored[np.isin(slots[newest], odd)]
+        while len(reached):
+            reached = reached[(reached > 0) & (reached <= len(items))]
+            is_hidden[reached - 1] = False
+            following = previous[reached - 1]
+            reached = following[following < reached]  # chains lead to older items only; others would be loops
+        return is_hidden
 
     def items_at_end(self, physical_offset: int) -> int:
-        """Return how many of its newest items are of the record at this offset; looks at no others."""
+        """Return how many of the newest items are of the record at this offset."""
         with self._storage.open(self.path) as file:
             items = self._newest_items(file, self.n_items)
             count = 0
@@ -135,10 +137,10 @@ class IndexFile:
 
     @property
     def end_phy_offset(self) -> int:
-        """Physical offset of the last record that is indexed."""
+        """Physical offset of the last indexed record."""
         return int(self.header["end_phy_offset"])
 
     @property
     def end_timestamp(self) -> int:
-        """Its store time, ms."""
+        """Store time of the last indexed record, ms."""
         return int(self.header["end_timestamp"])

@@ -1,4 +1,4 @@
-"""How large the index files of a store were made: no file says so, all follow from the numbers of slots and items."""
+"""The sizes of the index files of a store. No file records them, but its content follows from them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _MAX_TRIED = 1000  # pairs of sizes whose chains are looked at
 
 
 class IndexSizes(NamedTuple):
-    """How many slots a file has, and how many items it could hold; the first item is never used."""
+    """Number of slots of a file, and number of items that fit; the first item is never used."""
 
     n_slots: int
     n_items: int
 
     @classmethod
     def of(cls, config: StoreConfig) -> IndexSizes:
-        """Return the sizes that a broker so configured gives its files."""
+        """Return the sizes of the files of a broker with this configuration."""
         return cls(config.max_hash_slot_num, config.max_index_num)
 
     @property
@@ -38,10 +38,10 @@ class IndexSizes(NamedTuple):
 
 
 def find_sizes(path: Path, guess: IndexSizes, storage: Storage = LOCAL) -> IndexSizes:
-    """Return the numbers of slots and items that an index file was made with: it does not say them, but follows them.
+    """Return the numbers of slots and items that an index file was created with, from its length and content.
 
     An example: a file of 440 bytes, whose header says that its first record is at 1000. Of the numbers of slots that
-    give this length, see :func:`_slot_counts`, only 10 leads to an item of that record::
+    fit this length, see :func:`_slot_counts`, only 10 leads to an item of that record::
 
         slots   first item at byte   what stands there
             5   40 +  20 + 20 =  80  zeros: with 10 slots this is the item that is never used
@@ -51,9 +51,9 @@ def find_sizes(path: Path, guess: IndexSizes, storage: Storage = LOCAL) -> Index
         found  10 slots, 18 items
 
     Args:
-        path: of the file.
-        guess: taken if it fits the length, as RocketMQ's defaults do nearly always.
-        storage: what the file is read from.
+        path: the index file.
+        guess: returned if it fits the length, as RocketMQ's defaults nearly always do.
+        storage: the storage to read the file from.
 
     Raises:
         StoreStateError: no numbers fit what the file holds, or several do.
@@ -78,12 +78,12 @@ def find_sizes(path: Path, guess: IndexSizes, storage: Storage = LOCAL) -> Index
 
 
 def find_sizes_in_any(files: list[Path], guess: IndexSizes, storage: Storage = LOCAL) -> IndexSizes:
-    """Return :func:`find_sizes` of the first file that has not lost what tells them.
+    """Return :func:`find_sizes` of the first file that is intact enough.
 
-    Only files of the length that most have are asked: those of a store are all of one length.
+    Only files of the most frequent length are tried, because all files of a store have one length.
 
     Raises:
-        StoreStateError: none of them tells, said of the first.
+        StoreStateError: no file is intact enough; the error is that of the first.
     """
     refused: StoreStateError | None = None
     lengths: dict[Path, int] = {}
@@ -100,11 +100,11 @@ def find_sizes_in_any(files: list[Path], guess: IndexSizes, storage: Storage = L
             refused = refused or err
         except (FileNotFoundError, UnreadableFileError) as err:
             refused = refused or StoreStateError(str(err))
-    raise refused or StoreStateError("no index file tells its sizes: there is none")
+    raise refused or StoreStateError("there is no index file to find the sizes from")
 
 
 def _slot_counts(length: int) -> range:
-    """Return the numbers of slots that leave room for a whole number of items, two at least, in a file of a length.
+    """Return the numbers of slots that leave room for a whole number of items, at least two, in a file of a length.
 
     An item is as long as five slots. For a file of 440 bytes, of which 40 are the header::
 
@@ -119,10 +119,10 @@ def _slot_counts(length: int) -> range:
 
 
 def _possible_sizes(data: Bytes) -> tuple[list[IndexSizes], list[IndexSizes]]:
-    """Return sizes that give the length of a file, and a first item that its header and its slot know.
+    """Return sizes that fit the length of a file and the first item that its header and a slot refer to.
 
-    Those that also give the last item that the header knows come first, apart: a crash amid a put may have left
-    another. No more than a few more are returned than can be tried.
+    The first list has those that also fit the last item that the header refers to. The second has all, because a crash
+    during a put may have left another last item. The lists have few more sizes than can be tried.
     """
     counts = _slot_counts(len(data))
     by_both: list[int] = []
@@ -139,13 +139,13 @@ def _possible_sizes(data: Bytes) -> tuple[list[IndexSizes], list[IndexSizes]]:
 
 
 def _with_items(slot_counts: list[int], length: int) -> list[IndexSizes]:
-    """Return numbers of slots with the number of items that fills the rest of a file of a length."""
+    """Return sizes with these numbers of slots, whose items fill the rest of a file of a length."""
     room = length - INDEX_HEADER.itemsize
     return [IndexSizes(count, (room - count * INDEX_SLOT.itemsize) // INDEX_ITEM.itemsize) for count in slot_counts]
 
 
 def _know_their_first_item(data: Bytes, n_slots: NDArray[np.int64]) -> Mask:
-    """Return for which numbers of slots the first item is of the header's first record, and its slot is in use."""
+    """Return for which numbers of slots the first item is of the header's first record and its slot is used."""
     first_record = data[: INDEX_HEADER.itemsize].view(INDEX_HEADER)[0]["begin_phy_offset"]
     field, field_at = INDEX_ITEM.fields["physical_offset"][:2]  # type: ignore[index]
     items = INDEX_HEADER.itemsize + n_slots * INDEX_SLOT.itemsize + INDEX_ITEM.itemsize
@@ -159,7 +159,7 @@ def _know_their_first_item(data: Bytes, n_slots: NDArray[np.int64]) -> Mask:
 
 
 def _know_their_last_item(data: Bytes, n_slots: NDArray[np.int64]) -> Mask:
-    """Return for which numbers of slots the last item counted is of the header's last record."""
+    """Return a mask of the numbers of slots for which the last counted item is of the header's last record."""
     header = data[: INDEX_HEADER.itemsize].view(INDEX_HEADER)[0]
     offset, at = INDEX_ITEM.fields["physical_offset"][:2]  # type: ignore[index]
     items_before = max(int(header["index_count"]) - 1, 0)
@@ -170,10 +170,10 @@ def _know_their_last_item(data: Bytes, n_slots: NDArray[np.int64]) -> Mask:
 
 
 def _fits(data: Bytes, sizes: IndexSizes) -> bool:
-    """Tell whether a file that is read with these sizes is an index, perhaps one whose newest slots were not written.
+    """Tell whether a file read with these sizes is an index, perhaps one whose newest slots were not written.
 
-    Nothing stands where the first item would; slots point at items that belong to them, items at older ones of their
-    slot.
+    The unused first item is all zeros, slots point at items that belong to them, and items point at older items of
+    their slot.
     """
     header = data[: INDEX_HEADER.itemsize].view(INDEX_HEADER)[0]
     count = int(header["index_count"])

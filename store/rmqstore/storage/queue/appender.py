@@ -1,4 +1,4 @@
-"""Appending units to a ConsumeQueue: files of one length, the filler of a queue that does not begin at 0, the guard."""
+"""Appending units to a ConsumeQueue, with filler at the start of a queue whose first offset is not 0."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rmqstore.storage.files.paths import offset_to_name
 from rmqstore.storage.queue.offset_runs import fit_offsets
 
 _UNIT = QUEUE_UNIT.itemsize
-_FILLER_UNITS = 1 << 19  # written at once: files may have been made as large as 2 GiB
+_FILLER_UNITS = 1 << 19  # per write: a file may be as large as 2 GiB
 _MAX_QUEUE_OFFSET = (1 << 58) // _UNIT  # a file name has room for it, and so has Java's long for what follows
 _NO_UNITS = (np.empty(0, np.int64), np.empty(0, QUEUE_UNIT))
 
@@ -32,28 +32,33 @@ class Misplaced(NamedTuple):
 class QueueAppender:
     """The end of one queue. Source: ConsumeQueue.java#putMessagePositionInfo.
 
-    Unlike there, a record keeps the queue offset that it says, and where that cannot be it gets no unit: RocketMQ would
-    put it, and all after it, at other offsets.
+    Unlike in RocketMQ, every record keeps its queue offset, and a record whose offset cannot be right gets no unit.
+    RocketMQ would store that record, and all later ones, at other queue offsets.
 
     Args:
         start: queue offset of the first unit that the files have.
         end: queue offset of the next unit.
-        reached: physical offset behind the record of the last unit, -1 for an empty queue.
-        is_new: there is no file yet. Then the log alone tells what the queue holds; else its files have to fit the log.
+        reached: physical offset after the record of the last unit, -1 for an empty queue.
+        is_new: there is no file yet. Then the log alone decides what the queue holds; else its files must fit the log.
     """
 
     def __init__(
         self, disk: Disk, folder: Path, file_size: int, *, start: int, end: int, reached: int, is_new: bool
     ) -> None:
-        self._disk, self._folder, self._file_size = disk, folder, file_size
-        self._start, self.end, self.reached, self.is_new = start, end, reached, is_new
+        self._disk = disk
+        self._folder = folder
+        self._file_size = file_size
+        self._start = start
+        self.end = end
+        self.reached = reached
+        self.is_new = is_new
         self._follows_log = is_new
         self._undecided = _NO_UNITS
         self.misplaced: list[Misplaced] = []
         self.touched: dict[Path, None] = {}  # files to flush
 
     def append(self, queue_offsets: NDArray[np.int64], units: NDArray[np.void]) -> None:
-        """Append units, QUEUE_UNIT (n,), in the order of the log; those that are there already are stepped over.
+        """Append units, QUEUE_UNIT (n,), in the order of the log; units that the files already have are skipped.
 
         Raises:
             CorruptQueueError: the files do not fit the log.
@@ -77,14 +82,15 @@ class QueueAppender:
         return self.end + len(queue_offsets) <= _MAX_QUEUE_OFFSET and bool((np.diff(queue_offsets) == 1).all())
 
     def settle(self) -> None:
-        """Decide on records that no further one of the queue follows."""
+        """Decide on the last records of the queue, now that no others follow."""
         if len(self._undecided[0]):
             self._append_what_fits(*_NO_UNITS, is_end=True)
 
     def _append_what_fits(self, queue_offsets: NDArray[np.int64], units: NDArray[np.void], *, is_end: bool) -> None:
-        before, self._undecided = self._undecided, _NO_UNITS
-        queue_offsets = np.concatenate((before[0], queue_offsets))
-        units = np.concatenate((before[1], units)).astype(QUEUE_UNIT)  # numpy joins records in native byte order
+        undecided_offsets, undecided_units = self._undecided
+        self._undecided = _NO_UNITS
+        queue_offsets = np.concatenate((undecided_offsets, queue_offsets))
+        units = np.concatenate((undecided_units, units)).astype(QUEUE_UNIT)  # numpy joins records in native byte order
         possible = (queue_offsets >= 0) & (queue_offsets < _MAX_QUEUE_OFFSET)
         self._refuse(queue_offsets[~possible], units[~possible])
         queue_offsets, units = queue_offsets[possible], units[possible]
@@ -93,16 +99,16 @@ class QueueAppender:
         fitting = fit_offsets(queue_offsets, None if self.is_new else self.end, is_end=is_end)
         self._refuse(queue_offsets[fitting.refused], units[fitting.refused])
         self._undecided = queue_offsets[fitting.undecided], units[fitting.undecided]
-        taken, placed = queue_offsets[fitting.taken], units[fitting.taken]
-        if not len(taken):
+        queue_offsets, units = queue_offsets[fitting.taken], units[fitting.taken]
+        if not len(units):
             return
         if self.is_new:
-            self._begin(int(taken[0]))
-        for rows in np.split(np.arange(len(taken)), np.flatnonzero(np.diff(taken) != 1) + 1):
-            first = int(taken[rows[0]])
+            self._begin(int(queue_offsets[0]))
+        for rows in np.split(np.arange(len(units)), np.flatnonzero(np.diff(queue_offsets) != 1) + 1):
+            first = int(queue_offsets[rows[0]])
             if first > self.end:
-                self._fill(first, placed[rows[:1]])
-            self._extend(first, placed[rows])
+                self._fill(first, units[rows[:1]])
+            self._extend(first, units[rows])
 
     def _refuse(self, queue_offsets: NDArray[np.int64], units: NDArray[np.void]) -> None:
         for queue_offset, physical_offset in zip(
@@ -117,10 +123,10 @@ class QueueAppender:
             )
 
     def _fill(self, stop: int, following: NDArray[np.void]) -> None:
-        """Fill the queue offsets that no record has with the next record's unit.
+        """Fill the queue offsets that no record has with the unit of the next record.
 
-        A broker then serves that record more than once. It passes over a unit that leads to no record, and with it over
-        all units of records in the same file of the log.
+        A broker then serves that record more than once. A unit that leads to no record would be worse: the broker would
+        skip it together with all units of records in the same file of the log.
         """
         physical_offset = int(following["physical_offset"][0])
         text = f"no record has the queue offsets from {self.end} to {stop - 1}; their units lead to the next record"
@@ -145,17 +151,17 @@ class QueueAppender:
             )
 
     def _require_there(self, queue_offsets: NDArray[np.int64]) -> None:
-        """Refuse to take units for built that stood in a file before the first one, which is missing then."""
+        """Refuse records whose units belong into a file before the first one, which is missing then."""
         lowest = int(queue_offsets.min())
         if lowest < self._start:
             reason = f"queue offset {lowest} is in the log, and the files begin at {self._start}: one is missing"
             raise CorruptQueueError(str(self._folder), lowest * _UNIT, reason)
 
     def _begin(self, first: int) -> None:
-        """Make the queue's first file; what stands in it for offsets before the first is filler.
+        """Create the queue's first file, with filler for the offsets before the first.
 
-        The filler is there when the file gets its name. A broker that finds less of it goes on where that ends, and
-        puts units at other queue offsets than their records have.
+        The filler is complete before the file gets its name. If a broker found only a part of it, it would append after
+        that part, at other queue offsets than the records have.
 
         Source: ConsumeQueue.java#fillPreBlank.
         """
@@ -179,19 +185,20 @@ class QueueAppender:
     def _write(self, start: int, units: NDArray[np.void]) -> None:
         done = 0
         while done < len(units):
-            at = start + done
-            count = min(len(units) - done, self._per_file - at % self._per_file)
-            path = self._path(at)
+            queue_offset = start + done
+            ordinal = queue_offset % self._per_file
+            count = min(len(units) - done, self._per_file - ordinal)
+            path = self._path(queue_offset)
             if path not in self.touched and not LOCAL.exists(path):
                 self._disk.create(path, self._file_size)
             self.touched[path] = None
-            self._disk.write(path, at % self._per_file * _UNIT, units[done : done + count])
+            self._disk.write(path, ordinal * _UNIT, units[done : done + count])
             done += count
 
 
 def _filler(count: int) -> Iterator[NDArray[np.void]]:
-    """Yield units that stand for queue offsets before the first of a queue."""
-    for at in range(0, count, _FILLER_UNITS):
-        filler = np.zeros(min(_FILLER_UNITS, count - at), QUEUE_UNIT)
+    """Yield blocks of pre-blank units, for the queue offsets before the first of a queue."""
+    for done in range(0, count, _FILLER_UNITS):
+        filler = np.zeros(min(_FILLER_UNITS, count - done), QUEUE_UNIT)
         filler["size"] = PRE_BLANK_SIZE
         yield filler

@@ -1,10 +1,10 @@
 """The files of one BatchConsumeQueue, read-only: 46-byte units, each for a record of one or several messages.
 
-To the rest of the package such a queue looks like any other: every queue offset has a unit, those of one inner batch
-have the same one. Which message of the record a queue offset means is found in the record.
+To the rest of the package such a queue looks like any other: every queue offset has a unit, and the messages of one
+inner batch share theirs. The record itself tells which of its messages has a queue offset.
 
-Nothing guards a unit, and one that is damaged may claim any queue offsets. What its neighbours contradict is no unit;
-the queue offsets that no unit tells of, where there should be some, read as units that were never written.
+Units have no checksum, so a damaged one may claim any queue offsets. A unit that its neighbours contradict is not
+trusted. Queue offsets that no trusted unit covers read as units that were never written.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from rmqstore.storage.queue.units import Units
 _UNIT = BATCH_UNIT.itemsize
 _FILES_AT_ONCE = 4
 _PEEKED_UNITS = 64
-_MAX_FILE_UNITS = 4_000_000  # of which memory holds all; a broker makes files of 300,000
+_MAX_FILE_UNITS = 4_000_000  # of a file that is held in memory; a broker's files have 300,000
 
 
 class _File(NamedTuple):
-    """What is known of one file."""
+    """The trusted units of one file."""
 
     batches: Batches
-    n_written: int  # units that were ever written, whole or not
+    n_written: int  # units that were ever written, including damaged ones
 
 
 class _Known(NamedTuple):
-    """The files that fit into the queue, in its order, and where each begins."""
+    """The files that fit into the queue, in order, and the queue offset where each begins."""
 
     segments: list[Segment]
     begins: list[int]
-    lost_tail: bool  # newer files hold units, but none that fits
+    lost_tail: bool  # newer files hold units, but none of them fits
 
 
 class BatchConsumeQueue:
@@ -69,7 +69,7 @@ class BatchConsumeQueue:
         self._known = None
 
     def close(self) -> None:
-        """Let go of the mapped files."""
+        """Close the files."""
         self._files.close()
         self._cached.clear()
 
@@ -79,15 +79,15 @@ class BatchConsumeQueue:
         return bool(self._files.segments)
 
     def unit(self, queue_offset: int) -> tuple[int, int, int]:
-        """Return physical offset, size and tags code of the record that holds a message; zeros where no unit says."""
+        """Return physical offset, size and tags code of the record that holds a message; zeros if no unit covers it."""
         segment = self._find(queue_offset)
         if segment is None:
             return 0, 0, 0
-        found = self._load(segment).batches
-        at = int(np.searchsorted(found.starts, queue_offset, side="right")) - 1
-        if at < 0 or queue_offset >= found.ends[at]:
+        batches = self._load(segment).batches
+        row = int(np.searchsorted(batches.starts, queue_offset, side="right")) - 1
+        if row < 0 or queue_offset >= batches.ends[row]:
             return 0, 0, 0
-        return int(found.physical_offsets[at]), int(found.sizes[at]), int(found.tags_codes[at])
+        return int(batches.physical_offsets[row]), int(batches.sizes[row]), int(batches.tags_codes[row])
 
     def units(self, start: int, end: int) -> Units:
         """Return the unit of each message in ``[start, end)``, all of which :meth:`runs` gives.
@@ -95,50 +95,50 @@ class BatchConsumeQueue:
         Raises:
             OffsetOutOfRangeError: a file was deleted since the store was opened.
         """
-        counts, found = self._spread(start, end)
-        return Units(*(np.repeat(column, counts) for column in found[3:]))
+        counts, batches = self._spread(start, end)
+        return Units(*(np.repeat(column, counts) for column in batches[3:]))
 
     def units_of(self, queue_offsets: NDArray[np.int64]) -> Units:
-        """Return the units of some messages; zeros where none says."""
+        """Return the units of some messages; zeros where no unit covers one."""
         known = self._files_known()
         files = np.searchsorted(known.begins, queue_offsets, side="right") - 1
         columns = Units(*(np.zeros(len(queue_offsets), np.int64) for _ in Units._fields))
         for file in np.unique(files[files >= 0]).tolist():
             rows = np.flatnonzero(files == file)
-            found = self._load(known.segments[file]).batches
-            told_by = np.searchsorted(found.starts, queue_offsets[rows], side="right") - 1
-            rows, told_by = rows[told_by >= 0], told_by[told_by >= 0]
-            is_told = queue_offsets[rows] < found.ends[told_by]
-            for column, values in zip(columns, found[3:], strict=True):
-                column[rows[is_told]] = values[told_by[is_told]]
+            batches = self._load(known.segments[file]).batches
+            unit_rows = np.searchsorted(batches.starts, queue_offsets[rows], side="right") - 1
+            rows, unit_rows = rows[unit_rows >= 0], unit_rows[unit_rows >= 0]
+            is_covered = queue_offsets[rows] < batches.ends[unit_rows]
+            for column, values in zip(columns, batches[3:], strict=True):
+                column[rows[is_covered]] = values[unit_rows[is_covered]]
         return columns
 
     def weights(self, start: int, end: int) -> NDArray[np.int64]:
         """Return the bytes of the log that each message in ``[start, end)`` stands for; see ``Queue``."""
-        counts, found = self._spread(start, end)
-        starts, lengths = np.repeat(found.starts, counts), np.repeat(found.ends - found.starts, counts)
-        sizes, ranks = np.repeat(np.clip(found.sizes, 0, MAX_FILE_BYTES), counts), np.arange(start, end) - starts
-        lengths = np.maximum(lengths, 1)
+        counts, batches = self._spread(start, end)
+        ranks = np.arange(start, end) - np.repeat(batches.starts, counts)
+        lengths = np.maximum(np.repeat(batches.ends - batches.starts, counts), 1)
+        sizes = np.repeat(np.clip(batches.sizes, 0, MAX_FILE_BYTES), counts)
         weights: NDArray[np.int64] = sizes * (ranks + 1) // lengths - sizes * ranks // lengths
         return weights
 
     def runs(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the parts of ``[start, end)`` that are there; a few damaged units do not end a part."""
+        """Yield the parts of ``[start, end)`` that have units; a few damaged units do not end a part."""
         run: tuple[int, int] | None = None
         number = 0
-        for found in self._fitted(start, end):
-            before = np.append(run[1] if run else found.starts[0], found.ends[:-1])
-            steps = found.numbers - np.append(number, found.numbers[:-1])
-            torn = found.starts - before > MAX_BATCH * np.maximum(steps, 1)
+        for batches in self._fitted(start, end):
+            previous_ends = np.append(run[1] if run else batches.starts[0], batches.ends[:-1])
+            steps = batches.numbers - np.append(number, batches.numbers[:-1])
+            torn = batches.starts - previous_ends > MAX_BATCH * np.maximum(steps, 1)
             torn[0] |= run is None
             for first, last in _stretches(torn):
-                piece = (int(found.starts[first]), int(found.ends[last]))
+                stretch = (int(batches.starts[first]), int(batches.ends[last]))
                 if not torn[first] and run is not None:
-                    piece = (run[0], piece[1])
+                    stretch = (run[0], stretch[1])
                 elif run is not None:
                     yield from _within(run, start, end)
-                run = piece
-            number = int(found.numbers[-1])
+                run = stretch
+            number = int(batches.numbers[-1])
         if run is not None:
             yield from _within(run, start, end)
 
@@ -147,16 +147,16 @@ class BatchConsumeQueue:
         segment = self._find(queue_offset)
         if segment is None:
             return str(self.folder), 0
-        found = self._load(segment).batches
-        at = int(np.searchsorted(found.starts, queue_offset, side="right")) - 1
-        if at < 0:
+        batches = self._load(segment).batches
+        row = int(np.searchsorted(batches.starts, queue_offset, side="right")) - 1
+        if row < 0:
             return str(segment.path), 0
-        number = int(found.numbers[at]) + int(queue_offset >= found.ends[at])
+        number = int(batches.numbers[row]) + int(queue_offset >= batches.ends[row])
         segment = self._files.find(number * _UNIT) or segment  # a gap may lie where the next file begins
         return str(segment.path), number * _UNIT - segment.start
 
     def end(self) -> int:
-        """Return the queue offset after the last message; one more than is known where the last unit is damaged.
+        """Return the queue offset after the last message; if the last unit is damaged, it counts as one message.
 
         Source: BatchConsumeQueue.java#getMaxOffsetInQueue.
         """
@@ -178,84 +178,88 @@ class BatchConsumeQueue:
 
         Source: BatchConsumeQueue.java#reviseMinOffsetInQueue.
         """
-        first = find_first(self.begin, end, lambda at: self.unit(at)[0] >= min_physical_offset)
-        for found in self._fitted(self.begin, first):
-            offsets = found.physical_offsets
-            other = np.flatnonzero((found.sizes <= 0) | (offsets < 0) | (offsets >= min_physical_offset))
+        first = find_first(self.begin, end, lambda offset: self.unit(offset)[0] >= min_physical_offset)
+        for batches in self._fitted(self.begin, first):
+            offsets = batches.physical_offsets
+            other = np.flatnonzero((batches.sizes <= 0) | (offsets < 0) | (offsets >= min_physical_offset))
             if len(other):
-                return min(first, int(found.starts[other[0]]))
+                return min(first, int(batches.starts[other[0]]))
         return first
 
     def cut(self, start: int, end: int, log_end: int) -> int:
         """Return the queue offset in ``[start, end]`` after the last unit that points before the end of the log."""
-        kept = find_first(start, end, lambda at: self.unit(at)[0] >= log_end)
-        for found in self._fitted(kept, end):
+        cut = find_first(start, end, lambda offset: self.unit(offset)[0] >= log_end)
+        for batches in self._fitted(cut, end):
             before = np.flatnonzero(
-                (found.physical_offsets >= 0) & (found.physical_offsets < log_end) & (found.sizes > 0)
+                (batches.physical_offsets >= 0) & (batches.physical_offsets < log_end) & (batches.sizes > 0)
             )
             if len(before):
-                kept = max(kept, min(int(found.ends[before[-1]]), end))
-        return kept
+                cut = max(cut, min(int(batches.ends[before[-1]]), end))
+        return cut
 
     def count_units(self, start: int, end: int, min_physical_offset: int) -> int:
-        """Return how many units that tell of ``[start, end)`` point into the log from an offset on."""
+        """Return how many units of messages in ``[start, end)`` point into the log from an offset on."""
         total = 0
-        for found in self._fitted(start, end):
-            is_inside = (found.ends > start) & (found.starts < end)
-            is_counted = is_inside & (found.sizes > 0) & (found.physical_offsets >= min_physical_offset)
+        for batches in self._fitted(start, end):
+            is_inside = (batches.ends > start) & (batches.starts < end)
+            is_counted = is_inside & (batches.sizes > 0) & (batches.physical_offsets >= min_physical_offset)
             total += int(np.count_nonzero(is_counted))
         return total
 
     def _spread(self, start: int, end: int) -> tuple[NDArray[np.int64], Batches]:
-        """Return units that tell of ``[start, end)``, with zeros for what none tells of, and of how many each tells."""
+        """Return how many messages of ``[start, end)`` each unit covers, and the units; gaps are covered by zeros."""
         end = max(start, end)
         if list(self.runs(start, end)) != [(start, end)] and start < end:
             raise OffsetOutOfRangeError(f"{self.folder}: queue offsets {start} to {end} are not all in its files")
-        counts, pieces, at = [np.empty(0, np.int64)], [NO_BATCHES], start
-        for found in self._fitted(start, end):
-            inside = found.take((found.ends > at) & (found.starts < end))
+        counts = [np.empty(0, np.int64)]
+        parts = [NO_BATCHES]
+        reached = start
+        for batches in self._fitted(start, end):
+            inside = batches.take((batches.ends > reached) & (batches.starts < end))
             if not len(inside.starts):
                 continue
-            starts, ends = np.maximum(inside.starts, at), np.minimum(inside.ends, end)
-            # Every second unit stands for a gap before the next one, mostly of no length.
+            starts, ends = np.maximum(inside.starts, reached), np.minimum(inside.ends, end)
+            # Every second unit stands for the gap before the next one; most gaps are empty.
             gapped = Batches(*(np.zeros(2 * len(starts), np.int64) for _ in inside))
             for column, values in zip(gapped, inside, strict=True):
                 column[1::2] = values
             widths = np.empty(2 * len(starts), np.int64)
-            widths[0::2], widths[1::2] = starts - np.append(at, ends[:-1]), ends - starts
+            widths[0::2] = starts - np.append(reached, ends[:-1])
+            widths[1::2] = ends - starts
             counts.append(widths)
-            pieces.append(gapped)
-            at = int(ends[-1])
-        counts.append(np.array([end - at]))
-        pieces.append(Batches(*[np.zeros(1, np.int64)] * 6))
-        return np.concatenate(counts), Batches(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
+            parts.append(gapped)
+            reached = int(ends[-1])
+        counts.append(np.array([end - reached]))
+        parts.append(Batches(*[np.zeros(1, np.int64)] * 6))
+        return np.concatenate(counts), Batches(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     def _fitted(self, start: int, end: int) -> Iterator[Batches]:
-        """Yield the units of the files that tell of ``[start, end)`` and of the gaps in it, fitted to one another."""
-        known, reached = self._files_known(), -1
-        for place in range(max(bisect_right(known.begins, start) - 1, 0), len(known.segments)):
-            if known.begins[place] >= end and reached >= end:
+        """Yield the units of the files with messages of ``[start, end)``, cut where those of two files overlap."""
+        known = self._files_known()
+        reached = -1
+        for number in range(max(bisect_right(known.begins, start) - 1, 0), len(known.segments)):
+            if known.begins[number] >= end and reached >= end:
                 return
-            found = self._load(known.segments[place]).batches
-            if place + 1 < len(known.segments):
-                limit = known.begins[place + 1]
-                found = found.take((found.starts >= known.begins[place]) & (found.starts < limit))
-                np.minimum(found.ends, limit, out=found.ends)
+            batches = self._load(known.segments[number]).batches
+            if number + 1 < len(known.segments):
+                limit = known.begins[number + 1]
+                batches = batches.take((batches.starts >= known.begins[number]) & (batches.starts < limit))
+                np.minimum(batches.ends, limit, out=batches.ends)
             else:
-                found = found.take(found.starts >= known.begins[place])
-                if known.lost_tail and len(found.starts):
-                    found = with_unknown(found, int(found.ends[-1]), int(found.numbers[-1]) + 1)
-            if len(found.starts):
-                reached = int(found.ends[-1])
-                yield found
+                batches = batches.take(batches.starts >= known.begins[number])
+                if known.lost_tail and len(batches.starts):
+                    batches = with_unknown(batches, int(batches.ends[-1]), int(batches.numbers[-1]) + 1)
+            if len(batches.starts):
+                reached = int(batches.ends[-1])
+                yield batches
 
     def _find(self, queue_offset: int) -> Segment | None:
         known = self._files_known()
-        place = bisect_right(known.begins, queue_offset) - 1
-        return known.segments[place] if place >= 0 else None
+        number = bisect_right(known.begins, queue_offset) - 1
+        return known.segments[number] if number >= 0 else None
 
     def _files_known(self) -> _Known:
-        """Return the files that fit; they are looked at once, those without a unit again and again."""
+        """Return the files whose queue offsets fit the queue. Cached, except for files that hold no unit yet."""
         if self._known is not None and len(self._begins) == len(self._files.segments):
             return self._known
         for segment in self._files.segments:
@@ -270,18 +274,18 @@ class BatchConsumeQueue:
                     good = self._load(segment).batches
                 if len(good.starts):
                     self._begins[segment] = int(good.starts[0])
-        begun = [segment for segment in self._files.segments if segment in self._begins]
-        begins = np.array([self._begins[segment] for segment in begun], np.int64)
-        widest = max((segment.size // _UNIT for segment in begun), default=0) * MAX_BATCH
-        kept = np.flatnonzero(agreeing(begins, begins, widest))
-        segments = [begun[place] for place in kept]
-        tail = begun[kept[-1] + 1 :] if len(kept) else []
+        written = [segment for segment in self._files.segments if segment in self._begins]
+        begins = np.array([self._begins[segment] for segment in written], np.int64)
+        widest = max((segment.size // _UNIT for segment in written), default=0) * MAX_BATCH
+        fitting = np.flatnonzero(agreeing(begins, begins, widest))
+        segments = [written[row] for row in fitting]
+        tail = written[fitting[-1] + 1 :] if len(fitting) else []
         lost = any(self._load(segment).n_written for segment in tail)
-        self._known = _Known(segments, begins[kept].tolist(), lost)
+        self._known = _Known(segments, begins[fitting].tolist(), lost)
         return self._known
 
     def _load(self, segment: Segment) -> _File:
-        """Return what one file tells; a broker may be writing to it."""
+        """Return the trusted units of one file, to which a broker may still be writing."""
         cached = self._cached.get(segment)
         if cached is not None and not len(self._read_units(segment, cached.n_written, 1)):
             self._cached.move_to_end(segment)
@@ -292,20 +296,21 @@ class BatchConsumeQueue:
             reason = f"{n_written} units in one file, more than memory should hold"
             raise CorruptQueueError(str(segment.path), 0, reason)
         first = segment.start // _UNIT
-        found = trusted(self._read_units(segment, 0, n_written), first)
-        if n_written and (not len(found.starts) or found.numbers[-1] != first + n_written - 1):
-            end = int(found.ends[-1]) if len(found.starts) else self._end_before(segment)
-            found = with_unknown(found, end, first + n_written - 1)
-        if len(found.starts) and segment == self._files.segments[0] and found.numbers[0] > first and found.starts[0]:
-            unknown = with_unknown(NO_BATCHES, int(found.starts[0]) - 1, int(found.numbers[0]) - 1)
-            found = Batches(*(np.concatenate(columns) for columns in zip(unknown, found, strict=True)))
-        loaded = self._cached[segment] = _File(found, n_written)
+        batches = trusted(self._read_units(segment, 0, n_written), first)
+        if n_written and (not len(batches.starts) or batches.numbers[-1] != first + n_written - 1):
+            end = int(batches.ends[-1]) if len(batches.starts) else self._end_before(segment)
+            batches = with_unknown(batches, end, first + n_written - 1)
+        is_first_file = segment == self._files.segments[0]
+        if len(batches.starts) and is_first_file and batches.numbers[0] > first and batches.starts[0]:
+            unknown = with_unknown(NO_BATCHES, int(batches.starts[0]) - 1, int(batches.numbers[0]) - 1)
+            batches = Batches(*(np.concatenate(columns) for columns in zip(unknown, batches, strict=True)))
+        loaded = self._cached[segment] = _File(batches, n_written)
         if len(self._cached) > _FILES_AT_ONCE:
             self._cached.popitem(last=False)
         return loaded
 
     def _end_before(self, segment: Segment) -> int:
-        """Return the queue offset after the units of the files before one, 0 without any."""
+        """Return the queue offset after the last unit in the files before one, 0 if there is none."""
         for other in reversed(self._files.segments[: self._files.segments.index(segment)]):
             good = trusted(self._read_units(other, 0, other.size // _UNIT), other.start // _UNIT)
             if len(good.starts):
@@ -313,7 +318,7 @@ class BatchConsumeQueue:
         return 0
 
     def _read_units(self, segment: Segment, first: int, count: int) -> NDArray[np.void]:
-        """Return whole units of a file from one on, BATCH_UNIT (n,), without the zeros after the last."""
+        """Return whole units of a file from one on, BATCH_UNIT (n,), without the zeros after the last one."""
         stored = np.empty(max(min(count, segment.size // _UNIT - first), 0) * _UNIT, np.uint8)
         n_read = self._files.open(segment).read_into(stored, first * _UNIT)
         written = np.flatnonzero(stored[:n_read])
@@ -322,7 +327,7 @@ class BatchConsumeQueue:
 
 
 def _stretches(torn: Mask) -> Iterator[tuple[int, int]]:
-    """Yield first and last of the rows from one that is torn from the row before, or the first, up to the next."""
+    """Yield the first and last row of each stretch; a new one begins at every row that is torn from the one before."""
     firsts = np.unique(np.append(0, np.flatnonzero(torn)))
     for first, following in zip(firsts.tolist(), [*firsts[1:].tolist(), len(torn)], strict=True):
         yield first, following - 1

@@ -1,4 +1,4 @@
-"""Units of a BatchConsumeQueue as columns, and which are trusted: what their neighbours contradict is no unit."""
+"""Units of a BatchConsumeQueue as columns, and which are trusted: not those that their neighbours contradict."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rmqstore.format.layout import MAX_BATCH, Mask, Positions
 
-_MAX_OFFSET = 1 << 60  # of a queue: sums stay far from the end of an int64
+_MAX_OFFSET = 1 << 60  # of a queue: sums stay far from the limit of an int64
 
 
 class Batches(NamedTuple):
@@ -31,7 +31,7 @@ NO_BATCHES: Final = Batches(*[np.empty(0, np.int64)] * 6)
 
 
 def trusted(units: NDArray[np.void], first: int) -> Batches:
-    """Return the units that tell queue offsets which agree with those around them.
+    """Return the units whose queue offsets agree with those of the units around them.
 
     Two units are linked if they stand side by side and the messages of the second begin where those of the first end. A
     unit without a link is dropped if a unit beside it has one. Of the others :func:`agreeing` chooses, and each ends
@@ -42,11 +42,11 @@ def trusted(units: NDArray[np.void], first: int) -> Batches:
         numbers     0    1       2     3      4      5      6
         messages  0-3  3-7  99-101  9-11  11-19  15-16  16-18   # first and end, which is excluded
         linked    yes  yes      no   yes    yes    yes    yes
-        returned  0-3  3-7          9-11  11-15  15-16  16-18   # no unit tells of 7 and 8
+        returned  0-3  3-7          9-11  11-15  15-16  16-18   # no unit covers 7 and 8
 
     Args:
         units: BATCH_UNIT (n,).
-        first: number of the first.
+        first: number of the first unit.
     """
     bases, counts = units["base_offset"].astype(np.int64), units["batch_size"].astype(np.int64)
     valid = np.flatnonzero((bases >= 0) & (bases < _MAX_OFFSET) & (counts > 0))
@@ -102,7 +102,7 @@ def agreeing(starts: Positions, ends: Positions, widest: int) -> Mask:
     return mask
 
 
-def with_unknown(found: Batches, start: int, number: int) -> Batches:
-    """Add a unit for one message, of which nothing is known but that it stands there."""
+def with_unknown(batches: Batches, start: int, number: int) -> Batches:
+    """Append a unit for one message of which only the queue offset is known."""
     unknown = (number, start, start + 1, 0, 0, 0)
-    return Batches(*(np.append(column, value) for column, value in zip(found, unknown, strict=True)))
+    return Batches(*(np.append(column, value) for column, value in zip(batches, unknown, strict=True)))

@@ -1,4 +1,4 @@
-"""Where units of a queue begin and end, answered for any kind of queue by its units."""
+"""Where units of a queue begin and end, found for any kind of queue by its units."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ _UNITS_AT_ONCE = 1 << 19
 
 
 def find_first(start: int, end: int, holds: Callable[[int], bool]) -> int:
-    """Return the first queue offset in ``[start, end)`` for which something holds, ``end`` if none; by bisection.
+    """Return the first queue offset in ``[start, end)`` for which a predicate holds, ``end`` if none; by bisection.
 
     Args:
         start: first queue offset.
         end: queue offset after the last.
-        holds: asked of a queue offset; what holds for one has to hold for all after it.
+        holds: the predicate; if it holds for a queue offset, it has to hold for all after it.
     """
     return start + bisect_left(range(start, end), x=True, key=holds)
 
 
 def pieces(queue: Queue, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the runs of a range in pieces of which memory holds one: a file may be sparse and huge."""
+    """Yield the runs of a range in pieces that fit into memory: a file may be sparse and huge."""
     for low, high in queue.runs(start, end):
-        for at in range(low, high, _UNITS_AT_ONCE):
-            yield at, min(at + _UNITS_AT_ONCE, high)
+        for first in range(low, high, _UNITS_AT_ONCE):
+            yield first, min(first + _UNITS_AT_ONCE, high)
 
 
 def total_weight(queue: Queue, start: int, end: int) -> int:
-    """Return the bytes of the log that the messages in ``[start, end)`` stand for; those without a unit have none."""
+    """Return the bytes of the log that the messages in ``[start, end)`` take; those without a unit take none."""
     return sum(int(queue.weights(*piece).sum()) for piece in pieces(queue, start, end))
 
 
 def reach(queue: Queue, end: int) -> int:
-    """Return the physical offset after the record of the last unit before ``end``, -1 where that is not a unit.
+    """Return the physical offset after the record of the last unit before ``end``, -1 if that has no record.
 
     Source: ConsumeQueueInterface.java#getMaxPhysicOffset.
     """

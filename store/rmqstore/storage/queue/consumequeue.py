@@ -22,10 +22,10 @@ _UNIT = QUEUE_UNIT.itemsize
 class ConsumeQueue:
     """The files of one queue of one topic. Source: ConsumeQueue.java.
 
-    The unit with queue offset n stands at byte 20 n of the address space that the names of the files tell.
+    The unit with queue offset n stands at byte 20 n of the address space that the file names give.
 
     Args:
-        storage: what the files are read from.
+        storage: the storage to read the files from.
     """
 
     is_batch = False
@@ -50,7 +50,7 @@ class ConsumeQueue:
         return bool(self.segments)
 
     def unit(self, queue_offset: int) -> tuple[int, int, int]:
-        """Return physical offset, size and tags code of one unit; zeros where no file has it."""
+        """Return physical offset, size and tags code of one unit; zeros if no file has it."""
         segment = self._files.find(queue_offset * _UNIT)
         if segment is None:
             return 0, 0, 0
@@ -63,48 +63,50 @@ class ConsumeQueue:
         Raises:
             OffsetOutOfRangeError: a file was deleted since the store was opened.
         """
-        parts, at = [], start
-        while at < end:
-            segment = self._files.find(at * _UNIT)
-            part = None if segment is None else self._read(segment, at, end)
+        parts: list[NDArray[np.void]] = []
+        reached = start
+        while reached < end:
+            segment = self._files.find(reached * _UNIT)
+            part = None if segment is None else self._read(segment, reached, end)
             if part is None or not len(part):
-                raise OffsetOutOfRangeError(f"{self.folder}: queue offset {at} is in none of the queue's files")
+                raise OffsetOutOfRangeError(f"{self.folder}: queue offset {reached} is in none of the queue's files")
             parts.append(part)
-            at += len(part)
+            reached += len(part)
         return Units.of(parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, QUEUE_UNIT), *parts]))
 
     def units_of(self, queue_offsets: NDArray[np.int64]) -> Units:
         """Return the units with some queue offsets, which rise; zeros where no file has one."""
-        found = np.zeros(len(queue_offsets), QUEUE_UNIT)
+        units = np.zeros(len(queue_offsets), QUEUE_UNIT)
         for segment in self.segments:
             first, stop = segment.start // _UNIT, (segment.start + segment.size) // _UNIT
             rows = np.flatnonzero((queue_offsets >= first) & (queue_offsets < stop))
             if len(rows):
-                file, places = self._files.open(segment), (queue_offsets[rows] - first) * _UNIT
-                whole = places <= file.size - _UNIT
-                file.want(places[whole], _UNIT)
-                found[rows[whole]] = file.read_each(places[whole], _UNIT).view(QUEUE_UNIT)
-        return Units.of(found)
+                file = self._files.open(segment)
+                positions = (queue_offsets[rows] - first) * _UNIT
+                whole = positions <= file.size - _UNIT
+                file.want(positions[whole], _UNIT)
+                units[rows[whole]] = file.read_each(positions[whole], _UNIT).view(QUEUE_UNIT)
+        return Units.of(units)
 
     def weights(self, start: int, end: int) -> NDArray[np.int64]:
-        """Return the bytes of the log that each message in ``[start, end)`` stands for, (n,); see :meth:`units`."""
+        """Return the bytes of the log that each message in ``[start, end)`` takes, (n,); see :meth:`units`."""
         return np.clip(self.units(start, end).sizes, 0, MAX_FILE_BYTES)
 
     def runs(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the parts of ``[start, end)`` that the files hold; what lies between is in a missing or cut file."""
-        begun = reached = start
+        run_start = reached = start
         for segment in self.segments:
             first, stop = segment.start // _UNIT, (segment.start + segment.size) // _UNIT
             low, high = max(first, start), min(stop, end)
             if low >= high:
                 continue
             if low > reached:
-                if reached > begun:
-                    yield begun, reached
-                begun = low
+                if reached > run_start:
+                    yield run_start, reached
+                run_start = low
             reached = high
-        if reached > begun:
-            yield begun, reached
+        if reached > run_start:
+            yield run_start, reached
 
     def place(self, queue_offset: int) -> tuple[str, int]:
         """Return the file and the byte in it where a unit stands, to name it in an error."""
@@ -116,8 +118,8 @@ class ConsumeQueue:
     def end(self) -> int:
         """Return the queue offset after the last unit, whole or not, that was ever written.
 
-        It is found from behind, by the last byte that is not zero: a search for the first unit that was not written
-        would stop at a damaged one and hide all that follow.
+        The search goes backwards for the last byte that is not zero. A forward search for the first unit that was not
+        written would stop at a damaged unit and hide all units after it.
 
         Source: ConsumeQueue.java#recover.
         """
@@ -135,41 +137,42 @@ class ConsumeQueue:
     def first(self, end: int, min_physical_offset: int) -> int:
         """Return the first queue offset before ``end`` whose record is not deleted; ``end`` if all are.
 
-        Pre-blank units, which stand for offsets before the queue's first, are none. A damaged unit counts as there.
+        Pre-blank units, which fill the offsets before the queue's first, do not count. The record of a damaged unit
+        counts as not deleted.
 
         Source: ConsumeQueue.java#correctMinOffset; unlike it, the search is not limited to the first file.
         """
         begin = self.begin
-        if begin < end:  # mostly the files begin with a message that is there
+        if begin < end:  # most files begin with a message that is not deleted
             physical_offset, size, _ = self.unit(begin)
             if size > 0 and physical_offset >= min_physical_offset and size != PRE_BLANK_SIZE:
                 return begin
 
-        def is_there(at: int) -> bool:
-            physical_offset, size, _ = self.unit(at)
+        def is_there(queue_offset: int) -> bool:
+            physical_offset, size, _ = self.unit(queue_offset)
             return physical_offset >= min_physical_offset and size != PRE_BLANK_SIZE
 
-        found = find_first(begin, end, is_there)
-        for low, high in pieces(self, begin, found):
+        first = find_first(begin, end, is_there)
+        for low, high in pieces(self, begin, first):
             units = self.units(low, high)
             sizes, offsets = units.sizes, units.physical_offsets
             filler = (sizes == PRE_BLANK_SIZE) & (offsets == 0)
             other = np.flatnonzero(~filler & ((sizes <= 0) | (offsets < 0) | (offsets >= min_physical_offset)))
             if len(other):
                 return low + int(other[0])
-        return found
+        return first
 
     def cut(self, start: int, end: int, log_end: int) -> int:
         """Return the queue offset in ``[start, end]`` after the last unit that points before the end of the log."""
-        found = find_first(start, end, lambda at: self.unit(at)[0] >= log_end)
-        kept = found
-        for low, high in pieces(self, found, end):
+        first_after = find_first(start, end, lambda offset: self.unit(offset)[0] >= log_end)
+        cut = first_after
+        for low, high in pieces(self, first_after, end):
             units = self.units(low, high)
             offsets = units.physical_offsets
             before = np.flatnonzero((offsets >= 0) & (offsets < log_end) & (units.sizes > 0))
             if len(before):
-                kept = low + int(before[-1]) + 1
-        return kept
+                cut = low + int(before[-1]) + 1
+        return cut
 
     def count_units(self, start: int, end: int, min_physical_offset: int) -> int:
         """Return how many units in ``[start, end)`` point into the log from an offset on."""
@@ -181,7 +184,7 @@ class ConsumeQueue:
         return total
 
     def close(self) -> None:
-        """Let go of the mapped files."""
+        """Close the files."""
         self._files.close()
 
     def _read(self, segment: Segment, start: int, end: int) -> NDArray[np.void]:

@@ -1,4 +1,4 @@
-"""The extension of one ConsumeQueue, read-only: tags codes and Bloom bit maps, by the addresses that units hold."""
+"""The extension of one ConsumeQueue, read-only: tags codes and Bloom bit maps, by the addresses in queue units."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _OFFSET_BITS = np.int64((1 << 63) - 1)
 
 
 class ExtUnits(NamedTuple):
-    """The fixed parts of n units as columns; those that are not sound hold zeros."""
+    """The fixed parts of n units as columns; a unit that is not sound has zeros."""
 
     tags_codes: NDArray[np.int64]
     store_timestamps: NDArray[np.int64]  # ms
-    bit_map_sizes: NDArray[np.int64]  # bytes, 0 for a unit without one
+    bit_map_sizes: NDArray[np.int64]  # bytes, 0 for a unit without a bit map
     sound: Mask
 
 
@@ -42,63 +42,69 @@ class ConsumeQueueExt:
         self._files = MappedFileQueue([folder], mapped_at_once=2, storage=storage)
 
     def refresh(self) -> None:
-        """List the files anew."""
+        """List the files again."""
         self._files.refresh()
 
     def units(self, addresses: NDArray[np.int64]) -> ExtUnits:
-        """Return the units at addresses, (n,) in any order; no byte outside of the files is looked at.
+        """Return the units at addresses, (n,) in any order; no byte outside of the files is read.
 
         Raises:
             FileDeletedError: a file was deleted since the listing.
         """
         n = len(addresses)
-        found = ExtUnits(np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.bool_))
-        for rows, segment, at in self._files_of(addresses):
-            heads = self._files.open(segment).read_each(at, _UNIT).view(EXT_UNIT)
-            sizes, lengths = heads["size"].astype(np.int64), heads["bit_map_size"].astype(np.int64)
-            sound = (lengths >= 0) & (sizes == _UNIT + lengths) & (sizes <= segment.size - at)
-            found.sound[rows] = sound
+        units = ExtUnits(np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.bool_))
+        for rows, segment, positions in self._files_of(addresses):
+            heads = self._files.open(segment).read_each(positions, _UNIT).view(EXT_UNIT)
+            sizes = heads["size"].astype(np.int64)
+            lengths = heads["bit_map_size"].astype(np.int64)
+            sound = (lengths >= 0) & (sizes == _UNIT + lengths) & (sizes <= segment.size - positions)
+            units.sound[rows] = sound
             columns = (heads["tags_code"], heads["store_timestamp"], lengths)
-            for column, values in zip(found, columns, strict=False):
+            for column, values in zip(units, columns, strict=False):
                 column[rows] = np.where(sound, values, 0)
-        return found
+        return units
 
     def bit_maps(self, addresses: NDArray[np.int64]) -> pa.BinaryArray:
         """Return the bit maps of the units at addresses, binary (n,); null where a unit has none or is not sound."""
         units = self.units(addresses)
         maps = pa.nulls(len(addresses), pa.binary())
-        for rows, segment, at in self._files_of(addresses):
-            held = units.bit_map_sizes[rows] > 0
-            if not held.any():
+        for rows, segment, positions in self._files_of(addresses):
+            has_map = units.bit_map_sizes[rows] > 0
+            if not has_map.any():
                 continue
-            starts, lengths = at[held] + _UNIT, units.bit_map_sizes[rows[held]]
+            starts = positions[has_map] + _UNIT
+            lengths = units.bit_map_sizes[rows[has_map]]
             low = int(starts.min())
             window = self._files.open(segment).read(low, int((starts + lengths).max()) - low)
-            found = gather_spans(window, starts - low, lengths, pa.binary())
+            gathered = gather_spans(window, starts - low, lengths, pa.binary())
             mask = np.zeros(len(addresses), np.bool_)
-            mask[rows[held]] = True
-            order = np.argsort(rows[held], kind="stable")
-            maps = pc.replace_with_mask(maps, pa.array(mask), found.take(pa.array(order)))
+            mask[rows[has_map]] = True
+            order = np.argsort(rows[has_map], kind="stable")
+            maps = pc.replace_with_mask(maps, pa.array(mask), gathered.take(pa.array(order)))
         return maps
 
     def place(self, address: int) -> tuple[str, int]:
-        """Return the file that an address leads to, the folder where there is none, and the byte in it."""
+        """Return the file that an address leads to and the position in it; the folder if there is no such file."""
         offset = int(np.int64(address) & _OFFSET_BITS)
         segment = self._files.find(offset)
         return (str(self.folder), offset) if segment is None else (str(segment.path), offset - segment.start)
 
     def close(self) -> None:
-        """Let go of the mapped files."""
+        """Close the files."""
         self._files.close()
 
     def _files_of(self, addresses: NDArray[np.int64]) -> Iterator[tuple[Positions, Segment, Positions]]:
-        """Yield file by file the rows whose address lies in it, the file, and where in it a whole head fits."""
+        """Yield for each file the rows whose address lies in it, the file, and their positions in it.
+
+        Rows at whose position no whole head fits are left out.
+        """
         offsets = addresses & _OFFSET_BITS  # Source: ConsumeQueueExt.java#unDecorate
         segments: list[Segment] = self._files.segments
-        places = np.searchsorted(np.array([segment.start for segment in segments], np.int64), offsets, side="right") - 1
-        for place in np.unique(places[places >= 0]).tolist():
-            segment = segments[place]
+        file_starts = np.array([segment.start for segment in segments], np.int64)
+        numbers = np.searchsorted(file_starts, offsets, side="right") - 1
+        for number in np.unique(numbers[numbers >= 0]).tolist():
+            segment = segments[number]
             size = min(self._files.open(segment).size, segment.size)
-            rows = np.flatnonzero((places == place) & (offsets - segment.start <= size - _UNIT))
+            rows = np.flatnonzero((numbers == number) & (offsets - segment.start <= size - _UNIT))
             if len(rows):
                 yield rows, segment._replace(size=size), offsets[rows] - segment.start

@@ -44,7 +44,7 @@ def estimate_physical_offset(queue: Queue, queue_offset: int, start: int, end: i
 
 
 def _units_there(queue: Queue, start: int, end: int) -> Units:
-    """Return those units of a range that are there: mostly all."""
+    """Return the units of a range that the files have, in most cases all."""
     with suppress(OffsetOutOfRangeError):
         return queue.units(start, end)
     return Units.joined(NO_UNITS, *(queue.units(*run) for run in queue.runs(start, end)))

@@ -1,4 +1,4 @@
-"""Which records of a queue can have a unit, by the queue offsets that they say; nothing in a record guards these."""
+"""Which records of a queue can have a unit, by their queue offsets, which no checksum covers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rmqstore.format.layout import Positions
 
 _MAX_GAP = 1 << 20  # queue offsets without a record that are filled: 20 MiB of units
-_MAX_GAP_BEFORE_ONE = 1000  # where a single record at the end of the log is all that speaks for the gap
+_MAX_GAP_BEFORE_ONE = 1000  # if only a single record at the end of the log follows the gap
 _RUNS_AHEAD = 8
 
 
@@ -23,7 +23,7 @@ class Fitting(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Records whose queue offsets follow one another."""
+    """Records whose queue offsets are consecutive."""
 
     row: int
     first: int  # queue offset
@@ -48,7 +48,7 @@ def fit_offsets(queue_offsets: NDArray[np.int64], expected: int | None, *, is_en
     for number, run in enumerate(runs):
         rows = np.arange(run.row, run.row + run.n_records)
         low = 0 if expected is None else expected
-        is_leap = run.first > low if expected is not None else True
+        is_leap = expected is None or run.first > low
         ahead = runs[number + 1 : number + 1 + _RUNS_AHEAD]
         if is_leap and run.n_records == 1 and not ahead and not is_end:
             undecided = rows
@@ -70,7 +70,7 @@ def _runs(queue_offsets: NDArray[np.int64]) -> list[_Run]:
 
 
 def _is_right(run: _Run, low: int, ahead: list[_Run], *, is_first: bool) -> bool:
-    """Tell whether the records of a run that leaps ahead say the right queue offsets."""
+    """Tell whether the records of a run that leaps ahead have the right queue offsets."""
     if any(low <= other.first < run.first and other.n_records >= run.n_records for other in ahead):
         return False
     if is_first:  # a queue may begin anywhere

@@ -1,6 +1,6 @@
 """What a queue is to the rest of the package, whatever the kind of its files.
 
-Source: ConsumeQueueInterface.java. A kind of queue is a class of its own that has these methods; what can be answered
+Source: ConsumeQueueInterface.java. A kind of queue is a class of its own that has these methods; what works
 through them for any kind is in ``storage.queue.bounds`` and ``storage.queue.estimates``.
 """
 
@@ -18,7 +18,7 @@ from rmqstore.storage.queue.units import Units
 class Queue(Protocol):
     """One queue of one topic, read-only: a unit for each queue offset, which leads to the record of the message.
 
-    A queue offset is the ordinal of a message in its queue, from the first that there ever was.
+    A queue offset is the ordinal of a message in its queue, counted from the first one ever stored.
     """
 
     @property
@@ -27,11 +27,11 @@ class Queue(Protocol):
 
     @property
     def is_recovered(self) -> bool:
-        """Whether the log tells where the queue ends, because the files of the queue do not."""
+        """Whether the end of the queue comes from the log, because the files of the queue lack it."""
 
     @property
     def is_present(self) -> bool:
-        """Whether there is a file of the queue, or a unit that was recovered. Source: #isFirstFileExist."""
+        """Whether the queue has a file, or a unit that was recovered. Source: #isFirstFileExist."""
 
     @property
     def begin(self) -> int:
@@ -43,7 +43,7 @@ class Queue(Protocol):
     def first(self, end: int, min_physical_offset: int) -> int:
         """Return the first queue offset before ``end`` whose record is not deleted; ``end`` if all are.
 
-        A damaged unit counts as there. Source: #correctMinOffset.
+        The record of a damaged unit counts as not deleted. Source: #correctMinOffset.
         """
 
     def cut(self, start: int, end: int, log_end: int) -> int:
@@ -56,7 +56,7 @@ class Queue(Protocol):
         """Yield the parts of ``[start, end)`` that have units. What lies between is in a missing or cut file."""
 
     def unit(self, queue_offset: int) -> tuple[int, int, int]:
-        """Return physical offset, size and tags code of one unit; zeros where there is none. Source: #get."""
+        """Return physical offset, size and tags code of one unit; zeros if there is none. Source: #get."""
 
     def units(self, start: int, end: int) -> Units:
         """Return the units ``[start, end)``, which have to lie in one of :meth:`runs`.
@@ -69,7 +69,7 @@ class Queue(Protocol):
         """Return the units with some queue offsets, which rise; zeros where there is none."""
 
     def weights(self, start: int, end: int) -> NDArray[np.int64]:
-        """Return the bytes of the log that each message in ``[start, end)`` stands for, (n,); see :meth:`units`."""
+        """Return the bytes of the log that each message in ``[start, end)`` takes, (n,); see :meth:`units`."""
 
     def count_units(self, start: int, end: int, min_physical_offset: int) -> int:
         """Return how many units in ``[start, end)`` point into the log from an offset on.
@@ -84,4 +84,4 @@ class Queue(Protocol):
         """List the files again."""
 
     def close(self) -> None:
-        """Let go of the mapped files."""
+        """Close the files."""

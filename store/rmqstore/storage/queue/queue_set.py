@@ -1,4 +1,4 @@
-"""The queues of one store: which there are, and each of them, opened when it is asked for.
+"""The queues of one store: their names, and each of them, opened on demand.
 
 Source: ConsumeQueueStore.java.
 """
@@ -23,12 +23,12 @@ _OPEN_AT_ONCE = 64
 
 
 def open_files(paths: StorePaths, topic: str, queue_id: int, *, is_batch: bool = False) -> Queue:
-    """Return a queue as its files have it. The folder that it has tells its kind.
+    """Return a queue as its files have it. The folder that exists decides its kind.
 
-    This is the one place that knows which kinds there are.
+    This is the only place that knows all kinds of queues.
 
     Args:
-        paths: of the store.
+        paths: paths of the store.
         topic: topic name.
         queue_id: queue id.
         is_batch: whether a queue without a folder is a BatchConsumeQueue.
@@ -43,22 +43,24 @@ def open_files(paths: StorePaths, topic: str, queue_id: int, *, is_batch: bool =
 
 
 class Queues:
-    """Queues by topic and id: those that have a folder, and those that only the log of a crashed store tells of.
+    """Queues by topic and id: those that have a folder, and those that only the log of a crashed store has.
 
     Args:
-        recovered: gives the ends of queues that their files lack; asked once it is needed.
+        paths: paths of the store.
+        recovered: returns the ends of queues that their files lack; called on demand.
     """
 
     def __init__(self, paths: StorePaths, recovered: Callable[[], Mapping[QueueKey, RecoveredUnits]]) -> None:
-        self._paths, self._recovered = paths, recovered
+        self._paths = paths
+        self._recovered = recovered
         self._open: OrderedDict[QueueKey, Queue] = OrderedDict()
         self._open_exts: OrderedDict[QueueKey, ConsumeQueueExt] = OrderedDict()
 
     def open(self, topic: str, queue_id: int) -> Queue:
-        """Return a queue; it stays open until others push it out.
+        """Return a queue; it stays open until too many others are open.
 
         Raises:
-            StoreStateError: its files lack too much of it.
+            StoreStateError: its files lack more units than memory should hold.
         """
         key = (topic, queue_id)
         queue = self._open.get(key)
@@ -75,13 +77,13 @@ class Queues:
             return open_files(self._paths, topic, queue_id)
         if tail.is_short:
             raise StoreStateError(
-                f"{topic}-{queue_id}: its files lack more units than memory should hold: read it with scan=commitlog, "
+                f"{topic}-{queue_id}: its files lack more units than memory should hold; read it with scan=commitlog, "
                 "or build the queues with `rmqstore rebuild`"
             )
         return RecoveredQueue(open_files(self._paths, topic, queue_id, is_batch=tail.is_batch), tail)
 
     def open_ext(self, topic: str, queue_id: int) -> ConsumeQueueExt:
-        """Return the extension of a queue, empty for most; it stays open until others push it out."""
+        """Return the extension of a queue, empty for most; it stays open until too many others are open."""
         key = (topic, queue_id)
         ext = self._open_exts.get(key)
         if ext is None:
@@ -97,7 +99,7 @@ class Queues:
         return bool(self._recovered())
 
     def topics(self) -> list[str]:
-        """Return every topic with queues of this kind, sorted."""
+        """Return every topic with queues in files or recovered from the log, sorted."""
         if self._paths.has_rocksdb_queues:
             return []
         in_files = (*self._paths.topics(), *self._paths.batch_topics())
@@ -118,20 +120,20 @@ class Queues:
         return [(topic, queue_id) for topic in self.topics() for queue_id in self.ids(topic)]
 
     def drop(self, key: QueueKey) -> None:
-        """Open a queue from its files again the next time."""
+        """Close a queue, so that it is opened from its files again."""
         queue = self._open.pop(key, None)
         if queue is not None:
             queue.close()
 
     def refresh(self) -> None:
-        """List the files of the open ones again."""
+        """List the files of all open queues again."""
         for queue in self._open.values():
             queue.refresh()
         for ext in self._open_exts.values():
             ext.refresh()
 
     def close(self) -> None:
-        """Let go of the mapped files."""
+        """Close all open queues."""
         for queue in self._open.values():
             queue.close()
         for ext in self._open_exts.values():

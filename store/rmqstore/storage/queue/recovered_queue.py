@@ -1,4 +1,4 @@
-"""A queue whose end the log tells: the files up to a queue offset, and from there on the units that were recovered."""
+"""A queue whose end comes from the log: its files up to a queue offset, and recovered units from there on."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rmqstore.storage.queue.units import RecoveredUnits, Units
 
 
 class RecoveredQueue:
-    """A queue of any kind with units from the log. What its files have at or after the first of these does not count.
+    """A queue of any kind with units from the log, which replace all units of its files from the first of them on.
 
     Args:
         files: the queue as its files have it.
-        tail: the units that the log tells of.
+        tail: the units from the log.
     """
 
     is_recovered = True
@@ -46,16 +46,16 @@ class RecoveredQueue:
         """Return the first queue offset before ``end`` whose record is not deleted; ``end`` if all are."""
         files_end = min(end, self._tail.start)
         if self.begin < files_end:
-            found = self._files.first(files_end, min_physical_offset)
-            if found < files_end:
-                return found
-        return find_first(files_end, end, lambda at: self.unit(at)[0] >= min_physical_offset)
+            first = self._files.first(files_end, min_physical_offset)
+            if first < files_end:
+                return first
+        return find_first(files_end, end, lambda offset: self.unit(offset)[0] >= min_physical_offset)
 
     def cut(self, start: int, end: int, log_end: int) -> int:
         """Return the queue offset in ``[start, end]`` after the last unit that points before the end of the log."""
         tail_start = min(max(self._tail.start, start), end)
-        kept = find_first(tail_start, end, lambda at: self.unit(at)[0] >= log_end)
-        return kept if kept > tail_start else self._files.cut(start, tail_start, log_end)
+        cut = find_first(tail_start, end, lambda offset: self.unit(offset)[0] >= log_end)
+        return cut if cut > tail_start else self._files.cut(start, tail_start, log_end)
 
     def runs(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the parts of ``[start, end)`` that have units, rising."""
@@ -70,13 +70,13 @@ class RecoveredQueue:
             yield tail
 
     def unit(self, queue_offset: int) -> tuple[int, int, int]:
-        """Return physical offset, size and tags code of one unit; zeros where there is none."""
+        """Return physical offset, size and tags code of one unit; zeros if there is none."""
         if queue_offset < self._tail.start:
             return self._files.unit(queue_offset)
         if queue_offset >= self._tail.end:
             return 0, 0, 0
-        found: tuple[int, int, int] = self._tail.units[queue_offset - self._tail.start].item()
-        return found
+        unit: tuple[int, int, int] = self._tail.units[queue_offset - self._tail.start].item()
+        return unit
 
     def units(self, start: int, end: int) -> Units:
         """Return the units ``[start, end)``, all of which :meth:`runs` gives.
@@ -100,7 +100,7 @@ class RecoveredQueue:
         )
 
     def weights(self, start: int, end: int) -> NDArray[np.int64]:
-        """Return the bytes of the log that each message in ``[start, end)`` stands for, (n,); see :meth:`units`."""
+        """Return the bytes of the log that each message in ``[start, end)`` takes, (n,); see :meth:`units`."""
         files_end = max(min(end, self._tail.start), start)
         tail = self._whole_tail(files_end, end)
         weights = np.where(self._begin_records(tail), np.clip(tail.sizes, 0, MAX_FILE_BYTES), 0)
@@ -122,27 +122,27 @@ class RecoveredQueue:
         self._files.refresh()
 
     def close(self) -> None:
-        """Let go of the mapped files."""
+        """Close the files."""
         self._files.close()
 
     def _tail_units(self, start: int, end: int) -> Units:
-        """Return those of the recovered units that are in ``[start, end)``."""
+        """Return the recovered units in ``[start, end)``."""
         return Units.of(self._tail.units[max(start - self._tail.start, 0) : max(end - self._tail.start, 0)])
 
     def _whole_tail(self, start: int, end: int) -> Units:
         """Return the recovered units ``[start, end)``.
 
         Raises:
-            OffsetOutOfRangeError: the log does not tell of all of them.
+            OffsetOutOfRangeError: the log does not have all of them.
         """
         units = self._tail_units(start, end)
         if len(units.sizes) < end - start:
-            text = f"queue offsets {start} to {end}: the log tells of {self._tail.start} to {self._tail.end} only"
+            text = f"queue offsets {start} to {end}: the log has only {self._tail.start} to {self._tail.end}"
             raise OffsetOutOfRangeError(f"{self._files.place(start)[0]}: {text}")
         return units
 
     def _begin_records(self, tail: Units) -> Mask:
-        """Return which units (n,) are of another record than the one before: in a batch queue messages share one."""
+        """Return a mask (n,) of the units with another record than the unit before: messages of a batch share one."""
         begins = np.ones(len(tail.sizes), np.bool_)
         if self.is_batch:
             begins[1:] = tail.physical_offsets[1:] != tail.physical_offsets[:-1]

@@ -1,4 +1,4 @@
-"""Units of one queue as columns, and the units at its end that only the log tells of."""
+"""Units of one queue as columns, and the units at its end that only the log has."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ class Units(NamedTuple):
         return parts[0] if len(parts) == 1 else cls(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     def may_be_right(self, log_end: int) -> Mask:
-        """Return which, (n,), can be units of records before the end of the log."""
-        found: Mask = (self.sizes > 0) & (self.sizes < PRE_BLANK_SIZE)
-        return found & (self.physical_offsets >= 0) & (self.physical_offsets < log_end)
+        """Return a mask (n,) of the units that can be those of records before the end of the log."""
+        has_record_size: Mask = (self.sizes > 0) & (self.sizes < PRE_BLANK_SIZE)
+        return has_record_size & (self.physical_offsets >= 0) & (self.physical_offsets < log_end)
 
 
 NO_UNITS = Units.of(np.empty(0, QUEUE_UNIT))
 
 
 class RecoveredUnits(NamedTuple):
-    """The end of a queue as the log has it, where the files of a store that was not closed lack it or are wrong."""
+    """The end of a queue, taken from the log because the files of a store that was not closed lack it or are wrong."""
 
-    start: int  # queue offset of the first
+    start: int  # queue offset of the first unit
     units: NDArray[np.void]  # QUEUE_UNIT (n,), in the order of the log
-    is_short: bool = False  # more are missing than memory should hold: such a queue cannot be read
-    is_batch: bool = False  # of a BatchConsumeQueue: a unit for each message of a record
+    is_short: bool = False  # more units are missing than memory should hold: the queue cannot be read
+    is_batch: bool = False  # a BatchConsumeQueue, with a unit here for each message of a record
 
     @property
     def end(self) -> int:
-        """The queue offset after the last."""
+        """The queue offset after the last unit."""
         return self.start + len(self.units)

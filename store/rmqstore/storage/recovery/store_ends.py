@@ -14,7 +14,7 @@ from rmqstore.spans import FOREVER, LogSlice, LostStretch, QueueKey, QueueSlice
 from rmqstore.storage.broker.checkpoint import Checkpoint, read_checkpoint
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.paths import StorePaths, can_name_queues
-from rmqstore.storage.files.retry import anew_if_deleted
+from rmqstore.storage.files.retry import retry_if_deleted
 from rmqstore.storage.log.append_intent import committed_since, read_intent
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.bounds import reach
@@ -63,7 +63,7 @@ class StoreEnds:
         """Where the log ends, if the store was not closed (it has an ``abort`` file); None for a closed one."""
         return self._find_log_end()
 
-    @anew_if_deleted
+    @retry_if_deleted
     def _find_log_end(self) -> LogEnd | None:
         if self._ignore_log_end or not self._paths.has_abort:
             return None
@@ -132,7 +132,7 @@ class StoreEnds:
             told.update(np.unique(places[np.isin(places, starts)]).tolist())
         return [stretch for stretch in lost if stretch.start not in told]
 
-    @anew_if_deleted
+    @retry_if_deleted
     def _recover_queues(self) -> RecoveredQueues:
         was_closed = self._ignore_log_end or not self._paths.has_abort
         if self._paths.has_rocksdb_queues:
