@@ -1,4 +1,4 @@
-"""The store as people use it: one RocketMQ store, opened for reading."""
+"""The public API for reading: one RocketMQ store, opened for reading."""
 
 from __future__ import annotations
 
@@ -151,8 +151,8 @@ class MessageStore(Closing):
         """Return the queue offset at a store time.
 
         Args:
-            topic: its name.
-            queue_id: its queue.
+            topic: topic name.
+            queue_id: queue id.
             timestamp: epoch ms, ISO-8601 or a datetime.
             boundary: ``lower``: the first message at or after the time, the max offset if none is; ``upper``: the last
                 one at or before it, the min offset if none is.
@@ -178,27 +178,27 @@ class MessageStore(Closing):
         """Return the consumer groups whose SQL92 filter a message may match, as the broker noted it when it stored it.
 
         Args:
-            topic: its name.
-            queue_id: its queue.
-            queue_offset: the message's.
-            groups: to be asked for; without, those that ``config/consumerFilter.json`` has.
+            topic: topic name.
+            queue_id: queue id.
+            queue_offset: queue offset of the message.
+            groups: consumer groups to check; by default all of ``config/consumerFilter.json``.
 
         Returns:
-            Groups by name; those not in it surely do not match. None where the broker noted nothing, as without
+            Names of groups; all others surely do not match. None if the broker noted nothing, as it does without
             ``enableCalcFilterBitMap``.
 
         Raises:
             UnsupportedFeatureError: the library for Bloom filters is not installed.
         """
         code = self.session.queues.open(topic, queue_id).unit(queue_offset)[2]
-        asked = self.session.config.filter_groups(topic) if groups is None else dict.fromkeys(groups, -1)
-        return matched_groups(self.session.queues.open_ext(topic, queue_id), code, topic, asked)
+        candidates = self.session.config.filter_groups(topic) if groups is None else dict.fromkeys(groups, -1)
+        return matched_groups(self.session.queues.open_ext(topic, queue_id), code, topic, candidates)
 
     @retry_if_deleted
     def get(self, place: int | str) -> Message:
         """Return the message at a physical offset, or with an offset message id (32 or 56 hex digits).
 
-        The host in an id is not looked at: the id of a store that was copied stays good.
+        The host in an id is ignored, so ids stay valid when a store is copied.
 
         Raises:
             MessageNotFoundError: no message begins there.
@@ -229,25 +229,26 @@ class MessageStore(Closing):
         *,
         scan_uncovered: bool = False,
     ) -> QueryResult:
-        """Return the messages of a topic that have a key, as RocketMQ's queryMessage finds them by the index.
+        """Return the messages of a topic that have a key, as RocketMQ's queryMessage finds them in the index.
 
-        Unlike it, it has no cap, compares times to the millisecond and the key itself, and returns a message once.
+        Unlike queryMessage it has no cap, compares the key itself, compares times to the millisecond, and returns each
+        message once.
 
         Args:
-            topic: its name.
-            key: one of its keys: its UNIQ_KEY, or one of the words of its KEYS.
-            begin: stored from then on: epoch ms, ISO-8601 or a datetime.
-            end: stored until then, included.
-            limit: the newest so many.
-            scan_uncovered: also read the parts of the log that no index file tells of, which takes as long as they are.
-                Small ones, as messages without keys leave them between two files, are always read.
+            topic: topic name.
+            key: the UNIQ_KEY of a message, or one word of its KEYS.
+            begin: earliest store time: epoch ms, ISO-8601 or a datetime.
+            end: latest store time, included.
+            limit: return only this many messages, the newest ones.
+            scan_uncovered: also read the parts of the log that no index file covers, however large they are. Small
+                parts, which messages without keys leave between two files, are always read.
 
         Raises:
             CorruptRecordError: a record that the index points at is damaged.
-            OptionError: no message can have such a key, or a time is none.
+            OptionError: no message can have such a key, or ``begin`` or ``end`` is not a time.
         """
         if limit is not None and limit < 1:
-            raise OptionError(f"limit {limit}: a whole number from 1 on")
+            raise OptionError(f"limit {limit}: must be a positive integer")
         low = 0 if begin is None else max(parse_timestamp("begin", begin), 0)
         high = LATEST_TIME if end is None else min(parse_timestamp("end", end), LATEST_TIME)
         found = self.session.finder.query(
@@ -277,26 +278,26 @@ class MessageStore(Closing):
         limit: int | None = None,
         **selection: Unpack[SelectionArguments],
     ) -> pa.RecordBatchReader:
-        """Return the chosen messages as a stream of batches; the arguments are the read options of ``docs/reading.md``.
+        """Return the chosen messages as a stream of batches; ``docs/reading.md`` describes the arguments.
 
-        ``selection`` takes those that choose topics and bounds, ``query.selection.parse_selection`` lists them.
+        ``selection`` takes arguments that choose topics and bounds; ``query.selection.parse_selection`` lists them.
         ``scan="queue"``: by topic and queue; messages of one queue in order, of several in the order of the log.
         ``scan="commitlog"``: every valid record in the order of the log, with or without a queue.
         ``msg_key``, ``msg_id``: a look-up: the records, with or without a queue, that have one of these keys (UNIQ_KEY
         or a word of KEYS) or ids (``msgId`` or ``offsetMsgId``), in the order of the log. What the index does not
         cover is read, unless ``index_only``.
-        ``include_pending``: at the end, messages on their way to the chosen queues, see ``pending``; columns
-        ``pending`` and ``dueTimestamp`` tell them.
+        ``include_pending``: at the end, messages that are pending for the chosen queues; the columns ``pending`` and
+        ``dueTimestamp`` describe them.
         ``where``: a condition on columns, as text or as a pyarrow expression; ``docs/finding.md`` says which ones leave
         out queues, parts of the log or messages unread. Its columns need not be among ``columns``.
         ``filter``: an SQL92 expression over properties, as RocketMQ's MessageSelector.bySql takes it.
-        ``verbatim``: what records hold as they hold it (``format.schema.VERBATIM``), for exact copies.
-        ``limit``: the first so many messages; nothing is read once they are there.
+        ``verbatim``: the fields of records exactly as stored (``format.schema.VERBATIM``), for exact copies.
+        ``limit``: return only this many messages, the first ones; reading stops then.
 
         Raises:
             OptionError: arguments that contradict one another.
             CorruptRecordError, CorruptQueueError: while reading, damage in mode FAILFAST.
-            OffsetOutOfRangeError: messages asked for are gone and ``fail_on_data_loss`` holds.
+            OffsetOutOfRangeError: chosen messages are gone and ``fail_on_data_loss`` holds.
         """
         require_arguments(selection, ScanArguments.__annotations__ | {"columns": ...})
         chosen, wanted = parse_selection(**selection), parse_wanted(msg_key, msg_id)
@@ -330,8 +331,8 @@ class MessageStore(Closing):
         """Return how many messages a scan gives.
 
         Args:
-            columns: those to read for it; few make it fast.
-            options: the other arguments of :meth:`scan`. Bodies are held against their CRC unless ``check_crc=False``.
+            columns: columns to read; the fewer, the faster.
+            options: the other arguments of :meth:`scan`. CRCs of bodies are checked unless ``check_crc=False``.
         """
         return sum(batch.num_rows for batch in self.scan(columns=columns, **options))
 
@@ -351,10 +352,10 @@ class MessageStore(Closing):
 
         Args:
             name: ``queues``, ``topics``, ``commitlog``, ``consumequeue``, ``index``, ``groups`` or ``files``.
-            columns: those that are wanted; all by default.
+            columns: columns to return; all by default.
             where: a condition on columns of the view, as in :meth:`scan`; it chooses rows and saves no reading.
-            mode: PERMISSIVE, or DROPMALFORMED to leave out rows that tell of damage.
-            check_crc: for ``commitlog``: look at CRCs too, as it does by default.
+            mode: PERMISSIVE, or DROPMALFORMED to leave out rows that report damage.
+            check_crc: for ``commitlog``: whether to check CRCs; they are checked by default.
             selection: ``subscribe``, ``subscribe_pattern``, ``assign``, ``include_system_topics``.
 
         Raises:

@@ -1,4 +1,4 @@
-"""The messages that a scan of one store asks for: planned, pruned, read, and held against the condition on columns."""
+"""Runs one scan of a store: plans, prunes and reads messages, and filters them by the condition on columns."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ logger = logging.getLogger(__name__)
 
 
 def known_columns(schema: pa.Schema, *, include_pending: bool) -> pa.Schema:
-    """Return the columns that a condition may name: those of the scan as it has them, and all others of a message."""
+    """Return the columns that a condition may name: those of the scan, and all other columns of a message."""
     others = [*ALL_COLUMNS, *(PENDING if include_pending else ())]
     return pa.schema([*schema, *(field for field in others if field.name not in schema.names)])
 
 
 def columns_to_read(schema: pa.Schema, where: Where) -> pa.Schema:
-    """Return the columns of a scan, those that its condition asks for, and the one that look-ups are merged by."""
+    """Return the columns of a scan, those that its condition names, and the one by which look-ups are merged."""
     needed = [*where.columns, *([ALL_COLUMNS.field(PLACE)] if where.pruning.wanted else [])]
     missing = {field.name: field for field in needed if field.name not in schema.names}
     return pa.schema([*schema, *missing.values()])
@@ -40,16 +40,16 @@ def columns_to_read(schema: pa.Schema, where: Where) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class MessageScan:
-    """One scan, as it is asked for.
+    """The request for one scan.
 
     Attributes:
         selection: topics and bounds.
-        spec: how records are read; its columns include those that the condition asks for.
+        spec: how records are read; its columns include those that the condition names.
         by: ``queue`` or ``commitlog``.
         wanted: keys or ids, for a look-up.
         where: the condition on columns; None for all rows.
-        index_only: a look-up leaves unread what the index does not cover.
-        include_pending: messages on their way come too, at the end.
+        index_only: whether a look-up skips what the index does not cover.
+        include_pending: whether pending messages follow at the end.
     """
 
     selection: Selection
@@ -61,7 +61,7 @@ class MessageScan:
     include_pending: bool
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
+        """Refuse arguments that contradict one another."""
         if self.by not in ("queue", "commitlog"):
             raise OptionError(f"scan {self.by!r}: queue or commitlog")
         if self.include_pending and (self.wanted or self.by != "queue"):
@@ -98,7 +98,7 @@ class MessageScan:
         return chain(lost, session.read_queues(slices, self.spec))
 
     def _pruned(self, session: StoreSession, where: Where, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
-        """Return what of ranges of queues meets the condition; the rest is not read, as far as pruning can tell."""
+        """Return the messages in ranges of queues that meet the condition. What pruning rules out is not read."""
         pruned = StorePruner(session, where.pruning).queues(slices)
         logger.info(
             "%s: the condition leaves %d of %d messages, and %d that the index gives: %s",

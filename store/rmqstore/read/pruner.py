@@ -1,4 +1,4 @@
-"""A store's part in pruning: which ranges of queues, units and parts of the log can meet conditions."""
+"""Prunes reads of a store: which ranges of queues, units and parts of the log can meet conditions."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from rmqstore.spans import LogSlice, QueueKey, QueueSlice, Span
 
 logger = logging.getLogger(__name__)
 
-_INDEX_PAYS = 0.5  # of the log that the index does not tell of at most, for it to be asked
+_MAX_UNCOVERED = 0.5  # share of the log that the index may leave uncovered; with more it saves little
 _HEADS = select_columns(["topic", "queueId", "queueOffset", "commitLogOffset"])
 
 
 class PrunedQueues(NamedTuple):
-    """What of some ranges of queues is to be read: ranges, and single messages that the index pointed out."""
+    """What pruning leaves of ranges of queues: smaller ranges, and single messages that the index pointed out."""
 
     slices: list[QueueSlice]
     single: UnitRows | None
@@ -43,11 +43,11 @@ class StorePruner:
 
     @cached_property
     def heads(self) -> list[int]:
-        """Places where a scan of the log may be cut; see ``StoreSession.log_heads``."""
+        """Physical offsets where a scan of the log may be cut; see ``StoreSession.log_heads``."""
         return self._store.log_heads()
 
     def queues(self, slices: Sequence[QueueSlice]) -> PrunedQueues:
-        """Return what of ranges of queues is to be read."""
+        """Return the parts of ranges of queues that have to be read."""
         pruning = self._pruning
         kept = [
             piece._replace(
@@ -79,7 +79,7 @@ class StorePruner:
         return [part for piece in slices for part in self._store.slices_within(piece, parts.spans)]
 
     def log(self, whole: LogSlice) -> list[LogSlice]:
-        """Return what of the log is to be read. The index cannot tell: records without a queue may be in none."""
+        """Return the parts of the log that have to be read. The index does not help: it may lack queueless records."""
         span = Span(whole.start, whole.end)
         parts = self._parts(span)
         if parts.spans != (span,):
@@ -91,48 +91,48 @@ class StorePruner:
         return Span(found.start, found.end)
 
     def _parts(self, whole: Span) -> LogParts:
-        """Return the parts of the log that the conditions on places and times leave."""
+        """Return the parts of the log that the conditions on physical offsets and store times leave."""
         pruning = self._pruning
         parts = LogParts.of([whole])
         if pruning.places != ANY_NUMBER:
-            asked = Span(max(pruning.places.low, whole.start), min(pruning.places.high + 1, whole.end))
-            parts = LogParts.of([asked])
+            span = Span(max(pruning.places.low, whole.start), min(pruning.places.high + 1, whole.end))
+            parts = LogParts.of([span])
         if pruning.has_times:
             points = self._store.log_points(lambda: self.heads)
             parts = parts.met(parts_stored_within(points, whole, pruning.store_timestamps))
         return parts
 
     def _look_up(self, topics: Sequence[str], whole: Span) -> Found | None:
-        """Ask the index; None where it cannot help, or would leave most of the log to be read anyway."""
+        """Search the index; None if it cannot help, or if most of the log would have to be read anyway."""
         wanted = self._pruning.wanted
         if not wanted or not topics:
             return None
         found = self._store.find_in_index(wanted, topics)
-        if found.n_uncovered_bytes > _INDEX_PAYS * (whole.end - whole.start):
-            logger.info("the index does not tell of %d bytes of the log: it is read", found.n_uncovered_bytes)
+        if found.n_uncovered_bytes > _MAX_UNCOVERED * (whole.end - whole.start):
+            logger.info("the index does not cover %d bytes of the log: the log is read", found.n_uncovered_bytes)
             return None
         return found
 
     @staticmethod
     def _inside(places: Positions, parts: LogParts) -> Mask:
         bounds = np.array([bound for span in parts.spans for bound in span], np.int64)
-        found: Mask = np.searchsorted(bounds, places, side="right") % 2 == 1
-        return found
+        inside: Mask = np.searchsorted(bounds, places, side="right") % 2 == 1
+        return inside
 
     def _from_heads(self, parts: LogParts, whole: Span) -> LogParts:
-        """Widen parts of the log to places where a record surely begins."""
+        """Widen parts of the log to physical offsets where a record surely begins."""
         heads = np.array([whole.start, *(head for head in self.heads if whole.start < head < whole.end)])
-        found = []
+        widened = []
         for span in parts.spans:
             before = int(np.searchsorted(heads, span.start, side="right")) - 1
             after = int(np.searchsorted(heads, span.end))
-            found.append(Span(int(heads[before]), int(heads[after]) if after < len(heads) else whole.end))
-        return LogParts.of(found)
+            widened.append(Span(int(heads[before]), int(heads[after]) if after < len(heads) else whole.end))
+        return LogParts.of(widened)
 
     def _units(self, places: Positions, slices: Sequence[QueueSlice], but: Sequence[QueueSlice]) -> UnitRows | None:
-        """Return the units that point at some places, of ranges of queues but for some parts of them.
+        """Return the units in ``slices``, but not in ``but``, that point at physical offsets, in the order of the log.
 
-        They are in the order of the log; a place that none points at is left out. None without any.
+        None if there is no such unit.
         """
         spec = ReadSpec(_HEADS, mode=DROPMALFORMED, check_crc=False)
         read = [*self._store.finder.read_places(places, spec, LogFilter())]

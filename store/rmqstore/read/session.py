@@ -1,4 +1,4 @@
-"""The door of this package: one store, opened for reading; it plans and reads slices of queues and of the log."""
+"""One store, opened for reading: plans and reads slices of queues and of the log."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 class StoreSession(Closing):
     """One store, opened for reading. Nothing in its folder is created or changed, also beside a running broker.
 
-    A context manager; :func:`open_session` makes one. ``rmqstore.MessageStore`` is its face for people.
+    A context manager; :func:`open_session` makes one. ``rmqstore.MessageStore`` is the public API on top of it.
 
     Source: DefaultMessageStore.java.
     """
@@ -71,12 +71,12 @@ class StoreSession(Closing):
         self._lookup = Lookup(self.log, index, self.ends.of_records, self.ends.index_flushed_until)
 
     def close(self) -> None:
-        """Let go of the mapped files. Batches that were read stay valid."""
+        """Release the mapped files. Batches that were read stay valid."""
         self.queues.close()
         self.log.close()
 
     def refresh(self) -> None:
-        """List the files anew, those of a running broker come and go. Where the log ends stays as it was found."""
+        """List the files again: those of a running broker come and go. The log end stays as it was found."""
         self.log.refresh()
         self.queues.refresh()
 
@@ -87,7 +87,7 @@ class StoreSession(Closing):
 
     @property
     def light_messages_apart(self) -> Mapping[str, int]:
-        """How many messages light queues have that lie in RocksDB alone; see ``queue_ranges.QueueRanges``."""
+        """The number of messages in each light queue that only RocksDB holds; see ``queue_ranges.QueueRanges``."""
         return self.ranges.light_messages_apart
 
     @property
@@ -96,18 +96,18 @@ class StoreSession(Closing):
         return self.ends.log_end
 
     def forget(self) -> None:
-        """Find anew where the log and its queues end: another process has repaired the store."""
+        """Find the ends of the log and of its queues again, for example after another process repaired the store."""
         self.queues.close()
         self.refresh()
         self.ends.forget()
 
     def forget_recovered(self, key: QueueKey) -> None:
-        """Read a queue by its files alone: they hold by now what the log alone told."""
+        """Read a queue by its files alone, which now hold the units that were recovered from the log."""
         self.ends.recovered.pop(key, None)
         self.queues.drop(key)
 
     def topics(self) -> list[str]:
-        """Return every topic with queues, also the system's, sorted."""
+        """Return every topic with queues, including system topics, sorted."""
         return self.queues.topics()
 
     def queue_ids(self, topic: str) -> list[int]:
@@ -116,7 +116,7 @@ class StoreSession(Closing):
 
     @retry_if_deleted
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Return the first queue offset whose message is there and the one behind the last.
+        """Return the first queue offset whose message is there and the one after the last.
 
         Raises:
             UnsupportedFeatureError: the queue is of a kind that cannot be read.
@@ -140,14 +140,15 @@ class StoreSession(Closing):
         return self._lookup.find(wanted, topics, low, high)
 
     def find(self, wanted: Wanted, selection: Selection) -> Found:
-        """Return where messages may stand that are looked for; see ``lookup.Lookup.find``.
+        """Return where messages with the wanted keys or ids may lie; see ``candidates.Lookup.find``.
 
         Raises:
-            OptionError: the selection speaks of queue offsets.
+            OptionError: the selection has queue offsets.
+            UnsupportedFeatureError: no topic is named, and only a RocksDB database knows the topics.
         """
         selection.require_by_log()
         end = selection.end.timestamp
-        named = selection.subscribe or selection.assign  # by name they need not be looked up, queues or not
+        named = selection.subscribe or selection.assign  # named topics are searched even if no queue has them
         known = [] if named else self.known_topics()
         if not named and not known and self.paths.has_rocksdb_queues:
             raise UnsupportedFeatureError(
@@ -163,15 +164,15 @@ class StoreSession(Closing):
 
     @cached_property
     def finder(self) -> Finder:
-        """Reads what look-ups find."""
+        """Reads the candidates of look-ups."""
         return Finder(self.log, self._lookup, self._find, self.read_log, lambda: self.log_end is None)
 
     def find_in_index(self, wanted: Wanted, topics: Sequence[str]) -> Found:
-        """Return where messages of some topics may stand that are looked for; see ``lookup.Lookup.find``."""
+        """Return where messages of some topics may lie; see ``candidates.Lookup.find``."""
         return self._find(wanted, topics, None, None)
 
     def units_at(self, topic: str, queue_id: int, queue_offsets: NDArray[np.int64], places: Positions) -> UnitRows:
-        """Return those units of a queue, by queue offset (n,), that point at the places of the log beside them (n,)."""
+        """Return the units at queue offsets (n,) that point at the given physical offsets (n,)."""
         order = np.argsort(queue_offsets, kind="stable")
         queue_offsets, places = queue_offsets[order], places[order]
         units = self.queues.open(topic, queue_id).units_of(queue_offsets)
@@ -188,36 +189,37 @@ class StoreSession(Closing):
         return self._sampler.log_points(self.ends.log_slice(), heads)
 
     def lost(self, slices: Iterable[QueueSlice], spec: ReadSpec) -> list[LostStretch]:
-        """Return the parts of the log that a read of ranges of queues would lack without a word.
+        """Return the lost parts of the log that a read of ranges of queues would not report by itself.
 
-        Queues whose units come from a damaged log may lack messages that nothing tells of.
+        Queues that were recovered from a damaged log may lack messages for which there is no unit.
         """
-        is_told = spec.mode != FAILFAST and not spec.tags  # a unit for a lost message has no tags
-        return self.ends.lost(slices if is_told else ())
+        is_reported = spec.mode != FAILFAST and not spec.tags  # a unit for a lost message has no tags
+        return self.ends.lost(slices if is_reported else ())
 
     def require_topics(self, selection: Selection) -> None:
         """Refuse a selection that names topics or queues which are not there.
 
         Raises:
-            OptionError: with those that are.
+            OptionError: a topic or queue is missing. The message lists those that exist.
         """
         self.ranges.require_plain_queues(selection)
         require_named(selection, self.named_queues(selection), str(self.paths.root))
 
     def named_queues(self, selection: Selection) -> dict[str, set[int]]:
-        """Return the queues of every topic, to be held against those that are named; nothing where none are."""
+        """Return the queues of every topic if the selection names topics, else nothing."""
         return {topic: set(self.queue_ids(topic)) for topic in self.known_topics()} if selection.named_topics else {}
 
-    def warn_unknown_topics(self, selection: Selection, so: str = "the records of the log decide") -> None:
-        """Say so where topics are named that neither queues nor topics.json know: a slip, or deleted, or to come."""
+    def warn_unknown_topics(self, selection: Selection, consequence: str = "the records of the log decide") -> None:
+        """Log named topics that neither queues nor topics.json know: misspelt, deleted, or not created yet."""
         unknown = sorted(selection.named_topics - set(self.known_topics()))
         if unknown:
             logger.warning(
-                "%s: neither a queue nor config/topics.json knows %s; %s", self.paths.root, ", ".join(unknown), so
+                "%s: neither a queue nor config/topics.json knows %s; %s",
+                self.paths.root, ", ".join(unknown), consequence,
             )  # fmt: skip
 
     def warn_without_queues(self) -> None:
-        """Say so where a log has no queues at all: a read by queue gives nothing then."""
+        """Log that a store has a log but no queues at all: a read by queue then gives nothing."""
         if self.log.segments and not self.topics():
             logger.warning(
                 "%s has a CommitLog but no queues in %s: a read by queue finds nothing, use scan=commitlog",
@@ -233,7 +235,7 @@ class StoreSession(Closing):
         return self.ranges.choose(selection, self.config)
 
     def is_chosen(self, selection: Selection, topic: str, queue_id: int) -> bool:
-        """Tell whether a selection names a queue, be it there or not; see ``queue_ranges.QueueRanges.is_chosen``."""
+        """Tell whether a selection names a queue, even a missing one; see ``queue_ranges.QueueRanges.is_chosen``."""
         return self.ranges.is_chosen(selection, topic, queue_id)
 
     @retry_if_deleted
@@ -242,9 +244,9 @@ class StoreSession(Closing):
         return self.ranges.within(piece, spans)
 
     def first_behind(self, topic: str, queue_id: int, physical_offset: int, span: tuple[int, int]) -> int:
-        """Return the first queue offset in a span whose message lies at or behind a place of the log, or its end."""
+        """Return the first queue offset in a span whose message lies at or after a physical offset, or its end."""
         queue = self.queues.open(topic, queue_id)
-        return find_first(*span, lambda at: queue.unit(at)[0] >= physical_offset)
+        return find_first(*span, lambda queue_offset: queue.unit(queue_offset)[0] >= physical_offset)
 
     @retry_if_deleted
     def starts(
@@ -286,7 +288,7 @@ class StoreSession(Closing):
         return self._queue_scan(spec).batches(slices)
 
     def read_lost(self, stretches: Iterable[LostStretch], spec: ReadSpec) -> Iterator[pa.RecordBatch]:
-        """Do with what :meth:`lost` gave what the read says; see ``faults.refuse_stretches``."""
+        """Handle the parts from :meth:`lost` as the mode of the read says; see ``faults.refuse_stretches``."""
         return refuse_stretches(stretches, spec)
 
     def _queue_scan(self, spec: ReadSpec) -> QueueScan:
@@ -294,7 +296,7 @@ class StoreSession(Closing):
         return QueueScan(self.log, queues.open, queues.open_ext, spec, queues.batch_topics())
 
     def require_records(self, selection: Selection) -> None:
-        """Refuse an exact copy, by queue, of messages that are no records of their own."""
+        """Refuse an exact copy, by queue, of messages that share a record."""
         others = {*self.queues.batch_topics()} & {*self.chosen_queues(selection)}
         if others:
             raise UnsupportedFeatureError(
@@ -305,7 +307,7 @@ class StoreSession(Closing):
     def indexed_topics(self, topics: Iterable[str]) -> set[str]:
         """Return those topics whose messages the index knows by their own keys.
 
-        It knows records: not the messages in inner batches, nor light message queues, which show those of others.
+        The index knows records, not the messages of inner batches, nor light queues, which show other queues' records.
         """
         return {topic for topic in topics if not topic.startswith(LMQ_PREFIX)} - set(self.queues.batch_topics())
 
@@ -324,7 +326,7 @@ class StoreSession(Closing):
 
     @retry_if_deleted
     def rows_within(self, piece: QueueSlice, n_bytes: int) -> int:
-        """Return how many messages from a range's start on take at most so many bytes; see ``sampling.Sampler``."""
+        """Return how many messages at the start of a range take at most ``n_bytes``; see ``sampling.Sampler``."""
         return self._sampler.rows_within(piece, n_bytes)
 
     @retry_if_deleted
@@ -334,7 +336,7 @@ class StoreSession(Closing):
 
     @cached_property
     def view_broker_name(self) -> str:
-        """The broker's name, or the folder's where the file that tells it is damaged: that stops no view."""
+        """The broker's name, or that of the folder if the file with the broker's name is damaged."""
         try:
             return self.broker_name
         except CorruptConfigError as err:
@@ -347,7 +349,7 @@ class StoreSession(Closing):
         return plan_view(self.view_source, spec, limits)
 
     def read_view(self, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a piece that was planned, perhaps by another process, which knows what it found."""
+        """Yield the rows of a piece. What planning found, perhaps in another process, is taken over from the piece."""
         self.ends.take(piece.log_end, piece.recovered)
         return read_view(self.view_source, spec, piece)
 
@@ -371,10 +373,10 @@ def open_session(
 
     Args:
         path: the folder that holds ``commitlog/``.
-        broker_name: for column ``brokerName``; else the store is asked.
-        ignore_log_end: read on behind the end of a log that was not closed.
-        storage: what the files are read from.
-        folders: what lies elsewhere.
+        broker_name: value of column ``brokerName``; taken from the store by default.
+        ignore_log_end: read on past the end of a log that was not closed.
+        storage: the storage that files are read from.
+        folders: folders that lie outside of ``path``.
 
     Raises:
         NotAStoreError: there is no store.

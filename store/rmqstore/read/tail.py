@@ -1,8 +1,8 @@
-"""Following a store that somebody writes to: where its queues end now, found by what is new in its log.
+"""Follows a store that is being written to: finds where its queues end from the new records of its log.
 
-Asking every queue where it ends costs as much as there are queues, whenever it is done. So that is done once; from then
-on the log's next record is looked at, and only queues that new records name are asked, until they hold these records:
-a broker writes to the log first, and to the queue a little later.
+The cost of finding the ends of all queues grows with their number, so it is paid once. Later looks read only the new
+records of the log, and check the queues that these name until they hold the records: a broker writes to the log first,
+and to the queue a little later.
 """
 
 from __future__ import annotations
@@ -36,15 +36,14 @@ from rmqstore.storage.recovery.unit_checks import confirmed_end
 logger = logging.getLogger(__name__)
 
 _MAX_RETRIES = 10
-_MOST_WAITS = 20  # looks at which a queue lacks messages of the log, before all is found once more
-_FAR = 64 << 20  # bytes of the log that a queue may be behind
+_MAX_WAITS = 20  # looks at which a queue may lack messages of the log before all queues are looked at again
+_MAX_LAG = 64 << 20  # bytes of the log that a queue may lag by
+
+_LOGGED_COLUMNS = ("queue_offset", "physical_offset", "total_size")
 
 
-_TOLD = ("queue_offset", "physical_offset", "total_size")
-
-
-class _Told(NamedTuple):
-    """Messages of one queue as their records tell of them, in the order of the log, (n,) each."""
+class _Logged(NamedTuple):
+    """Messages of one queue according to their records, in the order of the log, (n,) each."""
 
     queue_offsets: NDArray[np.int64]
     places: NDArray[np.int64]
@@ -55,8 +54,8 @@ class StoreTail:
     """The ends of the chosen queues of one store, as of the last :meth:`look`.
 
     Attributes:
-        ends: by topic and queue id, the queue offset behind the last message. What was deleted stays in it.
-        mark: the newest record of a chosen queue; None without any. It lies at or behind all that ``ends`` covers.
+        ends: by topic and queue id, the queue offset after the last message. Deleted queues stay in it.
+        mark: the newest record of a chosen queue, or None. It lies at or after all records that ``ends`` covers.
         discovered: queues that were not there at the first look.
 
     Source: DefaultMessageStore.java#ReputMessageService, which follows the log in the same way.
@@ -67,11 +66,12 @@ class StoreTail:
         self.ends: dict[QueueKey, int] = {}
         self.mark: LogMark | None = None
         self.discovered: set[QueueKey] = set()
-        # Behind the records that the queues are known to have, and behind those that the log has. What lies between is
-        # walked again at each look: it may be what a recovery left behind the log's end, and is written over then.
+        # _built is the end of the records that the queues are known to hold, _seen the end of those that the log holds.
+        # The stretch between the two is walked again at each look: it may be stale records that a recovery left after
+        # the end of the log, which are written over then.
         self._built: LogCursor | None = None
         self._seen = LogCursor(0)
-        self._awaited: dict[QueueKey, list[_Told]] = {}  # what the log tells of queues that it is ahead of
+        self._awaited: dict[QueueKey, list[_Logged]] = {}  # messages that the log has and queues may lack
         self._n_waits = 0  # looks, one after the other, at which a queue lacked something
         self._run = BrokerRun(0, is_open=False)
         self._is_chosen: dict[QueueKey, bool] = {}
@@ -116,22 +116,22 @@ class StoreTail:
             self._note(data, heads)
         lacking = self._ask(before, waited_for)
         self._n_waits = self._n_waits + 1 if lacking is not None else 0
-        if lacking is None or self._seen.position - self._built.position > _FAR:
+        if lacking is None or self._seen.position - self._built.position > _MAX_LAG:
             self._built, self._awaited = self._seen, {}
         elif lacking >= before.position:
             self._built = before
 
     def _is_another_log(self, run: BrokerRun) -> bool:
-        """Tell whether what is known of the log and its queues may be wrong by now."""
+        """Tell whether what is known of the log and its queues may have become wrong."""
         log = self.store.log
         return (
             self._run.may_have_recovered(run)
-            or self._n_waits > _MOST_WAITS
+            or self._n_waits > _MAX_WAITS
             or not (self._built is not None and self._built.is_good(log) and self._seen.is_good(log))
         )
 
     def _ask(self, before: LogCursor, waited_for: AbstractSet[QueueKey]) -> int | None:
-        """Ask queues whether they have what the log told of; return the place of the first record that one lacks."""
+        """Check the queues for the logged messages; return the physical offset of the first one that a queue lacks."""
         recovered = self.store.ends.recovered
         asked = {key for key in waited_for if key not in self._awaited and key not in recovered}
         is_written_to = self._seen.position != before.position  # maybe also what only the log told of
@@ -140,14 +140,14 @@ class StoreTail:
             self.ends[key] = self._end_and_last(key)[0]
         lacking = []
         for key, parts in self._awaited.items():
-            told = _Told(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+            told = _Logged(*(np.concatenate(column) for column in zip(*parts, strict=True)))
             n_built = self._take_built(key, told)
             if n_built < len(told.places):
                 lacking.append(int(told.places[n_built]))
         return min(lacking, default=None)
 
-    def _take_built(self, key: QueueKey, told: _Told) -> int:
-        """Note how far a queue has what the log told of; return how many of these messages, from the first on."""
+    def _take_built(self, key: QueueKey, told: _Logged) -> int:
+        """Note the end of a queue, and return how many of the logged messages, from the first on, the queue holds."""
         recovered = self.store.ends.recovered.get(key)
         if recovered is not None:
             return int(np.count_nonzero(told.queue_offsets < recovered.end))
@@ -187,10 +187,10 @@ class StoreTail:
         return LogCursor.at(store.log, self._seen.position)
 
     def _log_end(self) -> int | None:
-        """Return where the log ends, None where the queues tell.
+        """Return where the log ends, or None if the ends of the queues decide.
 
-        To the scan of a recovery whole records that an earlier recovery cut off are messages again. They are none as
-        long as the broker runs that did not read them.
+        The scan of a recovery takes whole records that an earlier recovery cut off for messages again. While the broker
+        that cut them off is running, they are not messages.
         """
         ends, log = self.store.ends, self.store.log
         end = ends.log_end
@@ -208,7 +208,7 @@ class StoreTail:
         recovered = self.store.ends.recovered.get(key)
         queue = open_files(self.store.paths, *key)
         try:
-            # Asked in this order: a broker may build what is lacking between the two questions.
+            # The order matters: a broker may build the missing units between the two calls.
             is_behind = recovered is not None and not _holds(queue, recovered)
             end, last = self._in_files(queue, key)
             if recovered is not None and is_behind:
@@ -234,14 +234,14 @@ class StoreTail:
             self._firsts[key] = queue.first(end, self._firsts_since)
 
     def _is_first(self, queue: Queue, key: QueueKey, end: int) -> bool:
-        """Tell whether what is remembered as a queue's first offset still is: the queue may have been made anew."""
+        """Tell whether the remembered first offset of a queue still holds: the queue may have been created again."""
         known = self._firsts.get(key)
         if known is None or not queue.begin <= known <= end:
             return False
         return known == queue.begin or queue.unit(known - 1)[0] < self._firsts_since
 
     def _note(self, data: Bytes, heads: Heads) -> None:
-        """Take in which chosen queues records name, what ends they tell, and the newest of them."""
+        """Note the messages of chosen queues among records, and the newest of these records."""
         heads = heads.take(have_units(heads.column("sys_flag")))
         self._note_queues(data, heads)
         self._note_queues(data, lmq_heads(data, heads))
@@ -253,7 +253,7 @@ class StoreTail:
             if self._is_chosen[key]:
                 if key not in self.ends:
                     self.discovered.add(key)
-                told = _Told(*(heads.column(name)[rows].astype(np.int64) for name in _TOLD))
+                told = _Logged(*(heads.column(name)[rows].astype(np.int64) for name in _LOGGED_COLUMNS))
                 self._awaited.setdefault(key, []).append(told)
                 last, place = heads.take(rows[-1:]), int(told.places[-1])
                 if self.mark is None or place >= self.mark.physical_offset:
@@ -268,7 +268,7 @@ class StoreTail:
         return [part for piece in slices for part in self.store.confirmed(piece, self._seen.position)]
 
     def doubt(self) -> None:
-        """Look at all queues the next time: what the files hold is not what was found."""
+        """Look at all queues the next time, because the files differ from what was found."""
         self._built = None
 
     def spans(self) -> dict[QueueKey, tuple[int, int]]:
@@ -290,7 +290,7 @@ class StoreTail:
     def first_after(self, key: QueueKey, mark: LogMark) -> int:
         """Return the first queue offset of a queue whose message took the place of a record that was cut off.
 
-        It was stored after that record, or lies behind it, whatever the clock said.
+        It was stored later than that record, or lies after it in the log whatever its store time.
         """
         span = (self.first(key), self.ends.get(key, 0))
         if span[0] >= span[1]:
@@ -299,15 +299,15 @@ class StoreTail:
         return min(by_time, self.store.first_behind(*key, mark.physical_offset, span))
 
     def began_after(self, key: QueueKey, mark: LogMark) -> bool:
-        """Tell whether all messages of a queue lie behind a record."""
+        """Tell whether all messages of a queue lie after a record."""
         span = (self.first(key), self.ends.get(key, 0))
         return self.store.first_behind(*key, mark.physical_offset + 1, span) == span[0]
 
 
 def _holds(queue: Queue, recovered: RecoveredUnits) -> bool:
-    """Tell whether the files of a queue have by now what only the log told."""
+    """Tell whether the files of a queue now hold the units that were recovered from the log."""
     told = Units.of(recovered.units)
-    for rows in (slice(-1, None), slice(None)):  # mostly the last one tells
+    for rows in (slice(-1, None), slice(None)):  # the last unit mostly decides
         units = queue.units_of(np.arange(recovered.start, recovered.end)[rows])
         if (units.physical_offsets != told.physical_offsets[rows]).any() or (units.sizes != told.sizes[rows]).any():
             return False

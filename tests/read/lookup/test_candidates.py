@@ -1,4 +1,4 @@
-"""Which parts of the log an index does not tell of."""
+"""Which parts of the log an index does not cover."""
 
 from __future__ import annotations
 

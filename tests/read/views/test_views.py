@@ -292,7 +292,7 @@ def test_units_that_are_none_tell_why(golden_store: GoldenStore) -> None:
     minimum = goldens.summary("expired2")["minPhyOffset"]
     assert all((row["commitLogOffset"] >= minimum) == row["isValid"] for row in deleted)
     ahead = [row for row in view(golden_store("crash2"), "consumequeue") if row["reason"]]
-    assert {row["reason"] for row in ahead} == {"points behind the end of the log"}
+    assert {row["reason"] for row in ahead} == {"points past the end of the log"}
     assert len(ahead) == goldens.summary("crash2")["recovery"]["cqEntriesTruncated"]
     zeroed = [row for row in view(golden_store("crash"), "consumequeue") if row["reason"] == "never written"]
     assert zeroed == []  # the last three of CrashA/0 are zeros: the queue's files end before them
@@ -363,7 +363,7 @@ def test_damaged_items_tell_what_is_wrong(golden_store: GoldenStore, tmp_path: P
     found = view(root, "index")
     told = {(row["file"], row["number"]): row["reason"] for row in found if not row["isValid"]}
     assert told[files[1].name, 5] == "the hash is negative"
-    assert told[files[1].name, 7] == "previous is no older item"
+    assert told[files[1].name, 7] == "previous is not an older item"
     assert "its header counts up to item 1073741824" in told[files[2].name, None]
     kept = view(root, "index", mode="DROPMALFORMED")
     assert [row for row in found if row["isValid"]] == kept

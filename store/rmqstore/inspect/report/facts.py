@@ -19,7 +19,7 @@ from rmqstore.format.schema import TIMESTAMP
 from rmqstore.format.topics import is_system_topic
 from rmqstore.inspect.verify import verify
 from rmqstore.progress import Progress, ignore_progress
-from rmqstore.read.plan.light_queues import told
+from rmqstore.read.plan.light_queues import describe_light_queues
 from rmqstore.read.views.schema import VIEWS
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.recovery.log_end import LogEnd
@@ -154,7 +154,7 @@ def gather(store: MessageStore, *, with_verify: bool = True, progress: Progress 
     """
     notes: list[str] = []
     if store.session.light_messages_apart:
-        text = told(Counter(store.session.light_messages_apart), store.session.light_messages_apart)
+        text = describe_light_queues(Counter(store.session.light_messages_apart), store.session.light_messages_apart)
         notes.append(f"{text} lie in {store.paths.rocksdb_queues} alone: the numbers lack them")
     queues, is_estimated = _queues(store)
     groups = _groups(store, queues, notes)

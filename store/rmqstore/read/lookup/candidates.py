@@ -1,4 +1,4 @@
-"""Finding messages by key and by id: where they may stand. Who reads them there sees whether they do.
+"""Finds where messages with some keys or ids may lie in the log. Reading the records shows which of them match.
 
 Source: DefaultMessageStore.java#queryMessage; MQAdminImpl.java#queryMessage.
 """
@@ -25,35 +25,35 @@ from rmqstore.storage.recovery.log_end import find_written_end
 
 logger = logging.getLogger(__name__)
 
-SMALL_GAPS: Final = 64 << 10  # bytes of the log that are read rather than called uncovered
+SMALL_GAPS: Final = 64 << 10  # bytes; uncovered parts of the log up to this total are always read
 
 
 class Found(NamedTuple):
-    """Where messages that are looked for may stand. Who reads them sees whether they do: the index is not trusted."""
+    """Where matching messages may lie. The index is not trusted, so the records have to be read and compared."""
 
-    places: Positions  # physical offsets, rising
-    uncovered: list[Span]  # parts of the log that the index does not tell of, rising
+    places: Positions  # physical offsets, ascending
+    uncovered: list[Span]  # parts of the log that the index does not cover, ascending
 
     @property
     def n_uncovered_bytes(self) -> int:
-        """How much of the log the index does not tell of."""
+        """The number of bytes of the log that the index does not cover."""
         return sum(span.end - span.start for span in self.uncovered)
 
     def places_outside(self, pieces: Sequence[LogSlice]) -> Positions:
-        """Return the places that are in none of some pieces of the log, which are read as a whole."""
+        """Return the places that lie in none of ``pieces``, parts of the log that are read as a whole."""
         bounds = np.array([bound for piece in pieces for bound in (piece.start, piece.end)], np.int64)
-        found: Positions = self.places[np.searchsorted(bounds, self.places, side="right") % 2 == 0]
-        return found
+        outside: Positions = self.places[np.searchsorted(bounds, self.places, side="right") % 2 == 0]
+        return outside
 
 
 @dataclass(frozen=True)
 class QueryResult(Sequence[Message]):
-    """The messages that a query found, in the order of the log: a sequence of them.
+    """The messages that a query found, as a sequence in the order of the log.
 
     Attributes:
-        messages: they.
-        uncovered: the parts of the log, by physical offset, that no index file tells of.
-        was_scanned: whether these parts were read, too; else messages in them were not found.
+        messages: the matching messages, oldest first.
+        uncovered: the parts of the log, by physical offset, that no index file covers.
+        was_scanned: whether those parts were read too. If not, messages in them were not found.
     """
 
     messages: tuple[Message, ...]
@@ -62,7 +62,7 @@ class QueryResult(Sequence[Message]):
 
     @property
     def is_complete(self) -> bool:
-        """Whether no message was missed for want of an index."""
+        """Whether no part of the log was left out because the index does not cover it."""
         return self.was_scanned or not self.uncovered
 
     def __len__(self) -> int:
@@ -77,11 +77,12 @@ class QueryResult(Sequence[Message]):
 
 
 class Lookup:
-    """Looks for messages in one store.
+    """Finds candidates for look-ups in one store.
 
     Args:
-        log_end: physical offset where the log of a store that was not closed ends; None asks for nothing.
-        flushed_until: store time, ms, until which index files were on disk, where a crash may have lost what was not.
+        log_end: returns the physical offset where the log ends if the store was not closed, None if it was closed.
+        flushed_until: returns the store time (ms) until which index files were surely on disk. After a crash, items of
+            later messages may be lost.
     """
 
     def __init__(
@@ -92,23 +93,24 @@ class Lookup:
         flushed_until: Callable[[], int] = lambda: FOREVER,
     ) -> None:
         self._log, self._index, self._log_end, self._flushed_until = log, index, log_end, flushed_until
-        self._whole_until = -1  # the last place that was seen to have all of its keys in the index
+        self._indexed_record = -1  # physical offset of the last record whose keys were all found in the index
 
     def find(self, wanted: Wanted, topics: Sequence[str], begin: int | None = None, end: int | None = None) -> Found:
-        """Return where messages may stand that are looked for.
-
-        Args:
-            wanted: what is.
-            topics: of which; the index knows a key together with its topic.
-            begin: stored from then on, ms.
-            end: stored until then, ms, included.
+        """Return where messages with the wanted keys or ids may lie.
 
         An index that contradicts itself covers nothing.
 
+        Args:
+            wanted: the keys and ids.
+            topics: topics to search. The index hashes topic and key together, so topics are required.
+            begin: earliest store time, ms.
+            end: latest store time, ms, included.
+
         Raises:
-            FileDeletedError: a file of the log that may hold one was deleted since it was listed.
+            FileDeletedError: a file of the log that may hold a message was deleted after it was listed.
         """
-        # What is not covered is asked first: a broker may index it a moment later, and then it is found, too.
+        # The uncovered parts are found before the index is searched: a record that the broker indexes in between is
+        # then found twice rather than not at all.
         whole = self._whole()
         by_id = [parse_message_id(one)[1] for one in wanted.msg_ids if is_offset_id(one)]
         places = np.array(by_id, np.int64)
@@ -123,7 +125,7 @@ class Lookup:
         places = places[(places >= whole.start) & (places < whole.end)]
         for segment in self._log.segments:
             if np.searchsorted(places, segment.start) < np.searchsorted(places, segment.end):
-                self._log.read(segment, 0, 0)  # it is there still, or the files are listed anew
+                self._log.read(segment, 0, 0)  # raises if the file is gone, so that the files are listed again
         return Found(places, uncovered)
 
     def _whole(self) -> Span:
@@ -131,17 +133,17 @@ class Lookup:
         return Span(self._log.min_offset, self._log.max_offset if end is None else end)
 
     def uncovered(self) -> list[Span]:
-        """Return the parts of the log whose keys are in no index file; each begins where a record does.
+        """Return the parts of the log whose keys may be in no index file; each begins where a record does.
 
-        An index file tells of the records from its first item's to its last item's. An older file, now lost, may have
-        had the first keys of the record where a file begins; the last keys of the record where it ends may stand in the
-        next file. Of the newest file, more keys may be on their way.
+        An index file covers the records from that of its first item to that of its last item. At both ends a record may
+        be covered in part: its other keys may be in an older file, which may be lost, or in the next file. A broker may
+        still be adding keys to the newest file.
 
-        For example, ten records of 100 bytes each, and files that tell of records 200 to 400, 400 to 500, and 700 to
-        800, leave three parts uncovered::
+        For example, ten records of 100 bytes each, and files that cover the records at 200 to 400, 400 to 500, and 700
+        to 800, leave three parts uncovered::
 
-            [0, 300)     no file tells of the first two records, nor surely of all keys of the record at 200
-            [600, 800)   the same before the third file; the second one goes on where the first ends
+            [0, 300)     no file covers the first two records, and the record at 200 may be covered in part
+            [600, 800)   the same before the third file; the second file continues where the first ends
             [900, 1000)  after the newest file; from 800 on if a key of the record at 800 is not in the index yet
         """
         whole, spans = self._whole(), self._index.spans(self._flushed_until())
@@ -157,41 +159,44 @@ class Lookup:
         end = self._end_of_records(covered_until, whole)
         return [*gaps, Span(covered_until, end)] if covered_until < end else gaps
 
-    def _end_of_records(self, reached: int, whole: Span) -> int:
-        """Return where the records end; the bytes tell only in a log that was closed, and are read only if need be."""
-        is_known = reached >= whole.end or self._log_end() is not None
+    def _end_of_records(self, covered_until: int, whole: Span) -> int:
+        """Return where the records end. Only a log that was closed and is not covered to its end has to be read."""
+        is_known = covered_until >= whole.end or self._log_end() is not None
         return whole.end if is_known else find_written_end(self._log)
 
     def _are_heads(self, start: int, end: int, whole: Span) -> bool:
         return all(place in (whole.start, whole.end) or self._log.is_head(place) for place in (start, end))
 
     def _has_all_keys(self, place: int) -> bool:
-        """Tell whether the index holds every key of the record at a place."""
-        if place == self._whole_until:
+        """Tell whether the index holds every key of the record at a physical offset."""
+        if place == self._indexed_record:
             return True
         try:
-            found = self._log.get(place, check_crc=False)
+            message = self._log.get(place, check_crc=False)
         except (StoreFormatError, LookupError, OffsetOutOfRangeError):
             return False
-        hashes = key_hashes([found.topic], _keys_of(found)).ravel()
-        if all(place in self._index.find(hashes[at : at + 1]) for at in range(len(hashes))):
-            self._whole_until = place
-        return place == self._whole_until
+        hashes = key_hashes([message.topic], _keys_of(message)).ravel()
+        if all(place in self._index.find(hashes[row : row + 1]) for row in range(len(hashes))):
+            self._indexed_record = place
+        return place == self._indexed_record
 
     def _after(self, place: int, whole: Span) -> int:
-        """Return where the record after the one at a place begins; the end of the log where none was written."""
+        """Return where the record after the one at a physical offset begins, or the end of the log if there is none."""
         segment = self._log.find(place)
         if segment is None:
             return place
         position = place - segment.start
-        at = position + min(max(self._log.frame(Place(segment, position))[0], 0), segment.size - position)
-        total_size, magic = following = self._log.frame(Place(segment, at))
-        if at >= segment.size or (magic == BLANK_MAGIC and total_size <= segment.size - at):
+        size = max(self._log.frame(Place(segment, position))[0], 0)
+        following = position + min(size, segment.size - position)
+        total_size, magic = self._log.frame(Place(segment, following))
+        if following >= segment.size or (magic == BLANK_MAGIC and total_size <= segment.size - following):
             return min(segment.end, whole.end)
-        return whole.end if following == (0, 0) and segment.end >= self._log.max_offset else segment.start + at
+        if (total_size, magic) == (0, 0) and segment.end >= self._log.max_offset:
+            return whole.end
+        return segment.start + following
 
 
 def _keys_of(message: Message) -> list[str]:
-    """Return what a message is found by. Source: IndexService.java#buildIndex."""
+    """Return the keys under which the index knows a message. Source: IndexService.java#buildIndex."""
     keys = [message.properties.get(PROPERTY_UNIQ_KEY, ""), *(message.keys or "").split(KEY_SEPARATOR)]
     return [key for key in keys if key]

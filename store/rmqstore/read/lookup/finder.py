@@ -1,4 +1,4 @@
-"""What look-ups of a store come to: a query's messages, the records of many keys or ids, copies of messages."""
+"""Reads the records at the offsets that look-ups propose, and keeps those that match."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from rmqstore.read.scan.spec import DROPMALFORMED, ReadSpec
 from rmqstore.spans import LogSlice
 from rmqstore.storage.log.commitlog import CommitLog
 
-_ASKED_FOR_SIZE = 64  # places, at least
-_SOME = 4  # times as many hits as are asked for are looked at together
+_SIZE_SAMPLES = 64  # records, at least, whose sizes make a mean
+_OVERREAD = 4  # candidates read per requested message, newest first
 
 Find = Callable[[Wanted, Sequence[str], int | None, int | None], Found]
 ReadLog = Callable[[LogSlice, ReadSpec, LogFilter], Iterator[pa.RecordBatch]]
 
 
 class Finder:
-    """Reads what look-ups find in one store.
+    """Reads the candidates of look-ups in one store.
 
     Args:
-        log: of the store.
-        lookup: finds places in it.
-        find: ``candidates.Lookup.find``, asked again where retention deletes a file meanwhile.
-        read_log: reads parts of the log.
+        log: the CommitLog of the store.
+        lookup: finds the candidates.
+        find: ``candidates.Lookup.find``, repeated if retention deletes a file meanwhile.
+        read_log: reads a slice of the log.
         is_closed: whether the store was closed; see ``spans.LogSlice``.
     """
 
@@ -49,7 +49,11 @@ class Finder:
     def query(
         self, topic: str, key: str, times: tuple[int, int], limit: int | None, *, scan_uncovered: bool, broker_name: str
     ) -> QueryResult:
-        """Return the messages of a topic that have a key; see ``MessageStore.query``. Times are ms, both included."""
+        """Return the messages of a topic that have a key; see ``MessageStore.query``.
+
+        Args:
+            times: first and last store time, ms, both included.
+        """
         wanted = parse_wanted(key, None)
         chosen = log_filter(parse_selection(subscribe=[topic]), [], wanted)._replace(
             start_timestamp=times[0], end_timestamp=times[1] + 1
@@ -60,24 +64,25 @@ class Finder:
         pieces = self.uncovered(found) if scans else []
         places = _places(batch for piece in pieces for batch in self._read_log(piece, spec, chosen))
         rest = found.places_outside(pieces)
-        stop = 0 if limit is None else _SOME * limit
+        stop = 0 if limit is None else _OVERREAD * limit
         while len(rest) and (limit is None or len(places) < limit or places[-limit] < rest[-1]):
-            some = rest[-stop:]  # the newest; most have the key
-            places = np.union1d(places, _places(self.read_places(some, spec, chosen)))
-            rest = rest[: len(rest) - len(some)]
-        newest = places if limit is None else places[-limit:]
-        messages = tuple(self._log.get(place, broker_name) for place in newest.tolist())
+            newest = rest[-stop:]  # most candidates have the key, so the newest few suffice
+            places = np.union1d(places, _places(self.read_places(newest, spec, chosen)))
+            rest = rest[: len(rest) - len(newest)]
+        if limit is not None:
+            places = places[-limit:]
+        messages = tuple(self._log.get(place, broker_name) for place in places.tolist())
         return QueryResult(messages, tuple(found.uncovered), scans)
 
     def uncovered(self, found: Found) -> list[LogSlice]:
-        """Return the parts of the log that the index does not tell of, to be read."""
+        """Return the parts of the log that the index does not cover, as slices to read."""
         is_closed = self._is_closed()
         return [LogSlice(span.start, span.end, is_closed=is_closed) for span in found.uncovered]
 
     def read(
         self, found: Found, spec: ReadSpec, wanted: LogFilter, *, index_only: bool = False, start: int = 0
     ) -> Iterator[pa.RecordBatch]:
-        """Yield what a look-up gave, in the order of the log; what lies before ``start`` may be left out."""
+        """Yield the messages of a look-up in the order of the log; those before ``start`` may be left out."""
         pieces = [] if index_only else [piece for piece in self.uncovered(found) if piece.end > start]
         places = found.places_outside(pieces)
         for piece in pieces:
@@ -88,20 +93,20 @@ class Finder:
         yield from self.read_places(places, spec, wanted)
 
     def mean_size(self, places: Positions) -> float:
-        """Return about how many bytes a record at some places, (n,), takes: some of them are asked."""
+        """Estimate the mean size, in bytes, of the records at physical offsets (n,) from a sample of them."""
         sizes = []
-        for place in places[:: max(1, len(places) // _ASKED_FOR_SIZE)].tolist():
+        for place in places[:: max(1, len(places) // _SIZE_SAMPLES)].tolist():
             with suppress(OffsetOutOfRangeError):
                 if self._log.is_head(place):
                     sizes.append(max(self._log.frame(self._log.locate(place))[0], 0))
         return fmean(sizes) if sizes else 0.0
 
     def read_places(self, places: Positions, spec: ReadSpec, wanted: LogFilter) -> Iterator[pa.RecordBatch]:
-        """Yield the records at some places of the log; see ``record_scan.PlaceScan``."""
+        """Yield the records at physical offsets; see ``record_scan.PlaceScan``."""
         return PlaceScan(self._log, spec, wanted).batches(places)
 
     def copies(self, wanted: Wanted, topics: Sequence[str], start: int) -> Iterator[pa.RecordBatch]:
-        """Yield topic, msgId and commitLogOffset of what is looked for, from a place of the log on, rising."""
+        """Yield topic, msgId and commitLogOffset of matching messages from a physical offset on, in log order."""
         spec = ReadSpec(select_columns(["topic", "msgId", "commitLogOffset"]), mode=DROPMALFORMED, check_crc=False)
         chosen = log_filter(parse_selection(subscribe=topics), spec.schema.names, wanted)
         for batch in self.read(self._find(wanted, topics, None, None), spec, chosen, start=start):
@@ -109,5 +114,5 @@ class Finder:
 
 
 def _places(batches: Iterable[pa.RecordBatch]) -> Positions:
-    found = [batch.column(0).to_numpy() for batch in batches]
-    return np.concatenate(found) if found else np.empty(0, np.int64)
+    columns = [batch.column(0).to_numpy() for batch in batches]
+    return np.concatenate(columns) if columns else np.empty(0, np.int64)

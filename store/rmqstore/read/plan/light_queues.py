@@ -1,7 +1,7 @@
-"""Light message queues (LMQ) that lie in RocksDB alone, counted by what records of the log say.
+"""Counts the messages of light message queues (LMQ) that only RocksDB holds, by the queues that log records name.
 
-Source: CombineConsumeQueueStore.java: with combineCQUseRocksdbForLmq, and in a RocksDB database of its own folder, the
-broker keeps plain queues in files and light ones in RocksDB.
+Source: CombineConsumeQueueStore.java. With combineCQUseRocksdbForLmq the broker keeps plain queues in files, and light
+queues in a RocksDB database in a folder of its own.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _MAX_NAMES = 5
 
 
 def count_light_messages(log: CommitLog, end: int) -> Counter[str]:
-    """Return how many messages each light queue has that records before ``end`` name; reads all of the log."""
-    found: Counter[str] = Counter()
+    """Return the number of messages in each light queue that records before ``end`` name. Reads the whole log."""
+    counts: Counter[str] = Counter()
     for start, stop, segment in log.stretches(log.min_offset, end):
         if segment is None:
             continue
@@ -28,12 +28,12 @@ def count_light_messages(log: CommitLog, end: int) -> Counter[str]:
             for _, heads, whole in window.heads():
                 named = lmq_heads(window.data, heads.take(whole & have_units(heads.column("sys_flag"))))
                 if len(named):
-                    found.update(topics(window.data, named).to_pylist())
-    return found
+                    counts.update(topics(window.data, named).to_pylist())
+    return counts
 
 
-def told(counts: Counter[str], names: Collection[str]) -> str:
-    """Return how many messages some light queues have, in words that name a few of them."""
-    some = sorted(names)[:_MAX_NAMES]
-    others = f" and {len(names) - len(some)} others" if len(names) > len(some) else ""
-    return f"{sum(counts[name] for name in names)} messages of light message queues {', '.join(some)}{others}"
+def describe_light_queues(counts: Counter[str], names: Collection[str]) -> str:
+    """Describe light queues in words: the number of messages in all of them, and the names of the first few."""
+    listed = sorted(names)[:_MAX_NAMES]
+    others = f" and {len(names) - len(listed)} others" if len(names) > len(listed) else ""
+    return f"{sum(counts[name] for name in names)} messages of light message queues {', '.join(listed)}{others}"

@@ -1,4 +1,4 @@
-"""Where queues begin and end, in offsets and in times, and which ranges of them a selection asks for."""
+"""Where queues begin and end, by queue offset and by store time, and which ranges of them a selection names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rmqstore.errors import (
 )
 from rmqstore.format.layout import LMQ_PREFIX
 from rmqstore.query.selection import EARLIEST, LATEST, Bound, Selection, choose_topics
-from rmqstore.read.plan.light_queues import count_light_messages, told
+from rmqstore.read.plan.light_queues import count_light_messages, describe_light_queues
 from rmqstore.spans import LATEST_TIME, QueueKey, QueueSlice, Span
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.paths import StorePaths, can_name_queues
@@ -28,24 +28,24 @@ from rmqstore.storage.recovery.unit_checks import confirmed_end, confirmed_runs,
 
 logger = logging.getLogger(__name__)
 
-_NEIGHBOURS = 256
+_NEIGHBOURS = 256  # messages tried after a damaged one for a store time
 
 
 class QueueRanges:
     """The queues of one store.
 
     Args:
-        log_end: physical offset where the log of a store that was not closed ends; None asks for nothing.
+        log_end: returns the physical offset where the log ends if the store was not closed, None if it was closed.
     """
 
     def __init__(self, paths: StorePaths, log: CommitLog, queues: Queues, log_end: Callable[[], int | None]) -> None:
         self._paths, self._log, self._queues, self._log_end = paths, log, queues, log_end
-        self._has_told_of_light_queues = False
+        self._has_warned_of_light_queues = False
 
     def range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Return the first queue offset whose message is there, and the one behind the last.
+        """Return the first queue offset whose message is there, and the one after the last.
 
-        Damaged units between them count: reading them is what tells.
+        Damaged units between the two count as messages; reading them reports the damage.
         """
         queue = self._queues.open(topic, queue_id)
         end, log_end = queue.end(), self._log_end()
@@ -65,18 +65,18 @@ class QueueRanges:
     def at_time(
         self, topic: str, queue_id: int, timestamp: int, span: tuple[int, int], *, tolerant: bool = False
     ) -> int:
-        """Return the first queue offset in ``span`` stored at or after a time (ms), the end of it if none is.
+        """Return the first queue offset in ``span`` stored at or after a time (ms), or the end of ``span`` if none is.
 
         Args:
-            tolerant: ask the next readable message where one is damaged.
+            tolerant: take the time of the next readable message where one is damaged.
 
         Raises:
-            CorruptRecordError, OffsetOutOfRangeError: a message that was asked for its time is damaged or missing.
+            CorruptRecordError, OffsetOutOfRangeError: a message whose time is needed is damaged or missing.
         """
         queue = self._queues.open(topic, queue_id)
 
-        def is_late(at: int) -> bool:
-            for neighbour in range(at, min(at + _NEIGHBOURS, span[1])):
+        def is_late(queue_offset: int) -> bool:
+            for neighbour in range(queue_offset, min(queue_offset + _NEIGHBOURS, span[1])):
                 try:
                     return self._log.store_timestamp(queue.unit(neighbour)[0]) >= timestamp
                 except (CorruptRecordError, OffsetOutOfRangeError):
@@ -89,11 +89,11 @@ class QueueRanges:
     def require_plain_queues(self, selection: Selection | None = None) -> None:
         """Refuse a store whose queues this version cannot read.
 
-        Where light message queues lie in RocksDB and the others in files, a selection that names one is refused, and
-        one that would take them in gets a warning.
+        Where only light message queues lie in RocksDB, a selection that names one of them is refused, and a selection
+        that would include them without naming them causes a warning.
 
         Raises:
-            UnsupportedFeatureError: they lie in RocksDB.
+            UnsupportedFeatureError: the queues lie in RocksDB.
         """
         if self._paths.rocksdb_queues is None:
             return
@@ -103,26 +103,26 @@ class QueueRanges:
                 "the messages can: use scan=commitlog"
             )
         if selection is not None and may_choose_light_queues(selection):
-            self._tell_of_light_queues(selection)
+            self._report_light_queues(selection)
 
-    def _tell_of_light_queues(self, selection: Selection) -> None:
+    def _report_light_queues(self, selection: Selection) -> None:
         counts = self.light_messages_apart
         chosen = choose_topics(selection, sorted(counts))
         if not chosen:
             return
         text = (
-            f"{told(counts, chosen)} lie in {self._paths.rocksdb_queues} alone, a RocksDB database that is not "
-            "readable yet; scan=commitlog has their records, under the topic that they were sent to"
+            f"{describe_light_queues(counts, chosen)} lie in {self._paths.rocksdb_queues} alone, a RocksDB database "
+            "that is not readable yet; scan=commitlog has their records, under the topic that they were sent to"
         )
         if selection.named_topics:
             raise UnsupportedFeatureError(text)
-        if not self._has_told_of_light_queues:
+        if not self._has_warned_of_light_queues:
             logger.warning("%s", text)
-            self._has_told_of_light_queues = True
+            self._has_warned_of_light_queues = True
 
     @cached_property
     def light_messages_apart(self) -> Counter[str]:
-        """How many messages light message queues have that lie in RocksDB alone; all of the log is read for it."""
+        """The number of messages in each light message queue that only RocksDB holds. Reads the whole log once."""
         if self._paths.rocksdb_queues is None or self._paths.has_rocksdb_queues:
             return Counter()
         end = self._log_end()
@@ -133,7 +133,7 @@ class QueueRanges:
     def choose(self, selection: Selection, config: BrokerConfig) -> dict[str, list[int]]:
         """Return the chosen topics and their queues.
 
-        A topic that only another store of the same read has is not an error here: see ``known_topics``.
+        A topic that only another store of the same read has is not an error here; see ``known_topics``.
 
         Raises:
             UnsupportedFeatureError: the queues are of a kind that cannot be read.
@@ -152,7 +152,11 @@ class QueueRanges:
         return sorted({*self._queues.topics(), *config.topics()})
 
     def end_in_log(self, but: Container[QueueKey] = ()) -> int:
-        """Return the physical offset behind the last record that a queue points at, but for some; -1 without queues."""
+        """Return the physical offset after the last record that a queue points at; -1 without queues.
+
+        Args:
+            but: queues that are left out.
+        """
         ends = [-1]
         for key in self._queues.plain():
             if key not in but:
@@ -161,25 +165,25 @@ class QueueRanges:
         return max(ends)
 
     def vouched_end(self) -> int:
-        """Return :meth:`end_in_log`, -1 too where the files of queues lack records: these tell of no end of the log."""
+        """Return :meth:`end_in_log`, or -1 if queue files lack records and so do not show where the log ends."""
         return -1 if self._queues.lack_records else self.end_in_log()
 
     def resolve(
         self, selection: Selection, config: BrokerConfig, broker: str, *, fail_on_data_loss: bool, tolerant: bool
     ) -> list[QueueSlice]:
-        """Return the ranges that a selection asks for, empty ones left out.
+        """Return the non-empty ranges that a selection names.
 
         Args:
             selection: topics, queues and bounds.
-            config: of the store's broker, for the offsets of groups.
-            broker: its name.
-            fail_on_data_loss: whether bounds outside of what is there are an error.
-            tolerant: go on, with a warning, where a queue's file is missing or cut.
+            config: configuration of the store's broker, which has the committed offsets of groups.
+            broker: name of the broker.
+            fail_on_data_loss: whether a bound outside of the messages that are left is an error.
+            tolerant: whether to warn and go on where a file of a queue is missing or cut.
 
         Raises:
-            CorruptQueueError: a queue's file is missing or cut, and that is not tolerated.
-            OffsetOutOfRangeError: offsets that were asked for are not there, and data loss is to fail; or no message
-                is as late as a start time, and the strategy is ``error``.
+            CorruptQueueError: a file of a queue is missing or cut, and ``tolerant`` is false.
+            OffsetOutOfRangeError: offsets of the selection are gone and ``fail_on_data_loss`` holds, or no message was
+                stored at or after a start time and the strategy is ``error``.
             OptionError: the group has no offsets.
             UnsupportedFeatureError: the queues are of a kind that cannot be read.
         """
@@ -191,7 +195,7 @@ class QueueRanges:
         return slices
 
     def is_chosen(self, selection: Selection, topic: str, queue_id: int) -> bool:
-        """Tell whether a selection names a queue, be it there or not."""
+        """Tell whether a selection names a queue, whether or not the queue exists."""
         if not choose_topics(selection, [topic]):
             return False
         if not can_name_queues(topic):
@@ -211,8 +215,8 @@ class QueueRanges:
         """Return the queue offset where a selection starts in each queue; raises as :meth:`resolve` does.
 
         Args:
-            spans: gives the queues and where each begins and ends; asked after offsets of a group were read, for a
-                running consumer commits what was just written.
+            spans: returns the queues and where each begins and ends. Called after the committed offsets of a group
+                were read, because a running consumer may commit messages that were only just written.
         """
         resolver = _Resolver(self, selection, config, broker, fail_on_data_loss=fail_on_data_loss, tolerant=False)
         return {queue: resolver.start(*queue, span) for queue, span in spans().items()}
@@ -230,14 +234,17 @@ class QueueRanges:
         return look_confirmed(self._log, self._queues.open(*key), key, piece.start, piece.end, log_end)
 
     def stands(self, piece: QueueSlice) -> bool:
-        """Tell whether a range that was planned is still there: the files of its queue, and its last record."""
+        """Tell whether the queue files and the last record of a planned range still exist."""
         key = (piece.topic, piece.queue_id)
         queue, log = self._queues.open(*key), self._log
         has_units = [*queue.runs(piece.start, piece.end)] == [(piece.start, piece.end)]
         return has_units and confirmed_end(log, queue, key, piece.end, log.max_offset) == piece.end
 
     def confirmed(self, piece: QueueSlice, log_end: int, stored_until: int = LATEST_TIME) -> list[QueueSlice]:
-        """Return the parts of a range whose units records confirm that were not stored later; says what is left out."""
+        """Return the parts of a range whose units are confirmed by records stored until a time (ms).
+
+        What is left out is logged.
+        """
         key = (piece.topic, piece.queue_id)
         queue = self._queues.open(*key)
         runs = list(confirmed_runs(self._log, queue, key, piece.start, piece.end, log_end, stored_until))
@@ -245,59 +252,59 @@ class QueueRanges:
         for start, end in zip(left[::2], left[1::2], strict=True):
             if start < end:
                 logger.warning(
-                    "%s-%d: no records of the log are the messages from queue offset %d to %d (excluded); going on "
+                    "%s-%d: the log has no records for the messages from queue offset %d to %d (excluded); going on "
                     "without them", *key, start, end,
                 )  # fmt: skip
         return [QueueSlice(*key, *run) for run in runs]
 
     def within(self, piece: QueueSlice, spans: Sequence[Span]) -> list[QueueSlice]:
-        """Return the parts of a range whose messages may lie in parts of the log, rising.
+        """Return the parts of a range whose messages may lie in parts of the log, in ascending order.
 
-        Where units are damaged, some messages around are in them too.
+        Around damaged units the parts also include some neighbouring messages.
         """
         queue, log_end = self._queues.open(piece.topic, piece.queue_id), self._log.max_offset
 
-        def first_at(place: int, start: int) -> int:
-            def is_behind(at: int) -> bool:
-                about = estimate_physical_offset(queue, at, piece.start, piece.end, log_end)
-                if about is None:
-                    raise CorruptQueueError(*queue.place(at), "no unit around is sound")
-                return about >= place
+        def first_at(physical_offset: int, start: int) -> int:
+            def is_reached(queue_offset: int) -> bool:
+                estimate = estimate_physical_offset(queue, queue_offset, piece.start, piece.end, log_end)
+                if estimate is None:
+                    raise CorruptQueueError(*queue.place(queue_offset), "no unit around is sound")
+                return estimate >= physical_offset
 
-            return find_first(start, piece.end, is_behind)
+            return find_first(start, piece.end, is_reached)
 
-        found: list[QueueSlice] = []
-        at = piece.start
+        parts: list[QueueSlice] = []
+        stop = piece.start
         try:
             for span in spans:
-                at = first_at(span.start, at)
-                start, at = at, first_at(span.end, at)
-                low, high = max(start - VOTING_UNITS, piece.start), min(at + VOTING_UNITS, piece.end)
+                start = first_at(span.start, stop)
+                stop = first_at(span.end, start)
+                low, high = max(start - VOTING_UNITS, piece.start), min(stop + VOTING_UNITS, piece.end)
                 low, high = trim(queue, low, high, span, log_end)
                 if low >= high:
                     continue
-                if found and low <= found[-1].end:
-                    found[-1] = found[-1]._replace(end=max(high, found[-1].end))
+                if parts and low <= parts[-1].end:
+                    parts[-1] = parts[-1]._replace(end=max(high, parts[-1].end))
                 else:
-                    found.append(piece._replace(start=low, end=high))
+                    parts.append(piece._replace(start=low, end=high))
         except CorruptQueueError as err:
             logger.info("%s: all of the range is read", err)
             return [piece]
-        return found
+        return parts
 
     def _report_gap(
         self, topic: str, queue_id: int, start: int, runs: list[tuple[int, int]], *, tolerant: bool
     ) -> None:
         missing = runs[0][1] if runs and runs[0][0] == start else start
         path, byte = self._queues.open(topic, queue_id).place(missing)
-        reason = f"a file is missing or cut: queue offset {missing} should stand there"
+        reason = f"a file is missing or cut: queue offset {missing} should be there"
         if not tolerant:
             raise CorruptQueueError(path, byte, reason)
         logger.warning("%s, byte %d: %s; going on with what is left", path, byte, reason)
 
 
 def may_choose_light_queues(selection: Selection) -> bool:
-    """Tell whether a selection can take in light message queues."""
+    """Tell whether a selection can include light message queues."""
     if selection.named_topics:
         return any(topic.startswith(LMQ_PREFIX) for topic in selection.named_topics)
     return selection.subscribe_pattern is not None or selection.include_system_topics
@@ -344,32 +351,34 @@ class _Resolver:
             timestamp = bound.of(self._broker, topic, queue_id, bound.by_timestamp)
         if timestamp is not None:
             tolerant = self._tolerant or not self._fail_on_data_loss
-            found = self._ranges.at_time(topic, queue_id, timestamp, span, tolerant=tolerant)
-            if found == span[1] and name == "starting_offsets" and self._selection.timestamp_strategy == "error":
+            first = self._ranges.at_time(topic, queue_id, timestamp, span, tolerant=tolerant)
+            if first == span[1] and name == "starting_offsets" and self._selection.timestamp_strategy == "error":
                 raise OffsetOutOfRangeError(
                     f"{topic}-{queue_id} has no message stored at or after {timestamp} ms; "
                     "starting_offsets_by_timestamp_strategy=latest begins at the end of such queues"
                 )
-            return found
-        asked = committed.get((topic, queue_id))
-        if asked is None:
-            asked = bound.of(self._broker, topic, queue_id, bound.offsets)
-        if asked is None:
-            asked = bound.default
-        if asked in (EARLIEST, LATEST):
-            return span[0] if asked == EARLIEST else span[1]
-        return self._within(topic, queue_id, span, asked, name)
+            return first
+        queue_offset = committed.get((topic, queue_id))
+        if queue_offset is None:
+            queue_offset = bound.of(self._broker, topic, queue_id, bound.offsets)
+        if queue_offset is None:
+            queue_offset = bound.default
+        if queue_offset == EARLIEST:
+            return span[0]
+        if queue_offset == LATEST:
+            return span[1]
+        return self._within(topic, queue_id, span, queue_offset, name)
 
-    def _within(self, topic: str, queue_id: int, span: tuple[int, int], asked: int, name: str) -> int:
-        if span[0] <= asked <= span[1]:
-            return asked
-        if name == "ending_offsets" and asked < span[0]:
-            return span[0]  # what was asked for ends before what is left: the start tells whether anything is lost
-        text = f"{name} of {topic}-{queue_id} is {asked}, the queue holds {span[0]} to {span[1]} (excluded)"
+    def _within(self, topic: str, queue_id: int, span: tuple[int, int], queue_offset: int, name: str) -> int:
+        if span[0] <= queue_offset <= span[1]:
+            return queue_offset
+        if name == "ending_offsets" and queue_offset < span[0]:
+            return span[0]  # the range ends before the messages that are left; its start shows whether any were lost
+        text = f"{name} of {topic}-{queue_id} is {queue_offset}, the queue holds {span[0]} to {span[1]} (excluded)"
         if self._fail_on_data_loss:
             raise OffsetOutOfRangeError(f"{text}; fail_on_data_loss=False reads what is left")
         logger.warning("data loss: %s; reading what is left", text)
-        return min(max(asked, span[0]), span[1])
+        return min(max(queue_offset, span[0]), span[1])
 
 
 def _committed(group: str | None, config: BrokerConfig) -> Mapping[tuple[str, int], int]:

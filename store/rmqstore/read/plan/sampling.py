@@ -1,4 +1,4 @@
-"""Points of queues and of the log that planning asks for: where a queue's messages lie, where the log may be cut."""
+"""Samples of queues and of the log for planning: where messages of a queue lie, and where the log may be cut."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import window_at
 from rmqstore.storage.queue.queue_set import Queues
 
-_SAMPLED_UNITS, _UNITS_AT_ONCE = 16, 1 << 12
-_SAMPLED_QUEUES, _SAMPLED_HEADS = 256, 1024  # queues that are asked, and heads that all of them give
-_MIN_HEADS = 64  # of a queue
-_SHORT_LOG = 32 << 20  # bytes: as soon read as sampled
+_SAMPLED_UNITS = 16  # units whose mean size stands for the messages around a sample
+_UNITS_AT_ONCE = 1 << 12
+_SAMPLED_QUEUES = 256
+_SAMPLED_HEADS = 1024  # samples taken of all queues together
+_MIN_HEADS = 64  # samples taken of each queue
+_SHORT_LOG = 32 << 20  # bytes; reading such a log takes no longer than sampling it
 
 
 class Sample(NamedTuple):
-    """A point of a queue, for planning: where its message lies in the log, and what messages there weigh."""
+    """One message of a queue: where it lies in the log, and the mean record size around it."""
 
     queue_offset: int
     physical_offset: int
@@ -32,76 +34,78 @@ class Sample(NamedTuple):
 
 
 class Sampler:
-    """Looks at a few places of a store."""
+    """Takes samples of one store."""
 
     def __init__(self, log: CommitLog, queues: Queues, ranges: QueueRanges) -> None:
         self._log, self._queues, self._ranges = log, queues, ranges
 
     def sample(self, piece: QueueSlice, count: int) -> list[Sample]:
-        """Return up to ``count`` points of a queue, evenly spaced by offset, the first and the last among them.
+        """Return up to ``count`` samples of a range, evenly spaced by queue offset, from its first to its last message.
 
-        The first alone where the messages are so few that it tells of all of them.
+        A range of at most ``_SAMPLED_UNITS`` messages gives one sample, which covers all of them.
         """
         if piece.start >= piece.end:
             return []
         samples = []
         queue = self._queues.open(piece.topic, piece.queue_id)
-        places = [piece.start]
+        queue_offsets = [piece.start]
         if piece.end - piece.start > _SAMPLED_UNITS:
-            places = np.unique(np.linspace(piece.start, piece.end - 1, max(count, 2)).astype(np.int64)).tolist()
-        for at in places:
-            run = next(queue.runs(at, min(at + _SAMPLED_UNITS, piece.end)), None)
-            if run is None or run[0] != at:
+            queue_offsets = np.unique(np.linspace(piece.start, piece.end - 1, max(count, 2)).astype(np.int64)).tolist()
+        for queue_offset in queue_offsets:
+            run = next(queue.runs(queue_offset, min(queue_offset + _SAMPLED_UNITS, piece.end)), None)
+            if run is None or run[0] != queue_offset:
                 continue
-            samples.append(Sample(at, queue.unit(at)[0], float(queue.weights(*run).mean())))
+            samples.append(Sample(queue_offset, queue.unit(queue_offset)[0], float(queue.weights(*run).mean())))
         return samples
 
     def rows_within(self, piece: QueueSlice, n_bytes: int) -> int:
-        """Return how many messages from a range's start on take at most so many bytes together, as their units say."""
-        queue, rows, left = self._queues.open(piece.topic, piece.queue_id), 0, n_bytes
+        """Return how many messages at the start of a range have at most ``n_bytes`` bytes of records in all."""
+        queue = self._queues.open(piece.topic, piece.queue_id)
+        left = n_bytes
         for low, high in queue.runs(piece.start, piece.end):
-            for at in range(low, high, _UNITS_AT_ONCE):
-                sizes = np.cumsum(queue.weights(at, min(at + _UNITS_AT_ONCE, high)))
+            for start in range(low, high, _UNITS_AT_ONCE):
+                sizes = np.cumsum(queue.weights(start, min(start + _UNITS_AT_ONCE, high)))
                 fitting = int(np.searchsorted(sizes, left, side="right"))
-                rows = at - piece.start + fitting
                 if fitting < len(sizes):
-                    return rows
+                    return start - piece.start + fitting
                 left -= int(sizes[-1])
         return piece.end - piece.start
 
     def log_heads(self) -> list[int]:
-        """Return places where a scan of the log may be cut, sorted: files' starts, and records that queues point at.
+        """Return physical offsets where a scan of the log may be cut, sorted: starts of files, and sampled records.
 
-        A place counts only if the record there knows it; without queues only the starts of files are sure.
+        A sampled record counts only if it stores its own physical offset. Without queues only starts of files are sure.
         """
         heads = {segment.start for segment in self._log.segments}
         queues = self._queues.plain()
-        asked = queues[:: max(1, len(queues) // _SAMPLED_QUEUES)]
-        count = max(_MIN_HEADS, _SAMPLED_HEADS // max(len(asked), 1))
-        for number, (topic, queue_id) in enumerate(asked):
+        sampled = queues[:: max(1, len(queues) // _SAMPLED_QUEUES)]
+        count = max(_MIN_HEADS, _SAMPLED_HEADS // max(len(sampled), 1))
+        for number, (topic, queue_id) in enumerate(sampled):
             start, end = self._ranges.range(topic, queue_id)
-            # Messages that are sent in turn lie together: each queue is asked a little further on than the last one.
-            start += (end - start) * number // (count * len(asked))
+            # Round-robin producers put the same offsets of all queues next to each other, so samples are staggered.
+            start += (end - start) * number // (count * len(sampled))
             for sample in self.sample(QueueSlice(topic, queue_id, start, end), count):
                 if self._log.is_head(sample.physical_offset):
                     heads.add(sample.physical_offset)
         return sorted(heads)
 
     def log_points(self, whole: LogSlice, heads: Callable[[], Iterable[int]]) -> Points:
-        """Return records of the log with their times: all of a short log that is sound, else those at some heads."""
+        """Return records of the log with their store times: every record of a short, sound log, else those at heads."""
         return self._every_record(whole) or self._records_at(heads())
 
     def _records_at(self, heads: Iterable[int]) -> Points:
         """Return the records at heads; those that cannot be read are left out."""
-        found = []
+        points = []
         for head in heads:
             with suppress(CorruptRecordError, OffsetOutOfRangeError):
-                found.append((head, self._log.store_timestamp(head)))
-        return Points(*np.array(found, np.int64).reshape(-1, 2).T)
+                points.append((head, self._log.store_timestamp(head)))
+        return Points(*np.array(points, np.int64).reshape(-1, 2).T)
 
     def _every_record(self, whole: LogSlice) -> Points | None:
-        """Return all records of a range of the log, None where it is long or damaged."""
-        places, times, left = [np.empty(0, np.int64)], [np.empty(0, np.int64)], _SHORT_LOG
+        """Return all records of a range of the log, or None if the range is long or damaged."""
+        physical_offsets = [np.empty(0, np.int64)]
+        times = [np.empty(0, np.int64)]
+        left = _SHORT_LOG
         for start, end, segment in self._log.stretches(whole.start, whole.end):
             if segment is None:
                 continue
@@ -115,18 +119,18 @@ class Sampler:
             for starts, heads, are_whole in window.heads():
                 if not are_whole.all():
                     return None
-                places.append(starts + segment.start)
+                physical_offsets.append(starts + segment.start)
                 times.append(heads.column("store_timestamp").astype(np.int64))
-        return Points(np.concatenate(places), np.concatenate(times), are_all=True)
+        return Points(np.concatenate(physical_offsets), np.concatenate(times), are_all=True)
 
 
 def cut_log(whole: LogSlice, heads: Sequence[int], goal: int) -> list[LogSlice]:
-    """Cut a range of the log into pieces of so many bytes, more where no place is near enough.
+    """Cut a range of the log into slices of at most ``goal`` bytes; a slice without a head near enough is larger.
 
     Args:
-        whole: the range.
-        heads: places where records surely begin, sorted; some may lie outside the range.
-        goal: bytes.
+        whole: the range to cut.
+        heads: physical offsets where records surely begin, sorted; those outside of the range are ignored.
+        goal: target size of a slice, in bytes.
     """
     pieces, start, last = [], whole.start, whole.start
     for head in (*(head for head in heads if whole.start < head < whole.end), whole.end):

@@ -1,1 +1,1 @@
-"""What a store is made of, as rows: queues, topics, groups, files, and the bare log, queue units and index items."""
+"""Views of a store as rows: queues, topics, groups, files, and raw log records, queue units and index items."""

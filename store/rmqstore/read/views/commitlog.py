@@ -1,6 +1,6 @@
-"""View ``commitlog``: every record and blank of the log in its order, damage and gaps in their places.
+"""View ``commitlog``: every record, blank, damaged part and gap of the log in order.
 
-It walks as ``log_scan`` does, but shows what that refuses or leaves out.
+It walks the log as ``log_scan`` does, but shows what a scan refuses or leaves out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 RECORD, BLANK, DAMAGE, MISSING, END = "record", "blank", "damage", "missing", "end"
 
-# Columns of a record's head as they stand there.
+# Columns that show a field of the record's head unchanged.
 _HEAD_COLUMNS = {
     "queueId": "queue_id",
     "queueOffset": "queue_offset",
@@ -47,7 +47,7 @@ _HEAD_COLUMNS = {
 
 
 def plan_log(source: ViewSource, _spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
-    """Return the log in pieces that begin where a record surely does, as a scan of it is cut."""
+    """Return the log in pieces that begin where a record surely begins, as scans of the log are cut."""
     whole, end = source.ends.log_slice(), source.ends.log_end
     try:
         heads = source.sampler.log_heads()
@@ -128,13 +128,14 @@ class _LogView:
         yield from self._row(BLANK, window.stopped, int(head["total_size"]), None, window.segment)
 
     def _closed_end(self, window: Window) -> Iterator[pa.RecordBatch]:
-        """Say that the log of a closed store ends; files that were allocated ahead lie behind that and say nothing."""
-        segment, at = window.segment, window.stopped
-        if at == segment.start and segment != self._log.segments[0] and last_record_before(self._log, at) is None:
+        """Yield the row for the end of a closed log. Preallocated files after the end give no row."""
+        segment = window.segment
+        end = window.stopped
+        if end == segment.start and segment != self._log.segments[0] and last_record_before(self._log, end) is None:
             return
         stop = window.records
         reason = f"old bytes follow: {stop.reason}" if stop.kind is StopKind.DAMAGE else None
-        yield from self._row(END, at, segment.end - at, reason, segment)
+        yield from self._row(END, end, segment.end - end, reason, segment)
 
     def _records(self, segment: Segment, data: Bytes, starts: Positions) -> Iterator[pa.RecordBatch]:
         heads, whole = read_heads(data, starts)
@@ -180,7 +181,7 @@ class _LogView:
         return columns
 
     def _reasons(self, segment: Segment, data: Bytes, heads: Heads, sound: Mask) -> pa.Array:
-        """Ask the reference codec what is wrong with the records that are not sound."""
+        """Return what is wrong with each damaged record, as the reference codec says, string (n,)."""
         if sound.all():
             return pa.nulls(len(heads), pa.string())
         texts: list[str | None] = [None] * len(heads)
@@ -196,7 +197,7 @@ class _LogView:
     def _row(
         self, kind: str, start: int, size: int, reason: str | None, segment: Segment | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the one row of something that is no record."""
+        """Yield the one row of something that is not a record."""
         if kind in (DAMAGE, MISSING) and self._spec.mode == DROPMALFORMED:
             return
         if kind == BLANK and self._wanted.chooses_topics:
@@ -214,7 +215,7 @@ class _LogView:
 
 
 def _batches_of(window: Window) -> Iterator[tuple[Bytes, Positions]]:
-    """Yield walked records, and those that a damaged total size hid, a batch at a time: their bytes and positions."""
+    """Yield walked records and records that a damaged total size hid, in batches: their bytes and positions."""
     starts, sizes = window.chain()
     ends = starts + sizes
     for rows in cut_batches(sizes, BATCH_ROWS, BATCH_BYTES):

@@ -1,4 +1,4 @@
-"""View ``consumequeue``: the units of queues as their files hold them, damaged ones too. Nothing is recovered here."""
+"""View ``consumequeue``: the units of queues as their files hold them, including damaged ones, without recovery."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def plan_units(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> list[V
     pieces: list[list[QueueSlice]] = []
     left = 0
     for whole in slices:
-        at = whole.start
-        while at < whole.end:
+        start = whole.start
+        while start < whole.end:
             if not left:
                 pieces.append([])
                 left = goal
-            stop = min(at + left, whole.end)
-            pieces[-1].append(whole._replace(start=at, end=stop))
-            left -= stop - at
-            at = stop
+            stop = min(start + left, whole.end)
+            pieces[-1].append(whole._replace(start=start, end=stop))
+            left -= stop - start
+            start = stop
     return [ViewPiece(units=tuple(piece), log_end=source.ends.log_end) for piece in pieces]
 
 
@@ -115,8 +115,8 @@ def _reasons(source: ViewSource, units: Units) -> pa.Array:
     texts = {
         "never written": (offsets == 0) & (sizes == 0) & (units.tags_codes == 0),
         "pre-blank filler, for offsets before the queue's first": (sizes == PRE_BLANK_SIZE) & (offsets == 0),
-        "no offset and size of a record": (offsets < 0) | (sizes <= 0),
+        "not the offset and size of a record": (offsets < 0) | (sizes <= 0),
         "its record was deleted with its file": offsets < source.log.min_offset,
-        "points behind the end of the log": offsets + sizes > limit,
+        "points past the end of the log": offsets + sizes > limit,
     }
     return reasons(texts, len(offsets))

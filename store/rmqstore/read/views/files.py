@@ -1,4 +1,4 @@
-"""View ``files``: every file below a store's root, what it is for, what range it covers and in which state it is."""
+"""View ``files``: every file of a store, with its kind, the range that it covers and its state."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def plan_files(source: ViewSource, _spec: ViewSpec, _limits: ViewLimits) -> list
 
 
 def read_files(source: ViewSource, spec: ViewSpec, _piece: ViewPiece) -> Iterator[pa.RecordBatch]:
-    """Yield a row a file, by path."""
+    """Yield one row for each file, by path."""
     yield from to_batches(spec, source, _Files(source).rows())
 
 

@@ -1,4 +1,4 @@
-"""View ``groups``: how far consumer groups have come, in offsets and in time."""
+"""View ``groups``: the progress and lag of consumer groups, in offsets and in time."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def _rows(source: ViewSource, spec: ViewSpec) -> Iterator[dict[str, object]]:
 
 
 def _lag(source: ViewSource, topic: str, queue_id: int, committed: int, facts: QueueFacts) -> dict[str, object]:
-    """Return how far a group is behind.
+    """Return the lag of a group in one queue. It is negative if the group is ahead of the queue.
 
-    Source: ConsumerProgressSubCommand.java, whose difference is negative too where a group is ahead of the queue.
+    Source: ConsumerProgressSubCommand.java.
     """
     found: dict[str, object] = {
         "minOffset": facts.min_offset,
@@ -66,13 +66,13 @@ def _lag(source: ViewSource, topic: str, queue_id: int, committed: int, facts: Q
     if facts.max_offset is None or facts.min_offset is None:
         return found
     found["lag"] = facts.max_offset - committed
-    at = max(committed, facts.min_offset)  # what was deleted is consumed no more
-    if at >= facts.max_offset:
+    queue_offset = max(committed, facts.min_offset)  # deleted messages can no longer be consumed
+    if queue_offset >= facts.max_offset:
         return found | {"lagMillis": 0}
     try:
-        next_time = source.log.store_timestamp(source.queues.open(topic, queue_id).unit(at)[0])
+        next_time = source.log.store_timestamp(source.queues.open(topic, queue_id).unit(queue_offset)[0])
     except (RmqStoreError, OSError) as err:
-        return found | {"reason": facts.reason or f"queue offset {at}: {err}"}
+        return found | {"reason": facts.reason or f"queue offset {queue_offset}: {err}"}
     found["nextStoreTimestamp"] = next_time
     if facts.last_store_timestamp is not None:
         found["lagMillis"] = max(facts.last_store_timestamp - next_time, 0)

@@ -1,4 +1,4 @@
-"""View ``index``: the items of index files as they stand there, with what is wrong with them."""
+"""View ``index``: the items of index files as stored, with what is wrong with them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ITEMS_AT_ONCE = 1 << 16
 
 
 def plan_index(source: ViewSource, _spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
-    """Return a piece a file, large ones cut."""
+    """Return one piece for each index file, and several for a large one."""
     storage = source.paths.storage
     files = index_files(source.paths.index, storage)
     if not files:
@@ -42,10 +42,10 @@ def plan_index(source: ViewSource, _spec: ViewSpec, limits: ViewLimits) -> list[
 
 
 def _cut(whole: IndexSlice, goal: int) -> Iterator[IndexSlice]:
-    """Yield parts of so many items; the first one says what is wrong with the file, if it has no items too."""
+    """Yield parts of at most ``goal`` items. The first part, which may be empty, says what is wrong with the file."""
     yield whole._replace(end=min(whole.start + goal, whole.end))
-    for at in range(whole.start + goal, whole.end, goal):
-        yield whole._replace(start=at, end=min(at + goal, whole.end), reason="")
+    for start in range(whole.start + goal, whole.end, goal):
+        yield whole._replace(start=start, end=min(start + goal, whole.end), reason="")
 
 
 def _whole(storage: Storage, path: Path, sizes: IndexSizes) -> IndexSlice:
@@ -127,9 +127,9 @@ def _batch(
 
 
 def _leads_back(fields: dict[str, NDArray[np.int64]], numbers: NDArray[np.int64]) -> Mask:
-    """Return which items (n,) lead to an older one, or to none."""
-    found: Mask = (fields["previous"] >= 0) & (fields["previous"] < numbers)
-    return found
+    """Return a mask (n,) of the items that lead to an older item or end their chain."""
+    leads_back: Mask = (fields["previous"] >= 0) & (fields["previous"] < numbers)
+    return leads_back
 
 
 def _reasons(
@@ -142,11 +142,11 @@ def _reasons(
     """Return what is wrong with items (n,), null where nothing is.
 
     Args:
-        source: of the view.
-        fields: of the items.
-        numbers: of the items in their file.
-        slots: of the items.
-        slots_before: of the items that they lead to.
+        source: the store of the view.
+        fields: fields of the items, by name.
+        numbers: numbers of the items in their file.
+        slots: slots of the items' hashes.
+        slots_before: slots of the older items that they lead to.
     """
     previous, is_older = fields["previous"], _leads_back(fields, numbers)
     is_linked = is_older & (previous > 0)
@@ -157,7 +157,7 @@ def _reasons(
         & (previous == 0)
         & (numbers > 1),
         "the hash is negative": fields["key_hash"] < 0,
-        "previous is no older item": ~is_older,
+        "previous is not an older item": ~is_older,
         "previous is an item of another slot": is_linked & (slots_before != slots),
         "the physical offset is negative": fields["physical_offset"] < 0,
         "its record was deleted with its file": fields["physical_offset"] < source.log.min_offset,

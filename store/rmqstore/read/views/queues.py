@@ -1,4 +1,4 @@
-"""Views ``queues`` and ``topics``: how many messages there are, of how many bytes, from when to when."""
+"""Views ``queues`` and ``topics``: the number, total size and first and last store time of their messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class QueueFacts(NamedTuple):
-    """What there is of a queue; None for what is not known, and why. Times in ms, ``max_offset`` excluded."""
+    """What is known of a queue. Unknown values are None, with a reason. Times in ms, ``max_offset`` excluded."""
 
     min_offset: int | None = None
     max_offset: int | None = None
@@ -39,7 +39,7 @@ class QueueFacts(NamedTuple):
 
     @property
     def messages(self) -> int | None:
-        """How many there are, between the offsets."""
+        """The number of messages between the two offsets."""
         if self.min_offset is None or self.max_offset is None:
             return None
         return max(self.max_offset - self.min_offset, 0)
@@ -58,7 +58,7 @@ def chosen_topics(source: ViewSource, spec: ViewSpec, *, known: bool = False) ->
 
 
 def warn_of_rocksdb(source: ViewSource, spec: ViewSpec) -> None:
-    """Say so where queues of the selection lie in RocksDB."""
+    """Log a warning if queues of the selection lie in RocksDB."""
     try:
         source.ranges.require_plain_queues(spec.selection)
     except UnsupportedFeatureError as err:
@@ -81,10 +81,10 @@ def chosen_queues(source: ViewSource, spec: ViewSpec) -> list[QueueKey]:
 
 
 def queue_facts(source: ViewSource, topic: str, queue_id: int, *, with_bytes: bool) -> QueueFacts:
-    """Return what there is of a queue. What cannot be read is left out, with the reason; nothing is raised.
+    """Return what is known of a queue. What cannot be read is left out, with the reason; nothing is raised.
 
     Args:
-        with_bytes: also how many bytes the records have, for which all units are read.
+        with_bytes: whether to add up the sizes of the records, for which all units are read.
     """
     try:
         return _facts(source, topic, queue_id, with_bytes=with_bytes)
@@ -150,7 +150,7 @@ def _grouped(source: ViewSource, queues: Mapping[T, tuple[QueueKey, ...]], limit
 
 
 def _file_bytes(source: ViewSource, keys: tuple[QueueKey, ...]) -> int:
-    """Return about how many bytes the units of some queues take; to open each one would cost more than it tells."""
+    """Estimate the bytes of the units of queues from the sizes of files; opening each queue would cost too much."""
     n_bytes = 0
     for topic, queue_id in keys:
         n_bytes += QUEUE_UNIT.itemsize
@@ -171,7 +171,7 @@ def _piece(
 
 
 def read_queues(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
-    """Yield a row a queue."""
+    """Yield one row for each queue."""
     with_bytes = "bytes" in spec.schema.names
     rows = (
         {"topic": topic, "queueId": queue_id} | _columns(queue_facts(source, topic, queue_id, with_bytes=with_bytes))
@@ -193,7 +193,7 @@ def _columns(facts: QueueFacts) -> dict[str, object]:
 
 
 def read_topics(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
-    """Yield a row a topic."""
+    """Yield one row for each topic."""
     try:
         entries = source.config.topic_entries()
     except RmqStoreError as err:

@@ -1,4 +1,4 @@
-"""The views of a store: their names, columns and Arrow types, and what each option means to which of them."""
+"""The views of a store: their names, columns and Arrow types, and the arguments that each of them takes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rmqstore.query.selection import Selection, parse_selection
 
 BROKER_NAME: Final = "brokerName"
 
-# Damage is what people look for in views: it is shown, or left out.
+# People look for damage in views, so damage is shown or left out but never stops a view.
 PERMISSIVE, DROPMALFORMED = VIEW_MODES = ("PERMISSIVE", "DROPMALFORMED")
 
 # fmt: off
@@ -24,7 +24,7 @@ _TYPES: Final[dict[str, dict[str, pa.DataType]]] = {
         "topic":               pa.string(),
         "queueId":             pa.int32(),
         "minOffset":           pa.int64(),   # queue offset of the first message that is there
-        "maxOffset":           pa.int64(),   # behind the last
+        "maxOffset":           pa.int64(),   # after the last
         "messages":            pa.int64(),
         "bytes":               pa.int64(),   # of their records, as the units say
         "firstStoreTimestamp": TIMESTAMP,
@@ -137,16 +137,16 @@ ALLOWED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ViewSpec:
-    """What is asked of a view: the same for every piece of it."""
+    """The request for a view, the same for every piece of it."""
 
     view: str
-    schema: pa.Schema  # the columns that are asked for, in their order
+    schema: pa.Schema  # the requested columns, in their order
     selection: Selection = field(default_factory=Selection)
     mode: str = PERMISSIVE
     check_crc: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse what has no meaning."""
+        """Refuse a mode that views do not have."""
         if self.mode not in VIEW_MODES:
             raise OptionError(
                 f"mode {self.mode!r}: a view is not stopped by damage; PERMISSIVE shows it, DROPMALFORMED leaves it out"
@@ -192,17 +192,17 @@ def view_spec(
     check_crc: bool | None = None,
     **selection: object,
 ) -> ViewSpec:
-    """Return what is asked of a view, checked.
+    """Return the checked request for a view.
 
     Args:
-        view: its name.
-        columns: names, by list or comma list; all by default.
-        mode: PERMISSIVE or DROPMALFORMED, of the views that show damage.
-        check_crc: look at the CRCs too, of the view of the log.
-        selection: subscribe, subscribe_pattern, assign, include_system_topics, of the views that know topics.
+        view: name of the view.
+        columns: names of columns, as a list or separated by commas; all by default.
+        mode: PERMISSIVE or DROPMALFORMED, for the views that show damage.
+        check_crc: whether to check CRCs, for the view ``commitlog``.
+        selection: subscribe, subscribe_pattern, assign, include_system_topics, for the views that know topics.
 
     Raises:
-        OptionError: an argument is none of this view, or out of its domain.
+        OptionError: the view does not take an argument, or a value is out of its domain.
     """
     known = view_columns(view)
     given = {name for name, value in selection.items() if value is not None and value is not False}
@@ -228,7 +228,7 @@ def require_allowed(view: str, arguments: Iterable[str]) -> None:
     """Refuse arguments that make no sense with a view.
 
     Raises:
-        OptionError: by name.
+        OptionError: an argument is not one of the view. The message names it.
     """
     for name in sorted(arguments):
         views = ALLOWED.get(name, ())

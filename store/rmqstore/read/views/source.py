@@ -1,4 +1,4 @@
-"""The parts of one store that views are made of, and the pieces that a view is read in."""
+"""The parts of a store that views read, and the pieces in which a view is read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Column: TypeAlias = NDArray[Any] | pa.Array
 
 @dataclass(frozen=True, slots=True)
 class ViewSource:
-    """One store, as its façade hands it to the views."""
+    """The parts of one store that views read."""
 
     paths: StorePaths
     config: BrokerConfig
@@ -47,7 +47,7 @@ class ViewSource:
 
 
 class IndexSlice(NamedTuple):
-    """Items ``[start, end)`` of one index file, by number; what keeps them from being read, where something does."""
+    """Items ``[start, end)`` of one index file, by number, and what is wrong with the file, if anything."""
 
     path: str
     n_slots: int
@@ -58,13 +58,13 @@ class IndexSlice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ViewPiece:
-    """A part of a view that is read at once, perhaps in another process; only what its view needs is filled in.
+    """A part of a view that is read in one go, perhaps in another process. Each view fills in only what it needs.
 
-    ``log_end`` and ``recovered`` are what planning found and reading would otherwise have to find again.
+    ``log_end`` and ``recovered`` come from planning, so that reading need not find them again.
     """
 
     log: LogSlice | None = None
-    is_last: bool = False  # of the log
+    is_last: bool = False  # whether it is the last piece of the log
     units: tuple[QueueSlice, ...] = ()
     queues: tuple[QueueKey, ...] = ()
     topics: tuple[str, ...] = ()
@@ -74,13 +74,13 @@ class ViewPiece:
 
 
 class ViewLimits(NamedTuple):
-    """How large a piece may be, in bytes that are read for it, and how many pieces there are at least."""
+    """The most bytes read for one piece, and the least number of pieces."""
 
     max_bytes: int = 128 << 20
     min_partitions: int | None = None
 
     def share(self, total: int, least: int = 1) -> int:
-        """Return how much of a total each piece takes."""
+        """Return the target size of one piece, in bytes."""
         goal = self.max_bytes
         if self.min_partitions:
             goal = min(goal, -(-total // self.min_partitions))
@@ -88,7 +88,7 @@ class ViewLimits(NamedTuple):
 
 
 def to_batch(spec: ViewSpec, source: ViewSource, columns: Mapping[str, Column], count: int) -> pa.RecordBatch:
-    """Return rows in the columns that are asked for; those that are not given are null."""
+    """Return a batch with the requested columns; those that ``columns`` lacks are null."""
     arrays = []
     for wanted in spec.schema:
         if wanted.name == BROKER_NAME:
@@ -103,7 +103,7 @@ def to_batch(spec: ViewSpec, source: ViewSource, columns: Mapping[str, Column], 
 
 
 def to_batches(spec: ViewSpec, source: ViewSource, rows: Iterator[Mapping[str, object]]) -> Iterator[pa.RecordBatch]:
-    """Yield batches of rows that are made one by one, as queues and files are; times in them are ms."""
+    """Yield batches of rows that are made one by one, such as those of queues and files. Times in rows are ms."""
     taken: list[Mapping[str, object]] = []
     for row in rows:
         taken.append(row)
@@ -132,7 +132,7 @@ def _from_rows(spec: ViewSpec, source: ViewSource, rows: Sequence[Mapping[str, o
 
 
 def times(millis: NDArray[np.int64] | pa.Array) -> pa.Array:
-    """Return times in ms as a column, int64 (n,); those that no calendar has become null."""
+    """Return times (n,) in ms as a timestamp column; times out of the calendar's range become null."""
     array = millis if isinstance(millis, pa.Array) else pa.array(millis)
     known = array.fill_null(0).to_numpy()
     outside = (known < FIRST_TIMESTAMP) | (known > LAST_TIMESTAMP)
@@ -141,13 +141,13 @@ def times(millis: NDArray[np.int64] | pa.Array) -> pa.Array:
 
 
 def _within(value: object, kind: pa.DataType) -> object:
-    """Return a number, None where the column cannot hold it: a broker's JSON may say anything."""
+    """Return a number, or None if the column cannot hold it: the JSON of a broker may contain anything."""
     limit = 1 << (kind.bit_width - 1)
     return value if isinstance(value, int) and -limit <= value < limit else None
 
 
 def _text(value: object) -> str | None:
-    """Return a text that Arrow holds: names of files need not be UTF-8."""
+    """Return text that Arrow can hold: file names need not be UTF-8."""
     return None if value is None else str(value).encode("utf-8", "replace").decode()
 
 
