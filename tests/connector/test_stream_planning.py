@@ -149,15 +149,15 @@ def test_a_file_deleted_while_it_is_looked_at_hides_nothing(tmp_path: Path, monk
         assert len(query.trigger()) == 20
         put(writer, "A", 0, numbered(5, 8))
         put(writer, "B", 0, numbered(5, 900))
-        read, n_deleted = CommitLog.data, [0]
+        read, n_deleted = CommitLog.read_in_place, [0]
 
-        def data(log: CommitLog, segment: Any) -> Any:
+        def read_in_place(log: CommitLog, segment: Any, *spans: Any) -> Any:
             if segment.start and not n_deleted[0]:
                 n_deleted[0] += 1
                 raise FileDeletedError(str(segment.path))
-            return read(log, segment)
+            return read(log, segment, *spans)
 
-        monkeypatch.setattr(CommitLog, "data", data)
+        monkeypatch.setattr(CommitLog, "read_in_place", read_in_place)
         assert len(query.trigger()) == 898
         assert n_deleted[0]
 

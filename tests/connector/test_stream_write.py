@@ -122,7 +122,7 @@ def test_output_modes_but_append_are_refused(spark: SparkSession, tmp_path: Path
     counts = frame.groupBy("topic").agg({"body": "max"}).withColumnRenamed("max(body)", "body")
     writer = counts.writeStream.format("rmqstore").outputMode("complete").trigger(availableNow=True)
     started = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
-    assert "only grows" in failure(lambda: started.start(str(tmp_path / "b")).awaitTermination())
+    assert "can only be appended to" in failure(lambda: started.start(str(tmp_path / "b")).awaitTermination())
 
 
 class _Task:

@@ -132,7 +132,7 @@ def test_an_insert_names_the_store_or_goes_through_a_temporary_view(sql: SparkSe
     [
         ("INSERT INTO others SELECT * FROM messages", "INSERT INTO t WITH"),
         ("INSERT INTO messages (topic, body) VALUES ('A', binary('x'))", "INSERT INTO t WITH"),
-        ("INSERT OVERWRITE messages SELECT * FROM messages", "only grows"),
+        ("INSERT OVERWRITE messages SELECT * FROM messages", "can only be appended to"),
         ("CREATE TABLE third USING rmqstore LOCATION '/third' AS SELECT 'T' topic, 'x' body", "INSERT INTO t WITH"),
         ("SELECT * FROM declared", "without a list of columns"),
     ],

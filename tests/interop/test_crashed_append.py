@@ -17,6 +17,7 @@ from crash.faults import Cut, FaultyDisk, append_and_close
 from crash.test_append import append
 from crash.test_kill import ROWS, append_and_kill
 from interop.rocketmq import RocketMQ
+from rmqstore.format.layout import SCHEDULE_TOPIC
 from rmqstore.inspect.verify import verify
 
 N = 60
@@ -68,11 +69,13 @@ def test_the_real_store_sees_all_rows_of_a_dead_append_or_none(
             for answer in keys:
                 hits = real.query(answer["topic"], answer["key"])
                 assert set(answer["physicalOffsets"]) <= set(hits), (where, answer)
+            delayed = {queue for queue in queues if queue[0] == SCHEDULE_TOPIC}
+            n_due = total(real, delayed) if version == "rocketmq_4" else 0  # 4.9 delivers them while it runs
             real.put("Fresh", 0, b"goes on", keys="on")
             real.wait()
-            assert total(real, queues) == found + 1, where
+            assert found + 1 <= total(real, queues) <= found + 1 + n_due, where
         with rmqstore.open(root, broker_name="b") as store:
-            assert store.scan(include_system_topics=True).read_all().num_rows == found + 1, where
+            assert found + 1 <= store.count(include_system_topics=True) <= found + 1 + n_due, where
         shutil.rmtree(root)
     assert seen == {before, before + N}
 

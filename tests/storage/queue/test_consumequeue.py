@@ -84,7 +84,7 @@ def test_read_over_a_missing_middle_file_names_where_it_should_stand(tmp_path: P
     root = store.write(tmp_path / "s")
     (root / f"consumequeue/T/0/{400:020d}").unlink()
     with rmqstore.open(root) as opened:
-        with pytest.raises(CorruptQueueError, match=r"queue offset 20 should stand there"):
+        with pytest.raises(CorruptQueueError, match=r"queue offset 20 should be there"):
             read(opened)
         assert len(read(opened, mode="DROPMALFORMED")) == 40
 
