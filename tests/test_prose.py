@@ -28,7 +28,7 @@ BANNED = (
     "best-in-class", "blazing", "cutting edge", "easy to use", "leverage", "out of the box", "powerful", "robust",
     "seamless", "state of the art", "under the hood", "utilize", "world-class",
     # is not English
-    "allows to", "dearest", "enables to", "informations",
+    "allows to", "anew", "dearest", "enables to", "informations", "is no record", "so many",
     # names the house instead of the thing
     "the house", "the room", "what they come to",
     # has a better word: allowed, refused; for example, that is

@@ -253,7 +253,7 @@ def test_records_whose_file_a_recovery_deletes_before_they_are_read_are_lost_wit
         if options:
             assert read_all(query, parts) == numbered(n_kept)
         else:
-            with pytest.raises(CorruptQueueError, match="behind the CommitLog"):
+            with pytest.raises(CorruptQueueError, match="past the end of the CommitLog"):
                 read_all(query, parts)
         cut.rename(root / "commitlog" / f"{4096:020d}")
     assert not pauses

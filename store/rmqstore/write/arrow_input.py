@@ -9,7 +9,7 @@ import pyarrow as pa
 
 
 class ArrowStream(Protocol):
-    """Rows behind Arrow's C stream interface: a table, a reader, a data frame of pandas, Polars or DuckDB."""
+    """Rows offered through Arrow's C stream interface: a table, a reader, a data frame of pandas, Polars or DuckDB."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 

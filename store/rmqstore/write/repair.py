@@ -101,7 +101,7 @@ class Repairer:
             if outdated or start < end.physical_offset:
                 self._ask_for_recovery(start, checkpoint)
         for path in outdated:
-            logger.info("%s is newer than the checkpoint or the log; it is built anew", path)
+            logger.info("%s is newer than the checkpoint or the log; it is built again", path)
             self._disk.delete(path)
         if start < end.physical_offset:
             self._dispatch(start, end.physical_offset)

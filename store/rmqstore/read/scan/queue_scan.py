@@ -169,7 +169,7 @@ class QueueScan:
         if not beyond.all():
             self._lose(part.take(~beyond), "their CommitLog files were deleted or are missing")
         if beyond.any():
-            reason = f"the unit points behind the CommitLog, which ends at {self._log.max_offset}"
+            reason = f"the unit points past the end of the CommitLog at {self._log.max_offset}"
             yield from self._refuse_units(part.take(beyond), reason)
 
     def _lose(self, part: UnitRows, reason: str) -> None:

@@ -70,7 +70,8 @@ class StoreEnds:
         end = find_log_end(self._log, read_checkpoint(self._paths))
         if end.reason:
             logger.warning(
-                "%s: the store was not closed; its log ends at physical offset %d, %d bytes behind are no messages: %s",
+                "%s: the store was not closed; its log ends at physical offset %d; "
+                "the %d bytes after it are not messages: %s",
                 end.path, end.physical_offset, end.bytes_behind, end.reason,
             )  # fmt: skip
         # What a running broker, or an append of ours that was not committed, has written there is not lost.
