@@ -87,6 +87,19 @@ def test_damaged_records_are_named(copied: GoldenStore) -> None:
     assert str(victim["physicalOffset"]) in found[0].place
 
 
+def test_a_record_with_an_impossible_time_has_its_unit_and_its_keys(copied: GoldenStore) -> None:
+    """Brokers serve it and find it by its keys. A read cannot say its time, so it is damaged, and nothing else is."""
+    root = copied("basic")
+    with rmqstore.open(root) as store:
+        place = store.scan(scan="commitlog", columns=["commitLogOffset"]).read_all()["commitLogOffset"][100].as_py()
+    segment = max(path for path in (root / "commitlog").iterdir() if int(path.name) <= place)
+    change(segment, place - int(segment.name) + 40, b"\x40")  # the highest byte of the time of birth
+    assert [found.part for found in findings(root)] == ["log"]
+    with rmqstore.open(root, mode="a") as writer:
+        writer.rebuild()
+    assert [found.part for found in findings(root)] == ["log"]
+
+
 def test_keys_that_cannot_be_found_are_counted(copied: GoldenStore) -> None:
     root = copied("basic")
     files = sorted((root / "index").iterdir())

@@ -20,7 +20,7 @@ from rmqstore.format.columns.dispatch_requests import (
     read_tag_keys,
     rows_by_queue,
 )
-from rmqstore.format.columns.heads import Heads, check_heads
+from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.lmq import lmq_heads
 from rmqstore.format.columns.walk import StopKind
 from rmqstore.format.layout import MAX_EXT_ADDRESS, Bytes, Mask
@@ -51,7 +51,7 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
     end = store.session.log_slice().end
     log = CommitLog(store.paths.commitlogs, store.paths.storage)
     queues, keys = _Queues(store.paths, log.min_offset), KeysOfLog()
-    for data, heads in _sound_heads(log, end, progress):
+    for data, heads in _whole_heads(log, end, progress):
         requests = read_requests(data, heads)
         queues.compare(requests)
         queues.compare(read_requests(data, _lmq_heads(data, heads)))
@@ -83,16 +83,19 @@ def _damaged_records(store: MessageStore) -> Iterator[Finding]:
         yield Finding("log", str(store.paths.root), f"{n_named - _MAX_FINDINGS} more damaged records")
 
 
-def _sound_heads(log: CommitLog, end: int, progress: Progress) -> Iterator[tuple[Bytes, Heads]]:
-    """Yield the heads of all sound records in the order of the log, and the bytes that they were read from."""
+def _whole_heads(log: CommitLog, end: int, progress: Progress) -> Iterator[tuple[Bytes, Heads]]:
+    """Yield the heads of all whole records in the order of the log, and the bytes that they were read from.
+
+    A record that is damaged otherwise, for instance by an impossible time, has its unit and its keys all the same.
+    """
     for segment in log.segments:
         if segment.start >= end:
             return
         for window in walk_forward(log, segment, segment.start, min(end, segment.end)):
-            for _, heads, whole in window.heads():
-                sound = np.flatnonzero(whole & check_heads(heads, segment.start))
-                if len(sound):
-                    yield window.data, heads if len(sound) == len(heads) else heads.take(sound)
+            for starts, heads, whole in window.heads():
+                rows = np.flatnonzero(whole & (heads.column("physical_offset") == starts + segment.start))
+                if len(rows):
+                    yield window.data, heads if len(rows) == len(heads) else heads.take(rows)
             progress(min(window.stopped, end) - log.min_offset, end - log.min_offset)
             if window.records.kind is StopKind.EMPTY:
                 break
