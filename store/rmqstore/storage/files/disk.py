@@ -56,6 +56,19 @@ def open_to_change(path: Path, flags: int = 0) -> int:
     return keep_regular(path, os.open(path, _TO_CHANGE | flags, 0o644))
 
 
+def _new_file(path: Path) -> tuple[int, bool]:
+    """Open a new, empty file; return its descriptor, and whether it has its name already.
+
+    It has where a file system knows no files without a name.
+    """
+    try:
+        return os.open(path.parent, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o644), False
+    except OSError as err:
+        if err.errno not in _WITHOUT_UNNAMED_FILES:
+            raise
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), True
+
+
 def _write_all(descriptor: int, position: int, parts: Iterable[bytes | NDArray[Any]]) -> None:
     for data in parts:
         view = memoryview(data).cast("B")  # type: ignore[arg-type]  # an array is a buffer
@@ -122,23 +135,16 @@ class Disk:
             FileExistsError: the file already exists.
         """
         self.require_within(path)
+        descriptor, has_name = _new_file(path)
         try:
-            descriptor = os.open(path.parent, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o644)
-        except OSError as err:
-            if err.errno not in _WITHOUT_UNNAMED_FILES:
-                raise
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             os.ftruncate(descriptor, size)
             _write_all(descriptor, 0, content)
-        else:
-            try:
-                os.ftruncate(descriptor, size)
-                _write_all(descriptor, 0, content)
+            if not has_name:
                 # os.link follows the link in /proc only if a folder is given, although the path is absolute.
                 os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True)
-            except BaseException:
-                os.close(descriptor)
-                raise
+        except BaseException:
+            os.close(descriptor)
+            raise
         self._keep(path, descriptor)
 
     def reserve(self, path: Path, position: int, size: int) -> None:
