@@ -82,15 +82,17 @@ def file_status(path: Path) -> Status | None:
         UnreadableFileError: the operating system refuses to tell.
     """
     try:
-        return _status(path.stat())
-    except OSError:
-        pass  # it is missing, a dangling link, or not accessible
-    try:
-        return _status(path.lstat())._replace(kind=A_DANGLING_LINK)
+        status = path.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as err:
         raise _unreadable(path, err, "a file or a folder") from err
+    if not stat.S_ISLNK(status.st_mode):
+        return _status(status)
+    try:
+        return _status(path.stat())
+    except OSError:
+        return _status(status)._replace(kind=A_DANGLING_LINK)
 
 
 def _status(status: os.stat_result) -> Status:
