@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Self
 
 
-class Closing:
+class Closing(ABC):
     """A context manager that calls :meth:`close` at the end, even after an error."""
+
+    __slots__ = ()
 
     def __enter__(self) -> Self:
         return self
@@ -14,6 +17,6 @@ class Closing:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
+    @abstractmethod
     def close(self) -> None:
         """Release what is open."""
-        raise NotImplementedError
