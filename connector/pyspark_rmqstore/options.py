@@ -21,6 +21,7 @@ from pyspark_rmqstore.option_values import (
 )
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD
+from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.keys import Wanted, parse_wanted
 from rmqstore.query.selection import Selection, parse_selection, parse_tags
 from rmqstore.query.sql92.filter import Filter, parse_filter
@@ -56,6 +57,11 @@ class StoreRef:
     consumequeue: str | None
     index: str | None
     ignore_log_end: bool
+
+    @property
+    def folders(self) -> FolderArguments:
+        """The parts of the store that lie elsewhere, as arguments of the core."""
+        return {"commitlogs": self.commitlogs, "consumequeue": self.consumequeue, "index": self.index}
 
 
 @dataclass(frozen=True, slots=True)

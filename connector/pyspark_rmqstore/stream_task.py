@@ -62,7 +62,7 @@ class _StreamTask:
         if self._is_in_doubt:
             return False
         store.ends.recovered = self._planned.recovered
-        if not store.paths.abort.exists():
+        if not store.paths.has_abort:
             return True
         return self._has_mark(store) and all(store.stands(piece) for piece in self._planned.slices)
 

@@ -210,19 +210,12 @@ class SplitReader:
 
 def open_ref(ref: StoreRef) -> StoreSession:
     """Open a store as the options name it."""
-    return open_session(
-        ref.path,
-        broker_name=ref.broker_name,
-        ignore_log_end=ref.ignore_log_end,
-        commitlogs=ref.commitlogs,
-        consumequeue=ref.consumequeue,
-        index=ref.index,
-    )
+    return open_session(ref.path, broker_name=ref.broker_name, ignore_log_end=ref.ignore_log_end, **ref.folders)
 
 
 def paths_of(ref: StoreRef) -> StorePaths:
     """Return where the parts of a store lie; raises as :func:`open_ref` does."""
-    return find_store(ref.path, commitlogs=ref.commitlogs, consumequeue=ref.consumequeue, index=ref.index)
+    return find_store(ref.path, **ref.folders)
 
 
 class BrokerNames:
