@@ -15,7 +15,7 @@ from pyspark_rmqstore.tasks import SplitReader, open_ref, paths_of
 from rmqstore.read.log_cursor import LogMark
 from rmqstore.read.session import StoreSession
 from rmqstore.spans import LATEST_TIME
-from rmqstore.storage.broker.broker_run import StoreSigns
+from rmqstore.storage.broker.broker_run import BrokerRun, StoreSigns
 from rmqstore.storage.files.retry import ChangingStore
 
 
@@ -52,10 +52,19 @@ class _StreamTask:
         self._is_in_doubt = True
 
     def begin(self, store: StoreSession) -> Iterator[pa.RecordBatch]:
-        """Return the batches, the first of which is read already."""
-        left = self._planned if self._stands(store) else self._look_anew(store)
-        batches = self._reader.rows(store, left)
-        return chain([batch for batch in [next(batches, None)] if batch is not None], batches)
+        """Return the batches, the first of which is read already.
+
+        A broker that starts after the plan was checked and before it is read may cut the log and write other records
+        in the place of those that were planned. What was read is dropped then, and all is checked and read again.
+        """
+        while True:
+            run = BrokerRun.of(store.paths)
+            left = self._planned if self._stands(store) else self._look_anew(store)
+            batches = self._reader.rows(store, left)
+            first = next(batches, None)
+            if BrokerRun.of(store.paths) == run:
+                return batches if first is None else chain([first], batches)
+            self._is_in_doubt = True
 
     def _stands(self, store: StoreSession) -> bool:
         """Tell whether the store is still what was planned. One that was closed is not recovered."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql.datasource import InputPartition
@@ -13,6 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 import rmqstore
 import store_builder as build
 from connector.test_stream_planning import LENIENT, Query, grow
+from pyspark_rmqstore.tasks import SplitReader
 from rmqstore.errors import CorruptQueueError, CorruptRecordError
 
 RESTART = 5000  # ms, after the first message
@@ -130,6 +132,29 @@ def test_a_batch_that_was_planned_before_the_cut_leaves_new_messages_to_the_next
     recover(root, old, grow(kept(), 15, prefix="n", late=NEW))
     for reader in (query, Query(root, query.offset, **LENIENT)):
         assert [row[3] for row in reader.rows(query.offset, end)] == [f"m{number}" for number in range(KEPT)]
+    query.offset = end
+    assert query.bodies() == [f"n{number}" for number in range(15)]
+
+
+@pytest.mark.parametrize("reads", [1, 2])
+def test_a_recovery_while_a_task_reads_leaves_new_messages_to_the_next_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: int
+) -> None:
+    old, root = old_store(tmp_path)
+    query = Query(root, **LENIENT)
+    end = query.reader.latestOffset(query.offset, ReadAllAvailable())
+    read_rows, calls = SplitReader.rows, []
+
+    def rows(reader: SplitReader, *args: Any) -> Any:
+        calls.append(args)
+        if len(calls) == reads - 1:
+            start_broker(root, RESTART - 1000)  # another run, which did not cut anything
+        if len(calls) == reads:
+            recover(root, old, grow(kept(), 15, prefix="n", late=NEW))
+        return read_rows(reader, *args)
+
+    monkeypatch.setattr(SplitReader, "rows", rows)
+    assert [row[3] for row in query.rows(query.offset, end)] == [f"m{number}" for number in range(KEPT)]
     query.offset = end
     assert query.bodies() == [f"n{number}" for number in range(15)]
 
