@@ -1,7 +1,8 @@
 """Cold reads: how much tasks read from disk when the page cache is empty, for two ways to plan tasks.
 
-Every task runs in its own process and finds the store evicted from memory, as with a store larger than memory, or with
-executors on several machines. The connector plans tasks `by log range`; `by queue` is one task for each queue.
+Every task runs in its own process and finds the store evicted from memory, as with a store larger
+than memory, or with executors on several machines. The connector plans tasks `by log range`; `by
+queue` is one task for each queue.
 """
 
 from __future__ import annotations
@@ -53,29 +54,40 @@ def read_task(root: Path, slices: list[QueueSlice]) -> None:
 def plans(root: Path) -> dict[str, list[list[QueueSlice]]]:
     """Return the tasks of a store for each way to plan them."""
     with open_for(root, broker_name="bench") as store:
-        slices = store.session.plan_queues(parse_selection(), ReadSpec(schema=select_columns(_COLUMNS)))
+        slices = store.session.plan_queues(
+            parse_selection(), ReadSpec(schema=select_columns(_COLUMNS))
+        )
         sampled = [SampledSlice(piece, store.session.sample(piece, _SAMPLES)) for piece in slices]
     by_log = plan_queues(sampled, Limits(_TASK_BYTES))
-    return {"by log range": [list(task) for task in by_log], "by queue": [[piece] for piece in slices]}
+    return {
+        "by log range": [list(task) for task in by_log],
+        "by queue": [[piece] for piece in slices],
+    }
 
 
 def main() -> None:
     """Read the store by each plan, one task after the other."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("store", type=Path)
-    parser.add_argument("--task", help="JSON of the slices of one task: read it, and print rows, bytes and seconds")
+    parser.add_argument(
+        "--task", help="JSON of the slices of one task: read it, and print rows, bytes and seconds"
+    )
     arguments = parser.parse_args()
     if arguments.task:
         read_task(arguments.store, [QueueSlice(*piece) for piece in json.loads(arguments.task)])
         return
-    log_bytes = sum(path.stat().st_blocks * 512 for path in (arguments.store / "commitlog").iterdir())
+    log_bytes = sum(
+        path.stat().st_blocks * 512 for path in (arguments.store / "commitlog").iterdir()
+    )
     for name, tasks in plans(arguments.store).items():
         totals = [0.0, 0.0, 0.0]
         for task in tasks:
             evict_all(arguments.store)
             command = [sys.executable, __file__, str(arguments.store), "--task", json.dumps(task)]
             done = subprocess.run(command, check=True, capture_output=True, text=True)
-            totals = [total + value for total, value in zip(totals, json.loads(done.stdout), strict=True)]
+            totals = [
+                total + value for total, value in zip(totals, json.loads(done.stdout), strict=True)
+            ]
         rows, from_disk, seconds = totals
         report(
             "cold", name, tasks=len(tasks), rows=int(rows), log_bytes=log_bytes, bytes_from_disk=int(from_disk),

@@ -1,6 +1,9 @@
-"""The core on one thread: decoding all or some columns, and walking the log. Costs are given in units of G.
+"""The core on one thread: decoding all or some columns, and walking the log.
 
-G is the time to gather the bodies (200 bytes) of the same rows, which is the least that any reader has to do.
+Costs are given in units of G.
+
+G is the time to gather the bodies (200 bytes) of the same rows, which is the least that any reader
+has to do.
 """
 
 from __future__ import annotations
@@ -22,7 +25,12 @@ from rmqstore.format.schema import MESSAGE
 from rmqstore.storage.files.mapped_file import MappedFile
 
 _FRAME = struct.Struct(">ii")
-GOALS = {"full": 12.0, "full, queue order": 15.0, "queueOffset, tags, body": 6.5, "all but properties": 4.8}
+GOALS = {
+    "full": 12.0,
+    "full, queue order": 15.0,
+    "queueOffset, tags, body": 6.5,
+    "all but properties": 4.8,
+}
 
 
 def first_segment(path: Path) -> Bytes:
@@ -32,7 +40,9 @@ def first_segment(path: Path) -> Bytes:
 
 def gather(data: Bytes, heads: Heads) -> Case:
     """Gather the bodies batch by batch."""
-    parts = [heads.take(slice(start, start + BATCH_ROWS)) for start in range(0, len(heads), BATCH_ROWS)]
+    parts = [
+        heads.take(slice(start, start + BATCH_ROWS)) for start in range(0, len(heads), BATCH_ROWS)
+    ]
 
     def run() -> int:
         for part in parts:
@@ -59,7 +69,9 @@ def queue_by_queue(path: Path, topic: str, queues: int) -> Case:
         rows = 0
         with rmqstore.open(path) as store:
             for queue in range(queues):
-                rows += sum(batch.num_rows for batch in store.scan(assign={topic: [queue]}, check_crc=False))
+                rows += sum(
+                    batch.num_rows for batch in store.scan(assign={topic: [queue]}, check_crc=False)
+                )
         return rows
 
     return run
@@ -92,7 +104,9 @@ def main() -> None:
     data = first_segment(arguments.store)
     heads, whole = read_heads(data, walk(data, 0, len(data), 0).starts)
     assert whole.all()
-    without = [name for name in MESSAGE.names if name not in ("properties", "tags", "keys", "msgId")]
+    without = [
+        name for name in MESSAGE.names if name not in ("properties", "tags", "keys", "msgId")
+    ]
     cases: dict[str, Case] = {
         "G": gather(data, heads),
         "full": scan(arguments.store),
@@ -111,12 +125,22 @@ def main() -> None:
         cost = ratio(measured, name, "G")
         goal = {"goal_g": GOALS[name]} if name in GOALS else {}
         report("core", name, ns_per_row=statistics.median(costs), g=cost, **goal)
-    report("core", "walk against struct loop", times_faster=ratio(measured, "walk, struct loop", "walk"), goal=6.0)
+    report(
+        "core",
+        "walk against struct loop",
+        times_faster=ratio(measured, "walk, struct loop", "walk"),
+        goal=6.0,
+    )
     crc = [a - b for a, b in zip(measured["full, CRC checked"], measured["full"], strict=True)]
     in_g = statistics.median(a / b for a, b in zip(crc, measured["G"], strict=True))
     report("core", "CRC on top", g=in_g, goal_g=7.0)
     if arguments.mixed:
-        report("core", "mixed against uniform", times=ratio(measured, "full, mixed data", "full"), goal=1.6)
+        report(
+            "core",
+            "mixed against uniform",
+            times=ratio(measured, "full, mixed data", "full"),
+            goal=1.6,
+        )
     pa.default_memory_pool().release_unused()
 
 

@@ -2,7 +2,8 @@
 
 Usage: python benchmarks/bench_lookup.py STORE [--entries N] [--passes N]
 
-STORE is read for the narrow range of time. The store with the index is made beside it by this package, and kept.
+STORE is read for the narrow range of time. The store with the index is made beside it by this
+package, and kept.
 """
 
 from __future__ import annotations
@@ -110,7 +111,13 @@ def core(root: Path, n_messages: int, passes: int) -> None:
             assert len(store.query(TOPIC, f"order-{number}")) == 1
         pages.append(resident_pages(index) - before)
     late = 1e3 * float(np.quantile(times, 0.99))
-    report("lookup", "one key, warm", entries=2 * n_messages, ms=1e3 * statistics.median(times), ms_p99=late)
+    report(
+        "lookup",
+        "one key, warm",
+        entries=2 * n_messages,
+        ms=1e3 * statistics.median(times),
+        ms_p99=late,
+    )
     report("lookup", "one key, cold", index_pages=statistics.median(pages), most=max(pages))
 
 
@@ -124,7 +131,10 @@ def narrow_time(path: Path) -> None:
     low = first + (last - first) * 2 // 5
     high = low + (last - first) // 100
     times = [pa.scalar(bound * 1000, pa.timestamp("us", tz="UTC")).as_py() for bound in (low, high)]
-    filters = [GreaterThanOrEqual(("storeTimestamp",), times[0]), LessThan(("storeTimestamp",), times[1])]
+    filters = [
+        GreaterThanOrEqual(("storeTimestamp",), times[0]),
+        LessThan(("storeTimestamp",), times[1]),
+    ]
     figures = {}
     for name, pushed in (("all", []), ("pushed", filters)):
         options = parse_read_options({"path": str(path)})
@@ -138,7 +148,8 @@ def narrow_time(path: Path) -> None:
         with rmqstore.open(path) as store:
             n_bytes = int(sum(piece_bytes(store, piece) for piece in pieces))
         figures[f"{name}_bytes"] = n_bytes + QUEUE_UNIT.itemsize * figures[f"{name}_messages"]
-    figures["sampling_bytes"] = n_points * 2 * PAGE  # at most one page of a queue and one of the log for each point
+    # at most one page of a queue and one of the log for each point
+    figures["sampling_bytes"] = n_points * 2 * PAGE
     figures["share"] = (figures["pushed_bytes"] + figures["sampling_bytes"]) / figures["all_bytes"]
     report("lookup", "one hundredth of the time", **figures)
 
@@ -157,7 +168,9 @@ def jobs(root: Path, n_messages: int, passes: int) -> None:
     for number in range(passes + 1):
         warm(root)
         for name, count in (("one", 1), ("thousand", N_KEYS)):
-            keys = [f"order-{one}" for one in chance.choice(n_messages, count, replace=False).tolist()]
+            keys = [
+                f"order-{one}" for one in chance.choice(n_messages, count, replace=False).tolist()
+            ]
             for way in ("option", "where"):
                 reader = spark.read.format("rmqstore")
                 started = time.perf_counter()

@@ -1,7 +1,8 @@
 """Compares our append with putMessage of RocketMQ 5.3.3, for the same messages, until queues and index are built.
 
-RocketMQ's store runs in its own JVM. The loop over messages runs there too, so that the figures include no call from
-Python. RocketMQ flushes in the background (ASYNC_FLUSH, its default); our append ends when every byte is on disk.
+RocketMQ's store runs in its own JVM. The loop over messages runs there too, so that the figures
+include no call from Python. RocketMQ flushes in the background (ASYNC_FLUSH, its default); our
+append ends when every byte is on disk.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ def java_messages(real: RocketMQ, batches: list[Any]) -> Any:  # noqa: ANN401 - 
     """Return the rows as MessageExtBrokerInner."""
     address = real.java.net.InetSocketAddress("127.0.0.1", 10911)
     inner_class, decoder = real.inner_class(), real.rocketmq.common.message.MessageDecoder
-    tags_code, single = inner_class.tagsString2tagsCode, real.rocketmq.common.TopicFilterType.SINGLE_TAG
+    tags_code, single = (
+        inner_class.tagsString2tagsCode,
+        real.rocketmq.common.TopicFilterType.SINGLE_TAG,
+    )
     messages = real.java.util.ArrayList()
     for row in (row for batch in batches for row in batch.to_pylist()):
         inner = inner_class()
@@ -67,7 +71,9 @@ def put_all(real: RocketMQ, root: Path, messages: Any, rounds: int) -> float:  #
         store.wait(seconds=300)
         taken = time.perf_counter() - started
         queues = store.store.getConsumeQueueTable()
-        n_messages = sum(queue.getMaxOffsetInQueue() for topic in queues.values() for queue in topic.values())
+        n_messages = sum(
+            queue.getMaxOffsetInQueue() for topic in queues.values() for queue in topic.values()
+        )
     store.store.destroy()  # unmaps its files
     assert n_messages == rounds * len(messages), (
         f"{n_messages} of {rounds} x {len(messages)} messages are in the real queues"
@@ -99,7 +105,10 @@ def main() -> None:
     parser.add_argument("store", type=Path)
     parser.add_argument("--messages", type=int, default=50_000)
     parser.add_argument(
-        "--rounds", type=int, default=10, help="how often the messages are put, because making them is slow"
+        "--rounds",
+        type=int,
+        default=10,
+        help="how often the messages are put, because making them is slow",
     )
     parser.add_argument("--passes", type=int, default=5)
     arguments = parser.parse_args()
@@ -112,7 +121,8 @@ def main() -> None:
         messages = java_messages(real, batches)
         gc.collect()
         gc.freeze()  # objects of py4j from the calls above must not affect the figures
-        for number in range(arguments.passes + 1):  # the first pass warms up the JVM, which compiles meanwhile
+        # the first pass warms up the JVM, which compiles meanwhile
+        for number in range(arguments.passes + 1):
             target = Path(folder) / "target"
             back_pages(Path(folder), n_rows * _BYTES_A_ROW)
             put = put_all(real, target, messages, arguments.rounds)
@@ -123,7 +133,9 @@ def main() -> None:
             if number:
                 theirs.append(put / n_rows * 1e6)
                 ours.append(append / n_rows * 1e6)
-            print(f"pass {number} of {arguments.passes}: {put:.2f} s, {append:.2f} s", file=sys.stderr)
+            print(
+                f"pass {number} of {arguments.passes}: {put:.2f} s, {append:.2f} s", file=sys.stderr
+            )
         real.close()
     report(
         "real",

@@ -1,7 +1,8 @@
 """Compares our source in Spark with the ceiling of Spark's Python API: the same batches, prebuilt, in the same run.
 
-The figures are CPU time per row, of the JVM and the Python workers together, because wall time says little on shared
-cores. The prebuilt batches come from mapped Arrow IPC files, so they cost what any Python source has to pay.
+The figures are CPU time per row, of the JVM and the Python workers together, because wall time says
+little on shared cores. The prebuilt batches come from mapped Arrow IPC files, so they cost what any
+Python source has to pay.
 """
 
 from __future__ import annotations
@@ -127,7 +128,9 @@ def compare(
         name,
         cpu_us_per_row=statistics.median(cpu["ours"]),
         prebuilt_cpu_us_per_row=statistics.median(cpu["prebuilt"]),
-        share_of_prebuilt=statistics.median(b / a for a, b in zip(cpu["ours"], cpu["prebuilt"], strict=True)),
+        share_of_prebuilt=statistics.median(
+            b / a for a, b in zip(cpu["ours"], cpu["prebuilt"], strict=True)
+        ),
         goal=goal,
         rows_per_second=rows / statistics.median(wall["ours"]),
         prebuilt_rows_per_second=rows / statistics.median(wall["prebuilt"]),

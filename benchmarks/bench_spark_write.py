@@ -1,7 +1,8 @@
 """Compares the Spark sink with a writer that discards its batches, in the same run, and measures the driver's commit.
 
-Both write the same prebuilt batches. The figures are CPU time of tasks, of the JVM and the Python workers together. The
-commit is measured by itself: its fsyncs, the rest of its time, and its highest anonymous memory.
+Both write the same prebuilt batches. The figures are CPU time of tasks, of the JVM and the Python
+workers together. The commit is measured by itself: its fsyncs, the rest of its time, and its
+highest anonymous memory.
 """
 
 from __future__ import annotations
@@ -90,7 +91,15 @@ class MeasuredWriter(RmqStoreWriter):
         ended.set()
         watcher.join()
         Path(self.note).write_text(
-            json.dumps({"wall": wall, "cpu": cpu, "fsync": flushing[0], "peak": peak[0], "above": peak[0] - before})
+            json.dumps(
+                {
+                    "wall": wall,
+                    "cpu": cpu,
+                    "fsync": flushing[0],
+                    "peak": peak[0],
+                    "above": peak[0] - before,
+                }
+            )
         )
 
 

@@ -43,7 +43,9 @@ def many_queues(root: Path) -> None:
     n = N_TOPICS * N_QUEUES * N_EACH
     numbers = np.arange(n)
     config = rmqstore.StoreConfig().updated({"mappedFileSizeConsumeQueue": 2000})
-    topics = pa.array([f"topic{number:04}" for number in range(N_TOPICS)]).take(pa.array(numbers % N_TOPICS))
+    topics = pa.array([f"topic{number:04}" for number in range(N_TOPICS)]).take(
+        pa.array(numbers % N_TOPICS)
+    )
     queue_ids = pa.array((numbers // N_TOPICS % N_QUEUES).astype(np.int32))
     bodies = pa.array([b"x" * 900]).take(pa.array(np.zeros(n, np.int64)))
     batch = pa.RecordBatch.from_arrays([topics, queue_ids, bodies], ["topic", "queueId", "body"])
@@ -73,13 +75,19 @@ def plan_once(root: Path, seconds_by_call: dict[str, list[float]]) -> None:
     source = RmqStoreDataSource({"path": str(root), "startingOffsets": "earliest"})
     reader = source.streamReader(source.schema())
     start = timed("first look", reader.initialOffset)
-    end = timed("trigger, all queues have messages", lambda: reader.latestOffset(start, ReadAllAvailable()))
+    end = timed(
+        "trigger, all queues have messages", lambda: reader.latestOffset(start, ReadAllAvailable())
+    )
     timed("tasks, all queues have messages", lambda: reader.partitions(start, end))
     assert timed("idle trigger", lambda: reader.latestOffset(end, ReadAllAvailable())) == end
     with rmqstore.open(root, mode="a") as writer:
-        writer.append(pa.RecordBatch.from_pydict({"topic": ["topic0001"] * 100, "body": [b"new"] * 100}))
+        writer.append(
+            pa.RecordBatch.from_pydict({"topic": ["topic0001"] * 100, "body": [b"new"] * 100})
+        )
         writer.flush()
-        last = timed("trigger, 4 queues have messages", lambda: reader.latestOffset(end, ReadAllAvailable()))
+        last = timed(
+            "trigger, 4 queues have messages", lambda: reader.latestOffset(end, ReadAllAvailable())
+        )
         timed("tasks, 4 queues have messages", lambda: reader.partitions(end, last))
     reader.stop()
 
@@ -92,8 +100,14 @@ def run_to_the_present(store: Path, scratch: Path, passes: int) -> None:
         started = time.perf_counter()
         spark.read.format("rmqstore").load(str(store)).write.format("noop").mode("overwrite").save()
         between = time.perf_counter()
-        frame = spark.readStream.format("rmqstore").option("startingOffsets", "earliest").load(str(store))
-        writer = frame.writeStream.format("noop").option("checkpointLocation", str(scratch / f"checkpoint{number}"))
+        frame = (
+            spark.readStream.format("rmqstore")
+            .option("startingOffsets", "earliest")
+            .load(str(store))
+        )
+        writer = frame.writeStream.format("noop").option(
+            "checkpointLocation", str(scratch / f"checkpoint{number}")
+        )
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
         ended = time.perf_counter()

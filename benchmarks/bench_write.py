@@ -1,4 +1,6 @@
-"""The write path of the core on one thread: encoding, indexing, appending. Some costs are given in units of G.
+"""The write path of the core on one thread: encoding, indexing, appending.
+
+Some costs are given in units of G.
 
 G is the time to gather the bodies of the same rows; see bench_core.py.
 """
@@ -30,7 +32,18 @@ from rmqstore.storage.index.sizes import IndexSizes
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.write.verbatim import verbatim_columns
 
-_WRITTEN = ("topic", "queueId", "body", "tags", "keys", "msgId", "properties", "flag", "bornTimestamp", "bornHost")
+_WRITTEN = (
+    "topic",
+    "queueId",
+    "body",
+    "tags",
+    "keys",
+    "msgId",
+    "properties",
+    "flag",
+    "bornTimestamp",
+    "bornHost",
+)
 _SIZES = IndexSizes(5_000_000, 20_000_000)
 
 
@@ -53,9 +66,15 @@ def encoding(batches: Sequence[pa.RecordBatch], *, crc: bool) -> Case:
 
     def run() -> int:
         with mock.patch.object(
-            encode, "body_crcs", encode.body_crcs if crc else lambda bodies: np.zeros(len(bodies), np.int32)
+            encode,
+            "body_crcs",
+            encode.body_crcs if crc else lambda bodies: np.zeros(len(bodies), np.int32),
         ):
-            return sum(len(records.starts) - 1 for part in columns for records in encode.encode_batches(part))
+            return sum(
+                len(records.starts) - 1
+                for part in columns
+                for records in encode.encode_batches(part)
+            )
 
     return run
 
@@ -65,7 +84,10 @@ def gathering(root: Path, n_rows: int) -> Case:
     log = CommitLog([root / "commitlog"])
     data = log.data(log.segments[0])
     starts = walk(data, 0, len(data), 0).starts[:n_rows]
-    parts = [read_heads(data, starts[start : start + BATCH_ROWS])[0] for start in range(0, len(starts), BATCH_ROWS)]
+    parts = [
+        read_heads(data, starts[start : start + BATCH_ROWS])[0]
+        for start in range(0, len(starts), BATCH_ROWS)
+    ]
 
     def run() -> int:
         for part in parts:
@@ -80,16 +102,24 @@ def indexing(root: Path, n_rows: int, scratch: Path) -> Case:
     log = CommitLog([root / "commitlog"])
     data = log.data(log.segments[0])
     starts = walk(data, 0, len(data), 0).starts[:n_rows]
-    heads = [read_heads(data, starts[start : start + BATCH_ROWS])[0] for start in range(0, len(starts), BATCH_ROWS)]
+    heads = [
+        read_heads(data, starts[start : start + BATCH_ROWS])[0]
+        for start in range(0, len(starts), BATCH_ROWS)
+    ]
     requests = [read_requests(data, part) for part in heads]
 
     def run() -> int:
         shutil.rmtree(scratch, ignore_errors=True)
-        file, total = IndexFileAppender.create(NoFlush(), scratch / "20260101000000000", _SIZES, None), 0
+        file, total = (
+            IndexFileAppender.create(NoFlush(), scratch / "20260101000000000", _SIZES, None),
+            0,
+        )
         keys = []
         for one in requests:
             offsets = one.units.units["physical_offset"].astype(np.int64)[one.key_rows]
-            keys.append(IndexKeys(one.key_hashes, offsets, one.units.store_timestamps[one.key_rows]))
+            keys.append(
+                IndexKeys(one.key_hashes, offsets, one.units.store_timestamps[one.key_rows])
+            )
             total += len(one.key_rows)
         file.put(IndexKeys(*(np.concatenate(column) for column in zip(*keys, strict=True))))
         return total
@@ -125,14 +155,22 @@ def main() -> None:
             "G": gathering(arguments.store, arguments.messages),
             "encode": encoding(verbatim, crc=False),
             "encode with CRC": encoding(verbatim, crc=True),
-            "index, an entry": indexing(arguments.store, arguments.messages, Path(folder) / "index"),
+            "index, an entry": indexing(
+                arguments.store, arguments.messages, Path(folder) / "index"
+            ),
             "append": appending(messages, Path(folder) / "store"),
         }
         measured = measure(cases, arguments.passes)
     for name, costs in measured.items():
         goal = {"encode": 14.0, "index, an entry": 2.8}.get(name)
         extra = {} if goal is None else {"goal_g": goal}
-        report("write", name, ns_per_row=statistics.median(costs), g=ratio(measured, name, "G"), **extra)
+        report(
+            "write",
+            name,
+            ns_per_row=statistics.median(costs),
+            g=ratio(measured, name, "G"),
+            **extra,
+        )
 
 
 def first_rows(reader: pa.RecordBatchReader, count: int) -> list[pa.RecordBatch]:

@@ -1,7 +1,7 @@
 """Write a seeded Apache RocketMQ store for the benchmarks, in RocketMQ's own on-disk format.
 
-It does not use `rmqstore`, so that the reader is judged by bytes that it has no part in. Fields and files follow the
-Java sources named beside them. Equal arguments give equal bytes.
+It does not use `rmqstore`, so that the reader is judged by bytes that it has no part in. Fields and
+files follow the Java sources named beside them. Equal arguments give equal bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ BODY_PRINTABLE_SHARE = 0.75
 SEGMENT_BYTES = 1 << 30
 
 FIRST_MILLIS = 1_700_000_000_000
-FIRST_MILLIS_IN_MONTH = 1_203_200_000  # since 1 November 2023 UTC, the base of the clock in UNIQ_KEY
+# since 1 November 2023 UTC, the base of the clock in UNIQ_KEY
+FIRST_MILLIS_IN_MONTH = 1_203_200_000
 MESSAGES_PER_MILLI = 8
 STORE_DELAY_MILLIS = 6
 
@@ -65,7 +66,8 @@ HEAD = np.dtype(
 )
 PROPERTIES_LENGTH = np.dtype(">i2")
 
-# Source: CommitLog.java, DefaultAppendMessageCallback#doAppend; END_FILE_MIN_BLANK_LENGTH is its size.
+# Source: CommitLog.java, DefaultAppendMessageCallback#doAppend; END_FILE_MIN_BLANK_LENGTH is its
+# size.
 BLANK = np.dtype([("rest", ">i4"), ("magic", ">u4")])
 
 # Source: ConsumeQueue.java, CQ_STORE_UNIT_SIZE.
@@ -75,7 +77,13 @@ UNITS_PER_QUEUE_FILE = 300_000
 # Source: StoreCheckpoint.java; one page of the operating system.
 CHECKPOINT = np.dtype(
     {
-        "names": ["physic_timestamp", "logics_timestamp", "index_timestamp", "master_flushed_offset", "confirm_offset"],
+        "names": [
+            "physic_timestamp",
+            "logics_timestamp",
+            "index_timestamp",
+            "master_flushed_offset",
+            "confirm_offset",
+        ],
         "formats": [">i8"] * 5,
         "itemsize": 4096,
     }
@@ -83,7 +91,13 @@ CHECKPOINT = np.dtype(
 
 # Source: MessageClientIDSetter.java, method createUniqIDBuffer.
 UNIQUE_ID = np.dtype(
-    [("address", "u1", (IPV4_BYTES,)), ("pid", ">u2"), ("loader", ">u4"), ("elapsed", ">u4"), ("counter", ">u2")]
+    [
+        ("address", "u1", (IPV4_BYTES,)),
+        ("pid", ">u2"),
+        ("loader", ">u4"),
+        ("elapsed", ">u4"),
+        ("counter", ">u2"),
+    ]
 )
 UNIQUE_ID_LOADER = 0x5FFD2B27
 UNIQUE_ID_FIRST_PID = 25_982
@@ -190,7 +204,8 @@ STORE_PORT = 10_911
 class Rows:
     """The properties of n messages that are chosen before their bytes; arrays (n,), int64 unless bool.
 
-    ``topic``, ``property_set``, ``host`` and ``tag`` are places in the tables of the kind and of this module.
+    ``topic``, ``property_set``, ``host`` and ``tag`` are places in the tables of the kind and of
+    this module.
     """
 
     number: Longs
@@ -222,7 +237,13 @@ def one_key(rows: Rows, rng: np.random.Generator) -> Spans:
 def two_keys(rows: Rows, rng: np.random.Generator) -> Spans:
     """KEYS: two keys with the space of MessageConst.java#KEY_SEPARATOR between them."""
     count, order = len(rows.number), one_key(rows, rng)
-    return join([order, literal(b" user-", count), decimal(rng.integers(10**USER_DIGITS, size=count), USER_DIGITS)])
+    return join(
+        [
+            order,
+            literal(b" user-", count),
+            decimal(rng.integers(10**USER_DIGITS, size=count), USER_DIGITS),
+        ]
+    )
 
 
 def unique_key(rows: Rows, _rng: np.random.Generator) -> Spans:
@@ -291,7 +312,10 @@ def stretched(stem: str, chars: int) -> str:
 KEYS, UNIQ_KEY, TAG = ("KEYS", one_key), ("UNIQ_KEY", unique_key), ("TAGS", tag)
 REGION, TRACE_ID = ("region", region), ("traceId", trace_id)
 WAIT, TRACE_ON = ("WAIT", always(b"true")), ("TRACE_ON", always(b"true"))
-CLUSTER, MSG_REGION = ("CLUSTER", always(b"DefaultCluster")), ("MSG_REGION", always(b"DefaultRegion"))
+CLUSTER, MSG_REGION = (
+    ("CLUSTER", always(b"DefaultCluster")),
+    ("MSG_REGION", always(b"DefaultRegion")),
+)
 EMPTY_VALUE = ("note", always(b""))  # Java drops such an entry
 
 KINDS = {
@@ -348,7 +372,9 @@ class RowSource:
             topic=topic,
             queue_id=queue_id,
             queue_offset=queue_offset,
-            property_set=rng.choice(len(kind.property_sets), count, p=[each.share for each in kind.property_sets]),
+            property_set=rng.choice(
+                len(kind.property_sets), count, p=[each.share for each in kind.property_sets]
+            ),
             host=rng.integers(BORN_HOSTS, size=count),
             tag=rng.integers(len(TAGS), size=count),
             born_millis=born_millis,
@@ -385,7 +411,9 @@ def draw_bodies(rng: np.random.Generator, count: int, mean: int) -> Spans:
     least, most = max(mean - BODY_SPREAD, 0), mean + BODY_SPREAD - 1
     cells = np.frombuffer(rng.bytes(count * most), np.uint8).reshape(count, most)
     printable = rng.random((count, 1)) < BODY_PRINTABLE_SHARE
-    return left_aligned(np.where(printable, PRINTABLE[cells], cells), rng.integers(least, most + 1, size=count))
+    return left_aligned(
+        np.where(printable, PRINTABLE[cells], cells), rng.integers(least, most + 1, size=count)
+    )
 
 
 def body_crcs(bodies: Spans) -> Longs:
@@ -401,7 +429,11 @@ def property_strings(chosen: PropertySet, rows: Rows, rng: np.random.Generator) 
     count = len(rows.number)
     pieces = [literal(b"", count)]
     for name, value in chosen.entries:
-        pieces += [literal(name.encode() + NAME_END, count), value(rows, rng), literal(VALUE_END, count)]
+        pieces += [
+            literal(name.encode() + NAME_END, count),
+            value(rows, rng),
+            literal(VALUE_END, count),
+        ]
     return join(pieces if chosen.closed else pieces[:-1])
 
 
@@ -409,12 +441,17 @@ def draw_properties(kind: Kind, rows: Rows, rng: np.random.Generator) -> Spans:
     """Return the property blocks of all rows, each in the cells of the widest."""
     if len(kind.property_sets) == 1:
         return property_strings(kind.property_sets[0], rows, rng)
-    by_set = [np.flatnonzero(rows.property_set == number) for number in range(len(kind.property_sets))]
+    by_set = [
+        np.flatnonzero(rows.property_set == number) for number in range(len(kind.property_sets))
+    ]
     groups = [
-        property_strings(one, rows.at(numbers), rng) for one, numbers in zip(kind.property_sets, by_set, strict=True)
+        property_strings(one, rows.at(numbers), rng)
+        for one, numbers in zip(kind.property_sets, by_set, strict=True)
     ]
     shape = len(rows.number), max(group.cells.shape[1] for group in groups)
-    mixed = Spans(np.zeros(shape, np.uint8), np.zeros(shape, np.bool_), np.zeros(shape[0], np.int64))
+    mixed = Spans(
+        np.zeros(shape, np.uint8), np.zeros(shape, np.bool_), np.zeros(shape[0], np.int64)
+    )
     for numbers, group in zip(by_set, groups, strict=True):
         width = group.cells.shape[1]
         mixed.cells[numbers, :width], mixed.keep[numbers, :width], mixed.lengths[numbers] = group
@@ -428,7 +465,10 @@ def topic_field(topic: Topic) -> bytes:
 
 
 def is_v2(topic: Topic) -> bool:
-    """Tell whether records of the topic are of the second version. Source: CommitLog.java#asyncPutMessage."""
+    """Tell whether records of the topic are of the second version.
+
+    Source: CommitLog.java#asyncPutMessage.
+    """
     return len(topic.name) > TOPIC_CHARS_V1
 
 
@@ -436,7 +476,9 @@ def record_heads(kind: Kind, rows: Rows, bodies: Spans) -> Structs:
     """Return HEAD (n,) with all but the total size and the physical offset."""
     born_v6, store_v6 = rows.born_v6.astype(np.int64), rows.store_v6.astype(np.int64)
     heads = np.zeros(len(rows.number), HEAD)
-    heads["magic"] = np.array([MAGIC_V2 if is_v2(topic) else MAGIC_V1 for topic in kind.topics])[rows.topic]
+    heads["magic"] = np.array([MAGIC_V2 if is_v2(topic) else MAGIC_V1 for topic in kind.topics])[
+        rows.topic
+    ]
     heads["body_crc"] = body_crcs(bodies)
     heads["queue_id"] = rows.queue_id
     heads["queue_offset"] = rows.queue_offset
@@ -453,7 +495,9 @@ def record_heads(kind: Kind, rows: Rows, bodies: Spans) -> Structs:
 
 def head_spans(heads: Structs, rows: Rows) -> Spans:
     """Return views of the heads in which IPv4 addresses have four bytes."""
-    keep = np.zeros(len(heads), np.dtype([(name, "?", (HEAD[name].itemsize,)) for name in HEAD.names or ()]))
+    keep = np.zeros(
+        len(heads), np.dtype([(name, "?", (HEAD[name].itemsize,)) for name in HEAD.names or ()])
+    )
     cells = as_bytes(keep).view(np.bool_)
     cells[:] = True
     keep["born_address"][:, IPV4_BYTES:] = rows.born_v6[:, np.newaxis]
@@ -530,7 +574,9 @@ def java_hash(text: str) -> int:
 def tags_codes(kind: Kind, rows: Rows) -> Longs:
     """Return the hash of the TAGS property, or 0 if there is none."""
     has_tag = np.array([TAG in chosen.entries for chosen in kind.property_sets])
-    return np.where(has_tag[rows.property_set], np.array([java_hash(tag) for tag in TAGS])[rows.tag], 0)
+    return np.where(
+        has_tag[rows.property_set], np.array([java_hash(tag) for tag in TAGS])[rows.tag], 0
+    )
 
 
 def append_units(folder: Path, first: int, units: Structs) -> None:
@@ -555,7 +601,11 @@ def append_queues(folder: Path, kind: Kind, rows: Rows, units: Structs) -> None:
         for queue_id in range(topic.queues):
             mine = np.flatnonzero((rows.topic == place) & (rows.queue_id == queue_id))
             if len(mine):
-                append_units(folder / topic.name / str(queue_id), int(rows.queue_offset[mine[0]]), units[mine])
+                append_units(
+                    folder / topic.name / str(queue_id),
+                    int(rows.queue_offset[mine[0]]),
+                    units[mine],
+                )
 
 
 def topic_config(topic: Topic) -> dict[str, object]:
@@ -586,7 +636,9 @@ def write_small_files(path: Path, kind: Kind, last_store_millis: int) -> None:
     (path / "lock").write_bytes(b"lock")
 
 
-def encode(kind: Kind, rows: Rows, rng: np.random.Generator, log: CommitLog, body_bytes: int) -> Structs:
+def encode(
+    kind: Kind, rows: Rows, rng: np.random.Generator, log: CommitLog, body_bytes: int
+) -> Structs:
     """Append the records of the rows to the log and return their queue units."""
     bodies = draw_bodies(rng, len(rows.number), body_bytes)
     properties = draw_properties(kind, rows, rng)
@@ -600,7 +652,11 @@ def encode(kind: Kind, rows: Rows, rng: np.random.Generator, log: CommitLog, bod
     records = join(pieces)
     log.append(offsets, sizes, records.cells[records.keep])
     units = np.zeros(len(sizes), QUEUE_UNIT)
-    units["physical_offset"], units["size"], units["tags_code"] = offsets, sizes, tags_codes(kind, rows)
+    units["physical_offset"], units["size"], units["tags_code"] = (
+        offsets,
+        sizes,
+        tags_codes(kind, rows),
+    )
     return units
 
 
@@ -618,8 +674,8 @@ def generate(  # one argument an option of the command line
     Args:
         path: the store's root; created, and not yet a store.
         messages: at least 1.
-        kind: "uniform" (one topic, one sequence of property names, IPv4) or "mixed" (several of each, IPv6 too,
-            both versions of the record).
+        kind: "uniform" (one topic, one sequence of property names, IPv4) or "mixed" (several of
+            each, IPv6 too, both versions of the record).
         seed: of all that is drawn; equal arguments give equal bytes.
         segment_bytes: length of a CommitLog file.
         body_bytes: bodies have from 50 fewer to 49 more bytes.
@@ -645,7 +701,9 @@ def generate(  # one argument an option of the command line
 
 def main() -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(description="Write a seeded RocketMQ store for the benchmarks.")
+    parser = argparse.ArgumentParser(
+        description="Write a seeded RocketMQ store for the benchmarks."
+    )
     parser.add_argument("path", type=Path)
     parser.add_argument("--messages", type=int, default=3_000_000)
     parser.add_argument("--kind", choices=sorted(KINDS), default="uniform")

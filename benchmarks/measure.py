@@ -24,7 +24,9 @@ def spark_session(settings: Mapping[str, str] = MappingProxyType({})) -> SparkSe
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = str(Path(__file__).parent) + os.pathsep + os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = (
+        str(Path(__file__).parent) + os.pathsep + os.environ.get("PYTHONPATH", "")
+    )
     builder = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
@@ -66,5 +68,11 @@ def ratio(found: Mapping[str, list[float]], name: str, unit: str) -> float:
 def report(benchmark: str, case: str, **figures: Any) -> None:  # noqa: ANN401 - figures are numbers or texts
     """Print one result as a line of JSON."""
     machine = f"{platform.machine()}, Python {platform.python_version()}"
-    rounded = {name: round(value, 3) if isinstance(value, float) else value for name, value in figures.items()}
-    print(json.dumps({"benchmark": benchmark, "case": case, **rounded, "machine": machine}), flush=True)
+    rounded = {
+        name: round(value, 3) if isinstance(value, float) else value
+        for name, value in figures.items()
+    }
+    print(
+        json.dumps({"benchmark": benchmark, "case": case, **rounded, "machine": machine}),
+        flush=True,
+    )

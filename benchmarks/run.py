@@ -21,7 +21,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=3_000_000)
     parser.add_argument("--passes", type=int, default=5)
-    parser.add_argument("--folder", type=Path, help="folder in which the stores are kept for the next run")
+    parser.add_argument(
+        "--folder", type=Path, help="folder in which the stores are kept for the next run"
+    )
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = arguments.folder or Path(scratch)
@@ -34,7 +36,13 @@ def main() -> None:
         run("bench_core.py", str(stores["uniform"]), "--mixed", str(stores["mixed"]), *passes)
         run("bench_spark.py", str(stores["uniform"]), *passes)
         run("bench_stream.py", str(stores["uniform"]), *passes)
-        run("bench_lookup.py", str(stores["uniform"]), "--entries", str(arguments.messages * 6), *passes)
+        run(
+            "bench_lookup.py",
+            str(stores["uniform"]),
+            "--entries",
+            str(arguments.messages * 6),
+            *passes,
+        )
         run("bench_write.py", str(stores["uniform"]), *passes)
         run("bench_spark_write.py", str(stores["uniform"]), *passes)
         run("bench_real.py", str(stores["uniform"]), *passes)

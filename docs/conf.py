@@ -24,5 +24,6 @@ myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_default_options = {"members": True, "show-inheritance": True}
-# Docstrings name exceptions of the package by their bare names, and types of pyarrow without its inventory at hand.
+# Docstrings name exceptions of the package by their bare names, and types of pyarrow without its
+# inventory at hand.
 nitpicky = False

@@ -13,13 +13,20 @@ from pyspark.sql import SparkSession
 
 def main(store: str, topic: str) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    spark = (
+        SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    )
 
     messages = spark.read.format("rmqstore").option("subscribe", topic).load(store)
     print(f"{messages.count()} messages in {topic}")
 
     # Only the requested columns are decoded.
-    per_tag = spark.read.format("rmqstore").option("subscribe", topic).option("columns", "tags,storeSize").load(store)
+    per_tag = (
+        spark.read.format("rmqstore")
+        .option("subscribe", topic)
+        .option("columns", "tags,storeSize")
+        .load(store)
+    )
     per_tag.groupBy("tags").sum("storeSize").orderBy("tags").show()
 
     # Part of a queue. Offsets are written as in Spark's Kafka source; -2 is earliest, -1 latest.
@@ -32,8 +39,15 @@ def main(store: str, topic: str) -> None:
     print(f"{part.count()} messages in queue 0 from offset 2 on")
 
     # Damaged records become rows that say what is wrong, instead of an error.
-    records = spark.read.format("rmqstore").option("mode", "PERMISSIVE").option("scan", "commitlog").load(store)
-    print(f"{records.where('_corrupt_record IS NOT NULL').count()} damaged records in the whole log")
+    records = (
+        spark.read.format("rmqstore")
+        .option("mode", "PERMISSIVE")
+        .option("scan", "commitlog")
+        .load(store)
+    )
+    print(
+        f"{records.where('_corrupt_record IS NOT NULL').count()} damaged records in the whole log"
+    )
     spark.stop()
 
 

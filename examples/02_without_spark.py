@@ -15,10 +15,15 @@ import rmqstore
 def main(path: str, topic: str) -> None:
     with rmqstore.open(path) as store:
         for queue in store.queues(topic):
-            print(f"{queue.topic}-{queue.queue_id}: {queue.min_offset} to {queue.max_offset}, {queue.n_bytes:,} bytes")
+            print(
+                f"{queue.topic}-{queue.queue_id}: {queue.min_offset} to {queue.max_offset}, {queue.n_bytes:,} bytes"
+            )
 
-        # A RecordBatchReader reads only when batches are requested. pandas, Polars and DuckDB accept it directly.
-        reader: pa.RecordBatchReader = store.scan(subscribe=topic, columns="queueId,queueOffset,tags,commitLogOffset")
+        # A RecordBatchReader reads only when batches are requested. pandas, Polars and DuckDB
+        # accept it directly.
+        reader: pa.RecordBatchReader = store.scan(
+            subscribe=topic, columns="queueId,queueOffset,tags,commitLogOffset"
+        )
         table = reader.read_all()
         print(table.group_by("tags").aggregate([("queueOffset", "count")]).to_pylist())
 
@@ -29,7 +34,10 @@ def main(path: str, topic: str) -> None:
 
         # The first message at or after a time.
         print(
-            "offset at", message.storeTimestamp, "is", store.offset_at(topic, message.queueId, message.storeTimestamp)
+            "offset at",
+            message.storeTimestamp,
+            "is",
+            store.offset_at(topic, message.queueId, message.storeTimestamp),
         )
 
 

@@ -13,11 +13,16 @@ from pyspark.sql import SparkSession
 
 def main(source: str, target: str, topic: str) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = SparkSession.builder.appName("migrate").master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    spark = (
+        SparkSession.builder.appName("migrate")
+        .master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .getOrCreate()
+    )
     spark.sparkContext.setLogLevel("ERROR")
     messages = spark.read.format("rmqstore").option("subscribe", topic).load(source)
-    # The columns that a store assigns (offsets, store time) get new values; all others are kept. A version of an
-    # application is written only once, so this may be run again after a crash.
+    # The columns that a store assigns (offsets, store time) get new values; all others are kept. A
+    # version of an application is written only once, so this may be run again after a crash.
     (
         messages.write.format("rmqstore")
         .mode("append")

@@ -13,7 +13,12 @@ from pyspark.sql import SparkSession
 
 def main(store: str, archive: str, restored: str) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = SparkSession.builder.appName("archive").master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    spark = (
+        SparkSession.builder.appName("archive")
+        .master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .getOrCreate()
+    )
     spark.sparkContext.setLogLevel("ERROR")
     messages = spark.read.format("rmqstore").load(store)
     # Sorted within each file, so that the messages of a queue come back in their order.
@@ -26,8 +31,9 @@ def main(store: str, archive: str, restored: str) -> None:
     )
     print(f"{spark.read.parquet(archive).count()} messages in {archive}")
 
-    # The store assigns new offsets and store times; one warning says that the archived ones are ignored. Each queue is
-    # in one partition and sorted, because rows of a partition keep their order within a queue.
+    # The store assigns new offsets and store times; one warning says that the archived ones are
+    # ignored. Each queue is in one partition and sorted, because rows of a partition keep their
+    # order within a queue.
     archived = spark.read.schema(messages.schema).parquet(archive)
     (
         archived.repartition("topic", "queueId")
@@ -37,7 +43,9 @@ def main(store: str, archive: str, restored: str) -> None:
         .option("uniqKey", "keep")
         .save(restored)
     )
-    spark.read.format("rmqstore").load(restored).groupBy("topic").count().orderBy("topic").show(truncate=False)
+    spark.read.format("rmqstore").load(restored).groupBy("topic").count().orderBy("topic").show(
+        truncate=False
+    )
     spark.stop()
 
 

@@ -1,4 +1,6 @@
-"""Archive a live store to Parquet by topic and day. Run it as often as you like: each run archives the new messages.
+"""Archive a live store to Parquet by topic and day.
+
+Run it as often as you like: each run archives the new messages.
 
 Usage: python examples/06_stream_to_parquet.py STORE ARCHIVE CHECKPOINT
 """
@@ -14,10 +16,16 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 
 def main(store: str, archive: str, checkpoint: str) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = SparkSession.builder.appName("archive").master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    spark = (
+        SparkSession.builder.appName("archive")
+        .master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .getOrCreate()
+    )
     spark.sparkContext.setLogLevel("ERROR")
-    # The checkpoint knows how far the last run got, even if it was killed. The first run starts at the oldest message.
-    # A later run fails if retention has deleted messages in between, and names the offsets that are gone.
+    # The checkpoint knows how far the last run got, even if it was killed. The first run starts at
+    # the oldest message. A later run fails if retention has deleted messages in between, and names
+    # the offsets that are gone.
     messages = (
         spark.readStream.format("rmqstore")
         .option("startingOffsets", "earliest")

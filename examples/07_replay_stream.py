@@ -2,7 +2,8 @@
 
 Usage: python examples/07_replay_stream.py STORE TARGET CHECKPOINT TOPIC TAGS [--once]
 
-TAGS are written as in a subscription: "TagA || TagB". With --once it ends when all present messages are replayed.
+TAGS are written as in a subscription: "TagA || TagB". With --once it ends when all present messages
+    are replayed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,12 @@ def lag(query: StreamingQuery) -> int | None:
 
 def main(store: str, target: str, checkpoint: str, topic: str, tags: str, once: str = "") -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = SparkSession.builder.appName("replay").master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    spark = (
+        SparkSession.builder.appName("replay")
+        .master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .getOrCreate()
+    )
     spark.sparkContext.setLogLevel("ERROR")
     messages = (
         spark.readStream.format("rmqstore")
@@ -40,10 +46,16 @@ def main(store: str, target: str, checkpoint: str, topic: str, tags: str, once: 
         .option("startingOffsets", "earliest")
         .load(store)
     )
-    # Each micro-batch is appended once. It is identified by its number and the query id, which is in the checkpoint: so
-    # keep the checkpoint.
-    writer = messages.writeStream.format("rmqstore").option("checkpointLocation", checkpoint).outputMode("append")
-    query = (writer.trigger(availableNow=True) if once else writer.trigger(processingTime="1 second")).start(target)
+    # Each micro-batch is appended once. It is identified by its number and the query id, which is
+    # in the checkpoint: so keep the checkpoint.
+    writer = (
+        messages.writeStream.format("rmqstore")
+        .option("checkpointLocation", checkpoint)
+        .outputMode("append")
+    )
+    query = (
+        writer.trigger(availableNow=True) if once else writer.trigger(processingTime="1 second")
+    ).start(target)
     while not query.awaitTermination(10):
         print(f"{lag(query)} messages behind", flush=True)
     print(f"replayed into {target}")

@@ -15,12 +15,17 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 
 def main(store: str, table: str, checkpoint: str) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = SparkSession.builder.appName("counts").master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    spark = (
+        SparkSession.builder.appName("counts")
+        .master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .getOrCreate()
+    )
     spark.sparkContext.setLogLevel("ERROR")
 
     def count(batch: DataFrame, batch_id: int) -> None:
-        # A batch may be repeated after a crash: it overwrites what its first attempt has left. With a Delta table,
-        # append with txnAppId and txnVersion instead.
+        # A batch may be repeated after a crash: it overwrites what its first attempt has left. With
+        # a Delta table, append with txnAppId and txnVersion instead.
         by_hour = batch.groupBy("topic", F.date_trunc("hour", "storeTimestamp").alias("hour"))
         counts = by_hour.agg(F.count("*").alias("messages"), F.sum("storeSize").alias("bytes"))
         counts.coalesce(1).write.mode("overwrite").parquet(str(Path(table, f"batch={batch_id}")))

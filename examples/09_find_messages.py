@@ -26,7 +26,8 @@ def main(store: str, *keys: str) -> None:
             "columns", "topic,queueId,queueOffset,storeTimestamp,tags,keys,msgId"
         )
 
-    # All keys in one pass: the index names candidates, and the parts of the log that it does not cover are read.
+    # All keys in one pass: the index names candidates, and the parts of the log that it does not
+    # cover are read.
     matches = reader().option("msgKey", json.dumps(keys)).load(store)
     matches.orderBy("storeTimestamp").show(truncate=False)
     print(f"{matches.count()} messages by {len(keys)} keys")
@@ -43,7 +44,12 @@ def main(store: str, *keys: str) -> None:
     print(f"{filtered.count()} messages with tags and keys")
 
     # Pending messages: undecided transactions, delayed and timed messages.
-    pending = spark.read.format("rmqstore").option("includePending", "true").load(store).where("pending IS NOT NULL")
+    pending = (
+        spark.read.format("rmqstore")
+        .option("includePending", "true")
+        .load(store)
+        .where("pending IS NOT NULL")
+    )
     pending.groupBy("topic", "pending").count().orderBy("topic", "pending").show()
     spark.stop()
 

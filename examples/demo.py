@@ -58,7 +58,9 @@ def main() -> None:
     ).orderBy("topic", "queueId", "queueOffset").show(8, truncate=False)
 
     print("Messages per topic and queue:")
-    messages.groupBy("topic", "queueId").count().orderBy("topic", "queueId").show(50, truncate=False)
+    messages.groupBy("topic", "queueId").count().orderBy("topic", "queueId").show(
+        50, truncate=False
+    )
     spark.stop()
 
 

@@ -19,7 +19,8 @@ PLAIN = (
 CRASHED = ("crash", "crash2", "crash3", "crash4", "crash5")
 BY_QUEUE = (*PLAIN, "cq-ext", "lmq")  # one message a unit
 OTHER_QUEUES = ("batch-cq", "cq-ext", "lmq", "rocksdb-cq")
-NEWEST = ("v55-edges", "v55-expired", "v55-index-rocksdb", "v55-live-lite", "v55-preblank")  # plain ones of 5.5.1
+# plain ones of 5.5.1
+NEWEST = ("v55-edges", "v55-expired", "v55-index-rocksdb", "v55-live-lite", "v55-preblank")
 NEWEST_CRASHED = ("v55-crash2", "v55-crash4")
 EVERY = PLAIN + CRASHED + OTHER_QUEUES
 
@@ -27,7 +28,10 @@ Row = dict[str, Any]
 
 
 def unpack(name: str, folder: Path) -> Path:
-    """Unpack a store into ``folder`` and return its root. Holes stay holes: `default-sizes` is 1 GiB long."""
+    """Unpack a store into ``folder`` and return its root.
+
+    Holes stay holes: `default-sizes` is 1 GiB long.
+    """
     with tarfile.open(FOLDER / f"{name}.tar.xz") as archive:
         archive.extractall(folder, filter="data")
     return folder / name
@@ -52,7 +56,9 @@ def records(name: str) -> list[Row]:
 
 def queues(name: str) -> dict[tuple[str, int], list[Row]]:
     """Return what every queue that the real store knows holds, in order; also the empty ones."""
-    found: dict[tuple[str, int], list[Row]] = {(row["topic"], row["queueId"]): [] for row in summary(name)["queues"]}
+    found: dict[tuple[str, int], list[Row]] = {
+        (row["topic"], row["queueId"]): [] for row in summary(name)["queues"]
+    }
     for row in lines(name, "expected"):
         found[row["topic"], row["queueId"]].append(row)
     return found
@@ -60,7 +66,9 @@ def queues(name: str) -> dict[tuple[str, int], list[Row]]:
 
 def asked(row: Row, broker_name: str | None) -> Row:
     """Return the row of `expected` under our column names, at the place in a queue where it was asked for."""
-    return message(row, broker_name) | {name: row[name] for name in ("topic", "queueId", "queueOffset")}
+    return message(row, broker_name) | {
+        name: row[name] for name in ("topic", "queueId", "queueOffset")
+    }
 
 
 def message(row: Row, broker_name: str | None) -> Row:

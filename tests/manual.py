@@ -39,13 +39,20 @@ class Snippet(NamedTuple):
 def snippets(page: Path) -> list[Snippet]:
     text = page.read_text(encoding="utf-8")
     return [
-        Snippet(text.count("\n", 0, found.start("code")) + 1, found["language"], found["code"], found["reason"])
+        Snippet(
+            text.count("\n", 0, found.start("code")) + 1,
+            found["language"],
+            found["code"],
+            found["reason"],
+        )
         for found in _BLOCK.finditer(text)
     ]
 
 
 def uses_spark(page: Path) -> bool:
-    return any("spark" in snippet.code for snippet in snippets(page) if snippet.language == "python")
+    return any(
+        "spark" in snippet.code for snippet in snippets(page) if snippet.language == "python"
+    )
 
 
 def make_store(golden_store: Callable[[str], Path], path: Path) -> None:
@@ -102,7 +109,9 @@ def run_console(snippet: Snippet, folder: Path) -> None:
         lines = [line.rstrip() for line in printed.replace(str(folder), "").splitlines()]
         for line in shown:
             pattern = ".*".join(map(re.escape, line.strip().split("…")))
-            assert any(re.fullmatch(pattern, found.strip()) for found in lines), f"{command}: no {line!r} in\n{printed}"
+            assert any(re.fullmatch(pattern, found.strip()) for found in lines), (
+                f"{command}: no {line!r} in\n{printed}"
+            )
 
 
 def _run_pipe(words: list[str]) -> tuple[str, int]:
@@ -112,7 +121,9 @@ def _run_pipe(words: list[str]) -> tuple[str, int]:
         bar = words.index("|")
         said = subprocess.run(words[:bar], capture_output=True, text=True, check=True).stdout
         words = words[bar + 1 :]
-    assert words[0] == "rmqstore", f"{words[0]}: mark what is not rmqstore with <!-- not run: reason -->"
+    assert words[0] == "rmqstore", (
+        f"{words[0]}: mark what is not rmqstore with <!-- not run: reason -->"
+    )
     done = CliRunner().invoke(main, words[1:], input=said)
     if done.exception and not isinstance(done.exception, SystemExit):
         raise done.exception

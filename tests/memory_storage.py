@@ -17,7 +17,9 @@ from rmqstore.errors import UnreadableFileError
 from rmqstore.storage.files.storage import A_FILE, A_FOLDER, Entry, Status
 
 NOWHERE = Path("/nowhere")
-_FILE_SYSTEM = [(os, name) for name in ("stat", "lstat", "open", "scandir", "listdir", "readlink")] + [(io, "open")]
+_FILE_SYSTEM = [
+    (os, name) for name in ("stat", "lstat", "open", "scandir", "listdir", "readlink")
+] + [(io, "open")]
 
 
 class MemoryFile:
@@ -52,11 +54,14 @@ class MemoryFile:
         pieces = [self._fetch(start, size).tobytes() for start in starts.tolist()]
         return np.frombuffer(b"".join(pieces), f"V{size}") if size else np.empty(len(starts), "V0")
 
-    def read_in_place(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.uint8]:
+    def read_in_place(
+        self, starts: NDArray[np.int64], sizes: NDArray[np.int64]
+    ) -> NDArray[np.uint8]:
         self._storage.n_requests[self.path] += 1
         if not self.size:
             return np.empty(0, np.uint8)
-        whole = np.frombuffer(mmap.mmap(-1, self.size), np.uint8)  # pages that nothing is written to take no memory
+        # pages that nothing is written to take no memory
+        whole = np.frombuffer(mmap.mmap(-1, self.size), np.uint8)
         reached = 0
         for start, end in sorted(zip(starts.tolist(), (starts + sizes).tolist(), strict=True)):
             if end > reached:
@@ -91,12 +96,15 @@ class MemoryStorage:
         self._status: dict[Path, Status] = {}
         self._contents: dict[Path, bytes] = {}
         self.n_read: Counter[Path] = Counter()  # bytes, by file
-        self.n_requests: Counter[Path] = Counter()  # each would be waited for; spans asked for together are one
+        # each would be waited for; spans asked for together are one
+        self.n_requests: Counter[Path] = Counter()
         self.n_listed: Counter[Path] = Counter()
         for path in (folder, *folder.rglob("*")):
             status, is_folder = path.stat(), path.is_dir()
             kind, size = (A_FOLDER if is_folder else A_FILE), status.st_size
-            self._status[serve(path)] = Status(kind, size, status.st_blocks * 512, status.st_mtime_ns)
+            self._status[serve(path)] = Status(
+                kind, size, status.st_blocks * 512, status.st_mtime_ns
+            )
             if not is_folder:
                 self._contents[serve(path)] = path.read_bytes()
 
@@ -108,7 +116,11 @@ class MemoryStorage:
         self.n_listed[folder] += 1
         if folder in self._contents:
             raise UnreadableFileError(str(folder), A_FILE, A_FOLDER)
-        return [Entry(path.name, status.is_folder) for path, status in self._status.items() if path.parent == folder]
+        return [
+            Entry(path.name, status.is_folder)
+            for path, status in self._status.items()
+            if path.parent == folder
+        ]
 
     def status(self, path: Path) -> Status | None:
         return self._status.get(path)

@@ -12,7 +12,20 @@ from pathlib import Path
 _TINY = 1 << 20  # bytes: no file of the golden stores that are mutated is larger
 _HUGE = 1 << 40  # bytes of a sparse file
 _PAGE = 4096
-_NUMBERS = (0, -1, 1 << 31, (1 << 31) - 1, 1 << 32, 1 << 62, (1 << 63) - 1, -(1 << 63), 1 << 64, 10**30, 1.5, 1e308)
+_NUMBERS = (
+    0,
+    -1,
+    1 << 31,
+    (1 << 31) - 1,
+    1 << 32,
+    1 << 62,
+    (1 << 63) - 1,
+    -(1 << 63),
+    1 << 64,
+    10**30,
+    1.5,
+    1e308,
+)
 _JSON_TEXTS = (
     "", "{", "[]", "null", "1e999", '{"a": NaN}', '{"a": Infinity}', "\x00\x01", '"' + "x" * 5000 + '"', "[" * 3000,
     "\ufeff{}", '{"a": 1, "a": 2}', "{}{}",
@@ -45,7 +58,9 @@ def _pick(root: Path, rng: random.Random) -> Path | None:
     if not folders:
         return None
     chosen = rng.choice(["commitlog", *folders])
-    return rng.choice([path for path in files if path.relative_to(root).parts[0] == chosen] or files)
+    return rng.choice(
+        [path for path in files if path.relative_to(root).parts[0] == chosen] or files
+    )
 
 
 def _used(data: bytes) -> int:
@@ -90,7 +105,9 @@ def _zero(data: bytearray, rng: random.Random) -> str:
 
 def _fill(data: bytearray, rng: random.Random) -> str:
     start, stop = _block(rng, len(data))
-    data[start:stop] = rng.choice((b"\xff", b"\x7f", b"\xda\xa3\x20\xa7", rng.randbytes(7))) * (stop - start)
+    data[start:stop] = rng.choice((b"\xff", b"\x7f", b"\xda\xa3\x20\xa7", rng.randbytes(7))) * (
+        stop - start
+    )
     del data[len(data) :]
     return f"filled [{start}, {stop})"
 
@@ -101,7 +118,10 @@ def _swap(data: bytearray, rng: random.Random) -> str:
     if count < 2:
         return "nothing"
     first, second = (size * number for number in rng.sample(range(count), 2))
-    data[first : first + size], data[second : second + size] = data[second : second + size], data[first : first + size]
+    data[first : first + size], data[second : second + size] = (
+        data[second : second + size],
+        data[first : first + size],
+    )
     return f"swapped {size} bytes at {first} and {second}"
 
 
@@ -158,7 +178,9 @@ def _delete(root: Path, rng: random.Random) -> str:
 
 
 def _delete_folder(root: Path, rng: random.Random) -> str:
-    path = rng.choice(sorted(path for path in root.rglob("*") if path.is_dir() and not path.is_symlink()))
+    path = rng.choice(
+        sorted(path for path in root.rglob("*") if path.is_dir() and not path.is_symlink())
+    )
     shutil.rmtree(path)
     return f"folder {path.relative_to(root)} deleted"
 
@@ -176,7 +198,9 @@ def _special(root: Path, rng: random.Random) -> str:
     if path is None:
         return "nothing"
     path.unlink()
-    kind = rng.choice(("fifo", "zero", "null", "loop", "dangling", "folder", "sparse", "outside", "unreadable"))
+    kind = rng.choice(
+        ("fifo", "zero", "null", "loop", "dangling", "folder", "sparse", "outside", "unreadable")
+    )
     if kind == "fifo":
         os.mkfifo(path)
     elif kind == "folder":
@@ -235,7 +259,18 @@ def _hostile_json(root: Path, rng: random.Random) -> str:
 
 def _poisoned(value: object, rng: random.Random) -> object:
     """Replace one value, at a random depth, by one of another type or size."""
-    strange: tuple[object, ...] = (*_NUMBERS, None, True, [], {}, "x", "\ud800", float("inf"), float("nan"), "9" * 400)
+    strange: tuple[object, ...] = (
+        *_NUMBERS,
+        None,
+        True,
+        [],
+        {},
+        "x",
+        "\ud800",
+        float("inf"),
+        float("nan"),
+        "9" * 400,
+    )
     if isinstance(value, dict) and value and rng.random() < 0.8:
         key = rng.choice(sorted(value))
         if rng.random() < 0.2:

@@ -61,7 +61,9 @@ def state(folder: Path) -> dict[str, tuple[int, int, str]]:
     for path in sorted(folder.rglob("*")):
         told, digest = path.stat(), ""
         if path.is_file():
-            hashed = hashlib.blake2b(path.read_bytes() if told.st_size < 1 << 24 else _head_and_tail(path))
+            hashed = hashlib.blake2b(
+                path.read_bytes() if told.st_size < 1 << 24 else _head_and_tail(path)
+            )
             digest = hashed.hexdigest()
         found[str(path.relative_to(folder))] = (told.st_mtime_ns, told.st_size, digest)
     return found

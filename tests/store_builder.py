@@ -122,7 +122,8 @@ class Store:
     placed: list[Placed] = field(default_factory=list)
     segments: dict[int, bytearray] = field(default_factory=dict)  # by their first offset
     queues: dict[tuple[str, int], list[tuple[int, int, int]]] = field(default_factory=dict)
-    first_units: dict[tuple[str, int], int] = field(default_factory=dict)  # number of the first unit in the files
+    # number of the first unit in the files
+    first_units: dict[tuple[str, int], int] = field(default_factory=dict)
     end: int = 0
 
     def append(self, record: Record, *, queued: bool = True, tags: str | None = None) -> Placed:
@@ -153,7 +154,9 @@ class Store:
         start = physical_offset - physical_offset % self.segment_bytes
         position = physical_offset - start
         assert position + len(data) <= self.segment_bytes
-        self.segments.setdefault(start, bytearray(self.segment_bytes))[position : position + len(data)] = data
+        self.segments.setdefault(start, bytearray(self.segment_bytes))[
+            position : position + len(data)
+        ] = data
 
     def write(self, root: Path, *, abort: bool = False) -> Path:
         """Write the files under ``root``."""
@@ -169,14 +172,18 @@ class Store:
                 self.units_per_file,
             )
         last = max((at.record.store_timestamp for at in self.placed), default=0)
-        (root / "checkpoint").write_bytes(struct.pack(">5q", last, last, 0, 0, 0).ljust(4096, b"\0"))
+        (root / "checkpoint").write_bytes(
+            struct.pack(">5q", last, last, 0, 0, 0).ljust(4096, b"\0")
+        )
         (root / "lock").write_bytes(b"lock")
         if abort:
             (root / "abort").write_bytes(b"4711")
         return root
 
 
-def write_queue(folder: Path, units: list[tuple[int, int, int]], first: int = 0, units_per_file: int = 20) -> None:
+def write_queue(
+    folder: Path, units: list[tuple[int, int, int]], first: int = 0, units_per_file: int = 20
+) -> None:
     """Write the files of a queue whose first unit is number ``first``, a multiple of ``units_per_file``."""
     assert first % units_per_file == 0
     folder.mkdir(parents=True, exist_ok=True)
@@ -186,14 +193,20 @@ def write_queue(folder: Path, units: list[tuple[int, int, int]], first: int = 0,
         (folder / name).write_bytes(data.ljust(units_per_file * UNIT_BYTES, b"\0"))
 
 
-def write_config(root: Path, *, topics: list[str], offsets: dict[str, dict[int, int]] | None = None) -> None:
+def write_config(
+    root: Path, *, topics: list[str], offsets: dict[str, dict[int, int]] | None = None
+) -> None:
     """Write ``config/`` as fastjson does: integer keys without quotes."""
     folder = root / "config"
     folder.mkdir()
     table = ",".join(f'"{topic}":{{"topicName":"{topic}","readQueueNums":4}}' for topic in topics)
-    (folder / "topics.json").write_text(f'{{"dataVersion":{{"counter":1}},"topicConfigTable":{{{table}}}}}')
+    (folder / "topics.json").write_text(
+        f'{{"dataVersion":{{"counter":1}},"topicConfigTable":{{{table}}}}}'
+    )
     groups = ",".join(
         f'"{key}":{{{",".join(f"{queue}:{at}" for queue, at in queues.items())}}}'
         for key, queues in (offsets or {}).items()
     )
-    (folder / "consumerOffset.json").write_text(f'{{"dataVersion":{{"counter":1}},"offsetTable":{{{groups}}}}}')
+    (folder / "consumerOffset.json").write_text(
+        f'{{"dataVersion":{{"counter":1}},"offsetTable":{{{groups}}}}}'
+    )

@@ -20,13 +20,19 @@ from rmqstore.read.views.schema import VIEWS
 
 DOCS = manual.ROOT / "docs"
 MOST_THAT_DO_NOT_RUN = 8
-WITH_SNIPPETS = [page for page in manual.PAGES if any(snippet.reason is None for snippet in manual.snippets(page))]
+WITH_SNIPPETS = [
+    page
+    for page in manual.PAGES
+    if any(snippet.reason is None for snippet in manual.snippets(page))
+]
 
 
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, id=page.stem, marks=[pytest.mark.spark] if manual.uses_spark(page) else [])
+        pytest.param(
+            page, id=page.stem, marks=[pytest.mark.spark] if manual.uses_spark(page) else []
+        )
         for page in WITH_SNIPPETS
     ],
 )
@@ -67,10 +73,16 @@ def test_few_snippets_do_not_run_and_each_says_why() -> None:
 def test_every_block_is_of_a_language_that_the_tests_know() -> None:
     for page in [*manual.PAGES, manual.ROOT / "CONTRIBUTING.md"]:
         opened = re.findall(r"^```(\S+)", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
-        assert {name for name in opened if not name.startswith("{")} <= {"python", "console", "text"}, page.name
+        assert {name for name in opened if not name.startswith("{")} <= {
+            "python",
+            "console",
+            "text",
+        }, page.name
 
 
-@pytest.mark.parametrize("page", [*manual.PAGES, manual.ROOT / "CONTRIBUTING.md"], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [*manual.PAGES, manual.ROOT / "CONTRIBUTING.md"], ids=lambda page: page.stem
+)
 def test_links_lead_to_files_and_headings(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
         if target.startswith(("https://", "http://")):
@@ -139,9 +151,13 @@ def test_the_reference_of_a_verb_lists_its_options(monkeypatch: pytest.MonkeyPat
     from docutils.parsers.rst import directives
 
     monkeypatch.syspath_prepend(str(DOCS / "_ext"))
-    directives.register_directive("command-reference", importlib.import_module("command_reference").CommandReference)
+    directives.register_directive(
+        "command-reference", importlib.import_module("command_reference").CommandReference
+    )
     shown = publish_doctree(".. command-reference:: report")
-    rows = [[cell.astext() for cell in row.findall(nodes.entry)] for row in shown.findall(nodes.row)]
+    rows = [
+        [cell.astext() for cell in row.findall(nodes.entry)] for row in shown.findall(nodes.row)
+    ]
     assert rows[:2] == [["option", "meaning"], ["-o, --output FILE", "The HTML file.  [required]"]]
     assert [names for names, _ in rows[2:]] == ["--verify / --no-verify", "--overwrite"]
     assert "rmqstore report [OPTIONS] PATH" in shown.astext()

@@ -16,7 +16,16 @@ import rmqstore
 from rmqstore.inspect.verify import verify
 
 ROOT = Path(__file__).parents[1]
-SAME = ["topic", "queueId", "body", "properties", "flag", "bornTimestamp", "bornHost", "reconsumeTimes"]
+SAME = [
+    "topic",
+    "queueId",
+    "body",
+    "properties",
+    "flag",
+    "bornTimestamp",
+    "bornHost",
+    "reconsumeTimes",
+]
 
 
 def run(script: str, *arguments: object) -> str:
@@ -31,7 +40,9 @@ def run(script: str, *arguments: object) -> str:
     return done.stdout
 
 
-def test_example_without_spark_shows_queues_and_a_message(golden_store: Callable[[str], Path]) -> None:
+def test_example_without_spark_shows_queues_and_a_message(
+    golden_store: Callable[[str], Path],
+) -> None:
     shown = run("02_without_spark.py", golden_store("live"), "LivePlain")
     assert "LivePlain-0: 0 to 53" in shown
     assert "{'tags': 'TagA', 'queueOffset_count': 67}" in shown
@@ -68,7 +79,9 @@ def test_demo_shows_topics_messages_and_counts(golden_store: Callable[[str], Pat
 
 
 @pytest.mark.spark
-def test_example_archives_a_store_and_brings_it_back(golden_store: Callable[[str], Path], tmp_path: Path) -> None:
+def test_example_archives_a_store_and_brings_it_back(
+    golden_store: Callable[[str], Path], tmp_path: Path
+) -> None:
     archive, restored = tmp_path / "archive", tmp_path / "restored"
     shown = run("04_archive_to_parquet.py", golden_store("live"), archive, restored)
     with rmqstore.open(golden_store("live")) as store:
@@ -77,7 +90,10 @@ def test_example_archives_a_store_and_brings_it_back(golden_store: Callable[[str
         after = store.scan(columns=SAME).read_all()
     assert f"{len(before)} messages in {archive}" in shown
     assert by_queue(after) == by_queue(before)
-    assert {path.name for path in archive.iterdir() if path.is_dir()} >= {"topic=LivePlain", "topic=LiveTx"}
+    assert {path.name for path in archive.iterdir() if path.is_dir()} >= {
+        "topic=LivePlain",
+        "topic=LiveTx",
+    }
 
 
 def by_queue(table: pa.Table) -> dict[tuple[str, int], list[dict[str, Any]]]:
@@ -93,7 +109,9 @@ def test_example_makes_test_data(tmp_path: Path) -> None:
     shown = run("05_test_data.py", tmp_path / "s", 600)
     assert "|SCHEDULE_TOPIC_XXXX|" in shown
     with rmqstore.open(tmp_path / "s") as store:
-        rows = store.scan(subscribe="Orders", columns="queueId,properties,keys").read_all().to_pylist()
+        rows = (
+            store.scan(subscribe="Orders", columns="queueId,properties,keys").read_all().to_pylist()
+        )
         assert len(rows) == 594
         assert not list(verify(store))
     queues: dict[str, set[int]] = {}
@@ -118,7 +136,11 @@ def test_example_archives_what_is_new(golden_store: Callable[[str], Path], tmp_p
 def test_example_replays_tags_once(golden_store: Callable[[str], Path], tmp_path: Path) -> None:
     tags = "TagA || TagC"
     with rmqstore.open(golden_store("live")) as store:
-        expected = store.scan(subscribe="LivePlain", tags=tags, columns="queueId,body").read_all().to_pylist()
+        expected = (
+            store.scan(subscribe="LivePlain", tags=tags, columns="queueId,body")
+            .read_all()
+            .to_pylist()
+        )
     assert expected
     for _ in range(2):
         run(
@@ -145,5 +167,7 @@ def test_example_replays_tags_once(golden_store: Callable[[str], Path], tmp_path
 @pytest.mark.spark
 def test_example_counts_by_batch(golden_store: Callable[[str], Path], tmp_path: Path) -> None:
     for _ in range(2):
-        shown = run("08_foreach_batch.py", golden_store("live"), tmp_path / "table", tmp_path / "checkpoint")
+        shown = run(
+            "08_foreach_batch.py", golden_store("live"), tmp_path / "table", tmp_path / "checkpoint"
+        )
     assert "|LivePlain      |210     |106965|" in shown

@@ -22,7 +22,17 @@ from rmqstore.cli import main
 Golden = Callable[[str], Path]
 SIZES = "mappedFileSizeCommitLog=65536\nmappedFileSizeConsumeQueue=2000\nmaxHashSlotNum=100\nmaxIndexNum=400\n"
 # What "the same message" means; properties without what the store adds.
-SAME = ["topic", "queueId", "queueOffset", "body", "properties", "flag", "bornTimestamp", "bornHost", "reconsumeTimes"]
+SAME = [
+    "topic",
+    "queueId",
+    "queueOffset",
+    "body",
+    "properties",
+    "flag",
+    "bornTimestamp",
+    "bornHost",
+    "reconsumeTimes",
+]
 
 
 def run(*arguments: object, stdin: str | None = None) -> Result:
@@ -32,7 +42,11 @@ def run(*arguments: object, stdin: str | None = None) -> Result:
 def rows(root: Path, columns: list[str] | None = None) -> list[dict[str, Any]]:
     with rmqstore.open(root, broker_name="b") as store:
         found = store.scan(columns=columns or SAME, include_system_topics=True).read_all()
-    order = [(name, "ascending") for name in ("topic", "queueId", "queueOffset") if name in found.column_names]
+    order = [
+        (name, "ascending")
+        for name in ("topic", "queueId", "queueOffset")
+        if name in found.column_names
+    ]
     return [
         row | {"properties": dict(row["properties"])} if "properties" in row else row
         for row in found.sort_by(order).to_pylist()
@@ -47,20 +61,34 @@ def config(folder: Path, text: str = SIZES) -> Path:
 
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
 @pytest.mark.parametrize("name", ["basic", "edges", "ipv6", "compressed"])
-def test_messages_come_back_the_same(golden_store: Golden, tmp_path: Path, name: str, suffix: str) -> None:
+def test_messages_come_back_the_same(
+    golden_store: Golden, tmp_path: Path, name: str, suffix: str
+) -> None:
     root, target = golden_store(name), tmp_path / f"out.{suffix}"
     shown = run("export", root, target, "--all")
     assert shown.exit_code == 0, shown.stderr
     assert [path.name for path in tmp_path.iterdir()] == [target.name]
     back = tmp_path / "back"
-    shown = run("import", back, target, "-c", config(tmp_path), "--uniq-key", "keep", "--allow-system-topics")
+    shown = run(
+        "import",
+        back,
+        target,
+        "-c",
+        config(tmp_path),
+        "--uniq-key",
+        "keep",
+        "--allow-system-topics",
+    )
     assert shown.exit_code == 0, shown.stderr
     assert rows(back) == rows(root)
     assert len(rows(back)) > 10
     with rmqstore.open(back) as store:
         ids = store.scan(columns="properties,msgId", include_system_topics=True).read_all()
     keys = [dict(properties).get("UNIQ_KEY") for properties in ids.column("properties").to_pylist()]
-    assert all(key in (None, msg_id) for key, msg_id in zip(keys, ids.column("msgId").to_pylist(), strict=True))
+    assert all(
+        key in (None, msg_id)
+        for key, msg_id in zip(keys, ids.column("msgId").to_pylist(), strict=True)
+    )
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
@@ -107,17 +135,27 @@ def test_export_leaves_nothing_half_written(tmp_path: Path) -> None:
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_both_files_of_a_name_that_says_nothing_need_a_format(golden_store: Golden, tmp_path: Path) -> None:
+def test_both_files_of_a_name_that_says_nothing_need_a_format(
+    golden_store: Golden, tmp_path: Path
+) -> None:
     shown = run("export", golden_store("basic"), tmp_path / "out.txt")
     assert shown.exit_code == 2
     assert "out.txt: the name does not tell the format" in shown.stderr
-    assert run("export", golden_store("basic"), tmp_path / "out.txt", "--format", "jsonl").exit_code == 0
+    assert (
+        run("export", golden_store("basic"), tmp_path / "out.txt", "--format", "jsonl").exit_code
+        == 0
+    )
 
 
 def test_import_takes_rows_typed_by_hand(tmp_path: Path) -> None:
     lines = [
         {"topic": "Orders", "body": "one", "keys": "k1", "bornTimestamp": "2026-01-02T03:04:05Z"},
-        {"topic": "Orders", "bodyBase64": "/wA=", "properties": {"colour": "blue"}, "bornTimestamp": 1767323045000},
+        {
+            "topic": "Orders",
+            "bodyBase64": "/wA=",
+            "properties": {"colour": "blue"},
+            "bornTimestamp": 1767323045000,
+        },
         {"topic": "Orders", "body": "three", "queueId": 2, "tags": None},
     ]
     root = tmp_path / "s"
@@ -146,7 +184,9 @@ def test_import_takes_rows_typed_by_hand(tmp_path: Path) -> None:
         ('{"topic": "T"}', "row 1: MESSAGE_ILLEGAL: body is null"),
     ],
 )
-def test_import_refuses_a_bad_line_and_writes_nothing(tmp_path: Path, line: str, reason: str) -> None:
+def test_import_refuses_a_bad_line_and_writes_nothing(
+    tmp_path: Path, line: str, reason: str
+) -> None:
     root, source = tmp_path / "s", tmp_path / "in.jsonl"
     good = '{"topic": "T", "body": "x"}\n'
     source.write_text(good)
@@ -161,7 +201,9 @@ def test_import_refuses_a_bad_line_and_writes_nothing(tmp_path: Path, line: str,
 def test_the_row_of_an_error_counts_through_all_sources(tmp_path: Path) -> None:
     one, two = tmp_path / "1.parquet", tmp_path / "2.parquet"
     parquet.write_table(pa.table({"topic": ["T"] * 9000, "body": [b"x"] * 9000}), one)
-    parquet.write_table(pa.table({"topic": ["T"] * 9000, "body": [b"x"] * 8999 + [b"y" * (5 << 20)]}), two)
+    parquet.write_table(
+        pa.table({"topic": ["T"] * 9000, "body": [b"x"] * 8999 + [b"y" * (5 << 20)]}), two
+    )
     shown = run("import", tmp_path / "s", one, two)
     assert shown.exit_code == 2
     assert "row 17999: MESSAGE_ILLEGAL: a body of 5242880 bytes" in shown.stderr
@@ -172,13 +214,17 @@ def test_import_of_a_partitioned_folder_takes_columns_from_its_paths(tmp_path: P
     for topic, queue_id, day in (("007", 1, 5), ("Orders", 0, 6)):
         folder = tmp_path / "in" / f"topic={topic}" / f"queueId={queue_id}" / f"day={day}"
         folder.mkdir(parents=True)
-        parquet.write_table(pa.table({"body": ["a", "b"], "rest": [1, 2]}), folder / "part-0.parquet")
+        parquet.write_table(
+            pa.table({"body": ["a", "b"], "rest": [1, 2]}), folder / "part-0.parquet"
+        )
         (folder / "_SUCCESS").touch()
     root = tmp_path / "s"
     shown = run("import", root, tmp_path / "in", "-c", config(tmp_path))
     assert shown.exit_code == 2
     assert "column rest" in shown.stderr
-    shown = run("import", root, tmp_path / "in", "-c", config(tmp_path), "--columns", "body,topic,queueId")
+    shown = run(
+        "import", root, tmp_path / "in", "-c", config(tmp_path), "--columns", "body,topic,queueId"
+    )
     assert shown.exit_code == 0, shown.stderr
     found = [(row["topic"], row["queueId"], row["body"]) for row in rows(root)]
     assert found == [("007", 1, b"a"), ("007", 1, b"b"), ("Orders", 0, b"a"), ("Orders", 0, b"b")]
@@ -188,7 +234,11 @@ def test_rows_of_one_file_keep_their_order(tmp_path: Path) -> None:
     n = 50_000
     numbers = pa.array(range(n), pa.int32())
     table = pa.table(
-        {"topic": ["T"] * n, "queueId": pa.array([0] * n, pa.int32()), "body": pc.cast(numbers, pa.string())}
+        {
+            "topic": ["T"] * n,
+            "queueId": pa.array([0] * n, pa.int32()),
+            "body": pc.cast(numbers, pa.string()),
+        }
     )
     parquet.write_table(table, tmp_path / "in.parquet", row_group_size=7000)
     assert run("import", tmp_path / "s", tmp_path / "in.parquet").exit_code == 0
@@ -211,9 +261,14 @@ def test_what_is_no_parquet_is_named(tmp_path: Path) -> None:
 def test_import_of_a_folder_takes_columns_that_only_some_files_have(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     parquet.write_table(pa.table({"topic": ["T"], "body": [b"a"]}), tmp_path / "in" / "1.parquet")
-    parquet.write_table(pa.table({"topic": ["T"], "body": [b"b"], "tags": ["x"]}), tmp_path / "in" / "2.parquet")
+    parquet.write_table(
+        pa.table({"topic": ["T"], "body": [b"b"], "tags": ["x"]}), tmp_path / "in" / "2.parquet"
+    )
     assert run("import", tmp_path / "s", tmp_path / "in").exit_code == 0
-    assert [row["tags"] for row in rows(tmp_path / "s", ["topic", "queueId", "tags"])] == [None, "x"]
+    assert [row["tags"] for row in rows(tmp_path / "s", ["topic", "queueId", "tags"])] == [
+        None,
+        "x",
+    ]
 
 
 def test_import_names_bytes_that_are_no_utf8_and_parquet_that_ends_early(tmp_path: Path) -> None:
@@ -226,5 +281,7 @@ def test_import_names_bytes_that_are_no_utf8_and_parquet_that_ends_early(tmp_pat
     (tmp_path / "rows.parquet").write_bytes(data)
     for source in (lines, tmp_path / "rows.parquet"):
         result = run("import", tmp_path / "s", source)
-        assert (result.exit_code, str(source) in result.output.replace("\n", "")) == (2, True), result.output
+        assert (result.exit_code, str(source) in result.output.replace("\n", "")) == (2, True), (
+            result.output
+        )
     assert not list((tmp_path / "s").glob("commitlog/*"))

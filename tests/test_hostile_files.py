@@ -1,7 +1,7 @@
 """Names of a store that stand for something else, and values that no broker writes: errors of ours, nothing else.
 
-A read changes nothing and a write leaves what links point at alone. Each of these once blocked, filled the memory,
-escaped as a traceback or changed files outside of the store.
+A read changes nothing and a write leaves what links point at alone. Each of these once blocked,
+filled the memory, escaped as a traceback or changed files outside of the store.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ from rmqstore.storage.queue.consumequeue import ConsumeQueue
 SECONDS = 60
 MEMORY_BYTES = 2 << 30  # Arrow's allocator reserves a GiB of it ahead
 SIZES = StoreConfig(
-    mapped_file_size_commit_log=4096, mapped_file_size_consume_queue=200, max_hash_slot_num=50, max_index_num=60
+    mapped_file_size_commit_log=4096,
+    mapped_file_size_consume_queue=200,
+    max_hash_slot_num=50,
+    max_index_num=60,
 )
 MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 
@@ -152,7 +155,12 @@ def tree(root: Path) -> dict[str, Any]:
         for path in (Path(folder, name) for name in names + files):
             status = path.lstat()
             content = path.read_bytes() if path.is_file() and status.st_size < 1 << 20 else None
-            found[str(path.relative_to(root))] = (status.st_mode, status.st_ino, status.st_size, content)
+            found[str(path.relative_to(root))] = (
+                status.st_mode,
+                status.st_ino,
+                status.st_size,
+                content,
+            )
     return found
 
 
@@ -169,7 +177,11 @@ def read_everything(root: Path) -> list[str]:
 
     for scan in ("queue", "commitlog"):
         for mode in MODES:
-            options: dict[str, Any] = {"scan": scan, "mode": mode, "fail_on_data_loss": mode == "FAILFAST"}
+            options: dict[str, Any] = {
+                "scan": scan,
+                "mode": mode,
+                "fail_on_data_loss": mode == "FAILFAST",
+            }
             ask(lambda store, options=options: store.scan(**options).read_all().to_pylist())
     for name in VIEWS:
         ask(lambda store, name=name: store.view(name).read_all().to_pylist())
@@ -212,9 +224,13 @@ def test_what_is_not_a_file_of_the_store_is_refused_and_left_alone(
     assert [text for text in told if str(root) not in text] == []
 
 
-@pytest.mark.parametrize("folder", ["consumequeue", "index", "config", "consumequeue/T", "consumequeue/T/0"])
+@pytest.mark.parametrize(
+    "folder", ["consumequeue", "index", "config", "consumequeue/T", "consumequeue/T/0"]
+)
 @pytest.mark.parametrize("put", [put_fifo, put_loop, Path.touch])
-def test_what_is_not_a_folder_of_the_store_is_refused(root: Path, folder: str, put: Callable[[Path], None]) -> None:
+def test_what_is_not_a_folder_of_the_store_is_refused(
+    root: Path, folder: str, put: Callable[[Path], None]
+) -> None:
     shutil.rmtree(root / folder)
     put(root / folder)
     before = tree(root)
@@ -273,7 +289,9 @@ LINKED = [  # some are written to only after a crash, or are replaced
 
 @pytest.mark.parametrize("name", LINKED)
 @pytest.mark.parametrize("crashed", [False, True])
-def test_a_link_in_a_store_leads_no_change_out_of_it(root: Path, tmp_path: Path, name: str, *, crashed: bool) -> None:
+def test_a_link_in_a_store_leads_no_change_out_of_it(
+    root: Path, tmp_path: Path, name: str, *, crashed: bool
+) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "precious").mkdir()
@@ -301,7 +319,9 @@ def test_folders_that_the_user_names_may_be_links(root: Path, tmp_path: Path) ->
     (root / "commitlog").rename(tmp_path / "log")
     (tmp_path / "link-to-log").symlink_to("log")
     (tmp_path / "link-to-root").symlink_to("s")
-    with rmqstore.open(tmp_path / "link-to-root", mode="a", commitlogs=[str(tmp_path / "link-to-log")]) as writer:
+    with rmqstore.open(
+        tmp_path / "link-to-root", mode="a", commitlogs=[str(tmp_path / "link-to-log")]
+    ) as writer:
         writer.append(messages(3))
     with rmqstore.open(root, commitlogs=[str(tmp_path / "log")]) as store:
         assert len(store.scan().read_all()) == 63
@@ -338,13 +358,30 @@ def test_changes_stay_within_the_folders(tmp_path: Path) -> None:
 
 # ---- values
 
-VALUES = [None, True, -1, 1.5, float("inf"), float("nan"), 10**30, "x", "\ud800", [], [[1, 2]], {}, {"a": 1}, {"0": []}]
+VALUES = [
+    None,
+    True,
+    -1,
+    1.5,
+    float("inf"),
+    float("nan"),
+    10**30,
+    "x",
+    "\ud800",
+    [],
+    [[1, 2]],
+    {},
+    {"a": 1},
+    {"0": []},
+]
 ONE_OF_A_TYPE = ("None", "inf", "'x'", "[]", "{'a': 1}")
 
 
 def _value(value: object) -> Any:
     """Return a case of a table of values; the slow tier has those of whose type there is another."""
-    return pytest.param(value, id=repr(value), marks=[] if repr(value) in ONE_OF_A_TYPE else pytest.mark.slow)
+    return pytest.param(
+        value, id=repr(value), marks=[] if repr(value) in ONE_OF_A_TYPE else pytest.mark.slow
+    )
 
 
 @pytest.mark.parametrize("value", [*map(_value, VALUES)])
@@ -363,7 +400,10 @@ def _value(value: object) -> Any:
         ("consumerOffset.json", '{{"offsetTable":{{"T@g":{{0:{}}}}}}}'),
         ("delayOffset.json", '{{"offsetTable":{{1:{}}}}}'),
         ("consumerFilter.json", '{{"filterDataByTopic":{{"T":{{"groupFilterData":{}}}}}}}'),
-        ("consumerFilter.json", '{{"filterDataByTopic":{{"T":{{"groupFilterData":{{"g":{{"bornTime":{}}}}}}}}}}}'),
+        (
+            "consumerFilter.json",
+            '{{"filterDataByTopic":{{"T":{{"groupFilterData":{{"g":{{"bornTime":{}}}}}}}}}}}',
+        ),
     ],
 )
 def test_json_of_every_type_in_every_place(root: Path, file: str, form: str, value: object) -> None:
@@ -399,12 +439,20 @@ def append(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [True, None, 1.0, "", "1.5", " 1", "1_0", "\u0663", [], 1 << 63, str(1 << 63)], ids=repr
+    "value",
+    [True, None, 1.0, "", "1.5", " 1", "1_0", "\u0663", [], 1 << 63, str(1 << 63)],
+    ids=repr,
 )
 def test_an_integer_is_one_that_java_holds(value: object) -> None:
     with pytest.raises(ValueError, match="not an integer"):
         integer(value)
-    assert [integer(one) for one in (7, "7", "-7", (1 << 63) - 1, -(1 << 63))] == [7, 7, -7, (1 << 63) - 1, -(1 << 63)]
+    assert [integer(one) for one in (7, "7", "-7", (1 << 63) - 1, -(1 << 63))] == [
+        7,
+        7,
+        -7,
+        (1 << 63) - 1,
+        -(1 << 63),
+    ]
 
 
 def test_names_that_are_no_queue_ids_or_topics_are_passed_over(root: Path) -> None:
@@ -435,7 +483,10 @@ def test_a_time_that_no_calendar_has_is_damage(tmp_path: Path, timestamp: int) -
     store = build.Store()
     store.append(build.Record(store_timestamp=timestamp))
     root = store.write(tmp_path / "s")
-    with rmqstore.open(root) as opened, pytest.raises(CorruptRecordError, match="is not in the years 1 to 9999"):
+    with (
+        rmqstore.open(root) as opened,
+        pytest.raises(CorruptRecordError, match="is not in the years 1 to 9999"),
+    ):
         opened.queues("T")
     ended = CliRunner().invoke(main, ["stat", str(root)])
     assert (ended.exit_code, isinstance(ended.exception, SystemExit)) == (1, True)
@@ -450,7 +501,9 @@ def test_the_rates_of_a_report_bear_a_first_time_after_the_last(tmp_path: Path) 
         assert gather(opened, with_verify=False).rates is not None
 
 
-@pytest.mark.parametrize("last", ["20261399999999999", "99991231235959999", "5", "1" + "9" * 17, "00000000000000001"])
+@pytest.mark.parametrize(
+    "last", ["20261399999999999", "99991231235959999", "5", "1" + "9" * 17, "00000000000000001"]
+)
 def test_an_index_file_follows_any_other(tmp_path: Path, last: str) -> None:
     name = next_name(last, datetime.now(UTC))
     for each in (last, name):
@@ -467,7 +520,9 @@ def test_no_index_file_follows_the_last_name_there_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1 << 31, 1 << 40])
-def test_a_file_of_a_queue_that_no_broker_makes_is_not_taken_for_a_size(root: Path, size: int) -> None:
+def test_a_file_of_a_queue_that_no_broker_makes_is_not_taken_for_a_size(
+    root: Path, size: int
+) -> None:
     """Its size would be that of every new file, and of the filler before a queue's first offset."""
     os.truncate(root / "consumequeue/T/0/00000000000000000000", size)
     with pytest.raises(StoreStateError, match="no broker uses"):
@@ -493,7 +548,9 @@ def test_a_huge_sparse_file_of_a_queue_is_looked_through_in_pieces(tmp_path: Pat
     assert queue.cut(0, 5_000_000, 1 << 30) <= 5_000_000
 
 
-def test_filler_of_a_large_file_is_written_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_filler_of_a_large_file_is_written_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = build.Store()
     store.append(build.Record(queue_offset=1_500_000), queued=False)
     root = store.write(tmp_path / "s", abort=True)
@@ -509,7 +566,9 @@ def test_filler_of_a_large_file_is_written_in_pieces(tmp_path: Path, monkeypatch
         create(disk, path, size, counted(content))
 
     monkeypatch.setattr(Disk, "create", count)
-    with rmqstore.open(root, mode="a", config=StoreConfig(mapped_file_size_consume_queue=40_000_000)):
+    with rmqstore.open(
+        root, mode="a", config=StoreConfig(mapped_file_size_consume_queue=40_000_000)
+    ):
         pass
     assert sum(written) >= 1_500_000 * 20
     assert max(written) < 20_000_000
@@ -545,7 +604,12 @@ NUMBERS = [
     0, 1, -1, (1 << 31) - 1, -(1 << 31), 300_000_000, 1 << 40, 1 << 62, (1 << 63) - 1, -(1 << 63),
     253_402_300_799_999, 253_402_300_800_000,
 ]  # fmt: skip
-FIELDS = {"queueId": (12, ">i"), "queueOffset": (20, ">q"), "bornTimestamp": (40, ">q"), "storeTimestamp": (56, ">q")}
+FIELDS = {
+    "queueId": (12, ">i"),
+    "queueOffset": (20, ">q"),
+    "bornTimestamp": (40, ">q"),
+    "storeTimestamp": (56, ">q"),
+}
 
 
 def files_of(root: Path, *folders: str) -> list[Path]:
@@ -562,7 +626,9 @@ def put_something(root: Path, rng: random.Random) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     path.unlink(missing_ok=True)
-    if path.parent.is_symlink() or any(above.exists() and not above.is_dir() for above in path.parents):
+    if path.parent.is_symlink() or any(
+        above.exists() and not above.is_dir() for above in path.parents
+    ):
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     sound = files_of(root, "commitlog", "consumequeue", "index", "checkpoint")
@@ -575,7 +641,17 @@ def put_something(root: Path, rng: random.Random) -> None:
 def put_value(root: Path, rng: random.Random) -> None:
     """Put a value of any type at some place of a table."""
     path = root / "config" / rng.choice(["topics.json", "consumerOffset.json", "delayOffset.json"])
-    keys = ["topicConfigTable", "offsetTable", "T", "T@g", "1", "writeQueueNums", "attributes", "dataVersion", "\ud800"]
+    keys = [
+        "topicConfigTable",
+        "offsetTable",
+        "T",
+        "T@g",
+        "1",
+        "writeQueueNums",
+        "attributes",
+        "dataVersion",
+        "\ud800",
+    ]
     value: object = rng.choice(VALUES)
     for key in rng.sample(keys, rng.randrange(4)):
         value = {key: value}
@@ -588,7 +664,9 @@ def put_number(root: Path, rng: random.Random) -> None:
     files = files_of(root, "commitlog", "consumequeue", "index", "checkpoint")
     path = rng.choice(files)
     data = bytearray(path.read_bytes()[:4096])
-    heads = [at for at in range(max(len(data) - 100, 0)) if data[at + 4 : at + 8] == b"\xda\xa3\x20\xa7"]
+    heads = [
+        at for at in range(max(len(data) - 100, 0)) if data[at + 4 : at + 8] == b"\xda\xa3\x20\xa7"
+    ]
     for _ in range(rng.randrange(1, 4)):
         at, form = rng.randrange(0, 60, 4), rng.choice((">i", ">q"))
         if heads:

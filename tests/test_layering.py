@@ -1,7 +1,7 @@
 """The floor plan: which package may import which, and what each must never know.
 
-A module imports from its own package and from layers above its own. The table in store/ARCHITECTURE.md shows the same
-layers, and a test holds the two together.
+A module imports from its own package and from layers above its own. The table in
+store/ARCHITECTURE.md shows the same layers, and a test holds the two together.
 """
 
 from __future__ import annotations
@@ -42,10 +42,26 @@ FILE_MODULES = {"os", "pathlib", "mmap", "io", "shutil", "tempfile", "glob"}
 BANS = [
     ("no package of the core knows Spark", {""}, {"pyspark", "pyspark_rmqstore"}),
     ("format opens no file", {"format"}, FILE_MODULES),
-    ("format knows only itself", {"format"}, {f"rmqstore.{name}" for name in ("storage", "query", "read", "write")}),
-    ("files know no meaning of their bytes", {"storage.files"}, {"rmqstore.format", "rmqstore.query"}),
-    ("query holds values: no file, nothing read", {"query"}, {"rmqstore.storage", "rmqstore.read", "rmqstore.write"}),
-    ("storage never asks who reads or writes", {"storage"}, {"rmqstore.query", "rmqstore.read", "rmqstore.write"}),
+    (
+        "format knows only itself",
+        {"format"},
+        {f"rmqstore.{name}" for name in ("storage", "query", "read", "write")},
+    ),
+    (
+        "files know no meaning of their bytes",
+        {"storage.files"},
+        {"rmqstore.format", "rmqstore.query"},
+    ),
+    (
+        "query holds values: no file, nothing read",
+        {"query"},
+        {"rmqstore.storage", "rmqstore.read", "rmqstore.write"},
+    ),
+    (
+        "storage never asks who reads or writes",
+        {"storage"},
+        {"rmqstore.query", "rmqstore.read", "rmqstore.write"},
+    ),
     ("readers know no writer", {"read"}, {"rmqstore.write", "rmqstore.store"}),
     ("writers know no reader", {"write"}, {"rmqstore.read", "rmqstore.store", "rmqstore.query"}),
     (
@@ -54,9 +70,14 @@ BANS = [
         {"rmqstore.storage.files.disk", "rmqstore.storage.index.file_appender"}
         | {f"rmqstore.storage.{name}.appender" for name in ("log", "queue", "index")},
     ),
-    ("exchange knows formats only", {"exchange"}, {"rmqstore.storage", "rmqstore.read", "rmqstore.write"}),
+    (
+        "exchange knows formats only",
+        {"exchange"},
+        {"rmqstore.storage", "rmqstore.read", "rmqstore.write"},
+    ),
 ]
-# The classes of queues, and the modules outside of storage.queue that are made for queues of one kind alone.
+# The classes of queues, and the modules outside of storage.queue that are made for queues of one
+# kind alone.
 QUEUE_KINDS: dict[str, set[str]] = {
     "BatchConsumeQueue": set(),
     "ConsumeQueue": {"read.views.consumequeue", "write.repair"},
@@ -66,7 +87,9 @@ MOST_ENTRIES, MOST_LINES = 14, 400
 LAZY_NAMES = {"if TYPE_CHECKING", "def __getattr__(name", "def __dir__() -> list[str]"}
 
 MODULES = sorted(path for path in ROOT.rglob("*.py") if path.name != "__init__.py")
-FOLDERS = sorted({ROOT, *(path for path in ROOT.rglob("*") if path.is_dir() and path.name != "__pycache__")})
+FOLDERS = sorted(
+    {ROOT, *(path for path in ROOT.rglob("*") if path.is_dir() and path.name != "__pycache__")}
+)
 
 
 def module_name(path: Path) -> str:
@@ -117,12 +140,16 @@ def test_a_module_imports_from_its_package_and_from_layers_above(path: Path) -> 
     own = package_of(module_name(path))
     for target in own_modules(path):
         package = package_of(target)
-        assert package == own or LEVEL.get(package, len(LAYERS)) < LEVEL[own], f"{own} imports {target}"
+        assert package == own or LEVEL.get(package, len(LAYERS)) < LEVEL[own], (
+            f"{own} imports {target}"
+        )
 
 
 @pytest.mark.parametrize("path", MODULES, ids=module_name)
 @pytest.mark.parametrize(("words", "bound", "banned"), BANS, ids=[words for words, _, _ in BANS])
-def test_a_module_imports_nothing_banned(path: Path, words: str, bound: set[str], banned: set[str]) -> None:
+def test_a_module_imports_nothing_banned(
+    path: Path, words: str, bound: set[str], banned: set[str]
+) -> None:
     name = module_name(path)
     if any(not package or is_part(name, package) for package in bound):
         hit = {target for target in imports_of(path) for ban in banned if is_part(target, ban)}
@@ -139,7 +166,9 @@ def test_no_two_modules_import_each_other() -> None:
         graph = {name: targets for name, targets in graph.items() if name not in free}
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if is_part(module_name(path), "format")], ids=module_name)
+@pytest.mark.parametrize(
+    "path", [path for path in MODULES if is_part(module_name(path), "format")], ids=module_name
+)
 def test_format_modules_open_no_file(path: Path) -> None:
     calls = {
         node.func.id
@@ -160,7 +189,11 @@ def test_only_the_package_of_queues_knows_their_kinds(path: Path) -> None:
     named |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     assert not {kind for kind in named & set(QUEUE_KINDS) if name not in QUEUE_KINDS[kind]}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "type"):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in ("isinstance", "type")
+        ):
             asked = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
             assert not asked & set(QUEUE_KINDS), f"{name}, line {node.lineno}"
 
@@ -175,11 +208,15 @@ def test_the_kinds_of_queues_do_not_inherit() -> None:
     assert found == {kind: [] for kind in QUEUE_KINDS}
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.rglob("__init__.py")), ids=lambda path: path.parent.name)
+@pytest.mark.parametrize(
+    "path", sorted(ROOT.rglob("__init__.py")), ids=lambda path: path.parent.name
+)
 def test_packages_hold_nothing_but_names(path: Path) -> None:
     body = ast.parse(path.read_text(encoding="utf-8")).body
     docstring = (ast.Expr,) if body and isinstance(body[0], ast.Expr) else ()
-    others = [node for node in body if not isinstance(node, (ast.ImportFrom, ast.Assign, *docstring))]
+    others = [
+        node for node in body if not isinstance(node, (ast.ImportFrom, ast.Assign, *docstring))
+    ]
     if path.parent == ROOT:  # its names are imported when they are first asked for
         others = [node for node in others if ast.unparse(node).split(":")[0] not in LAZY_NAMES]
     assert not others
@@ -187,7 +224,11 @@ def test_packages_hold_nothing_but_names(path: Path) -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
 def test_a_folder_fits_on_a_screen(folder: Path) -> None:
-    entries = [path for path in folder.iterdir() if not path.name.startswith("__") and path.suffix != ".typed"]
+    entries = [
+        path
+        for path in folder.iterdir()
+        if not path.name.startswith("__") and path.suffix != ".typed"
+    ]
     assert len(entries) <= MOST_ENTRIES
 
 
@@ -198,18 +239,32 @@ def test_a_module_is_no_longer_than_one_reads_at_once(path: Path) -> None:
 
 def test_the_architecture_page_shows_these_layers() -> None:
     text = (PROJECT / "store" / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    shown = [re.findall(r"`([\w.]+)`", row) for row in re.findall(r"^\| \d+ \| ([^|]+) \|", text, flags=re.MULTILINE)]
+    shown = [
+        re.findall(r"`([\w.]+)`", row)
+        for row in re.findall(r"^\| \d+ \| ([^|]+) \|", text, flags=re.MULTILINE)
+    ]
     assert shown == LAYERS
 
 
-# What looks at a file system, and who may: files of a store are seen through a Storage and changed through a Disk.
+# What looks at a file system, and who may: files of a store are seen through a Storage and changed
+# through a Disk.
 PURE_OS = {"PathLike", "fspath", "fsencode", "getpid"}
 LOOKS = {
     "absolute", "chmod", "exists", "expanduser", "glob", "is_dir", "is_file", "is_symlink", "iterdir", "lstat", "mkdir",
     "open", "read_bytes", "read_text", "readlink", "resolve", "rglob", "rmdir", "samefile", "stat", "symlink_to",
     "touch", "unlink", "write_bytes", "write_text",
 }  # fmt: skip
-NOT_PATHS = {"storage", "_storage", "LOCAL", "_files", "queue", "queues", "_queues", "ranges", "status"}
+NOT_PATHS = {
+    "storage",
+    "_storage",
+    "LOCAL",
+    "_files",
+    "queue",
+    "queues",
+    "_queues",
+    "ranges",
+    "status",
+}
 PARTS_OF_FILES = {f"rmqstore.storage.files.{name}" for name in ("regular", "mapped_file", "sparse")}
 LOOKS_AT_OTHER_FILES = {
     "cli.common": "the folder of an output file, and the null device in place of a closed pipe",
@@ -225,14 +280,22 @@ def looks_at_files(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Attribute):
-            receiver = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
+            receiver = (
+                node.value.attr
+                if isinstance(node.value, ast.Attribute)
+                else getattr(node.value, "id", "")
+            )
             is_look = node.attr in LOOKS and receiver not in NOT_PATHS
             if is_look or (receiver == "os" and node.attr not in PURE_OS):
                 found.add(f"{node.lineno}: {receiver}.{node.attr}")
         elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "open":
             found.add(f"{node.lineno}: open")
     banned = (FILE_MODULES - {"os", "pathlib"}) | {"fcntl", "ctypes"} | PARTS_OF_FILES
-    return found | {f"import {target}" for target in imports_of(path) if any(is_part(target, ban) for ban in banned)}
+    return found | {
+        f"import {target}"
+        for target in imports_of(path)
+        if any(is_part(target, ban) for ban in banned)
+    }
 
 
 @pytest.mark.parametrize("path", MODULES, ids=module_name)
@@ -241,4 +304,6 @@ def test_only_storage_files_looks_at_a_file_system(path: Path) -> None:
     if is_part(name, "storage.files"):
         return
     found = looks_at_files(path)
-    assert bool(found) == (name in LOOKS_AT_OTHER_FILES), f"{name} goes round the storage: {sorted(found)}"
+    assert bool(found) == (name in LOOKS_AT_OTHER_FILES), (
+        f"{name} goes round the storage: {sorted(found)}"
+    )

@@ -1,8 +1,8 @@
 """Stores damaged at random, read, checked, rebuilt and appended to: only errors of our own, soon, in little memory.
 
-Each seed damages a store that the real RocketMQ wrote (``mutations``). A process of its own then does all that
-can be done with a store, with bounds on its memory and time. What it reads is held against the bytes on the disk by
-``struct`` alone.
+Each seed damages a store that the real RocketMQ wrote (``mutations``). A process of its own then
+does all that can be done with a store, with bounds on its memory and time. What it reads is held
+against the bytes on the disk by ``struct`` alone.
 """
 
 from __future__ import annotations
@@ -40,8 +40,30 @@ from rmqstore.inspect.verify import verify
 
 GoldenStore = Callable[[str], Path]
 
-CLOSED = ("basic", "edges", "v2", "compressed", "ipv6", "prop-crc", "expired", "one", "preblank", "live", "v49")
-OTHERS = ("crash", "crash2", "crash3", "crash4", "crash5", "lmq", "cq-ext", "batch-cq", "rocksdb-cq")
+CLOSED = (
+    "basic",
+    "edges",
+    "v2",
+    "compressed",
+    "ipv6",
+    "prop-crc",
+    "expired",
+    "one",
+    "preblank",
+    "live",
+    "v49",
+)
+OTHERS = (
+    "crash",
+    "crash2",
+    "crash3",
+    "crash4",
+    "crash5",
+    "lmq",
+    "cq-ext",
+    "batch-cq",
+    "rocksdb-cq",
+)
 MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 COLUMNS = [
     "topic", "queueId", "queueOffset", "body", "properties", "tags", "keys", "msgId", "bodyCRC", "sysFlag", "flag",
@@ -65,14 +87,18 @@ class Trial:
         before = _state(root)
         for mode in MODES:
             for scan in ("queue", "commitlog"):
-                rows = self.call(f"{scan} {mode}", lambda s=scan, m=mode: _scan(root, scan=s, mode=m))
+                rows = self.call(
+                    f"{scan} {mode}", lambda s=scan, m=mode: _scan(root, scan=s, mode=m)
+                )
                 if rows is not None:
                     self.judge_rows(root, rows, scan, mode)
         self.call("look-ups", lambda: _look_up(root))
         for name in ("queues", "topics", "commitlog", "consumequeue", "index", "groups", "files"):
             self.call(f"view {name}", lambda n=name: _view(root, n))
         self.call("verify", lambda: _verify(root))
-        self.call("pending", lambda: _scan(root, scan="queue", mode="DROPMALFORMED", include_pending=True))
+        self.call(
+            "pending", lambda: _scan(root, scan="queue", mode="DROPMALFORMED", include_pending=True)
+        )
         for verb in (["stat", "--all"], ["stat", "--json"], ["verify", "--json"]):
             self.command(root, verb)
         if _state(root) != before:
@@ -114,18 +140,24 @@ class Trial:
     def judge_rows(self, root: Path, rows: list[dict[str, Any]], scan: str, mode: str) -> None:
         log = _log(root)
         good = [row for row in rows if row.get("_corrupt_record") is None]
-        own_queue = self.golden.name not in {"lmq", "batch-cq"}  # records there stand for messages of other queues
+        # records there stand for messages of other queues
+        own_queue = self.golden.name not in {"lmq", "batch-cq"}
         for row in good:
             wrong = _contradiction(row, log, own_queue=own_queue)
             if wrong:
                 self.complaints.append(f"{scan} {mode}: {wrong} in {str(row)[:600]}")
-        places = [(row["topic"], row["queueId"], row["queueOffset"], row["commitLogOffset"]) for row in good]
+        places = [
+            (row["topic"], row["queueId"], row["queueOffset"], row["commitLogOffset"])
+            for row in good
+        ]
         if len(set(places)) < len(places):
             self.complaints.append(f"{scan} {mode}: a message twice")
         if self.golden.name in CLOSED and not (root / "abort").exists():
             lost = self.must_be_there(root, log, scan) - {row["commitLogOffset"] for row in good}
             if lost:
-                self.complaints.append(f"{scan} {mode}: undamaged, but missing: {sorted(lost)[:8]} of {len(lost)}")
+                self.complaints.append(
+                    f"{scan} {mode}: undamaged, but missing: {sorted(lost)[:8]} of {len(lost)}"
+                )
 
     def must_be_there(self, root: Path, log: _Log, scan: str) -> set[int]:
         """Return the physical offsets of messages of which neither the record nor the unit was touched."""
@@ -155,7 +187,10 @@ class Trial:
             return True
 
         if self.call("append", append):
-            rows = self.call("read of what was appended", lambda: _scan(root, subscribe="Appended", columns=["body"]))
+            rows = self.call(
+                "read of what was appended",
+                lambda: _scan(root, subscribe="Appended", columns=["body"]),
+            )
             if sorted(row["body"] for row in rows or []) != [b"1", b"2", b"3"]:
                 self.complaints.append(f"appended rows are not there: {rows}")
 
@@ -164,9 +199,15 @@ class Trial:
         done = self.command(root, ["rebuild"])
         if done is None or done.exit_code:
             return
-        findings = [one for one in self.call("verify after rebuild", lambda: _verify(root)) or () if one.part != "log"]
+        findings = [
+            one
+            for one in self.call("verify after rebuild", lambda: _verify(root)) or ()
+            if one.part != "log"
+        ]
         if findings:
-            self.complaints.append(f"rebuild ended with 0, but: {[str(finding)[:300] for finding in findings[:3]]}")
+            self.complaints.append(
+                f"rebuild ended with 0, but: {[str(finding)[:300] for finding in findings[:3]]}"
+            )
 
 
 class _Log:
@@ -220,7 +261,9 @@ def _contradiction(row: dict[str, Any], log: _Log, *, own_queue: bool) -> str | 
     record = log.read(start, size)
     if len(record) < 91:
         return "no record"
-    stored_size, magic, crc, queue_id, _, queue_offset, place, sys_flag = struct.unpack_from(">iIiiiqqI", record)
+    stored_size, magic, crc, queue_id, _, queue_offset, place, sys_flag = struct.unpack_from(
+        ">iIiiiqqI", record
+    )
     hosts = 12 * ((sys_flag >> 4 & 1) + (sys_flag >> 5 & 1))
     position = 84 + hosts
     (body_length,) = struct.unpack_from(">i", record, position)
@@ -266,7 +309,11 @@ def _scan(root: Path, **options: Any) -> list[dict[str, Any]]:
         options["fail_on_data_loss"] = False
     options.setdefault("columns", COLUMNS)
     with rmqstore.open(root) as store:
-        return [plain(row) for batch in store.scan(include_system_topics=True, **options) for row in batch.to_pylist()]
+        return [
+            plain(row)
+            for batch in store.scan(include_system_topics=True, **options)
+            for row in batch.to_pylist()
+        ]
 
 
 def _look_up(root: Path) -> None:
@@ -351,7 +398,10 @@ def _await(child: int, reading: int) -> tuple[bytes, int]:
 
 def _own_memory(process: int) -> int:
     status = Path(f"/proc/{process}/status").read_text(encoding="ascii", errors="replace")
-    return next((int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("RssAnon")), 0)
+    return next(
+        (int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("RssAnon")),
+        0,
+    )
 
 
 def _try(golden_store: GoldenStore, folder: Path, seed: int) -> list[str]:
@@ -363,7 +413,8 @@ def _try(golden_store: GoldenStore, folder: Path, seed: int) -> list[str]:
         shutil.rmtree(folder / str(seed), ignore_errors=True)
 
 
-SEEDS = sorted(range(62), key=lambda seed: seed % 6 != 0)  # the first ones take stores of every kind
+# the first ones take stores of every kind
+SEEDS = sorted(range(62), key=lambda seed: seed % 6 != 0)
 
 
 @pytest.mark.parametrize("seed", tiers.split(SEEDS, 11))
@@ -375,5 +426,7 @@ def test_a_mutation_ends_well(golden_store: GoldenStore, tmp_path: Path, seed: i
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(1000, 4000, 100))
 def test_many_mutations_end_well(golden_store: GoldenStore, tmp_path: Path, first: int) -> None:
-    wrong = [text for seed in range(first, first + 100) for text in _try(golden_store, tmp_path, seed)]
+    wrong = [
+        text for seed in range(first, first + 100) for text in _try(golden_store, tmp_path, seed)
+    ]
     assert not wrong, "\n".join(wrong)

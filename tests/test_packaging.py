@@ -21,7 +21,10 @@ import goldens
 import rmqstore
 
 ROOT = Path(__file__).parents[1]
-SOURCES = {"rmqstore": ROOT / "store" / "rmqstore", "pyspark_rmqstore": ROOT / "connector" / "pyspark_rmqstore"}
+SOURCES = {
+    "rmqstore": ROOT / "store" / "rmqstore",
+    "pyspark_rmqstore": ROOT / "connector" / "pyspark_rmqstore",
+}
 DOORS = {  # packages and modules of the core that the connector enters by
     "rmqstore.errors", "rmqstore.spans", "rmqstore.format.schema", "rmqstore.query", "rmqstore.read", "rmqstore.write",
     "rmqstore.opening", "rmqstore.format.columns.encode", "rmqstore.storage.broker.store_config",
@@ -60,9 +63,15 @@ def test_the_wheel_holds_every_module_of_both_packages_and_no_other_folder(wheel
         names = archive.namelist()
     found = {name for name in names if ".dist-info/" not in name}
     expected = {
-        f"{package}/{path.relative_to(source)}" for package, source in SOURCES.items() for path in source.rglob("*.py")
+        f"{package}/{path.relative_to(source)}"
+        for package, source in SOURCES.items()
+        for path in source.rglob("*.py")
     }
-    expected |= {"rmqstore/inspect/report/templates/report.html.j2", "rmqstore/py.typed", "pyspark_rmqstore/py.typed"}
+    expected |= {
+        "rmqstore/inspect/report/templates/report.html.j2",
+        "rmqstore/py.typed",
+        "pyspark_rmqstore/py.typed",
+    }
     assert len(expected) > 20
     assert expected <= found
     assert {name.split("/")[0] for name in found} == set(SOURCES)
@@ -88,7 +97,10 @@ def test_the_wheel_has_the_command_line_as_its_entry_point(wheel: Path) -> None:
 def test_the_core_needs_numpy_and_pyarrow_only_and_spark_is_an_extra(wheel: Path) -> None:
     metadata = _metadata(wheel)
     needed = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
-    assert sorted(line.split(">")[0].split("<")[0].strip() for line in needed) == ["numpy", "pyarrow"]
+    assert sorted(line.split(">")[0].split("<")[0].strip() for line in needed) == [
+        "numpy",
+        "pyarrow",
+    ]
     extras = set(metadata.get_all("Provides-Extra", []))
     assert {"spark", "cli", "lz4", "zstd", "fast", "report", "all", "test", "dev"} <= extras
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -111,7 +123,9 @@ def test_the_unpacked_wheel_reads_a_store_by_itself(
         "with rmqstore.open(sys.argv[2]) as store: print(store.scan().read_all().num_rows)\n"
         "print(rmqstore.__file__, pyspark_rmqstore.__file__, sep='\\n')"
     )
-    rows, *files = run("-c", script, str(tmp_path / "site"), str(golden_store("one")), folder=tmp_path).splitlines()
+    rows, *files = run(
+        "-c", script, str(tmp_path / "site"), str(golden_store("one")), folder=tmp_path
+    ).splitlines()
     assert int(rows) == len(goldens.lines("one", "expected")) == 1
     assert all(file.startswith(str(tmp_path / "site")) for file in files)
 
@@ -135,7 +149,9 @@ def test_importing_the_connector_survives_a_core_that_cannot_be_imported() -> No
     assert run("-c", script).strip() == "rmqstore"
 
 
-def test_the_core_reads_a_store_where_pyspark_cannot_be_imported(golden_store: Callable[[str], Path]) -> None:
+def test_the_core_reads_a_store_where_pyspark_cannot_be_imported(
+    golden_store: Callable[[str], Path],
+) -> None:
     script = (
         "import sys\n"
         "class Blocker:\n"
@@ -150,7 +166,9 @@ def test_the_core_reads_a_store_where_pyspark_cannot_be_imported(golden_store: C
         "    with rmqstore.open(sys.argv[1]) as store:\n"
         "        print(store.scan(include_system_topics=True).read_all().num_rows)\n"
     )
-    assert int(run("-c", script, str(golden_store("basic")))) == len(goldens.lines("basic", "expected"))
+    assert int(run("-c", script, str(golden_store("basic")))) == len(
+        goldens.lines("basic", "expected")
+    )
 
 
 def _imports(path: Path) -> set[str]:
@@ -166,7 +184,10 @@ def _imports(path: Path) -> set[str]:
 
 
 def test_names_of_the_package_are_imported_when_they_are_asked_for() -> None:
-    told = run("-c", "import sys, rmqstore, pyspark_rmqstore.schema; print('rmqstore.read.session' in sys.modules)")
+    told = run(
+        "-c",
+        "import sys, rmqstore, pyspark_rmqstore.schema; print('rmqstore.read.session' in sys.modules)",
+    )
     assert told.split() == ["False"], "Spark asks a process of its own for the schema alone"
     everything = "import rmqstore; print(*[getattr(rmqstore, name) is not None for name in rmqstore.__all__])"
     assert set(run("-c", everything).split()) == {"True"}
@@ -176,7 +197,9 @@ def test_names_of_the_package_are_imported_when_they_are_asked_for() -> None:
 @pytest.mark.parametrize("path", CONNECTOR, ids=lambda path: path.stem)
 def test_the_connector_enters_the_core_by_its_doors_only(path: Path) -> None:
     core = {module for module in _imports(path) if module.split(".")[0] == "rmqstore"}
-    outside = {module for module in core if not any(f"{module}.".startswith(f"{door}.") for door in DOORS)}
+    outside = {
+        module for module in core if not any(f"{module}.".startswith(f"{door}.") for door in DOORS)
+    }
     assert not outside, f"{path.name} imports {sorted(outside)}"
 
 

@@ -49,7 +49,8 @@ def test_a_text_has_none_of_the_banned_phrases(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["It is easy\nto use.", "    # This is easy\n    # to use.", "Easy to use", "(easy to use)"]
+    "text",
+    ["It is easy\nto use.", "    # This is easy\n    # to use.", "Easy to use", "(easy to use)"],
 )
 def test_a_phrase_is_found_wherever_a_line_breaks(text: str) -> None:
     assert banned_phrases(text) == ["easy to use"]
@@ -61,4 +62,9 @@ def test_a_phrase_is_not_found_inside_of_words() -> None:
 
 def test_the_texts_are_those_that_ship() -> None:
     names = {str(path.relative_to(ROOT)) for path in TEXTS}
-    assert {"README.md", "store/rmqstore/store.py", "connector/pyspark_rmqstore/source.py", "docs/cli.md"} <= names
+    assert {
+        "README.md",
+        "store/rmqstore/store.py",
+        "connector/pyspark_rmqstore/source.py",
+        "docs/cli.md",
+    } <= names

@@ -56,8 +56,16 @@ def test_default_columns_come_in_the_documented_order_and_types(tmp_path: Path) 
         permissive = store.scan(mode="PERMISSIVE", column_name_of_corrupt_record="_bad").schema
     assert schema.names == DEFAULT_COLUMNS
     assert permissive.names == [*DEFAULT_COLUMNS, "_bad"]
-    kinds = {"queueId": pa.int32(), "queueOffset": pa.int64(), "body": pa.binary(), "tags": pa.string()}
-    kinds |= {"storeTimestamp": pa.timestamp("us", tz="UTC"), "properties": pa.map_(pa.string(), pa.string())}
+    kinds = {
+        "queueId": pa.int32(),
+        "queueOffset": pa.int64(),
+        "body": pa.binary(),
+        "tags": pa.string(),
+    }
+    kinds |= {
+        "storeTimestamp": pa.timestamp("us", tz="UTC"),
+        "properties": pa.map_(pa.string(), pa.string()),
+    }
     assert {name: schema.field(name).type for name in kinds} == kinds
 
 
@@ -71,17 +79,31 @@ def test_message_has_what_the_record_holds(tmp_path: Path) -> None:
         message = store.get(0)
         row = store.scan().read_all().to_pylist()[0]
     assert isinstance(message, Message)
-    assert (message.topic, message.queueId, message.queueOffset, message.body) == ("Topic", 3, 0, b"body")
+    assert (message.topic, message.queueId, message.queueOffset, message.body) == (
+        "Topic",
+        3,
+        0,
+        b"body",
+    )
     assert (message.tags, message.keys, message.msgId) == ("t", "a b", "U")
-    assert message.properties == {"TAGS": "t", "KEYS": "a b", "UNIQ_KEY": "U", "x": "ü"} == dict(row["properties"])
+    assert (
+        message.properties
+        == {"TAGS": "t", "KEYS": "a b", "UNIQ_KEY": "U", "x": "ü"}
+        == dict(row["properties"])
+    )
     assert message.bornTimestamp.timestamp() * 1000 == record.born_timestamp
-    assert (message.bornHost, message.storeHost) == ("[2001:db8:0:0:0:0:0:20]:63789", "127.0.0.1:10911")
+    assert (message.bornHost, message.storeHost) == (
+        "[2001:db8:0:0:0:0:0:20]:63789",
+        "127.0.0.1:10911",
+    )
     assert (message.flag, message.sysFlag, message.reconsumeTimes) == (-7, 8 | build.BORN_V6, 2)
     assert (message.preparedTransactionOffset, message.commitLogOffset) == (99, 0)
     assert message.storeSize == 88 + 12 + 4 + 1 + 5 + 2 + len(record.properties)
     assert message.brokerName == "s"
     assert {name: row[name] for name in DEFAULT_COLUMNS if name != "properties"} == {
-        name: value for name, value in message._asdict().items() if name not in ("properties", "offsetMsgId")
+        name: value
+        for name, value in message._asdict().items()
+        if name not in ("properties", "offsetMsgId")
     }
 
 
@@ -101,7 +123,9 @@ def test_an_unknown_argument_of_open_is_refused_with_the_one_that_was_meant(tmp_
     _write(tmp_path / "s", build.Record())
     with pytest.raises(OptionError, match="unknown argument brokername: did you mean broker_name"):
         rmqstore.open(tmp_path / "s", brokername="b")
-    with pytest.raises(OptionError, match=r"unknown argument log: there are .*commitlogs, config, consumequeue"):
+    with pytest.raises(
+        OptionError, match=r"unknown argument log: there are .*commitlogs, config, consumequeue"
+    ):
         rmqstore.open(tmp_path / "s", mode="a", log="x")
 
 
@@ -116,7 +140,9 @@ def test_folders_may_lie_apart(tmp_path: Path) -> None:
         path.rename(tmp_path / ("one", "two")[at % 2] / path.name)
     (root / "consumequeue").rename(tmp_path / "queues")
     with rmqstore.open(
-        root, commitlogs=[str(tmp_path / "two"), str(tmp_path / "one")], consumequeue=str(tmp_path / "queues")
+        root,
+        commitlogs=[str(tmp_path / "two"), str(tmp_path / "one")],
+        consumequeue=str(tmp_path / "queues"),
     ) as opened:
         expected = [at.physical_offset for at in store.placed]
         assert offsets(read(opened)) == offsets(read(opened, scan="commitlog")) == expected
@@ -156,14 +182,21 @@ def test_unit_that_points_at_another_record_is_damage(tmp_path: Path) -> None:
         with pytest.raises(CorruptRecordError, match="queue id is 1, not 0"):
             read(opened, assign={"T": [0]})
         assert len(read(opened, mode="DROPMALFORMED")) == 2
-        told = [row["_corrupt_record"] for row in read(opened, mode="PERMISSIVE") if row["_corrupt_record"]]
+        told = [
+            row["_corrupt_record"]
+            for row in read(opened, mode="PERMISSIVE")
+            if row["_corrupt_record"]
+        ]
         assert len(told) == 2
 
 
 def test_units_out_of_the_order_of_the_log_keep_the_order_of_their_queue(tmp_path: Path) -> None:
     """Never so in a real store, but nothing in the files forbids it."""
     store = build.Store()
-    placed = [store.append(build.Record(queue_offset=at, body=b"x" * at), queued=False) for at in (2, 0, 1)]
+    placed = [
+        store.append(build.Record(queue_offset=at, body=b"x" * at), queued=False)
+        for at in (2, 0, 1)
+    ]
     units = {at.record.queue_offset: (at.physical_offset, at.size, 0) for at in placed}
     store.queues["T", 0] = [units[at] for at in range(3)]
     with rmqstore.open(store.write(tmp_path / "s")) as opened:
@@ -171,13 +204,18 @@ def test_units_out_of_the_order_of_the_log_keep_the_order_of_their_queue(tmp_pat
 
 
 @pytest.mark.parametrize("scan", ["queue", "commitlog"])
-def test_body_that_does_not_match_its_checksum_is_damage_unless_unchecked(tmp_path: Path, scan: str) -> None:
+def test_body_that_does_not_match_its_checksum_is_damage_unless_unchecked(
+    tmp_path: Path, scan: str
+) -> None:
     store = _write(tmp_path / "s", build.Record(), build.Record(body_crc=1), build.Record())
     place = store.placed[1].physical_offset
     with rmqstore.open(tmp_path / "s") as opened:
         with pytest.raises(CorruptRecordError, match="CRC of the body") as caught:
             read(opened, scan=scan)
-        assert (caught.value.path, caught.value.offset) == (str(tmp_path / f"s/commitlog/{0:020d}"), place)
+        assert (caught.value.path, caught.value.offset) == (
+            str(tmp_path / f"s/commitlog/{0:020d}"),
+            place,
+        )
         assert len(read(opened, scan=scan, check_crc=False)) == 3
         assert len(read(opened, scan=scan, mode="DROPMALFORMED")) == 2
         rows = read(opened, scan=scan, mode="PERMISSIVE")
@@ -189,10 +227,17 @@ def test_body_that_does_not_match_its_checksum_is_damage_unless_unchecked(tmp_pa
 
 def test_permissive_rows_fit_any_choice_of_columns(tmp_path: Path) -> None:
     store = _write(tmp_path / "s", build.Record(), build.Record(body_crc=1), build.Record())
-    wide = [("storeSize", pa.int64()), ("properties", pa.string()), ("body", pa.string()), ("bad", pa.string())]
+    wide = [
+        ("storeSize", pa.int64()),
+        ("properties", pa.string()),
+        ("body", pa.string()),
+        ("bad", pa.string()),
+    ]
     with rmqstore.open(tmp_path / "s") as opened:
         for scan in ("queue", "commitlog"):
-            assert [row["tags"] for row in read(opened, columns="tags", mode="PERMISSIVE", scan=scan)] == [None] * 3
+            assert [
+                row["tags"] for row in read(opened, columns="tags", mode="PERMISSIVE", scan=scan)
+            ] == [None] * 3
             rows = read(
                 opened,
                 columns=pa.schema(wide),
@@ -220,7 +265,9 @@ def test_damage_of_a_column_not_asked_for_is_found_all_the_same(tmp_path: Path) 
 
 @pytest.mark.parametrize("topic", ["A", "B"], ids=["one topic", "two topics"])
 @pytest.mark.parametrize("sys_flag", [build.ZLIB, 0, build.LZ4, build.ZSTD, 0x400, 0x700])
-def test_body_that_does_not_inflate_is_damage_of_that_record_only(tmp_path: Path, sys_flag: int, topic: str) -> None:
+def test_body_that_does_not_inflate_is_damage_of_that_record_only(
+    tmp_path: Path, sys_flag: int, topic: str
+) -> None:
     broken = build.Record(topic, body=b"this is no stream", sys_flag=build.COMPRESSED | sys_flag)
     _write(tmp_path / "s", build.Record("A"), broken, build.Record(topic))
     with rmqstore.open(tmp_path / "s") as opened:
@@ -247,7 +294,9 @@ def _bomb(codec: str, n_bytes: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("codec", "sys_flag"), [("zlib", build.ZLIB), ("lz4", build.LZ4), ("zstd", build.ZSTD)], ids=["zlib", "lz4", "zstd"]
+    ("codec", "sys_flag"),
+    [("zlib", build.ZLIB), ("lz4", build.LZ4), ("zstd", build.ZSTD)],
+    ids=["zlib", "lz4", "zstd"],
 )
 def test_decompression_bomb_is_refused_within_bounds(codec: str, sys_flag: int) -> None:
     limit = 256 << 20
@@ -267,14 +316,26 @@ def test_bodies_that_inflate_hugely_end_their_batch(tmp_path: Path) -> None:
     body = bytes(40 << 20)
     huge = build.Record(body=zlib.compress(body, 9), sys_flag=build.COMPRESSED)
     store = build.Store(segment_bytes=1 << 20)
-    for record in (huge, build.Record(body_crc=1), huge, build.Record(), huge, huge, build.Record()):
+    for record in (
+        huge,
+        build.Record(body_crc=1),
+        huge,
+        build.Record(),
+        huge,
+        huge,
+        build.Record(),
+    ):
         store.append(record)
     with rmqstore.open(store.write(tmp_path / "s")) as opened:
         n_batches, found = 0, []
         for batch in opened.scan(mode="PERMISSIVE"):
             n_batches += 1
             found += list(
-                zip(batch["commitLogOffset"].to_pylist(), pc.binary_length(batch["body"]).to_pylist(), strict=True)
+                zip(
+                    batch["commitLogOffset"].to_pylist(),
+                    pc.binary_length(batch["body"]).to_pylist(),
+                    strict=True,
+                )
             )
     lengths = [len(body), None, len(body), 5, len(body), len(body), 5]
     assert found == list(zip([at.physical_offset for at in store.placed], lengths, strict=True))
@@ -283,10 +344,17 @@ def test_bodies_that_inflate_hugely_end_their_batch(tmp_path: Path) -> None:
 
 def test_compressed_bodies_are_inflated_and_flags_stay(tmp_path: Path) -> None:
     flag = build.COMPRESSED | build.ZLIB
-    _write(tmp_path / "s", build.Record(body=zlib.compress(b"text" * 99), sys_flag=flag), build.Record(body=b"plain"))
+    _write(
+        tmp_path / "s",
+        build.Record(body=zlib.compress(b"text" * 99), sys_flag=flag),
+        build.Record(body=b"plain"),
+    )
     with rmqstore.open(tmp_path / "s") as opened:
         rows = read(opened)
-        assert [(row["body"], row["sysFlag"]) for row in rows] == [(b"text" * 99, flag), (b"plain", 0)]
+        assert [(row["body"], row["sysFlag"]) for row in rows] == [
+            (b"text" * 99, flag),
+            (b"plain", 0),
+        ]
         assert opened.get(0).body == b"text" * 99
         text = opened.scan(columns=pa.schema([("body", pa.string())])).read_all()
         assert text["body"].to_pylist() == ["text" * 99, "plain"]
@@ -300,7 +368,9 @@ def test_many_rows_come_in_several_batches_without_loss(tmp_path: Path) -> None:
         expected = [at.physical_offset for at in store.placed]
         for scan in ("queue", "commitlog"):
             batches = list(opened.scan(scan=scan, columns=["commitLogOffset", "body"]))
-            assert [at for batch in batches for at in batch["commitLogOffset"].to_pylist()] == expected
+            assert [
+                at for batch in batches for at in batch["commitLogOffset"].to_pylist()
+            ] == expected
             assert all(0 < batch.num_rows <= 16_384 for batch in batches)
             assert batches[-1]["body"][-1].as_py() == b"19999"
 
@@ -350,7 +420,9 @@ def test_config_with_unquoted_keys_and_its_backup_are_read(tmp_path: Path) -> No
         assert len(read(opened, starting_offsets="group:g")) == 3
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "null", '{"topicConfigTable":[]}', "[" * 100_000, "\0", '"a"'])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "null", '{"topicConfigTable":[]}', "[" * 100_000, "\0", '"a"']
+)
 def test_broken_config_is_an_error_that_names_the_file(tmp_path: Path, text: str) -> None:
     _write(tmp_path / "s", build.Record())
     build.write_config(tmp_path / "s", topics=[])
@@ -363,12 +435,17 @@ def test_broken_config_is_an_error_that_names_the_file(tmp_path: Path, text: str
         assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize("offsets_text", ['{"A@g":[1]}', '{"A@g":{"x":1}}', '{"A@g":{"0":null}}', '{"A@g":7}'])
+@pytest.mark.parametrize(
+    "offsets_text", ['{"A@g":[1]}', '{"A@g":{"x":1}}', '{"A@g":{"0":null}}', '{"A@g":7}']
+)
 def test_broken_offsets_are_an_error_that_names_the_file(tmp_path: Path, offsets_text: str) -> None:
     _write(tmp_path / "s", build.Record(topic="A"))
     build.write_config(tmp_path / "s", topics=["A"])
     (tmp_path / "s/config/consumerOffset.json").write_text(f'{{"offsetTable":{offsets_text}}}')
-    with rmqstore.open(tmp_path / "s") as opened, pytest.raises(CorruptConfigError, match=r"consumerOffset\.json"):
+    with (
+        rmqstore.open(tmp_path / "s") as opened,
+        pytest.raises(CorruptConfigError, match=r"consumerOffset\.json"),
+    ):
         read(opened, starting_offsets="group:g")
 
 
@@ -410,7 +487,12 @@ ERRORS = [
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_errors_survive_pickling(error: RmqStoreError) -> None:
     again = pickle.loads(pickle.dumps(error))
-    assert (type(again), str(again), again.args, vars(again)) == (type(error), str(error), error.args, vars(error))
+    assert (type(again), str(again), again.args, vars(again)) == (
+        type(error),
+        str(error),
+        error.args,
+        vars(error),
+    )
     assert isinstance(again, RmqStoreError)
 
 
@@ -418,12 +500,17 @@ def test_errors_survive_pickling(error: RmqStoreError) -> None:
 def test_errors_can_be_told_in_other_words(error: RmqStoreError) -> None:
     shouted = error.rephrased(str.upper)
     assert type(shouted) is type(error)
-    assert shouted.args == tuple(part.upper() if isinstance(part, str) else part for part in error.args)
+    assert shouted.args == tuple(
+        part.upper() if isinstance(part, str) else part for part in error.args
+    )
     assert str(shouted).upper() == str(error).upper()
 
 
 def test_every_public_error_is_tried_above() -> None:
-    public = {name for name in rmqstore.__all__ if name.endswith("Error")} - {"RmqStoreError", "StoreFormatError"}
+    public = {name for name in rmqstore.__all__ if name.endswith("Error")} - {
+        "RmqStoreError",
+        "StoreFormatError",
+    }
     assert public <= {type(error).__name__ for error in ERRORS}
 
 
@@ -451,7 +538,10 @@ def test_a_store_says_which_it_is(golden_store: Callable[[str], Path]) -> None:
     root = golden_store("basic")
     with rmqstore.open(root) as store:
         topics = len(store.topics())
-        assert repr(store) == f"MessageStore({str(root)!r}, broker {store.broker_name!r}, {topics} topics, closed)"
+        assert (
+            repr(store)
+            == f"MessageStore({str(root)!r}, broker {store.broker_name!r}, {topics} topics, closed)"
+        )
     with rmqstore.open(golden_store("crash")) as store:
         assert "open, or not closed" in repr(store)
 

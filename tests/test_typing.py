@@ -37,7 +37,13 @@ with rmqstore.open("s", mode="a", commitlogs=["a"], index="i") as writer:
 def test_a_type_checker_knows_the_arguments_of_reads(tmp_path: Path) -> None:
     file = tmp_path / "snippet.py"
     file.write_text(SNIPPET, encoding="utf-8")
-    arguments = ["--strict", "--config-file=", f"--cache-dir={tmp_path / 'cache'}", "--no-error-summary", str(file)]
+    arguments = [
+        "--strict",
+        "--config-file=",
+        f"--cache-dir={tmp_path / 'cache'}",
+        "--no-error-summary",
+        str(file),
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "mypy", *arguments], cwd=tmp_path, env={**os.environ, "COLUMNS": "300"},
         capture_output=True, text=True, timeout=600, check=False,
@@ -45,7 +51,9 @@ def test_a_type_checker_knows_the_arguments_of_reads(tmp_path: Path) -> None:
     every = re.findall(r"snippet\.py:(\d+): error: .*\[([\w-]+)\]", done.stdout)
     found = list(dict.fromkeys(every))  # a call that fits no overload may be named once for each
     lines = enumerate(SNIPPET.splitlines(), start=1)
-    assert found == [(str(number), line.split("# wrong: ")[1]) for number, line in lines if "# wrong: " in line], done
+    assert found == [
+        (str(number), line.split("# wrong: ")[1]) for number, line in lines if "# wrong: " in line
+    ], done
 
 
 def test_typed_arguments_are_those_that_there_are() -> None:

@@ -11,19 +11,29 @@ import pytest
 
 def sampled(normal: int, every: int) -> list[Any]:
     """Return how much a test takes of its table: a sample in the normal tier, and every case in the slow one."""
-    return [pytest.param(normal, id="sample"), pytest.param(every, id="every", marks=pytest.mark.slow)]
+    return [
+        pytest.param(normal, id="sample"),
+        pytest.param(every, id="every", marks=pytest.mark.slow),
+    ]
 
 
 def split(cases: Iterable[Any], normal: int) -> list[Any]:
     """Return the cases of a table; those after the first ``normal`` ones belong to the slow tier."""
     listed = list(cases)
-    return [*listed[:normal], *(pytest.param(case, marks=pytest.mark.slow) for case in listed[normal:])]
+    return [
+        *listed[:normal],
+        *(pytest.param(case, marks=pytest.mark.slow) for case in listed[normal:]),
+    ]
 
 
 def spread(step: int, *tables: Iterable[Any]) -> list[Any]:
     """Return all combinations of the values of tables; all but every ``step``-th belong to the slow tier.
 
-    Choose a step so that each value still comes up: one that does not divide the length of the last table does that.
+    Choose a step so that each value still comes up: one that does not divide the length of the last
+        table does that.
     """
     every = enumerate(itertools.product(*tables))
-    return [pytest.param(*case, marks=pytest.mark.slow if number % step else ()) for number, case in every]
+    return [
+        pytest.param(*case, marks=pytest.mark.slow if number % step else ())
+        for number, case in every
+    ]

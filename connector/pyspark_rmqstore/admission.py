@@ -1,4 +1,7 @@
-"""How much one trigger reads: its limits are shared among queues in proportion to their backlog. Pure."""
+"""How much one trigger reads: its limits are shared among queues in proportion to their backlog.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +51,11 @@ def limit_bytes(
     Args:
         starts: the start of every queue in ``ends``.
         ends: how far each queue reaches.
-        max_bytes: shared among queues by the estimated bytes of their backlog; what is admitted is counted exactly.
+        max_bytes: shared among queues by the estimated bytes of their backlog; what is admitted is
+            counted exactly.
         weigh: estimates the messages of a queue between two offsets.
-        rows_within: counts the messages of a queue, from one offset up to another, that fit into a number of bytes.
+        rows_within: counts the messages of a queue, from one offset up to another, that fit into a
+            number of bytes.
     """
     keys = [key for key in ends if ends[key] > starts[key]]
     if not keys:
@@ -68,8 +73,8 @@ def limit_bytes(
 def _share(backlog: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
     """Share a limit among queues by backlog, int64 (n,); the shares sum up to the limit or to the whole backlog.
 
-    What rounding down leaves is given out in turn, first to queues that got nothing, so that large queues do not starve
-    small ones.
+    What rounding down leaves is given out in turn, first to queues that got nothing, so that large
+    queues do not starve small ones.
     """
     total = int(backlog.sum())
     if total <= limit:

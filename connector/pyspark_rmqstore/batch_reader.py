@@ -57,7 +57,9 @@ class RmqStoreReader(DataSourceReader):
 
     def _plan(self, ref: StoreRef, store: StoreSession) -> Sequence[InputPartition]:
         if self._options.wanted:
-            return self._splits.split_lookup(ref, store) if self._options.msg_key_limit is None else []
+            return (
+                self._splits.split_lookup(ref, store) if self._options.msg_key_limit is None else []
+            )
         if self._options.scan == "commitlog":
             return self._splits.split_log(ref, store)
         store.warn_without_queues()
@@ -67,7 +69,10 @@ class RmqStoreReader(DataSourceReader):
             others += self._splits.split_pending(ref, store)
         if self._splits.pushed.conditions:
             return [*self._splits.split_pruned(ref, store, slices), *others]
-        return [*self._splits.split_queues(ref, store, self._splits.sampled(store, slices)), *others]
+        return [
+            *self._splits.split_queues(ref, store, self._splits.sampled(store, slices)),
+            *others,
+        ]
 
     def _newest(self, limit: int) -> list[InputPartition]:
         """Return the tasks that read the newest ``limit`` messages of a look-up, over all stores."""
@@ -78,7 +83,9 @@ class RmqStoreReader(DataSourceReader):
         newest = sorted(matches)[-limit:]
         splits: list[InputPartition] = []
         for ref in self._options.stores:
-            offsets = np.array(sorted(offset for _, path, offset in newest if path == ref.path), np.int64)
+            offsets = np.array(
+                sorted(offset for _, path, offset in newest if path == ref.path), np.int64
+            )
             with open_ref(ref) as store:
                 splits += self._splits.split_records(ref, store, offsets)
         return splits
@@ -89,10 +96,16 @@ class RmqStoreReader(DataSourceReader):
 
 
 class FilteringReader(RmqStoreReader):
-    """A reader that takes filters from Spark. Spark refuses such a reader if filter push-down is switched off."""
+    """A reader that takes filters from Spark.
+
+    Spark refuses such a reader if filter push-down is switched off.
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Accept the filters that prune, and return the others. Runs in a worker, before :meth:`partitions`."""
+        """Accept the filters that prune, and return the others.
+
+        Runs in a worker, before :meth:`partitions`.
+        """
         self._splits.pushed, left = push_filters(filters, self._splits.schema)
         return left
 

@@ -50,7 +50,10 @@ class AllSigns(NamedTuple):
 
 
 class FollowedStores:
-    """Stores by broker name. They are opened at the first use, and their tails make further looks cheap."""
+    """Stores by broker name.
+
+    They are opened at the first use, and their tails make further looks cheap.
+    """
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -116,11 +119,19 @@ class FollowedStores:
 
     def ends(self) -> dict[Key, int]:
         """Return the end of each queue as of the last look."""
-        return {(broker, *queue): end for broker, one in self._all().items() for queue, end in one.tail.ends.items()}
+        return {
+            (broker, *queue): end
+            for broker, one in self._all().items()
+            for queue, end in one.tail.ends.items()
+        }
 
     def marks(self) -> dict[str, LogMark]:
         """Return the newest record of each store, as of the last look."""
-        return {broker: one.tail.mark for broker, one in self._all().items() if one.tail.mark is not None}
+        return {
+            broker: one.tail.mark
+            for broker, one in self._all().items()
+            if one.tail.mark is not None
+        }
 
     def initial(self) -> dict[Key, int]:
         """Return the offset in each queue at which the options start."""
@@ -137,26 +148,34 @@ class FollowedStores:
         """Return the brokers whose log was cut by a recovery since an offset was made."""
         opened = self._all()
         return {
-            broker for broker, mark in since.marks.items() if broker in opened and not opened[broker].tail.holds(mark)
+            broker
+            for broker, mark in since.marks.items()
+            if broker in opened and not opened[broker].tail.holds(mark)
         }
 
     def stops(self, until: StreamOffset, ends: Mapping[Key, int]) -> dict[Key, int]:
         """Return, for each queue of ``ends``, the end of the messages before an offset that the store still holds.
 
-        If a recovery has cut the log since the offset was made, other messages may have replaced some of them. These
-        belong after the offset.
+        If a recovery has cut the log since the offset was made, other messages may have replaced
+        some of them. These belong after the offset.
         """
         opened, reached, cut = self._all(), self.ends(), self.cut(until)
         stops = {}
         for key, end in ends.items():
             stops[key] = min(end, reached.get(key, 0))
             if key[0] in cut:
-                stops[key] = min(stops[key], opened[key[0]].tail.first_after(key[1:], until.marks[key[0]]))
+                stops[key] = min(
+                    stops[key], opened[key[0]].tail.first_after(key[1:], until.marks[key[0]])
+                )
         return stops
 
     def look_confirmed(self, slices: Mapping[str, list[QueueSlice]]) -> bool:
         """Tell whether the logs confirm ranges of queues, by broker; the next look at one that does not covers all."""
-        wrong = [broker for broker, ranges in slices.items() if not self[broker].tail.look_confirmed(ranges)]
+        wrong = [
+            broker
+            for broker, ranges in slices.items()
+            if not self[broker].tail.look_confirmed(ranges)
+        ]
         for broker in wrong:
             self[broker].tail.doubt()
         return not wrong
@@ -165,11 +184,14 @@ class FollowedStores:
         """Return the parts of ranges of queues, by broker, that the logs confirm."""
         return {broker: self[broker].tail.confirmed(ranges) for broker, ranges in slices.items()}
 
-    def starts(self, since: StreamOffset, ends: Mapping[Key, int], cut: AbstractSet[str]) -> dict[Key, int]:
+    def starts(
+        self, since: StreamOffset, ends: Mapping[Key, int], cut: AbstractSet[str]
+    ) -> dict[Key, int]:
         """Return where each queue of ``ends`` continues: after what was delivered, unless that was cut off or deleted.
 
         Args:
-            since: how far messages were delivered. A queue that it does not name starts at its first message.
+            since: how far messages were delivered. A queue that it does not name starts at its
+                first message.
             ends: how far each queue reaches.
             cut: what :meth:`cut` returns for ``since``.
 
@@ -183,21 +205,32 @@ class FollowedStores:
             if key[0] not in opened or (delivered == end and key[0] not in cut):
                 starts[key] = delivered or 0
             else:
-                starts[key] = self._start(key, delivered, end, since.marks.get(key[0]), is_cut=key[0] in cut)
+                starts[key] = self._start(
+                    key, delivered, end, since.marks.get(key[0]), is_cut=key[0] in cut
+                )
         return starts
 
-    def _start(self, key: Key, delivered: int | None, end: int, mark: LogMark | None, *, is_cut: bool) -> int:
+    def _start(
+        self, key: Key, delivered: int | None, end: int, mark: LogMark | None, *, is_cut: bool
+    ) -> int:
         tail, queue = self._all()[key[0]].tail, key[1:]
         reached, start = tail.ends.get(queue, 0), delivered or 0
         if delivered is not None and (is_cut or delivered > reached):
             if not is_cut and mark is not None and tail.began_after(queue, mark):
-                # The queue was deleted with its messages and made again, and its offsets start over.
-                logger.warning("%s-%d of broker %s starts over at offset %d", *queue, key[0], tail.first(queue))
+                # The queue was deleted with its messages and made again, and its offsets start
+                # over.
+                logger.warning(
+                    "%s-%d of broker %s starts over at offset %d", *queue, key[0], tail.first(queue)
+                )
                 return tail.first(queue)
-            # Delivered messages are not delivered again. Those that replaced them were all stored after the mark.
+            # Delivered messages are not delivered again. Those that replaced them were all stored
+            # after the mark.
             start = min(delivered, reached if mark is None else tail.first_after(queue, mark))
             if start < delivered:
-                self.report_loss(key, f"delivered up to offset {delivered}, but a recovery cut it at {start} since")
+                self.report_loss(
+                    key,
+                    f"delivered up to offset {delivered}, but a recovery cut it at {start} since",
+                )
         if start >= end and delivered is not None:
             return start
         first = tail.first(queue)

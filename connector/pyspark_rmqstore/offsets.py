@@ -19,7 +19,8 @@ Key = tuple[str, str, int]
 class StreamOffset:
     """A queue offset for every queue, and for every broker the newest record that was known when the offset was made.
 
-    The record is a mark: it shows that a recovery has cut the log and the broker has gone on, which queue offsets alone
+    The record is a mark: it shows that a recovery has cut the log and the broker has gone on, which
+        queue offsets alone
     would not. As JSON, with ``queues`` in the form of option ``startingOffsets``::
 
         {"version": 1,

@@ -59,7 +59,9 @@ def stated_paths(options: Mapping[str, str], remedy: str) -> list[str]:
     if by_lower.get("paths"):
         values += _path_list(by_lower["paths"])
     if not values:
-        raise OptionError(f"path is missing: name the root of the store, the folder that holds commitlog/: {remedy}")
+        raise OptionError(
+            f"path is missing: name the root of the store, the folder that holds commitlog/: {remedy}"
+        )
     return values
 
 
@@ -74,7 +76,10 @@ def _path_list(value: str) -> list[str]:
 
 
 def absolute_path(path: str) -> str:
-    """Return an absolute local path. The scheme of a ``file:`` URI is removed, other schemes are refused."""
+    """Return an absolute local path.
+
+    The scheme of a ``file:`` URI is removed, other schemes are refused.
+    """
     uri = _URI.match(path)
     if uri:
         scheme, host = uri["scheme"].lower(), uri["host"] or ""
@@ -125,5 +130,7 @@ def size(given: Mapping[str, str], name: str, default: str) -> int:
     value = given.get(name, default)
     parts = _SIZE.fullmatch(value.strip())
     if not parts or not int(parts[1]):
-        raise OptionError(f"{name} {value!r}: must be a number of bytes, or a size with a unit such as 128m")
+        raise OptionError(
+            f"{name} {value!r}: must be a number of bytes, or a size with a unit such as 128m"
+        )
     return int(parts[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[parts[2].lower()]

@@ -1,4 +1,7 @@
-"""Read options: their keys and defaults, and how their text is parsed. Unknown keys are refused by name."""
+"""Read options: their keys and defaults, and how their text is parsed.
+
+Unknown keys are refused by name.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,11 @@ class StoreRef:
     @property
     def folders(self) -> FolderArguments:
         """The parts of the store that lie elsewhere, as arguments of the core."""
-        return {"commitlogs": self.commitlogs, "consumequeue": self.consumequeue, "index": self.index}
+        return {
+            "commitlogs": self.commitlogs,
+            "consumequeue": self.consumequeue,
+            "index": self.index,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +140,9 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     given = _known(options)
     misplaced = [name for name in _STREAM if name in given]
     if misplaced:
-        raise OptionError(f"{', '.join(misplaced)}: for streams only; use readStream, or leave it out of a batch read")
+        raise OptionError(
+            f"{', '.join(misplaced)}: for streams only; use readStream, or leave it out of a batch read"
+        )
     return _read_options(options, given, streaming=False)
 
 
@@ -144,9 +153,13 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
     read = _read_options(options, given, streaming=True)
     max_rows, min_rows = count(given, "maxOffsetsPerTrigger"), count(given, "minOffsetsPerTrigger")
     if max_rows is not None and min_rows is not None and min_rows > max_rows:
-        raise OptionError(f"minOffsetsPerTrigger {min_rows} is above maxOffsetsPerTrigger {max_rows}")
+        raise OptionError(
+            f"minOffsetsPerTrigger {min_rows} is above maxOffsetsPerTrigger {max_rows}"
+        )
     if read.scan != "queue":
-        raise UnsupportedFeatureError("scan=commitlog: a stream follows queues; scan the log in a batch read")
+        raise UnsupportedFeatureError(
+            "scan=commitlog: a stream follows queues; scan the log in a batch read"
+        )
     file = given.get("consumerOffsetFile")
     if (file is None) != ("consumerGroup" not in given):
         raise OptionError("consumerOffsetFile and consumerGroup: give both, or none")
@@ -156,14 +169,18 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
         min_rows=min_rows,
         max_bytes=size(given, "maxBytesPerTrigger", "1") if "maxBytesPerTrigger" in given else None,
         max_delay_seconds=duration(given, "maxTriggerDelay", _DEFAULT_DELAY),
-        consumer_offset_file=None if file is None else _outside(Path(absolute_path(file)), read.stores),
+        consumer_offset_file=None
+        if file is None
+        else _outside(Path(absolute_path(file)), read.stores),
         consumer_group=given.get("consumerGroup", ""),
     )
 
 
 def _outside(file: Path, stores: tuple[StoreRef, ...]) -> Path:
     if len(stores) > 1:
-        raise OptionError(f"consumerOffsetFile is for one broker, but path names {len(stores)} stores")
+        raise OptionError(
+            f"consumerOffsetFile is for one broker, but path names {len(stores)} stores"
+        )
     if file.resolve().is_relative_to(Path(stores[0].path).resolve()):
         raise OptionError(
             f"consumerOffsetFile {file} lies in the store, into which reading never writes: put it elsewhere"
@@ -171,15 +188,23 @@ def _outside(file: Path, stores: tuple[StoreRef, ...]) -> Path:
     return file
 
 
-def _read_options(options: Mapping[str, str], given: dict[str, str], *, streaming: bool) -> ReadOptions:
+def _read_options(
+    options: Mapping[str, str], given: dict[str, str], *, streaming: bool
+) -> ReadOptions:
     selection = parse_selection(
-        **{SELECTION_ARGUMENTS[name]: value for name, value in given.items() if name in SELECTION_ARGUMENTS},
+        **{
+            SELECTION_ARGUMENTS[name]: value
+            for name, value in given.items()
+            if name in SELECTION_ARGUMENTS
+        },
         include_system_topics=boolean(given, "includeSystemTopics", default=False),
         streaming=streaming,
     )
     chosen = parse_column_options(options)
     wanted = _wanted(given, selection, streaming=streaming)
-    if chosen.include_pending and (streaming or wanted or given.get("scan", "queue").lower() != "queue"):
+    if chosen.include_pending and (
+        streaming or wanted or given.get("scan", "queue").lower() != "queue"
+    ):
         raise UnsupportedFeatureError(
             "includePending: only a batch read by queue finds pending messages; with a stream, a look-up or "
             "scan=commitlog, read them in the topics SCHEDULE_TOPIC_XXXX, RMQ_SYS_TRANS_HALF_TOPIC and "
@@ -209,7 +234,9 @@ def _read_options(options: Mapping[str, str], given: dict[str, str], *, streamin
 def _wanted(given: Mapping[str, str], selection: Selection, *, streaming: bool) -> Wanted:
     named = [name for name in _LOOKUP if name in given]
     if streaming and named:
-        raise UnsupportedFeatureError(f"{', '.join(named)}: a stream follows queues; look messages up in a batch read")
+        raise UnsupportedFeatureError(
+            f"{', '.join(named)}: a stream follows queues; look messages up in a batch read"
+        )
     wanted = parse_wanted(_one_or_many(given, "msgKey"), _one_or_many(given, "msgId"))
     if named and not wanted:
         raise OptionError(f"{', '.join(named)}: for look-ups only; give msgKey or msgId too")
@@ -225,7 +252,9 @@ def _one_or_many(given: Mapping[str, str], name: str) -> str | list[str] | None:
     try:
         many = json.loads(value)
     except json.JSONDecodeError as err:
-        raise OptionError(f'{name} {value!r}: must be one text, or a JSON list like ["a","b"] ({err})') from err
+        raise OptionError(
+            f'{name} {value!r}: must be one text, or a JSON list like ["a","b"] ({err})'
+        ) from err
     if not all(isinstance(one, str) for one in many):
         raise OptionError(f"{name} {value!r}: must be a JSON list of texts")
     return list(many)
@@ -234,7 +263,9 @@ def _one_or_many(given: Mapping[str, str], name: str) -> str | list[str] | None:
 def _corrupt_column(given: Mapping[str, str]) -> str:
     name = given.get("columnNameOfCorruptRecord", CORRUPT_RECORD)
     if not name or name in ALL_COLUMNS.names:
-        raise OptionError(f"columnNameOfCorruptRecord {name!r}: must be a name that no column of a message has")
+        raise OptionError(
+            f"columnNameOfCorruptRecord {name!r}: must be a name that no column of a message has"
+        )
     return name
 
 
@@ -264,14 +295,18 @@ def parse_stores(options: Mapping[str, str], given: Mapping[str, str]) -> tuple[
         raise OptionError(f"path names a store twice: {paths}")
     elsewhere = {name: given[name] for name in STORE_PATHS if name in given}
     if elsewhere and len(paths) > 1:
-        raise OptionError(f"{', '.join(elsewhere)} can be given for one store only, but path names {len(paths)}")
+        raise OptionError(
+            f"{', '.join(elsewhere)} can be given for one store only, but path names {len(paths)}"
+        )
     names = _broker_names(given.get("brokerName"), paths)
     return tuple(
         StoreRef(
             path=path,
             broker_name=names.get(path),
             commitlogs=tuple(
-                part.strip() for part in elsewhere.get("storePathCommitLog", "").split(",") if part.strip()
+                part.strip()
+                for part in elsewhere.get("storePathCommitLog", "").split(",")
+                if part.strip()
             ),
             consumequeue=elsewhere.get("storePathConsumeQueue"),
             index=elsewhere.get("storePathIndex"),
@@ -301,13 +336,19 @@ def _broker_names(value: str | None, paths: list[str]) -> dict[str, str]:
             raise OptionError(
                 f"brokerName {value!r}: must be a name, or a JSON object of names by path ({err})"
             ) from err
-        if not isinstance(table, dict) or not all(isinstance(name, str) and name for name in table.values()):
+        if not isinstance(table, dict) or not all(
+            isinstance(name, str) and name for name in table.values()
+        ):
             raise OptionError(f"brokerName {value!r}: must be a JSON object of names by path")
         names = {absolute_path(path): name for path, name in table.items()}
         unknown = sorted(set(names) - set(paths))
         if unknown:
-            raise OptionError(f"brokerName names stores that path does not name: {', '.join(unknown)}")
+            raise OptionError(
+                f"brokerName names stores that path does not name: {', '.join(unknown)}"
+            )
         return names
     if len(paths) > 1:
-        raise OptionError(f"brokerName {value!r}: path names {len(paths)} stores; give a JSON object of names by path")
+        raise OptionError(
+            f"brokerName {value!r}: path names {len(paths)} stores; give a JSON object of names by path"
+        )
     return {paths[0]: value}

@@ -1,8 +1,9 @@
 """Plans tasks from ranges of queues and of the log. Pure: no session, no files.
 
-Tasks are ranges of the *CommitLog* over all chosen queues at once. The log interleaves the queues, so a task that reads
-one queue would touch nearly every page of the log, and as many tasks as queues would each read all of it from a cold
-disk. If tasks are cut by physical offset instead, each page is read by one task, or by two at a cut.
+Tasks are ranges of the *CommitLog* over all chosen queues at once. The log interleaves the queues,
+so a task that reads one queue would touch nearly every page of the log, and as many tasks as queues
+would each read all of it from a cold disk. If tasks are cut by physical offset instead, each page
+is read by one task, or by two at a cut.
 """
 
 from __future__ import annotations
@@ -101,13 +102,13 @@ def _weights(sampled: SampledSlice) -> NDArray[np.float64]:
 def plan_queues(sampled: Sequence[SampledSlice], limits: Limits) -> list[tuple[QueueSlice, ...]]:
     """Cut and join ranges of queues into tasks of about equal bytes.
 
-    Every queue offset of every range is in exactly one task. The ranges of one queue in successive tasks follow one
-    another. No task is empty.
+    Every queue offset of every range is in exactly one task. The ranges of one queue in successive
+    tasks follow one another. No task is empty.
 
     Args:
         sampled: the ranges, each with its samples; empty ranges are dropped.
-        limits: ``max_bytes`` is a goal, ``max_records`` is never exceeded, and ``min_partitions`` is reached if there
-            are enough messages.
+        limits: ``max_bytes`` is a goal, ``max_records`` is never exceeded, and ``min_partitions``
+            is reached if there are enough messages.
     """
     sampled = [one.with_a_sample() for one in sampled if one.piece.start < one.piece.end]
     if not sampled:
@@ -134,7 +135,9 @@ def _task_count(n_bytes: float, n_records: int, limits: Limits) -> int:
 def _sample_positions(one: SampledSlice) -> NDArray[np.float64]:
     """Return the physical offsets of the samples and the end of the last message, never falling, (n + 1,)."""
     last = one.samples[-1]
-    positions = [sample.physical_offset for sample in one.samples] + [last.physical_offset + last.mean_bytes]
+    positions = [sample.physical_offset for sample in one.samples] + [
+        last.physical_offset + last.mean_bytes
+    ]
     return np.maximum.accumulate(np.array(positions, np.float64))
 
 
@@ -143,15 +146,18 @@ def _cuts(
 ) -> NDArray[np.float64]:
     """Return the physical offsets at which one task ends and the next begins, (n_tasks - 1,), never falling.
 
-    The bytes of a queue are assumed to be spread evenly over the log between two of its samples. So the number of bytes
-    to be read before a physical offset is a piecewise linear function, which bends only at samples.
+    The bytes of a queue are assumed to be spread evenly over the log between two of its samples. So
+    the number of bytes to be read before a physical offset is a piecewise linear function, which
+    bends only at samples.
 
-    Example: a queue has 100 bytes between the physical offsets 0 and 100 (samples overlap, as estimates may), another
-    one has 100 bytes between 50 and 100. There are 50 bytes before offset 50, and 3 per byte of the log after it. So
-    two tasks of 100 bytes are cut at offset 66.7.
+    Example: a queue has 100 bytes between the physical offsets 0 and 100 (samples overlap, as
+        estimates may), another
+    one has 100 bytes between 50 and 100. There are 50 bytes before offset 50, and 3 per byte of the
+    log after it. So two tasks of 100 bytes are cut at offset 66.7.
 
     Args:
-        positions: for each queue the physical offsets of its samples and the end of its last message, (n + 1,).
+        positions: for each queue the physical offsets of its samples and the end of its last
+            message, (n + 1,).
         weights: for each queue the bytes from each sample to the next, (n,).
         n_tasks: number of tasks.
     """
@@ -194,7 +200,11 @@ def _at_least(tasks: list[list[QueueSlice]], count: int) -> list[list[QueueSlice
         n_missing = count - len(tasks)
         largest = sorted(range(len(tasks)), key=sizes.__getitem__, reverse=True)[:n_missing]
         chosen = {number for number in largest if sizes[number] > 1}
-        tasks = [part for number, task in enumerate(tasks) for part in (_halves(task) if number in chosen else [task])]
+        tasks = [
+            part
+            for number, task in enumerate(tasks)
+            for part in (_halves(task) if number in chosen else [task])
+        ]
     return tasks
 
 
@@ -207,7 +217,11 @@ def _halves(task: list[QueueSlice]) -> list[list[QueueSlice]]:
         middles = [(piece.start + piece.end + 1) // 2 for piece in task]
         halves = [
             [piece._replace(end=middle) for piece, middle in zip(task, middles, strict=True)],
-            [piece._replace(start=middle) for piece, middle in zip(task, middles, strict=True) if middle < piece.end],
+            [
+                piece._replace(start=middle)
+                for piece, middle in zip(task, middles, strict=True)
+                if middle < piece.end
+            ],
         ]
     return halves
 

@@ -1,6 +1,7 @@
 """Filters that Spark pushes down, as conditions on columns. No session, no files.
 
-Filters are recognised by the names of their classes, because PySpark 4.0 does not have these classes.
+Filters are recognised by the names of their classes, because PySpark 4.0 does not have these
+classes.
 
 Source: DataSourceReader.pushFilters of PySpark.
 """
@@ -41,7 +42,9 @@ class PushedFilters:
         return batch.filter(mask_of(Joined("AND", self.conditions), batch))
 
 
-def push_filters(filters: Iterable[Filter], schema: pa.Schema) -> tuple[PushedFilters, list[Filter]]:
+def push_filters(
+    filters: Iterable[Filter], schema: pa.Schema
+) -> tuple[PushedFilters, list[Filter]]:
     """Return the accepted filters, and those that are left to Spark.
 
     Args:
@@ -61,7 +64,11 @@ def push_filters(filters: Iterable[Filter], schema: pa.Schema) -> tuple[PushedFi
 
 def _condition(one: Filter, schema: pa.Schema) -> Comparison | None:
     attribute: tuple[str, ...] = getattr(one, "attribute", ())
-    if len(attribute) != 1 or attribute[0] not in schema.names or attribute[0] not in PRUNED_COLUMNS:
+    if (
+        len(attribute) != 1
+        or attribute[0] not in schema.names
+        or attribute[0] not in PRUNED_COLUMNS
+    ):
         return None
     name, kind = attribute[0], type(one).__name__
     if kind == "IsNotNull":

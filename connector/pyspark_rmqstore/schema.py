@@ -20,7 +20,15 @@ from pyspark.sql.types import (
 
 from pyspark_rmqstore.options import ColumnOptions
 from rmqstore.errors import OptionError
-from rmqstore.format.schema import ALL_COLUMNS, ALSO_AS, MESSAGE, PENDING, PROPERTIES, TIMESTAMP, select_columns
+from rmqstore.format.schema import (
+    ALL_COLUMNS,
+    ALSO_AS,
+    MESSAGE,
+    PENDING,
+    PROPERTIES,
+    TIMESTAMP,
+    select_columns,
+)
 
 SPARK_TYPES: dict[pa.DataType, DataType] = {
     pa.string(): StringType(),
@@ -37,11 +45,16 @@ _MAY_BE_NULL = {"tags", "keys"}
 def default_schema(options: ColumnOptions) -> StructType:
     """Return the columns that the options request, as Spark types."""
     corrupt = options.corrupt_column if options.mode == "PERMISSIVE" else None
-    names = list(options.columns or [*MESSAGE.names, *(PENDING.names if options.include_pending else ())])
+    names = list(
+        options.columns or [*MESSAGE.names, *(PENDING.names if options.include_pending else ())]
+    )
     if corrupt is not None and corrupt not in names:
         names.append(corrupt)
     extra = _extra(options)
-    chosen = [*select_columns(name for name in names if name != corrupt and name not in extra), *PENDING]
+    chosen = [
+        *select_columns(name for name in names if name != corrupt and name not in extra),
+        *PENDING,
+    ]
     types = {field.name: SPARK_TYPES[field.type] for field in chosen}
     return StructType([StructField(name, types.get(name, StringType())) for name in names])
 
@@ -54,14 +67,16 @@ def arrow_schema(schema: StructType, options: ColumnOptions) -> pa.Schema:
     """Return the Arrow schema for a Spark schema, which may be a user's projection with other types.
 
     Raises:
-        OptionError: a column is unknown or named twice, its type is neither its own nor a safe widening of it, or a
-            column that may be null is declared NOT NULL.
+        OptionError: a column is unknown or named twice, its type is neither its own nor a safe
+            widening of it, or a column that may be null is declared NOT NULL.
     """
     require_names(schema, options.columns, but=options.corrupt_column)
     return pa.schema([_arrow_field(field, options) for field in schema.fields])
 
 
-def require_names(schema: StructType, columns: Sequence[str] | None, but: str | None = None) -> None:
+def require_names(
+    schema: StructType, columns: Sequence[str] | None, but: str | None = None
+) -> None:
     """Refuse a schema that names a column twice, or other columns than option ``columns`` if that is given.
 
     Args:
@@ -81,11 +96,17 @@ def require_names(schema: StructType, columns: Sequence[str] | None, but: str | 
 def _arrow_field(field: StructField, options: ColumnOptions) -> pa.Field:
     extra = _extra(options)
     may_be_null = field.name in _MAY_BE_NULL or options.mode == "PERMISSIVE"
-    may_be_null = may_be_null or field.name in extra or (bool(extra) and field.name in ("queueOffset", "tagsCode"))
+    may_be_null = (
+        may_be_null
+        or field.name in extra
+        or (bool(extra) and field.name in ("queueOffset", "tagsCode"))
+    )
     if field.name == options.corrupt_column:
         allowed, may_be_null = (pa.string(),), True
         if options.mode != "PERMISSIVE":
-            raise OptionError(f"schema: column {field.name} needs mode=PERMISSIVE, not {options.mode}")
+            raise OptionError(
+                f"schema: column {field.name} needs mode=PERMISSIVE, not {options.mode}"
+            )
     elif field.name in extra:
         allowed = (PENDING.field(field.name).type,)
     elif field.name in PENDING.names:
@@ -94,20 +115,27 @@ def _arrow_field(field: StructField, options: ColumnOptions) -> pa.Field:
         own = ALL_COLUMNS.field(field.name).type
         allowed = (own, *ALSO_AS.get(own, ()))
     else:
-        raise OptionError(f"schema: unknown column {field.name}; a message has {', '.join(ALL_COLUMNS.names)}")
+        raise OptionError(
+            f"schema: unknown column {field.name}; a message has {', '.join(ALL_COLUMNS.names)}"
+        )
     return as_allowed(field, allowed, may_be_null=may_be_null)
 
 
-def as_allowed(field: StructField, allowed: Iterable[pa.DataType], *, may_be_null: bool) -> pa.Field:
+def as_allowed(
+    field: StructField, allowed: Iterable[pa.DataType], *, may_be_null: bool
+) -> pa.Field:
     """Return the Arrow field for a Spark field, of one of the allowed types.
 
     Raises:
-        OptionError: the field has none of these types, or is declared NOT NULL although it may be null.
+        OptionError: the field has none of these types, or is declared NOT NULL although it may be
+            null.
     """
     for kind in allowed:
         if _same_type(field.dataType, SPARK_TYPES[kind]):
             if may_be_null and not field.nullable:
-                raise OptionError(f"schema: column {field.name} may be null, so it cannot be NOT NULL")
+                raise OptionError(
+                    f"schema: column {field.name} may be null, so it cannot be NOT NULL"
+                )
             return pa.field(field.name, _nullable_values(kind, field.dataType), field.nullable)
     names = " or ".join(SPARK_TYPES[kind].simpleString() for kind in allowed)
     requested = field.dataType.simpleString()

@@ -42,16 +42,22 @@ class Staged(WriterCommitMessage):
 
 
 class StoreSink:
-    """Stages rows in tasks and appends them on the driver. It is made on the driver and pickled to tasks."""
+    """Stages rows in tasks and appends them on the driver.
+
+    It is made on the driver and pickled to tasks.
+    """
 
     @option_names()
-    def __init__(self, schema: StructType, options: WriteOptions, patience: float = _BEGIN_SECONDS) -> None:
+    def __init__(
+        self, schema: StructType, options: WriteOptions, patience: float = _BEGIN_SECONDS
+    ) -> None:
         _check_columns(schema, options)
         self._options = options
         self._ignored = [name for name in schema.names if name in ASSIGNED]
         self._spec, self._file_size = options.spec, options.config.mapped_file_size_commit_log
         if is_store(options.path):
-            # A store that a broker holds is refused before any work. Another job that begins holds it only briefly.
+            # A store that a broker holds is refused before any work. Another job that begins holds
+            # it only briefly.
             with _open(options, patience) as store:
                 self._spec = replace(options.spec, queue_nums=store.queue_nums())
                 self._file_size = store.config.mapped_file_size_commit_log
@@ -59,7 +65,9 @@ class StoreSink:
     def warn_ignored(self) -> None:
         """Log which columns of the rows are not written."""
         if self._ignored:
-            logger.warning("columns that the store assigns are not written: %s", ", ".join(self._ignored))
+            logger.warning(
+                "columns that the store assigns are not written: %s", ", ".join(self._ignored)
+            )
 
     @option_names()
     def stage(self, batches: Iterator[pa.RecordBatch], folder: Path) -> Staged:
@@ -80,14 +88,24 @@ class StoreSink:
             return Staged(partition, file.part())
 
     @option_names()
-    def append(self, messages: Sequence[WriterCommitMessage | None], txn: tuple[str, int] | None) -> None:
-        """Append what tasks staged, unless the store has this version of the application. Runs on the driver."""
-        staged = sorted((message for message in messages if isinstance(message, Staged)), key=lambda one: one.partition)
+    def append(
+        self, messages: Sequence[WriterCommitMessage | None], txn: tuple[str, int] | None
+    ) -> None:
+        """Append what tasks staged, unless the store has this version of the application.
+
+        Runs on the driver.
+        """
+        staged = sorted(
+            (message for message in messages if isinstance(message, Staged)),
+            key=lambda one: one.partition,
+        )
         with _open(self._options, COMMIT_SECONDS) as store:
             if txn is not None:
                 done = store.done_version(txn[0])
                 if done is not None and txn[1] <= done:
-                    logger.warning("%s version %d is in %s already; skipped", *txn, self._options.path)
+                    logger.warning(
+                        "%s version %d is in %s already; skipped", *txn, self._options.path
+                    )
                     return
             for one in staged:
                 for data, sizes in read_part(one.part):
@@ -118,6 +136,10 @@ def _check_columns(schema: StructType, options: WriteOptions) -> None:
             f"unknown columns {', '.join(unknown)}; a message has {', '.join(WRITE_TYPES)}: select or rename columns"
         )
     if "body" not in schema.names:
-        raise IllegalMessageError(f"column body is missing; there are {', '.join(schema.names) or 'none'}")
+        raise IllegalMessageError(
+            f"column body is missing; there are {', '.join(schema.names) or 'none'}"
+        )
     if "topic" not in schema.names and options.spec.topic is None:
-        raise IllegalMessageError("no topic: give a column named topic, or one topic for all rows with option topic")
+        raise IllegalMessageError(
+            "no topic: give a column named topic, or one topic for all rows with option topic"
+        )

@@ -1,4 +1,7 @@
-"""The data source that Spark sees; wiring only. Other modules are imported inside methods, see the package."""
+"""The data source that Spark sees; wiring only.
+
+Other modules are imported inside methods, see the package.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,9 @@ class RmqStoreDataSource(DataSource):
         if overwrite:
             from rmqstore.errors import UnsupportedFeatureError
 
-            raise UnsupportedFeatureError('a store is a log, which can only be appended to: write with mode("append")')
+            raise UnsupportedFeatureError(
+                'a store is a log, which can only be appended to: write with mode("append")'
+            )
         return RmqStoreWriter(schema, parse_write_options(self.options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name

@@ -1,6 +1,7 @@
 """Files in which tasks leave encoded records for the driver, one folder per job under ``.rmqstore/staging``.
 
-The commit only uses the files that the messages of the tasks name; other files in the folder are of failed attempts.
+The commit only uses the files that the messages of the tasks name; other files in the folder are of
+failed attempts.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ def job_folder(root: str, job_id: str) -> Path:
 
 
 class PartWriter:
-    """The file of one attempt of one task: records one after the other. A file beside it holds the size of each."""
+    """The file of one attempt of one task: records one after the other.
+
+    A file beside it holds the size of each.
+    """
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder, self._name = folder, name
@@ -113,8 +117,14 @@ def read_part(part: StagedPart) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.
         return
     path = Path(part.path)
     stored = read_small(LOCAL, _sizes_of(path), part.n_records * _SIZE.itemsize)
-    sizes = np.frombuffer(stored[: len(stored) // _SIZE.itemsize * _SIZE.itemsize], _SIZE).astype(np.int64)
-    if len(sizes) != part.n_records or LOCAL.size(path) != part.n_bytes or int(sizes.sum()) != part.n_bytes:
+    sizes = np.frombuffer(stored[: len(stored) // _SIZE.itemsize * _SIZE.itemsize], _SIZE).astype(
+        np.int64
+    )
+    if (
+        len(sizes) != part.n_records
+        or LOCAL.size(path) != part.n_bytes
+        or int(sizes.sum()) != part.n_bytes
+    ):
         raise OSError(
             f"{path} does not hold what its task staged: {part.n_records} records, {part.n_bytes} bytes; "
             "the file was changed or cut"
@@ -133,7 +143,8 @@ def read_part(part: StagedPart) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.
 def begin(root: str, job_id: str) -> None:
     """Make the folder of a job, and remove the folders of jobs whose driver died.
 
-    Only the driver makes the folder, so a task that still runs when its job is aborted cannot write any more.
+    Only the driver makes the folder, so a task that still runs when its job is aborted cannot write
+    any more.
     """
     join(root, job_id)
 
@@ -171,7 +182,8 @@ def _last_change(folder: Path) -> float:
 def sweep(root: str, job_id: str) -> None:
     """Remove the folder of a job, and the folders above it that are empty then."""
     folder, disk = job_folder(root, job_id), _disk_of(root)
-    for _ in range(_MAX_RETRIES):  # a task that is being killed may still make a file while the others are removed
+    # a task that is being killed may still make a file while the others are removed
+    for _ in range(_MAX_RETRIES):
         disk.delete_tree(folder)
         if not folder.exists():
             break

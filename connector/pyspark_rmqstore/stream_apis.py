@@ -19,7 +19,8 @@ def stream_reader(schema: StructType, options: StreamOptions) -> DataSourceStrea
     """Return a reader of micro-batches, with limits from PySpark 4.2 on.
 
     Raises:
-        UnsupportedFeatureError: the options set limits, which the installed PySpark does not support.
+        UnsupportedFeatureError: the options set limits, which the installed PySpark does not
+            support.
     """
     if find_spec("pyspark.sql.streaming.datasource"):
         from pyspark_rmqstore.limited_stream_reader import LimitedStreamReader

@@ -1,4 +1,7 @@
-"""The micro-batch source: follows stores that are being written to. Each query has one reader, on the driver."""
+"""The micro-batch source: follows stores that are being written to.
+
+Each query has one reader, on the driver.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,12 @@ if TYPE_CHECKING:
 
 
 class RmqStoreStreamReader(DataSourceStreamReader):
-    """Reads new messages of one or several stores. Its offsets are those of ``offsets.StreamOffset``.
+    """Reads new messages of one or several stores.
 
-    Limits are imported where they are used, because PySpark 4.0 and 4.1 do not have them; see ``stream_apis``.
+    Its offsets are those of ``offsets.StreamOffset``.
+
+    Limits are imported where they are used, because PySpark 4.0 and 4.1 do not have them; see
+    ``stream_apis``.
     """
 
     def __init__(self, schema: StructType, options: StreamOptions) -> None:
@@ -36,16 +42,27 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         self._splits = SplitReader(schema, options.read)
         self._stores = FollowedStores(options.read)
         self._target: dict[Key, int] | None = None  # of Trigger.AvailableNow
-        self._last_trigger = -float("inf")  # the first trigger does not wait, as in Spark's Kafka source
+        # the first trigger does not wait, as in Spark's Kafka source
+        self._last_trigger = -float("inf")
 
     @option_names()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where a new query starts."""
-        return self._stores.answer(lambda: StreamOffset(self._stores.initial(), self._stores.marks())).json()
+        return self._stores.answer(
+            lambda: StreamOffset(self._stores.initial(), self._stores.marks())
+        ).json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return one of the limits that are set. Spark passes it back if limits apply, otherwise another one."""
-        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
+        """Return one of the limits that are set.
+
+        Spark passes it back if limits apply, otherwise another one.
+        """
+        from pyspark.sql.streaming.datasource import (
+            ReadAllAvailable,
+            ReadMaxBytes,
+            ReadMaxRows,
+            ReadMinRows,
+        )
 
         options = self._options
         if options.max_rows is not None:
@@ -83,7 +100,8 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         ends = {key: max(end, starts[key]) for key, end in ends.items()}
         if is_limited:
             ends = self._admitted(starts, ends)
-        gone = {key: 0 for key in begun.queues if key[0] in cut and key not in ends}  # these may start over
+        # these may start over
+        gone = {key: 0 for key in begun.queues if key[0] in cut and key not in ends}
         queues = {**begun.queues, **gone, **ends}
         if queues == begun.queues and not cut:
             return start
@@ -113,7 +131,9 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         return Weight(mean * (end - start), samples[0].physical_offset)
 
     def _rows_within(self, key: Key, start: int, end: int, n_bytes: int) -> int:
-        return self._stores[key[0]].store.rows_within(QueueSlice(key[1], key[2], start, end), n_bytes)
+        return self._stores[key[0]].store.rows_within(
+            QueueSlice(key[1], key[2], start, end), n_bytes
+        )
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return how far the queues reach, for the query's progress: the difference to its ``endOffset`` is the lag."""
@@ -133,22 +153,32 @@ class RmqStoreStreamReader(DataSourceStreamReader):
             StreamSplit(split, until.marks.get(broker))
             for broker, pieces in slices.items()
             for one in (self._stores[broker],)
-            for split in self._splits.split_queues(one.ref, one.store, self._splits.sampled(one.store, pieces))
+            for split in self._splits.split_queues(
+                one.ref, one.store, self._splits.sampled(one.store, pieces)
+            )
         ]
 
     def _slices(self, begun: StreamOffset, until: StreamOffset) -> dict[str, list[QueueSlice]]:
         """Return the ranges of queues between two offsets, by broker."""
         self._stores.look()
         cut = self._stores.cut(begun)
-        ends = {key: at for key, at in until.queues.items() if begun.queues.get(key) != at or key[0] in cut}
+        ends = {
+            key: at
+            for key, at in until.queues.items()
+            if begun.queues.get(key) != at or key[0] in cut
+        }
         starts, stops = self._stores.starts(begun, ends, cut), self._stores.stops(until, ends)
         slices: dict[str, list[QueueSlice]] = {}
         for key, at in ends.items():
             start, stop = starts[key], stops[key]
             if stop < at and start < at:
-                self._stores.report_loss(key, f"offsets {max(stop, start)} to {at} (excluded) are gone")
+                self._stores.report_loss(
+                    key, f"offsets {max(stop, start)} to {at} (excluded) are gone"
+                )
             if start < stop:
-                found = self._stores[key[0]].store.slices(*key[1:], start, stop, tolerant=self._is_tolerant)
+                found = self._stores[key[0]].store.slices(
+                    *key[1:], start, stop, tolerant=self._is_tolerant
+                )
                 slices.setdefault(key[0], []).extend(found)
         return slices
 
@@ -160,13 +190,18 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         """Yield the messages of one task. Runs in a task; stateless."""
         if not isinstance(partition, StreamSplit):
             return iter(())  # Spark asks for one partition of its own where there is none
-        return read_task(self._splits, partition, fail_on_data_loss=self._options.read.fail_on_data_loss)
+        return read_task(
+            self._splits, partition, fail_on_data_loss=self._options.read.fail_on_data_loss
+        )
 
     def commit(self, end: dict[str, Any]) -> None:
         """Write the progress to ``consumerOffsetFile``, if that is set: all messages before ``end`` are processed."""
         options = self._options
         if options.consumer_offset_file is not None:
-            queues = {(topic, queue_id): at for (_, topic, queue_id), at in StreamOffset.of_json(end).queues.items()}
+            queues = {
+                (topic, queue_id): at
+                for (_, topic, queue_id), at in StreamOffset.of_json(end).queues.items()
+            }
             write_consumer_offsets(options.consumer_offset_file, options.consumer_group, queues)
 
     def stop(self) -> None:

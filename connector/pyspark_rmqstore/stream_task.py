@@ -27,12 +27,16 @@ class StreamSplit(InputPartition):
     mark: LogMark | None
 
 
-def read_task(reader: SplitReader, split: StreamSplit, *, fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
+def read_task(
+    reader: SplitReader, split: StreamSplit, *, fail_on_data_loss: bool
+) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a task."""
     task = _StreamTask(reader, split, fail_on_data_loss=fail_on_data_loss)
-    changing = ChangingStore(task.signs, task.doubt)  # from before the store is opened: what is listed may go then
+    # from before the store is opened: what is listed may go then
+    changing = ChangingStore(task.signs, task.doubt)
     with option_names(), open_ref(split.planned.store) as store:
-        # Rows that are handed on stay so: after the first batch, what fails is a matter for Spark's own attempts.
+        # Rows that are handed on stay so: after the first batch, what fails is a matter for Spark's
+        # own attempts.
         yield from changing.answer(lambda: task.begin(store))
 
 
@@ -45,7 +49,9 @@ class _StreamTask:
     def signs(self) -> StoreSigns:
         paths = paths_of(self._planned.store)
         queues = {(piece.topic, piece.queue_id) for piece in self._planned.slices}
-        folders = (str(folder(*key)) for key in queues for folder in (paths.queue, paths.batch_queue))
+        folders = (
+            str(folder(*key)) for key in queues for folder in (paths.queue, paths.batch_queue)
+        )
         return StoreSigns.of(paths, folders)
 
     def doubt(self) -> None:
@@ -54,8 +60,9 @@ class _StreamTask:
     def begin(self, store: StoreSession) -> Iterator[pa.RecordBatch]:
         """Return the batches, the first of which is read already.
 
-        A broker that starts after the plan was checked and before it is read may cut the log and write other records
-        in the place of those that were planned. What was read is dropped then, and all is checked and read again.
+        A broker that starts after the plan was checked and before it is read may cut the log and
+        write other records in the place of those that were planned. What was read is dropped then,
+        and all is checked and read again.
         """
         while True:
             run = BrokerRun.of(store.paths)
@@ -67,7 +74,10 @@ class _StreamTask:
             self._is_in_doubt = True
 
     def _stands(self, store: StoreSession) -> bool:
-        """Tell whether the store is still what was planned. One that was closed is not recovered."""
+        """Tell whether the store is still what was planned.
+
+        One that was closed is not recovered.
+        """
         if self._is_in_doubt:
             return False
         store.ends.recovered = self._planned.recovered
@@ -83,8 +93,13 @@ class _StreamTask:
         store.forget()
         slices = self._planned.slices
         if not self._fail_on_data_loss:
-            # Messages that took the place of what was cut off are stored later, and come with the next micro-batch.
-            until = LATEST_TIME if self._mark is None or self._has_mark(store) else self._mark.store_timestamp
+            # Messages that took the place of what was cut off are stored later, and come with the
+            # next micro-batch.
+            until = (
+                LATEST_TIME
+                if self._mark is None or self._has_mark(store)
+                else self._mark.store_timestamp
+            )
             confirmed = (store.confirmed(piece, store.log.max_offset, until) for piece in slices)
             slices = tuple(part for parts in confirmed for part in parts)
         return replace(self._planned, slices=slices, recovered=store.ends.recovered)

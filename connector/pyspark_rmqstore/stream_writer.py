@@ -1,7 +1,8 @@
 """The streaming sink: appends every micro-batch exactly once, whatever process is killed at any time.
 
-A micro-batch is identified by the id of its query, which is kept in the checkpoint, and its number. The store's ledger
-holds the number of the newest micro-batch, and the log decides whether it was committed. A repeated one is skipped.
+A micro-batch is identified by the id of its query, which is kept in the checkpoint, and its number.
+The store's ledger holds the number of the newest micro-batch, and the log decides whether it was
+committed. A repeated one is skipped.
 """
 
 from __future__ import annotations
@@ -31,14 +32,17 @@ class StagedOfQuery(Staged):
 
 
 class RmqStoreStreamWriter:
-    """Appends the rows of one micro-batch to one store. Spark makes one writer for the tasks and another to commit.
+    """Appends the rows of one micro-batch to one store.
+
+    Spark makes one writer for the tasks and another to commit.
 
     ``stream_apis`` chooses the class of PySpark that it is combined with.
     """
 
     def __init__(self, schema: StructType, options: WriteOptions) -> None:
         self._path = options.path
-        # A query does not hold the store between its micro-batches, and another query may commit for a long time.
+        # A query does not hold the store between its micro-batches, and another query may commit
+        # for a long time.
         self._sink = StoreSink(schema, options, patience=COMMIT_SECONDS)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -56,7 +60,10 @@ class RmqStoreStreamWriter:
         return StagedOfQuery(staged.partition, staged.part, query_id)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Append what the tasks staged, unless the store has this micro-batch already. Runs on the driver."""
+        """Append what the tasks staged, unless the store has this micro-batch already.
+
+        Runs on the driver.
+        """
         if batchId == 0:
             self._sink.warn_ignored()
         for query_id in _queries(messages):

@@ -1,7 +1,10 @@
-"""The options of SQL tables. Spark passes them to ``schema()`` when a table is created, and never again.
+"""The options of SQL tables.
 
-But Spark keeps the schema and gives it to every reader, so the options are stored in the metadata of a column. Only
-reads take them from there: the schema of a write is that of its rows, which may come from another table.
+Spark passes them to ``schema()`` when a table is created, and never again.
+
+But Spark keeps the schema and gives it to every reader, so the options are stored in the metadata
+of a column. Only reads take them from there: the schema of a write is that of its rows, which may
+come from another table.
 """
 
 from __future__ import annotations
@@ -24,14 +27,17 @@ def creates_table(options: Mapping[str, str]) -> bool:
 def stated_options(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options that a user gave, without what else Spark passes when a table is created.
 
-    Spark also passes the owner, location, comment, TBLPROPERTIES and so on. It passes what OPTIONS holds twice, with a
-    prefix and without.
+    Spark also passes the owner, location, comment, TBLPROPERTIES and so on. It passes what OPTIONS
+    holds twice, with a prefix and without.
     """
     if not creates_table(options):
         return dict(options)
     given = _lowered(options)
-    stated = {key.removeprefix(_STATED): value for key, value in given.items() if key.startswith(_STATED)}
-    return stated | {key: given[key] for key in ("path",) if key in given}  # LOCATION is passed as path
+    stated = {
+        key.removeprefix(_STATED): value for key, value in given.items() if key.startswith(_STATED)
+    }
+    # LOCATION is passed as path
+    return stated | {key: given[key] for key in ("path",) if key in given}
 
 
 def keep_options(schema: StructType, options: Mapping[str, str]) -> StructType:
@@ -44,12 +50,15 @@ def keep_options(schema: StructType, options: Mapping[str, str]) -> StructType:
 def options_of_read(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
     """Return the options of a read: those of its table, and those that ``WITH (…)`` adds.
 
-    A read that names a path has its own options only: it reads no table, or another store than the table's.
+    A read that names a path has its own options only: it reads no table, or another store than the
+        table's.
     """
     given = stated_options(options)
     if {"path", "paths"} & _lowered(given).keys():
         return given
-    of_table = next((field.metadata[_METADATA] for field in schema.fields if _METADATA in field.metadata), "{}")
+    of_table = next(
+        (field.metadata[_METADATA] for field in schema.fields if _METADATA in field.metadata), "{}"
+    )
     return json.loads(of_table) | _lowered(given)
 
 

@@ -44,7 +44,8 @@ from rmqstore.storage.files.paths import StorePaths, find_store
 logger = logging.getLogger(__name__)
 
 _SAMPLES_PER_TASK = 16
-_SMALL_QUEUE = 64  # records; a range of at most this many is sampled at its first and last record only
+# records; a range of at most this many is sampled at its first and last record only
+_SMALL_QUEUE = 64
 
 
 class SplitReader:
@@ -71,21 +72,35 @@ class SplitReader:
 
     def sampled(self, store: StoreSession, slices: Iterable[QueueSlice]) -> list[SampledSlice]:
         """Return ranges of queues with the samples that planning needs."""
-        return [SampledSlice(piece, store.sample(piece, self._sample_count(store, piece))) for piece in slices]
+        return [
+            SampledSlice(piece, store.sample(piece, self._sample_count(store, piece)))
+            for piece in slices
+        ]
 
-    def split_queues(self, ref: StoreRef, store: StoreSession, sampled: Sequence[SampledSlice]) -> list[QueueSplit]:
+    def split_queues(
+        self, ref: StoreRef, store: StoreSession, sampled: Sequence[SampledSlice]
+    ) -> list[QueueSplit]:
         """Return the tasks that read ranges of queues."""
-        return [QueueSplit(ref, task, store.ends.recovered_in(task)) for task in plan_queues(sampled, self._limits())]
+        return [
+            QueueSplit(ref, task, store.ends.recovered_in(task))
+            for task in plan_queues(sampled, self._limits())
+        ]
 
-    def split_lost(self, ref: StoreRef, store: StoreSession, slices: Sequence[QueueSlice]) -> list[LostSplit]:
+    def split_lost(
+        self, ref: StoreRef, store: StoreSession, slices: Sequence[QueueSlice]
+    ) -> list[LostSplit]:
         """Return the task for damage of the log that reads of ranges of queues would not notice, if there is any."""
         lost = store.lost(() if self.pushed.conditions else slices, self.spec(store))
         return [LostSplit(ref, tuple(lost))] if lost else []
 
-    def split_pruned(self, ref: StoreRef, store: StoreSession, slices: Sequence[QueueSlice]) -> list[InputPartition]:
+    def split_pruned(
+        self, ref: StoreRef, store: StoreSession, slices: Sequence[QueueSlice]
+    ) -> list[InputPartition]:
         """Return the tasks that read what pushed filters leave of ranges of queues."""
         pruned = StorePruner(store, self.pushed.pruning).queues(slices)
-        n_all, n_left = (sum(piece.end - piece.start for piece in some) for some in (slices, pruned.slices))
+        n_all, n_left = (
+            sum(piece.end - piece.start for piece in some) for some in (slices, pruned.slices)
+        )
         n_single = 0 if pruned.single is None else len(pruned.single.physical_offsets)
         logger.info(
             "%s: pushed filters leave %d of %d messages in %d of %d ranges of queues, and %d that the index gives: %s",
@@ -96,7 +111,8 @@ class SplitReader:
 
     def split_log(self, ref: StoreRef, store: StoreSession) -> list[LogSplit]:
         """Return the tasks that read the log, all of it or what pushed filters leave."""
-        log_filter(self._options.selection, self.schema.names)  # refuses what contradicts itself before any task runs
+        # refuses what contradicts itself before any task runs
+        log_filter(self._options.selection, self.schema.names)
         store.warn_unknown_topics(self._options.selection)
         whole, pruner = store.log_slice(), StorePruner(store, self.pushed.pruning)
         if not self.pushed.conditions:
@@ -106,7 +122,11 @@ class SplitReader:
             "%s: pushed filters leave %d of %d bytes of the log: %s",
             ref.path, sum(piece.end - piece.start for piece in pieces), whole.end - whole.start, self.pushed.pruning,
         )  # fmt: skip
-        return [LogSplit(ref, part) for piece in pieces for part in plan_log(piece, pruner.heads, self._limits())]
+        return [
+            LogSplit(ref, part)
+            for piece in pieces
+            for part in plan_log(piece, pruner.heads, self._limits())
+        ]
 
     def split_lookup(self, ref: StoreRef, store: StoreSession) -> list[InputPartition]:
         """Return the tasks of a look-up: records that the index names, and the parts of the log it does not cover."""
@@ -124,13 +144,17 @@ class SplitReader:
         parts = [part for piece in uncovered for part in plan_log(piece, heads, self._limits())]
         return [*self.split_records(ref, store, offsets), *(LogSplit(ref, part) for part in parts)]
 
-    def split_records(self, ref: StoreRef, store: StoreSession, offsets: NDArray[np.int64]) -> list[RecordSplit]:
+    def split_records(
+        self, ref: StoreRef, store: StoreSession, offsets: NDArray[np.int64]
+    ) -> list[RecordSplit]:
         """Return the tasks that read single records of the log, by physical offset."""
         return [RecordSplit(ref, offsets[rows]) for rows in self._cut_offsets(store, offsets)]
 
     def split_units(self, ref: StoreRef, picked: UnitRows) -> list[UnitSplit]:
         """Return the tasks that read single units of queues."""
-        return [UnitSplit(ref, picked.take(rows)) for rows in cut_rows(picked.sizes, self._limits())]
+        return [
+            UnitSplit(ref, picked.take(rows)) for rows in cut_rows(picked.sizes, self._limits())
+        ]
 
     def split_pending(self, ref: StoreRef, store: StoreSession) -> list[PendingSplit]:
         """Return the tasks that read pending messages."""
@@ -145,7 +169,8 @@ class SplitReader:
         """Return store time, path of the store and physical offset of each message that a look-up finds."""
         options = self._options
         schema = select_columns(["storeTimestamp", "commitLogOffset"])
-        # The newest messages are chosen before pushed filters apply. A damaged message has no store time.
+        # The newest messages are chosen before pushed filters apply. A damaged message has no store
+        # time.
         mode = options.mode if options.mode == "FAILFAST" else "DROPMALFORMED"
         spec = replace(self.spec(store), schema=schema, mode=mode, tags=options.tags)
         rows = (
@@ -158,7 +183,9 @@ class SplitReader:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task. Runs in a task."""
-        if not isinstance(partition, QueueSplit | LostSplit | LogSplit | UnitSplit | RecordSplit | PendingSplit):
+        if not isinstance(
+            partition, QueueSplit | LostSplit | LogSplit | UnitSplit | RecordSplit | PendingSplit
+        ):
             return  # Spark reads a partition of its own if there are none
         with option_names(), open_ref(partition.store) as store:
             yield from self.rows(store, partition)
@@ -170,7 +197,9 @@ class SplitReader:
             if left.num_rows:
                 yield left
 
-    def _read_split(self, store: StoreSession, split: InputPartition, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
+    def _read_split(
+        self, store: StoreSession, split: InputPartition, spec: ReadSpec
+    ) -> Iterator[pa.RecordBatch]:
         match split:
             case QueueSplit():
                 store.ends.recovered = split.recovered
@@ -183,7 +212,9 @@ class SplitReader:
             case PendingSplit():
                 yield from read_pending(store, split.rows, spec, self._options.selection)
             case RecordSplit():
-                yield from store.finder.read_places(split.physical_offsets, spec, self._wanted(spec))
+                yield from store.finder.read_places(
+                    split.physical_offsets, spec, self._wanted(spec)
+                )
             case LogSplit():
                 yield from store.read_log(split.piece, spec, self._wanted(spec))
 
@@ -193,7 +224,11 @@ class SplitReader:
 
     def _limits(self) -> Limits:
         options = self._options
-        return Limits(options.max_bytes_per_partition, options.max_records_per_partition, options.min_partitions)
+        return Limits(
+            options.max_bytes_per_partition,
+            options.max_records_per_partition,
+            options.min_partitions,
+        )
 
     def _sample_count(self, store: StoreSession, piece: QueueSlice) -> int:
         """Return how many samples a range needs to be cut evenly: several for each task that it fills."""
@@ -204,13 +239,17 @@ class SplitReader:
         limits = self._limits()
         goal = limits.max_bytes / _SAMPLES_PER_TASK
         if limits.min_partitions:
-            goal = min(goal, n_records * first.mean_bytes / (limits.min_partitions * _SAMPLES_PER_TASK))
+            goal = min(
+                goal, n_records * first.mean_bytes / (limits.min_partitions * _SAMPLES_PER_TASK)
+            )
         return int(min(2 + n_records * first.mean_bytes / max(goal, 1.0), n_records, 1024))
 
 
 def open_ref(ref: StoreRef) -> StoreSession:
     """Open a store as the options name it."""
-    return open_session(ref.path, broker_name=ref.broker_name, ignore_log_end=ref.ignore_log_end, **ref.folders)
+    return open_session(
+        ref.path, broker_name=ref.broker_name, ignore_log_end=ref.ignore_log_end, **ref.folders
+    )
 
 
 def paths_of(ref: StoreRef) -> StorePaths:

@@ -29,8 +29,8 @@ class UnlimitedStreamReader(RmqStoreStreamReader):
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override] # noqa: N802 - of PySpark 4.0 and 4.1
         """Return how far the next micro-batch reaches.
 
-        After a restart Spark does not tell where the query has got to before it plans a micro-batch. Planning then
-        compares both ends and reports what was lost.
+        After a restart Spark does not tell where the query has got to before it plans a
+        micro-batch. Planning then compares both ends and reports what was lost.
         """
         if self._start is not None:
             return self.next_offset(self._start, is_limited=False)

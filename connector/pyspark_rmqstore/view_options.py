@@ -1,4 +1,7 @@
-"""Options of a view: those options of a read that have a meaning for views. Others are refused by name."""
+"""Options of a view: those options of a read that have a meaning for views.
+
+Others are refused by name.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,14 @@ from pyspark_rmqstore.option_names import VIEW_ARGUMENTS, option_names
 from pyspark_rmqstore.option_values import boolean, count, known_options, size, word
 from pyspark_rmqstore.options import DEFAULT_SPLIT, NAMES, STORE_PATHS, StoreRef, parse_stores
 from rmqstore.errors import OptionError
-from rmqstore.read.views.schema import ALLOWED, VIEW_MODES, ViewSpec, select_view_columns, view_columns, view_spec
+from rmqstore.read.views.schema import (
+    ALLOWED,
+    VIEW_MODES,
+    ViewSpec,
+    select_view_columns,
+    view_columns,
+    view_spec,
+)
 from rmqstore.read.views.source import ViewLimits
 
 _EVERYWHERE = {
@@ -49,8 +59,8 @@ def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
     """Parse the options of a view.
 
     Raises:
-        OptionError: the view or an option is unknown, an option has no meaning for the view, or a value is out of its
-            domain.
+        OptionError: the view or an option is unknown, an option has no meaning for the view, or a
+            value is out of its domain.
     """
     view, given = view_name(options), known_options(options, NAMES)
     assert view is not None, "the options ask for messages"
@@ -62,9 +72,13 @@ def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
     parsed = ViewOptions(
         view=view,
         stores=parse_stores(options, given),
-        columns=known if columns is None else select_view_columns(view, (name.strip() for name in columns.split(","))),
+        columns=known
+        if columns is None
+        else select_view_columns(view, (name.strip() for name in columns.split(","))),
         has_named_columns=columns is not None,
-        limits=ViewLimits(size(given, "maxBytesPerPartition", DEFAULT_SPLIT), count(given, "minPartitions")),
+        limits=ViewLimits(
+            size(given, "maxBytesPerPartition", DEFAULT_SPLIT), count(given, "minPartitions")
+        ),
         arguments=_arguments(given),
     )
     parsed.spec(parsed.columns)  # refuses values out of their domain
@@ -74,17 +88,24 @@ def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
 def _require_allowed(view: str, name: str) -> None:
     views = ALLOWED.get(VIEW_ARGUMENTS.get(name, ""), ())
     if view not in views:
-        where = f"it is for view {', '.join(views)}, and for messages" if views else "it is for messages"
+        where = (
+            f"it is for view {', '.join(views)}, and for messages"
+            if views
+            else "it is for messages"
+        )
         raise OptionError(f"{name} has no meaning with view {view}: {where}")
 
 
 def _arguments(given: Mapping[str, str]) -> dict[str, Any]:
     arguments: dict[str, Any] = {
-        VIEW_ARGUMENTS[name]: value for name, value in given.items() if name in VIEW_ARGUMENTS and name != "mode"
+        VIEW_ARGUMENTS[name]: value
+        for name, value in given.items()
+        if name in VIEW_ARGUMENTS and name != "mode"
     }
     for name in ("includeSystemTopics", "checkCRC"):
         if name in given:
             arguments[VIEW_ARGUMENTS[name]] = boolean(given, name, default=False)
     if "mode" in given:
-        arguments["mode"] = word(given, "mode", (*VIEW_MODES, "FAILFAST"))  # the core refuses FAILFAST with a reason
+        # the core refuses FAILFAST with a reason
+        arguments["mode"] = word(given, "mode", (*VIEW_MODES, "FAILFAST"))
     return arguments

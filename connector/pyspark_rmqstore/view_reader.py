@@ -1,4 +1,7 @@
-"""The batch reader of views: plans on the driver and reads in tasks. It has no state besides options."""
+"""The batch reader of views: plans on the driver and reads in tasks.
+
+It has no state besides options.
+"""
 
 from __future__ import annotations
 
@@ -44,12 +47,23 @@ class RmqStoreViewReader(DataSourceReader):
         for ref in self._options.stores:
             with open_ref(ref) as store:
                 names.add(store.view_broker_name, ref.path)
-                for topic, queues in store.named_queues(spec.selection).items() if spec.names_topics else ():
+                for topic, queues in (
+                    store.named_queues(spec.selection).items() if spec.names_topics else ()
+                ):
                     known.setdefault(topic, set()).update(queues)
-                splits += [ViewSplit(ref, piece) for piece in store.plan_view(spec, self._options.limits)]
+                splits += [
+                    ViewSplit(ref, piece) for piece in store.plan_view(spec, self._options.limits)
+                ]
         if spec.names_topics:
-            require_named(spec.selection, known, ", ".join(ref.path for ref in self._options.stores))
-        logger.info("planned %d tasks of view %s over %d stores", len(splits), spec.view, len(self._options.stores))
+            require_named(
+                spec.selection, known, ", ".join(ref.path for ref in self._options.stores)
+            )
+        logger.info(
+            "planned %d tasks of view %s over %d stores",
+            len(splits),
+            spec.view,
+            len(self._options.stores),
+        )
         return splits
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,7 @@
-"""Write options: their keys and defaults, and how their text is parsed. Unknown keys are refused by name."""
+"""Write options: their keys and defaults, and how their text is parsed.
+
+Unknown keys are refused by name.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark_rmqstore.option_names import option_names
-from pyspark_rmqstore.option_values import absolute_path, boolean, count, known_options, stated_paths, word
+from pyspark_rmqstore.option_values import (
+    absolute_path,
+    boolean,
+    count,
+    known_options,
+    stated_paths,
+    word,
+)
 from rmqstore.errors import OptionError
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.write.messages import SELECTORS, WriteSpec

@@ -44,7 +44,9 @@ def _options(command: click.Command, context: click.Context) -> list[tuple[str, 
 def _table(options: list[tuple[str, str]]) -> nodes.table:
     group = nodes.tgroup("", nodes.colspec(colwidth=35), nodes.colspec(colwidth=65), cols=2)
     group += nodes.thead("", _row(nodes.Text("option"), nodes.Text("meaning")))
-    group += nodes.tbody("", *(_row(nodes.literal(names, names), nodes.Text(meaning)) for names, meaning in options))
+    group += nodes.tbody(
+        "", *(_row(nodes.literal(names, names), nodes.Text(meaning)) for names, meaning in options)
+    )
     return nodes.table("", group)
 
 

@@ -60,7 +60,8 @@ __all__ = [
     "read_properties",
 ]
 
-# Imported when first asked for: Spark starts processes that need a few modules of the package, and none of these.
+# Imported when first asked for: Spark starts processes that need a few modules of the package, and
+# none of these.
 _HOMES = {
     "Message": "format.schema:Message",
     "MessageStore": "store:MessageStore",

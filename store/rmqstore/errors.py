@@ -1,8 +1,9 @@
 """What can go wrong with a store: one class for each thing that a caller can act on.
 
-Every class keeps its parameters in ``args``, so that an error raised in a Spark worker unpickles on the driver.
-Texts name the arguments of this package, such as ``fail_on_data_loss=False``; whoever wraps the package and calls them
-otherwise translates the texts with :meth:`RmqStoreError.rephrased`.
+Every class keeps its parameters in ``args``, so that an error raised in a Spark worker unpickles on
+the driver. Texts name the arguments of this package, such as ``fail_on_data_loss=False``; whoever
+wraps the package and calls them otherwise translates the texts with
+:meth:`RmqStoreError.rephrased`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ class RmqStoreError(Exception):
         Args:
             rephrase: takes a text and returns what replaces it.
         """
-        return type(self)(*(rephrase(part) if isinstance(part, str) else part for part in self.args))
+        return type(self)(
+            *(rephrase(part) if isinstance(part, str) else part for part in self.args)
+        )
 
 
 class StoreFormatError(RmqStoreError):
@@ -39,7 +42,10 @@ class MalformedBytesError(StoreFormatError):
 
 
 class _DamageAtError(StoreFormatError):
-    """Damage at a known position. Fields: path (of the file), offset (``unit`` says what it counts), reason."""
+    """Damage at a known position.
+
+    Fields: path (of the file), offset (``unit`` says what it counts), reason.
+    """
 
     unit = "offset"
 
@@ -76,7 +82,10 @@ class CorruptConfigError(_DamageAtError):
 
 
 class UnreadableFileError(StoreFormatError):
-    """A path of the store is something else than the file or folder that belongs there. Fields: path, found, wanted."""
+    """A path of the store is something else than the file or folder that belongs there.
+
+    Fields: path, found, wanted.
+    """
 
     def __init__(self, path: str, found: str, wanted: str) -> None:
         super().__init__(path, found, wanted)
@@ -110,7 +119,10 @@ class FileDeletedError(OffsetOutOfRangeError):
 
 
 class IllegalMessageError(RmqStoreError, ValueError):
-    """A message cannot be stored, because RocketMQ would refuse it. The text names the row and the reason."""
+    """A message cannot be stored, because RocketMQ would refuse it.
+
+    The text names the row and the reason.
+    """
 
 
 class CommitError(StoreStateError):
@@ -129,7 +141,10 @@ class MessageNotFoundError(RmqStoreError, LookupError):
 
 
 class UnsupportedFeatureError(RmqStoreError):
-    """The store or the request needs a feature that this version lacks. The text says what, why and what to do."""
+    """The store or the request needs a feature that this version lacks.
+
+    The text says what, why and what to do.
+    """
 
 
 class OptionError(RmqStoreError, ValueError):

@@ -1,7 +1,7 @@
 """Messages in Parquet and JSON Lines files, written from batches and read back into batches.
 
-Both formats are processed batch by batch, and a file gets its name only when it is complete. JSON Lines are for people
-and small tools, for each row passes through Python; Parquet stays in columns.
+Both formats are processed batch by batch, and a file gets its name only when it is complete. JSON
+Lines are for people and small tools, for each row passes through Python; Parquet stays in columns.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def format_of(path: Path) -> str:
     format_name = "parquet" if path.is_dir() else _SUFFIXES.get(path.suffix)
     if format_name is None:
         known = ", ".join(_SUFFIXES)
-        raise OptionError(f"{path}: the name does not tell the format; it must end with one of {known}")
+        raise OptionError(
+            f"{path}: the name does not tell the format; it must end with one of {known}"
+        )
     return format_name
 
 
@@ -69,7 +71,9 @@ def write_json_lines(target: Path, batches: Iterable[pa.RecordBatch]) -> None:
     """Write batches to one file of JSON Lines; see :func:`jsonable`."""
     with _in_place(target) as path, path.open("w", encoding="utf-8") as file:
         for batch in batches:
-            file.writelines(json.dumps(jsonable(row), ensure_ascii=False) + "\n" for row in batch.to_pylist())
+            file.writelines(
+                json.dumps(jsonable(row), ensure_ascii=False) + "\n" for row in batch.to_pylist()
+            )
 
 
 @contextmanager
@@ -86,7 +90,8 @@ def _in_place(target: Path) -> Iterator[Path]:
 def jsonable(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row with values that JSON can hold: times as ISO-8601, properties as an object, bytes as text.
 
-    Bytes that are not UTF-8 are encoded in base64, under the column's name with ``Base64`` appended.
+    Bytes that are not UTF-8 are encoded in base64, under the column's name with ``Base64``
+    appended.
     """
     converted = dict(row)
     for name, value in row.items():
@@ -103,11 +108,14 @@ def jsonable(row: dict[str, Any]) -> dict[str, Any]:
     return converted
 
 
-def read_parquet(source: Path, columns: list[str] | None = None) -> tuple[int, Iterator[pa.RecordBatch]]:
+def read_parquet(
+    source: Path, columns: list[str] | None = None
+) -> tuple[int, Iterator[pa.RecordBatch]]:
     """Return the number of rows, and the rows, of a Parquet file or of all files of a folder in the order of names.
 
     Args:
-        source: a file or a folder. A folder that is partitioned by ``topic=…/queueId=…`` has these columns too.
+        source: a file or a folder. A folder that is partitioned by ``topic=…/queueId=…`` has these
+            columns too.
         columns: the columns to read, all by default.
 
     Raises:
@@ -115,14 +123,21 @@ def read_parquet(source: Path, columns: list[str] | None = None) -> tuple[int, I
     """
     from pyarrow import dataset
 
-    in_paths = [name for name in _PARTITIONED if source.is_dir() and any(source.glob(f"**/{name}=*"))]
-    partitioning = dataset.partitioning(pa.schema([(name, _PARTITIONED[name]) for name in in_paths]), flavor="hive")
+    in_paths = [
+        name for name in _PARTITIONED if source.is_dir() and any(source.glob(f"**/{name}=*"))
+    ]
+    partitioning = dataset.partitioning(
+        pa.schema([(name, _PARTITIONED[name]) for name in in_paths]), flavor="hive"
+    )
     try:
         files = dataset.dataset(source, format="parquet", partitioning=partitioning)
         schemas = [files.schema, *(fragment.physical_schema for fragment in files.get_fragments())]
-        files = files.replace_schema(pa.unify_schemas(schemas))  # includes columns that only some files have
+        # includes columns that only some files have
+        files = files.replace_schema(pa.unify_schemas(schemas))
         # Little readahead, and one file at a time: rows keep their order, and memory stays bounded.
-        batches = files.to_batches(columns=columns, batch_size=_ROWS_AT_ONCE, batch_readahead=2, fragment_readahead=1)
+        batches = files.to_batches(
+            columns=columns, batch_size=_ROWS_AT_ONCE, batch_readahead=2, fragment_readahead=1
+        )
         return files.count_rows(), _parquet_batches(source, batches)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowKeyError, KeyError) as err:
         raise IllegalMessageError(f"{source} cannot be read as Parquet: {err}") from err
@@ -135,7 +150,9 @@ def _parquet_batches(source: Path, batches: Iterator[pa.RecordBatch]) -> Iterato
         raise IllegalMessageError(f"{source} cannot be read as Parquet: {err}") from err
 
 
-def read_json_lines(file: IO[str], name: str, *, verbatim: bool = False) -> Iterator[pa.RecordBatch]:
+def read_json_lines(
+    file: IO[str], name: str, *, verbatim: bool = False
+) -> Iterator[pa.RecordBatch]:
     """Yield rows of JSON Lines in the form of :func:`jsonable`; times may also be epoch ms.
 
     Args:
@@ -144,12 +161,15 @@ def read_json_lines(file: IO[str], name: str, *, verbatim: bool = False) -> Iter
         verbatim: the columns are those of ``format.schema.VERBATIM`` instead of those of messages.
 
     Raises:
-        IllegalMessageError: a line is not a JSON object, a name is not a column, or a value has the wrong type.
+        IllegalMessageError: a line is not a JSON object, a name is not a column, or a value has the
+            wrong type.
     """
     types = _types(verbatim=verbatim)
     lines = enumerate(_decoded(file, name), 1)
     while chunk := list(islice(lines, _ROWS_AT_ONCE)):
-        rows = [_parsed(line, f"{name}: line {number}", types) for number, line in chunk if line.strip()]
+        rows = [
+            _parsed(line, f"{name}: line {number}", types) for number, line in chunk if line.strip()
+        ]
         names = list(dict.fromkeys(column for row in rows for column in row))
         columns = []
         for column in names:
@@ -157,9 +177,13 @@ def read_json_lines(file: IO[str], name: str, *, verbatim: bool = False) -> Iter
                 columns.append(pa.array([row.get(column) for row in rows], types[column]))
             except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeError) as err:
                 where = f"{name}: lines {chunk[0][0]} to {chunk[-1][0]}"
-                raise IllegalMessageError(f"{where}: {column} must be {types[column]}: {err}") from err
+                raise IllegalMessageError(
+                    f"{where}: {column} must be {types[column]}: {err}"
+                ) from err
         if rows:
-            yield pa.RecordBatch.from_arrays(columns, schema=pa.schema([(column, types[column]) for column in names]))
+            yield pa.RecordBatch.from_arrays(
+                columns, schema=pa.schema([(column, types[column]) for column in names])
+            )
 
 
 def _decoded(file: IO[str], name: str) -> Iterator[str]:
@@ -192,7 +216,9 @@ def _parsed(line: str, where: str, types: dict[str, pa.DataType]) -> dict[str, A
             except (ValueError, TypeError, AttributeError) as err:
                 raise IllegalMessageError(f"{where}: {name} {str(value)[:100]!r}: {err}") from err
         elif name not in ASSIGNED:
-            raise IllegalMessageError(f"{where}: {name} is not a column; there are {', '.join(types)}")
+            raise IllegalMessageError(
+                f"{where}: {name} is not a column; there are {', '.join(types)}"
+            )
     return values
 
 

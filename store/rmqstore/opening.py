@@ -61,42 +61,58 @@ def open_for(
 
     Args:
         path: the folder that holds ``commitlog/``.
-        mode: a reader changes nothing and may be opened beside a running broker. A writer holds the store's lock, and
-            first repairs what a crash has left.
+        mode: a reader changes nothing and may be opened beside a running broker. A writer holds the
+            store's lock, and first repairs what a crash has left.
         broker_name: value of column ``brokerName``; by default it is read from the store.
         ignore_log_end: read on after the end of a log that was not closed.
         spec: how appended messages are made.
         config: sizes of new files, for kinds of which the store has no file yet.
-        truncate: cut a damaged log even if good records follow; what is cut is kept under ``.rmqstore/cut``.
+        truncate: cut a damaged log even if good records follow; what is cut is kept under
+            ``.rmqstore/cut``.
         storage: for a reader: what the files are read from, if not the local disk.
-        folders: what lies elsewhere: ``commitlogs``, the log's folders (the broker's ``storePathCommitLog``);
-            ``consumequeue``, the queues'; ``index``, the index's.
+        folders: what lies elsewhere: ``commitlogs``, the log's folders (the broker's
+            ``storePathCommitLog``); ``consumequeue``, the queues'; ``index``, the index's.
 
     Raises:
         NotAStoreError: ``path`` is not a store; :func:`create` makes one.
         StoreLockedError: a broker or another writer holds the store that is to be written to.
         UnsupportedFeatureError: the store is of a kind that cannot be read, or written.
     """
-    require_arguments(folders, {*signature(open_for).parameters, *FolderArguments.__annotations__} - {"folders"})
+    require_arguments(
+        folders, {*signature(open_for).parameters, *FolderArguments.__annotations__} - {"folders"}
+    )
     if mode == "r":
         return MessageStore(
-            open_session(path, broker_name=broker_name, ignore_log_end=ignore_log_end, storage=storage, **folders)
+            open_session(
+                path,
+                broker_name=broker_name,
+                ignore_log_end=ignore_log_end,
+                storage=storage,
+                **folders,
+            )
         )
     if mode != "a":
         raise OptionError(f"mode {mode!r}: must be 'r' to read or 'a' to append")
     return StoreWriter(
-        find_store(path, storage=storage, **folders), config or StoreConfig(), spec=spec, truncate=truncate
+        find_store(path, storage=storage, **folders),
+        config or StoreConfig(),
+        spec=spec,
+        truncate=truncate,
     )
 
 
 def create(
-    path: str | os.PathLike[str], *, config: StoreConfig | None = None, spec: WriteSpec | None = None
+    path: str | os.PathLike[str],
+    *,
+    config: StoreConfig | None = None,
+    spec: WriteSpec | None = None,
 ) -> StoreWriter:
     """Make a new store, and open it for appending.
 
     Args:
         path: the folder that becomes the root of the store.
-        config: the sizes of its files; a broker that opens it must be configured with the same sizes.
+        config: the sizes of its files; a broker that opens it must be configured with the same
+            sizes.
         spec: how appended messages are made.
 
     Raises:

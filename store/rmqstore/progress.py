@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-Progress = Callable[[int, int], None]  # called now and then with the bytes of the log that are done, and their total
+# called now and then with the bytes of the log that are done, and their total
+Progress = Callable[[int, int], None]
 
 
 def ignore_progress(done: int, total: int) -> None:

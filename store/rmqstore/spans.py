@@ -18,8 +18,9 @@ class Span(NamedTuple):
 class LogSlice(NamedTuple):
     """A range of the CommitLog that begins at a record's head.
 
-    ``end`` is a head too, or the end of a file or of the log. In a closed store the bytes show where in the range the
-    log ends. In a store that was not closed the recovery scan has found the log end, and the range stops there.
+    ``end`` is a head too, or the end of a file or of the log. In a closed store the bytes show
+    where in the range the log ends. In a store that was not closed the recovery scan has found the
+    log end, and the range stops there.
     """
 
     start: int

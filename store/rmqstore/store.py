@@ -21,7 +21,14 @@ from rmqstore.errors import (
 )
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import VERBATIM, Message
-from rmqstore.query.arguments import Boundary, Mode, ScanArguments, ScanOrder, SelectionArguments, TopicArguments
+from rmqstore.query.arguments import (
+    Boundary,
+    Mode,
+    ScanArguments,
+    ScanOrder,
+    SelectionArguments,
+    TopicArguments,
+)
 from rmqstore.query.keys import parse_wanted
 from rmqstore.query.selection import (
     parse_selection,
@@ -64,7 +71,9 @@ class QueueInfo(NamedTuple):
 
 
 class MessageStore(Closing):
-    """A store opened for reading. Nothing in its folder is created or changed, also beside a running broker.
+    """A store opened for reading.
+
+    Nothing in its folder is created or changed, also beside a running broker.
 
     A context manager; :func:`rmqstore.open` makes one.
 
@@ -92,7 +101,10 @@ class MessageStore(Closing):
         return f"<div>{escape(repr(self))}</div>"
 
     def refresh(self) -> None:
-        """List the files again: those of a running broker come and go. The log end stays as it was found."""
+        """List the files again: those of a running broker come and go.
+
+        The log end stays as it was found.
+        """
         self.session.refresh()
 
     def close(self) -> None:
@@ -142,11 +154,17 @@ class MessageStore(Closing):
         if start >= end:
             return QueueInfo(topic, queue_id, start, end, None, None, 0)
         times = [self.session.log.store_timestamp(queue.unit(at)[0]) for at in (start, end - 1)]
-        return QueueInfo(topic, queue_id, start, end, times[0], times[1], total_weight(queue, start, end))
+        return QueueInfo(
+            topic, queue_id, start, end, times[0], times[1], total_weight(queue, start, end)
+        )
 
     @retry_if_deleted
     def offset_at(
-        self, topic: str, queue_id: int, timestamp: int | str | datetime, boundary: Boundary = "lower"
+        self,
+        topic: str,
+        queue_id: int,
+        timestamp: int | str | datetime,
+        boundary: Boundary = "lower",
     ) -> int:
         """Return the queue offset at a store time.
 
@@ -154,8 +172,8 @@ class MessageStore(Closing):
             topic: topic name.
             queue_id: queue id.
             timestamp: epoch ms, ISO-8601 or a datetime.
-            boundary: ``lower``: the first message at or after the time, the max offset if none is; ``upper``: the last
-                one at or before it, the min offset if none is.
+            boundary: ``lower``: the first message at or after the time, the max offset if none is;
+                ``upper``: the last one at or before it, the min offset if none is.
 
         Source: DefaultMessageStore.java#getOffsetInQueueByTime.
         """
@@ -168,9 +186,14 @@ class MessageStore(Closing):
         raise OptionError(f"boundary {boundary!r}: lower or upper")
 
     @retry_if_deleted
-    def offsets_at(self, topic: str, timestamp: int | str | datetime, boundary: Boundary = "lower") -> dict[int, int]:
+    def offsets_at(
+        self, topic: str, timestamp: int | str | datetime, boundary: Boundary = "lower"
+    ) -> dict[int, int]:
         """Return the queue offset at a store time in each queue of a topic; see :meth:`offset_at`."""
-        return {queue_id: self.offset_at(topic, queue_id, timestamp, boundary) for queue_id in self.queue_ids(topic)}
+        return {
+            queue_id: self.offset_at(topic, queue_id, timestamp, boundary)
+            for queue_id in self.queue_ids(topic)
+        }
 
     def matched_groups(
         self, topic: str, queue_id: int, queue_offset: int, groups: Iterable[str] | None = None
@@ -184,15 +207,21 @@ class MessageStore(Closing):
             groups: consumer groups to check; by default all of ``config/consumerFilter.json``.
 
         Returns:
-            Names of groups; all others surely do not match. None if the broker noted nothing, as it does without
-            ``enableCalcFilterBitMap``.
+            Names of groups; all others surely do not match. None if the broker noted nothing, as it
+            does without ``enableCalcFilterBitMap``.
 
         Raises:
             UnsupportedFeatureError: the library for Bloom filters is not installed.
         """
         code = self.session.queues.open(topic, queue_id).unit(queue_offset)[2]
-        candidates = self.session.config.filter_groups(topic) if groups is None else dict.fromkeys(groups, -1)
-        return matched_groups(self.session.queues.open_ext(topic, queue_id), code, topic, candidates)
+        candidates = (
+            self.session.config.filter_groups(topic)
+            if groups is None
+            else dict.fromkeys(groups, -1)
+        )
+        return matched_groups(
+            self.session.queues.open_ext(topic, queue_id), code, topic, candidates
+        )
 
     @retry_if_deleted
     def get(self, place: int | str) -> Message:
@@ -215,7 +244,9 @@ class MessageStore(Closing):
             )
         end = self.session.ends.of_records()
         if end is not None and physical_offset >= end:
-            raise MessageNotFoundError(f"the log ends at {end}: nothing is stored at physical offset {physical_offset}")
+            raise MessageNotFoundError(
+                f"the log ends at {end}: nothing is stored at physical offset {physical_offset}"
+            )
         return log.get(physical_offset, self.broker_name)
 
     @retry_if_deleted
@@ -231,8 +262,8 @@ class MessageStore(Closing):
     ) -> QueryResult:
         """Return the messages of a topic that have a key, as RocketMQ's queryMessage finds them in the index.
 
-        Unlike queryMessage it has no cap, compares the key itself, compares times to the millisecond, and returns each
-        message once.
+        Unlike queryMessage it has no cap, compares the key itself, compares times to the
+        millisecond, and returns each message once.
 
         Args:
             topic: topic name.
@@ -240,8 +271,9 @@ class MessageStore(Closing):
             begin: earliest store time: epoch ms, ISO-8601 or a datetime.
             end: latest store time, included.
             limit: return only this many messages, the newest ones.
-            scan_uncovered: also read the parts of the log that no index file covers, however large they are. Small
-                parts, which messages without keys leave between two files, are always read.
+            scan_uncovered: also read the parts of the log that no index file covers, however large
+                they are. Small parts, which messages without keys leave between two files, are
+                always read.
 
         Raises:
             CorruptRecordError: a record that the index points at is damaged.
@@ -252,7 +284,12 @@ class MessageStore(Closing):
         low = 0 if begin is None else max(parse_timestamp("begin", begin), 0)
         high = LATEST_TIME if end is None else min(parse_timestamp("end", end), LATEST_TIME)
         found = self.session.finder.query(
-            topic, key, (low, high), limit, scan_uncovered=scan_uncovered, broker_name=self.broker_name
+            topic,
+            key,
+            (low, high),
+            limit,
+            scan_uncovered=scan_uncovered,
+            broker_name=self.broker_name,
         )
         if not found:
             self.session.warn_unknown_topics(parse_selection(subscribe=[topic]))
@@ -280,19 +317,20 @@ class MessageStore(Closing):
     ) -> pa.RecordBatchReader:
         """Return the chosen messages as a stream of batches; ``docs/reading.md`` describes the arguments.
 
-        ``selection`` takes arguments that choose topics and bounds; ``query.selection.parse_selection`` lists them.
-        ``scan="queue"``: by topic and queue; messages of one queue in order, of several in the order of the log.
-        ``scan="commitlog"``: every valid record in the order of the log, with or without a queue.
-        ``msg_key``, ``msg_id``: a look-up: the records, with or without a queue, that have one of these keys (UNIQ_KEY
-        or a word of KEYS) or ids (``msgId`` or ``offsetMsgId``), in the order of the log. What the index does not
-        cover is read, unless ``index_only``.
-        ``include_pending``: at the end, messages that are pending for the chosen queues; the columns ``pending`` and
-        ``dueTimestamp`` describe them.
-        ``where``: a condition on columns, as text or as a pyarrow expression; ``docs/finding.md`` says which ones leave
-        out queues, parts of the log or messages unread. Its columns need not be among ``columns``.
-        ``filter``: an SQL92 expression over properties, as RocketMQ's MessageSelector.bySql takes it.
-        ``verbatim``: the fields of records exactly as stored (``format.schema.VERBATIM``), for exact copies.
-        ``limit``: return only this many messages, the first ones; reading stops then.
+        ``selection`` takes arguments that choose topics and bounds;
+        ``query.selection.parse_selection`` lists them. ``scan="queue"``: by topic and queue;
+        messages of one queue in order, of several in the order of the log. ``scan="commitlog"``:
+        every valid record in the order of the log, with or without a queue. ``msg_key``,
+        ``msg_id``: a look-up: the records, with or without a queue, that have one of these keys
+        (UNIQ_KEY or a word of KEYS) or ids (``msgId`` or ``offsetMsgId``), in the order of the log.
+        What the index does not cover is read, unless ``index_only``. ``include_pending``: at the
+        end, messages that are pending for the chosen queues; the columns ``pending`` and
+        ``dueTimestamp`` describe them. ``where``: a condition on columns, as text or as a pyarrow
+        expression; ``docs/finding.md`` says which ones leave out queues, parts of the log or
+        messages unread. Its columns need not be among ``columns``. ``filter``: an SQL92 expression
+        over properties, as RocketMQ's MessageSelector.bySql takes it. ``verbatim``: the fields of
+        records exactly as stored (``format.schema.VERBATIM``), for exact copies. ``limit``: return
+        only this many messages, the first ones; reading stops then.
 
         Raises:
             OptionError: arguments that contradict one another.
@@ -301,7 +339,11 @@ class MessageStore(Closing):
         """
         require_arguments(selection, ScanArguments.__annotations__ | {"columns": ...})
         chosen, wanted = parse_selection(**selection), parse_wanted(msg_key, msg_id)
-        schema = VERBATIM if verbatim and columns is None else scan_schema(columns, include_pending=include_pending)
+        schema = (
+            VERBATIM
+            if verbatim and columns is None
+            else scan_schema(columns, include_pending=include_pending)
+        )
         if mode == "PERMISSIVE" and column_name_of_corrupt_record not in schema.names:
             schema = schema.append(pa.field(column_name_of_corrupt_record, pa.string()))
         condition = parse_where(where, known_columns(schema, include_pending=include_pending))
@@ -311,7 +353,9 @@ class MessageStore(Closing):
             corrupt_column=column_name_of_corrupt_record,
             check_crc=check_crc,
             fail_on_data_loss=fail_on_data_loss,
-            tags=parse_tags(tags) if condition is None else condition.pruning.tagged(parse_tags(tags)),
+            tags=parse_tags(tags)
+            if condition is None
+            else condition.pruning.tagged(parse_tags(tags)),
             filter=parse_filter(filter),
             broker_name=self.broker_name,
             inflate=not verbatim,
@@ -319,7 +363,13 @@ class MessageStore(Closing):
         if verbatim and scan == "queue":
             self.session.require_records(chosen)
         batches = MessageScan(
-            chosen, spec, scan, wanted, condition, index_only=index_only, include_pending=include_pending
+            chosen,
+            spec,
+            scan,
+            wanted,
+            condition,
+            index_only=index_only,
+            include_pending=include_pending,
         ).batches(self.session)
         if spec.schema != schema:
             batches = (batch.select(schema.names) for batch in batches)
@@ -327,12 +377,15 @@ class MessageStore(Closing):
             batches = first_rows(batches, limit)
         return pa.RecordBatchReader.from_batches(schema, batches)
 
-    def count(self, *, columns: str | Iterable[str] = "queueOffset", **options: Unpack[ScanArguments]) -> int:
+    def count(
+        self, *, columns: str | Iterable[str] = "queueOffset", **options: Unpack[ScanArguments]
+    ) -> int:
         """Return how many messages a scan gives.
 
         Args:
             columns: columns to read; the fewer, the faster.
-            options: the other arguments of :meth:`scan`. CRCs of bodies are checked unless ``check_crc=False``.
+            options: the other arguments of :meth:`scan`. CRCs of bodies are checked unless
+                ``check_crc=False``.
         """
         return sum(batch.num_rows for batch in self.scan(columns=columns, **options))
 
@@ -351,9 +404,11 @@ class MessageStore(Closing):
         Damage stops no view: rows say what is damaged.
 
         Args:
-            name: ``queues``, ``topics``, ``commitlog``, ``consumequeue``, ``index``, ``groups`` or ``files``.
+            name: ``queues``, ``topics``, ``commitlog``, ``consumequeue``, ``index``, ``groups`` or
+                ``files``.
             columns: columns to return; all by default.
-            where: a condition on columns of the view, as in :meth:`scan`; it chooses rows and saves no reading.
+            where: a condition on columns of the view, as in :meth:`scan`; it chooses rows and saves
+                no reading.
             mode: PERMISSIVE, or DROPMALFORMED to leave out rows that report damage.
             check_crc: for ``commitlog``: whether to check CRCs; they are checked by default.
             selection: ``subscribe``, ``subscribe_pattern``, ``assign``, ``include_system_topics``.
@@ -367,9 +422,13 @@ class MessageStore(Closing):
             extra = [field for field in condition.columns if field.name not in schema.names]
             spec = replace(spec, schema=pa.schema([*schema, *extra]))
         if spec.names_topics:
-            require_named(spec.selection, self.session.named_queues(spec.selection), str(self.paths.root))
+            require_named(
+                spec.selection, self.session.named_queues(spec.selection), str(self.paths.root)
+            )
         pieces = self.session.plan_view(spec, ViewLimits())
-        batches = (batch for piece in pieces for batch in read_view(self.session.view_source, spec, piece))
+        batches = (
+            batch for piece in pieces for batch in read_view(self.session.view_source, spec, piece)
+        )
         if condition is not None:
             batches = (condition.keep(batch).select(schema.names) for batch in batches)
         return pa.RecordBatchReader.from_batches(schema, batches)

@@ -28,7 +28,10 @@ def test_stat_lists_queues_as_json_lines(golden_store: Golden) -> None:
     shown = run("stat", golden_store("live"), "-t", "LiveTx", "--json")
     assert shown.exit_code == 0
     rows = [json.loads(line) for line in shown.stdout.splitlines()]
-    assert [(row["topic"], row["queue_id"], row["messages"]) for row in rows] == [("LiveTx", 0, 3), ("LiveTx", 1, 3)]
+    assert [(row["topic"], row["queue_id"], row["messages"]) for row in rows] == [
+        ("LiveTx", 0, 3),
+        ("LiveTx", 1, 3),
+    ]
 
 
 def test_stat_shows_a_table_without_system_topics(golden_store: Golden) -> None:
@@ -60,7 +63,9 @@ def test_a_store_with_rocksdb_queues_is_verified_without_them(golden_store: Gold
     assert checked.exit_code == 0
     assert "queues in RocksDB were not compared" in checked.stderr
     assert "RocksDB" in run("stat", root).stderr
-    assert len(run("dump", root, "--scan", "commitlog").stdout.splitlines()) == len(goldens.records("rocksdb-cq"))
+    assert len(run("dump", root, "--scan", "commitlog").stdout.splitlines()) == len(
+        goldens.records("rocksdb-cq")
+    )
 
 
 def test_dump_writes_the_messages_asked_for(golden_store: Golden) -> None:
@@ -73,7 +78,10 @@ def test_dump_writes_the_messages_asked_for(golden_store: Golden) -> None:
 
 def test_dump_takes_a_condition_on_columns(golden_store: Golden) -> None:
     shown = run(
-        "dump", golden_store("live"), "--where", "topic = 'LivePlain' AND queueOffset IN (3, 5) AND queueId = 0"
+        "dump",
+        golden_store("live"),
+        "--where",
+        "topic = 'LivePlain' AND queueOffset IN (3, 5) AND queueId = 0",
     )
     assert [json.loads(line)["queueOffset"] for line in shown.stdout.splitlines()] == [3, 5]
 
@@ -88,7 +96,9 @@ def test_dump_gives_a_body_that_is_no_text_as_base64(tmp_path: Path) -> None:
 def test_get_shows_one_message_by_offset_and_by_id(golden_store: Golden) -> None:
     by_offset = json.loads(run("get", golden_store("basic"), 257).stdout)
     assert (by_offset["topic"], by_offset["queueId"], by_offset["queueOffset"]) == ("TopicB", 0, 1)
-    assert json.loads(run("get", golden_store("basic"), by_offset["offsetMsgId"]).stdout) == by_offset
+    assert (
+        json.loads(run("get", golden_store("basic"), by_offset["offsetMsgId"]).stdout) == by_offset
+    )
 
 
 def _damaged(folder: Path) -> Path:
@@ -124,11 +134,21 @@ def test_permissive_dump_shows_damage_among_the_rest_and_ends_with_1(tmp_path: P
         pytest.param(["dump", "-t", "Nope"], "no topic Nope", id="no such topic"),
         pytest.param(["dump", "-o", "3"], "-i needs one -t", id="offset without queue"),
         pytest.param(["dump", "-b", "soon"], "starting_timestamp", id="no time"),
-        pytest.param(["dump", "--where", "offset = 1"], "'offset' is not a column", id="condition on no column"),
-        pytest.param(["dump", "--filter", "queueOffset = 1"], "into where=", id="filter on a column"),
+        pytest.param(
+            ["dump", "--where", "offset = 1"],
+            "'offset' is not a column",
+            id="condition on no column",
+        ),
+        pytest.param(
+            ["dump", "--filter", "queueOffset = 1"], "into where=", id="filter on a column"
+        ),
         pytest.param(["export", "-", "--format", "jsonl"], "rmqstore dump", id="export to stdout"),
-        pytest.param(["export", "none/x.parquet"], "there is no folder", id="export into no folder"),
-        pytest.param(["query", "-k", "a", "-m", "b"], "give one of -k, -m and --time", id="key and id"),
+        pytest.param(
+            ["export", "none/x.parquet"], "there is no folder", id="export into no folder"
+        ),
+        pytest.param(
+            ["query", "-k", "a", "-m", "b"], "give one of -k, -m and --time", id="key and id"
+        ),
     ],
 )
 def test_usage_errors_end_with_2(golden_store: Golden, arguments: list[str], said: str) -> None:
@@ -172,7 +192,9 @@ def test_rebuild_refuses_a_store_that_somebody_has(golden_store: Golden, tmp_pat
     assert "another writer" in shown.stderr or "this process" in shown.stderr
 
 
-def test_good_records_behind_damage_are_exported_before_they_are_cut(golden_store: Golden, tmp_path: Path) -> None:
+def test_good_records_behind_damage_are_exported_before_they_are_cut(
+    golden_store: Golden, tmp_path: Path
+) -> None:
     root = Path(shutil.copytree(golden_store("crash2"), tmp_path / "s"))
     refused = run("rebuild", root)
     assert refused.exit_code == 1
@@ -194,7 +216,9 @@ def test_import_of_a_file_that_is_not_there_makes_no_store(tmp_path: Path) -> No
     assert not (tmp_path / "s").exists()
 
 
-def test_the_package_runs_as_the_command_and_ends_when_its_reader_has_gone(golden_store: Golden) -> None:
+def test_the_package_runs_as_the_command_and_ends_when_its_reader_has_gone(
+    golden_store: Golden,
+) -> None:
     command = [sys.executable, "-m", "rmqstore", "dump", str(golden_store("basic"))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -16,7 +16,11 @@ GoldenStore = Callable[[str], Path]
 
 
 def load(
-    spark: SparkSession, path: Path | list[Path] | str, *, schema: str | None = None, **options: object
+    spark: SparkSession,
+    path: Path | list[Path] | str,
+    *,
+    schema: str | None = None,
+    **options: object,
 ) -> DataFrame:
     """Return a read of one store or several; options that are no text become JSON."""
     reader = spark.read.format("rmqstore")
@@ -47,7 +51,9 @@ def in_log_order(found: Iterable[Row]) -> list[Row]:
 
 def messages(name: str, broker_name: str = "b") -> list[Row]:
     """Return the answer key of a golden store, by queue, in order."""
-    return in_queue_order(goldens.message(row, broker_name) for row in goldens.lines(name, "expected"))
+    return in_queue_order(
+        goldens.message(row, broker_name) for row in goldens.lines(name, "expected")
+    )
 
 
 def offsets(found: Iterable[Row]) -> set[int]:

@@ -15,7 +15,12 @@ from rmqstore.write.writer import StoreWriter
 
 # Sizes that let a few messages roll over files of every kind.
 SIZES = StoreConfig().updated(
-    {"mappedFileSizeCommitLog": 65536, "mappedFileSizeConsumeQueue": 600, "maxHashSlotNum": 100, "maxIndexNum": 400}
+    {
+        "mappedFileSizeCommitLog": 65536,
+        "mappedFileSizeConsumeQueue": 600,
+        "maxHashSlotNum": 100,
+        "maxIndexNum": 400,
+    }
 )
 
 
@@ -23,13 +28,17 @@ def put(writer: StoreWriter, topic: str, queue_id: int, bodies: list[str]) -> No
     """Append messages and let them show."""
     n = len(bodies)
     queue_ids = pa.array([queue_id] * n, pa.int32())
-    writer.append(pa.RecordBatch.from_pydict({"topic": [topic] * n, "queueId": queue_ids, "body": bodies}))
+    writer.append(
+        pa.RecordBatch.from_pydict({"topic": [topic] * n, "queueId": queue_ids, "body": bodies})
+    )
     writer.flush()
 
 
 def stream(spark: SparkSession, path: Path | list[Path], **options: object) -> DataFrame:
     """Return a stream of one store or several; options that are no text become JSON."""
-    reader = spark.readStream.format("rmqstore").schema("topic string, queueId int, queueOffset long, body string")
+    reader = spark.readStream.format("rmqstore").schema(
+        "topic string, queueId int, queueOffset long, body string"
+    )
     for name, value in options.items():
         reader = reader.option(name, value if isinstance(value, str) else json.dumps(value))
     return reader.option("paths", json.dumps([str(one) for one in path])).load() if isinstance(path, list) else (
@@ -37,27 +46,47 @@ def stream(spark: SparkSession, path: Path | list[Path], **options: object) -> D
     )  # fmt: skip
 
 
-def drain(spark: SparkSession, path: Path | list[Path], folder: Path, **options: object) -> list[dict[str, Any]]:
-    """Run a query to what is there now; return the progress of its triggers that had rows. ``folder`` is its state."""
+def drain(
+    spark: SparkSession, path: Path | list[Path], folder: Path, **options: object
+) -> list[dict[str, Any]]:
+    """Run a query to what is there now; return the progress of its triggers that had rows.
+
+    ``folder`` is its state.
+    """
     query = start(spark, path, folder, once=True, **options)
     query.awaitTermination()
     return [json.loads(one.json) for one in query.recentProgress if one.numInputRows]
 
 
 def start(
-    spark: SparkSession, path: Path | list[Path], folder: Path, *, once: bool = False, **options: object
+    spark: SparkSession,
+    path: Path | list[Path],
+    folder: Path,
+    *,
+    once: bool = False,
+    **options: object,
 ) -> StreamingQuery:
     """Start a query whose rows :func:`delivered` tells."""
-    writer = stream(spark, path, **options).writeStream.format("json").option("path", str(folder / "rows"))
+    writer = (
+        stream(spark, path, **options)
+        .writeStream.format("json")
+        .option("path", str(folder / "rows"))
+    )
     writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
-    return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime="200 milliseconds")).start()
+    return (
+        writer.trigger(availableNow=True)
+        if once
+        else writer.trigger(processingTime="200 milliseconds")
+    ).start()
 
 
 def delivered(spark: SparkSession, folder: Path) -> dict[tuple[str, int], list[tuple[int, str]]]:
     """Return what queries gave: of each queue the offsets and bodies, sorted; what came twice is there twice."""
     found: dict[tuple[str, int], list[tuple[int, str]]] = {}
     if (folder / "rows").exists():
-        rows = spark.read.schema("topic string, queueId int, queueOffset long, body string").json(str(folder / "rows"))
+        rows = spark.read.schema("topic string, queueId int, queueOffset long, body string").json(
+            str(folder / "rows")
+        )
         for row in rows.collect():
             found.setdefault((row.topic, row.queueId), []).append((row.queueOffset, row.body))
     return {key: sorted(rows) for key, rows in sorted(found.items())}

@@ -22,7 +22,10 @@ def taken(starts: Ends, ends: Ends) -> list[int]:
 
 def test_each_queue_gets_its_share_of_the_backlog() -> None:
     starts = dict(zip(keys(3), (5, 10, 0), strict=True))
-    ends = {key: start + backlog for (key, start), backlog in zip(starts.items(), (100, 300, 0), strict=True)}
+    ends = {
+        key: start + backlog
+        for (key, start), backlog in zip(starts.items(), (100, 300, 0), strict=True)
+    }
     assert taken(starts, limit_rows(starts, ends, 40)) == [10, 30, 0]
     assert limit_rows(starts, ends, 400) == limit_rows(starts, ends, 1 << 40) == ends
 
@@ -31,7 +34,9 @@ def test_each_queue_gets_its_share_of_the_backlog() -> None:
 def test_just_so_many_rows_are_taken(seed: int) -> None:
     dice = random.Random(seed)
     starts = {key: dice.randrange(1000) for key in keys(dice.randrange(1, 200))}
-    ends = {key: start + dice.choice((0, 1, 2, dice.randrange(10_000))) for key, start in starts.items()}
+    ends = {
+        key: start + dice.choice((0, 1, 2, dice.randrange(10_000))) for key, start in starts.items()
+    }
     total, limit = sum(taken(starts, ends)), dice.randrange(1, 5000)
     limited = limit_rows(starts, ends, limit)
     assert sum(taken(starts, limited)) == min(limit, total)

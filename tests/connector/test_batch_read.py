@@ -17,14 +17,24 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 import goldens
-from connector.sparkreads import GoldenStore, collect, in_log_order, in_queue_order, load, messages, offsets, read
+from connector.sparkreads import (
+    GoldenStore,
+    collect,
+    in_log_order,
+    in_queue_order,
+    load,
+    messages,
+    offsets,
+    read,
+)
 from reading import EVERY_COLUMN, LOG_COLUMNS, Row, state
 from rmqstore.format.utf8 import decode_text
 
 pytestmark = pytest.mark.spark
 
 COMPARABLE = (
-    "topic,queueId,queueOffset,body,tags,keys,msgId,storeTimestamp,commitLogOffset"  # no map: those do not sort
+    # no map: those do not sort
+    "topic,queueId,queueOffset,body,tags,keys,msgId,storeTimestamp,commitLogOffset"
 )
 
 
@@ -48,21 +58,57 @@ def physical(rows: list[Row]) -> set[int]:
 
 
 @pytest.mark.parametrize("name", goldens.PLAIN)
-def test_every_message_by_queue_in_all_columns(spark: SparkSession, golden_store: GoldenStore, name: str) -> None:
-    found = read(spark, golden_store(name), columns=",".join(EVERY_COLUMN), includeSystemTopics="true", brokerName="b")
+def test_every_message_by_queue_in_all_columns(
+    spark: SparkSession, golden_store: GoldenStore, name: str
+) -> None:
+    found = read(
+        spark,
+        golden_store(name),
+        columns=",".join(EVERY_COLUMN),
+        includeSystemTopics="true",
+        brokerName="b",
+    )
     assert in_queue_order(found) == messages(name)
 
 
 @pytest.mark.parametrize("name", goldens.PLAIN)
-def test_every_record_by_log_in_all_columns(spark: SparkSession, golden_store: GoldenStore, name: str) -> None:
+def test_every_record_by_log_in_all_columns(
+    spark: SparkSession, golden_store: GoldenStore, name: str
+) -> None:
     found = in_log_order(
-        read(spark, golden_store(name), scan="commitlog", columns=",".join(LOG_COLUMNS), brokerName="b")
+        read(
+            spark,
+            golden_store(name),
+            scan="commitlog",
+            columns=",".join(LOG_COLUMNS),
+            brokerName="b",
+        )
     )
-    ours = ("commitLogOffset", "storeSize", "topic", "queueId", "queueOffset", "sysFlag", "storeTimestamp")
-    keys = ("physicalOffset", "size", "topic", "queueId", "queueOffset", "sysFlag", "storeTimestamp")
+    ours = (
+        "commitLogOffset",
+        "storeSize",
+        "topic",
+        "queueId",
+        "queueOffset",
+        "sysFlag",
+        "storeTimestamp",
+    )
+    keys = (
+        "physicalOffset",
+        "size",
+        "topic",
+        "queueId",
+        "queueOffset",
+        "sysFlag",
+        "storeTimestamp",
+    )
     expected = goldens.records(name)
-    assert [tuple(row[key] for key in ours) for row in found] == [tuple(row[key] for key in keys) for row in expected]
-    assert [row["properties"].get("UNIQ_KEY") for row in found] == [row["uniqKey"] for row in expected]
+    assert [tuple(row[key] for key in ours) for row in found] == [
+        tuple(row[key] for key in keys) for row in expected
+    ]
+    assert [row["properties"].get("UNIQ_KEY") for row in found] == [
+        row["uniqKey"] for row in expected
+    ]
     by_offset = {row["commitLogOffset"]: row for row in found}
     for row in messages(name):
         del row["tagsCode"]
@@ -73,27 +119,37 @@ def test_without_options_the_documented_columns_of_user_topics_come(
     spark: SparkSession, golden_store: GoldenStore
 ) -> None:
     frame = load(spark, golden_store("live"))
-    assert frame.columns == [name for name in EVERY_COLUMN if name not in ("offsetMsgId", "tagsCode")]
+    assert frame.columns == [
+        name for name in EVERY_COLUMN if name not in ("offsetMsgId", "tagsCode")
+    ]
     found = collect(frame)
     user = ("LiveAutoCreated", "LiveBatch", "LiveDelay", "LiveOrder", "LivePlain", "LivePop", "LiveRetry", "LiveTimer",
             "LiveTx")  # fmt: skip
-    assert offsets(found) == physical([row for row in goldens.lines("live", "expected") if row["topic"] in user])
+    assert offsets(found) == physical(
+        [row for row in goldens.lines("live", "expected") if row["topic"] in user]
+    )
     assert {row["brokerName"] for row in found} == {"broker-a"}
 
 
-def test_sql_over_a_temporary_view_names_its_options(spark: SparkSession, golden_store: GoldenStore) -> None:
+def test_sql_over_a_temporary_view_names_its_options(
+    spark: SparkSession, golden_store: GoldenStore
+) -> None:
     spark.sql(
         f"CREATE TEMPORARY VIEW basic_messages USING rmqstore OPTIONS (path '{golden_store('basic')}', "
         "subscribe 'TopicA,TopicB')"
     )
     try:
-        found = spark.sql("SELECT topic, count(*) AS n FROM basic_messages GROUP BY topic").collect()
+        found = spark.sql(
+            "SELECT topic, count(*) AS n FROM basic_messages GROUP BY topic"
+        ).collect()
     finally:
         spark.catalog.dropTempView("basic_messages")
     assert {row.topic: row.n for row in found} == {"TopicA": 721, "TopicB": 297}
 
 
-def test_reading_changes_nothing_in_the_folder(spark: SparkSession, golden_store: GoldenStore, tmp_path: Path) -> None:
+def test_reading_changes_nothing_in_the_folder(
+    spark: SparkSession, golden_store: GoldenStore, tmp_path: Path
+) -> None:
     root = Path(shutil.copytree(golden_store("crash"), tmp_path / "crash"))
     before = state(root)
     assert read(spark, root, columns="commitLogOffset")
@@ -128,13 +184,21 @@ def test_reading_changes_nothing_in_the_folder(spark: SparkSession, golden_store
     ],
 )  # fmt: skip
 def test_topics_and_queues_are_chosen(
-    spark: SparkSession, golden_store: GoldenStore, scan: str, options: dict[str, Any], queues: list[tuple[str, int]]
+    spark: SparkSession,
+    golden_store: GoldenStore,
+    scan: str,
+    options: dict[str, Any],
+    queues: list[tuple[str, int]],
 ) -> None:
     found = read(spark, golden_store("basic"), scan=scan, columns="commitLogOffset", **options)
     if scan == "queue":
-        expected = {row["physicalOffset"] for queue in queues for row in queue_rows("basic", *queue)}
+        expected = {
+            row["physicalOffset"] for queue in queues for row in queue_rows("basic", *queue)
+        }
     else:
-        expected = physical([row for row in goldens.records("basic") if (row["topic"], row["queueId"]) in queues])
+        expected = physical(
+            [row for row in goldens.records("basic") if (row["topic"], row["queueId"]) in queues]
+        )
     assert offsets(found) == expected
 
 
@@ -146,32 +210,54 @@ def test_a_missing_topic_is_refused_with_those_there_are(
     spark: SparkSession, golden_store: GoldenStore, options: dict[str, Any]
 ) -> None:
     topics = sorted({topic for topic, _ in goldens.queues("basic")})
-    refused(load(spark, golden_store("basic"), **options), "OptionError: no topic Typo", ", ".join(topics))
+    refused(
+        load(spark, golden_store("basic"), **options),
+        "OptionError: no topic Typo",
+        ", ".join(topics),
+    )
 
 
 @pytest.mark.parametrize("options", NAMES_A_MISSING_TOPIC, ids=str)
 def test_by_log_the_records_decide_which_topics_there_are(
     spark: SparkSession, golden_store: GoldenStore, options: dict[str, Any]
 ) -> None:
-    found = read(spark, golden_store("basic"), scan="commitlog", columns="commitLogOffset", **options)
+    found = read(
+        spark, golden_store("basic"), scan="commitlog", columns="commitLogOffset", **options
+    )
     queues = range(4) if "subscribe" in options else [0]
-    rows = [row for row in goldens.records("basic") if row["topic"] == "TopicA" and row["queueId"] in queues]
+    rows = [
+        row
+        for row in goldens.records("basic")
+        if row["topic"] == "TopicA" and row["queueId"] in queues
+    ]
     assert offsets(found) == physical(rows)
 
 
-@pytest.mark.parametrize("options", [{"subscribe": "TopicA"}, {"subscribePattern": "Topic[A]"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"subscribe": "TopicA"}, {"subscribePattern": "Topic[A]"}], ids=str
+)
 def test_by_log_a_topic_is_read_whose_queues_and_entry_are_gone(
     spark: SparkSession, golden_store: GoldenStore, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     root = Path(shutil.copytree(golden_store("basic"), tmp_path / "s"))
     shutil.rmtree(root / "consumequeue" / "TopicA")
-    found = read(spark, root, scan="commitlog", columns="commitLogOffset", brokerName="b", **options)
-    assert offsets(found) == physical([row for row in goldens.records("basic") if row["topic"] == "TopicA"])
+    found = read(
+        spark, root, scan="commitlog", columns="commitLogOffset", brokerName="b", **options
+    )
+    assert offsets(found) == physical(
+        [row for row in goldens.records("basic") if row["topic"] == "TopicA"]
+    )
 
 
-def test_a_missing_queue_is_refused_with_those_there_are(spark: SparkSession, golden_store: GoldenStore) -> None:
+def test_a_missing_queue_is_refused_with_those_there_are(
+    spark: SparkSession, golden_store: GoldenStore
+) -> None:
     refused(
-        load(spark, golden_store("basic"), assign={"TopicA": [0, 9]}), "OptionError", "TopicA", "[9]", "[0, 1, 2, 3]"
+        load(spark, golden_store("basic"), assign={"TopicA": [0, 9]}),
+        "OptionError",
+        "TopicA",
+        "[9]",
+        "[0, 1, 2, 3]",
     )
 
 
@@ -194,11 +280,20 @@ def spans(found: list[Row]) -> dict[int, tuple[int, int, int]]:
     [
         pytest.param({}, {0: (0, 193), 1: (0, 158)}, id="none"),
         pytest.param(
-            {"startingOffsets": "earliest", "endingOffsets": "latest"}, {0: (0, 193), 1: (0, 158)}, id="words"
+            {"startingOffsets": "earliest", "endingOffsets": "latest"},
+            {0: (0, 193), 1: (0, 158)},
+            id="words",
         ),
-        pytest.param({"startingOffsets": {"TopicA": {"0": 100}}}, {0: (100, 193), 1: (0, 158)}, id="one queue"),
         pytest.param(
-            {"startingOffsets": {"TopicA": {"0": 10, "1": -2}}, "endingOffsets": {"TopicA": {"0": 12, "1": -1}}},
+            {"startingOffsets": {"TopicA": {"0": 100}}},
+            {0: (100, 193), 1: (0, 158)},
+            id="one queue",
+        ),
+        pytest.param(
+            {
+                "startingOffsets": {"TopicA": {"0": 10, "1": -2}},
+                "endingOffsets": {"TopicA": {"0": 12, "1": -1}},
+            },
             {0: (10, 12), 1: (0, 158)},
             id="both ends",
         ),
@@ -215,31 +310,46 @@ def spans(found: list[Row]) -> dict[int, tuple[int, int, int]]:
     ],
 )
 def test_offsets_bound_queues(
-    spark: SparkSession, golden_store: GoldenStore, options: dict[str, Any], expected: dict[int, tuple[int, int]]
+    spark: SparkSession,
+    golden_store: GoldenStore,
+    options: dict[str, Any],
+    expected: dict[int, tuple[int, int]],
 ) -> None:
     found = spans(read(spark, golden_store("basic"), brokerName="b", **ASSIGNED, **options))
     assert found == {queue: (start, end, end - start) for queue, (start, end) in expected.items()}
 
 
-def test_a_read_of_no_message_is_an_empty_frame(spark: SparkSession, golden_store: GoldenStore) -> None:
-    nothing = {"startingOffsets": {"TopicA": {"0": 5, "1": 5}}, "endingOffsets": {"TopicA": {"0": 5, "1": 5}}}
+def test_a_read_of_no_message_is_an_empty_frame(
+    spark: SparkSession, golden_store: GoldenStore
+) -> None:
+    nothing = {
+        "startingOffsets": {"TopicA": {"0": 5, "1": 5}},
+        "endingOffsets": {"TopicA": {"0": 5, "1": 5}},
+    }
     assert read(spark, golden_store("basic"), **ASSIGNED, **nothing) == []
     assert load(spark, golden_store("basic"), subscribePattern="no such topic").count() == 0
 
 
-def test_a_group_starts_from_its_committed_offsets(spark: SparkSession, golden_store: GoldenStore) -> None:
+def test_a_group_starts_from_its_committed_offsets(
+    spark: SparkSession, golden_store: GoldenStore
+) -> None:
     """config/consumerOffset.json says LivePlain@CG_part {0:16,1:25,2:16,3:16}."""
     columns = {"subscribe": "LivePlain", "columns": "queueId,queueOffset"}
     found = spans(read(spark, golden_store("live"), startingOffsets="group:CG_part", **columns))
     assert found == {0: (16, 53, 37), 1: (25, 53, 28), 2: (16, 52, 36), 3: (16, 52, 36)}
-    refused(load(spark, golden_store("live"), startingOffsets="group:CG_none", **columns), "CG_none", "CG_part")
+    refused(
+        load(spark, golden_store("live"), startingOffsets="group:CG_none", **columns),
+        "CG_none",
+        "CG_part",
+    )
 
 
 def _times(text: str) -> int:
     return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1000)
 
 
-START, END = "2023-11-14T22:30:00", "2023-11-14T23:00:00.500"  # TopicA of `basic` is from 22:13:20 to 00:04:51
+# TopicA of `basic` is from 22:13:20 to 00:04:51
+START, END = "2023-11-14T22:30:00", "2023-11-14T23:00:00.500"
 
 
 def _between(name: str, topics: str, start: int, end: int) -> set[int]:
@@ -247,8 +357,12 @@ def _between(name: str, topics: str, start: int, end: int) -> set[int]:
     chosen: set[int] = set()
     for (topic, _), rows in goldens.queues(name).items():
         if re.fullmatch(topics, topic):
-            first = next((at for at, row in enumerate(rows) if row["storeTimestamp"] >= start), len(rows))
-            last = next((at for at, row in enumerate(rows) if row["storeTimestamp"] >= end), len(rows))
+            first = next(
+                (at for at, row in enumerate(rows) if row["storeTimestamp"] >= start), len(rows)
+            )
+            last = next(
+                (at for at, row in enumerate(rows) if row["storeTimestamp"] >= end), len(rows)
+            )
             chosen |= physical(rows[first:last])
     return chosen
 
@@ -261,7 +375,9 @@ def _between(name: str, topics: str, start: int, end: int) -> set[int]:
         pytest.param(str(_times(START)), str(_times(END)), id="milliseconds"),
     ],
 )
-def test_times_bound_queues(spark: SparkSession, golden_store: GoldenStore, start: str, end: str) -> None:
+def test_times_bound_queues(
+    spark: SparkSession, golden_store: GoldenStore, start: str, end: str
+) -> None:
     found = read(
         spark, golden_store("basic"), subscribePattern="Topic.*", startingTimestamp=start, endingTimestamp=end,
         startingOffsets={"TopicA": {"0": 190}},  # times stand above offsets
@@ -271,7 +387,9 @@ def test_times_bound_queues(spark: SparkSession, golden_store: GoldenStore, star
     assert offsets(found) == expected
 
 
-def test_times_by_queue_bound_only_the_queues_named(spark: SparkSession, golden_store: GoldenStore) -> None:
+def test_times_by_queue_bound_only_the_queues_named(
+    spark: SparkSession, golden_store: GoldenStore
+) -> None:
     middle = [queue_rows("basic", "TopicA", queue)[50]["storeTimestamp"] for queue in (0, 1)]
     found = spans(
         read(
@@ -282,20 +400,28 @@ def test_times_by_queue_bound_only_the_queues_named(spark: SparkSession, golden_
     )  # fmt: skip
     first = [
         next(
-            row["queueOffset"] for row in queue_rows("basic", "TopicA", queue) if row["storeTimestamp"] >= middle[queue]
+            row["queueOffset"]
+            for row in queue_rows("basic", "TopicA", queue)
+            if row["storeTimestamp"] >= middle[queue]
         )
         for queue in (0, 1)
     ]
     assert found == {0: (first[0], 193, 193 - first[0]), 1: (0, first[1], first[1])}
 
 
-def test_times_choose_records_of_a_scan_by_log(spark: SparkSession, golden_store: GoldenStore) -> None:
+def test_times_choose_records_of_a_scan_by_log(
+    spark: SparkSession, golden_store: GoldenStore
+) -> None:
     start, end = _times(START), _times(END)
     found = read(
         spark, golden_store("basic"), scan="commitlog", columns="commitLogOffset",
         startingTimestamp=START, endingTimestamp=END,
     )  # fmt: skip
-    expected = {row["physicalOffset"] for row in goldens.records("basic") if start <= row["storeTimestamp"] < end}
+    expected = {
+        row["physicalOffset"]
+        for row in goldens.records("basic")
+        if start <= row["storeTimestamp"] < end
+    }
     assert expected
     assert offsets(found) == expected
 
@@ -307,21 +433,35 @@ def test_a_start_later_than_all_messages_of_a_queue_is_its_end_or_an_error(
     late = {"startingOffsetsByTimestamp": {"TopicA": {"0": last + 1}}}
     assert set(spans(read(spark, golden_store("basic"), **ASSIGNED, **late))) == {1}
     strategy = {"startingOffsetsByTimestampStrategy": "error"}
-    refused(load(spark, golden_store("basic"), **ASSIGNED, **late, **strategy), "OffsetOutOfRangeError", "TopicA-0")
+    refused(
+        load(spark, golden_store("basic"), **ASSIGNED, **late, **strategy),
+        "OffsetOutOfRangeError",
+        "TopicA-0",
+    )
 
 
-def test_offsets_that_retention_deleted_are_data_loss(spark: SparkSession, golden_store: GoldenStore) -> None:
+def test_offsets_that_retention_deleted_are_data_loss(
+    spark: SparkSession, golden_store: GoldenStore
+) -> None:
     """Of `expired` ExpA-0 holds 82 to 129, ExpA-1 93 to 127."""
     options = {"subscribe": "ExpA", "columns": "queueId,queueOffset"}
     gone = {"startingOffsets": {"ExpA": {"0": 7}}}
     refused(
-        load(spark, golden_store("expired"), **options, **gone), "OffsetOutOfRangeError", "ExpA-0", "failOnDataLoss"
+        load(spark, golden_store("expired"), **options, **gone),
+        "OffsetOutOfRangeError",
+        "ExpA-0",
+        "failOnDataLoss",
     )
     found = spans(read(spark, golden_store("expired"), **options, **gone, failOnDataLoss="false"))
     assert found == {0: (82, 129, 47), 1: (93, 127, 34), 2: (100, 139, 39)}
     beyond = {"endingOffsets": {"ExpA": {"1": 500}}}
-    refused(load(spark, golden_store("expired"), **options, **beyond), "OffsetOutOfRangeError", "ExpA-1")
-    assert spans(read(spark, golden_store("expired"), **options, **beyond, failOnDataLoss="false")) == found
+    refused(
+        load(spark, golden_store("expired"), **options, **beyond), "OffsetOutOfRangeError", "ExpA-1"
+    )
+    assert (
+        spans(read(spark, golden_store("expired"), **options, **beyond, failOnDataLoss="false"))
+        == found
+    )
 
 
 @pytest.mark.parametrize("scan", ["queue", "commitlog"])
@@ -346,7 +486,13 @@ def test_a_commitlog_file_gone_from_between_is_data_loss(
 def test_tags_choose_messages(spark: SparkSession, golden_store: GoldenStore, scan: str) -> None:
     counts = Counter(row["tags"] for row in goldens.lines("basic", "expected") if row["tags"])
     first, second = (tag for tag, _ in counts.most_common(2))
-    found = read(spark, golden_store("basic"), tags=f"{first} || {second}", includeSystemTopics="true", scan=scan)
+    found = read(
+        spark,
+        golden_store("basic"),
+        tags=f"{first} || {second}",
+        includeSystemTopics="true",
+        scan=scan,
+    )
     assert {row["tags"] for row in found} == {first, second}
     assert offsets(found) >= physical(
         [row for row in goldens.lines("basic", "expected") if row["tags"] in (first, second)]
@@ -358,7 +504,9 @@ def test_tags_choose_messages(spark: SparkSession, golden_store: GoldenStore, sc
 def test_columns_are_those_of_the_full_read(spark: SparkSession, golden_store: GoldenStore) -> None:
     asked = ["commitLogOffset", "tags", "body", "queueId", "topic"]
     found = load(spark, golden_store("basic"), columns=", ".join(asked))
-    assert_df_equality(found, load(spark, golden_store("basic")).select(*asked), ignore_row_order=True)
+    assert_df_equality(
+        found, load(spark, golden_store("basic")).select(*asked), ignore_row_order=True
+    )
 
 
 def test_selecting_columns_in_spark_gives_the_same_as_the_option(
@@ -367,10 +515,14 @@ def test_selecting_columns_in_spark_gives_the_same_as_the_option(
     assert load(spark, golden_store("basic"), includeSystemTopics="true").count() == 1478
     asked = COMPARABLE.split(",")
     chosen = load(spark, golden_store("edges")).select(*asked)
-    assert_df_equality(load(spark, golden_store("edges"), columns=COMPARABLE), chosen, ignore_row_order=True)
+    assert_df_equality(
+        load(spark, golden_store("edges"), columns=COMPARABLE), chosen, ignore_row_order=True
+    )
 
 
-def test_a_schema_of_the_user_widens_and_turns_bytes_to_text(spark: SparkSession, golden_store: GoldenStore) -> None:
+def test_a_schema_of_the_user_widens_and_turns_bytes_to_text(
+    spark: SparkSession, golden_store: GoldenStore
+) -> None:
     schema = "body string, queueId bigint, commitLogOffset bigint, storeSize bigint, topic string NOT NULL, keys string"
     found = load(spark, golden_store("v49"), schema=schema)
     own = load(spark, golden_store("v49"), columns="body,queueId,commitLogOffset,storeSize,topic,keys").select(
@@ -380,7 +532,9 @@ def test_a_schema_of_the_user_widens_and_turns_bytes_to_text(spark: SparkSession
     text = {row["commitLogOffset"] for row in messages("v49") if _is_text(row["body"])}
     assert len(text) > 100
     wanted = F.col("commitLogOffset").isin(*text)
-    assert_df_equality(found.where(wanted), own.where(wanted), ignore_row_order=True, ignore_nullable=True)
+    assert_df_equality(
+        found.where(wanted), own.where(wanted), ignore_row_order=True, ignore_nullable=True
+    )
 
 
 def _is_text(body: bytes) -> bool:
@@ -402,22 +556,35 @@ def test_bodies_that_are_no_text_do_not_fail_when_read_as_string(
     assert offsets(found) == set(bodies)
 
 
-def test_properties_as_string_are_the_stored_text(spark: SparkSession, golden_store: GoldenStore) -> None:
+def test_properties_as_string_are_the_stored_text(
+    spark: SparkSession, golden_store: GoldenStore
+) -> None:
     found = read(
-        spark, golden_store("live"), schema="properties string, commitLogOffset long", includeSystemTopics="true"
+        spark,
+        golden_store("live"),
+        schema="properties string, commitLogOffset long",
+        includeSystemTopics="true",
     )
-    expected = {row["physicalOffset"]: row["propertiesRaw"] for row in goldens.lines("live", "expected")}
+    expected = {
+        row["physicalOffset"]: row["propertiesRaw"] for row in goldens.lines("live", "expected")
+    }
     assert {row["commitLogOffset"]: row["properties"] for row in found} == expected
 
 
-def test_a_map_without_nulls_may_be_asked_for(spark: SparkSession, golden_store: GoldenStore) -> None:
+def test_a_map_without_nulls_may_be_asked_for(
+    spark: SparkSession, golden_store: GoldenStore
+) -> None:
     from pyspark.sql.types import LongType, MapType, StringType, StructField, StructType
 
     values = MapType(StringType(), StringType(), valueContainsNull=False)
-    schema = StructType([StructField("commitLogOffset", LongType()), StructField("properties", values)])
+    schema = StructType(
+        [StructField("commitLogOffset", LongType()), StructField("properties", values)]
+    )
     frame = spark.read.format("rmqstore").schema(schema).load(str(golden_store("one")))
     assert frame.schema == schema
-    assert [row["properties"] for row in collect(frame)] == [row["properties"] for row in messages("one")]
+    assert [row["properties"] for row in collect(frame)] == [
+        row["properties"] for row in messages("one")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -434,7 +601,11 @@ def test_a_map_without_nulls_may_be_asked_for(spark: SparkSession, golden_store:
     ],
 )
 def test_schemas_and_options_that_cannot_be_are_refused(
-    spark: SparkSession, golden_store: GoldenStore, schema: str | None, options: dict[str, str], texts: list[str]
+    spark: SparkSession,
+    golden_store: GoldenStore,
+    schema: str | None,
+    options: dict[str, str],
+    texts: list[str],
 ) -> None:
     with pytest.raises(PySparkException) as caught:
         load(spark, golden_store("one"), schema=schema, **options).collect()
@@ -462,7 +633,9 @@ def _by_broker(found: list[Row]) -> dict[str, set[int]]:
 
 @pytest.mark.parametrize("scan", ["queue", "commitlog"])
 @pytest.mark.parametrize("how", ["list", "glob", "uri"])
-def test_several_stores_are_read_at_once(spark: SparkSession, brokers: Path, how: str, scan: str) -> None:
+def test_several_stores_are_read_at_once(
+    spark: SparkSession, brokers: Path, how: str, scan: str
+) -> None:
     path: Any = {
         "list": [brokers / "broker-1", brokers / "broker-2"],
         "glob": f"{brokers}/broker-*",
@@ -478,7 +651,10 @@ def test_several_stores_are_read_at_once(spark: SparkSession, brokers: Path, how
 def test_brokers_are_named_by_path_and_have_offsets_of_their_own(
     spark: SparkSession, golden_store: GoldenStore, tmp_path: Path
 ) -> None:
-    roots = [golden_store("expired"), Path(shutil.copytree(golden_store("expired"), tmp_path / "expired"))]
+    roots = [
+        golden_store("expired"),
+        Path(shutil.copytree(golden_store("expired"), tmp_path / "expired")),
+    ]
     names = dict(zip(map(str, roots), ("left", "right"), strict=True))
     found = read(
         spark, roots, brokerName=names, assign={"ExpA": [0]}, columns="brokerName,queueOffset",
@@ -498,10 +674,16 @@ def test_two_stores_of_one_broker_name_are_refused(
     refused(load(spark, roots, brokerName=same), "OptionError", "same")
 
 
-def test_a_topic_of_one_store_only_is_read_from_that_one(spark: SparkSession, brokers: Path) -> None:
-    found = _by_broker(read(spark, f"{brokers}/*", subscribe="One", columns="brokerName,commitLogOffset"))
+def test_a_topic_of_one_store_only_is_read_from_that_one(
+    spark: SparkSession, brokers: Path
+) -> None:
+    found = _by_broker(
+        read(spark, f"{brokers}/*", subscribe="One", columns="brokerName,commitLogOffset")
+    )
     assert found == {"broker-1": physical(goldens.lines("one", "expected"))}
-    refused(load(spark, f"{brokers}/*", subscribe="Two"), "no topic Two", "ExpA, ExpB, OldOnly, One")
+    refused(
+        load(spark, f"{brokers}/*", subscribe="Two"), "no topic Two", "ExpA, ExpB, OldOnly, One"
+    )
 
 
 def test_folders_that_lie_apart_are_named_by_options(
@@ -532,9 +714,13 @@ def test_what_is_no_store_is_refused(spark: SparkSession, tmp_path: Path, path: 
 
 
 @pytest.fixture(scope="module")
-def damaged(golden_store: GoldenStore, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Row]:
+def damaged(
+    golden_store: GoldenStore, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Row]:
     """Return a copy of `basic` with a byte of a body flipped, and the answer key's row of that message."""
-    root = Path(shutil.copytree(golden_store("basic"), tmp_path_factory.mktemp("damaged") / "basic"))
+    root = Path(
+        shutil.copytree(golden_store("basic"), tmp_path_factory.mktemp("damaged") / "basic")
+    )
     victim = next(row for row in queue_rows("basic", "TopicA", 1)[60:] if row["bodyBase64"])
     file = root / "commitlog" / f"{victim['physicalOffset'] // 131072 * 131072:020d}"
     data = bytearray(file.read_bytes())
@@ -545,13 +731,17 @@ def damaged(golden_store: GoldenStore, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture(params=["queue", "commitlog"])
-def damaged_scan(request: pytest.FixtureRequest, damaged: tuple[Path, Row]) -> tuple[Path, Row, dict[str, str]]:
+def damaged_scan(
+    request: pytest.FixtureRequest, damaged: tuple[Path, Row]
+) -> tuple[Path, Row, dict[str, str]]:
     root, victim = damaged
     return root, victim, {"scan": request.param, "includeSystemTopics": "true", "brokerName": "b"}
 
 
 def _undamaged(scan: str) -> set[int]:
-    return physical(goldens.lines("basic", "expected") if scan == "queue" else goldens.records("basic"))
+    return physical(
+        goldens.lines("basic", "expected") if scan == "queue" else goldens.records("basic")
+    )
 
 
 def test_failfast_names_the_file_and_the_offset_of_a_damaged_record(
@@ -583,14 +773,24 @@ def test_permissive_gives_a_row_with_the_reason_for_the_damaged_record(
     assert "CRC" in broken["_corrupt_record"]
     assert str(victim["physicalOffset"]) in broken["_corrupt_record"]
     assert (broken["commitLogOffset"], broken["brokerName"]) == (victim["physicalOffset"], "b")
-    known = {"topic": "TopicA", "queueId": 1, "queueOffset": victim["queueOffset"], "storeSize": victim["storeSize"]}
+    known = {
+        "topic": "TopicA",
+        "queueId": 1,
+        "queueOffset": victim["queueOffset"],
+        "storeSize": victim["storeSize"],
+    }
     for name, value in known.items():
-        # The queue tells these of the record; by log they stand in the damaged record alone, which proves nothing.
+        # The queue tells these of the record; by log they stand in the damaged record alone, which
+        # proves nothing.
         assert broken[name] == value or (options["scan"] == "commitlog" and broken[name] is None)
     sound = {row["commitLogOffset"]: row for row in found if row["_corrupt_record"] is None}
     for row in messages("basic"):
         if row["commitLogOffset"] != victim["physicalOffset"]:
-            expected = {name: value for name, value in row.items() if name not in ("offsetMsgId", "tagsCode")}
+            expected = {
+                name: value
+                for name, value in row.items()
+                if name not in ("offsetMsgId", "tagsCode")
+            }
             assert sound[row["commitLogOffset"]] == {**expected, "_corrupt_record": None}
 
 
@@ -610,8 +810,15 @@ def test_without_checks_a_flipped_byte_in_a_body_comes_as_it_stands(
     spark: SparkSession, damaged_scan: tuple[Path, Row, dict[str, str]]
 ) -> None:
     root, victim, options = damaged_scan
-    found = {row["commitLogOffset"]: row["body"] for row in read(spark, root, checkCRC="false", **options)}
-    (own,) = [row["body"] for row in messages("basic") if row["commitLogOffset"] == victim["physicalOffset"]]
+    found = {
+        row["commitLogOffset"]: row["body"]
+        for row in read(spark, root, checkCRC="false", **options)
+    }
+    (own,) = [
+        row["body"]
+        for row in messages("basic")
+        if row["commitLogOffset"] == victim["physicalOffset"]
+    ]
     assert found[victim["physicalOffset"]] == bytes([own[0] ^ 0x20]) + own[1:]
     assert set(found) == _undamaged(options["scan"])
 
@@ -623,7 +830,13 @@ def test_without_checks_a_flipped_byte_in_a_body_comes_as_it_stands(
 def test_the_log_of_a_crashed_store_ends_where_recovery_ends_it(
     spark: SparkSession, golden_store: GoldenStore, name: str
 ) -> None:
-    found = read(spark, golden_store(name), scan="commitlog", columns="commitLogOffset", maxBytesPerPartition="20k")
+    found = read(
+        spark,
+        golden_store(name),
+        scan="commitlog",
+        columns="commitLogOffset",
+        maxBytesPerPartition="20k",
+    )
     assert offsets(found) == physical(goldens.records(name))
 
 
@@ -639,8 +852,15 @@ def test_the_queues_of_a_crashed_store_give_every_record_of_its_log(
     assert {*served} <= {row["commitLogOffset"] for row in found}
 
 
-def test_ignore_log_end_reads_on_behind_the_end(spark: SparkSession, golden_store: GoldenStore) -> None:
-    options = {"scan": "commitlog", "mode": "DROPMALFORMED", "columns": "commitLogOffset", "ignoreLogEnd": "true"}
+def test_ignore_log_end_reads_on_behind_the_end(
+    spark: SparkSession, golden_store: GoldenStore
+) -> None:
+    options = {
+        "scan": "commitlog",
+        "mode": "DROPMALFORMED",
+        "columns": "commitLogOffset",
+        "ignoreLogEnd": "true",
+    }
     found = offsets(read(spark, golden_store("crash2"), **options))
     end = goldens.summary("crash2")["maxPhyOffset"]
     assert {at for at in found if at < end} == physical(goldens.records("crash2"))
@@ -658,7 +878,9 @@ def _tasks(frame: DataFrame) -> list[list[tuple[str, int, int, int]]]:
     ).toArrow()
     tasks: list[list[tuple[str, int, int, int]]] = [[] for _ in range(frame.rdd.getNumPartitions())]
     for row in numbered.to_pylist():
-        tasks[row["part"]].append((row["topic"], row["queueId"], row["queueOffset"], row["commitLogOffset"]))
+        tasks[row["part"]].append(
+            (row["topic"], row["queueId"], row["queueOffset"], row["commitLogOffset"])
+        )
     return tasks
 
 
@@ -673,9 +895,16 @@ def _tasks(frame: DataFrame) -> list[list[tuple[str, int, int, int]]]:
     ],
 )
 def test_partitions_split_a_read_and_keep_the_order_of_each_queue(
-    spark: SparkSession, golden_store: GoldenStore, name: str, options: dict[str, str], at_least: int, at_most: int
+    spark: SparkSession,
+    golden_store: GoldenStore,
+    name: str,
+    options: dict[str, str],
+    at_least: int,
+    at_most: int,
 ) -> None:
-    tasks = _tasks(load(spark, golden_store(name), includeSystemTopics="true", columns=COMPARABLE, **options))
+    tasks = _tasks(
+        load(spark, golden_store(name), includeSystemTopics="true", columns=COMPARABLE, **options)
+    )
     assert at_least <= len(tasks) <= at_most
     assert all(tasks), "a task without a message"
     if "maxRecordsPerPartition" in options:
@@ -686,30 +915,54 @@ def test_partitions_split_a_read_and_keep_the_order_of_each_queue(
             queues.setdefault((topic, queue_id), []).append((queue_offset, place))
     # Also from task to task: a queue goes on where the task before has left it.
     assert queues == {
-        key: [(row["queueOffset"], row["physicalOffset"]) for row in rows] for key, rows in goldens.queues(name).items()
+        key: [(row["queueOffset"], row["physicalOffset"]) for row in rows]
+        for key, rows in goldens.queues(name).items()
     }
 
 
-@pytest.mark.parametrize("options", [{"minPartitions": "5"}, {"maxBytesPerPartition": "50k"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"minPartitions": "5"}, {"maxBytesPerPartition": "50k"}], ids=str
+)
 def test_partitions_of_a_scan_by_log_keep_its_order(
     spark: SparkSession, golden_store: GoldenStore, options: dict[str, str]
 ) -> None:
-    tasks = _tasks(load(spark, golden_store("basic"), scan="commitlog", columns=COMPARABLE, **options))
+    tasks = _tasks(
+        load(spark, golden_store("basic"), scan="commitlog", columns=COMPARABLE, **options)
+    )
     assert len(tasks) >= 5
-    assert [row[3] for task in tasks for row in task] == [row["physicalOffset"] for row in goldens.records("basic")]
+    assert [row[3] for task in tasks for row in task] == [
+        row["physicalOffset"] for row in goldens.records("basic")
+    ]
 
 
-@pytest.mark.parametrize("options", [{"minPartitions": "9"}, {"maxRecordsPerPartition": "100"}], ids=str)
-def test_splitting_changes_no_row(spark: SparkSession, golden_store: GoldenStore, options: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "options", [{"minPartitions": "9"}, {"maxRecordsPerPartition": "100"}], ids=str
+)
+def test_splitting_changes_no_row(
+    spark: SparkSession, golden_store: GoldenStore, options: dict[str, str]
+) -> None:
     whole = load(spark, golden_store("live"), columns=COMPARABLE)
-    assert_df_equality(load(spark, golden_store("live"), columns=COMPARABLE, **options), whole, ignore_row_order=True)
+    assert_df_equality(
+        load(spark, golden_store("live"), columns=COMPARABLE, **options),
+        whole,
+        ignore_row_order=True,
+    )
 
 
-def test_damage_in_one_of_many_tasks_is_still_found(spark: SparkSession, damaged: tuple[Path, Row]) -> None:
+def test_damage_in_one_of_many_tasks_is_still_found(
+    spark: SparkSession, damaged: tuple[Path, Row]
+) -> None:
     root, victim = damaged
-    for options in ({"maxRecordsPerPartition": "150"}, {"scan": "commitlog", "maxBytesPerPartition": "100k"}):
-        found = read(spark, root, mode="PERMISSIVE", columns="commitLogOffset", subscribe="TopicA", **options)
-        assert [row["commitLogOffset"] for row in found if row["_corrupt_record"]] == [victim["physicalOffset"]]
+    for options in (
+        {"maxRecordsPerPartition": "150"},
+        {"scan": "commitlog", "maxBytesPerPartition": "100k"},
+    ):
+        found = read(
+            spark, root, mode="PERMISSIVE", columns="commitLogOffset", subscribe="TopicA", **options
+        )
+        assert [row["commitLogOffset"] for row in found if row["_corrupt_record"]] == [
+            victim["physicalOffset"]
+        ]
 
 
 def test_damage_of_a_log_whose_queues_are_gone_is_no_silent_end(
@@ -732,7 +985,9 @@ def test_damage_of_a_log_whose_queues_are_gone_is_no_silent_end(
 # ---- queues that cannot be read yet
 
 
-def test_rocksdb_queues_are_refused_by_queue_and_read_by_log(spark: SparkSession, golden_store: GoldenStore) -> None:
+def test_rocksdb_queues_are_refused_by_queue_and_read_by_log(
+    spark: SparkSession, golden_store: GoldenStore
+) -> None:
     root = golden_store("rocksdb-cq")
     refused(load(spark, root), "UnsupportedFeatureError", "RocksDB", "scan=commitlog")
     found = read(spark, root, scan="commitlog", columns="commitLogOffset")
@@ -751,7 +1006,13 @@ def test_units_that_say_more_than_their_records_are_read(
         for row in (goldens.asked(row, "b") for row in goldens.lines(name, "expected"))
     )
     columns = "topic,queueId,queueOffset,tagsCode"
-    frame = load(spark, golden_store(name), includeSystemTopics="true", columns=columns, maxRecordsPerPartition="37")
+    frame = load(
+        spark,
+        golden_store(name),
+        includeSystemTopics="true",
+        columns=columns,
+        maxRecordsPerPartition="37",
+    )
     assert sorted(tuple(row) for row in frame.collect()) == expected
 
 
@@ -768,12 +1029,16 @@ def test_inner_batches_are_read_whole_wherever_tasks_are_cut(
     options = {"maxRecordsPerPartition": str(size)} if size else {"minPartitions": "5"}
     if size == 1:
         options |= {"subscribe": "BatchB"}
-    frame = load(spark, golden_store("batch-cq"), columns="topic,queueId,queueOffset,body", **options)
+    frame = load(
+        spark, golden_store("batch-cq"), columns="topic,queueId,queueOffset,body", **options
+    )
     assert frame.rdd.getNumPartitions() > 4
     assert sorted((*row[:3], bytes(row[3])) for row in frame.collect()) == expected
 
 
-def test_an_offset_inside_an_inner_batch_starts_there(spark: SparkSession, golden_store: GoldenStore) -> None:
+def test_an_offset_inside_an_inner_batch_starts_there(
+    spark: SparkSession, golden_store: GoldenStore
+) -> None:
     batch = next(row for row in goldens.lines("batch-cq", "expected") if row.get("batchNum", 0) > 3)
     topic, queue_id, start = batch["topic"], batch["queueId"], batch["queueOffset"] + 2
     options = {
@@ -782,4 +1047,7 @@ def test_an_offset_inside_an_inner_batch_starts_there(spark: SparkSession, golde
         "endingOffsets": {topic: {str(queue_id): start + 1}},
     }
     (row,) = load(spark, golden_store("batch-cq"), columns="queueOffset,body", **options).collect()
-    assert (row[0], bytes(row[1])) == (start, base64.b64decode(batch["innerMessages"][2]["bodyBase64"]))
+    assert (row[0], bytes(row[1])) == (
+        start,
+        base64.b64decode(batch["innerMessages"][2]["bodyBase64"]),
+    )

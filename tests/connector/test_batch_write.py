@@ -18,7 +18,14 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
-from pyspark.sql.types import BinaryType, IntegerType, MapType, StringType, StructType, TimestampType
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 import goldens
 import rmqstore
@@ -36,7 +43,16 @@ SMALL = {
     "maxHashSlotNum": "100",
     "maxIndexNum": "400",
 }
-SAME = ("topic", "queueId", "body", "properties", "flag", "bornTimestamp", "bornHost", "reconsumeTimes")
+SAME = (
+    "topic",
+    "queueId",
+    "body",
+    "properties",
+    "flag",
+    "bornTimestamp",
+    "bornHost",
+    "reconsumeTimes",
+)
 
 
 def write(frame: DataFrame, path: Path, **options: str) -> None:
@@ -60,13 +76,17 @@ def refused(action: Callable[[], object], *texts: str) -> None:
 
 
 def state(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()
+    }
 
 
 def data_state(root: Path) -> dict[str, bytes]:
     """What a broker would see: not the checkpoint, which only moves on, nor our own side files."""
     return {
-        name: data for name, data in state(root).items() if name.split("/")[0] in ("commitlog", "consumequeue", "index")
+        name: data
+        for name, data in state(root).items()
+        if name.split("/")[0] in ("commitlog", "consumequeue", "index")
     }
 
 
@@ -83,18 +103,25 @@ def test_what_was_read_is_written_as_the_same_messages(
         uniqKey="keep",
         **SMALL | {"mappedFileSizeCommitLog": "131072"},
     )
-    before, after = read(spark, golden_store(name), **options), read(spark, tmp_path / "copy", **options)
+    before, after = (
+        read(spark, golden_store(name), **options),
+        read(spark, tmp_path / "copy", **options),
+    )
 
     def by_queue(rows: list[dict[str, Any]]) -> dict[tuple[str, int], list[dict[str, Any]]]:
         queues: dict[tuple[str, int], list[dict[str, Any]]] = {}
         for row in sorted(rows, key=lambda row: row["queueOffset"]):
-            queues.setdefault((row["topic"], row["queueId"]), []).append({column: row[column] for column in SAME})
+            queues.setdefault((row["topic"], row["queueId"]), []).append(
+                {column: row[column] for column in SAME}
+            )
         return queues
 
     assert by_queue(after) == by_queue(before)
 
 
-def test_rows_show_all_at_once_with_keys_ids_and_queues(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_show_all_at_once_with_keys_ids_and_queues(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     write(numbered(spark, 900, 3), tmp_path / "s", queueNums="5", **SMALL)
     found = read(spark, tmp_path / "s", brokerName="b")
     assert {row["body"].decode() for row in found} == {f"body {number}" for number in range(900)}
@@ -111,17 +138,24 @@ def test_order_of_a_partition_is_the_order_in_a_queue(spark: SparkSession, tmp_p
     frame = numbered(spark, 1000, 1)
     for _ in range(2):
         write(frame, tmp_path / "s", queueNums="3", **SMALL)
-    rows = sorted(read(spark, tmp_path / "s", brokerName="b"), key=lambda row: (row["queueId"], row["queueOffset"]))
+    rows = sorted(
+        read(spark, tmp_path / "s", brokerName="b"),
+        key=lambda row: (row["queueId"], row["queueOffset"]),
+    )
     for queue_id in range(3):
         numbers = [int(row["body"].split()[1]) for row in rows if row["queueId"] == queue_id]
         half = len(numbers) // 2
         assert numbers[:half] == sorted(numbers[:half])
         assert numbers[half:] == sorted(numbers[half:])
-        assert [row["queueOffset"] for row in rows if row["queueId"] == queue_id] == list(range(len(numbers)))
+        assert [row["queueOffset"] for row in rows if row["queueId"] == queue_id] == list(
+            range(len(numbers))
+        )
 
 
 def test_hash_keeps_a_sharding_key_in_one_queue(spark: SparkSession, tmp_path: Path) -> None:
-    frame = numbered(spark, 400).withColumn("shardingKey", F.concat(F.lit("s"), F.crc32("body") % 17))
+    frame = numbered(spark, 400).withColumn(
+        "shardingKey", F.concat(F.lit("s"), F.crc32("body") % 17)
+    )
     write(frame, tmp_path / "s", queueSelector="hash", queueNums="6", **SMALL)
     queues: dict[str, set[int]] = {}
     for row in read(spark, tmp_path / "s", brokerName="b"):
@@ -155,7 +189,9 @@ def test_every_column_and_what_overrides_what(spark: SparkSession, tmp_path: Pat
         ("T", None, bytearray(b""), None, "k1 k2", None, None, None, None, None, None),
     ]  # fmt: skip
     write(spark.createDataFrame(rows, schema), tmp_path / "s", bornHost="10.9.8.7:6", **SMALL)
-    first, second = sorted(read(spark, tmp_path / "s", brokerName="b"), key=lambda row: -row["queueId"])
+    first, second = sorted(
+        read(spark, tmp_path / "s", brokerName="b"), key=lambda row: -row["queueId"]
+    )
     assert first["properties"] == {"x": "1", "DELAY": "3", "TAGS": "tag", "UNIQ_KEY": "ID1"}
     assert (first["queueId"], first["flag"], first["reconsumeTimes"]) == (7, 9, 2)
     assert first["bornTimestamp"] == int(born.timestamp() * 1000)
@@ -168,7 +204,9 @@ def test_every_column_and_what_overrides_what(spark: SparkSession, tmp_path: Pat
 
 
 def test_delayed_messages_wait_in_the_schedule_topic(spark: SparkSession, tmp_path: Path) -> None:
-    frame = numbered(spark, 30).withColumn("delayTimeLevel", (F.monotonically_increasing_id() % 3 * 10).cast("int"))
+    frame = numbered(spark, 30).withColumn(
+        "delayTimeLevel", (F.monotonically_increasing_id() % 3 * 10).cast("int")
+    )
     write(frame, tmp_path / "s", **SMALL)
     columns = "topic,queueId,properties,storeTimestamp,tagsCode"
     found = read(spark, tmp_path / "s", brokerName="b", includeSystemTopics="true", columns=columns)
@@ -182,7 +220,9 @@ def test_delayed_messages_wait_in_the_schedule_topic(spark: SparkSession, tmp_pa
 
 
 @pytest.mark.parametrize("codec", ["zlib", "lz4", "zstd"])
-def test_bodies_are_compressed_above_a_size(spark: SparkSession, tmp_path: Path, codec: str) -> None:
+def test_bodies_are_compressed_above_a_size(
+    spark: SparkSession, tmp_path: Path, codec: str
+) -> None:
     frame = numbered(spark, 20).withColumn("body", F.repeat(F.col("body"), 10))
     write(frame, tmp_path / "s", compression=codec, compressMsgBodyOverHowmuch="65", **SMALL)
     found = read(spark, tmp_path / "s", brokerName="b")
@@ -197,12 +237,27 @@ def test_bodies_are_compressed_above_a_size(spark: SparkSession, tmp_path: Path,
         (lambda f: f.withColumn("colour", F.lit("x")), ["IllegalMessageError", "colour"]),
         (lambda f: f.drop("body"), ["IllegalMessageError", "body"]),
         (lambda f: f.drop("topic"), ["IllegalMessageError", "topic"]),
-        (lambda f: f.withColumn("topic", F.lit("../../etc")), ["IllegalMessageError", "MESSAGE_ILLEGAL", "../../etc"]),
-        (lambda f: f.withColumn("topic", F.lit("SCHEDULE_TOPIC_XXXX")), ["MESSAGE_ILLEGAL", "allowSystemTopics"]),
-        (lambda f: f.withColumn("topic", F.lit(None).cast("string")), ["MESSAGE_ILLEGAL", "topic is null"]),
-        (lambda f: f.withColumn("body", F.lit(None).cast("string")), ["MESSAGE_ILLEGAL", "body is null"]),
+        (
+            lambda f: f.withColumn("topic", F.lit("../../etc")),
+            ["IllegalMessageError", "MESSAGE_ILLEGAL", "../../etc"],
+        ),
+        (
+            lambda f: f.withColumn("topic", F.lit("SCHEDULE_TOPIC_XXXX")),
+            ["MESSAGE_ILLEGAL", "allowSystemTopics"],
+        ),
+        (
+            lambda f: f.withColumn("topic", F.lit(None).cast("string")),
+            ["MESSAGE_ILLEGAL", "topic is null"],
+        ),
+        (
+            lambda f: f.withColumn("body", F.lit(None).cast("string")),
+            ["MESSAGE_ILLEGAL", "body is null"],
+        ),
         (lambda f: f.withColumn("tags", F.lit("a\x02b")), ["MESSAGE_ILLEGAL", "0x02"]),
-        (lambda f: f.withColumn("keys", F.repeat(F.lit("k"), 33_000)), ["PROPERTIES_SIZE_EXCEEDED", "32767"]),
+        (
+            lambda f: f.withColumn("keys", F.repeat(F.lit("k"), 33_000)),
+            ["PROPERTIES_SIZE_EXCEEDED", "32767"],
+        ),
         (lambda f: f.withColumn("bornHost", F.lit("nowhere")), ["IllegalMessageError", "nowhere"]),
         (lambda f: f.withColumn("queueId", F.lit(-1)), ["MESSAGE_ILLEGAL", "queueId"]),
         # only the last row of the last partition is too large
@@ -277,18 +332,23 @@ def test_a_store_that_somebody_writes_to_is_refused(spark: SparkSession, tmp_pat
     assert data_state(tmp_path / "s") == before
 
 
-def test_jobs_that_append_at_once_do_so_one_after_the_other(spark: SparkSession, tmp_path: Path) -> None:
+def test_jobs_that_append_at_once_do_so_one_after_the_other(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     root = tmp_path / "s"
     write(numbered(spark, 10), root, **SMALL)
 
     def job(number: int) -> None:
-        spark.createDataFrame([], "x int")  # makes the session the thread's: Spark looks for writers there
+        # makes the session the thread's: Spark looks for writers there
+        spark.createDataFrame([], "x int")
         write(numbered(spark, 300, partitions=3).withColumn("tags", F.lit(f"job{number}")), root)
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(job, range(3)))
     with rmqstore.open(root) as store:
-        tags = store.scan(columns="tags", scan="commitlog").read_all().column("tags").to_pylist()[10:]
+        tags = (
+            store.scan(columns="tags", scan="commitlog").read_all().column("tags").to_pylist()[10:]
+        )
         assert not list(verify(store))
     assert [len(list(run)) for _, run in groupby(tags)] == [300, 300, 300]
     assert not (root / ".rmqstore" / "staging").exists()
@@ -331,11 +391,15 @@ def test_the_log_decides_whether_a_version_is_done(spark: SparkSession, tmp_path
     assert len(read(spark, root, brokerName="b")) == 100
 
 
-def test_an_existing_store_keeps_its_sizes(spark: SparkSession, golden_store: GoldenStore, tmp_path: Path) -> None:
+def test_an_existing_store_keeps_its_sizes(
+    spark: SparkSession, golden_store: GoldenStore, tmp_path: Path
+) -> None:
     root = Path(shutil.copytree(golden_store("basic"), tmp_path / "basic"))
     write(numbered(spark, 500), root)
     conf = goldens.summary("basic")["conf"]
-    assert {path.stat().st_size for path in (root / "commitlog").iterdir()} == {int(conf["mappedFileSizeCommitLog"])}
+    assert {path.stat().st_size for path in (root / "commitlog").iterdir()} == {
+        int(conf["mappedFileSizeCommitLog"])
+    }
     sizes = {path.stat().st_size for path in (root / "consumequeue").rglob("*") if path.is_file()}
     assert sizes == {int(conf["mappedFileSizeConsumeQueue"])}
     assert len({path.stat().st_size for path in (root / "index").iterdir()}) == 1
@@ -347,7 +411,9 @@ def test_empty_frames_write_nothing(spark: SparkSession, tmp_path: Path) -> None
         assert store.scan().read_all().num_rows == 0
 
 
-def test_a_part_needs_no_more_room_than_its_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_needs_no_more_room_than_its_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def allocate(_: int, __: int, size: int) -> None:
         if size > 1000:
             raise OSError(errno.ENOSPC, "No space left on device")

@@ -47,10 +47,14 @@ spark.stop()
 """
 
 
-def test_a_cluster_reads_what_one_process_reads(spark: SparkSession, golden_store: GoldenStore, tmp_path: Path) -> None:
+def test_a_cluster_reads_what_one_process_reads(
+    spark: SparkSession, golden_store: GoldenStore, tmp_path: Path
+) -> None:
     root = golden_store("basic")
     environment = {
-        name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "SPARK_HOME", "SPARK_CONF_DIR")
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONPATH", "SPARK_HOME", "SPARK_CONF_DIR")
     }
     environment |= {  # an installed package needs no PYTHONPATH
         "PYSPARK_PYTHON": sys.executable,
@@ -69,7 +73,10 @@ def test_a_cluster_reads_what_one_process_reads(spark: SparkSession, golden_stor
     assert answer["processes"] == 3  # the driver and two executors
     found = answer["rows"]
     assert {row.pop("part") for row in found} >= set(range(6))
-    local = [row.asDict() for row in load(spark, root, columns=COLUMNS, includeSystemTopics="true").collect()]
+    local = [
+        row.asDict()
+        for row in load(spark, root, columns=COLUMNS, includeSystemTopics="true").collect()
+    ]
     assert sorted(found, key=_place) == sorted(local, key=_place)
     expected = [{name: row[name] for name in COLUMNS.split(",")} for row in messages("basic")]
     assert sorted(found, key=_place) == sorted(expected, key=_place)

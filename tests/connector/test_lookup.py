@@ -88,7 +88,9 @@ def test_the_rows_are_the_same_with_filters_pushed_and_not(
 
 
 def test_explain_names_what_was_pushed(pushing: SparkSession, golden_store: GoldenStore) -> None:
-    frame = load(pushing, golden_store("basic")).where("topic = 'TopicA' AND tags = 'TagA' AND body IS NOT NULL")
+    frame = load(pushing, golden_store("basic")).where(
+        "topic = 'TopicA' AND tags = 'TagA' AND body IS NOT NULL"
+    )
     mode = pushing._jvm.org.apache.spark.sql.execution.ExplainMode.fromString("formatted")
     told = frame._jdf.queryExecution().explainString(mode)
     pushed = next(line for line in told.splitlines() if line.startswith("PushedFilters"))
@@ -97,14 +99,18 @@ def test_explain_names_what_was_pushed(pushing: SparkSession, golden_store: Gold
     assert "body" not in pushed
 
 
-def test_worker_logs_tell_how_much_is_left(pushing: SparkSession, golden_store: GoldenStore) -> None:
+def test_worker_logs_tell_how_much_is_left(
+    pushing: SparkSession, golden_store: GoldenStore
+) -> None:
     pushing.conf.set("spark.sql.pyspark.worker.logging.enabled", "true")
     try:
         assert load(pushing, golden_store("basic")).where("topic = 'TopicA'").count()
         told = [row["msg"] for row in pushing.tvf.python_worker_logs().collect()]
     finally:
         pushing.conf.unset("spark.sql.pyspark.worker.logging.enabled")
-    assert any("pushed filters leave 721 of" in text and text.endswith("topics TopicA") for text in told), told
+    assert any(
+        "pushed filters leave 721 of" in text and text.endswith("topics TopicA") for text in told
+    ), told
 
 
 def reader(path: object, *filters: Filter, **options: str) -> tuple[FilteringReader, list[Filter]]:
@@ -119,13 +125,17 @@ def n_messages(found: FilteringReader) -> int:
     assert all(isinstance(split, QueueSplit | UnitSplit) for split in splits)
     ranges = [piece for split in splits if isinstance(split, QueueSplit) for piece in split.slices]
     single = [split for split in splits if isinstance(split, UnitSplit)]
-    return sum(piece.end - piece.start for piece in ranges) + sum(len(one.picked.physical_offsets) for one in single)
+    return sum(piece.end - piece.start for piece in ranges) + sum(
+        len(one.picked.physical_offsets) for one in single
+    )
 
 
 def test_each_filter_leaves_less_to_be_planned(golden_store: GoldenStore) -> None:
     path = golden_store("live")
     rows = goldens.lines("live", "expected")
-    one = next(row for row in rows if row["topic"] == "LivePlain" or row["topic"].startswith("Live"))
+    one = next(
+        row for row in rows if row["topic"] == "LivePlain" or row["topic"].startswith("Live")
+    )
     whole = n_messages(reader(path)[0])
     key = one["properties"]["UNIQ_KEY"]
     for filters, most in [
@@ -173,9 +183,15 @@ def test_a_look_up_by_keys_is_one_pass_over_what_the_index_gives(
         row["physicalOffset"] for row in records
         if row["uniqKey"] in keys or set((row["keys"] or "").split(" ")) & set(keys)
     }  # fmt: skip
-    found = collect(load(spark, golden_store(name), msgKey=json.dumps(keys), includeSystemTopics="true"))
+    found = collect(
+        load(spark, golden_store(name), msgKey=json.dumps(keys), includeSystemTopics="true")
+    )
     assert offsets(found) == right
-    options = {"path": str(golden_store(name)), "msgKey": json.dumps(keys), "includeSystemTopics": "true"}
+    options = {
+        "path": str(golden_store(name)),
+        "msgKey": json.dumps(keys),
+        "includeSystemTopics": "true",
+    }
     parsed = parse_read_options(options)
     splits = RmqStoreReader(default_schema(parsed), parsed).partitions()
     assert sum(isinstance(split, RecordSplit) for split in splits) == (name != "crash3")
@@ -186,12 +202,18 @@ def test_a_look_up_by_keys_is_one_pass_over_what_the_index_gives(
     assert bool(only) == (name != "crash3")
 
 
-def test_ids_limits_columns_and_tasks_go_together(spark: SparkSession, golden_store: GoldenStore) -> None:
+def test_ids_limits_columns_and_tasks_go_together(
+    spark: SparkSession, golden_store: GoldenStore
+) -> None:
     path = golden_store("basic")
     records = goldens.records("basic")
     every = [row["physicalOffset"] for row in records if "order-25" in (row["keys"] or "").split(" ")
              and row["topic"] == "TopicA" and row["sysFlag"] & 12 != 12]  # fmt: skip
-    asked: dict[str, Any] = {"msgKey": "order-25", "subscribe": "TopicA", "columns": "commitLogOffset"}
+    asked: dict[str, Any] = {
+        "msgKey": "order-25",
+        "subscribe": "TopicA",
+        "columns": "commitLogOffset",
+    }
     assert offsets(collect(load(spark, path, **asked))) == set(every)
     assert offsets(collect(load(spark, path, **asked, msgKeyLimit="2"))) == set(every[-2:])
     cut = load(spark, path, **asked, maxRecordsPerPartition="1")
@@ -222,14 +244,20 @@ def test_a_limit_counts_before_conditions_and_stops_at_damage_as_the_mode_says(
     newest = load(pushing, root, msgKey="K", msgKeyLimit="2")
     assert newest.where("tags = 'TagB'").count() == 2
     assert newest.where("tags = 'TagA'").count() == 0
-    store.append(build.Record(body_crc=1, store_timestamp=build.T0 + 9, properties=build.properties({"KEYS": "K"})))
+    store.append(
+        build.Record(
+            body_crc=1, store_timestamp=build.T0 + 9, properties=build.properties({"KEYS": "K"})
+        )
+    )
     root = store.write(tmp_path / "damaged")
     with pytest.raises(PySparkException, match="CRC"):
         load(pushing, root, msgKey="K", msgKeyLimit="1").collect()
     assert load(pushing, root, msgKey="K", msgKeyLimit="1", mode="DROPMALFORMED").count() == 1
 
 
-def test_a_look_up_that_cannot_be_is_refused(spark: SparkSession, golden_store: GoldenStore) -> None:
+def test_a_look_up_that_cannot_be_is_refused(
+    spark: SparkSession, golden_store: GoldenStore
+) -> None:
     for options, named in [
         ({"msgKey": "a b"}, "blank"), ({"msgKey": "[1]"}, "JSON list of texts"), ({"msgKeyLimit": "3"}, "msgKey"),
         ({"msgKey": "a", "startingOffsets": '{"TopicA":{"0":1}}'}, "startingTimestamp"),
@@ -238,7 +266,9 @@ def test_a_look_up_that_cannot_be_is_refused(spark: SparkSession, golden_store: 
             load(spark, golden_store("basic"), **options).collect()
 
 
-def test_an_sql92_filter_keeps_what_the_broker_would_deliver(spark: SparkSession, golden_store: GoldenStore) -> None:
+def test_an_sql92_filter_keeps_what_the_broker_would_deliver(
+    spark: SparkSession, golden_store: GoldenStore
+) -> None:
     rows = [row for row in goldens.lines("basic", "expected") if row["topic"] == "TopicA"]
     right = {row["physicalOffset"] for row in rows
              if row["properties"].get("TAGS") == "TagA" and "KEYS" in row["properties"]}  # fmt: skip
@@ -259,7 +289,8 @@ def test_pending_messages_come_with_their_real_topic_and_queue(
     frame = load(pushing, golden_store("live"), includePending="true")
     assert frame.columns[-2:] == ["pending", "dueTimestamp"]
     found = {
-        (row.keys, row.topic, row.queueId, row.queueOffset) for row in frame.where("pending = 'transaction'").collect()
+        (row.keys, row.topic, row.queueId, row.queueOffset)
+        for row in frame.where("pending = 'transaction'").collect()
     }
     assert found == {(f"tx-{number}", "LiveTx", 1 - number % 2, None) for number in range(2, 18, 3)}
     assert frame.where("topic = 'LiveDelay' AND pending IS NOT NULL").count() == 15

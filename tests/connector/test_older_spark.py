@@ -1,4 +1,7 @@
-"""What PySpark 4.0 and 4.1 lack: the source stands without it, and says what a later one has. No session."""
+"""What PySpark 4.0 and 4.1 lack: the source stands without it, and says what a later one has.
+
+No session.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,14 @@ from pyspark_rmqstore.unlimited_stream_reader import UnlimitedStreamReader
 from rmqstore.errors import OffsetOutOfRangeError, UnsupportedFeatureError
 from rmqstore.opening import create
 
-# Names of pyspark.sql.datasource by the release that brought them, as far as the connector knows them.
+# Names of pyspark.sql.datasource by the release that brought them, as far as the connector knows
+# them.
 OF_4_1 = ("Filter", "EqualTo", "In", "IsNotNull", "StringStartsWith", "DataSourceStreamArrowWriter")
 STREAM_LIMITS = "pyspark.sql.streaming.datasource"  # since 4.2
-AS_OF = {"4.0": ("UnlimitedStreamReader", "OlderStreamWriter"), "4.1": ("UnlimitedStreamReader", "ArrowStreamWriter")}
+AS_OF = {
+    "4.0": ("UnlimitedStreamReader", "OlderStreamWriter"),
+    "4.1": ("UnlimitedStreamReader", "ArrowStreamWriter"),
+}
 SCRIPT = """
 import sys
 import pyspark.sql.datasource as api
@@ -63,7 +70,9 @@ def test_the_source_works_with_the_api_of_an_older_release(grown: Path, version:
 
 def reader(root: Path, **options: str) -> UnlimitedStreamReader:
     given = {"path": str(root), "startingOffsets": "earliest", **options}
-    return UnlimitedStreamReader(StructType().add("queueOffset", "long"), parse_stream_options(given))
+    return UnlimitedStreamReader(
+        StructType().add("queueOffset", "long"), parse_stream_options(given)
+    )
 
 
 def rows_of(stream: UnlimitedStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
@@ -97,18 +106,26 @@ def test_a_query_goes_on_after_a_restart_without_being_told_where_it_stands(grow
     again.stop()
 
 
-def test_what_was_lost_before_a_restart_is_reported_when_its_micro_batch_is_planned(grown: Path) -> None:
+def test_what_was_lost_before_a_restart_is_reported_when_its_micro_batch_is_planned(
+    grown: Path,
+) -> None:
     stream = reader(grown)
     end = stream.latestOffset()
     stream.stop()
-    ahead = {**end, "queues": {"T": {broker: {"0": 15} for broker in end["queues"]["T"]}}, "log": {}}
+    ahead = {
+        **end,
+        "queues": {"T": {broker: {"0": 15} for broker in end["queues"]["T"]}},
+        "log": {},
+    }
     again = reader(grown)
     with pytest.raises(OffsetOutOfRangeError, match="data loss: T-0"):
         again.partitions(ahead, again.latestOffset())
     again.stop()
 
 
-@pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger"])
+@pytest.mark.parametrize(
+    "name", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger"]
+)
 def test_limits_are_refused_with_the_release_that_has_them(grown: Path, name: str) -> None:
     with pytest.raises(UnsupportedFeatureError, match=rf"{name}: .*PySpark 4\.2 or later"):
         reader(grown, **{name: "5"})

@@ -14,7 +14,12 @@ import rmqstore
 from connector.streams import SIZES, put
 from pyspark_rmqstore.batch_reader import RmqStoreReader
 from pyspark_rmqstore.limited_stream_reader import LimitedStreamReader
-from pyspark_rmqstore.option_names import SELECTION_ARGUMENTS, VIEW_ARGUMENTS, in_option_names, option_names
+from pyspark_rmqstore.option_names import (
+    SELECTION_ARGUMENTS,
+    VIEW_ARGUMENTS,
+    in_option_names,
+    option_names,
+)
 from pyspark_rmqstore.options import NAMES, parse_read_options, parse_stream_options
 from pyspark_rmqstore.view_options import parse_view_options
 from pyspark_rmqstore.view_reader import RmqStoreViewReader
@@ -41,13 +46,25 @@ def expired(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("text", "translated"),
     [
-        ("gone; fail_on_data_loss=False reads what is left", "gone; failOnDataLoss=false reads what is left"),
-        ("ignore_log_end=True with mode=DROPMALFORMED", "ignoreLogEnd=true with mode=DROPMALFORMED"),
-        ("starting_offsets_by_timestamp_strategy=latest", "startingOffsetsByTimestampStrategy=latest"),
+        (
+            "gone; fail_on_data_loss=False reads what is left",
+            "gone; failOnDataLoss=false reads what is left",
+        ),
+        (
+            "ignore_log_end=True with mode=DROPMALFORMED",
+            "ignoreLogEnd=true with mode=DROPMALFORMED",
+        ),
+        (
+            "starting_offsets_by_timestamp_strategy=latest",
+            "startingOffsetsByTimestampStrategy=latest",
+        ),
         ("starting_offsets of T-0 is 3", "startingOffsets of T-0 is 3"),
         ("the log's own folders with commitlogs=", "the log's own folders with storePathCommitLog"),
         ("msg_key and msg_id: give one", "msgKey and msgId: give one"),
-        ("/data/msg_key/store: commitlogs of 'msg_key'", "/data/msg_key/store: commitlogs of 'msg_key'"),
+        (
+            "/data/msg_key/store: commitlogs of 'msg_key'",
+            "/data/msg_key/store: commitlogs of 'msg_key'",
+        ),
         ("my_starting_offsets is not msg_keys", "my_starting_offsets is not msg_keys"),
     ],
 )
@@ -108,7 +125,9 @@ def test_a_task_names_options(expired: Path) -> None:
 
 
 @pytest.mark.parametrize("view", [None, "queues"])
-def test_a_path_that_is_not_a_store_is_refused_with_the_option_to_set(tmp_path: Path, view: str | None) -> None:
+def test_a_path_that_is_not_a_store_is_refused_with_the_option_to_set(
+    tmp_path: Path, view: str | None
+) -> None:
     given = {"path": str(tmp_path)}
     schema = StructType().add("topic", "string")
     reader = (
@@ -116,7 +135,9 @@ def test_a_path_that_is_not_a_store_is_refused_with_the_option_to_set(tmp_path: 
         if view is None
         else RmqStoreViewReader(schema, parse_view_options({**given, "view": view}))
     )
-    with pytest.raises(NotAStoreError, match=r"is not a RocketMQ store: .* with storePathCommitLog$"):
+    with pytest.raises(
+        NotAStoreError, match=r"is not a RocketMQ store: .* with storePathCommitLog$"
+    ):
         reader.partitions()
 
 
@@ -131,6 +152,8 @@ def test_a_path_that_is_not_a_store_is_refused_with_the_option_to_set(tmp_path: 
     ],
     ids=str,
 )
-def test_an_option_that_the_core_refuses_is_called_as_it_was_given(given: dict[str, str], text: str) -> None:
+def test_an_option_that_the_core_refuses_is_called_as_it_was_given(
+    given: dict[str, str], text: str
+) -> None:
     with pytest.raises(OptionError, match=text):
         parse_read_options(options_of(Path("store"), **given))

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_rmqstore.options import ReadOptions, StoreRef, StreamOptions, parse_read_options, parse_stream_options
+from pyspark_rmqstore.options import (
+    ReadOptions,
+    StoreRef,
+    StreamOptions,
+    parse_read_options,
+    parse_stream_options,
+)
 from pyspark_rmqstore.schema import default_schema
 from rmqstore.errors import OptionError, RmqStoreError, UnsupportedFeatureError
 from rmqstore.query.selection import EARLIEST, LATEST
@@ -35,12 +41,25 @@ def brokers(tmp_path: Path) -> Path:
 def test_defaults_are_those_of_the_readme() -> None:
     options = parse()
     assert options.stores == (StoreRef(STORE, None, (), None, None, ignore_log_end=False),)
-    assert (options.columns, options.tags, options.scan, options.mode) == (None, None, "queue", "FAILFAST")
-    assert (options.corrupt_column, options.check_crc, options.fail_on_data_loss) == ("_corrupt_record", True, True)
+    assert (options.columns, options.tags, options.scan, options.mode) == (
+        None,
+        None,
+        "queue",
+        "FAILFAST",
+    )
+    assert (options.corrupt_column, options.check_crc, options.fail_on_data_loss) == (
+        "_corrupt_record",
+        True,
+        True,
+    )
     assert (options.min_partitions, options.max_records_per_partition) == (None, None)
     assert options.max_bytes_per_partition == 128 << 20
     selection = options.selection
-    assert (selection.subscribe, selection.subscribe_pattern, selection.assign) == (None, None, None)
+    assert (selection.subscribe, selection.subscribe_pattern, selection.assign) == (
+        None,
+        None,
+        None,
+    )
     assert (selection.start.default, selection.end.default) == (EARLIEST, LATEST)
     assert (selection.include_system_topics, selection.timestamp_strategy) == (False, "latest")
 
@@ -88,7 +107,9 @@ def test_an_option_arrives_however_its_key_is_spelled(name: str, spell: type[str
     assert arrived(parse(**{spell(name): value}))
 
 
-@pytest.mark.parametrize("name", ["subscribes", "offsets", "kafka.bootstrap.servers", "min-partitions", "body"])
+@pytest.mark.parametrize(
+    "name", ["subscribes", "offsets", "kafka.bootstrap.servers", "min-partitions", "body"]
+)
 def test_an_unknown_option_is_refused_with_those_known(name: str) -> None:
     with pytest.raises(OptionError, match=re.escape(repr(name))) as caught:
         parse(**{name: "1"})
@@ -96,7 +117,16 @@ def test_an_unknown_option_is_refused_with_those_known(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["path", "queryName", "checkpointLocation", "timeZone", "recursiveFileLookup", "PATH", "queryname"]
+    "name",
+    [
+        "path",
+        "queryName",
+        "checkpointLocation",
+        "timeZone",
+        "recursiveFileLookup",
+        "PATH",
+        "queryname",
+    ],
 )
 def test_keys_of_spark_are_never_unknown(name: str) -> None:
     assert parse_read_options({"path": STORE, name: STORE}).stores[0].path == STORE
@@ -105,22 +135,58 @@ def test_keys_of_spark_are_never_unknown(name: str) -> None:
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        pytest.param({"subscribe": "A", "assign": '{"A":[0]}'}, ["subscribe", "assign"], id="subscribe and assign"),
         pytest.param(
-            {"subscribe": "A", "subscribePattern": "A"}, ["subscribe", "subscribePattern"], id="subscribe and pattern"
+            {"subscribe": "A", "assign": '{"A":[0]}'},
+            ["subscribe", "assign"],
+            id="subscribe and assign",
         ),
-        pytest.param({"subscribePattern": "A", "assign": "{}"}, ["subscribePattern", "assign"], id="pattern, assign"),
-        pytest.param({"filter": "queueOffset > 1"}, ["queueOffset", ".where()"], id="filter on a column"),
+        pytest.param(
+            {"subscribe": "A", "subscribePattern": "A"},
+            ["subscribe", "subscribePattern"],
+            id="subscribe and pattern",
+        ),
+        pytest.param(
+            {"subscribePattern": "A", "assign": "{}"},
+            ["subscribePattern", "assign"],
+            id="pattern, assign",
+        ),
+        pytest.param(
+            {"filter": "queueOffset > 1"}, ["queueOffset", ".where()"], id="filter on a column"
+        ),
         pytest.param({"startingOffsets": "latest"}, ["startingOffsets"], id="start at the end"),
         pytest.param({"endingOffsets": "earliest"}, ["endingOffsets"], id="end at the start"),
-        pytest.param({"startingOffsets": '{"A":{"0":-1}}'}, ["startingOffsets", "latest"], id="a queue from its end"),
-        pytest.param({"endingOffsets": '{"A":{"0":-2}}'}, ["endingOffsets", "earliest"], id="a queue to its start"),
-        pytest.param({"scan": "commitlog", "startingOffsets": '{"A":{"0":1}}'}, ["scan=commitlog"], id="log, start"),
-        pytest.param({"scan": "commitlog", "endingOffsets": '{"A":{"0":1}}'}, ["scan=commitlog"], id="log, end"),
-        pytest.param({"scan": "commitlog", "startingOffsets": "group:g"}, ["scan=commitlog"], id="log, group"),
-        pytest.param({"scan": "commitlog", "endingOffsets": "group:g"}, ["scan=commitlog"], id="log, group at end"),
         pytest.param(
-            {"scan": "commitlog", "startingOffsetsByTimestamp": '{"A":{"0":1}}'}, ["scan=commitlog"], id="log, by time"
+            {"startingOffsets": '{"A":{"0":-1}}'},
+            ["startingOffsets", "latest"],
+            id="a queue from its end",
+        ),
+        pytest.param(
+            {"endingOffsets": '{"A":{"0":-2}}'},
+            ["endingOffsets", "earliest"],
+            id="a queue to its start",
+        ),
+        pytest.param(
+            {"scan": "commitlog", "startingOffsets": '{"A":{"0":1}}'},
+            ["scan=commitlog"],
+            id="log, start",
+        ),
+        pytest.param(
+            {"scan": "commitlog", "endingOffsets": '{"A":{"0":1}}'},
+            ["scan=commitlog"],
+            id="log, end",
+        ),
+        pytest.param(
+            {"scan": "commitlog", "startingOffsets": "group:g"}, ["scan=commitlog"], id="log, group"
+        ),
+        pytest.param(
+            {"scan": "commitlog", "endingOffsets": "group:g"},
+            ["scan=commitlog"],
+            id="log, group at end",
+        ),
+        pytest.param(
+            {"scan": "commitlog", "startingOffsetsByTimestamp": '{"A":{"0":1}}'},
+            ["scan=commitlog"],
+            id="log, by time",
         ),
         pytest.param(
             {"scan": "commitlog", "endingOffsetsByTimestamp": '{"A":{"0":1}}'},
@@ -134,7 +200,9 @@ def test_keys_of_spark_are_never_unknown(name: str) -> None:
         ),
     ],
 )
-def test_options_that_contradict_each_other_are_refused_by_name(given: dict[str, str], named: list[str]) -> None:
+def test_options_that_contradict_each_other_are_refused_by_name(
+    given: dict[str, str], named: list[str]
+) -> None:
     with pytest.raises(OptionError) as caught:
         parse(**given)
     assert all(name in str(caught.value) for name in named), caught.value
@@ -155,7 +223,9 @@ def test_options_that_contradict_each_other_are_refused_by_name(given: dict[str,
         ("startingOffsetsByTimestamp", "5"), ("endingOffsetsByTimestamp", '{"A":{"0":"soon"}}'), ("tags", "||"),
     ],
 )  # fmt: skip
-def test_a_value_out_of_its_domain_is_refused_with_the_name_of_its_option(name: str, value: str) -> None:
+def test_a_value_out_of_its_domain_is_refused_with_the_name_of_its_option(
+    name: str, value: str
+) -> None:
     with pytest.raises(OptionError, match=name):
         parse(**{name.lower(): value})
 
@@ -188,7 +258,9 @@ def test_what_cannot_be_done_yet_is_refused_by_name(given: dict[str, str], named
         parse(**given)
 
 
-@pytest.mark.parametrize("given", [{"includePending": "false"}, {"includepending": "FALSE"}, {"view": "messages"}])
+@pytest.mark.parametrize(
+    "given", [{"includePending": "false"}, {"includepending": "FALSE"}, {"view": "messages"}]
+)
 def test_asking_for_what_is_the_default_anyway_is_no_error(given: dict[str, str]) -> None:
     assert parse(**given) == parse()
 
@@ -204,7 +276,9 @@ def test_a_list_of_paths_arrives_in_its_order() -> None:
     assert [ref.path for ref in options.stores] == ["/data/b", "/data/a"]
 
 
-@pytest.mark.parametrize("twice", ['["/data/a","/data/a"]', '["/data/a","/data/a/"]', '["/data/a","file:/data/a"]'])
+@pytest.mark.parametrize(
+    "twice", ['["/data/a","/data/a"]', '["/data/a","/data/a/"]', '["/data/a","file:/data/a"]']
+)
 def test_a_store_named_twice_is_refused(twice: str) -> None:
     with pytest.raises(OptionError, match=r"twice.*/data/a"):
         parse_read_options({"paths": twice})
@@ -279,7 +353,9 @@ def test_broker_names_are_given_by_path(brokers: Path) -> None:
     assert [ref.broker_name for ref in options.stores] == ["first", None, "third"]
 
 
-def test_broker_names_are_given_by_relative_path(brokers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broker_names_are_given_by_relative_path(
+    brokers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(brokers)
     options = parse_read_options({"path": "other", "brokerName": '{"./other":"o"}'})
     assert [ref.broker_name for ref in options.stores] == ["o"]
@@ -299,7 +375,9 @@ def test_broker_names_are_given_by_uri_as_the_path_is(brokers: Path) -> None:
         pytest.param('{"/elsewhere":', "JSON", id="no JSON"),
     ],
 )
-def test_broker_names_that_do_not_fit_the_stores_are_refused(brokers: Path, name: str, message: str) -> None:
+def test_broker_names_that_do_not_fit_the_stores_are_refused(
+    brokers: Path, name: str, message: str
+) -> None:
     with pytest.raises(OptionError, match=f"brokerName.*{message}"):
         parse_read_options({"path": f"{brokers}/broker-*", "brokerName": name})
 
@@ -315,7 +393,11 @@ def test_folders_that_lie_apart_fit_one_store_only(name: str) -> None:
     [
         pytest.param({"paths": "oops"}, "paths", id="paths that are no JSON"),
         pytest.param({"paths": "[1]"}, "paths", id="paths that are no text"),
-        pytest.param({"columnNameOfCorruptRecord": "body"}, "columnNameOfCorruptRecord", id="a column's own name"),
+        pytest.param(
+            {"columnNameOfCorruptRecord": "body"},
+            "columnNameOfCorruptRecord",
+            id="a column's own name",
+        ),
         pytest.param({"brokerName": '{"/s":null}'}, "brokerName", id="no name"),
         pytest.param(
             {"scan": "commitlog", "startingOffsetsByTimestampStrategy": "error"},
@@ -330,7 +412,9 @@ def test_a_slip_is_refused_by_the_name_of_its_option(options: dict[str, str], na
 
 
 def test_the_corrupt_column_may_be_among_the_columns() -> None:
-    parsed = parse_read_options({"path": "/s", "mode": "PERMISSIVE", "columns": "body,_corrupt_record,topic"})
+    parsed = parse_read_options(
+        {"path": "/s", "mode": "PERMISSIVE", "columns": "body,_corrupt_record,topic"}
+    )
     assert default_schema(parsed).fieldNames() == ["body", "_corrupt_record", "topic"]
 
 
@@ -342,7 +426,12 @@ def test_a_stream_starts_at_the_latest_messages_and_takes_all_there_is() -> None
     options = parse_stream()
     assert options.read.selection.start.default == LATEST
     assert options.read.selection.timestamp_strategy == "error"
-    assert (options.max_rows, options.min_rows, options.max_bytes, options.max_delay_seconds) == (None, None, None, 900)
+    assert (options.max_rows, options.min_rows, options.max_bytes, options.max_delay_seconds) == (
+        None,
+        None,
+        None,
+        900,
+    )
     assert options.consumer_offset_file is None
 
 
@@ -351,14 +440,27 @@ def test_limits_of_triggers_and_the_file_of_progress_are_parsed() -> None:
         maxOffsetsPerTrigger="100", minoffsetspertrigger="10", maxBytesPerTrigger="8m", maxTriggerDelay="90s",
         consumerOffsetFile="/data/progress/consumerOffset.json", consumerGroup="archive", startingOffsets="earliest",
     )  # fmt: skip
-    assert (options.max_rows, options.min_rows, options.max_bytes, options.max_delay_seconds) == (100, 10, 8 << 20, 90)
+    assert (options.max_rows, options.min_rows, options.max_bytes, options.max_delay_seconds) == (
+        100,
+        10,
+        8 << 20,
+        90,
+    )
     assert options.consumer_offset_file == Path("/data/progress/consumerOffset.json")
     assert (options.consumer_group, options.read.selection.start.default) == ("archive", EARLIEST)
 
 
 @pytest.mark.parametrize(
     ("value", "seconds"),
-    [("15m", 900), ("90s", 90), ("500ms", 0.5), ("250", 0.25), ("2 h", 7200), ("1d", 86400), ("3min", 180)],
+    [
+        ("15m", 900),
+        ("90s", 90),
+        ("500ms", 0.5),
+        ("250", 0.25),
+        ("2 h", 7200),
+        ("1d", 86400),
+        ("3min", 180),
+    ],
 )
 def test_delays_are_times_with_a_unit(value: str, seconds: float) -> None:
     assert parse_stream(maxTriggerDelay=value).max_delay_seconds == seconds
@@ -381,7 +483,9 @@ def test_what_a_stream_cannot_have_is_refused_by_name(given: dict[str, str], nam
         parse_stream(**given)
 
 
-@pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "consumerGroup"])
+@pytest.mark.parametrize(
+    "name", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "consumerGroup"]
+)
 def test_options_of_streams_are_refused_in_a_batch(name: str) -> None:
     with pytest.raises(OptionError, match=rf"{name}: for streams only"):
         parse(**{name: "9"})

@@ -1,4 +1,7 @@
-"""Planning: ranges in, tasks out. No session, no files; the logs are made up, with true sizes to judge by."""
+"""Planning: ranges in, tasks out.
+
+No session, no files; the logs are made up, with true sizes to judge by.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,11 @@ class MadeQueue(NamedTuple):
         """Return the range with points of it, as the planner gets them from a store."""
         count = len(self.sizes)
         samples = [
-            Sample(self.piece.start + at, int(self.physical_offsets[at]), float(self.sizes[at : at + n_units].mean()))
+            Sample(
+                self.piece.start + at,
+                int(self.physical_offsets[at]),
+                float(self.sizes[at : at + n_units].mean()),
+            )
             for at in np.unique(np.linspace(0, count - 1, max(n_samples, 2)).astype(int)).tolist()
         ]
         return SampledSlice(self.piece, samples)
@@ -38,7 +45,9 @@ class MadeQueue(NamedTuple):
         return int(self.sizes[part.start - self.piece.start : part.end - self.piece.start].sum())
 
 
-def make_log(rng: np.random.Generator, n_queues: int, n_records: int, mean_bytes: int = 1000) -> list[MadeQueue]:
+def make_log(
+    rng: np.random.Generator, n_queues: int, n_records: int, mean_bytes: int = 1000
+) -> list[MadeQueue]:
     """Return the queues of a log whose records are dealt to queues by chance, to some much more than to others."""
     shares = rng.exponential(size=n_queues) ** 2 + 1e-9
     owners = rng.choice(n_queues, n_records, p=shares / shares.sum())
@@ -66,12 +75,16 @@ def assert_exact(tasks: Tasks, pieces: Sequence[QueueSlice]) -> None:
     reached = {(piece.topic, piece.queue_id): piece.start for piece in pieces}
     for task in tasks:
         assert task
-        assert len({(part.topic, part.queue_id) for part in task}) == len(task), "a queue comes twice in a task"
+        assert len({(part.topic, part.queue_id) for part in task}) == len(task), (
+            "a queue comes twice in a task"
+        )
         for part in task:
             assert part.start < part.end
             assert part.start == reached[part.topic, part.queue_id]
             reached[part.topic, part.queue_id] = part.end
-    assert reached == {(piece.topic, piece.queue_id): max(piece.start, piece.end) for piece in pieces}
+    assert reached == {
+        (piece.topic, piece.queue_id): max(piece.start, piece.end) for piece in pieces
+    }
 
 
 def n_records(task: Sequence[QueueSlice]) -> int:
@@ -80,7 +93,9 @@ def n_records(task: Sequence[QueueSlice]) -> int:
 
 def true_bytes(tasks: Tasks, queues: list[MadeQueue]) -> NDArray[np.int64]:
     by_key = {(queue.piece.topic, queue.piece.queue_id): queue for queue in queues}
-    return np.array([sum(by_key[part.topic, part.queue_id].n_bytes(part) for part in task) for task in tasks])
+    return np.array(
+        [sum(by_key[part.topic, part.queue_id].n_bytes(part) for part in task) for task in tasks]
+    )
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -120,7 +135,9 @@ def test_tasks_are_about_equal_in_bytes_where_records_change_in_size() -> None:
     rng = np.random.default_rng(7)
     (queue,) = make_log(rng, 1, 20_000)
     sizes = np.where(np.arange(20_000) < 10_000, 200, 6_000).astype(np.int64)
-    queue = queue._replace(sizes=sizes, physical_offsets=np.concatenate(([0], np.cumsum(sizes)[:-1])))
+    queue = queue._replace(
+        sizes=sizes, physical_offsets=np.concatenate(([0], np.cumsum(sizes)[:-1]))
+    )
     tasks = plan_queues([queue.sampled(256)], Limits(int(sizes.sum()) // 10))
     found = true_bytes(tasks, [queue])
     assert found.max() / found.mean() < 1.1
@@ -133,7 +150,9 @@ def test_tasks_are_ranges_of_the_log_so_that_each_page_is_read_once(seed: int) -
     rng = np.random.default_rng(seed)
     queues = make_log(rng, 12, 20_000)
     by_key = {(queue.piece.topic, queue.piece.queue_id): queue for queue in queues}
-    tasks = plan_queues([queue.sampled(512) for queue in queues], Limits(UNLIMITED, min_partitions=8))
+    tasks = plan_queues(
+        [queue.sampled(512) for queue in queues], Limits(UNLIMITED, min_partitions=8)
+    )
     spans = []
     for task in tasks:
         places = []
@@ -143,19 +162,25 @@ def test_tasks_are_ranges_of_the_log_so_that_each_page_is_read_once(seed: int) -
                 [part.start - queue.piece.start, part.end - 1 - queue.piece.start]
             ].tolist()
         spans.append(max(places) - min(places))
-    whole = max(queue.physical_offsets[-1] for queue in queues) - min(queue.physical_offsets[0] for queue in queues)
+    whole = max(queue.physical_offsets[-1] for queue in queues) - min(
+        queue.physical_offsets[0] for queue in queues
+    )
     assert len(tasks) == 8
     assert sum(spans) < 1.25 * whole
 
 
 @pytest.mark.parametrize("asked", [1, 2, 7, 64, 500])
 @pytest.mark.parametrize("seed", range(8))
-def test_there_are_as_many_tasks_as_asked_for_when_there_are_as_many_messages(seed: int, asked: int) -> None:
+def test_there_are_as_many_tasks_as_asked_for_when_there_are_as_many_messages(
+    seed: int, asked: int
+) -> None:
     rng = np.random.default_rng(seed)
     queues = make_log(rng, int(rng.integers(1, 20)), int(rng.integers(1, 1000)))
     total = sum(n_records([queue.piece]) for queue in queues)
     n_samples = min(total, 16 * asked + 2)
-    tasks = plan_queues([queue.sampled(n_samples) for queue in queues], Limits(UNLIMITED, min_partitions=asked))
+    tasks = plan_queues(
+        [queue.sampled(n_samples) for queue in queues], Limits(UNLIMITED, min_partitions=asked)
+    )
     assert len(tasks) >= min(asked, total)
     assert_exact(tasks, [queue.piece for queue in queues])
 
@@ -166,7 +191,9 @@ def test_a_single_message_larger_than_all_others_does_not_take_tasks_away() -> N
         [Sample(0, 0, 1e6)],
         [Sample(at, 1_000_000 + 100 * at, 100.0) for at in range(9)],
     ]
-    tasks = plan_queues(list(map(SampledSlice, pieces, samples)), Limits(UNLIMITED, min_partitions=10))
+    tasks = plan_queues(
+        list(map(SampledSlice, pieces, samples)), Limits(UNLIMITED, min_partitions=10)
+    )
     assert len(tasks) == 10
     assert_exact(tasks, pieces)
 
@@ -212,7 +239,9 @@ def test_sixteen_thousand_small_queues_share_tasks() -> None:
     sampled = []
     for number in range(n_queues):
         piece = QueueSlice(f"topic-{number // 8}", number % 8, 0, n_each)
-        points = [Sample(at, (at * n_queues + number) * size, float(size)) for at in (0, n_each - 1)]
+        points = [
+            Sample(at, (at * n_queues + number) * size, float(size)) for at in (0, n_each - 1)
+        ]
         sampled.append(SampledSlice(piece, points))
     tasks = plan_queues(sampled, Limits(128 << 20))
     assert len(tasks) == 3
@@ -256,7 +285,10 @@ def test_samples_that_contradict_the_log_still_give_every_offset_once(
             SampledSlice(
                 piece,
                 [
-                    sample._replace(physical_offset=place, mean_bytes=float(rng.choice([0.0, 1.0, sample.mean_bytes])))
+                    sample._replace(
+                        physical_offset=place,
+                        mean_bytes=float(rng.choice([0.0, 1.0, sample.mean_bytes])),
+                    )
                     for sample, place in zip(samples, places, strict=True)
                 ],
             )
@@ -270,7 +302,9 @@ def test_samples_that_contradict_the_log_still_give_every_offset_once(
 
 @pytest.mark.parametrize("mean_bytes", [0.0, 1e-9])
 def test_records_that_weigh_nothing_still_give_every_offset_once(mean_bytes: float) -> None:
-    one = SampledSlice(QueueSlice("T", 0, 3, 103), [Sample(3, 0, mean_bytes), Sample(102, 900, mean_bytes)])
+    one = SampledSlice(
+        QueueSlice("T", 0, 3, 103), [Sample(3, 0, mean_bytes), Sample(102, 900, mean_bytes)]
+    )
     assert_exact(plan_queues([one], Limits(10, None, 5)), [one.piece])
 
 
@@ -279,13 +313,19 @@ def test_records_that_weigh_nothing_still_give_every_offset_once(mean_bytes: flo
     [
         pytest.param([], id="none"),
         pytest.param([Sample(50, 5000, 100.0)], id="one inside"),
-        pytest.param([Sample(10, 1000, 100.0), Sample(60, 6000, 100.0)], id="neither the first nor the last"),
+        pytest.param(
+            [Sample(10, 1000, 100.0), Sample(60, 6000, 100.0)], id="neither the first nor the last"
+        ),
     ],
 )
-def test_a_range_with_units_that_could_not_be_sampled_is_planned_whole(samples: list[Sample]) -> None:
+def test_a_range_with_units_that_could_not_be_sampled_is_planned_whole(
+    samples: list[Sample],
+) -> None:
     """Where a queue file is missing, a store has no point of the queue to give."""
     poor = SampledSlice(QueueSlice("T", 0, 0, 100), samples)
-    sound = SampledSlice(QueueSlice("T", 1, 7, 107), [Sample(7 + at, 200 * at, 100.0) for at in (0, 50, 99)])
+    sound = SampledSlice(
+        QueueSlice("T", 1, 7, 107), [Sample(7 + at, 200 * at, 100.0) for at in (0, 50, 99)]
+    )
     for limits in (Limits(UNLIMITED), Limits(2000), Limits(UNLIMITED, 7, 9)):
         assert_exact(plan_queues([poor], limits), [poor.piece])
         assert_exact(plan_queues([sound, poor], limits), [sound.piece, poor.piece])
@@ -299,7 +339,9 @@ def random_heads(rng: np.random.Generator, whole: LogSlice) -> list[int]:
 
 @pytest.mark.parametrize("is_closed", [True, False])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_log_is_covered_once_and_cut_only_where_records_begin(seed: int, is_closed: bool) -> None:
+def test_the_log_is_covered_once_and_cut_only_where_records_begin(
+    seed: int, is_closed: bool
+) -> None:
     rng = np.random.default_rng(seed)
     start = int(rng.integers(1000, 1 << 40))
     whole = LogSlice(start, start + int(rng.integers(1, 1_000_000)), is_closed)
@@ -313,7 +355,9 @@ def test_the_log_is_covered_once_and_cut_only_where_records_begin(seed: int, is_
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_piece_of_the_log_is_too_long_only_where_no_head_lies_in_it_and_never_needlessly_short(seed: int) -> None:
+def test_a_piece_of_the_log_is_too_long_only_where_no_head_lies_in_it_and_never_needlessly_short(
+    seed: int,
+) -> None:
     rng = np.random.default_rng(seed)
     whole = LogSlice(10_000, 10_000 + int(rng.integers(1000, 1_000_000)), is_closed=True)
     heads = random_heads(rng, whole)
@@ -324,7 +368,9 @@ def test_a_piece_of_the_log_is_too_long_only_where_no_head_lies_in_it_and_never_
         assert piece.end - piece.start <= goal or not inside
     for piece in pieces[:-1]:
         following = min(head for head in heads if head > piece.end)
-        assert min(following, whole.end) - piece.start > goal, "it could have been joined with what follows"
+        assert min(following, whole.end) - piece.start > goal, (
+            "it could have been joined with what follows"
+        )
 
 
 @pytest.mark.parametrize("asked", [1, 3, 10, 100])

@@ -1,4 +1,7 @@
-"""Spark's schema and Arrow's: the documented columns, and what a schema of the user may ask. No session."""
+"""Spark's schema and Arrow's: the documented columns, and what a schema of the user may ask.
+
+No session.
+"""
 
 from __future__ import annotations
 
@@ -86,13 +89,17 @@ def test_default_columns_are_the_documented_ones_in_their_order() -> None:
 def test_mode_permissive_adds_the_column_of_corrupt_records_as_the_last() -> None:
     plain, permissive = default_schema(options()), default_schema(options(mode="PERMISSIVE"))
     assert permissive.fields == [*plain.fields, StructField("_corrupt_record", StringType())]
-    renamed = default_schema(options(mode="PERMISSIVE", columnNameOfCorruptRecord="why", columns="topic"))
+    renamed = default_schema(
+        options(mode="PERMISSIVE", columnNameOfCorruptRecord="why", columns="topic")
+    )
     assert renamed.names == ["topic", "why"]
 
 
 @pytest.mark.parametrize("mode", ["FAILFAST", "DROPMALFORMED"])
 def test_other_modes_have_no_column_of_corrupt_records(mode: str) -> None:
-    assert default_schema(options(mode=mode, columnNameOfCorruptRecord="why")).names == list(DOCUMENTED)
+    assert default_schema(options(mode=mode, columnNameOfCorruptRecord="why")).names == list(
+        DOCUMENTED
+    )
 
 
 def test_columns_choose_fields_and_their_order() -> None:
@@ -108,16 +115,22 @@ def test_columns_that_are_unknown_or_named_twice_are_refused(columns: str) -> No
         default_schema(options(columns=columns))
 
 
-@pytest.mark.parametrize("given", [{}, {"mode": "PERMISSIVE"}, {"columns": ",".join(EVERY)}], ids=str)
+@pytest.mark.parametrize(
+    "given", [{}, {"mode": "PERMISSIVE"}, {"columns": ",".join(EVERY)}], ids=str
+)
 def test_the_default_schema_goes_through_to_arrow_field_by_field(given: dict[str, str]) -> None:
     schema = default_schema(options(**given))
-    expected = [pa.field(field.name, ARROW[field.dataType], nullable=True) for field in schema.fields]
+    expected = [
+        pa.field(field.name, ARROW[field.dataType], nullable=True) for field in schema.fields
+    ]
     assert arrow_schema(schema, options(**given)) == pa.schema(expected)
 
 
 @pytest.mark.parametrize("name", NEVER_NULL)
 def test_a_column_that_is_never_null_may_be_declared_so(name: str) -> None:
-    assert one(name, EVERY[name], nullable=False) == pa.field(name, ARROW[EVERY[name]], nullable=False)
+    assert one(name, EVERY[name], nullable=False) == pa.field(
+        name, ARROW[EVERY[name]], nullable=False
+    )
 
 
 @pytest.mark.parametrize("name", ["tags", "keys"])
@@ -164,7 +177,9 @@ def test_a_map_without_null_values_keeps_that_in_arrow() -> None:
         ]
     ],
 )  # fmt: skip
-def test_a_type_that_is_not_the_columns_is_refused_with_those_that_are(name: str, kind: DataType) -> None:
+def test_a_type_that_is_not_the_columns_is_refused_with_those_that_are(
+    name: str, kind: DataType
+) -> None:
     with pytest.raises(OptionError, match=name) as caught:
         one(name, kind)
     assert EVERY[name].simpleString() in str(caught.value)
@@ -179,7 +194,9 @@ def test_an_unknown_column_is_refused_with_those_known(name: str) -> None:
 
 
 def test_the_order_of_the_users_schema_is_kept() -> None:
-    asked = struct(body=StringType(), tags=StringType(), queueId=LongType()).add("topic", StringType(), nullable=False)
+    asked = struct(body=StringType(), tags=StringType(), queueId=LongType()).add(
+        "topic", StringType(), nullable=False
+    )
     found = arrow_schema(asked, options())
     assert found == pa.schema(
         [
@@ -189,7 +206,9 @@ def test_the_order_of_the_users_schema_is_kept() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("schema", [StructType(), struct(body=BinaryType(), topic=StringType()).add("body", "string")])
+@pytest.mark.parametrize(
+    "schema", [StructType(), struct(body=BinaryType(), topic=StringType()).add("body", "string")]
+)
 def test_a_schema_of_no_column_or_one_named_twice_is_refused(schema: StructType) -> None:
     with pytest.raises(OptionError, match="schema"):
         arrow_schema(schema, options())
@@ -218,4 +237,6 @@ def test_columns_and_a_schema_that_disagree_are_refused(columns: str) -> None:
 
 def test_columns_and_a_schema_that_agree_are_fine() -> None:
     asked = struct(topic=StringType(), body=StringType(), _corrupt_record=StringType())
-    assert arrow_schema(asked, options(columns="body,topic", mode="PERMISSIVE")).names == asked.names
+    assert (
+        arrow_schema(asked, options(columns="body,topic", mode="PERMISSIVE")).names == asked.names
+    )

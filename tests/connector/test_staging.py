@@ -8,7 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyspark_rmqstore.staging import PartWriter, StagedPart, begin, job_folder, join, read_part, sweep
+from pyspark_rmqstore.staging import (
+    PartWriter,
+    StagedPart,
+    begin,
+    job_folder,
+    join,
+    read_part,
+    sweep,
+)
 from rmqstore.errors import StoreStateError, UnreadableFileError
 
 LONG_AGO = 1_000_000_000
@@ -26,7 +34,9 @@ def outside(tmp_path: Path) -> Path:
 
 
 def is_whole(outside: Path) -> bool:
-    return (outside / "old" / "precious").read_text() == "precious" and len(list(outside.iterdir())) == 1
+    return (outside / "old" / "precious").read_text() == "precious" and len(
+        list(outside.iterdir())
+    ) == 1
 
 
 @pytest.mark.parametrize("name", [".rmqstore", ".rmqstore/staging"])

@@ -35,15 +35,30 @@ LENIENT = {"failOnDataLoss": "false"}
 class Query:
     """A query that starts at the earliest message, trigger by trigger."""
 
-    def __init__(self, path: Path | list[Path], offset: dict[str, Any] | None = None, **options: object) -> None:
-        schema = StructType().add("topic", "string").add("queueId", "integer").add("queueOffset", "long")
-        given = {"startingOffsets": "earliest", **{name: str(value) for name, value in options.items()}}
-        given |= {"paths": json.dumps([str(one) for one in path])} if isinstance(path, list) else {"path": str(path)}
-        self.reader = RmqStoreStreamReader(schema.add("body", "string"), parse_stream_options(given))
+    def __init__(
+        self, path: Path | list[Path], offset: dict[str, Any] | None = None, **options: object
+    ) -> None:
+        schema = (
+            StructType().add("topic", "string").add("queueId", "integer").add("queueOffset", "long")
+        )
+        given = {
+            "startingOffsets": "earliest",
+            **{name: str(value) for name, value in options.items()},
+        }
+        given |= (
+            {"paths": json.dumps([str(one) for one in path])}
+            if isinstance(path, list)
+            else {"path": str(path)}
+        )
+        self.reader = RmqStoreStreamReader(
+            schema.add("body", "string"), parse_stream_options(given)
+        )
         self.offset = offset or self.reader.initialOffset()
 
     def rows(self, start: dict[str, Any], end: dict[str, Any]) -> list[Row]:
-        batches = [batch for part in self.reader.partitions(start, end) for batch in self.reader.read(part)]
+        batches = [
+            batch for part in self.reader.partitions(start, end) for batch in self.reader.read(part)
+        ]
         return sorted(tuple(row.values()) for batch in batches for row in batch.to_pylist())
 
     def trigger(self) -> list[Row]:
@@ -93,7 +108,9 @@ def cut(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
     return root, query.offset
 
 
-def test_a_queue_that_was_filled_up_to_the_same_offset_has_new_messages(cut: tuple[Path, dict[str, Any]]) -> None:
+def test_a_queue_that_was_filled_up_to_the_same_offset_has_new_messages(
+    cut: tuple[Path, dict[str, Any]],
+) -> None:
     root, offset = cut
     with rmqstore.open(root, mode="a") as writer:
         put(writer, "A", 0, [f"new{number}" for number in range(10)])
@@ -129,7 +146,9 @@ def test_a_queue_that_expired_and_began_anew_is_no_loss(tmp_path: Path) -> None:
         assert again.bodies() == ["new0", "new1", "new2"]
 
 
-def test_a_file_deleted_while_it_is_looked_at_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_deleted_while_it_is_looked_at_hides_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with create(tmp_path / "s", config=SIZES) as writer:
         for topic in "ABCD":
             put(writer, topic, 0, numbered(0, 5))
@@ -164,7 +183,9 @@ def test_a_file_deleted_while_it_is_looked_at_hides_nothing(tmp_path: Path, monk
 
 @pytest.mark.parametrize("abort", [False, True])
 @pytest.mark.parametrize("listed_at", [0, 2000])
-def test_a_file_that_was_shorter_when_it_was_listed_is_read_on(tmp_path: Path, listed_at: int, *, abort: bool) -> None:
+def test_a_file_that_was_shorter_when_it_was_listed_is_read_on(
+    tmp_path: Path, listed_at: int, *, abort: bool
+) -> None:
     store = grow(build.Store(), 10)
     root = store.write(tmp_path / "s", abort=abort)
     (root / "commitlog" / f"{4096:020d}").write_bytes(bytes(listed_at))
@@ -175,7 +196,9 @@ def test_a_file_that_was_shorter_when_it_was_listed_is_read_on(tmp_path: Path, l
 
 
 def test_a_file_that_was_made_anew_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
-    root = grow(grow(build.Store(), 30), 40, prefix="old", late=1000).write(tmp_path / "s", abort=True)
+    root = grow(grow(build.Store(), 30), 40, prefix="old", late=1000).write(
+        tmp_path / "s", abort=True
+    )
     query = Query(root, **LENIENT)
     assert len(query.trigger()) == 70
     for path in sorted((root / "commitlog").iterdir())[1:]:
@@ -189,7 +212,13 @@ def test_a_file_that_was_made_anew_is_not_taken_for_the_old_one(tmp_path: Path) 
 def test_a_cut_behind_the_newest_chosen_record_is_noticed(tmp_path: Path, n_chosen: int) -> None:
     def made(n: int, pad: int, n_new: int) -> build.Store:
         store = grow(grow(build.Store(segment_bytes=65536), n_chosen, topic="T"), 5, topic="Other")
-        return grow(grow(store, n, topic="Other", late=100, pad=pad), n_new, topic="T", prefix="t", late=1000)
+        return grow(
+            grow(store, n, topic="Other", late=100, pad=pad),
+            n_new,
+            topic="T",
+            prefix="t",
+            late=1000,
+        )
 
     root = made(5, 50, 0).write(tmp_path / "s", abort=True)
     query = Query(root, subscribe="T")
@@ -217,8 +246,12 @@ def test_stale_records_behind_the_end_of_a_log_are_written_over(tmp_path: Path) 
     assert [row[2] for row in delivered] == list(range(20, 31))
 
 
-@pytest.mark.parametrize(("mode", "n_rows"), [("PERMISSIVE", 100), ("DROPMALFORMED", 99), ("FAILFAST", None)])
-def test_a_damaged_head_hides_nothing_behind_it(tmp_path: Path, mode: str, n_rows: int | None) -> None:
+@pytest.mark.parametrize(
+    ("mode", "n_rows"), [("PERMISSIVE", 100), ("DROPMALFORMED", 99), ("FAILFAST", None)]
+)
+def test_a_damaged_head_hides_nothing_behind_it(
+    tmp_path: Path, mode: str, n_rows: int | None
+) -> None:
     store = grow(build.Store(segment_bytes=65536), 100)
     store.put(store.placed[50].physical_offset, b"\xff" * 8)
     query = Query(store.write(tmp_path / "s"), mode=mode)
@@ -229,7 +262,9 @@ def test_a_damaged_head_hides_nothing_behind_it(tmp_path: Path, mode: str, n_row
         assert len(query.trigger()) == n_rows
 
 
-@pytest.mark.parametrize(("mode", "n_rows"), [("PERMISSIVE", 100), ("DROPMALFORMED", 99), ("FAILFAST", None)])
+@pytest.mark.parametrize(
+    ("mode", "n_rows"), [("PERMISSIVE", 100), ("DROPMALFORMED", 99), ("FAILFAST", None)]
+)
 @pytest.mark.parametrize("row", [50, 99])
 def test_damage_of_a_log_whose_queues_are_gone_fails_a_stream_or_costs_its_record(
     tmp_path: Path, row: int, mode: str, n_rows: int | None
@@ -327,7 +362,9 @@ def test_a_planned_batch_of_a_store_that_is_not_named_any_more(tmp_path: Path) -
     assert len(Query(tmp_path / "a", **LENIENT).rows(both.offset, end)) == 5
 
 
-def test_offsets_that_a_group_committed_meanwhile_are_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offsets_that_a_group_committed_meanwhile_are_no_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = tmp_path / "s"
     with create(root, config=SIZES) as writer:
         put(writer, "A", 0, numbered(0, 10))
@@ -357,6 +394,10 @@ def test_a_stream_plans_and_reads_without_importing_pandas(tmp_path: Path) -> No
         "print(rows, 'pandas' in sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "store")], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", script, str(tmp_path / "store")],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
     )
     assert done.stdout.split() == ["2", "False"]

@@ -40,9 +40,16 @@ def recover(root: Path, old: build.Store, new: build.Store) -> None:
     """Write a store over another one in place; what is longer of the old one stays, as after a recovery."""
     for start, data in new.segments.items():
         stale = old.segments.get(start, bytearray(len(data)))
-        end = max(at.physical_offset + at.size for at in new.placed if start <= at.physical_offset < start + len(data))
-        end += 0 if end == new.end else len(build.pack_blank(0))  # of a blank, only the head is written
-        (root / "commitlog" / f"{start:020d}").write_bytes(data[: end - start] + stale[end - start :])
+        end = max(
+            at.physical_offset + at.size
+            for at in new.placed
+            if start <= at.physical_offset < start + len(data)
+        )
+        # of a blank, only the head is written
+        end += 0 if end == new.end else len(build.pack_blank(0))
+        (root / "commitlog" / f"{start:020d}").write_bytes(
+            data[: end - start] + stale[end - start :]
+        )
     for key in {**old.queues, **new.queues}:
         units = new.queues.get(key, [])
         stale_units = old.queues.get(key, [])[len(units) :]
@@ -66,12 +73,16 @@ reopened = pytest.mark.parametrize("reopen", [same, restarted])
 
 
 @reopened
-def test_stale_records_that_join_up_with_new_ones_are_not_delivered(tmp_path: Path, reopen: Reopen) -> None:
+def test_stale_records_that_join_up_with_new_ones_are_not_delivered(
+    tmp_path: Path, reopen: Reopen
+) -> None:
     old, root = old_store(tmp_path)
     query = Query(root, **LENIENT)
     assert len(query.trigger()) == KEPT + LOST
     new = grow(kept(), 2, prefix="n0", late=NEW)
-    assert old.placed[KEPT + 2].physical_offset == new.end, "the next stale record begins where the new ones end"
+    assert old.placed[KEPT + 2].physical_offset == new.end, (
+        "the next stale record begins where the new ones end"
+    )
     recover(root, old, new)
     query = reopen(query)
     assert query.bodies() == ["n00", "n01"]
@@ -83,7 +94,9 @@ def test_stale_records_that_join_up_with_new_ones_are_not_delivered(tmp_path: Pa
 
 @reopened
 @pytest.mark.parametrize("pad", [0, 37])
-def test_stale_units_of_a_queue_that_gets_nothing_are_not_messages(tmp_path: Path, pad: int, reopen: Reopen) -> None:
+def test_stale_units_of_a_queue_that_gets_nothing_are_not_messages(
+    tmp_path: Path, pad: int, reopen: Reopen
+) -> None:
     old, root = old_store(tmp_path)
     query = Query(root, **LENIENT)
     query.trigger()
@@ -114,7 +127,9 @@ def test_stale_records_that_a_blank_spares_are_not_messages(tmp_path: Path, reop
 
 
 @reopened
-def test_a_query_that_is_behind_the_cut_gets_the_kept_and_the_new_messages(tmp_path: Path, reopen: Reopen) -> None:
+def test_a_query_that_is_behind_the_cut_gets_the_kept_and_the_new_messages(
+    tmp_path: Path, reopen: Reopen
+) -> None:
     old, root = old_store(tmp_path)
     query = Query(root, **LENIENT, maxOffsetsPerTrigger=7)
     delivered = query.bodies()
@@ -125,13 +140,17 @@ def test_a_query_that_is_behind_the_cut_gets_the_kept_and_the_new_messages(tmp_p
     assert delivered == [*(f"m{number}" for number in range(KEPT)), "n0", "n1", "n2"]
 
 
-def test_a_batch_that_was_planned_before_the_cut_leaves_new_messages_to_the_next(tmp_path: Path) -> None:
+def test_a_batch_that_was_planned_before_the_cut_leaves_new_messages_to_the_next(
+    tmp_path: Path,
+) -> None:
     old, root = old_store(tmp_path)
     query = Query(root, **LENIENT)
     end = query.reader.latestOffset(query.offset, ReadAllAvailable())
     recover(root, old, grow(kept(), 15, prefix="n", late=NEW))
     for reader in (query, Query(root, query.offset, **LENIENT)):
-        assert [row[3] for row in reader.rows(query.offset, end)] == [f"m{number}" for number in range(KEPT)]
+        assert [row[3] for row in reader.rows(query.offset, end)] == [
+            f"m{number}" for number in range(KEPT)
+        ]
     query.offset = end
     assert query.bodies() == [f"n{number}" for number in range(15)]
 
@@ -154,7 +173,9 @@ def test_a_recovery_while_a_task_reads_leaves_new_messages_to_the_next_batch(
         return read_rows(reader, *args)
 
     monkeypatch.setattr(SplitReader, "rows", rows)
-    assert [row[3] for row in query.rows(query.offset, end)] == [f"m{number}" for number in range(KEPT)]
+    assert [row[3] for row in query.rows(query.offset, end)] == [
+        f"m{number}" for number in range(KEPT)
+    ]
     query.offset = end
     assert query.bodies() == [f"n{number}" for number in range(15)]
 
@@ -167,7 +188,9 @@ def test_a_log_that_is_cut_ends_at_the_torn_record(tmp_path: Path) -> None:
     assert len(query.trigger()) == KEPT + LOST
     whole.put(torn.physical_offset + 90, bytes(40))
     recover(root, whole, whole)
-    assert [body.rstrip(".") for body in query.bodies()] == [f"late{number}" for number in range(15)]
+    assert [body.rstrip(".") for body in query.bodies()] == [
+        f"late{number}" for number in range(15)
+    ]
 
 
 @pytest.mark.parametrize("mode", ["DROPMALFORMED", "FAILFAST"])
@@ -194,7 +217,12 @@ def test_a_unit_that_a_recovery_kept_and_nobody_ever_wrote_is_passed_over(tmp_pa
     grow(store, 3, topic="B", prefix="b")
     root = store.write(tmp_path / "s", abort=True)
     query = Query(root, **LENIENT)
-    assert [row[3] for row in query.trigger()] == [*(f"m{number}" for number in range(5)), "b0", "b1", "b2"]
+    assert [row[3] for row in query.trigger()] == [
+        *(f"m{number}" for number in range(5)),
+        "b0",
+        "b1",
+        "b2",
+    ]
 
 
 def test_units_come_from_the_log_until_a_hole_in_their_queue_is_filled(tmp_path: Path) -> None:
@@ -220,7 +248,11 @@ def test_units_come_from_the_log_until_a_hole_in_their_queue_is_filled(tmp_path:
 
 def planned(query: Query) -> list[InputPartition]:
     """Return the tasks of the next micro-batch, all that is there."""
-    return list(query.reader.partitions(query.offset, query.reader.latestOffset(query.offset, ReadAllAvailable())))
+    return list(
+        query.reader.partitions(
+            query.offset, query.reader.latestOffset(query.offset, ReadAllAvailable())
+        )
+    )
 
 
 def read_all(query: Query, parts: list[InputPartition]) -> list[str]:
@@ -256,7 +288,9 @@ def test_queue_files_that_go_between_planning_and_reading_are_taken_from_the_log
     assert read_all(query, parts) == numbered(KEPT + LOST)
 
 
-def test_queue_files_of_a_closed_store_that_go_before_they_are_read_are_lost_with_a_warning(tmp_path: Path) -> None:
+def test_queue_files_of_a_closed_store_that_go_before_they_are_read_are_lost_with_a_warning(
+    tmp_path: Path,
+) -> None:
     root = grow(build.Store(segment_bytes=16384), 10).write(tmp_path / "s")
     query = Query(root, **LENIENT)
     parts = planned(query)
@@ -284,7 +318,9 @@ def test_records_whose_file_a_recovery_deletes_before_they_are_read_are_lost_wit
     assert not pauses
 
 
-def test_messages_that_took_the_place_of_planned_ones_are_left_to_the_next_micro_batch(tmp_path: Path) -> None:
+def test_messages_that_took_the_place_of_planned_ones_are_left_to_the_next_micro_batch(
+    tmp_path: Path,
+) -> None:
     old, root = old_store(tmp_path)
     query = Query(root, **LENIENT)
     parts = planned(query)

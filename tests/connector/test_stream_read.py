@@ -46,7 +46,9 @@ def failure(action: Callable[[], object]) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["basic", "edges", "live", "expired", "crash", "crash4", "default-sizes", "lmq"])
+@pytest.mark.parametrize(
+    "name", ["basic", "edges", "live", "expired", "crash", "crash4", "default-sizes", "lmq"]
+)
 def test_a_stream_to_the_present_gives_what_a_batch_gives(
     spark: SparkSession, golden_store: GoldenStore, tmp_path: Path, name: str
 ) -> None:
@@ -56,7 +58,10 @@ def test_a_stream_to_the_present_gives_what_a_batch_gives(
         batch = store.scan(columns="topic,queueId,queueOffset").read_all().to_pylist()
     expected = sorted((row["topic"], row["queueId"], row["queueOffset"]) for row in batch)
     found = delivered(spark, tmp_path)
-    assert sorted((*key, offset) for key, offsets in found.items() for offset, _ in offsets) == expected
+    assert (
+        sorted((*key, offset) for key, offsets in found.items() for offset, _ in offsets)
+        == expected
+    )
     assert not drain(spark, root, tmp_path, **EARLIEST)
 
 
@@ -65,7 +70,11 @@ def test_a_stream_to_the_present_gives_what_a_batch_gives(
     [("lmq", {"subscribe": "%LMQ%sub_3,%LMQ%sub_1"}), ("batch-cq", {"subscribe": "BatchA"})],
 )
 def test_triggers_of_few_messages_lose_none_of_other_kinds_of_queues(
-    spark: SparkSession, golden_store: GoldenStore, tmp_path: Path, name: str, options: dict[str, str]
+    spark: SparkSession,
+    golden_store: GoldenStore,
+    tmp_path: Path,
+    name: str,
+    options: dict[str, str],
 ) -> None:
     """Of an inner batch a trigger may take a part."""
     root = golden_store(name)
@@ -76,10 +85,14 @@ def test_triggers_of_few_messages_lose_none_of_other_kinds_of_queues(
     expected = sorted((row["topic"], row["queueId"], row["queueOffset"]) for row in batch)
     assert len(expected) > 100
     got = delivered(spark, tmp_path)
-    assert sorted((*key, offset) for key, offsets in got.items() for offset, _ in offsets) == expected
+    assert (
+        sorted((*key, offset) for key, offsets in got.items() for offset, _ in offsets) == expected
+    )
 
 
-def test_a_running_query_sees_what_is_written_new_queues_and_topics_too(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_running_query_sees_what_is_written_new_queues_and_topics_too(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     with create(tmp_path / "s", config=SIZES) as writer:
         put(writer, "A", 0, numbered(0, 10))
         query = start(spark, tmp_path / "s", tmp_path / "q")
@@ -106,11 +119,15 @@ def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
         time.sleep(0.1)
 
 
-def test_triggers_take_so_many_messages_each_queue_its_share(spark: SparkSession, tmp_path: Path) -> None:
+def test_triggers_take_so_many_messages_each_queue_its_share(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     with create(tmp_path / "s", config=SIZES) as writer:
         put(writer, "A", 0, numbered(0, 300))
         put(writer, "B", 0, numbered(0, 100))
-    found = drain(spark, tmp_path / "s", tmp_path / "q", **EARLIEST, maxOffsetsPerTrigger="40", brokerName="b")
+    found = drain(
+        spark, tmp_path / "s", tmp_path / "q", **EARLIEST, maxOffsetsPerTrigger="40", brokerName="b"
+    )
     assert [one["numInputRows"] for one in found] == [40] * 10
     assert end_offset(found[0])["queues"] == {"A": {"b": {"0": 30}}, "B": {"b": {"0": 10}}}
     assert found[0]["sources"][0]["latestOffset"]["queues"] == {
@@ -132,7 +149,9 @@ def test_triggers_take_so_many_bytes(spark: SparkSession, tmp_path: Path) -> Non
     taken = [one["numInputRows"] for one in found]
     starts = [sum(taken[:number]) for number in range(len(taken))]
     by_trigger = [sum(sizes[at : at + count]) for at, count in zip(starts, taken, strict=True)]
-    assert all(n_bytes <= 2048 or count == 1 for n_bytes, count in zip(by_trigger, taken, strict=True))
+    assert all(
+        n_bytes <= 2048 or count == 1 for n_bytes, count in zip(by_trigger, taken, strict=True)
+    )
     assert len(taken) < sum(sizes) / 2048 * 1.5
 
 
@@ -142,7 +161,8 @@ def test_few_messages_wait_for_more_or_for_the_delay(spark: SparkSession, tmp_pa
         put(writer, "A", 0, numbered(0, 10))
         query = start(spark, tmp_path / "s", tmp_path / "q", **options)
         try:
-            wait_for(lambda: len(delivered(spark, tmp_path / "q").get(("A", 0), [])) == 10)  # the first does not wait
+            # the first does not wait
+            wait_for(lambda: len(delivered(spark, tmp_path / "q").get(("A", 0), [])) == 10)
             begun = time.monotonic()
             put(writer, "A", 0, numbered(10, 20))
             wait_for(lambda: len(delivered(spark, tmp_path / "q")["A", 0]) == 20)
@@ -153,7 +173,9 @@ def test_few_messages_wait_for_more_or_for_the_delay(spark: SparkSession, tmp_pa
             query.stop()
         put(writer, "A", 0, numbered(200, 201))
     drain(spark, tmp_path / "s", tmp_path / "q", **options)
-    assert delivered(spark, tmp_path / "q") == {("A", 0): rows(0, 201)}, "no minimum under AvailableNow"
+    assert delivered(spark, tmp_path / "q") == {("A", 0): rows(0, 201)}, (
+        "no minimum under AvailableNow"
+    )
 
 
 def test_several_stores_are_one_stream(spark: SparkSession, tmp_path: Path) -> None:
@@ -194,7 +216,10 @@ def test_a_new_query_starts_where_it_is_told_to(
             wait_for(lambda: query.recentProgress or query.exception())
             put(writer, "A", 0, numbered(20, 23))
             wait_for(
-                lambda: delivered(spark, tmp_path / "q").get(("A", 0), [])[-1:] == rows(22, 23) or query.exception()
+                lambda: (
+                    delivered(spark, tmp_path / "q").get(("A", 0), [])[-1:] == rows(22, 23)
+                    or query.exception()
+                )
             )
         finally:
             query.stop()
@@ -207,7 +232,9 @@ def test_a_start_time_that_no_message_has_is_an_error_unless_said_otherwise(
     with create(tmp_path / "s", config=SIZES) as writer:
         put(writer, "A", 0, numbered(0, 20))
     late = {"startingTimestamp": "2100-01-01"}
-    assert "no message stored at or after" in failure(lambda: drain(spark, tmp_path / "s", tmp_path / "q", **late))
+    assert "no message stored at or after" in failure(
+        lambda: drain(spark, tmp_path / "s", tmp_path / "q", **late)
+    )
     shutil.rmtree(tmp_path / "q")
     late |= {"startingOffsetsByTimestampStrategy": "latest"}
     assert not drain(spark, tmp_path / "s", tmp_path / "q", **late)
@@ -262,13 +289,16 @@ def test_what_a_recovery_cut_off_is_data_loss_and_what_took_its_place_is_deliver
     assert (100 + refill, "last") in delivered(spark, state)["A", 0]
 
 
-def test_a_queue_that_vanished_and_was_read_to_its_end_is_no_loss(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_queue_that_vanished_and_was_read_to_its_end_is_no_loss(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     root, state = tmp_path / "s", tmp_path / "q"
     with create(root, config=SIZES) as writer:
         put(writer, "Old", 0, numbered(0, 10))
         put(writer, "A", 0, numbered(0, 2000))
     drain(spark, root, state, **EARLIEST)
-    shutil.rmtree(root / "consumequeue" / "Old")  # as a broker does once the queue's last message has expired
+    # as a broker does once the queue's last message has expired
+    shutil.rmtree(root / "consumequeue" / "Old")
     min((root / "commitlog").iterdir()).unlink()
     with rmqstore.open(root, mode="a") as writer:
         put(writer, "A", 0, numbered(2000, 2001))
@@ -283,18 +313,23 @@ def checkpointed_store(n_first: int, n_second: int = 0) -> build.Store:
     for queue_id, count in ((0, n_first), (1, n_second)):
         for number in range(count):
             at = build.T0 + 1000 * queue_id + number
-            store.append(build.Record(topic="A", queue_id=queue_id, body=b"m%d" % number, store_timestamp=at))
+            store.append(
+                build.Record(topic="A", queue_id=queue_id, body=b"m%d" % number, store_timestamp=at)
+            )
     return store
 
 
-def test_a_query_goes_on_from_a_checkpoint_of_version_1(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_query_goes_on_from_a_checkpoint_of_version_1(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """A checkpoint as the first release wrote it, of a query that had planned batch 1 and was killed."""
     golden = Path(__file__).parent / "checkpoint-v1"
     shutil.copytree(golden, tmp_path / "q" / "checkpoint")
     root = checkpointed_store(50, 5).write(tmp_path / "s")
     found = drain(spark, root, tmp_path / "q", **EARLIEST, brokerName="b")
     assert [one["numInputRows"] for one in found] == [20, 25]
-    shutil.rmtree(tmp_path / "q" / "rows" / "_spark_metadata")  # it misses batch 0, which went elsewhere
+    # it misses batch 0, which went elsewhere
+    shutil.rmtree(tmp_path / "q" / "rows" / "_spark_metadata")
     assert delivered(spark, tmp_path / "q") == {("A", 0): rows(10, 50), ("A", 1): rows(0, 5)}
 
 
@@ -303,16 +338,24 @@ def test_progress_is_written_as_the_offsets_of_a_group(spark: SparkSession, tmp_
         put(writer, "A", 0, numbered(0, 30))
         put(writer, "B", 3, numbered(0, 10))
     file = tmp_path / "progress" / "config" / "consumerOffset.json"
-    options = EARLIEST | {"consumerOffsetFile": str(file), "consumerGroup": "archive", "maxOffsetsPerTrigger": "20"}
+    options = EARLIEST | {
+        "consumerOffsetFile": str(file),
+        "consumerGroup": "archive",
+        "maxOffsetsPerTrigger": "20",
+    }
     drain(spark, tmp_path / "s", tmp_path / "q", **options)
     (tmp_path / "progress" / "commitlog").mkdir()
     found = BrokerConfig(find_store(tmp_path / "progress")).consumer_offsets("archive")
-    assert found == {("A", 0): 15, ("B", 3): 5}, "Spark reports no end of the last batch under AvailableNow"
+    assert found == {("A", 0): 15, ("B", 3): 5}, (
+        "Spark reports no end of the last batch under AvailableNow"
+    )
 
 
 def test_options_of_streams_are_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
     create(tmp_path / "s", config=SIZES).close()
-    assert "endingOffsets" in failure(lambda: drain(spark, tmp_path / "s", tmp_path / "q", endingOffsets="latest1"))
+    assert "endingOffsets" in failure(
+        lambda: drain(spark, tmp_path / "s", tmp_path / "q", endingOffsets="latest1")
+    )
     assert "maxofsetspertrigger" in failure(
         lambda: drain(spark, tmp_path / "s", tmp_path / "q", maxOfsetsPerTrigger="1")
     )

@@ -37,13 +37,23 @@ SMALL = {
 
 
 def copy(
-    spark: SparkSession, source: Path, sink: Path, checkpoint: Path, *, per_trigger: int = 100, **options: str
+    spark: SparkSession,
+    source: Path,
+    sink: Path,
+    checkpoint: Path,
+    *,
+    per_trigger: int = 100,
+    **options: str,
 ) -> int:
     """Copy what is there from store to store by a stream; return how many triggers had rows."""
     frame = spark.readStream.format("rmqstore").option("startingOffsets", "earliest")
     frame = frame.option("maxOffsetsPerTrigger", per_trigger).load(str(source))
     writer = frame.writeStream.format("rmqstore").options(**(SMALL | options)).outputMode("append")
-    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start(str(sink))
+    query = (
+        writer.option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start(str(sink))
+    )
     query.awaitTermination()
     return sum(bool(one.numInputRows) for one in query.recentProgress)
 
@@ -64,7 +74,9 @@ def source_store(root: Path, n: int) -> Path:
     return root
 
 
-def test_a_stream_copies_store_to_store_in_the_order_of_each_queue(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_stream_copies_store_to_store_in_the_order_of_each_queue(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     source = source_store(tmp_path / "a", 300)
     assert copy(spark, source, tmp_path / "b", tmp_path / "checkpoint") == 11
     assert by_queue(tmp_path / "b") == by_queue(source)
@@ -78,12 +90,16 @@ def test_a_stream_copies_store_to_store_in_the_order_of_each_queue(spark: SparkS
     assert not (tmp_path / "b" / ".rmqstore" / "staging").exists()
 
 
-def test_a_batch_that_spark_forgot_to_have_written_is_passed_over(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_batch_that_spark_forgot_to_have_written_is_passed_over(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """Killed between the sink's commit and Spark's own note of it: Spark runs the batch again."""
     source = source_store(tmp_path / "a", 60)
     copy(spark, source, tmp_path / "b", tmp_path / "checkpoint")
     expected = by_queue(tmp_path / "b")
-    newest = max((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    newest = max(
+        (tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name)
+    )
     for path in (newest, newest.with_name(f".{newest.name}.crc")):
         path.unlink()
     copy(spark, source, tmp_path / "b", tmp_path / "checkpoint")
@@ -99,10 +115,14 @@ def test_a_new_checkpoint_is_another_query(spark: SparkSession, tmp_path: Path) 
     }  # fmt: skip
 
 
-def test_a_batch_that_fails_leaves_nothing_and_comes_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_batch_that_fails_leaves_nothing_and_comes_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     source, sink = source_store(tmp_path / "a", 30), tmp_path / "b"
     create(sink, config=SIZES).close()
-    assert "MESSAGE_ILLEGAL" in failure(lambda: copy(spark, source, sink, tmp_path / "checkpoint", topic="no topic"))
+    assert "MESSAGE_ILLEGAL" in failure(
+        lambda: copy(spark, source, sink, tmp_path / "checkpoint", topic="no topic")
+    )
     assert not by_queue(sink)
     copy(spark, source, sink, tmp_path / "checkpoint")
     assert by_queue(sink) == by_queue(source)
@@ -110,26 +130,38 @@ def test_a_batch_that_fails_leaves_nothing_and_comes_again(spark: SparkSession, 
 
 
 @pytest.mark.parametrize(
-    ("options", "named"), [({"txnAppId": "a", "txnVersion": "1"}, "foreachBatch"), ({"colour": "red"}, "colour")]
+    ("options", "named"),
+    [({"txnAppId": "a", "txnVersion": "1"}, "foreachBatch"), ({"colour": "red"}, "colour")],
 )
-def test_options_are_refused_by_name(spark: SparkSession, tmp_path: Path, options: dict[str, str], named: str) -> None:
+def test_options_are_refused_by_name(
+    spark: SparkSession, tmp_path: Path, options: dict[str, str], named: str
+) -> None:
     source = source_store(tmp_path / "a", 3)
-    assert named in failure(lambda: copy(spark, source, tmp_path / "b", tmp_path / "checkpoint", **options))
+    assert named in failure(
+        lambda: copy(spark, source, tmp_path / "b", tmp_path / "checkpoint", **options)
+    )
 
 
 def test_output_modes_but_append_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    frame = spark.readStream.format("rate").load().selectExpr("'T' AS topic", "string(value) AS body")
+    frame = (
+        spark.readStream.format("rate").load().selectExpr("'T' AS topic", "string(value) AS body")
+    )
     counts = frame.groupBy("topic").agg({"body": "max"}).withColumnRenamed("max(body)", "body")
     writer = counts.writeStream.format("rmqstore").outputMode("complete").trigger(availableNow=True)
     started = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
-    assert "can only be appended to" in failure(lambda: started.start(str(tmp_path / "b")).awaitTermination())
+    assert "can only be appended to" in failure(
+        lambda: started.start(str(tmp_path / "b")).awaitTermination()
+    )
 
 
 class _Task:
     """What a task knows of itself."""
 
     def __init__(self, query_id: str, batch_id: int, partition: int, attempt: int) -> None:
-        self._properties = {"sql.streaming.queryId": query_id, "streaming.sql.batchId": str(batch_id)}
+        self._properties = {
+            "sql.streaming.queryId": query_id,
+            "streaming.sql.batchId": str(batch_id),
+        }
         self._partition, self._attempt = partition, attempt
 
     def getLocalProperty(self, name: str) -> str:  # noqa: N802 - Spark's name
@@ -147,7 +179,9 @@ class Driver:
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._options = parse_stream_write_options({"path": str(root), **SMALL})
-        self._schema = StructType().add("topic", "string").add("queueId", "integer").add("body", "string")
+        self._schema = (
+            StructType().add("topic", "string").add("queueId", "integer").add("body", "string")
+        )
         self._monkeypatch, self._attempts = monkeypatch, 0
         monkeypatch.setattr("pyspark_rmqstore.stream_writer.TaskContext", self)
         monkeypatch.setattr("pyspark_rmqstore.sink.TaskContext", self)
@@ -164,7 +198,9 @@ class Driver:
             self._task = _Task("query", batch_id, partition, self._attempts)
             rows = [f"{batch_id}/{partition}/{number}" for number in range(40)]
             queue_ids = pa.array([partition] * len(rows), pa.int32())
-            batch = pa.RecordBatch.from_pydict({"topic": ["T"] * len(rows), "queueId": queue_ids, "body": rows})
+            batch = pa.RecordBatch.from_pydict(
+                {"topic": ["T"] * len(rows), "queueId": queue_ids, "body": rows}
+            )
             staged.append(tasks.write(iter([batch])))
         assert all(isinstance(one, StagedOfQuery) for one in staged)
         self._task = None
@@ -187,7 +223,9 @@ class Driver:
 def expected(n_batches: int) -> dict[tuple[str, int], list[bytes]]:
     return {
         ("T", partition): [
-            f"{batch}/{partition}/{number}".encode() for batch in range(n_batches) for number in range(40)
+            f"{batch}/{partition}/{number}".encode()
+            for batch in range(n_batches)
+            for number in range(40)
         ]
         for partition in range(2)
     }
@@ -232,7 +270,8 @@ def test_a_batch_that_is_cut_anywhere_comes_once(
         shutil.rmtree(root)
 
 
-# Copies a store by small micro-batches until it is killed, or all is there; runs in a process of its own.
+# Copies a store by small micro-batches until it is killed, or all is there; runs in a process of
+# its own.
 COPY = """
 import sys
 from pyspark.sql import SparkSession
@@ -246,16 +285,26 @@ query.trigger(availableNow=True).start(sink).awaitTermination()
 
 
 @pytest.mark.crash
-def test_a_query_whose_process_is_killed_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_query_whose_process_is_killed_goes_on_where_it_was(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """Killed for real, driver, tasks and all, three times at random, then run to its end."""
-    source, sink, checkpoint = source_store(tmp_path / "a", 2000), tmp_path / "b", tmp_path / "checkpoint"
+    source, sink, checkpoint = (
+        source_store(tmp_path / "a", 2000),
+        tmp_path / "b",
+        tmp_path / "checkpoint",
+    )
     create(sink, config=SIZES).close()
     dice, sizes = random.Random(11), list[int]()
     environment = dict(os.environ)
     for _ in range(3):
         command = [sys.executable, "-c", COPY, str(source), str(sink), str(checkpoint)]
         process = subprocess.Popen(
-            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+            command,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         commits, until = checkpoint / "commits", time.monotonic() + 90
         done = len(list(commits.glob("[0-9]*"))) if commits.exists() else 0

@@ -18,8 +18,8 @@ from reading import state
 from rmqstore.errors import OptionError
 from rmqstore.opening import create
 
-# What Spark 4.0 to 4.3 hand over for: CREATE TABLE … USING rmqstore OPTIONS (tags 'a') LOCATION '/s' COMMENT 'c'
-# TBLPROPERTIES ('colour' = 'red').
+# What Spark 4.0 to 4.3 hand over for: CREATE TABLE … USING rmqstore OPTIONS (tags 'a') LOCATION
+# '/s' COMMENT 'c' TBLPROPERTIES ('colour' = 'red').
 CREATED = {
     "location": "file:/s", "path": "file:/s", "option.tags": "a", "tags": "a", "owner": "root", "provider": "rmqstore",
     "comment": "c", "colour": "red", "external": "true",
@@ -54,7 +54,10 @@ def test_a_schema_keeps_the_options_of_a_table_alone() -> None:
 
 def test_a_write_never_takes_the_options_of_the_table_that_its_rows_come_from() -> None:
     schema = keep_options(StructType().add("body", "string"), {"path": "/of/another/table"})
-    for make in (RmqStoreDataSource({"topic": "T"}).writer, RmqStoreDataSource({"topic": "T"}).streamWriter):
+    for make in (
+        RmqStoreDataSource({"topic": "T"}).writer,
+        RmqStoreDataSource({"topic": "T"}).streamWriter,
+    ):
         with pytest.raises(OptionError, match=r"INSERT INTO t WITH \(path"):
             make(schema, overwrite=False)
 
@@ -85,7 +88,10 @@ def bodies(spark: SparkSession, query: str) -> list[str]:
 @pytest.mark.spark
 @pytest.mark.parametrize(
     "clauses",
-    ["OPTIONS (path '{root}', subscribe 'A')", "OPTIONS (subscribe 'A') LOCATION '{root}' TBLPROPERTIES ('x' = 'y')"],
+    [
+        "OPTIONS (path '{root}', subscribe 'A')",
+        "OPTIONS (subscribe 'A') LOCATION '{root}' TBLPROPERTIES ('x' = 'y')",
+    ],
 )
 def test_a_table_reads_with_its_options_and_dropping_it_keeps_the_store(
     sql: SparkSession, root: Path, clauses: str
@@ -93,30 +99,50 @@ def test_a_table_reads_with_its_options_and_dropping_it_keeps_the_store(
     before = state(root)
     sql.sql(f"CREATE TABLE messages USING rmqstore {clauses.format(root=root)}")
     assert bodies(sql, "SELECT string(body) FROM messages") == ["a0", "a1"]
-    assert bodies(sql, 'SELECT string(body) FROM messages WITH (startingOffsets = \'{"A":{"0":1}}\')') == ["a1"]
-    assert bodies(sql, f"SELECT string(body) FROM messages WITH (path = '{root}')") == ["a0", "a1", "b0"]
+    assert bodies(
+        sql, 'SELECT string(body) FROM messages WITH (startingOffsets = \'{"A":{"0":1}}\')'
+    ) == ["a1"]
+    assert bodies(sql, f"SELECT string(body) FROM messages WITH (path = '{root}')") == [
+        "a0",
+        "a1",
+        "b0",
+    ]
     sql.sql("DROP TABLE messages")
     assert state(root) == before
 
 
 @pytest.mark.spark
-def test_a_table_may_be_a_view_of_a_store_and_a_stream(sql: SparkSession, root: Path, tmp_path: Path) -> None:
+def test_a_table_may_be_a_view_of_a_store_and_a_stream(
+    sql: SparkSession, root: Path, tmp_path: Path
+) -> None:
     sql.sql(f"CREATE TABLE others USING rmqstore OPTIONS (view 'topics') LOCATION '{root}'")
     assert bodies(sql, "SELECT topic FROM others") == ["A", "B"]
-    sql.sql(f"CREATE TABLE messages USING rmqstore OPTIONS (startingOffsets 'earliest') LOCATION '{root}'")
-    writer = sql.readStream.table("messages").selectExpr("string(body)").writeStream.format("parquet")
+    sql.sql(
+        f"CREATE TABLE messages USING rmqstore OPTIONS (startingOffsets 'earliest') LOCATION '{root}'"
+    )
+    writer = (
+        sql.readStream.table("messages").selectExpr("string(body)").writeStream.format("parquet")
+    )
     writer = writer.option("checkpointLocation", str(tmp_path / "state")).trigger(availableNow=True)
     writer.start(str(tmp_path / "rows")).awaitTermination()
-    assert sorted(row[0] for row in sql.read.parquet(str(tmp_path / "rows")).collect()) == ["a0", "a1", "b0"]
+    assert sorted(row[0] for row in sql.read.parquet(str(tmp_path / "rows")).collect()) == [
+        "a0",
+        "a1",
+        "b0",
+    ]
 
 
 @pytest.mark.spark
-def test_an_insert_names_the_store_or_goes_through_a_temporary_view(sql: SparkSession, root: Path) -> None:
+def test_an_insert_names_the_store_or_goes_through_a_temporary_view(
+    sql: SparkSession, root: Path
+) -> None:
     sql.sql(f"CREATE TABLE messages USING rmqstore LOCATION '{root}'")
     sql.sql(f"CREATE TEMPORARY VIEW opened USING rmqstore OPTIONS (path '{root}')")
     sql.sql(f"INSERT INTO messages WITH (path = '{root}') (topic, body) VALUES ('A', binary('a2'))")
     sql.sql(f"CREATE TABLE others USING rmqstore LOCATION '{root.parent / 'other'}'")
-    sql.sql(f"INSERT INTO others WITH (path = '{root.parent / 'other'}') SELECT * FROM messages WHERE topic = 'B'")
+    sql.sql(
+        f"INSERT INTO others WITH (path = '{root.parent / 'other'}') SELECT * FROM messages WHERE topic = 'B'"
+    )
     assert bodies(sql, "SELECT string(body) FROM others") == ["b0"]
     names = sql.table("opened").columns
     row = ", ".join({"topic": "'A'", "body": "binary('a3')"}.get(name, "NULL") for name in names)
@@ -133,7 +159,10 @@ def test_an_insert_names_the_store_or_goes_through_a_temporary_view(sql: SparkSe
         ("INSERT INTO others SELECT * FROM messages", "INSERT INTO t WITH"),
         ("INSERT INTO messages (topic, body) VALUES ('A', binary('x'))", "INSERT INTO t WITH"),
         ("INSERT OVERWRITE messages SELECT * FROM messages", "can only be appended to"),
-        ("CREATE TABLE third USING rmqstore LOCATION '/third' AS SELECT 'T' topic, 'x' body", "INSERT INTO t WITH"),
+        (
+            "CREATE TABLE third USING rmqstore LOCATION '/third' AS SELECT 'T' topic, 'x' body",
+            "INSERT INTO t WITH",
+        ),
         ("SELECT * FROM declared", "without a list of columns"),
     ],
 )

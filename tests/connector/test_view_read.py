@@ -24,7 +24,9 @@ from rmqstore.read.views.schema import VIEWS
 def splits(path: Path, view: str, **options: str) -> list[ViewSplit]:
     parsed = parse_view_options({"path": str(path), "view": view, **options})
     return [
-        split for split in RmqStoreViewReader(view_schema(parsed), parsed).partitions() if isinstance(split, ViewSplit)
+        split
+        for split in RmqStoreViewReader(view_schema(parsed), parsed).partitions()
+        if isinstance(split, ViewSplit)
     ]
 
 
@@ -43,7 +45,9 @@ def test_a_view_gives_the_rows_of_the_core(
 
 
 @pytest.mark.spark
-def test_a_view_is_read_by_sql_in_many_tasks(spark: SparkSession, golden_store: GoldenStore) -> None:
+def test_a_view_is_read_by_sql_in_many_tasks(
+    spark: SparkSession, golden_store: GoldenStore
+) -> None:
     frame = load(spark, golden_store("basic"), view="commitlog", maxBytesPerPartition="64k")
     assert frame.rdd.getNumPartitions() > 5
     kinds = {row["kind"]: row["count"] for row in frame.groupBy("kind").count().collect()}
@@ -51,7 +55,9 @@ def test_a_view_is_read_by_sql_in_many_tasks(spark: SparkSession, golden_store: 
 
 
 @pytest.mark.spark
-def test_several_stores_in_one_view_tell_themselves_apart(spark: SparkSession, golden_store: GoldenStore) -> None:
+def test_several_stores_in_one_view_tell_themselves_apart(
+    spark: SparkSession, golden_store: GoldenStore
+) -> None:
     paths = [golden_store("basic"), golden_store("v2")]
     names = {str(paths[0]): "a", str(paths[1]): "b"}
     found = collect(load(spark, paths, view="topics", brokerName=names, includeSystemTopics="true"))
@@ -61,10 +67,20 @@ def test_several_stores_in_one_view_tell_themselves_apart(spark: SparkSession, g
 
 
 @pytest.mark.spark
-def test_a_schema_is_a_projection_with_wider_types(spark: SparkSession, golden_store: GoldenStore) -> None:
-    frame = load(spark, golden_store("basic"), view="queues", schema="queueId long, topic string", subscribe="TopicA")
+def test_a_schema_is_a_projection_with_wider_types(
+    spark: SparkSession, golden_store: GoldenStore
+) -> None:
+    frame = load(
+        spark,
+        golden_store("basic"),
+        view="queues",
+        schema="queueId long, topic string",
+        subscribe="TopicA",
+    )
     expected = {
-        (row["queueId"], row["topic"]) for row in goldens.lines("basic", "expected") if row["topic"] == "TopicA"
+        (row["queueId"], row["topic"])
+        for row in goldens.lines("basic", "expected")
+        if row["topic"] == "TopicA"
     }
     assert {(row["queueId"], row["topic"]) for row in frame.collect()} == expected
     with pytest.raises(PySparkException, match="cannot be read as"):
@@ -75,13 +91,19 @@ def test_a_schema_is_a_projection_with_wider_types(spark: SparkSession, golden_s
 def test_views_are_no_streams(spark: SparkSession, golden_store: GoldenStore) -> None:
     reader = spark.readStream.format("rmqstore").option("view", "queues")
     with pytest.raises(PySparkException, match="views are for batch reads"):
-        reader.load(str(golden_store("basic"))).writeStream.format("noop").start().processAllAvailable()
+        reader.load(str(golden_store("basic"))).writeStream.format(
+            "noop"
+        ).start().processAllAvailable()
 
 
 @pytest.mark.parametrize("view", ["commitlog", "consumequeue", "index", "queues", "topics"])
-def test_views_are_cut_into_tasks_that_give_all_rows_once(golden_store: GoldenStore, view: str) -> None:
+def test_views_are_cut_into_tasks_that_give_all_rows_once(
+    golden_store: GoldenStore, view: str
+) -> None:
     path = golden_store("basic")
-    parsed = parse_view_options({"path": str(path), "view": view, "maxBytesPerPartition": "1", "minPartitions": "4"})
+    parsed = parse_view_options(
+        {"path": str(path), "view": view, "maxBytesPerPartition": "1", "minPartitions": "4"}
+    )
     reader = RmqStoreViewReader(view_schema(parsed), parsed)
     planned = reader.partitions()
     assert len(planned) > 4
@@ -107,7 +129,11 @@ def test_tasks_carry_what_planning_found_of_a_crashed_store(golden_store: Golden
 @pytest.mark.parametrize(
     ("view", "options", "told"),
     [
-        ("queues", {"startingOffsets": "earliest"}, "startingOffsets has no meaning with view queues"),
+        (
+            "queues",
+            {"startingOffsets": "earliest"},
+            "startingOffsets has no meaning with view queues",
+        ),
         ("queues", {"tags": "A"}, "tags has no meaning with view queues"),
         ("queues", {"scan": "commitlog"}, "scan has no meaning"),
         ("commitlog", {"maxRecordsPerPartition": "5"}, "maxRecordsPerPartition has no meaning"),
@@ -125,7 +151,9 @@ def test_tasks_carry_what_planning_found_of_a_crashed_store(golden_store: Golden
         ("queues", {"nonsense": "1"}, "unknown option 'nonsense'"),
     ],
 )
-def test_an_option_without_meaning_is_refused_by_name(view: str, options: dict[str, str], told: str) -> None:
+def test_an_option_without_meaning_is_refused_by_name(
+    view: str, options: dict[str, str], told: str
+) -> None:
     with pytest.raises(OptionError, match=told):
         parse_view_options({"path": "/data", "view": view, **options})
 
@@ -136,7 +164,10 @@ def test_an_option_without_meaning_is_refused_by_name(view: str, options: dict[s
         ("queues", {"subscribePattern": "A.*", "includeSystemTopics": "TRUE"}),
         ("commitlog", {"mode": "dropmalformed", "checkcrc": "false", "ignoreLogEnd": "true"}),
         ("index", {"mode": "PERMISSIVE", "storePathIndex": "/elsewhere"}),
-        ("CONSUMEQUEUE", {"assign": '{"A":[0]}', "maxBytesPerPartition": "1m", "minPartitions": "3"}),
+        (
+            "CONSUMEQUEUE",
+            {"assign": '{"A":[0]}', "maxBytesPerPartition": "1m", "minPartitions": "3"},
+        ),
         ("files", {"columns": "path, size", "brokerName": "b"}),
     ],
 )
@@ -152,12 +183,17 @@ def test_messages_are_no_view() -> None:
 def test_a_topic_that_no_store_has_is_refused(golden_store: GoldenStore) -> None:
     with pytest.raises(OptionError, match="no topic Nope"):
         splits(golden_store("basic"), "queues", subscribe="Nope")
-    with rmqstore.open(golden_store("basic")) as store, pytest.raises(OptionError, match="no topic Nope"):
+    with (
+        rmqstore.open(golden_store("basic")) as store,
+        pytest.raises(OptionError, match="no topic Nope"),
+    ):
         store.view("consumequeue", subscribe="Nope")
 
 
 def test_two_stores_of_one_broker_are_refused(golden_store: GoldenStore, tmp_path: Path) -> None:
     other: Any = shutil.copytree(golden_store("live"), tmp_path / "live")
-    parsed = parse_view_options({"paths": f'["{golden_store("live")}", "{other}"]', "view": "queues"})
+    parsed = parse_view_options(
+        {"paths": f'["{golden_store("live")}", "{other}"]', "view": "queues"}
+    )
     with pytest.raises(OptionError, match="both of broker broker-a"):
         RmqStoreViewReader(view_schema(parsed), parsed).partitions()

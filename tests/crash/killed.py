@@ -1,6 +1,7 @@
 """A process that is killed at a chosen change to the disk: each system call that changes a file, and half of a write.
 
-Unlike ``FaultyDisk`` it knows nothing of the code that it kills, and what it leaves is what SIGKILL leaves.
+Unlike ``FaultyDisk`` it knows nothing of the code that it kills, and what it leaves is what SIGKILL
+leaves.
 """
 
 from __future__ import annotations
@@ -44,13 +45,20 @@ def append(root: Path, config: StoreConfig) -> None:
     with StoreWriter(find_store(root), config) as writer:
         writer.append(
             pa.record_batch(
-                {"topic": ["Fresh"] * n, "body": [b"new %d" % number for number in range(n)], "keys": ["new"] * n}
+                {
+                    "topic": ["Fresh"] * n,
+                    "body": [b"new %d" % number for number in range(n)],
+                    "keys": ["new"] * n,
+                }
             )
         )
 
 
 class Killer:
-    """Counts changes of this process; ends it after change number ``at``. A write counts twice: its half, all of it."""
+    """Counts changes of this process; ends it after change number ``at``.
+
+    A write counts twice: its half, all of it.
+    """
 
     def __init__(self, at: int | None) -> None:
         self._at, self._numbers = at, itertools.count()
@@ -86,7 +94,12 @@ class Killer:
         """Return ``Disk.scatter`` with its half: its writes go through a mapping, by no system call."""
 
         def scattered(disk: Disk, path: Path, positions: Any, values: Any) -> None:
-            scatter(disk, path, positions[: len(positions) // 2 or None], values[: len(values) // 2 or None])
+            scatter(
+                disk,
+                path,
+                positions[: len(positions) // 2 or None],
+                values[: len(values) // 2 or None],
+            )
             self._step(f"half of a scatter to {path}")
             scatter(disk, path, positions, values)
             self._step(f"scatter to {path}")
@@ -110,8 +123,11 @@ def run(verb: Verb, root: Path, config: StoreConfig, at: int | None = None) -> l
     process.start()
     telling.close()
     done: list[str] = []
-    with suppress(EOFError):  # before the join: a process that tells of many changes ends once they are read
+    # before the join: a process that tells of many changes ends once they are read
+    with suppress(EOFError):
         done = hearing.recv()
     process.join()
-    assert process.exitcode == (0 if at is None else -signal.SIGKILL), f"exit code {process.exitcode}"
+    assert process.exitcode == (0 if at is None else -signal.SIGKILL), (
+        f"exit code {process.exitcode}"
+    )
     return done

@@ -62,7 +62,11 @@ def append(root: Path, disk: FaultyDisk, n: int, txn: tuple[str, int] | None = N
 
 def rows(root: Path, **options: Any) -> set[tuple[Any, ...]]:
     with rmqstore.open(root, broker_name="b") as store:
-        found = store.scan(columns=MESSAGES, include_system_topics=True, **options).read_all().to_pylist()
+        found = (
+            store.scan(columns=MESSAGES, include_system_topics=True, **options)
+            .read_all()
+            .to_pylist()
+        )
     return {tuple(row.values()) for row in found}
 
 
@@ -78,15 +82,25 @@ def assert_reads_alike(root: Path, expected: set[tuple[Any, ...]], where: str) -
     assert rows(root) == expected, where
     counts = Counter((topic, queue_id) for topic, queue_id, *_ in expected)
     with rmqstore.open(root, broker_name="b") as store:
-        ranges = {(topic, queue_id): store.queue_range(topic, queue_id) for topic, queue_id in counts}
+        ranges = {
+            (topic, queue_id): store.queue_range(topic, queue_id) for topic, queue_id in counts
+        }
         view = store.view("queues", include_system_topics=True).read_all().to_pylist()
         tail = StoreTail(store.session, parse_selection(include_system_topics=True))
         tail.look()
-        found = store.scan(columns=MESSAGES, msg_key=NEW_KEYS, index_only=False).read_all().to_pylist()
+        found = (
+            store.scan(columns=MESSAGES, msg_key=NEW_KEYS, index_only=False).read_all().to_pylist()
+        )
     assert {key: end - start for key, (start, end) in ranges.items()} == counts, where
-    assert {(row["topic"], row["queueId"]): row["messages"] for row in view if row["messages"]} == counts, where
-    assert {key: tail.ends[key] for key in counts} == {key: end for key, (_, end) in ranges.items()}, where
-    assert {tuple(row.values()) for row in found} == {row for row in expected if row[-1].startswith(b"new 1 ")}, where
+    assert {
+        (row["topic"], row["queueId"]): row["messages"] for row in view if row["messages"]
+    } == counts, where
+    assert {key: tail.ends[key] for key in counts} == {
+        key: end for key, (_, end) in ranges.items()
+    }, where
+    assert {tuple(row.values()) for row in found} == {
+        row for row in expected if row[-1].startswith(b"new 1 ")
+    }, where
 
 
 def whole_append(golden_store: GoldenStore, tmp_path: Path, name: str, n: int) -> FaultyDisk:
@@ -105,7 +119,11 @@ CASES = [  # (store, rows, power, at how many changes)
     ("one", 3, 1, FEW),
     *((name, n, power, FEW) for name, n in LARGER for power in (KILL, 1)),
     *(pytest.param("one", 3, power, EVERYWHERE, marks=pytest.mark.slow) for power in POWERS),
-    *(pytest.param(name, n, power, SAMPLED, marks=pytest.mark.slow) for name, n in LARGER for power in (KILL, *POWERS)),
+    *(
+        pytest.param(name, n, power, SAMPLED, marks=pytest.mark.slow)
+        for name, n in LARGER
+        for power in (KILL, *POWERS)
+    ),
 ]
 
 
@@ -126,7 +144,8 @@ def test_every_cut_leaves_all_rows_or_none(
     for at in places(whole_append(golden_store, tmp_path, name, n), at_most, power or 0):
         root = Path(shutil.copytree(golden_store(name), tmp_path / f"{at}"))
         disk = FaultyDisk(at, None if power is None else random.Random(power * 1000 + at))
-        with suppress(Cut):  # keys are random, so the number of slots to write differs a little between runs
+        # keys are random, so the number of slots to write differs a little between runs
+        with suppress(Cut):
             append(root, disk, n)
         where = f"cut at change {at}: {disk.done[-1]}"
         read = by_log(root)
@@ -163,15 +182,23 @@ def test_a_dead_append_does_not_come_back_when_a_broker_writes_a_record_of_the_s
     golden_store: GoldenStore, tmp_path: Path
 ) -> None:
     n, name = 12, "basic"
-    same = pa.RecordBatch.from_pydict({"topic": ["Fresh"] * n, "body": [b"of one length"] * n, "keys": ["k"] * n})
+    same = pa.RecordBatch.from_pydict(
+        {"topic": ["Fresh"] * n, "body": [b"of one length"] * n, "keys": ["k"] * n}
+    )
     before = len(by_log(golden_store(name)))
 
     whole, disk = Path(shutil.copytree(golden_store(name), tmp_path / "count")), FaultyDisk()
     append_and_close(whole, disk, same)
     with rmqstore.open(whole) as store:
-        batch = store.scan(columns="commitLogOffset,storeSize", subscribe="Fresh").read_all().to_pydict()
+        batch = (
+            store.scan(columns="commitLogOffset,storeSize", subscribe="Fresh")
+            .read_all()
+            .to_pydict()
+        )
     first, size = min(zip(batch["commitLogOffset"], batch["storeSize"], strict=True))
-    (segment,) = [path for path in (whole / "commitlog").iterdir() if 0 <= first - int(path.name) < 131072]
+    (segment,) = [
+        path for path in (whole / "commitlog").iterdir() if 0 <= first - int(path.name) < 131072
+    ]
     record = segment.read_bytes()[first - int(segment.name) :][:size]
     seen = set()
     for at in range(disk.commit - 6, disk.commit + 3):
@@ -197,13 +224,20 @@ def append_copies(root: Path, disk: FaultyDisk, copies: pa.Table) -> None:
         disk.close()
 
 
-def test_copies_that_are_older_than_the_store_appear_all_or_none(golden_store: GoldenStore, tmp_path: Path) -> None:
+def test_copies_that_are_older_than_the_store_appear_all_or_none(
+    golden_store: GoldenStore, tmp_path: Path
+) -> None:
     """A recovery begins at the newest file whose first record is older than the checkpoint: not at one of theirs."""
     with rmqstore.open(golden_store("basic")) as store:
         copies = store.scan(verbatim=True, scan="commitlog", subscribe="TopicA").read_all()
     copies = copies.filter(pc.equal(copies["queueId"], 0))
-    long_ago = pa.array([datetime(2001, 9, 9, tzinfo=UTC)] * len(copies), copies.schema.field("storeTimestamp").type)
-    for name, values in {"storeTimestamp": long_ago, "topic": pa.array(["Copied"] * len(copies))}.items():
+    long_ago = pa.array(
+        [datetime(2001, 9, 9, tzinfo=UTC)] * len(copies), copies.schema.field("storeTimestamp").type
+    )
+    for name, values in {
+        "storeTimestamp": long_ago,
+        "topic": pa.array(["Copied"] * len(copies)),
+    }.items():
         place = copies.schema.get_field_index(name)
         copies = copies.set_column(place, copies.schema.field(place), values)
     before, disk = by_log(golden_store("edges")), FaultyDisk()
@@ -252,7 +286,9 @@ def test_a_version_is_written_once_whatever_is_cut(
 
 @pytest.mark.parametrize("at_most", tiers.sampled(FEW, SAMPLED))
 @pytest.mark.parametrize("name", ["crash", "crash5"])
-def test_a_repair_may_be_cut_anywhere(golden_store: GoldenStore, tmp_path: Path, name: str, at_most: int) -> None:
+def test_a_repair_may_be_cut_anywhere(
+    golden_store: GoldenStore, tmp_path: Path, name: str, at_most: int
+) -> None:
     config = StoreConfig().updated(goldens.summary(name)["conf"])
     expected = by_log(golden_store(name))
 
@@ -272,7 +308,9 @@ def test_a_repair_may_be_cut_anywhere(golden_store: GoldenStore, tmp_path: Path,
 
 
 @pytest.mark.parametrize("at_most", tiers.sampled(FEW, SAMPLED))
-def test_a_rebuild_may_be_cut_anywhere(golden_store: GoldenStore, tmp_path: Path, at_most: int) -> None:
+def test_a_rebuild_may_be_cut_anywhere(
+    golden_store: GoldenStore, tmp_path: Path, at_most: int
+) -> None:
     expected = by_log(golden_store("edges"))
 
     def rebuild(root: Path, disk: FaultyDisk) -> None:

@@ -38,13 +38,19 @@ class FullDisk(Disk):
 
     def write(self, path: Path, position: int, data: Any) -> None:
         self.n_writes += 1
-        if self.at is not None and (self.n_writes == self.at or (self._stays and self.n_writes > self.at)):
+        if self.at is not None and (
+            self.n_writes == self.at or (self._stays and self.n_writes > self.at)
+        ):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         super().write(path, position, data)
 
 
 def data_state(root: Path) -> dict[str, bytes]:
-    found = (path for folder in ("commitlog", "consumequeue", "index") for path in (root / folder).rglob("*"))
+    found = (
+        path
+        for folder in ("commitlog", "consumequeue", "index")
+        for path in (root / folder).rglob("*")
+    )
     return {str(path.relative_to(root)): path.read_bytes() for path in found if path.is_file()}
 
 
@@ -99,7 +105,9 @@ def test_a_disk_that_stays_full_leaves_nothing_half_committed(
     if not isinstance(caught.value, CommitError):
         assert data_state(root) == before
     StoreWriter(find_store(root), StoreConfig()).close()
-    assert len(by_log(root)) == len(before_rows) + (N if isinstance(caught.value, CommitError) else 0)
+    assert len(by_log(root)) == len(before_rows) + (
+        N if isinstance(caught.value, CommitError) else 0
+    )
     assert rows(root) == by_log(root)
 
 
@@ -122,7 +130,9 @@ def test_a_disk_that_gets_full_during_a_rebuild_is_named(
     root, disk = Path(shutil.copytree(golden_store("edges"), tmp_path / "s")), FullDisk()
     writer = StoreWriter(find_store(root), StoreConfig(), disk)
     disk.n_writes, disk.at = 0, at
-    with pytest.raises(StoreStateError, match="the disk is full; the next writer that opens the store completes"):
+    with pytest.raises(
+        StoreStateError, match="the disk is full; the next writer that opens the store completes"
+    ):
         writer.rebuild()
     writer.close()
     StoreWriter(find_store(root), StoreConfig()).close()
@@ -180,7 +190,9 @@ except rmqstore.RmqStoreError as err:
 
 
 def _run(*command: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, **options
+    )
 
 
 def test_a_file_system_that_is_full_leaves_the_store_as_it_was(
@@ -267,7 +279,10 @@ def test_a_folder_that_cannot_be_written_to_is_refused(golden_store: Callable[[s
         for path in (root, *root.rglob("*")):
             path.chmod(0o555 if path.is_dir() else 0o444)
         done = _run(sys.executable, "-c", APPEND, str(root), "5", "as nobody")
-        assert done.stdout.startswith(f"StoreStateError: {root} cannot be written to"), (done.stdout, done.stderr)
+        assert done.stdout.startswith(f"StoreStateError: {root} cannot be written to"), (
+            done.stdout,
+            done.stderr,
+        )
         assert data_state(root) == before
         for path in (root, *(path for path in root.rglob("*") if path.is_dir())):
             path.chmod(0o755)

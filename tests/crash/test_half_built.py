@@ -33,11 +33,15 @@ SAMPLED = 4
 
 
 def repair(root: Path, disk: FaultyDisk) -> None:
-    StoreWriter(find_store(root), StoreConfig().updated(goldens.summary(root.name)["conf"]), disk).close()
+    StoreWriter(
+        find_store(root), StoreConfig().updated(goldens.summary(root.name)["conf"]), disk
+    ).close()
 
 
 def rebuild(root: Path, disk: FaultyDisk) -> None:
-    writer = StoreWriter(find_store(root), StoreConfig().updated(goldens.summary(root.name)["conf"]), disk)
+    writer = StoreWriter(
+        find_store(root), StoreConfig().updated(goldens.summary(root.name)["conf"]), disk
+    )
     try:
         writer.rebuild()
         writer.close()
@@ -145,7 +149,9 @@ def test_a_queue_that_does_not_begin_at_0_has_its_filler_from_the_start(tmp_path
     assert seen == {0, 100}
 
 
-def test_a_unit_that_is_half_cleared_points_at_no_record(golden_store: GoldenStore, tmp_path: Path) -> None:
+def test_a_unit_that_is_half_cleared_points_at_no_record(
+    golden_store: GoldenStore, tmp_path: Path
+) -> None:
     root, disk = copy(golden_store("crash"), tmp_path / "count"), CountingDisk()
     repair(root, disk)
     cleared = tmp_path / "cleared"

@@ -45,7 +45,9 @@ with rmqstore.open(sys.argv[1], mode="a") as writer:
 
 def append_and_kill(root: Path, seconds: float) -> int:
     """Return how many flushes the process said were done before it was killed."""
-    process = subprocess.Popen([sys.executable, "-c", APPENDER, str(root)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", APPENDER, str(root)], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "open\n"
     time.sleep(seconds)
@@ -56,7 +58,9 @@ def append_and_kill(root: Path, seconds: float) -> int:
 
 
 @pytest.mark.parametrize("seed", tiers.split(range(8), 3))
-def test_a_killed_writer_leaves_whole_flushes(golden_store: Callable[[str], Path], tmp_path: Path, seed: int) -> None:
+def test_a_killed_writer_leaves_whole_flushes(
+    golden_store: Callable[[str], Path], tmp_path: Path, seed: int
+) -> None:
     root = Path(shutil.copytree(golden_store("basic"), tmp_path / "s"))
     before = by_log(root)
     done = append_and_kill(root, random.Random(seed).uniform(0, 0.25))

@@ -6,7 +6,18 @@ import random
 
 import store_builder as build
 
-NAMES = (b"TAGS", b"KEYS", b"UNIQ_KEY", b"CLUSTER", b"WAIT", b"__CRC32#", b"k", "키".encode(), b"\xff\xfe", b"")
+NAMES = (
+    b"TAGS",
+    b"KEYS",
+    b"UNIQ_KEY",
+    b"CLUSTER",
+    b"WAIT",
+    b"__CRC32#",
+    b"k",
+    "키".encode(),
+    b"\xff\xfe",
+    b"",
+)
 VALUES = (
     b"a",
     b"",
@@ -27,10 +38,22 @@ def random_properties(rng: random.Random) -> bytes:
     if kind == 0:
         return b""
     if kind == 1:  # noise rich in separators
-        return bytes(rng.choice(b"\x01\x01\x02\x02\x00abTAGS\xff\xc3\xa4") for _ in range(rng.randrange(1, 60)))
+        return bytes(
+            rng.choice(b"\x01\x01\x02\x02\x00abTAGS\xff\xc3\xa4")
+            for _ in range(rng.randrange(1, 60))
+        )
     if kind == 2:
         return rng.choice(
-            (b"\x02", b"\x01", b"\x01\x02", b"\x02\x02\x02", b"TAGS", b"TAGS\x01", b"\x01a\x02", b"a\x01b\x01c\x02")
+            (
+                b"\x02",
+                b"\x01",
+                b"\x01\x02",
+                b"\x02\x02\x02",
+                b"TAGS",
+                b"TAGS\x01",
+                b"\x01a\x02",
+                b"a\x01b\x01c\x02",
+            )
         )
     count = rng.randrange(1, 8) if kind < 7 else 80  # more names than a row's bit set holds
     pairs = [
@@ -46,7 +69,10 @@ def random_properties(rng: random.Random) -> bytes:
 def uniform_properties(rng: random.Random, template: list[str]) -> bytes:
     """Return properties of the template's names in its order, as those of one producer."""
     return b"".join(
-        name.encode() + b"\x01" + bytes(rng.choice(b"abcXYZ019\xc3\xa4") for _ in range(rng.randrange(1, 40))) + b"\x02"
+        name.encode()
+        + b"\x01"
+        + bytes(rng.choice(b"abcXYZ019\xc3\xa4") for _ in range(rng.randrange(1, 40)))
+        + b"\x02"
         for name in template
     )
 
@@ -55,12 +81,18 @@ def random_record(rng: random.Random, stored: bytes) -> build.Record:
     """Return a record with the given properties; everything else is random within what is sound."""
 
     def host() -> tuple[bytes, int]:
-        return rng.randbytes(rng.choice((4, 4, 16))), rng.choice((10911, 0, 65535, 70000, -1, rng.getrandbits(31)))
+        return rng.randbytes(rng.choice((4, 4, 16))), rng.choice(
+            (10911, 0, 65535, 70000, -1, rng.getrandbits(31))
+        )
 
     version = rng.choice((build.V1, build.V1, build.V2))
     longest = 127 if version == build.V1 else 300
-    topic = rng.choice((b"TopicA", b"t", "Тема".encode(), b"", b"x" * rng.randrange(1, longest), b"bad\xff\xc3utf"))
-    body = rng.choice((b"", rng.randbytes(rng.randrange(1, 200)), b"text " * rng.randrange(1, 40), fake_head(rng)))
+    topic = rng.choice(
+        (b"TopicA", b"t", "Тема".encode(), b"", b"x" * rng.randrange(1, longest), b"bad\xff\xc3utf")
+    )
+    body = rng.choice(
+        (b"", rng.randbytes(rng.randrange(1, 200)), b"text " * rng.randrange(1, 40), fake_head(rng))
+    )
     return build.Record(
         topic=topic,
         queue_id=rng.choice((0, 1, 7, -1, rng.getrandbits(31))),
@@ -70,7 +102,9 @@ def random_record(rng: random.Random, stored: bytes) -> build.Record:
         flag=rng.getrandbits(32) - (1 << 31),
         sys_flag=rng.choice((0, 0, 2, 4, 8, 12, 0x40, 0x80)),
         born_timestamp=rng.choice((0, build.T0, rng.randrange(1 << 47), -5_000)),
-        store_timestamp=rng.choice((0, build.T0, rng.randrange(1 << 47), 253_402_300_799_999, -62_135_596_800_000)),
+        store_timestamp=rng.choice(
+            (0, build.T0, rng.randrange(1 << 47), 253_402_300_799_999, -62_135_596_800_000)
+        ),
         born_host=host(),
         store_host=host(),
         reconsume_times=rng.choice((0, 3, -1, rng.getrandbits(31))),
@@ -82,14 +116,18 @@ def random_record(rng: random.Random, stored: bytes) -> build.Record:
 
 def fake_head(rng: random.Random) -> bytes:
     """Return a body that looks like a record, or begins like one."""
-    inner = build.pack(build.Record(body=rng.randbytes(20), properties=b"TAGS\x01fake\x02"), rng.randrange(1 << 20))
+    inner = build.pack(
+        build.Record(body=rng.randbytes(20), properties=b"TAGS\x01fake\x02"), rng.randrange(1 << 20)
+    )
     return inner[: rng.choice((8, 40, len(inner)))]
 
 
 def random_log(seed: int, n_records: int, base: int = 0) -> tuple[bytes, list[int]]:
     """Return the bytes of a file and where its records begin; by seed all alike in their properties, or none."""
     rng = random.Random(seed)
-    template = rng.sample(["TAGS", "KEYS", "UNIQ_KEY", "CLUSTER", "größe", "a"], rng.randrange(1, 6))
+    template = rng.sample(
+        ["TAGS", "KEYS", "UNIQ_KEY", "CLUSTER", "größe", "a"], rng.randrange(1, 6)
+    )
     uniform = seed % 3 == 0
     packed, starts = bytearray(rng.randbytes(rng.choice((0, 0, 7)))), []
     for _ in range(n_records):

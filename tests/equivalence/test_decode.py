@@ -70,17 +70,27 @@ def test_wider_types_are_honoured() -> None:
     record = build.Record(body=b"ab\xff", properties=b"k\x01v\x02k\x01", queue_id=3)
     data = build.pack(record, 0)
     heads, _ = read_heads(as_array(data), np.array([0]))
-    schema = pa.schema([("queueId", pa.int64()), ("body", pa.string()), ("properties", pa.string())])
+    schema = pa.schema(
+        [("queueId", pa.int64()), ("body", pa.string()), ("properties", pa.string())]
+    )
     columns = decode_columns(as_array(data), heads, schema)
     assert [column.type for column in columns] == schema.types
     assert [column.to_pylist() for column in columns] == [[3], ["ab�"], ["k\x01v\x02k\x01"]]
 
 
-def _verdicts(data: bytes, starts: list[int], expected: list[Expected] | None, *, check_crc: bool) -> list[bool]:
+def _verdicts(
+    data: bytes, starts: list[int], expected: list[Expected] | None, *, check_crc: bool
+) -> list[bool]:
     verdicts = []
     for row, at in enumerate(starts):
         try:
-            check_record(data, at, at + BASE, check_crc=check_crc, expected=expected[row] if expected else None)
+            check_record(
+                data,
+                at,
+                at + BASE,
+                check_crc=check_crc,
+                expected=expected[row] if expected else None,
+            )
             verdicts.append(True)
         except MalformedBytesError:
             verdicts.append(False)
@@ -100,7 +110,13 @@ def test_masks_are_false_exactly_where_the_reference_refuses(seed: int, *, check
         damaged[at + rng.randrange(90)] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
     if rng.random() < 0.4:
         del damaged[rng.randrange(len(damaged)) :]
-    places = [*starts, *(rng.randrange(-5, len(data) + 5) for _ in range(20)), -1, len(damaged), len(damaged) - 91]
+    places = [
+        *starts,
+        *(rng.randrange(-5, len(data) + 5) for _ in range(20)),
+        -1,
+        len(damaged),
+        len(damaged) - 91,
+    ]
     damaged = bytes(damaged)
     buf = as_array(damaged)
     heads, whole = read_heads(buf, np.array(places, np.int64))
@@ -142,7 +158,8 @@ def test_property_columns_equal_the_plain_parser(seed: int) -> None:
     rng = random.Random(seed)
     template = rng.sample(["TAGS", "KEYS", "a", "b", "größe"], rng.randrange(1, 5))
     strings = [
-        random_properties(rng) if seed % 2 else uniform_properties(rng, template) for _ in range(rng.choice((1, 2, 40)))
+        random_properties(rng) if seed % 2 else uniform_properties(rng, template)
+        for _ in range(rng.choice((1, 2, 40)))
     ]
     if seed % 4 == 2:  # nearly uniform: the template must give way
         place = rng.randrange(len(strings))
@@ -154,7 +171,9 @@ def test_property_columns_equal_the_plain_parser(seed: int) -> None:
     lengths = np.array([len(text) for text in strings])
     entries = parse_entries(as_array(data), ends - lengths, lengths)
     expected = [parse_properties(text) for text in strings]
-    assert [list(pairs) for pairs in property_map(entries).to_pylist()] == [list(row.items()) for row in expected]
+    assert [list(pairs) for pairs in property_map(entries).to_pylist()] == [
+        list(row.items()) for row in expected
+    ]
     for name in ("TAGS", "KEYS", "a", "größe", "�", "nowhere"):
         assert property_column(entries, name).to_pylist() == [row.get(name) for row in expected]
 
@@ -183,7 +202,9 @@ def test_inflated_bodies_are_those_of_the_reference_and_broken_ones_are_told(see
     for row in range(20):
         body = rng.randbytes(10) * rng.randrange(30)
         kind = rng.choice(list(codecs))
-        stored, flag = (codecs[kind](body), kind | build.COMPRESSED) if rng.random() < 0.8 else (body, 0)
+        stored, flag = (
+            (codecs[kind](body), kind | build.COMPRESSED) if rng.random() < 0.8 else (body, 0)
+        )
         if flag and rng.random() < 0.3:
             stored, body = stored[: len(stored) // 2], b""
             hurt.add(row)
@@ -192,7 +213,9 @@ def test_inflated_bodies_are_those_of_the_reference_and_broken_ones_are_told(see
         packed += build.pack(build.Record(body=stored, sys_flag=flag), len(packed))
     data = bytes(packed)
     heads, _ = read_heads(as_array(data), np.array(starts))
-    found, count, broken = inflate_bodies(stored_bodies(as_array(data), heads), heads.column("sys_flag"))
+    found, count, broken = inflate_bodies(
+        stored_bodies(as_array(data), heads), heads.column("sys_flag")
+    )
     assert (found.to_pylist(), count, set(broken)) == (bodies, 20, hurt)
     for row, at in enumerate(starts):
         if row in hurt:
@@ -207,4 +230,7 @@ def test_reference_modules_are_not_the_columnar_ones() -> None:
     import rmqstore.format.record as reference
 
     text = Path(reference.__file__).read_text()
-    assert not any(f"rmqstore.format.{name}" in text for name in ("decode", "heads", "checks", "property_columns"))
+    assert not any(
+        f"rmqstore.format.{name}" in text
+        for name in ("decode", "heads", "checks", "property_columns")
+    )

@@ -33,7 +33,9 @@ def random_columns(rng: random.Random, n: int) -> RecordColumns:
     topics = ["T", "x" * 127, "y" * 128, "%RETRY%" + "z" * 200, "Ω"]
     bodies = [rng.randbytes(rng.choice([0, 1, 7, 200, 5000])) for _ in range(n)]
     properties = [
-        b"".join(b"k%d\x01%s\x02" % (i, b"v" * rng.randrange(1, 30)) for i in range(rng.randrange(4)))
+        b"".join(
+            b"k%d\x01%s\x02" % (i, b"v" * rng.randrange(1, 30)) for i in range(rng.randrange(4))
+        )
         + (CRC if rng.random() < 0.2 else b"")
         for _ in range(n)
     ]
@@ -89,7 +91,9 @@ def test_columnar_encoder_equals_the_plain_one(seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", goldens.PLAIN)
-def test_encoding_what_was_decoded_gives_the_stored_bytes(golden_store: Callable[[str], Path], name: str) -> None:
+def test_encoding_what_was_decoded_gives_the_stored_bytes(
+    golden_store: Callable[[str], Path], name: str
+) -> None:
     root = golden_store(name)
     with rmqstore.open(root, broker_name="b") as store:
         for batch in store.scan(scan="commitlog", verbatim=True):
@@ -115,14 +119,19 @@ def test_hash_codes_of_columns_equal_the_plain_ones(seed: int) -> None:
     rng = random.Random(seed)
     letters = "abc #é中😀" if seed % 3 == 0 else "abcXYZ019#"
     longest = 20_000 if seed % 10 == 0 else 40
-    texts = ["".join(rng.choices(letters, k=rng.choice([0, 1, 2, 33, longest]))) for _ in range(rng.randrange(40))]
+    texts = [
+        "".join(rng.choices(letters, k=rng.choice([0, 1, 2, 33, longest])))
+        for _ in range(rng.randrange(40))
+    ]
     stored = [text.encode() for text in texts]
     offsets = np.cumsum([0] + [len(text) for text in stored])
     found = java_hashes(np.frombuffer(b"".join(stored), np.uint8), offsets)
     assert found.tolist() == [java_hash(text) for text in texts]
     lengths = np.array([len(text.encode("utf-16-be")) // 2 for text in texts], np.int64)
     prefix = np.full(len(texts), java_hash("topic#"), np.int32)
-    assert appended_hashes(prefix, found, lengths).tolist() == [java_hash("topic#" + text) for text in texts]
+    assert appended_hashes(prefix, found, lengths).tolist() == [
+        java_hash("topic#" + text) for text in texts
+    ]
 
 
 def test_unique_keys_are_unique_beyond_their_counter() -> None:

@@ -10,7 +10,12 @@ import pyarrow as pa
 import pytest
 
 import goldens
-from equivalence.random_filters import VALUES, random_expression, random_properties, valid_expression
+from equivalence.random_filters import (
+    VALUES,
+    random_expression,
+    random_properties,
+    valid_expression,
+)
 from equivalence.random_logs import random_log
 from rmqstore.errors import OptionError
 from rmqstore.format.columns.decode import property_values
@@ -51,8 +56,12 @@ def test_slices_of_columns_are_filtered_as_their_rows_are(seed: int) -> None:
     rng = random.Random(seed)
     rows = [random_properties(rng) for _ in range(70)]
     for compiled in compiled_ones(rng, 40):
-        columns = {name: column.slice(9, 50) for name, column in columns_of(rows, compiled.names).items()}
-        assert compiled.keep(columns, 50).tolist() == [compiled.matches(row) for row in rows[9:59]], compiled.text
+        columns = {
+            name: column.slice(9, 50) for name, column in columns_of(rows, compiled.names).items()
+        }
+        assert compiled.keep(columns, 50).tolist() == [
+            compiled.matches(row) for row in rows[9:59]
+        ], compiled.text
 
 
 def test_every_value_is_the_same_number_in_both() -> None:
@@ -61,14 +70,19 @@ def test_every_value_is_the_same_number_in_both() -> None:
     literals = ("5", "0", "2147483647", "2147483648", "9007199254740992.0", "1.5", "b")
     for text in [f"a {symbol} {literal}" for symbol in ("=", "<", ">=") for literal in literals]:
         compiled = compile_filter(text)
-        assert compiled.keep(columns, len(rows)).tolist() == [compiled.matches(row) for row in rows], text
+        assert compiled.keep(columns, len(rows)).tolist() == [
+            compiled.matches(row) for row in rows
+        ], text
 
 
 def test_doubles_that_arrow_parses_are_exactly_those_that_the_plain_parser_gives() -> None:
     """The suffix keeps the other side of each comparison from Arrow."""
     rng = random.Random(5)
     forms = ("{!r}", "{:.24f}", "{:.17e}", "{:.0f}", "{:.20e}")
-    spelled = [rng.choice(forms).format(rng.uniform(-1, 1) * 10 ** rng.randrange(18)) for _ in range(20_000)]
+    spelled = [
+        rng.choice(forms).format(rng.uniform(-1, 1) * 10 ** rng.randrange(18))
+        for _ in range(20_000)
+    ]
     tails = ("", ".0", ".0000000000000001")  # at, and a little above, the middle of two doubles
     halves = [f"{2**53 + 2 * rng.randrange(2**40) + 1}{rng.choice(tails)}" for _ in range(5_000)]
     rows = [{"a": text, "b": f"{float(text)!r}d"} for text in spelled + halves]
@@ -76,7 +90,9 @@ def test_doubles_that_arrow_parses_are_exactly_those_that_the_plain_parser_gives
     assert kept.all(), [rows[at] for at in np.flatnonzero(~kept)[:5]]
 
 
-@pytest.mark.parametrize("text", ["a = 5", "1 = 1", "a IS NULL", "a BETWEEN b AND 5", "a IN ('x') OR NOT a", "NULL"])
+@pytest.mark.parametrize(
+    "text", ["a = 5", "1 = 1", "a IS NULL", "a BETWEEN b AND 5", "a IN ('x') OR NOT a", "NULL"]
+)
 def test_no_messages_give_an_empty_mask(text: str) -> None:
     compiled = compile_filter(text)
     assert compiled.keep(columns_of([], compiled.names), 0).tolist() == []
@@ -103,7 +119,11 @@ def test_properties_by_name_are_those_that_rocketmq_parsed(name: str, tmp_path: 
     root = goldens.unpack(name, tmp_path)
     segment = min((root / "commitlog").iterdir())
     data, base = np.fromfile(segment, np.uint8), int(segment.name)
-    rows = [row for row in goldens.lines(name, "expected") if base <= row["physicalOffset"] < base + len(data)]
+    rows = [
+        row
+        for row in goldens.lines(name, "expected")
+        if base <= row["physicalOffset"] < base + len(data)
+    ]
     heads, _ = read_heads(data, np.array([row["physicalOffset"] - base for row in rows]))
     names = sorted({key for row in rows for key in row["properties"]})
     assert len(names) > 3

@@ -24,12 +24,17 @@ def _long_log(seed: int, n_bytes: int) -> tuple[bytearray, list[int]]:
         body = rng.randbytes(rng.randrange(body_bytes))
         at = len(packed)
         if rng.random() < 0.2:
-            # A copy of a record at the very place where it lies in the file: only the chain tells it is none.
+            # A copy of a record at the very place where it lies in the file: only the chain tells
+            # it is none.
             inside = at + 88 + len(body)
             fake = build.pack(build.Record(body=bytes(rng.randrange(200))), BASE + inside)
-            body += fake[: rng.choice((12, 60, len(fake), len(fake)))] + rng.randbytes(rng.randrange(50))
+            body += fake[: rng.choice((12, 60, len(fake), len(fake)))] + rng.randbytes(
+                rng.randrange(50)
+            )
         starts.append(at)
-        packed += build.pack(build.Record(body=body, magic=rng.choice((build.V1, build.V2))), BASE + at)
+        packed += build.pack(
+            build.Record(body=body, magic=rng.choice((build.V1, build.V2))), BASE + at
+        )
     return packed, starts
 
 
@@ -44,7 +49,9 @@ def _assert_same(data: bytes, start: int, end: int) -> None:
 def test_fast_walk_equals_the_plain_walk_on_sound_logs(seed: int) -> None:
     packed, starts = _long_log(seed, 1_500_000)
     end = len(packed)
-    packed += random.Random(seed).choice((b"", bytes(100), build.pack_blank(100).ljust(100, b"\0"), b"\xff" * 100))
+    packed += random.Random(seed).choice(
+        (b"", bytes(100), build.pack_blank(100).ljust(100, b"\0"), b"\xff" * 100)
+    )
     data = bytes(packed)
     assert walk_plainly(np.frombuffer(data, np.uint8), 0, end).starts.tolist() == starts
     _assert_same(data, 0, len(data))
@@ -59,7 +66,9 @@ def test_fast_walk_equals_the_plain_walk_on_damaged_logs(seed: int) -> None:
     for _ in range(rng.choice((1, 1, 3, 20))):
         kind, at = rng.randrange(4), rng.choice(starts)
         if kind == 0:  # the size: too long, too short, negative
-            packed[at : at + 4] = rng.choice((0, 1, 90, 200, 100_000, 1 << 30, -5, -(1 << 31))).to_bytes(4, signed=True)
+            packed[at : at + 4] = rng.choice(
+                (0, 1, 90, 200, 100_000, 1 << 30, -5, -(1 << 31))
+            ).to_bytes(4, signed=True)
         elif kind == 1:
             packed[at + 4 + rng.randrange(4)] ^= rng.randrange(1, 256)
         elif kind == 2:
@@ -90,6 +99,12 @@ def test_next_record_is_the_first_whole_one_that_knows_its_place(seed: int) -> N
 
     places = [at for at in range(len(data) - 8) if is_record(at)]
     buf = np.frombuffer(data, np.uint8)
-    for start in [0, *(rng.randrange(len(data)) for _ in range(60)), *(at + 1 for at in places[:20])]:
+    for start in [
+        0,
+        *(rng.randrange(len(data)) for _ in range(60)),
+        *(at + 1 for at in places[:20]),
+    ]:
         end = rng.choice((len(data), min(start + 3000, len(data))))
-        assert find_next_record(buf, start, end, BASE) == next((at for at in places if start <= at < end), end)
+        assert find_next_record(buf, start, end, BASE) == next(
+            (at for at in places if start <= at < end), end
+        )

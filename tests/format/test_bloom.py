@@ -10,7 +10,8 @@ import pytest
 
 from rmqstore.format.bloom import bit_positions, has_bits, may_match
 
-# Set by a broker with 32 expected consumers at 20 % error for CGSQL#Normal, whose positions it noted as 10, 70, 93.
+# Set by a broker with 32 expected consumers at 20 % error for CGSQL#Normal, whose positions it
+# noted as 10, 70, 93.
 BIT_MAP = bytes.fromhex("0004000000000000400000200000")
 
 
@@ -19,7 +20,9 @@ def test_positions_are_those_a_broker_noted() -> None:
 
 
 def test_positions_are_those_of_the_live_store(golden_store: Callable[[str], Path]) -> None:
-    table = json.loads((golden_store("live") / "config/consumerFilter.json").read_text(encoding="utf-8"))
+    table = json.loads(
+        (golden_store("live") / "config/consumerFilter.json").read_text(encoding="utf-8")
+    )
     noted = table["filterDataByTopic"]["LivePlain"]["groupFilterData"]["CG_sql"]["bloomFilterData"]
     assert bit_positions("CG_sql", "LivePlain", noted["bitNum"]) == noted["bitPos"]
 
@@ -35,6 +38,8 @@ def test_a_group_may_match_where_all_its_bits_are_set() -> None:
         assert not may_match(bytes(lacking), "CGSQL", "Normal"), bit
 
 
-@pytest.mark.parametrize(("bits", "found"), [([], True), ([10], True), ([10, 93], True), ([9], False)])
+@pytest.mark.parametrize(
+    ("bits", "found"), [([], True), ([10], True), ([10, 93], True), ([9], False)]
+)
 def test_bits_count_from_the_lowest_of_the_first_byte(bits: list[int], found: bool) -> None:
     assert has_bits(BIT_MAP, bits) is found

@@ -29,25 +29,44 @@ from rmqstore.format.record import check_record, decode_record, parse_message_id
         pytest.param(b"\x02\x02a\x01b\x02\x02", {"a": "b"}, id="empty pieces"),
         pytest.param(b"a\x01b\x00c\x02", {"a": "b\0c"}, id="NUL"),
         pytest.param(b"a\x01\xffz\x02", {"a": "�z"}, id="invalid UTF-8"),
-        pytest.param(b"a\x01\xed\xa0\x80\x02\xed\xbf\x01\xed\x02", {"a": "�", "�": "�"}, id="encoded surrogates"),
-        pytest.param(b"a\x01\xed\xa0\xbd\xed\xb8\x80\x02", {"a": "��"}, id="an encoded pair of surrogates"),
-        pytest.param(b"a\x01\xe0\x80\x80\xf0\x9f\x98\x02", {"a": "����"}, id="other malformed sequences"),
+        pytest.param(
+            b"a\x01\xed\xa0\x80\x02\xed\xbf\x01\xed\x02",
+            {"a": "�", "�": "�"},
+            id="encoded surrogates",
+        ),
+        pytest.param(
+            b"a\x01\xed\xa0\xbd\xed\xb8\x80\x02", {"a": "��"}, id="an encoded pair of surrogates"
+        ),
+        pytest.param(
+            b"a\x01\xe0\x80\x80\xf0\x9f\x98\x02", {"a": "����"}, id="other malformed sequences"
+        ),
         pytest.param("größe\x01消息\x02".encode(), {"größe": "消息"}, id="UTF-8"),
         pytest.param(b"\xff\x01a\x02\xfe\x01b\x02", {"�": "b"}, id="names that become one"),
     ],
 )
-def test_property_string_is_parsed_as_rocketmq_does(stored: bytes, expected: dict[str, str]) -> None:
+def test_property_string_is_parsed_as_rocketmq_does(
+    stored: bytes, expected: dict[str, str]
+) -> None:
     assert parse_properties(stored) == expected
 
 
 @pytest.mark.parametrize("n_names", [1, 40, 48, 49, 62, 63, 200])
-def test_a_name_that_a_record_repeats_is_told_from_others_however_many_there_are(n_names: int) -> None:
+def test_a_name_that_a_record_repeats_is_told_from_others_however_many_there_are(
+    n_names: int,
+) -> None:
     """Sums of bits that stand for names must not overflow: nine times the 62nd once looked like none."""
     stored = [b"".join(b"n%d\x01v\x02" % number for number in range(n_names))]
-    stored += [b"".join(b"n%d\x01%d\x02" % (n_names - 1, turn) for turn in range(count)) for count in (9, 17, 33)]
+    stored += [
+        b"".join(b"n%d\x01%d\x02" % (n_names - 1, turn) for turn in range(count))
+        for count in (9, 17, 33)
+    ]
     lengths = np.array([len(text) for text in stored])
-    entries = parse_entries(np.frombuffer(b"".join(stored), np.uint8), np.cumsum(lengths) - lengths, lengths)
-    assert [dict(row) for row in property_map(entries).to_pylist()] == [parse_properties(text) for text in stored]
+    entries = parse_entries(
+        np.frombuffer(b"".join(stored), np.uint8), np.cumsum(lengths) - lengths, lengths
+    )
+    assert [dict(row) for row in property_map(entries).to_pylist()] == [
+        parse_properties(text) for text in stored
+    ]
     assert [len(row) for row in property_map(entries).to_pylist()] == [n_names, 1, 1, 1]
 
 
@@ -67,7 +86,8 @@ def test_body_crc_has_no_top_bit_and_is_0_for_nothing() -> None:
 
 
 def test_record_crc_is_read_with_its_digits_backwards() -> None:
-    assert recorded_crc(b"a\x01b\x02__CRC32#\x010825539031\x02") == 1309355280  # golden/README.md, fact 3
+    # golden/README.md, fact 3
+    assert recorded_crc(b"a\x01b\x02__CRC32#\x010825539031\x02") == 1309355280
     assert recorded_crc(b"a\x01b\x02") is None
     assert recorded_crc(b"") is None
     assert recorded_crc(b"__CRC32#\x010825539031") is None
@@ -119,7 +139,14 @@ def test_message_id_of_both_widths_is_parsed() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "7F", "x" * 32, "7F00000100002A9F000000000000067", "7F 00000100002A9F00000000000677", "é" * 32],
+    [
+        "",
+        "7F",
+        "x" * 32,
+        "7F00000100002A9F000000000000067",
+        "7F 00000100002A9F00000000000677",
+        "é" * 32,
+    ],
 )
 def test_message_id_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(OptionError, match="message id"):

@@ -44,10 +44,14 @@ def run(*arguments: object) -> Result:
 
 
 @pytest.mark.parametrize("name", goldens.PLAIN)
-def test_topics_have_the_messages_and_bytes_of_the_real_store(golden_store: GoldenStore, name: str) -> None:
+def test_topics_have_the_messages_and_bytes_of_the_real_store(
+    golden_store: GoldenStore, name: str
+) -> None:
     facts = facts_of(golden_store(name), with_verify=False)
     rows = goldens.lines(name, "expected")
-    found = {topic.topic: (topic.messages, topic.n_bytes) for topic in facts.topics if topic.messages}
+    found = {
+        topic.topic: (topic.messages, topic.n_bytes) for topic in facts.topics if topic.messages
+    }
     expected: dict[str, tuple[int, int]] = {}
     for row in rows:
         count, n_bytes = expected.get(row["topic"], (0, 0))
@@ -74,7 +78,9 @@ def test_rates_hold_every_message_once(golden_store: GoldenStore, name: str) -> 
 
 
 @pytest.mark.parametrize("name", ["basic", "live", "crash"])
-def test_rates_of_queues_whose_every_message_is_sampled_are_exact(golden_store: GoldenStore, name: str) -> None:
+def test_rates_of_queues_whose_every_message_is_sampled_are_exact(
+    golden_store: GoldenStore, name: str
+) -> None:
     """No queue of these has more messages than are looked at."""
     rates = facts_of(golden_store(name), with_verify=False).rates
     assert rates is not None
@@ -92,12 +98,18 @@ def test_rates_of_queues_whose_every_message_is_sampled_are_exact(golden_store: 
 def test_many_topics_are_summed_up(golden_store: GoldenStore) -> None:
     rates = facts_of(golden_store("live"), with_verify=False).rates
     assert rates is not None
-    largest = sorted(goldens.summary("live")["counts"]["perTopic"].items(), key=lambda item: -item[1])
+    largest = sorted(
+        goldens.summary("live")["counts"]["perTopic"].items(), key=lambda item: -item[1]
+    )
     assert set(rates.counts) == {*(topic for topic, _ in largest[:8]), OTHER_TOPICS}
-    assert float(rates.counts[OTHER_TOPICS].sum()) == pytest.approx(sum(count for _, count in largest[8:]))
+    assert float(rates.counts[OTHER_TOPICS].sum()) == pytest.approx(
+        sum(count for _, count in largest[8:])
+    )
 
 
-def test_bytes_of_large_stores_are_estimated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_of_large_stores_are_estimated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, n_bytes = build.Store(), 0
     for number in range(60):
         record = build.Record(queue_offset=number, body=b"x" * 100)
@@ -113,13 +125,22 @@ def test_bytes_of_large_stores_are_estimated(tmp_path: Path, monkeypatch: pytest
 def test_groups_tell_how_far_they_are_behind(golden_store: GoldenStore) -> None:
     offsets = re.search(r'"LivePlain@CG_part":\{([^}]*)\}', _text(golden_store("live")))
     assert offsets is not None
-    committed = {int(queue): int(at) for queue, at in re.findall(r'"?(\d+)"?\s*:\s*(\d+)', offsets[1])}
+    committed = {
+        int(queue): int(at) for queue, at in re.findall(r'"?(\d+)"?\s*:\s*(\d+)', offsets[1])
+    }
     ends = {
-        row["queueId"]: row["maxOffset"] for row in goldens.summary("live")["queues"] if row["topic"] == "LivePlain"
+        row["queueId"]: row["maxOffset"]
+        for row in goldens.summary("live")["queues"]
+        if row["topic"] == "LivePlain"
     }
     expected = sum(ends[queue] - at for queue, at in committed.items())
     worst = facts_of(golden_store("live"), with_verify=False).groups[0]
-    assert (worst.group, worst.topic, worst.queues, worst.lag) == ("CG_part", "LivePlain", len(committed), expected)
+    assert (worst.group, worst.topic, worst.queues, worst.lag) == (
+        "CG_part",
+        "LivePlain",
+        len(committed),
+        expected,
+    )
 
 
 def _text(root: Path) -> str:
@@ -130,7 +151,9 @@ def test_the_check_finds_what_verify_finds(golden_store: GoldenStore) -> None:
     assert facts_of(golden_store("live")).findings == []
     found = facts_of(golden_store("crash")).findings
     shown = run("verify", golden_store("crash"), "--json")
-    assert [finding._asdict() for finding in found or []] == [json.loads(line) for line in shown.stdout.splitlines()]
+    assert [finding._asdict() for finding in found or []] == [
+        json.loads(line) for line in shown.stdout.splitlines()
+    ]
     assert found
 
 
@@ -163,7 +186,9 @@ def hostile_store(folder: Path) -> Path:
     topic = "</script><b onmouseover=alert(1)>T"
     store = build.Store()
     for number in range(40):
-        store.append(build.Record(topic="T", queue_offset=number, store_timestamp=build.T0 + 1000 * number))
+        store.append(
+            build.Record(topic="T", queue_offset=number, store_timestamp=build.T0 + 1000 * number)
+        )
     root = store.write(folder)
     (root / "consumequeue" / "T").rename(root / "consumequeue" / topic.replace("/", "|"))
     (root / "config").mkdir(exist_ok=True)
@@ -179,13 +204,17 @@ def test_nothing_of_a_store_is_markup(tmp_path: Path) -> None:
     assert "<script>alert" not in page
     assert "<img src=x" not in page
     assert "<b onmouseover" not in page
-    own = page.count("<script") - page.split("<script>", 1)[1].split("</script>")[0].count("<script")
+    own = page.count("<script") - page.split("<script>", 1)[1].split("</script>")[0].count(
+        "<script"
+    )
     assert own == 2 + len([name for name in CHARTS if f'id="chart-{name}"' in page])
 
 
 def test_the_page_names_nothing_of_the_network(golden_store: GoldenStore) -> None:
     page = render(facts_of(golden_store("live")), MADE_AT)
-    assert not re.findall(r"<(?:script|link|img|iframe|source)[^>]*(?:src|href)=", page.split("</script>", 1)[1])
+    assert not re.findall(
+        r"<(?:script|link|img|iframe|source)[^>]*(?:src|href)=", page.split("</script>", 1)[1]
+    )
     assert "default-src 'none'" in page
 
 
@@ -200,7 +229,10 @@ def test_report_writes_a_page_and_tells_by_its_exit_code_what_verify_found(
     assert (shown.exit_code, shown.stdout) == (0, "")
     assert "broker-a" in clean.read_text(encoding="utf-8")
     assert run("report", golden_store("crash"), "-o", damaged).exit_code == 1
-    assert run("report", golden_store("crash"), "-o", damaged, "--no-verify", "--overwrite").exit_code == 0
+    assert (
+        run("report", golden_store("crash"), "-o", damaged, "--no-verify", "--overwrite").exit_code
+        == 0
+    )
     assert "not checked" in damaged.read_text(encoding="utf-8")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["clean.html", "damaged.html"]
 
@@ -218,7 +250,9 @@ def test_report_replaces_nothing_unasked_and_writes_nothing_into_the_store(
     assert "never writes" in inside.stderr
 
 
-def test_report_of_a_log_with_a_missing_file_says_so(golden_store: GoldenStore, tmp_path: Path) -> None:
+def test_report_of_a_log_with_a_missing_file_says_so(
+    golden_store: GoldenStore, tmp_path: Path
+) -> None:
     for name, lost in (("basic", 1), ("crash2", 1), ("crash2", -1)):
         root = Path(shutil.copytree(golden_store(name), tmp_path / f"{name}{lost}"))
         sorted((root / "commitlog").iterdir())[lost].unlink()
@@ -228,14 +262,18 @@ def test_report_of_a_log_with_a_missing_file_says_so(golden_store: GoldenStore, 
         assert 'id="findings"' in page.read_text(encoding="utf-8")
 
 
-def test_report_of_queues_in_rocksdb_says_what_it_lacks(golden_store: GoldenStore, tmp_path: Path) -> None:
+def test_report_of_queues_in_rocksdb_says_what_it_lacks(
+    golden_store: GoldenStore, tmp_path: Path
+) -> None:
     assert run("report", golden_store("rocksdb-cq"), "-o", tmp_path / "r.html").exit_code == 0
     assert "They lie in RocksDB" in (tmp_path / "r.html").read_text(encoding="utf-8")
     assert run("report", golden_store("live"), "-o", tmp_path / "l.html").exit_code == 0
     assert "RocksDB" not in (tmp_path / "l.html").read_text(encoding="utf-8")
 
 
-def test_report_into_a_folder_that_is_not_there_reads_nothing(golden_store: GoldenStore, tmp_path: Path) -> None:
+def test_report_into_a_folder_that_is_not_there_reads_nothing(
+    golden_store: GoldenStore, tmp_path: Path
+) -> None:
     shown = run("report", golden_store("one"), "-o", tmp_path / "none" / "r.html")
     assert shown.exit_code == 2
     assert "there is no folder" in shown.stderr
@@ -282,9 +320,7 @@ def _open(browser: Any, page: Path) -> None:
     for log in ("performance", "browser"):
         browser.get_log(log)  # what went before
     browser.get(page.as_uri())
-    drawn = (
-        "return [...document.querySelectorAll('.plotly-graph-div')].every(chart => chart.querySelector('.main-svg'))"
-    )
+    drawn = "return [...document.querySelectorAll('.plotly-graph-div')].every(chart => chart.querySelector('.main-svg'))"
     _wait(browser, drawn)
 
 
@@ -298,12 +334,18 @@ def _wait(browser: Any, script: str) -> None:
 def _requested(browser: Any) -> list[str]:
     told = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     sent = [event["params"] for event in told if event["method"] == "Network.requestWillBeSent"]
-    return [params["request"]["url"] for params in sent if not params["request"]["url"].startswith("data:")]
+    return [
+        params["request"]["url"]
+        for params in sent
+        if not params["request"]["url"].startswith("data:")
+    ]
 
 
 def _table(browser: Any, name: str) -> list[list[str]]:
     rows = "[...document.querySelectorAll(`#${arguments[0]} tbody tr`)]"
-    found: list[list[str]] = browser.execute_script(f"return {rows}.map(r => [...r.cells].map(c => c.innerText))", name)
+    found: list[list[str]] = browser.execute_script(
+        f"return {rows}.map(r => [...r.cells].map(c => c.innerText))", name
+    )
     return found
 
 
@@ -350,7 +392,9 @@ return found;
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [1280, 900, 390])
-def test_nothing_runs_out_of_its_card(browser: Any, golden_store: GoldenStore, tmp_path: Path, width: int) -> None:
+def test_nothing_runs_out_of_its_card(
+    browser: Any, golden_store: GoldenStore, tmp_path: Path, width: int
+) -> None:
     page = tmp_path / "live.html"
     assert run("report", golden_store("live"), "-o", page, "--no-verify").exit_code == 0
     screen = {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
@@ -359,7 +403,9 @@ def test_nothing_runs_out_of_its_card(browser: Any, golden_store: GoldenStore, t
         _open(browser, page)
         _wait(browser, "return [...document.querySelectorAll('.plotly-graph-div')].every(chart =>"
                        " chart.querySelector('.main-svg').clientWidth === chart.clientWidth)")  # fmt: skip
-        assert browser.execute_script("return document.documentElement.clientWidth") in range(width - 20, width + 1)
+        assert browser.execute_script("return document.documentElement.clientWidth") in range(
+            width - 20, width + 1
+        )
         assert browser.execute_script(OVERFLOWING) == []
         assert browser.get_log("browser") == []
     finally:
@@ -367,7 +413,9 @@ def test_nothing_runs_out_of_its_card(browser: Any, golden_store: GoldenStore, t
 
 
 @pytest.mark.browser
-def test_a_browser_shows_the_numbers_of_the_real_store(browser: Any, golden_store: GoldenStore, tmp_path: Path) -> None:
+def test_a_browser_shows_the_numbers_of_the_real_store(
+    browser: Any, golden_store: GoldenStore, tmp_path: Path
+) -> None:
     page, name = tmp_path / "live.html", "live"
     assert run("report", golden_store(name), "-o", page).exit_code == 0
     _open(browser, page)
@@ -376,15 +424,28 @@ def test_a_browser_shows_the_numbers_of_the_real_store(browser: Any, golden_stor
     topics = {row[0].removesuffix("system").strip(): row for row in _table(browser, "topics")}
     assert {topic: _number(row[2]) for topic, row in topics.items() if row[2] != "0"} == counts
     for topic in counts:
-        assert _number(topics[topic][3]) == sum(row["storeSize"] for row in rows if row["topic"] == topic)
-    queues = {(row[0], int(row[1])): tuple(map(_number, row[2:5])) for row in _table(browser, "queues")}
+        assert _number(topics[topic][3]) == sum(
+            row["storeSize"] for row in rows if row["topic"] == topic
+        )
+    queues = {
+        (row[0], int(row[1])): tuple(map(_number, row[2:5])) for row in _table(browser, "queues")
+    }
     assert queues == {
-        (row["topic"], row["queueId"]): (row["minOffset"], row["maxOffset"], row["maxOffset"] - row["minOffset"])
+        (row["topic"], row["queueId"]): (
+            row["minOffset"],
+            row["maxOffset"],
+            row["maxOffset"] - row["minOffset"],
+        )
         for row in goldens.summary(name)["queues"]
     }
     files = {row[0]: _number(row[1]) for row in _table(browser, "files")}
-    assert files["commitlog"] == len([one for one in goldens.summary(name)["files"] if "commitlog/" in one["path"]])
-    shown = {key: browser.find_element("id", f"key-{key}").text for key in ("messages", "queues", "findings")}
+    assert files["commitlog"] == len(
+        [one for one in goldens.summary(name)["files"] if "commitlog/" in one["path"]]
+    )
+    shown = {
+        key: browser.find_element("id", f"key-{key}").text
+        for key in ("messages", "queues", "findings")
+    }
     assert shown == {"messages": str(len(rows)), "queues": str(len(queues)), "findings": "0"}
 
 
@@ -396,7 +457,10 @@ def test_a_browser_takes_names_for_text(browser: Any, tmp_path: Path) -> None:
     (group,) = _table(browser, "groups")
     assert group[0] == HOSTILE
     assert browser.find_element("tag name", "h1").text == "<img src=x onerror=alert(2)>"
-    assert browser.execute_script("return document.querySelectorAll('img, b[onmouseover]').length") == 0
+    assert (
+        browser.execute_script("return document.querySelectorAll('img, b[onmouseover]').length")
+        == 0
+    )
     ticks = browser.execute_script(
         "return [...document.querySelectorAll('#chart-lag .ytick text, #chart-bytes .ytick text')]"
         ".map(t => t.textContent)"

@@ -33,9 +33,12 @@ def change(path: Path, position: int, data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [*(name for name in goldens.PLAIN if name != "default-sizes"), *goldens.NEWEST, "v55-lmq"]
+    "name",
+    [*(name for name in goldens.PLAIN if name != "default-sizes"), *goldens.NEWEST, "v55-lmq"],
 )
-def test_nothing_is_found_in_a_store_that_rocketmq_closed(golden_store: GoldenStore, name: str) -> None:
+def test_nothing_is_found_in_a_store_that_rocketmq_closed(
+    golden_store: GoldenStore, name: str
+) -> None:
     assert findings(golden_store(name)) == []
 
 
@@ -65,7 +68,10 @@ def test_a_wrong_unit_is_named(copied: GoldenStore) -> None:
     path = root / "consumequeue/TopicA/2" / f"{0:020d}"
     change(path, 3 * 20 + 8, b"\x00\x00\x01\x01")
     (found,) = findings(root)
-    assert (found.place, found.text) == ("TopicA-2", "1 units differ from their record, the first at queue offset 3")
+    assert (found.place, found.text) == (
+        "TopicA-2",
+        "1 units differ from their record, the first at queue offset 3",
+    )
 
 
 def test_units_of_no_record_are_counted(copied: GoldenStore) -> None:
@@ -75,7 +81,10 @@ def test_units_of_no_record_are_counted(copied: GoldenStore) -> None:
     end = -(-len(data.rstrip(b"\0")) // 20) * 20
     change(path, end, (0).to_bytes(8) + (200).to_bytes(4) + bytes(8))
     (found,) = findings(root)
-    assert (found.place, found.text) == ("TopicA-2", "1 units do not point to a record of the queue")
+    assert (found.place, found.text) == (
+        "TopicA-2",
+        "1 units do not point to a record of the queue",
+    )
 
 
 def test_damaged_records_are_named(copied: GoldenStore) -> None:
@@ -88,12 +97,20 @@ def test_damaged_records_are_named(copied: GoldenStore) -> None:
 
 
 def test_a_record_with_an_impossible_time_has_its_unit_and_its_keys(copied: GoldenStore) -> None:
-    """Brokers serve it and find it by its keys. A read cannot say its time, so it is damaged, and nothing else is."""
+    """Brokers serve it and find it by its keys.
+
+    A read cannot say its time, so it is damaged, and nothing else is.
+    """
     root = copied("basic")
     with rmqstore.open(root) as store:
-        place = store.scan(scan="commitlog", columns=["commitLogOffset"]).read_all()["commitLogOffset"][100].as_py()
+        place = (
+            store.scan(scan="commitlog", columns=["commitLogOffset"])
+            .read_all()["commitLogOffset"][100]
+            .as_py()
+        )
     segment = max(path for path in (root / "commitlog").iterdir() if int(path.name) <= place)
-    change(segment, place - int(segment.name) + 40, b"\x40")  # the highest byte of the time of birth
+    # the highest byte of the time of birth
+    change(segment, place - int(segment.name) + 40, b"\x40")
     assert [found.part for found in findings(root)] == ["log"]
     with rmqstore.open(root, mode="a") as writer:
         writer.rebuild()
@@ -147,9 +164,12 @@ def test_a_chain_that_leads_in_a_circle_ends(copied: GoldenStore) -> None:
     root = copied("basic")
     newest = max((root / "index").iterdir())
     data, items_at = newest.read_bytes(), 40 + 4 * 100
-    previous = [int.from_bytes(data[items_at + 20 * at + 16 : items_at + 20 * at + 20]) for at in range(100)]
+    previous = [
+        int.from_bytes(data[items_at + 20 * at + 16 : items_at + 20 * at + 20]) for at in range(100)
+    ]
     linked = next(at for at in range(1, 100) if previous[at])
-    change(newest, items_at + 20 * linked + 16, linked.to_bytes(4))  # to itself: older ones of its slot are cut off
+    # to itself: older ones of its slot are cut off
+    change(newest, items_at + 20 * linked + 16, linked.to_bytes(4))
     (found,) = findings(root)
     assert found.part == "index"
     assert "not in the chain of their slot" in found.text
@@ -175,7 +195,10 @@ def test_a_damaged_header_hides_nothing_that_other_files_lack(copied: GoldenStor
     change(files[0], 16, (12345).to_bytes(8))
     found = findings(root)
     assert [one for one in found if "chain of their slot" in one.text] == alone != []
-    assert any(one.place == str(files[0]) and "the header says records from 12345" in one.text for one in found)
+    assert any(
+        one.place == str(files[0]) and "the header says records from 12345" in one.text
+        for one in found
+    )
 
 
 def test_an_index_file_that_is_none_is_named_and_the_others_compared(copied: GoldenStore) -> None:

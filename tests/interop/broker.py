@@ -25,21 +25,28 @@ def free_ports(count: int) -> list[int]:
 
 
 class RealBroker:
-    """A NamesrvController and a BrokerController over the store at ``root``. A context manager: stopped in order.
+    """A NamesrvController and a BrokerController over the store at ``root``.
+
+    A context manager: stopped in order.
 
     Args:
         sizes: fields of MessageStoreConfig.
-        ports: of the name server, the broker and its replicas: those of a broker that this one comes after.
+        ports: of the name server, the broker and its replicas: those of a broker that this one
+            comes after.
     """
 
-    def __init__(self, real: RocketMQ, root: Path, sizes: dict[str, Any], ports: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, real: RocketMQ, root: Path, sizes: dict[str, Any], ports: Sequence[int] | None = None
+    ) -> None:
         self._real, rocketmq = real, real.rocketmq
         self.ports = ports or free_ports(3)
         name_port, port, ha_port = self.ports
         self.namesrv_address, self.address = f"127.0.0.1:{name_port}", f"127.0.0.1:{port}"
         name_config = rocketmq.remoting.netty.NettyServerConfig()
         name_config.setListenPort(name_port)
-        self._namesrv = rocketmq.namesrv.NamesrvController(rocketmq.common.namesrv.NamesrvConfig(), name_config)
+        self._namesrv = rocketmq.namesrv.NamesrvController(
+            rocketmq.common.namesrv.NamesrvConfig(), name_config
+        )
         assert self._namesrv.initialize(), "the name server does not initialize"
         self._namesrv.start()
 
@@ -59,7 +66,9 @@ class RealBroker:
         for name, value in sizes.items():
             getattr(store_config, f"set{name[0].upper()}{name[1:]}")(value)
         client_config = rocketmq.remoting.netty.NettyClientConfig()
-        self.controller = rocketmq.broker.BrokerController(broker_config, server_config, client_config, store_config)
+        self.controller = rocketmq.broker.BrokerController(
+            broker_config, server_config, client_config, store_config
+        )
         assert self.controller.initialize(), f"the real broker does not initialize over {root}"
         self.controller.start()
         self.controller.registerBrokerAll(True, False, True)

@@ -22,7 +22,13 @@ from rmqstore.errors import RmqStoreError
 PAGE = 4096
 MOST_TRIGGERS = 600
 QUEUES = [(topic, queue_id) for topic in ("Ta", "Tb", "Tc") for queue_id in range(3)]
-SCHEMA = StructType().add("topic", "string").add("queueId", "integer").add("queueOffset", "long").add("body", "string")
+SCHEMA = (
+    StructType()
+    .add("topic", "string")
+    .add("queueId", "integer")
+    .add("queueOffset", "long")
+    .add("body", "string")
+)
 Queue = tuple[str, int]
 
 
@@ -30,7 +36,12 @@ class Query:
     """A streaming query as Spark drives it: a batch is planned, noted, read, and done; a restart plans it again."""
 
     def __init__(self, root: Path, options: dict[str, str], dice: random.Random) -> None:
-        given = {"startingOffsets": "earliest", "failOnDataLoss": "false", "brokerName": "b", **options}
+        given = {
+            "startingOffsets": "earliest",
+            "failOnDataLoss": "false",
+            "brokerName": "b",
+            **options,
+        }
         self._options, self._dice = {"path": str(root), **given}, dice
         self._planned: dict[str, Any] | None = None
         self.delivered: list[str] = []
@@ -42,7 +53,10 @@ class Query:
         self._reader = RmqStoreStreamReader(SCHEMA, parse_stream_options(self._options))
 
     def trigger(self, *, may_die: float = 0.0) -> list[str]:
-        """Run a micro-batch; return what it delivered. With some probability the query dies on the way."""
+        """Run a micro-batch; return what it delivered.
+
+        With some probability the query dies on the way.
+        """
         try:
             return self._run(may_die)
         except RmqStoreError as err:
@@ -60,7 +74,12 @@ class Query:
             self.restart()
             return []
         parts = self._reader.partitions(self._offset, self._planned)
-        rows = [row["body"] for part in parts for batch in self._reader.read(part) for row in batch.to_pylist()]
+        rows = [
+            row["body"]
+            for part in parts
+            for batch in self._reader.read(part)
+            for row in batch.to_pylist()
+        ]
         if self._dice.random() < may_die:
             self.restart()
             return []
@@ -134,7 +153,11 @@ def clear_pages(file: Any, start: int, end: int, dice: random.Random) -> None:
 
 
 def files_of(folder: Path) -> list[tuple[int, Path]]:
-    return sorted((int(path.name), path) for path in folder.iterdir() if path.name.isdigit()) if folder.exists() else []
+    return (
+        sorted((int(path.name), path) for path in folder.iterdir() if path.name.isdigit())
+        if folder.exists()
+        else []
+    )
 
 
 def queue_folder(root: Path, key: Queue) -> Path:
@@ -143,14 +166,18 @@ def queue_folder(root: Path, key: Queue) -> Path:
 
 def written_end(folder: Path) -> int:
     """Return the offset after the last byte of a folder's files that is not zero."""
-    return max((start + len(path.read_bytes().rstrip(b"\0")) for start, path in files_of(folder)), default=0)
+    return max(
+        (start + len(path.read_bytes().rstrip(b"\0")) for start, path in files_of(folder)),
+        default=0,
+    )
 
 
 class Served(NamedTuple):
     """What the real store has.
 
-    A second recovery of 5.3.3 may leave a queue in which units point at the records of other queue offsets, or that
-    lacks records of the log, where a power cut took the first page of the queue. These may be delivered, or not.
+    A second recovery of 5.3.3 may leave a queue in which units point at the records of other queue
+    offsets, or that lacks records of the log, where a power cut took the first page of the queue.
+    These may be delivered, or not.
     """
 
     rightly: Counter[str]
@@ -171,7 +198,10 @@ class Trial:
     """
 
     def __init__(self, rocketmq: RocketMQ, folder: Path, seed: int, undertaker: Executor) -> None:
-        """Start it. ``undertaker`` shuts down brokers that are not needed any more, which takes seconds each."""
+        """Start it.
+
+        ``undertaker`` shuts down brokers that are not needed any more, which takes seconds each.
+        """
         self._rocketmq, self._folder, self._undertaker = rocketmq, folder, undertaker
         self._dice = random.Random(seed)
         self._n_starts = 0
@@ -184,7 +214,8 @@ class Trial:
             "maxHashSlotNum": 50, "maxIndexNum": 400,
             "maxMessageSize": 1 << 16,  # each store and thread keeps a buffer of that size
         }  # fmt: skip
-        self._is_even = dice.random() < 0.5  # all messages of one size, so that new records end where old ones did
+        # all messages of one size, so that new records end where old ones did
+        self._is_even = dice.random() < 0.5
         self._few_queues = dice.random() < 0.3
         self._may_die = dice.choice([0.0, 0.15])
         limits: list[dict[str, str]] = [
@@ -261,7 +292,8 @@ class Trial:
 
     def start_again(self) -> None:
         """Start the broker again, which recovers its store, while the query triggers."""
-        dice = random.Random(self._dice.random())  # how long a recovery takes is to change nothing of what follows
+        # how long a recovery takes is to change nothing of what follows
+        dice = random.Random(self._dice.random())
         with ThreadPoolExecutor(1) as pool:
             opening = pool.submit(self._start)
             while not opening.done():
@@ -283,14 +315,19 @@ class Trial:
                 served = self.real.store.getMessage("interop", *key, at, 1, None)
                 for message in filter(None, map(decode, served.getMessageBufferList() or ())):
                     number = number_of(bytes(message.getBody()))
-                    if (message.getTopic(), message.getQueueId(), message.getQueueOffset()) == (*key, at):
+                    if (message.getTopic(), message.getQueueId(), message.getQueueOffset()) == (
+                        *key,
+                        at,
+                    ):
                         rightly[number] += 1
                     else:
                         wrongly.add(number)
                 at += 1
                 served.release()
         with rmqstore.open(self.root) as store:
-            rows = store.scan(scan="commitlog", columns="commitLogOffset,body").read_all().to_pylist()
+            rows = (
+                store.scan(scan="commitlog", columns="commitLogOffset,body").read_all().to_pylist()
+            )
         end = self.real.store.getMaxPhyOffset()
         in_log = {number_of(row["body"]) for row in rows if row["commitLogOffset"] < end}
         return Served(rightly, wrongly, in_log)

@@ -37,7 +37,8 @@ JAVA_OPTIONS = [
     "-Drocketmq.client.rebalance.waitInterval=1000",  # a consumer waits 20 s for its queues else
 ]  # fmt: skip
 PAGE = 32  # messages that one call asks for
-EXPIRED = {"OFFSET_FOUND_NULL", "MESSAGE_WAS_REMOVING"}  # told of offsets before the first that a queue still has
+# told of offsets before the first that a queue still has
+EXPIRED = {"OFFSET_FOUND_NULL", "MESSAGE_WAS_REMOVING"}
 Message = dict[str, Any]
 
 
@@ -64,11 +65,21 @@ def _resolve(version: str, folder: Path, jars: Path) -> None:
     command = [
         str(SPARK_HOME / "bin" / "spark-submit"),
         *("--master", "local[1]", "--packages", ",".join(PACKAGES[version])),
-        *("--conf", f"spark.jars.ivy={folder / version}", "--conf", "spark.ui.enabled=false", str(nothing)),
+        *(
+            "--conf",
+            f"spark.jars.ivy={folder / version}",
+            "--conf",
+            "spark.ui.enabled=false",
+            str(nothing),
+        ),
     ]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
     if done.returncode or not list(jars.glob("*rocketmq-store*")):
-        raise JarsUnavailableError(f"RocketMQ {version} could not be resolved: {done.stderr[-2000:]}")
+        raise JarsUnavailableError(
+            f"RocketMQ {version} could not be resolved: {done.stderr[-2000:]}"
+        )
     (folder / version / "ready").touch()
 
 
@@ -79,7 +90,8 @@ class RocketMQ:
         self.version = version
         py4j = next((SPARK_HOME / "jars").glob("py4j-*.jar"))
         options = [*JAVA_OPTIONS, f"-Duser.home={home}", f"-Drocketmq.client.logRoot={home}"]
-        self._log = (home / "jvm.log").open("a")  # a thread of py4j's writes to it until the JVM ends
+        # a thread of py4j's writes to it until the JVM ends
+        self._log = (home / "jvm.log").open("a")
         port, token, self._process = launch_gateway(
             jarpath=str(py4j),
             classpath=f"{jars}/*",
@@ -89,7 +101,9 @@ class RocketMQ:
             return_proc=True,
             redirect_stdout=self._log,
             redirect_stderr=self._log,
-            java_path=str(Path(os.environ["JAVA_HOME"], "bin", "java")) if os.environ.get("JAVA_HOME") else "java",
+            java_path=str(Path(os.environ["JAVA_HOME"], "bin", "java"))
+            if os.environ.get("JAVA_HOME")
+            else "java",
         )
         parameters = GatewayParameters(port=port, auth_token=token, auto_convert=True)
         self._gateway = JavaGateway(gateway_parameters=parameters)
@@ -140,7 +154,10 @@ class RocketMQ:
 
 
 class RealStore:
-    """A DefaultMessageStore. A context manager: it is shut down as a broker does that is stopped."""
+    """A DefaultMessageStore.
+
+    A context manager: it is shut down as a broker does that is stopped.
+    """
 
     def __init__(self, real: RocketMQ, root: Path, sizes: dict[str, Any]) -> None:
         self._real, self.root = real, root
@@ -202,7 +219,9 @@ class RealStore:
             accessor.putProperty(inner, name, value)
         if tags is not None:
             inner.setTags(tags)
-            inner.setTagsCode(inner_class.tagsString2tagsCode(rocketmq.common.TopicFilterType.SINGLE_TAG, tags))
+            inner.setTagsCode(
+                inner_class.tagsString2tagsCode(rocketmq.common.TopicFilterType.SINGLE_TAG, tags)
+            )
         if keys is not None:
             inner.setKeys(keys)
         decoder = rocketmq.common.message.MessageDecoder
@@ -216,11 +235,15 @@ class RealStore:
         milliseconds = int(seconds * 1000)
         waited = self._real.java.lang.System.currentTimeMillis() + milliseconds
         while self.store.dispatchBehindBytes() > 0:
-            assert self._real.java.lang.System.currentTimeMillis() < waited, "the real store does not dispatch"
+            assert self._real.java.lang.System.currentTimeMillis() < waited, (
+                "the real store does not dispatch"
+            )
             self._real.java.lang.Thread.sleep(5)
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        return self.store.getMinOffsetInQueue(topic, queue_id), self.store.getMaxOffsetInQueue(topic, queue_id)
+        return self.store.getMinOffsetInQueue(topic, queue_id), self.store.getMaxOffsetInQueue(
+            topic, queue_id
+        )
 
     def messages(self, topic: str, queue_id: int) -> Iterator[Message]:
         """Yield what the real store serves of a queue, each message as its own MessageDecoder reads it."""
@@ -269,7 +292,10 @@ class RealStore:
 
     def index_files(self) -> list[str]:
         """Return the paths of its index files; two that it made in the same millisecond share one, and its keys."""
-        return [file.getFileName() for file in _field(_field(self.store, "indexService"), "indexFileList")]
+        return [
+            file.getFileName()
+            for file in _field(_field(self.store, "indexService"), "indexFileList")
+        ]
 
     def expire(self, n_files: int) -> int:
         """Delete the oldest files of the log, and what of the queues points into them, as retention does."""

@@ -20,7 +20,9 @@ N = 500
 
 @pytest.mark.interop
 @pytest.mark.spark
-def test_consumers_get_what_spark_wrote(spark: SparkSession, rocketmq: RocketMQ, tmp_path: Path) -> None:
+def test_consumers_get_what_spark_wrote(
+    spark: SparkSession, rocketmq: RocketMQ, tmp_path: Path
+) -> None:
     root = tmp_path / "s"
     frame = spark.range(N).selectExpr(
         "'Orders' AS topic",
@@ -38,7 +40,9 @@ def test_consumers_get_what_spark_wrote(spark: SparkSession, rocketmq: RocketMQ,
 
     with RealBroker(rocketmq, root, SIZES) as broker:
         found = broker.consume("Orders", "readers", N)
-        assert sorted(message["body"] for message in found) == sorted(f"body {number}".encode() for number in range(N))
+        assert sorted(message["body"] for message in found) == sorted(
+            f"body {number}".encode() for number in range(N)
+        )
         for message in found:
             number = int(message["properties"]["n"])
             assert message["body"] == f"body {number}".encode()
@@ -47,7 +51,9 @@ def test_consumers_get_what_spark_wrote(spark: SparkSession, rocketmq: RocketMQ,
         assert len(delayed) == N // 50
         assert all(message["properties"]["DELAY"] == "1" for message in delayed)
 
-        sent = broker.send("Orders", [f"sent {number}".encode() for number in range(20)], tags="S", keys="late")
+        sent = broker.send(
+            "Orders", [f"sent {number}".encode() for number in range(20)], tags="S", keys="late"
+        )
         more = broker.consume("Orders", "others", N + 20)
         assert {message["msgId"] for message in more} >= set(sent)
 

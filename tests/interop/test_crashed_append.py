@@ -70,7 +70,8 @@ def test_the_real_store_sees_all_rows_of_a_dead_append_or_none(
                 hits = real.query(answer["topic"], answer["key"])
                 assert set(answer["physicalOffsets"]) <= set(hits), (where, answer)
             delayed = {queue for queue in queues if queue[0] == SCHEDULE_TOPIC}
-            n_due = total(real, delayed) if version == "rocketmq_4" else 0  # 4.9 delivers them while it runs
+            # 4.9 delivers them while it runs
+            n_due = total(real, delayed) if version == "rocketmq_4" else 0
             real.put("Fresh", 0, b"goes on", keys="on")
             real.wait()
             assert found + 1 <= total(real, queues) <= found + 1 + n_due, where
@@ -104,18 +105,27 @@ def test_the_real_store_sees_whole_flushes_of_a_killed_process(
 @pytest.mark.crash
 @pytest.mark.parametrize("version", ["rocketmq", "rocketmq_4"], ids=["5.3.3", "4.9.8"])
 def test_a_dead_append_does_not_come_back_when_the_real_store_goes_on(
-    request: pytest.FixtureRequest, golden_store: Callable[[str], Path], tmp_path: Path, version: str
+    request: pytest.FixtureRequest,
+    golden_store: Callable[[str], Path],
+    tmp_path: Path,
+    version: str,
 ) -> None:
     """Its messages have the length of those that died, so that they end where heads of these may stand."""
     rocketmq: RocketMQ = request.getfixturevalue(version)
     sizes = {key: int(value) for key, value in goldens.summary("basic")["conf"].items()}
     body, n = b"of one length", 16
     dying = pa.RecordBatch.from_pydict(
-        {"topic": ["Fresh"] * n, "queueId": pa.array([0, 1] * (n // 2), pa.int32()), "body": [body] * n}
+        {
+            "topic": ["Fresh"] * n,
+            "queueId": pa.array([0, 1] * (n // 2), pa.int32()),
+            "body": [body] * n,
+        }
     )
 
     counting = FaultyDisk()
-    append_and_close(Path(shutil.copytree(golden_store("basic"), tmp_path / "count")), counting, dying)
+    append_and_close(
+        Path(shutil.copytree(golden_store("basic"), tmp_path / "count")), counting, dying
+    )
     seen = set()
     for at in range(counting.commit - 4, counting.commit + 3, 2):
         root = Path(shutil.copytree(golden_store("basic"), tmp_path / f"{at}"))
@@ -131,7 +141,9 @@ def test_a_dead_append_does_not_come_back_when_the_real_store_goes_on(
                 real.put("Fresh", number % 2, body, properties=unique)
             real.wait()
         with rmqstore.open(root, broker_name="b") as store:
-            assert store.scan(subscribe="Fresh", scan="commitlog").read_all().num_rows == found + 3, where
+            assert (
+                store.scan(subscribe="Fresh", scan="commitlog").read_all().num_rows == found + 3
+            ), where
             assert not list(verify(store)), where
         with rocketmq.open(root, **sizes) as real:
             assert total(real, {("Fresh", 0), ("Fresh", 1)}) == found + 3, where
@@ -141,7 +153,9 @@ def test_a_dead_append_does_not_come_back_when_the_real_store_goes_on(
 
 @pytest.mark.interop
 @pytest.mark.crash
-def test_rocketmq_brings_back_its_own_records_after_a_torn_one(rocketmq: RocketMQ, tmp_path: Path) -> None:
+def test_rocketmq_brings_back_its_own_records_after_a_torn_one(
+    rocketmq: RocketMQ, tmp_path: Path
+) -> None:
     """What is left to us where an append spans several files of the log is a rule of RocketMQ's own recovery."""
     root, n = tmp_path / "s", 16
     sizes = {"mappedFileSizeCommitLog": 65536, "mappedFileSizeConsumeQueue": 400}

@@ -29,7 +29,8 @@ CASES: list[tuple[str, killed.Verb]] = [
     *((name, killed.rebuild) for name in ("edges", "expired", "expired2")),
     *((name, killed.append) for name in ("one", "edges")),
 ]
-Served = set[tuple[str, int, int, int, bytes]]  # topic, queue id, queue offset, physical offset, CRC of the body
+# topic, queue id, queue offset, physical offset, CRC of the body
+Served = set[tuple[str, int, int, int, bytes]]
 
 
 def served(real: RealStore) -> Served:
@@ -39,7 +40,9 @@ def served(real: RealStore) -> Served:
         for queue in dict(queues).values():
             topic, queue_id = queue.getTopic(), queue.getQueueId()
             for queue_offset, record in real.records(topic, queue_id):
-                found.add((topic, queue_id, queue_offset, int.from_bytes(record[28:36]), record[8:12]))
+                found.add(
+                    (topic, queue_id, queue_offset, int.from_bytes(record[28:36]), record[8:12])
+                )
     return found
 
 
@@ -64,7 +67,8 @@ class Trial:
         untouched, whole = self._copy("untouched"), self._copy("whole")
         self.changes = killed.run(verb, whole, self._config)
         self._before, self._after = self._opened(untouched), self._opened(whole)
-        self._damaged_before = damaged_parts(untouched)  # RocketMQ's own recovery may lose units and keys
+        # RocketMQ's own recovery may lose units and keys
+        self._damaged_before = damaged_parts(untouched)
         assert not damaged_parts(whole)
         self.seen: set[str] = set()
 
@@ -84,7 +88,10 @@ class Trial:
             real.wait()
             found = served(real)
             assert found in (self._before, self._after), (where, len(found))
-            queues = [*sorted({(topic, queue_id) for topic, queue_id, *_ in found})[:3], ("Later", 0)]
+            queues = [
+                *sorted({(topic, queue_id) for topic, queue_id, *_ in found})[:3],
+                ("Later", 0),
+            ]
             for queue in queues:
                 real.put(*queue, b"goes on", keys="on")
             real.wait()
@@ -93,16 +100,26 @@ class Trial:
             assert len(later) == len(found) + len(queues), where
             names = real.index_files()
         damaged = damaged_parts(root)
-        if len(set(names)) < len(names):  # named by the same millisecond: the keys of the first are lost to the second
+        # named by the same millisecond: the keys of the first are lost to the second
+        if len(set(names)) < len(names):
             damaged.discard("index")
         if damaged:
-            assert (found, damaged) == (self._before, damaged & self._damaged_before), (where, damaged)
+            assert (found, damaged) == (self._before, damaged & self._damaged_before), (
+                where,
+                damaged,
+            )
         else:
             with rmqstore.open(root, broker_name="b") as store:
-                rows = store.scan(columns=COLUMNS, include_system_topics=True).read_all().to_pylist()
-            assert {tuple(row.values()) for row in rows} == {tuple(place) for *place, _ in later}, where
+                rows = (
+                    store.scan(columns=COLUMNS, include_system_topics=True).read_all().to_pylist()
+                )
+            assert {tuple(row.values()) for row in rows} == {tuple(place) for *place, _ in later}, (
+                where
+            )
         assert self._opened(root) == later, where
-        self.seen.add("as before" if damaged or found == self._before != self._after else "complete")
+        self.seen.add(
+            "as before" if damaged or found == self._before != self._after else "complete"
+        )
         shutil.rmtree(root)
 
     def judge_all(self, places: Iterable[int]) -> None:
@@ -117,10 +134,18 @@ def case_id(value: object) -> str:
 
 @pytest.mark.parametrize(("name", "verb"), [CASES[0], CASES[6]], ids=case_id)
 def test_the_real_store_goes_on_where_a_writer_was_killed(
-    rocketmq: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path, name: str, verb: killed.Verb
+    rocketmq: RocketMQ,
+    golden_store: Callable[[str], Path],
+    tmp_path: Path,
+    name: str,
+    verb: killed.Verb,
 ) -> None:
     trial = Trial(rocketmq, golden_store(name), tmp_path, verb)
-    in_queues = [at for at, change in enumerate(trial.changes) if "write" in change and "/consumequeue/" in change]
+    in_queues = [
+        at
+        for at, change in enumerate(trial.changes)
+        if "write" in change and "/consumequeue/" in change
+    ]
     trial.judge_all(random.Random(0).sample(in_queues, SAMPLED))
     assert trial.seen == {"complete"}
 
@@ -128,8 +153,14 @@ def test_the_real_store_goes_on_where_a_writer_was_killed(
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "verb"), CASES, ids=case_id)
 def test_the_real_store_goes_on_wherever_a_writer_was_killed(
-    rocketmq: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path, name: str, verb: killed.Verb
+    rocketmq: RocketMQ,
+    golden_store: Callable[[str], Path],
+    tmp_path: Path,
+    name: str,
+    verb: killed.Verb,
 ) -> None:
     trial = Trial(rocketmq, golden_store(name), tmp_path, verb)
-    trial.judge_all(np.unique(np.linspace(0, len(trial.changes) - 1, SPREAD, dtype=np.int64)).tolist())
+    trial.judge_all(
+        np.unique(np.linspace(0, len(trial.changes) - 1, SPREAD, dtype=np.int64)).tolist()
+    )
     assert "complete" in trial.seen

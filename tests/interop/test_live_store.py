@@ -73,7 +73,11 @@ def judge(rows: list[dict[str, Any]], floor: list[int]) -> list[int]:
     ends = []
     for queue_id in range(N_QUEUES):
         offsets = [row["queueOffset"] for row in rows if row["queueId"] == queue_id]
-        assert offsets == list(range(offsets[0], offsets[0] + len(offsets))) if offsets else not floor[queue_id]
+        assert (
+            offsets == list(range(offsets[0], offsets[0] + len(offsets)))
+            if offsets
+            else not floor[queue_id]
+        )
         ends.append(offsets[-1] + 1 if offsets else 0)
         assert ends[-1] >= floor[queue_id]
     assert all(row["body"] == body_of(row["queueId"], row["queueOffset"]) for row in rows)
@@ -82,7 +86,9 @@ def judge(rows: list[dict[str, Any]], floor: list[int]) -> list[int]:
 
 @pytest.mark.interop
 @pytest.mark.parametrize("scan", ["queue", "commitlog"])
-def test_a_store_is_read_while_its_broker_appends(rocketmq: RocketMQ, tmp_path: Path, scan: str) -> None:
+def test_a_store_is_read_while_its_broker_appends(
+    rocketmq: RocketMQ, tmp_path: Path, scan: str
+) -> None:
     grown = set()
     with rocketmq.open(tmp_path / "s", **SIZES) as real:
         with Appender(real) as appender:
@@ -93,17 +99,24 @@ def test_a_store_is_read_while_its_broker_appends(rocketmq: RocketMQ, tmp_path: 
                 with rmqstore.open(tmp_path / "s", broker_name="b") as store:
                     grown.add(sum(judge(store.scan(scan=scan).read_all().to_pylist(), floor)))
         last = appender.last
-        assert [real.queue_range(TOPIC, queue_id) for queue_id in range(N_QUEUES)] == [(0, end) for end in last]
+        assert [real.queue_range(TOPIC, queue_id) for queue_id in range(N_QUEUES)] == [
+            (0, end) for end in last
+        ]
     with rmqstore.open(tmp_path / "s", broker_name="b") as store:
         assert judge(store.scan(scan=scan).read_all().to_pylist(), last) == last
 
 
 @pytest.mark.interop
 @pytest.mark.parametrize("scan", ["queue", "commitlog"])
-def test_a_store_is_read_while_its_broker_deletes(rocketmq: RocketMQ, tmp_path: Path, scan: str) -> None:
+def test_a_store_is_read_while_its_broker_deletes(
+    rocketmq: RocketMQ, tmp_path: Path, scan: str
+) -> None:
     """What is deleted under a read is data loss, said so or stepped over as asked for; what comes is right."""
     n_lost = n_read = 0
-    with rocketmq.open(tmp_path / "s", **SIZES) as real, Appender(real, expire_every=60) as appender:
+    with (
+        rocketmq.open(tmp_path / "s", **SIZES) as real,
+        Appender(real, expire_every=60) as appender,
+    ):
         appender.until(60)
         while n_read < 25 or min(appender.last) < 150:
             appender.check()

@@ -15,7 +15,16 @@ SIZES = {
     "mappedFileSizeCommitLog": 32768, "mappedFileSizeConsumeQueue": 20 * 20, "maxHashSlotNum": 20, "maxIndexNum": 150,
 }  # fmt: skip
 TOPICS = ["T", "Other", HALF_TOPIC]
-WORDS = ["hot", "Aa", "BB", "AaBB", "BBAa", "键", "x" * 200, *(f"order-{number}" for number in range(60))]
+WORDS = [
+    "hot",
+    "Aa",
+    "BB",
+    "AaBB",
+    "BBAa",
+    "键",
+    "x" * 200,
+    *(f"order-{number}" for number in range(60)),
+]
 
 
 @pytest.mark.interop
@@ -27,10 +36,18 @@ def test_every_key_is_answered_as_the_real_store_does_while_it_appends(
     put: dict[tuple[str, str], list[int]] = {}
     with rocketmq.open(tmp_path / "s", **SIZES) as real:
         for number in range(500):
-            topic, words = chance.choice(TOPICS), chance.sample(WORDS, chance.choice([0, 1, 1, 2, 4]))
+            topic, words = (
+                chance.choice(TOPICS),
+                chance.sample(WORDS, chance.choice([0, 1, 1, 2, 4])),
+            )
             unique = {"UNIQ_KEY": f"{seed}-{number}"} if chance.random() < 0.8 else {}
             found = real.put(
-                topic, 0, b"x" * chance.randint(0, 300), tags="t", keys=" ".join(words) or None, properties=unique
+                topic,
+                0,
+                b"x" * chance.randint(0, 300),
+                tags="t",
+                keys=" ".join(words) or None,
+                properties=unique,
             )
             for key in (*unique.values(), *words):
                 put.setdefault((topic, key), []).append(found.getWroteOffset())
@@ -40,7 +57,9 @@ def test_every_key_is_answered_as_the_real_store_does_while_it_appends(
     _compare(None, put, tmp_path / "s", chance)
 
 
-def _compare(real: object, put: dict[tuple[str, str], list[int]], root: Path, chance: random.Random) -> None:
+def _compare(
+    real: object, put: dict[tuple[str, str], list[int]], root: Path, chance: random.Random
+) -> None:
     asked = chance.sample(sorted(put), min(len(put), 120))
     with rmqstore.open(root) as store:
         for topic, key in asked:
@@ -54,7 +73,13 @@ def _compare(real: object, put: dict[tuple[str, str], list[int]], root: Path, ch
                 assert set(ours) <= theirs or len(theirs) >= 64
         assert not store.query("T", "nowhere")
         topics = sorted({topic for topic, _ in asked})
-        batches = store.scan(msg_key=[key for _, key in asked], subscribe=topics, columns="topic,keys,commitLogOffset")
+        batches = store.scan(
+            msg_key=[key for _, key in asked],
+            subscribe=topics,
+            columns="topic,keys,commitLogOffset",
+        )
         expected = {at for (topic, key), places in put.items() if key in {key for _, key in asked} and topic in topics
                     for at in places}  # fmt: skip
-        assert sorted(expected) == [at for batch in batches for at in batch.column("commitLogOffset").to_pylist()]
+        assert sorted(expected) == [
+            at for batch in batches for at in batch.column("commitLogOffset").to_pylist()
+        ]

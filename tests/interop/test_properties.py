@@ -49,12 +49,16 @@ def by_rocketmq(real: RocketMQ, stored: bytes) -> dict[str, str]:
     spell = alibaba.fastjson2.JSON if real.version >= "5" else alibaba.fastjson.JSON
     decoder = real.rocketmq.common.message.MessageDecoder
     text = real.java.lang.String(stored, "UTF-8")
-    return dict(json.loads(spell.toJSONString(decoder.string2messageProperties(text)), strict=False))
+    return dict(
+        json.loads(spell.toJSONString(decoder.string2messageProperties(text)), strict=False)
+    )
 
 
 def by_columns(stored: Sequence[bytes]) -> list[dict[str, str]]:
     lengths = np.array([len(text) for text in stored], np.int64)
-    entries = parse_entries(np.frombuffer(b"".join(stored), np.uint8), np.cumsum(lengths) - lengths, lengths)
+    entries = parse_entries(
+        np.frombuffer(b"".join(stored), np.uint8), np.cumsum(lengths) - lengths, lengths
+    )
     found = [dict(row) for row in property_map(entries).to_pylist()]
     tags = property_column(entries, "TAGS").to_pylist()
     assert tags == [row.get("TAGS") for row in found]
@@ -62,7 +66,9 @@ def by_columns(stored: Sequence[bytes]) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("version", ["rocketmq", "rocketmq_4"])
-def test_damaged_property_strings_are_read_as_rocketmq_reads_them(request: pytest.FixtureRequest, version: str) -> None:
+def test_damaged_property_strings_are_read_as_rocketmq_reads_them(
+    request: pytest.FixtureRequest, version: str
+) -> None:
     real: RocketMQ = request.getfixturevalue(version)
     rng = random.Random(version)
     stored = [damaged(rng) for _ in range(1500)]

@@ -30,4 +30,6 @@ def test_the_real_store_serves_every_other_message_of_a_queue_with_a_gap(
         served = [message["queueOffset"] for message in real.messages("TopicB", row["queueId"])]
         assert served == [*expected[:gap], expected[gap + 1], *expected[gap + 1 :]]
         assert real.queue_range("TopicB", 90)[1] == row["queueOffset"] + 1
-        assert real.put("TopicB", row["queueId"], b"next", keys="k").getLogicsOffset() == len(expected)
+        assert real.put("TopicB", row["queueId"], b"next", keys="k").getLogicsOffset() == len(
+            expected
+        )

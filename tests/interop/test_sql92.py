@@ -13,7 +13,13 @@ import pyarrow as pa
 import pytest
 
 import goldens
-from equivalence.random_filters import NAMES, VALUES, random_expression, random_properties, valid_expression
+from equivalence.random_filters import (
+    NAMES,
+    VALUES,
+    random_expression,
+    random_properties,
+    valid_expression,
+)
 from interop.rocketmq import RocketMQ
 from rmqstore.errors import OptionError
 from rmqstore.format.columns.decode import property_values
@@ -73,7 +79,9 @@ class RealFilters:
     def compile(self, texts: Sequence[str]) -> list[Any]:
         """Return the compiled expressions, None for those that are refused."""
         string = self._class("java.lang.String")
-        compiled = self._function(self._filter, self._class("org.apache.rocketmq.filter.FilterSpi"), "compile", string)
+        compiled = self._function(
+            self._filter, self._class("org.apache.rocketmq.filter.FilterSpi"), "compile", string
+        )
         return list(self._mapped(compiled, texts).toArray())
 
     def contexts(self, rows: Sequence[Mapping[str, str]]) -> Any:
@@ -86,7 +94,9 @@ class RealFilters:
 
     def evaluate(self, expression: Any, contexts: Any) -> list[str]:
         """Return what an expression gives for each: true, false, null or thrown."""
-        evaluated = self._function(expression, self._expression, "evaluate", self._context, "thrown")
+        evaluated = self._function(
+            expression, self._expression, "evaluate", self._context, "thrown"
+        )
         return str(self._mapped(evaluated, contexts).toString())[1:-1].split(", ")
 
     def _class(self, name: str) -> Any:
@@ -96,7 +106,9 @@ class RealFilters:
         taken = self._java.util.ArrayList(values)
         return taken.stream().map(function).collect(self._java.util.stream.Collectors.toList())
 
-    def _function(self, bound: Any, owner: Any, name: str, takes: Any, thrown: str | None = None) -> Any:
+    def _function(
+        self, bound: Any, owner: Any, name: str, takes: Any, thrown: str | None = None
+    ) -> Any:
         """Return a method of an object as a java.util.function.Function that gives ``thrown`` where it throws."""
         invoke = self._java.lang.invoke
         result = self._expression if name == "compile" else self._class("java.lang.Object")
@@ -104,9 +116,13 @@ class RealFilters:
             owner, name, invoke.MethodType.methodType(result, takes)
         )
         raises = self._java.util.List.of(self._class("java.lang.Throwable"))
-        handler = invoke.MethodHandles.dropArguments(invoke.MethodHandles.constant(result, thrown), 0, raises)
+        handler = invoke.MethodHandles.dropArguments(
+            invoke.MethodHandles.constant(result, thrown), 0, raises
+        )
         caught = invoke.MethodHandles.catchException(method.bindTo(bound), raises.get(0), handler)
-        return invoke.MethodHandleProxies.asInterfaceInstance(self._class("java.util.function.Function"), caught)
+        return invoke.MethodHandleProxies.asInterfaceInstance(
+            self._class("java.util.function.Function"), caught
+        )
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +151,9 @@ def compare(real: RealFilters, texts: list[str], rows: list[dict[str, str]]) -> 
     met: Counter[str] = Counter()
     for text, theirs in zip(texts, real.compile(texts), strict=True):
         compiled = ours(text)
-        assert (compiled is None) == (theirs is None), f"{text!r}: the real one compiles it to {theirs}"
+        assert (compiled is None) == (theirs is None), (
+            f"{text!r}: the real one compiles it to {theirs}"
+        )
         if compiled is None:
             met["refused"] += 1
             continue
@@ -153,15 +171,23 @@ def compare(real: RealFilters, texts: list[str], rows: list[dict[str, str]]) -> 
 
 def test_expressions_by_hand_give_what_the_real_filter_gives(real: RealFilters) -> None:
     rng = random.Random(92)
-    rows = [{}, *({"a": value} for value in VALUES), *({"b": "x", "a": value, "A": value} for value in VALUES)]
+    rows = [
+        {},
+        *({"a": value} for value in VALUES),
+        *({"b": "x", "a": value, "A": value} for value in VALUES),
+    ]
     rows += [random_properties(rng) for _ in range(60)]
     met = compare(real, EXPRESSIONS, rows)
     assert met["refused"] > 50
     assert min(met[value] for value in ("true", "false", "null", "thrown")) > 1000
 
 
-@pytest.mark.parametrize("text", ["color = 'red'", "a > 12", "a BETWEEN 10 AND 15 OR INSTANCE IS NULL", "KEYS <> 'k'"])
-def test_stored_messages_are_kept_that_the_real_filter_matches(real: RealFilters, tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["color = 'red'", "a > 12", "a BETWEEN 10 AND 15 OR INSTANCE IS NULL", "KEYS <> 'k'"]
+)
+def test_stored_messages_are_kept_that_the_real_filter_matches(
+    real: RealFilters, tmp_path: Path, text: str
+) -> None:
     """From the bytes of a log that a broker wrote to the mask; the real one is given what it parsed itself."""
     data = np.fromfile(goldens.unpack("cq-ext", tmp_path) / "commitlog" / ("0" * 20), np.uint8)
     rows = [row for row in goldens.lines("cq-ext", "expected") if row["physicalOffset"] < len(data)]
@@ -177,7 +203,9 @@ def test_stored_messages_are_kept_that_the_real_filter_matches(real: RealFilters
 @pytest.mark.parametrize("seed", range(4))
 def test_random_expressions_give_what_the_real_filter_gives(real: RealFilters, seed: int) -> None:
     rng = random.Random(seed)
-    texts = [random_expression(rng) for _ in range(400)] + [valid_expression(rng) for _ in range(200)]
+    texts = [random_expression(rng) for _ in range(400)] + [
+        valid_expression(rng) for _ in range(200)
+    ]
     met = compare(real, texts, [random_properties(rng) for _ in range(60)])
     assert met["refused"] > 50
     assert min(met[value] for value in ("true", "false", "null", "thrown")) > 1000
@@ -185,10 +213,22 @@ def test_random_expressions_give_what_the_real_filter_gives(real: RealFilters, s
 
 def test_every_value_is_the_number_that_java_says(real: RealFilters) -> None:
     """Against each value as a number of each class, also one string against another, as doubles."""
-    literals = ["5", "0", "2147483647", "3000000000", "9223372036854775807", "9007199254740992.0", "1.5", "5.0", "1e3"]
+    literals = [
+        "5",
+        "0",
+        "2147483647",
+        "3000000000",
+        "9223372036854775807",
+        "9007199254740992.0",
+        "1.5",
+        "5.0",
+        "1e3",
+    ]
     texts = [f"a {symbol} {literal}" for symbol in ("=", "<", ">=") for literal in literals]
     rows = [{"a": value} for value in VALUES]
-    compare(real, [*texts, *(text.replace(" ", " -", 2).replace(" -", " ", 1) for text in texts)], rows)
+    compare(
+        real, [*texts, *(text.replace(" ", " -", 2).replace(" -", " ", 1) for text in texts)], rows
+    )
     pairs = [{"a": left, "b": right} for left in VALUES for right in VALUES]
     compare(real, ["a < b", "a >= b", "a = b"], pairs)
 
@@ -198,12 +238,18 @@ def test_random_strings_are_the_doubles_that_java_says(real: RealFilters) -> Non
 
     def spelled() -> str:
         if rng.random() < 0.5:
-            return "".join(rng.choice("0123456789..eE+-fdxXpPaF ") for _ in range(rng.randrange(1, 9)))
+            return "".join(
+                rng.choice("0123456789..eE+-fdxXpPaF ") for _ in range(rng.randrange(1, 9))
+            )
         return rng.choice(("{!r}", "{:.3e}", "{:.20g}", "{!r}f", " {!r} ")).format(
             rng.uniform(-3, 3) * 10 ** rng.randrange(-30, 30)
         )
 
-    values = [spelled() for _ in range(4000)] + [float(rng.uniform(-1e3, 1e3)).hex() for _ in range(500)]
-    rows = [{"a": value, "b": rng.choice(values), "c": repr(rng.uniform(-3, 3))} for value in values]
+    values = [spelled() for _ in range(4000)] + [
+        float(rng.uniform(-1e3, 1e3)).hex() for _ in range(500)
+    ]
+    rows = [
+        {"a": value, "b": rng.choice(values), "c": repr(rng.uniform(-3, 3))} for value in values
+    ]
     met = compare(real, ["a < c", "a >= b", "a < 1.5", "a = 1", "a > 3000000000"], rows)
     assert min(met[value] for value in ("true", "false", "thrown")) > 1000

@@ -32,7 +32,8 @@ SECONDS = 60
 _PAUSE_SECONDS = 0.002  # after each message: the query is to have some of the machine too
 TOPIC, LATE_TOPIC, LATE_QUEUE = "Orders", "Late", 6
 
-# Copies a store to another one by micro-batches, until it is killed or, asked for what is there now, done.
+# Copies a store to another one by micro-batches, until it is killed or, asked for what is there
+# now, done.
 COPY = """
 import sys
 from pyspark.sql import SparkSession
@@ -107,7 +108,9 @@ class Query:
     def start(self, once: str = "on") -> subprocess.Popen[bytes]:
         command = [sys.executable, "-c", COPY, *self._arguments, once]
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=log, start_new_session=True
+            )
         return self._process
 
     def check(self) -> None:
@@ -159,7 +162,9 @@ def bodies(root: Path) -> dict[tuple[str, int], tuple[int, list[bytes]]]:
     found: dict[tuple[str, int], tuple[int, list[bytes]]] = {}
     with rmqstore.open(root) as store:
         for row in store.scan(columns="topic,queueId,queueOffset,body").read_all().to_pylist():
-            first, listed = found.setdefault((row["topic"], row["queueId"]), (row["queueOffset"], []))
+            first, listed = found.setdefault(
+                (row["topic"], row["queueId"]), (row["queueOffset"], [])
+            )
             assert row["queueOffset"] == first + len(listed)
             listed.append(row["body"])
     return found

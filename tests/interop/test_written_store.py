@@ -74,11 +74,17 @@ def judge(real: RealStore, rows: list[dict[str, Any]]) -> None:
             assert message["body"] == row["body"]
             assert message["properties"] == dict(row["properties"])
             assert message["bornTimestamp"] == row["bornTimestamp"].timestamp() * 1000
-            assert (message["flag"], message["reconsumeTimes"]) == (row["flag"], row["reconsumeTimes"])
+            assert (message["flag"], message["reconsumeTimes"]) == (
+                row["flag"],
+                row["reconsumeTimes"],
+            )
             assert message["commitLogOffset"] == row["commitLogOffset"]
             assert message["bornHost"] == row["bornHost"]
     for row in rows[:: max(1, len(rows) // 150)]:
-        for key in [*filter(None, [dict(row["properties"]).get("UNIQ_KEY")]), *(row["keys"] or "").split()[:1]]:
+        for key in [
+            *filter(None, [dict(row["properties"]).get("UNIQ_KEY")]),
+            *(row["keys"] or "").split()[:1],
+        ]:
             assert row["commitLogOffset"] in real.query(row["topic"], key), (row["topic"], key)
 
 
@@ -97,7 +103,9 @@ def test_the_real_store_serves_what_we_wrote_and_goes_on(
         judge(real, before)
         result = real.put("Orders", 0, b"from java", tags="J", keys="jk")
         real.wait()
-        assert result.getLogicsOffset() == sum(row["topic"] == "Orders" and row["queueId"] == 0 for row in before)
+        assert result.getLogicsOffset() == sum(
+            row["topic"] == "Orders" and row["queueId"] == 0 for row in before
+        )
         judge(real, ours(root))
     after = ours(root)
     assert after[:N] == before
@@ -148,7 +156,9 @@ def test_the_real_store_finds_nothing_to_recover_in_what_we_repaired(
 
 
 @pytest.mark.interop
-def test_the_real_store_serves_a_log_that_lies_in_several_folders(rocketmq: RocketMQ, tmp_path: Path) -> None:
+def test_the_real_store_serves_a_log_that_lies_in_several_folders(
+    rocketmq: RocketMQ, tmp_path: Path
+) -> None:
     root, logs = tmp_path / "s", [tmp_path / disk / "commitlog" for disk in ("disk1", "disk2")]
     for folder in (*logs, root / "consumequeue", root / "config"):
         folder.mkdir(parents=True)

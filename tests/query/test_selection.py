@@ -21,17 +21,24 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = build.Store()
     for number in range(12):
         for topic, queue_id in (("A", 0), ("A", 1), ("B", 0), ("%RETRY%g", 0)):
-            store.append(build.Record(topic=topic, queue_id=queue_id, store_timestamp=build.T0 + 10 * number))
+            store.append(
+                build.Record(topic=topic, queue_id=queue_id, store_timestamp=build.T0 + 10 * number)
+            )
     path = store.write(tmp_path_factory.mktemp("selection") / "s")
-    build.write_config(path, topics=["A", "B", "NoQueues"], offsets={"A@g": {0: 5, 1: 12}, "B@h": {0: 3}})
+    build.write_config(
+        path, topics=["A", "B", "NoQueues"], offsets={"A@g": {0: 5, 1: 12}, "B@h": {0: 3}}
+    )
     return path
 
 
 def _numbers(root: Path, **options: Any) -> dict[str, list[int]]:
     with rmqstore.open(root) as store:
-        found = read(store, columns="topic,queueId,queueOffset", include_system_topics=False, **options)
+        found = read(
+            store, columns="topic,queueId,queueOffset", include_system_topics=False, **options
+        )
     return {
-        f"{topic}-{queue}": [row["queueOffset"] for row in rows] for (topic, queue), rows in by_queue(found).items()
+        f"{topic}-{queue}": [row["queueOffset"] for row in rows]
+        for (topic, queue), rows in by_queue(found).items()
     }
 
 
@@ -43,15 +50,27 @@ ALL = list(range(12))
     [
         pytest.param({}, {"A-0": ALL, "A-1": ALL, "B-0": ALL}, id="all user topics"),
         pytest.param({"subscribe": "B"}, {"B-0": ALL}, id="a topic"),
-        pytest.param({"subscribe": " B , %RETRY%g"}, {"B-0": ALL, "%RETRY%g-0": ALL}, id="topics, also the system's"),
+        pytest.param(
+            {"subscribe": " B , %RETRY%g"},
+            {"B-0": ALL, "%RETRY%g-0": ALL},
+            id="topics, also the system's",
+        ),
         pytest.param({"subscribe": ["B", "B"]}, {"B-0": ALL}, id="twice is once"),
         pytest.param({"subscribe": "NoQueues"}, {}, id="a topic without queues"),
-        pytest.param({"subscribe_pattern": "A|.*"}, {"A-0": ALL, "A-1": ALL, "B-0": ALL, "%RETRY%g-0": ALL}, id="any"),
+        pytest.param(
+            {"subscribe_pattern": "A|.*"},
+            {"A-0": ALL, "A-1": ALL, "B-0": ALL, "%RETRY%g-0": ALL},
+            id="any",
+        ),
         pytest.param({"subscribe_pattern": "RETRY"}, {}, id="a pattern must match the whole"),
         pytest.param({"assign": '{"A":[1],"B":[0]}'}, {"A-1": ALL, "B-0": ALL}, id="queues"),
         pytest.param({"assign": {"A": range(1)}}, {"A-0": ALL}, id="queues as Python"),
         pytest.param(
-            {"starting_offsets": '{"A":{"0":3,"1":-2}}', "ending_offsets": '{"A":{"0":5,"1":-1}}', "subscribe": "A"},
+            {
+                "starting_offsets": '{"A":{"0":3,"1":-2}}',
+                "ending_offsets": '{"A":{"0":5,"1":-1}}',
+                "subscribe": "A",
+            },
             {"A-0": [3, 4], "A-1": ALL},
             id="offsets",
         ),
@@ -61,14 +80,20 @@ ALL = list(range(12))
             id="offsets by broker",
         ),
         pytest.param({"starting_offsets": {"B": {0: 12}}, "subscribe": "B"}, {}, id="from the end"),
-        pytest.param({"starting_offsets": "group:g", "subscribe": "A"}, {"A-0": ALL[5:]}, id="of a group"),
+        pytest.param(
+            {"starting_offsets": "group:g", "subscribe": "A"}, {"A-0": ALL[5:]}, id="of a group"
+        ),
         pytest.param(
             {"starting_offsets": "group:h", "subscribe": "B,A"},
             {"A-0": ALL, "A-1": ALL, "B-0": ALL[3:]},
             id="of a group that has not begun all queues",
         ),
         pytest.param(
-            {"starting_timestamp": build.T0 + 11, "ending_timestamp": build.T0 + 40, "subscribe": "B"},
+            {
+                "starting_timestamp": build.T0 + 11,
+                "ending_timestamp": build.T0 + 40,
+                "subscribe": "B",
+            },
             {"B-0": [2, 3]},
             id="times",
         ),
@@ -90,10 +115,16 @@ ALL = list(range(12))
             {"B-0": [11]},
             id="timestamp before by-timestamp",
         ),
-        pytest.param({"starting_timestamp": build.T0 + 111, "subscribe": "B"}, {}, id="later than all"),
+        pytest.param(
+            {"starting_timestamp": build.T0 + 111, "subscribe": "B"}, {}, id="later than all"
+        ),
         pytest.param({"ending_timestamp": 0, "subscribe": "B"}, {}, id="earlier than all"),
         pytest.param(
-            {"starting_offsets": {"B": {"0": 5}}, "ending_offsets": {"B": {"0": 5}}, "subscribe": "B"},
+            {
+                "starting_offsets": {"B": {"0": 5}},
+                "ending_offsets": {"B": {"0": 5}},
+                "subscribe": "B",
+            },
             {},
             id="from where it ends",
         ),
@@ -113,10 +144,19 @@ def test_selection_chooses_queues_and_bounds(
         ({"assign": {"A": [1]}}, 12),
         ({"subscribe_pattern": "[AB]"}, 36),
         ({"starting_timestamp": build.T0 + 100}, 8),
-        ({"subscribe": "B", "starting_timestamp": build.T0 + 11, "ending_timestamp": build.T0 + 40}, 2),
+        (
+            {
+                "subscribe": "B",
+                "starting_timestamp": build.T0 + 11,
+                "ending_timestamp": build.T0 + 40,
+            },
+            2,
+        ),
     ],
 )
-def test_scan_by_log_is_filtered_by_topics_and_times(root: Path, options: dict[str, Any], count: int) -> None:
+def test_scan_by_log_is_filtered_by_topics_and_times(
+    root: Path, options: dict[str, Any], count: int
+) -> None:
     with rmqstore.open(root) as store:
         found = offsets(read(store, scan="commitlog", **options))
     assert (len(found), found) == (count, sorted(found))
@@ -125,8 +165,14 @@ def test_scan_by_log_is_filtered_by_topics_and_times(root: Path, options: dict[s
 @pytest.mark.parametrize(
     ("options", "name"),
     [
-        pytest.param({"subscribe": "A", "assign": {"A": [0]}}, "subscribe and assign", id="two selections"),
-        pytest.param({"subscribe": "A", "subscribe_pattern": "A"}, "subscribe and subscribe_pattern", id="two others"),
+        pytest.param(
+            {"subscribe": "A", "assign": {"A": [0]}}, "subscribe and assign", id="two selections"
+        ),
+        pytest.param(
+            {"subscribe": "A", "subscribe_pattern": "A"},
+            "subscribe and subscribe_pattern",
+            id="two others",
+        ),
         pytest.param({"subscribe": "A,,B"}, "subscribe", id="empty topic"),
         pytest.param({"subscribe": []}, "subscribe", id="no topic"),
         pytest.param({"subscribe_pattern": "("}, "subscribe_pattern", id="no pattern"),
@@ -136,11 +182,19 @@ def test_scan_by_log_is_filtered_by_topics_and_times(root: Path, options: dict[s
         pytest.param({"assign": '{"A":["x"]}'}, "assign", id="no queue id"),
         pytest.param({"assign": '{"A":[true]}'}, "assign", id="a truth for a queue id"),
         pytest.param({"assign": '{"A":[1.5]}'}, "assign", id="half a queue id"),
-        pytest.param({"starting_offsets": "latest"}, "starting_offsets", id="nothing to read from latest"),
-        pytest.param({"ending_offsets": "earliest"}, "ending_offsets", id="nothing to read to earliest"),
+        pytest.param(
+            {"starting_offsets": "latest"}, "starting_offsets", id="nothing to read from latest"
+        ),
+        pytest.param(
+            {"ending_offsets": "earliest"}, "ending_offsets", id="nothing to read to earliest"
+        ),
         pytest.param({"starting_offsets": "newest"}, "starting_offsets", id="unknown word"),
-        pytest.param({"starting_offsets": '{"A":{"0":-1}}'}, "starting_offsets", id="latest for a queue"),
-        pytest.param({"ending_offsets": '{"A":{"0":-2}}'}, "ending_offsets", id="earliest for a queue"),
+        pytest.param(
+            {"starting_offsets": '{"A":{"0":-1}}'}, "starting_offsets", id="latest for a queue"
+        ),
+        pytest.param(
+            {"ending_offsets": '{"A":{"0":-2}}'}, "ending_offsets", id="earliest for a queue"
+        ),
         pytest.param({"ending_offsets": '{"A":{"0":-3}}'}, "ending_offsets", id="negative"),
         pytest.param({"ending_offsets": '{"A":{"0":null}}'}, "ending_offsets", id="null"),
         pytest.param({"ending_offsets": '{"A":{"x":1}}'}, "ending_offsets", id="no queue"),
@@ -148,9 +202,15 @@ def test_scan_by_log_is_filtered_by_topics_and_times(root: Path, options: dict[s
         pytest.param({"starting_timestamp": "soon"}, "starting_timestamp", id="no time"),
         pytest.param({"ending_timestamp": "2024-13-01"}, "ending_timestamp", id="no month"),
         pytest.param(
-            {"starting_offsets_by_timestamp": '{"A":{"0":"x"}}'}, "starting_offsets_by_timestamp", id="no time by queue"
+            {"starting_offsets_by_timestamp": '{"A":{"0":"x"}}'},
+            "starting_offsets_by_timestamp",
+            id="no time by queue",
         ),
-        pytest.param({"ending_offsets_by_timestamp": "1"}, "ending_offsets_by_timestamp", id="no table of times"),
+        pytest.param(
+            {"ending_offsets_by_timestamp": "1"},
+            "ending_offsets_by_timestamp",
+            id="no table of times",
+        ),
         pytest.param(
             {"starting_offsets_by_timestamp_strategy": "guess"},
             "starting_offsets_by_timestamp_strategy",
@@ -174,21 +234,38 @@ def test_refusal_names_the_option(options: dict[str, Any], name: str) -> None:
         pytest.param({"columns": []}, "columns", id="no column"),
         pytest.param({"mode": "LENIENT"}, "mode", id="unknown mode"),
         pytest.param({"scan": "index"}, "scan", id="unknown scan"),
-        pytest.param({"scan": "commitlog", "starting_offsets": {"A": {"0": 1}}}, "commitlog", id="offsets by log"),
-        pytest.param({"scan": "commitlog", "ending_offsets": {"A": {"0": 1}}}, "commitlog", id="ends by log"),
-        pytest.param({"scan": "commitlog", "starting_offsets": "group:g"}, "commitlog", id="group by log"),
-        pytest.param({"scan": "commitlog", "ending_offsets": "group:g"}, "commitlog", id="end group by log"),
-        pytest.param({"scan": "commitlog", "columns": "tagsCode"}, "tagsCode", id="queue's column by log"),
+        pytest.param(
+            {"scan": "commitlog", "starting_offsets": {"A": {"0": 1}}},
+            "commitlog",
+            id="offsets by log",
+        ),
+        pytest.param(
+            {"scan": "commitlog", "ending_offsets": {"A": {"0": 1}}}, "commitlog", id="ends by log"
+        ),
+        pytest.param(
+            {"scan": "commitlog", "starting_offsets": "group:g"}, "commitlog", id="group by log"
+        ),
+        pytest.param(
+            {"scan": "commitlog", "ending_offsets": "group:g"}, "commitlog", id="end group by log"
+        ),
+        pytest.param(
+            {"scan": "commitlog", "columns": "tagsCode"}, "tagsCode", id="queue's column by log"
+        ),
         pytest.param({"tags": "||"}, "tags", id="no tag"),
     ],
 )
-def test_scan_refuses_what_the_store_or_the_scan_does_not_have(root: Path, options: dict[str, Any], text: str) -> None:
+def test_scan_refuses_what_the_store_or_the_scan_does_not_have(
+    root: Path, options: dict[str, Any], text: str
+) -> None:
     with rmqstore.open(root) as store, pytest.raises(OptionError, match=text):
         read(store, **options)
 
 
 def test_unknown_argument_is_refused_by_name(root: Path) -> None:
-    with rmqstore.open(root) as store, pytest.raises((TypeError, OptionError), match="starting_offset"):
+    with (
+        rmqstore.open(root) as store,
+        pytest.raises((TypeError, OptionError), match="starting_offset"),
+    ):
         store.scan(starting_offset="earliest")
 
 
@@ -207,7 +284,9 @@ def test_strategy_error_refuses_a_time_that_no_message_has(root: Path) -> None:
     options: dict[str, Any] = {"subscribe": "B", "starting_offsets_by_timestamp_strategy": "error"}
     with rmqstore.open(root) as store:
         assert len(read(store, starting_timestamp=build.T0 + 110, **options)) == 1
-        with pytest.raises(OffsetOutOfRangeError, match="starting_offsets_by_timestamp_strategy=latest"):
+        with pytest.raises(
+            OffsetOutOfRangeError, match="starting_offsets_by_timestamp_strategy=latest"
+        ):
             read(store, starting_timestamp=build.T0 + 111, **options)
 
 
@@ -222,7 +301,10 @@ def test_strategy_error_refuses_a_time_that_no_message_has(root: Path) -> None:
         ("2023-11-14", 1_699_920_000_000),
         (datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC), 1_700_000_000_000),
         (datetime(2023, 11, 14, 22, 13, 20), 1_700_000_000_000),  # noqa: DTZ001 - as the users give it
-        (datetime(2023, 11, 14, 17, 13, 20, 1000, timezone(timedelta(hours=-5))), 1_700_000_000_001),
+        (
+            datetime(2023, 11, 14, 17, 13, 20, 1000, timezone(timedelta(hours=-5))),
+            1_700_000_000_001,
+        ),
     ],
 )
 def test_times_are_epoch_ms_or_iso_and_utc_by_default(value: Any, expected: int) -> None:

@@ -11,8 +11,27 @@ import pytest
 
 from rmqstore.errors import OptionError
 from rmqstore.query.sql92.filter import compile_filter, parse_filter
-from rmqstore.query.sql92.numbers import Long, compare_doubles, parse_double, parse_integer, parse_long
-from rmqstore.query.sql92.tree import And, Between, Equal, In, IsNull, IsTrue, Literal, Node, Not, Or, Order, Property
+from rmqstore.query.sql92.numbers import (
+    Long,
+    compare_doubles,
+    parse_double,
+    parse_integer,
+    parse_long,
+)
+from rmqstore.query.sql92.tree import (
+    And,
+    Between,
+    Equal,
+    In,
+    IsNull,
+    IsTrue,
+    Literal,
+    Node,
+    Not,
+    Or,
+    Order,
+    Property,
+)
 
 A, B, C = Property("a"), Property("b"), Property("c")
 
@@ -20,7 +39,10 @@ A, B, C = Property("a"), Property("b"), Property("c")
 @pytest.mark.parametrize(
     ("text", "tree"),
     [
-        ("a = 1 OR b = 2 AND c = 3", Or((Equal(A, Literal(1)), And((Equal(B, Literal(2)), Equal(C, Literal(3))))))),
+        (
+            "a = 1 OR b = 2 AND c = 3",
+            Or((Equal(A, Literal(1)), And((Equal(B, Literal(2)), Equal(C, Literal(3)))))),
+        ),
         ("(a OR b) AND c", And((Or((IsTrue(A), IsTrue(B))), IsTrue(C)))),
         ("a OR b OR c", Or((IsTrue(A), IsTrue(B), IsTrue(C)))),
         ("NOT a = 1", Equal(Not(IsTrue(A)), Literal(1))),
@@ -39,12 +61,21 @@ def test_operators_bind_as_in_rocketmq(text: str, tree: Node) -> None:
 
 def test_integers_are_of_the_class_that_holds_them() -> None:
     literals = [compile_filter(f"a = {text}").tree for text in ("2147483647", "2147483648", "5L")]
-    kinds = [type(tree.right.value) for tree in literals if isinstance(tree, Equal) and isinstance(tree.right, Literal)]
+    kinds = [
+        type(tree.right.value)
+        for tree in literals
+        if isinstance(tree, Equal) and isinstance(tree.right, Literal)
+    ]
     assert kinds == [int, Long, int]
 
 
 def test_names_are_told_once_in_the_order_of_the_text() -> None:
-    assert compile_filter("b = 1 AND (a > c OR b IN ('a')) AND Not d$ CONTAINS 'x'").names == ("b", "a", "c", "d$")
+    assert compile_filter("b = 1 AND (a > c OR b IN ('a')) AND Not d$ CONTAINS 'x'").names == (
+        "b",
+        "a",
+        "c",
+        "d$",
+    )
     assert compile_filter("1 < 2").names == ()
 
 
@@ -97,7 +128,9 @@ def test_what_rocketmq_does_not_read_is_told(text: str, unread: str) -> None:
         ("a LIKE 'x' OR \ud800", 15, "surrogate"),
     ],
 )
-def test_what_rocketmq_refuses_is_refused_at_its_place(text: str, character: int, reason: str) -> None:
+def test_what_rocketmq_refuses_is_refused_at_its_place(
+    text: str, character: int, reason: str
+) -> None:
     with pytest.raises(OptionError, match=rf"character {character}: .*{reason}"):
         compile_filter(text)
 
@@ -135,7 +168,9 @@ def test_deep_and_long_expressions_within_the_bounds_are_evaluated() -> None:
     columns = {"a": pa.array(["1", "4999", "5000", None])}
     for compiled, kept in ((nested, [1, 0, 0, 0]), (upon, [0, 0, 0, 0]), (wide, [1, 1, 0, 0])):
         assert compiled.keep(columns, 4).tolist() == kept
-        assert [compiled.matches({} if a is None else {"a": a}) for a in columns["a"].to_pylist()] == kept
+        assert [
+            compiled.matches({} if a is None else {"a": a}) for a in columns["a"].to_pylist()
+        ] == kept
 
 
 def test_between_upon_between_takes_no_more_time_than_its_length() -> None:
@@ -143,7 +178,11 @@ def test_between_upon_between_takes_no_more_time_than_its_length() -> None:
     for _ in range(20):
         text = f"-({text}) BETWEEN 1 AND 2"
     compiled = compile_filter(text)
-    assert compiled.keep({"a": pa.array(["1"])}, 1).tolist() == [compiled.matches({"a": "1"})] == [False]
+    assert (
+        compiled.keep({"a": pa.array(["1"])}, 1).tolist()
+        == [compiled.matches({"a": "1"})]
+        == [False]
+    )
 
 
 # What a message with a = "5", b = "x", t = "TRUE" and no c is to each: delivered, or not.
@@ -258,7 +297,9 @@ def test_rules(text: str, *, delivered: bool) -> None:
     ],
     ids=lambda value: repr(value)[:20],
 )
-def test_strings_are_javas_numbers(text: str, integer: int | None, long: int | None, double: float | None) -> None:
+def test_strings_are_javas_numbers(
+    text: str, integer: int | None, long: int | None, double: float | None
+) -> None:
     assert (parse_integer(text), parse_long(text)) == (integer, long)
     assert repr(parse_double(text)) == repr(double)  # tells -0.0 from 0.0
 
@@ -289,14 +330,21 @@ def test_columns_that_are_wanting_are_named(columns: dict[str, pa.Array]) -> Non
         compile_filter("a = 1").keep(columns, 2)
 
 
-@pytest.mark.parametrize("name", ["queueOffset", "queueId", "commitLogOffset", "storeTimestamp", "brokerName"])
+@pytest.mark.parametrize(
+    "name", ["queueOffset", "queueId", "commitLogOffset", "storeTimestamp", "brokerName"]
+)
 def test_a_filter_on_a_column_that_the_store_assigns_is_refused(name: str) -> None:
     """RocketMQ compares properties only: it would deliver nothing, without a word."""
-    with pytest.raises(OptionError, match=rf"{name} is a column, and a filter compares properties only.* into where="):
+    with pytest.raises(
+        OptionError,
+        match=rf"{name} is a column, and a filter compares properties only.* into where=",
+    ):
         parse_filter(f"a = 1 OR {name} >= 0")
 
 
-def test_a_filter_on_a_property_that_is_named_as_a_column_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_filter_on_a_property_that_is_named_as_a_column_is_told_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     found = parse_filter("topic = 'x' AND TAGS = 'a'")
     assert found is not None
     assert found.matches({"topic": "x", "TAGS": "a"})

@@ -89,7 +89,10 @@ def test_what_a_text_leaves_of_a_read(text: str, pruning: Pruning | None) -> Non
         (pc.starts_with(FIELD("topic"), "a_%"), Pruning(topic_prefixes=("a_%",))),
         (pc.starts_with(FIELD("topic"), "a", ignore_case=True), NO_PRUNING),
         (pc.match_like(FIELD("topic"), "a_%"), Pruning(topic_prefixes=("a",))),
-        (~((FIELD("topic") != "A") | (FIELD("queueId") != 1)), Pruning(topics=texts("A"), queue_ids=frozenset([1]))),
+        (
+            ~((FIELD("topic") != "A") | (FIELD("queueId") != 1)),
+            Pruning(topics=texts("A"), queue_ids=frozenset([1])),
+        ),
         (~FIELD("queueId").isin([1]), NO_PRUNING),
         ((FIELD("topic") == "A") & (pc.utf8_length(FIELD("keys")) > 3), Pruning(topics=texts("A"))),
         ((FIELD("topic") == "A") | (pc.utf8_length(FIELD("keys")) > 3), NO_PRUNING),
@@ -116,7 +119,9 @@ def test_the_columns_that_a_condition_asks_for() -> None:
         assert [field.name for field in where(condition).columns] == ["flag", "tags"]
 
 
-def test_an_expression_that_cannot_be_taken_apart_names_its_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expression_that_cannot_be_taken_apart_names_its_columns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A later pyarrow may spell expressions in another way: then nothing is left out, and nothing is lost."""
     expression = (FIELD("flag") == 1) & (FIELD("topic") == "A")
     monkeypatch.setattr("rmqstore.query.where.expressions._METADATA", "-- another heading --\n")

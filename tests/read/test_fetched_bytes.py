@@ -23,16 +23,22 @@ def _large(folder: Path) -> MemoryStorage:
     store = build.Store(segment_bytes=SEGMENT_BYTES, units_per_file=1000)
     for number in range(900):
         topic = "Rare" if number in RARE else "Busy"
-        store.append(build.Record(topic=topic, body=b"%d" % number * 300, store_timestamp=build.T0 + number))
+        store.append(
+            build.Record(topic=topic, body=b"%d" % number * 300, store_timestamp=build.T0 + number)
+        )
     return MemoryStorage(store.write(folder / "store"))
 
 
 def _fetched(storage: MemoryStorage) -> int:
-    return sum(n_bytes for path, n_bytes in storage.n_read.items() if path.parent.name == "commitlog")
+    return sum(
+        n_bytes for path, n_bytes in storage.n_read.items() if path.parent.name == "commitlog"
+    )
 
 
 def _requests(storage: MemoryStorage) -> int:
-    return sum(n_calls for path, n_calls in storage.n_requests.items() if path.parent.name == "commitlog")
+    return sum(
+        n_calls for path, n_calls in storage.n_requests.items() if path.parent.name == "commitlog"
+    )
 
 
 def test_a_small_topic_is_fetched_without_the_records_between_its_own(tmp_path: Path) -> None:
@@ -55,7 +61,9 @@ def test_records_of_message_ids_are_fetched_together(tmp_path: Path) -> None:
         storage.n_read.clear()
         storage.n_requests.clear()
         assert len(read(store, scan="commitlog", msg_id=ids, index_only=True)) == len(RARE)
-    heads_and_records = len(RARE) * FIXED_PART_V4.itemsize + sum(row["storeSize"] for row in messages)
+    heads_and_records = len(RARE) * FIXED_PART_V4.itemsize + sum(
+        row["storeSize"] for row in messages
+    )
     assert _fetched(storage) < SEGMENT_BYTES // 4
     assert _fetched(storage) >= heads_and_records
     assert _requests(storage) < 8

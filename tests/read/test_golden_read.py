@@ -36,7 +36,10 @@ def test_scan_by_queue_gives_every_message_in_queue_order_and_nothing_else(
 ) -> None:
     with rmqstore.open(golden_store(name), broker_name="b") as store:
         found = read(store)
-    expected = {queue: [goldens.asked(row, "b") for row in rows] for queue, rows in goldens.queues(name).items()}
+    expected = {
+        queue: [goldens.asked(row, "b") for row in rows]
+        for queue, rows in goldens.queues(name).items()
+    }
     assert by_queue(found) == {queue: rows for queue, rows in expected.items() if rows}
 
 
@@ -48,17 +51,44 @@ def test_scan_by_queue_comes_in_the_order_of_the_log(golden_store: GoldenStore, 
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_scan_of_the_log_gives_exactly_its_records_in_order(golden_store: GoldenStore, name: str) -> None:
+def test_scan_of_the_log_gives_exactly_its_records_in_order(
+    golden_store: GoldenStore, name: str
+) -> None:
     with rmqstore.open(golden_store(name)) as store:
         found = read(store, scan="commitlog")
-    keys = ("physicalOffset", "size", "topic", "queueId", "queueOffset", "sysFlag", "storeTimestamp", "keys")
-    ours = ("commitLogOffset", "storeSize", "topic", "queueId", "queueOffset", "sysFlag", "storeTimestamp", "keys")
-    expected = [{**row, "keys": row["keys"] or None} for row in goldens.records(name)]  # what is empty is dropped
-    assert [tuple(row[key] for key in ours) for row in found] == [tuple(row[key] for key in keys) for row in expected]
-    assert [row["properties"].get("UNIQ_KEY") for row in found] == [row["uniqKey"] for row in goldens.records(name)]
+    keys = (
+        "physicalOffset",
+        "size",
+        "topic",
+        "queueId",
+        "queueOffset",
+        "sysFlag",
+        "storeTimestamp",
+        "keys",
+    )
+    ours = (
+        "commitLogOffset",
+        "storeSize",
+        "topic",
+        "queueId",
+        "queueOffset",
+        "sysFlag",
+        "storeTimestamp",
+        "keys",
+    )
+    # what is empty is dropped
+    expected = [{**row, "keys": row["keys"] or None} for row in goldens.records(name)]
+    assert [tuple(row[key] for key in ours) for row in found] == [
+        tuple(row[key] for key in keys) for row in expected
+    ]
+    assert [row["properties"].get("UNIQ_KEY") for row in found] == [
+        row["uniqKey"] for row in goldens.records(name)
+    ]
 
 
-@pytest.mark.parametrize("name", [name for name in EVERY if name not in ("lmq", "v55-lmq", "batch-cq")])
+@pytest.mark.parametrize(
+    "name", [name for name in EVERY if name not in ("lmq", "v55-lmq", "batch-cq")]
+)
 def test_scan_of_the_log_gives_all_columns_of_the_messages_that_queues_hold(
     golden_store: GoldenStore, name: str
 ) -> None:
@@ -69,9 +99,13 @@ def test_scan_of_the_log_gives_all_columns_of_the_messages_that_queues_hold(
 
 
 @pytest.mark.parametrize("name", BY_QUEUE)
-def test_topics_and_queues_are_those_of_the_real_store(golden_store: GoldenStore, name: str) -> None:
+def test_topics_and_queues_are_those_of_the_real_store(
+    golden_store: GoldenStore, name: str
+) -> None:
     with rmqstore.open(golden_store(name)) as store:
-        found = {(info.topic, info.queue_id) for topic in store.topics() for info in store.queues(topic)}
+        found = {
+            (info.topic, info.queue_id) for topic in store.topics() for info in store.queues(topic)
+        }
     assert found == {queue for queue, rows in goldens.queues(name).items()}
 
 
@@ -90,11 +124,15 @@ def test_queue_range_is_that_of_the_real_store(golden_store: GoldenStore, name: 
 
 
 @pytest.mark.parametrize("name", BY_QUEUE)
-def test_queue_info_tells_times_and_bytes_of_the_messages(golden_store: GoldenStore, name: str) -> None:
+def test_queue_info_tells_times_and_bytes_of_the_messages(
+    golden_store: GoldenStore, name: str
+) -> None:
     with rmqstore.open(golden_store(name)) as store:
         for (topic, queue_id), rows in goldens.queues(name).items():
             info = store.queues(topic)[store.queue_ids(topic).index(queue_id)]
-            times = (rows[0]["storeTimestamp"], rows[-1]["storeTimestamp"]) if rows else (None, None)
+            times = (
+                (rows[0]["storeTimestamp"], rows[-1]["storeTimestamp"]) if rows else (None, None)
+            )
             assert (info.first_store_timestamp, info.last_store_timestamp) == times
             assert info.n_bytes == sum(row["storeSize"] for row in rows)
 
@@ -110,20 +148,28 @@ def test_offset_at_answers_time_queries_as_the_real_store_does(
     with rmqstore.open(golden_store(name)) as store:
         for row in queries:
             if (row["topic"], row["queueId"]) in known:
-                found = store.offset_at(row["topic"], row["queueId"], row["timestamp"], boundary.lower())
+                found = store.offset_at(
+                    row["topic"], row["queueId"], row["timestamp"], boundary.lower()
+                )
                 assert found == row["offset"], row
 
 
 @pytest.mark.parametrize("name", STALE_MINIMUM)
-def test_offset_at_skips_dead_entries_in_front_of_a_queue(golden_store: GoldenStore, name: str) -> None:
+def test_offset_at_skips_dead_entries_in_front_of_a_queue(
+    golden_store: GoldenStore, name: str
+) -> None:
     with rmqstore.open(golden_store(name)) as store:
         for (topic, queue_id), rows in goldens.queues(name).items():
             first, last = store.queue_range(topic, queue_id)
-            for timestamp in {row["storeTimestamp"] + step for row in rows for step in (-1, 0, 1)} | {0, 1 << 50}:
+            for timestamp in {
+                row["storeTimestamp"] + step for row in rows for step in (-1, 0, 1)
+            } | {0, 1 << 50}:
                 later = [row["queueOffset"] for row in rows if row["storeTimestamp"] >= timestamp]
                 earlier = [row["queueOffset"] for row in rows if row["storeTimestamp"] <= timestamp]
                 assert store.offset_at(topic, queue_id, timestamp) == min(later, default=last)
-                assert store.offset_at(topic, queue_id, timestamp, "upper") == max(earlier, default=first)
+                assert store.offset_at(topic, queue_id, timestamp, "upper") == max(
+                    earlier, default=first
+                )
 
 
 @pytest.mark.parametrize("name", [*PLAIN, *CRASHED])
@@ -148,7 +194,9 @@ def test_get_between_records_finds_no_message(golden_store: GoldenStore, name: s
 
 
 @pytest.mark.parametrize("name", ["crash", "crash2", "crash5"])
-def test_get_behind_the_end_of_a_crashed_log_finds_no_message(golden_store: GoldenStore, name: str) -> None:
+def test_get_behind_the_end_of_a_crashed_log_finds_no_message(
+    golden_store: GoldenStore, name: str
+) -> None:
     end = goldens.summary(name)["maxPhyOffset"]
     with rmqstore.open(golden_store(name)) as store:
         for at in (end, end + 1, end + 200):
@@ -157,14 +205,18 @@ def test_get_behind_the_end_of_a_crashed_log_finds_no_message(golden_store: Gold
 
 
 @pytest.mark.parametrize("name", ["crash", "crash2", "crash3", "crash5"])
-def test_log_end_of_a_crashed_store_is_where_the_real_recovery_ends(golden_store: GoldenStore, name: str) -> None:
+def test_log_end_of_a_crashed_store_is_where_the_real_recovery_ends(
+    golden_store: GoldenStore, name: str
+) -> None:
     with rmqstore.open(golden_store(name)) as store:
         assert store.log_end is not None
         assert store.log_end.physical_offset == goldens.summary(name)["maxPhyOffset"]
 
 
 @pytest.mark.parametrize("name", CRASHED)
-def test_scan_of_a_crashed_store_by_queue_gives_every_record_of_its_log(golden_store: GoldenStore, name: str) -> None:
+def test_scan_of_a_crashed_store_by_queue_gives_every_record_of_its_log(
+    golden_store: GoldenStore, name: str
+) -> None:
     """More than the real store serves after its recovery, which loses some: golden/README.md, facts 27 and 28."""
     expected: dict[tuple[str, int], list[dict[str, Any]]] = {}
     with rmqstore.open(golden_store(name), broker_name="b") as store:
@@ -172,27 +224,39 @@ def test_scan_of_a_crashed_store_by_queue_gives_every_record_of_its_log(golden_s
             expected.setdefault((row["topic"], row["queueId"]), []).append(row)
         found = by_queue(read(store))
         topics = store.topics()
-    codes = {(key, row["queueOffset"]): row.pop("tagsCode") for key, rows in found.items() for row in rows}
+    codes = {
+        (key, row["queueOffset"]): row.pop("tagsCode")
+        for key, rows in found.items()
+        for row in rows
+    }
     assert found == expected
     for key, rows in goldens.queues(name).items():
         assert [codes[key, row["queueOffset"]] for row in rows] == [row["tagsCode"] for row in rows]
     assert {topic for topic, _ in expected} <= {*topics}
-    served = {(key, row["queueOffset"]) for key, rows in goldens.queues(name).items() for row in rows}
+    served = {
+        (key, row["queueOffset"]) for key, rows in goldens.queues(name).items() for row in rows
+    }
     assert served <= {(key, row["queueOffset"]) for key, rows in found.items() for row in rows}
 
 
 def test_units_behind_the_end_of_a_crashed_log_are_no_messages(golden_store: GoldenStore) -> None:
-    on_disk = {(row["topic"], row["queueId"]): row["onDiskBefore"] for row in goldens.summary("crash2")["queues"]}
+    on_disk = {
+        (row["topic"], row["queueId"]): row["onDiskBefore"]
+        for row in goldens.summary("crash2")["queues"]
+    }
     with rmqstore.open(golden_store("crash2")) as store:
         ends = {key: store.queue_range(*key)[1] for key in on_disk}
     last = {key: rows[-1]["queueOffset"] + 1 for key, rows in goldens.queues("crash2").items()}
     assert ends == last
-    assert sum(disk["endUnit"] - last[key] for key, disk in on_disk.items()) == 55  # golden/README.md, fact 29
+    # golden/README.md, fact 29
+    assert sum(disk["endUnit"] - last[key] for key, disk in on_disk.items()) == 55
 
 
 @pytest.mark.parametrize("name", CRASHED)
 @pytest.mark.parametrize("mode", ["DROPMALFORMED", "PERMISSIVE"])
-def test_the_end_of_a_crashed_log_is_no_damage_in_any_mode(golden_store: GoldenStore, name: str, mode: str) -> None:
+def test_the_end_of_a_crashed_log_is_no_damage_in_any_mode(
+    golden_store: GoldenStore, name: str, mode: str
+) -> None:
     with rmqstore.open(golden_store(name)) as store:
         found = read(store, scan="commitlog", mode=mode, columns="commitLogOffset")
     assert [(row["commitLogOffset"], row.get("_corrupt_record")) for row in found] == [
@@ -210,7 +274,9 @@ def test_ignore_log_end_reads_on_behind_the_damage(golden_store: GoldenStore) ->
     """The flipped body byte of crash2 costs one record when the scan goes on: good ones follow it."""
     end = goldens.summary("crash2")["maxPhyOffset"]
     with rmqstore.open(golden_store("crash2"), ignore_log_end=True) as store:
-        found = offsets(read(store, scan="commitlog", mode="DROPMALFORMED", columns="commitLogOffset"))
+        found = offsets(
+            read(store, scan="commitlog", mode="DROPMALFORMED", columns="commitLogOffset")
+        )
     kept = [row["physicalOffset"] for row in goldens.records("crash2")]
     assert found[: len(kept)] == kept
     assert len(found) > len(kept)
@@ -226,8 +292,16 @@ def test_rocksdb_queues_are_refused_with_the_way_round(golden_store: GoldenStore
 
 
 @pytest.mark.parametrize("name", ["basic", "cq-ext", "live", "v2"])
-def test_tags_choose_exactly_the_messages_of_these_tags(golden_store: GoldenStore, name: str) -> None:
-    tags = sorted({row["tags"] for row in goldens.lines(name, "expected") if row["tags"] and "||" not in row["tags"]})
+def test_tags_choose_exactly_the_messages_of_these_tags(
+    golden_store: GoldenStore, name: str
+) -> None:
+    tags = sorted(
+        {
+            row["tags"]
+            for row in goldens.lines(name, "expected")
+            if row["tags"] and "||" not in row["tags"]
+        }
+    )
     tags = [tag for tag in tags if tag == tag.strip()]
     columns = ["commitLogOffset", "tags"]
     with rmqstore.open(golden_store(name)) as store:
@@ -240,12 +314,16 @@ def test_tags_choose_exactly_the_messages_of_these_tags(golden_store: GoldenStor
 
 
 @pytest.mark.parametrize("name", ["basic", "live", "edges", "expired"])
-def test_each_column_alone_equals_the_column_among_all(golden_store: GoldenStore, name: str) -> None:
+def test_each_column_alone_equals_the_column_among_all(
+    golden_store: GoldenStore, name: str
+) -> None:
     with rmqstore.open(golden_store(name), broker_name="b") as store:
         expected = [goldens.message(row, "b") for row in goldens.lines(name, "expected")]
         expected.sort(key=lambda row: row["commitLogOffset"])
         for column in EVERY_COLUMN:
-            assert [row[column] for row in read(store, columns=column)] == [row[column] for row in expected], column
+            assert [row[column] for row in read(store, columns=column)] == [
+                row[column] for row in expected
+            ], column
 
 
 @pytest.mark.parametrize("name", ["basic", "live", "default-sizes"])
@@ -253,9 +331,13 @@ def test_properties_as_text_are_the_stored_string(golden_store: GoldenStore, nam
     import pyarrow as pa
 
     schema = pa.schema([("commitLogOffset", pa.int64()), ("properties", pa.string())])
-    expected = {row["physicalOffset"]: row["propertiesRaw"] for row in goldens.lines(name, "expected")}
+    expected = {
+        row["physicalOffset"]: row["propertiesRaw"] for row in goldens.lines(name, "expected")
+    }
     with rmqstore.open(golden_store(name)) as store:
-        assert {row["commitLogOffset"]: row["properties"] for row in read(store, columns=schema)} == expected
+        assert {
+            row["commitLogOffset"]: row["properties"] for row in read(store, columns=schema)
+        } == expected
 
 
 def test_offsets_and_times_bound_each_queue(golden_store: GoldenStore) -> None:
@@ -269,29 +351,48 @@ def test_offsets_and_times_bound_each_queue(golden_store: GoldenStore) -> None:
             starting_offsets={"TopicA": {"0": 3}},
             ending_offsets='{"TopicA":{"0":9}}',
         )
-        assert offsets(found) == [row["physicalOffset"] for row in rows if 3 <= row["queueOffset"] < 9]
-        # Times do not run with the log here: a bound is the first message of the queue at or after the time.
+        assert offsets(found) == [
+            row["physicalOffset"] for row in rows if 3 <= row["queueOffset"] < 9
+        ]
+        # Times do not run with the log here: a bound is the first message of the queue at or after
+        # the time.
         late = read(store, starting_timestamp=middle)
         early = read(store, ending_timestamp=middle)
     expected_late = set()
     for queue in goldens.queues("basic").values():
-        cut = next((at for at, row in enumerate(queue) if row["storeTimestamp"] >= middle), len(queue))
+        cut = next(
+            (at for at, row in enumerate(queue) if row["storeTimestamp"] >= middle), len(queue)
+        )
         expected_late |= {row["physicalOffset"] for row in queue[cut:]}
     assert set(offsets(late)) == expected_late
     assert set(offsets(early)) == {row["physicalOffset"] for row in lines} - expected_late
 
 
 def test_system_topics_are_left_out_unless_asked_for(golden_store: GoldenStore) -> None:
-    user = {"LiveAutoCreated", "LiveBatch", "LiveDelay", "LiveOrder", "LivePlain", "LivePop", "LiveRetry", "LiveTimer"}
+    user = {
+        "LiveAutoCreated",
+        "LiveBatch",
+        "LiveDelay",
+        "LiveOrder",
+        "LivePlain",
+        "LivePop",
+        "LiveRetry",
+        "LiveTimer",
+    }
     with rmqstore.open(golden_store("live")) as store:
         found = {row["topic"] for row in read(store, columns="topic", include_system_topics=False)}
-        by_pattern = {row["topic"] for row in read(store, columns="topic", subscribe_pattern=".*LMQ.*|%DLQ%.*")}
+        by_pattern = {
+            row["topic"]
+            for row in read(store, columns="topic", subscribe_pattern=".*LMQ.*|%DLQ%.*")
+        }
     assert found == user | {"LiveTx"}
     assert by_pattern == {"%DLQ%CG_retry"}
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_reading_changes_nothing_in_the_folder(golden_store: GoldenStore, tmp_path: Path, name: str) -> None:
+def test_reading_changes_nothing_in_the_folder(
+    golden_store: GoldenStore, tmp_path: Path, name: str
+) -> None:
     root = golden_store(name)
     if name != "default-sizes":  # copying would fill its holes
         root = Path(shutil.copytree(root, tmp_path / name))
@@ -313,7 +414,11 @@ def test_reading_changes_nothing_in_the_folder(golden_store: GoldenStore, tmp_pa
 
 def test_broker_name_is_that_of_the_live_broker(golden_store: GoldenStore) -> None:
     with rmqstore.open(golden_store("live")) as store:
-        names = {topic for topic in store.session.known_topics() if topic.startswith("rmq_sys_SYNC_BROKER_MEMBER_")}
+        names = {
+            topic
+            for topic in store.session.known_topics()
+            if topic.startswith("rmq_sys_SYNC_BROKER_MEMBER_")
+        }
         assert names == {f"rmq_sys_SYNC_BROKER_MEMBER_{store.broker_name}"}
 
 

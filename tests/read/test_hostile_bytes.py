@@ -1,6 +1,7 @@
 """Any byte changed, any file cut: a read ends in an error that names a file, or in messages that are right.
 
-The judge here knows the format by itself (struct), the damage by comparing bytes, and nothing of the code under test.
+The judge here knows the format by itself (struct), the damage by comparing bytes, and nothing of
+the code under test.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ def _build() -> tuple[build.Store, dict[int, bytes]]:
             topic=("A", "A", "A", "Long" * 5)[number % 4],
             queue_id=(0, 0, 1)[number % 3],
             body=zlib.compress(body) if packed else body,
-            properties=build.properties({"TAGS": "x", "UNIQ_KEY": f"{number:04X}"}, last_separator=number % 2 == 0),
+            properties=build.properties(
+                {"TAGS": "x", "UNIQ_KEY": f"{number:04X}"}, last_separator=number % 2 == 0
+            ),
             sys_flag=build.COMPRESSED if packed else 0,
             store_timestamp=build.T0 + 700 * number,
             born_host=build.HOST_V6 if number % 7 == 3 else build.HOST,
@@ -73,7 +76,10 @@ class Judge:
     def log(self) -> bytes:
         """Return the log as it is now, zeros where a file ends early or is missing."""
         paths = [self.root / "commitlog" / f"{start:020d}" for start in self.store.segments]
-        return b"".join((path.read_bytes()[:SEGMENT] if path.exists() else b"").ljust(SEGMENT, b"\0") for path in paths)
+        return b"".join(
+            (path.read_bytes()[:SEGMENT] if path.exists() else b"").ljust(SEGMENT, b"\0")
+            for path in paths
+        )
 
     def units(self) -> dict[tuple[str, int, int], bytes]:
         """Return the units as they are now, by topic, queue and number."""
@@ -109,16 +115,22 @@ class Judge:
         wrong = [
             f"corrupt row names no path: {row}"
             for row in rows
-            if row.get("_corrupt_record") is not None and str(self.root) not in row["_corrupt_record"]
+            if row.get("_corrupt_record") is not None
+            and str(self.root) not in row["_corrupt_record"]
         ]
         for row in good:
             wrong += self._judge_message(row, log, units if scan == "queue" else None)
-        got = [(row["topic"], row["queueId"], row["queueOffset"], row["commitLogOffset"]) for row in good]
+        got = [
+            (row["topic"], row["queueId"], row["queueOffset"], row["commitLogOffset"])
+            for row in good
+        ]
         if len(set(got)) < len(got):
             wrong.append("a message twice")
         if scan == "commitlog" and [row[3] for row in got] != sorted(row[3] for row in got):
             wrong.append("not in the order of the log")
-        lost = self._must_be_there(log, units if scan == "queue" else None) - {row[3] for row in got}
+        lost = self._must_be_there(log, units if scan == "queue" else None) - {
+            row[3] for row in got
+        }
         if lost:
             wrong.append(f"undamaged, but missing: {sorted(lost)}")
         return wrong
@@ -130,7 +142,9 @@ class Judge:
         record = log[at : at + size]
         if len(record) < 91:
             return [f"not in the log: {row}"]
-        stored_size, magic, crc, queue_id, _, queue_offset, place, sys_flag = struct.unpack_from(">iIiiiqqI", record)
+        stored_size, magic, crc, queue_id, _, queue_offset, place, sys_flag = struct.unpack_from(
+            ">iIiiiqqI", record
+        )
         hosts = 12 * ((sys_flag >> 4 & 1) + (sys_flag >> 5 & 1))
         (body_length,) = struct.unpack_from(">i", record, 84 + hosts)
         body = record[88 + hosts : 88 + hosts + body_length]
@@ -143,7 +157,8 @@ class Judge:
         }
         if units is not None:
             unit = units.get((row["topic"], row["queueId"], row["queueOffset"]), b"")
-            # What a queue lacks is taken from the log: behind its files, and where a crash may have left it wrong.
+            # What a queue lacks is taken from the log: behind its files, and where a crash may have
+            # left it wrong.
             is_recovered = self.abort or not unit.strip(b"\0")
             facts["unit"] = unit[:12] == struct.pack(">qi", at, size) or is_recovered
         placed = next((known for known in self.store.placed if known.physical_offset == at), None)
@@ -153,7 +168,9 @@ class Judge:
 
     def _facts_of_undamaged(self, row: dict[str, Any], placed: build.Placed) -> dict[str, bool]:
         record = placed.record
-        pairs = dict(part.split("\x01") for part in record.properties.decode().split("\x02") if part)
+        pairs = dict(
+            part.split("\x01") for part in record.properties.decode().split("\x02") if part
+        )
         found = {name: value for name, value in row["properties"].items() if name != "__CRC32#"}
         return {
             "sent body": row["body"] == self.bodies[placed.physical_offset],
@@ -161,10 +178,13 @@ class Judge:
             "topic": row["topic"] == record.topic,
             "ids": (row["queueId"], row["queueOffset"]) == (record.queue_id, record.queue_offset),
             "msgId": row["msgId"] == pairs["UNIQ_KEY"],
-            "times": (row["bornTimestamp"], row["storeTimestamp"]) == (record.born_timestamp, record.store_timestamp),
+            "times": (row["bornTimestamp"], row["storeTimestamp"])
+            == (record.born_timestamp, record.store_timestamp),
         }
 
-    def _must_be_there(self, log: bytes, units: dict[tuple[str, int, int], bytes] | None) -> set[int]:
+    def _must_be_there(
+        self, log: bytes, units: dict[tuple[str, int, int], bytes] | None
+    ) -> set[int]:
         """Return the physical offsets of messages that no damage touched."""
         found: set[int] = set()
         for placed in self.store.placed:
@@ -175,7 +195,9 @@ class Judge:
                 continue
             key = str(record.topic), record.queue_id, record.queue_offset
             known = self.store.queues[key[:2]]
-            if units is None or (known[key[2]][0] == at and units.get(key) == build.pack_unit(*known[key[2]])):
+            if units is None or (
+                known[key[2]][0] == at and units.get(key) == build.pack_unit(*known[key[2]])
+            ):
                 found.add(at)
         return found
 
@@ -226,7 +248,10 @@ def _run(judge: Judge, file: str, cases: list[tuple[str, bytes]]) -> None:
             _replace(path, data)
             for scan in SCANS:
                 for mode in MODES:
-                    wrong += [f"{name}, {scan}, {mode}: {text}" for text in judge.complaints(scan=scan, mode=mode)]
+                    wrong += [
+                        f"{name}, {scan}, {mode}: {text}"
+                        for text in judge.complaints(scan=scan, mode=mode)
+                    ]
     finally:
         _replace(path, sound)
     assert not wrong, f"{len(wrong)} complaints in {len(cases)} damages of {file}\n{_digest(wrong)}"
@@ -259,12 +284,23 @@ def test_the_undamaged_store_reads_whole(judge: Judge) -> None:
 def test_changed_bytes_of_a_sample(judge: Judge, file: str, share: int) -> None:
     data, rng = (judge.root / file).read_bytes(), random.Random(file)
     used = len(data.rstrip(b"\0")) or len(data)
-    places = [*rng.sample(range(used), min(2 * share if file in LOG_FILES else share, used)), rng.randrange(len(data))]
+    places = [
+        *rng.sample(range(used), min(2 * share if file in LOG_FILES else share, used)),
+        rng.randrange(len(data)),
+    ]
     if file in LOG_FILES:  # the heads of records above all: everything hangs on them
         base = int(Path(file).name)
-        starts = [at.physical_offset - base for at in judge.store.placed if 0 <= at.physical_offset - base < SEGMENT]
+        starts = [
+            at.physical_offset - base
+            for at in judge.store.placed
+            if 0 <= at.physical_offset - base < SEGMENT
+        ]
         places += [start + rng.randrange(48) for start in starts[:: 20 // share]]
-    _run(judge, file, [_flipped(data, at, rng.choice((0x80, 0xFF, rng.randrange(1, 256)))) for at in places])
+    _run(
+        judge,
+        file,
+        [_flipped(data, at, rng.choice((0x80, 0xFF, rng.randrange(1, 256)))) for at in places],
+    )
 
 
 @pytest.mark.parametrize("count", tiers.sampled(2, 12))
@@ -312,7 +348,11 @@ def test_grown_files(judge: Judge, file: str, tail: bytes) -> None:
 def test_every_byte_changed(judge: Judge, file: str) -> None:
     data, rng = (judge.root / file).read_bytes(), random.Random(file)
     used = min(len(data), len(data.rstrip(b"\0")) + 64)
-    _run(judge, file, [_flipped(data, at, mask) for at in range(used) for mask in (0x80, rng.randrange(1, 256))])
+    _run(
+        judge,
+        file,
+        [_flipped(data, at, mask) for at in range(used) for mask in (0x80, rng.randrange(1, 256))],
+    )
 
 
 @pytest.mark.slow
@@ -338,7 +378,9 @@ def test_several_bytes_changed_at_once(judge: Judge, seed: int) -> None:
         for scan in SCANS:
             for mode in MODES:
                 found = judge.complaints(scan=scan, mode=mode)
-                wrong += [f"{scan}, {mode}: {text}" for text in found if not text.startswith("undamaged")]
+                wrong += [
+                    f"{scan}, {mode}: {text}" for text in found if not text.startswith("undamaged")
+                ]
     finally:
         for file, data in saved.items():
             _replace(judge.root / file, data)

@@ -67,7 +67,9 @@ def made(n_records: int = 90) -> build.Store:
     store = build.Store()
     for number in range(n_records):
         topic, queue_id = QUEUES[number % len(QUEUES)]
-        record = build.Record(topic, queue_id, body=b"%d" % number * 9, store_timestamp=build.T0 + 1000 * number)
+        record = build.Record(
+            topic, queue_id, body=b"%d" % number * 9, store_timestamp=build.T0 + 1000 * number
+        )
         store.append(record)
     return store
 
@@ -77,7 +79,9 @@ def keep_units(store: build.Store, kept: int) -> None:
 
 
 @pytest.mark.parametrize(("hurts", "kept"), tiers.spread(3, HURTS, [0, 3]))
-def test_by_queue_tells_of_damage_as_by_log(tmp_path: Path, hurts: tuple[Damage, int], kept: int) -> None:
+def test_by_queue_tells_of_damage_as_by_log(
+    tmp_path: Path, hurts: tuple[Damage, int], kept: int
+) -> None:
     """``kept`` units are in the files of each queue: the queues are gone, or lag behind the log."""
     damage, row = hurts
     store = made()
@@ -96,10 +100,13 @@ def test_by_queue_tells_of_damage_as_by_log(tmp_path: Path, hurts: tuple[Damage,
                 assert caught.value.offset == hurt.physical_offset, scan
             assert offsets(read(opened, scan=scan, mode="DROPMALFORMED")) == good, scan
             rows = read(opened, scan=scan, mode="PERMISSIVE")
-            assert sorted(offsets(row for row in rows if row["_corrupt_record"] is None)) == good, scan
+            assert sorted(offsets(row for row in rows if row["_corrupt_record"] is None)) == good, (
+                scan
+            )
             told = [row["commitLogOffset"] for row in rows if row["_corrupt_record"]]
             assert hurt.physical_offset in told, scan
-            assert len(told) == 1 or damage is overstate_size, scan  # whose remainder is no record either
+            # whose remainder is no record either
+            assert len(told) == 1 or damage is overstate_size, scan
     assert state(root) == before
 
 
@@ -116,7 +123,11 @@ def test_a_flipped_byte_of_a_store_whose_queues_are_gone(
     data = bytearray(file.read_bytes())
     data[hurt % 65536 + 88] ^= 0xFF
     file.write_bytes(data)
-    good = [record["physicalOffset"] for record in goldens.records("crash4") if record["physicalOffset"] != hurt]
+    good = [
+        record["physicalOffset"]
+        for record in goldens.records("crash4")
+        if record["physicalOffset"] != hurt
+    ]
     with rmqstore.open(root) as store:
         if mode == "FAILFAST":
             with pytest.raises(CorruptRecordError) as caught:
@@ -125,7 +136,9 @@ def test_a_flipped_byte_of_a_store_whose_queues_are_gone(
             return
         found = read(store, scan=scan, mode=mode)
     assert offsets(row for row in found if row.get("_corrupt_record") is None) == good
-    assert [row["commitLogOffset"] for row in found if row.get("_corrupt_record")] == [hurt] * (mode == "PERMISSIVE")
+    assert [row["commitLogOffset"] for row in found if row.get("_corrupt_record")] == [hurt] * (
+        mode == "PERMISSIVE"
+    )
 
 
 def test_each_queue_offset_that_damage_hides_is_a_row_of_its_own(tmp_path: Path) -> None:
@@ -151,7 +164,9 @@ def test_tags_do_not_hide_what_is_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("abort", [False, True])
-def test_a_missing_file_is_data_loss_of_queues_that_are_gone(tmp_path: Path, *, abort: bool) -> None:
+def test_a_missing_file_is_data_loss_of_queues_that_are_gone(
+    tmp_path: Path, *, abort: bool
+) -> None:
     store = made(200)
     keep_units(store, 0)
     root = store.write(tmp_path / "s", abort=abort)
@@ -182,7 +197,9 @@ def test_damage_before_the_place_where_a_recovery_begins(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_ignoring_the_end_of_a_log_recovers_queues_behind_it(tmp_path: Path, damage: Damage) -> None:
+def test_ignoring_the_end_of_a_log_recovers_queues_behind_it(
+    tmp_path: Path, damage: Damage
+) -> None:
     store = made()
     hurt = store.placed[60]
     damage(store, hurt)
@@ -207,7 +224,9 @@ def test_what_a_recovery_cut_of_a_store_that_was_closed_since_does_not_come_back
     keep_units(store, 27)
     with rmqstore.open(store.write(tmp_path / "s")) as opened, caplog.at_level(logging.WARNING):
         assert offsets(read(opened)) == [at.physical_offset for at in store.placed[:81]]
-    told = [record.getMessage() for record in caplog.records if "scan=commitlog" in record.getMessage()]
+    told = [
+        record.getMessage() for record in caplog.records if "scan=commitlog" in record.getMessage()
+    ]
     assert len(told) == 1
     assert "bytes that follow" in told[0]
 
@@ -248,12 +267,18 @@ def test_records_after_the_end_of_a_crashed_log_are_counted(
     n_bytes = sum(at.size for at in store.placed[51:])
     with rmqstore.open(root) as opened, caplog.at_level(logging.WARNING):
         assert len(read(opened)) == 50
-    told = [record.getMessage() for record in caplog.records if "ignore_log_end=True" in record.getMessage()]
+    told = [
+        record.getMessage()
+        for record in caplog.records
+        if "ignore_log_end=True" in record.getMessage()
+    ]
     assert len(told) == 1
     assert f"39 records of {n_bytes} bytes" in told[0]
 
 
-def test_more_damage_than_is_named_one_by_one_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_damage_than_is_named_one_by_one_hides_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("rmqstore.storage.recovery.queue_tails._MAX_LOST", 3)
     store = made()
     hurt = store.placed[5:85:8]

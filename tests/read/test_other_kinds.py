@@ -29,7 +29,9 @@ LIGHT = "%LMQ%"
 
 
 def light_counts(name: str) -> dict[str, int]:
-    return Counter(row["topic"] for row in goldens.lines(name, "expected") if row["topic"].startswith(LIGHT))
+    return Counter(
+        row["topic"] for row in goldens.lines(name, "expected") if row["topic"].startswith(LIGHT)
+    )
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -45,10 +47,15 @@ def test_queues_in_files_are_read_where_others_lie_in_rocksdb(
         for queue, rows in goldens.queues(name).items()
         if rows and not queue[0].startswith(LIGHT)
     }
-    with rmqstore.open(golden_store(name), broker_name="b") as store, caplog.at_level(logging.WARNING):
+    with (
+        rmqstore.open(golden_store(name), broker_name="b") as store,
+        caplog.at_level(logging.WARNING),
+    ):
         assert by_queue(read(store, include_system_topics=False)) == expected
         assert not warnings(caplog)
-        assert offsets(read(store, scan="commitlog")) == [row["physicalOffset"] for row in goldens.records(name)]
+        assert offsets(read(store, scan="commitlog")) == [
+            row["physicalOffset"] for row in goldens.records(name)
+        ]
 
 
 @pytest.mark.parametrize("name", LIGHT_APART)
@@ -77,7 +84,9 @@ def test_light_queues_that_lie_in_rocksdb_alone_are_told_with_numbers(
     with rmqstore.open(golden_store(name)) as store:
         topic = min(counts)
         for selection in ({"subscribe": [topic]}, {"assign": {topic: [0]}}):
-            with pytest.raises(UnsupportedFeatureError, match=f"^{counts[topic]} messages.*RocksDB"):
+            with pytest.raises(
+                UnsupportedFeatureError, match=f"^{counts[topic]} messages.*RocksDB"
+            ):
                 read(store, **selection)
             with pytest.raises(UnsupportedFeatureError, match="RocksDB"):
                 StoreTail(store.session, parse_selection(**selection)).look()
@@ -94,7 +103,9 @@ def test_verify_leaves_out_what_lies_in_rocksdb_and_says_so(
 
 
 @pytest.mark.parametrize("name", [*IN_BOTH, "rocksdb-cq"])
-def test_a_store_with_queues_in_rocksdb_is_not_written_to(golden_store: GoldenStore, tmp_path: Path, name: str) -> None:
+def test_a_store_with_queues_in_rocksdb_is_not_written_to(
+    golden_store: GoldenStore, tmp_path: Path, name: str
+) -> None:
     root = Path(shutil.copytree(golden_store(name), tmp_path / "s"))
     with pytest.raises(UnsupportedFeatureError, match="RocksDB"):
         rmqstore.open(root, mode="a")
@@ -102,15 +113,21 @@ def test_a_store_with_queues_in_rocksdb_is_not_written_to(golden_store: GoldenSt
 
 @pytest.mark.parametrize("step", tiers.sampled(9, 1))
 @pytest.mark.parametrize("name", IN_BOTH)
-def test_look_ups_find_every_key_beside_rocksdb(golden_store: GoldenStore, name: str, step: int) -> None:
+def test_look_ups_find_every_key_beside_rocksdb(
+    golden_store: GoldenStore, name: str, step: int
+) -> None:
     with rmqstore.open(golden_store(name)) as store:
         for asked in goldens.lines(name, "keys")[::step]:
-            found = {message.commitLogOffset for message in store.query(asked["topic"], asked["key"])}
+            found = {
+                message.commitLogOffset for message in store.query(asked["topic"], asked["key"])
+            }
             assert found <= set(asked["physicalOffsets"])
             assert found or not asked["physicalOffsets"]
 
 
-def test_a_look_up_without_topics_is_refused_where_only_rocksdb_knows_them(golden_store: GoldenStore) -> None:
+def test_a_look_up_without_topics_is_refused_where_only_rocksdb_knows_them(
+    golden_store: GoldenStore,
+) -> None:
     record = goldens.records("rocksdb-cq")[0]
     key = record["uniqKey"] or record["keys"].split(" ")[0]
     with rmqstore.open(golden_store("rocksdb-cq")) as store:
@@ -132,12 +149,18 @@ def test_a_log_that_goes_on_in_dledger_is_refused_as_a_whole(
     with pytest.raises(UnsupportedFeatureError, match="DLedger"):
         rmqstore.open(root, mode="a", commitlogs=[str(older)])
     with rmqstore.open(root, commitlogs=[str(older)]) as store:
-        before = [row["physicalOffset"] for row in goldens.records("dledger-mixed") if row["physicalOffset"] < 131072]
+        before = [
+            row["physicalOffset"]
+            for row in goldens.records("dledger-mixed")
+            if row["physicalOffset"] < 131072
+        ]
         assert offsets(read(store, scan="commitlog")) == before
     assert any("the log goes on in" in text for text in warnings(caplog))
 
 
-def test_an_empty_commitlog_beside_a_dledger_log_is_no_empty_store(golden_store: GoldenStore, tmp_path: Path) -> None:
+def test_an_empty_commitlog_beside_a_dledger_log_is_no_empty_store(
+    golden_store: GoldenStore, tmp_path: Path
+) -> None:
     root = Path(shutil.copytree(golden_store("dledger-mixed"), tmp_path / "s"))
     shutil.rmtree(root / "commitlog")
     (root / "commitlog").mkdir()

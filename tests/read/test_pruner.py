@@ -54,7 +54,9 @@ def random_pruning(chance: random.Random, found: list[Row]) -> Pruning:
 
     def span(column: str) -> Within:
         low, high = sorted(row[column] for row in some[:2])
-        return chance.choice([Within(low, high), Within(low=low), Within(high=high), Within(low, low)])
+        return chance.choice(
+            [Within(low, high), Within(low=low), Within(high=high), Within(low, low)]
+        )
 
     def texts(column: str) -> frozenset[str]:
         return frozenset(row[column] for row in some if row[column]) or frozenset(["none"])
@@ -93,8 +95,14 @@ def test_a_pruned_read_by_queue_has_all_rows_that_meet_the_conditions(
                 found += rows(store.session.read_units(pruned.single, spec))
             at = [(row["topic"], row["queueId"], row["queueOffset"]) for row in found]
             assert len(set(at)) == len(at), "a message came twice"
-            expected = sorted((row for row in every if meets(row, pruning)), key=lambda row: row["commitLogOffset"])
-            met = sorted((row for row in found if meets(row, pruning)), key=lambda row: row["commitLogOffset"])
+            expected = sorted(
+                (row for row in every if meets(row, pruning)),
+                key=lambda row: row["commitLogOffset"],
+            )
+            met = sorted(
+                (row for row in found if meets(row, pruning)),
+                key=lambda row: row["commitLogOffset"],
+            )
             assert met == expected, pruning
 
 
@@ -110,8 +118,14 @@ def test_a_pruned_read_by_the_log_has_all_rows_that_meet_the_conditions(
         for _ in range(count if every else 0):
             pruning = random_pruning(chance, every)
             pieces = StorePruner(store.session, pruning).log(store.session.log_slice())
-            found = [row for piece in pieces for row in rows(store.session.read_log(piece, spec, LogFilter()))]
-            assert [row for row in found if meets(row, pruning)] == [row for row in every if meets(row, pruning)]
+            found = [
+                row
+                for piece in pieces
+                for row in rows(store.session.read_log(piece, spec, LogFilter()))
+            ]
+            assert [row for row in found if meets(row, pruning)] == [
+                row for row in every if meets(row, pruning)
+            ]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +137,9 @@ def test_a_pruned_read_by_the_log_has_all_rows_that_meet_the_conditions(
         [0, 3, 60, 97, 194, 199],
     ),
 )
-def test_damaged_units_cost_no_others(tmp_path: Path, garbage: bytes, n_units: int, first: int) -> None:
+def test_damaged_units_cost_no_others(
+    tmp_path: Path, garbage: bytes, n_units: int, first: int
+) -> None:
     store = build.Store()
     for number in range(200):
         store.append(build.Record(body=b"%d" % number, store_timestamp=build.T0 + 10_000 * number))
@@ -144,14 +160,18 @@ def test_damaged_units_cost_no_others(tmp_path: Path, garbage: bytes, n_units: i
             ):
                 pieces = StorePruner(opened.session, pruning).queues(slices).slices
                 found = rows(opened.session.read_queues(pieces, spec))
-                assert [row for row in found if meets(row, pruning)] == [row for row in every if meets(row, pruning)]
+                assert [row for row in found if meets(row, pruning)] == [
+                    row for row in every if meets(row, pruning)
+                ]
                 if not garbage:
                     assert len(found) == high - low + 1
 
 
 def test_conditions_are_named_in_a_line() -> None:
     assert str(Pruning()) == "no conditions that leave anything out"
-    several = Pruning(topics=frozenset("ba"), keys=frozenset(map(str, range(100))), queue_offsets=Within(3))
+    several = Pruning(
+        topics=frozenset("ba"), keys=frozenset(map(str, range(100))), queue_offsets=Within(3)
+    )
     assert str(several) == "topics a, b; queue_offsets 3..; keys 100 of them"
 
 
@@ -160,11 +180,14 @@ def test_one_key_reads_its_messages_and_nothing_else(golden_store: GoldenStore) 
         spec = ReadSpec(MESSAGE, broker_name="b")
         slices = store.session.plan_queues(parse_selection(include_system_topics=True), spec)
         for asked in goldens.lines("live", "keys")[::20]:
-            pruned = StorePruner(store.session, Pruning(msg_ids=frozenset([asked["key"]]))).queues(slices)
+            pruned = StorePruner(store.session, Pruning(msg_ids=frozenset([asked["key"]]))).queues(
+                slices
+            )
             assert pruned.slices == []
             if pruned.single is not None:
                 assert (
-                    len(pruned.single.physical_offsets) <= len(read(store, msg_key=asked["key"], columns="msgId")) * 5
+                    len(pruned.single.physical_offsets)
+                    <= len(read(store, msg_key=asked["key"], columns="msgId")) * 5
                 )
 
 
@@ -174,7 +197,9 @@ def test_a_narrow_time_leaves_little_of_the_log(golden_store: GoldenStore) -> No
         times = store.session.log_points(store.session.log_heads).store_timestamps.tolist()
         assert times == sorted(times)
         middle = times[len(times) // 2]
-        pieces = StorePruner(store.session, Pruning(store_timestamps=Within(middle, middle))).log(whole)
+        pieces = StorePruner(store.session, Pruning(store_timestamps=Within(middle, middle))).log(
+            whole
+        )
         assert sum(piece.end - piece.start for piece in pieces) < (whole.end - whole.start) / 20
 
 
@@ -200,9 +225,13 @@ def steady(n: int, step: int = 1000) -> Points:
         pytest.param(Within(high=-1), [(0, 100)], id="before all points"),
     ],
 )
-def test_the_worked_example_of_parts_stored_within(times: Within, spans: list[tuple[int, int]]) -> None:
+def test_the_worked_example_of_parts_stored_within(
+    times: Within, spans: list[tuple[int, int]]
+) -> None:
     points = Points(np.array([100, 200, 300, 400]), np.array([10_000, 12_000, 15_000, 20_000]))
-    assert parts_stored_within(points, Span(0, 500), times).spans == tuple(Span(*span) for span in spans)
+    assert parts_stored_within(points, Span(0, 500), times).spans == tuple(
+        Span(*span) for span in spans
+    )
 
 
 def test_parts_of_a_steady_clock_are_those_around_the_times() -> None:
@@ -250,12 +279,16 @@ def test_where_all_records_are_known_a_clock_may_go_astray(seed: int) -> None:
     points = Points(places, chance.integers(0, 1 << 40, len(places)), are_all=True)
     for low in chance.integers(0, 1 << 40, 20).tolist():
         times = Within(low, low + int(chance.choice([0, 1 << 30, 1 << 38])))
-        met = places[(points.store_timestamps >= times.low) & (points.store_timestamps <= times.high)]
+        met = places[
+            (points.store_timestamps >= times.low) & (points.store_timestamps <= times.high)
+        ]
         spans = parts_stored_within(points, whole, times).spans
         bounds = np.array([bound for span in spans for bound in span], np.int64)
         assert (np.searchsorted(bounds, met, side="right") % 2 == 1).all()
         assert len(spans) <= min(len(met), 1024)
-    assert parts_stored_within(Points(NOWHERE, NOWHERE, are_all=True), whole, Within(0, 0)).spans == ()
+    assert (
+        parts_stored_within(Points(NOWHERE, NOWHERE, are_all=True), whole, Within(0, 0)).spans == ()
+    )
 
 
 @pytest.mark.parametrize("damage", [False, True])

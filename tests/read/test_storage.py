@@ -74,7 +74,9 @@ def test_any_storage_gives_what_the_disk_gives(
     assert storage.n_listed
 
 
-def test_direct_looks_at_a_served_path_fail_a_test(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_direct_looks_at_a_served_path_fail_a_test(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     refuse_direct_looks(monkeypatch)
     assert tmp_path.exists()
     for look in (Path.exists, Path.is_dir, Path.read_bytes, os.stat, os.listdir):
@@ -88,7 +90,8 @@ def test_a_look_up_reads_few_bytes_of_the_index(golden_store: GoldenStore) -> No
     storage = MemoryStorage(root)
     row = next(row for row in goldens.lines("basic", "expected") if row["keys"])
     with rmqstore.open(storage.root, storage=storage) as store:
-        assert store.query(row["topic"], row["keys"].split()[0])  # finds how large the files were made
+        # finds how large the files were made
+        assert store.query(row["topic"], row["keys"].split()[0])
         storage.n_read.clear()
         assert store.query(row["topic"], row["keys"].split()[0])
     files = sorted(serve(path) for path in (root / "index").iterdir())

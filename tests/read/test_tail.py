@@ -26,18 +26,31 @@ from rmqstore.store import MessageStore
 from rmqstore.write.writer import StoreWriter
 
 SIZES = StoreConfig().updated(
-    {"mappedFileSizeCommitLog": 16384, "mappedFileSizeConsumeQueue": 400, "maxHashSlotNum": 50, "maxIndexNum": 200}
+    {
+        "mappedFileSizeCommitLog": 16384,
+        "mappedFileSizeConsumeQueue": 400,
+        "maxHashSlotNum": 50,
+        "maxIndexNum": 200,
+    }
 )
 
 
 def put(writer: StoreWriter, topic: str, queue_id: int, n: int = 1) -> None:
     queue_ids = pa.array([queue_id] * n, pa.int32())
-    writer.append(pa.RecordBatch.from_pydict({"topic": [topic] * n, "queueId": queue_ids, "body": [b"x" * 100] * n}))
+    writer.append(
+        pa.RecordBatch.from_pydict(
+            {"topic": [topic] * n, "queueId": queue_ids, "body": [b"x" * 100] * n}
+        )
+    )
     writer.flush()
 
 
 def ends(store: MessageStore) -> dict[tuple[str, int], int]:
-    return {(topic, info.queue_id): info.max_offset for topic in store.topics() for info in store.queues(topic)}
+    return {
+        (topic, info.queue_id): info.max_offset
+        for topic in store.topics()
+        for info in store.queues(topic)
+    }
 
 
 def follow(root: Path, **selection: object) -> StoreTail:
@@ -69,8 +82,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("name", ["basic", "edges", "live", "one", "empty", "expired", "crash", "crash2", "crash5"])
-def test_the_first_look_finds_what_a_batch_read_finds(golden_store: Callable[[str], Path], name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["basic", "edges", "live", "one", "empty", "expired", "crash", "crash2", "crash5"]
+)
+def test_the_first_look_finds_what_a_batch_read_finds(
+    golden_store: Callable[[str], Path], name: str
+) -> None:
     with rmqstore.open(golden_store(name)) as store:
         expected = {key: end for key, end in ends(store).items() if end}
     tail = follow(golden_store(name), include_system_topics=True)
@@ -117,7 +134,9 @@ def test_only_queues_that_new_records_name_are_asked(tmp_path: Path, asked: list
         assert not asked
 
 
-def test_a_unit_that_is_built_while_its_queue_is_asked_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_unit_that_is_built_while_its_queue_is_asked_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = build.Store()
     for _ in range(10):
         store.append(build.Record(topic="T"))
@@ -137,7 +156,9 @@ def test_a_unit_that_is_built_while_its_queue_is_asked_counts(tmp_path: Path, mo
     assert tail.ends == {("T", 0): 10}
 
 
-def test_a_queue_that_is_behind_the_log_is_asked_until_it_has_caught_up(tmp_path: Path, asked: list[str]) -> None:
+def test_a_queue_that_is_behind_the_log_is_asked_until_it_has_caught_up(
+    tmp_path: Path, asked: list[str]
+) -> None:
     store = build.Store()
     for _ in range(10):
         store.append(build.Record(topic="T"))
@@ -164,7 +185,9 @@ def test_a_queue_that_is_behind_the_log_is_asked_until_it_has_caught_up(tmp_path
     assert not asked
 
 
-def test_units_of_a_crashed_store_come_from_the_log_until_its_broker_has_built_them(tmp_path: Path) -> None:
+def test_units_of_a_crashed_store_come_from_the_log_until_its_broker_has_built_them(
+    tmp_path: Path,
+) -> None:
     store = build.Store()
     for _ in range(10):
         store.append(build.Record(topic="T"))
@@ -186,7 +209,9 @@ def test_units_of_a_crashed_store_come_from_the_log_until_its_broker_has_built_t
 
 
 @pytest.mark.parametrize("n_bytes", [8, 30, 90, 130])
-def test_a_record_whose_end_is_not_there_yet_is_left_for_the_next_look(tmp_path: Path, n_bytes: int) -> None:
+def test_a_record_whose_end_is_not_there_yet_is_left_for_the_next_look(
+    tmp_path: Path, n_bytes: int
+) -> None:
     store = build.Store()
     for _ in range(5):
         store.append(build.Record(topic="T", body=b"y" * 50))
@@ -239,8 +264,12 @@ def test_a_mark_stands_for_just_one_record(tmp_path: Path) -> None:
     mark = LogMark(at.physical_offset, at.record.store_timestamp)
     with open_for(root) as opened:
         assert mark.stands_in(opened.session.log)
-        assert not mark._replace(store_timestamp=mark.store_timestamp + 1).stands_in(opened.session.log)
-        assert not mark._replace(physical_offset=mark.physical_offset + 1).stands_in(opened.session.log)
+        assert not mark._replace(store_timestamp=mark.store_timestamp + 1).stands_in(
+            opened.session.log
+        )
+        assert not mark._replace(physical_offset=mark.physical_offset + 1).stands_in(
+            opened.session.log
+        )
         assert not mark._replace(physical_offset=1 << 40).stands_in(opened.session.log)
     (root / "commitlog" / f"{0:020d}").unlink()
     with open_for(root) as opened:
@@ -272,7 +301,11 @@ def test_rows_within_bytes_are_counted_by_units(golden_store: Callable[[str], Pa
     with open_for(golden_store("basic")) as store:
         topic = next(topic for topic in store.topics() if store.queues(topic)[0].n_bytes)
         info = store.queues(topic)[0]
-        sizes = store.scan(assign={topic: [info.queue_id]}, columns="storeSize").read_all()["storeSize"].to_pylist()
+        sizes = (
+            store.scan(assign={topic: [info.queue_id]}, columns="storeSize")
+            .read_all()["storeSize"]
+            .to_pylist()
+        )
         piece = rmqstore.spans.QueueSlice(topic, info.queue_id, info.min_offset, info.max_offset)
         for n_rows in (0, 1, len(sizes) // 2, len(sizes)):
             assert store.session.rows_within(piece, sum(sizes[:n_rows])) == n_rows

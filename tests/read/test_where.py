@@ -33,7 +33,9 @@ ORDERS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.
 
 def scanned(store: MessageStore, by: str, **options: Any) -> pa.Table:
     columns = EVERY_COLUMN if by == "queue" else LOG_COLUMNS
-    return store.scan(**{"columns": columns, "include_system_topics": True, "scan": by, **options}).read_all()
+    return store.scan(
+        **{"columns": columns, "include_system_topics": True, "scan": by, **options}
+    ).read_all()
 
 
 def spelled(value: Any) -> str:
@@ -42,7 +44,9 @@ def spelled(value: Any) -> str:
     return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
 
 
-def random_condition(chance: random.Random, table: pa.Table, depth: int = 0) -> tuple[str, pc.Expression]:
+def random_condition(
+    chance: random.Random, table: pa.Table, depth: int = 0
+) -> tuple[str, pc.Expression]:
     """Return a condition that some rows meet, or nearly, as text and as an expression."""
     kind = chance.choice(["leaf", "leaf", "AND", "AND", "OR", "NOT"]) if depth < 3 else "leaf"
     if kind == "leaf":
@@ -51,7 +55,10 @@ def random_condition(chance: random.Random, table: pa.Table, depth: int = 0) -> 
     if kind == "NOT":
         return f"NOT ({text})", ~expression
     other, second = random_condition(chance, table, depth + 1)
-    return f"({text}) {kind} ({other})", expression & second if kind == "AND" else expression | second
+    return (
+        f"({text}) {kind} ({other})",
+        expression & second if kind == "AND" else expression | second,
+    )
 
 
 def random_comparison(chance: random.Random, table: pa.Table) -> tuple[str, pc.Expression]:
@@ -68,7 +75,9 @@ def random_comparison(chance: random.Random, table: pa.Table) -> tuple[str, pc.E
     if symbol in ORDERS:
         return f"{name} {symbol} {spelled(some[0])}", ORDERS[symbol](field, some[0])
     if symbol in ("=", "<>"):
-        return f"{name} {symbol} {spelled(some[0])}", field == some[0] if symbol == "=" else field != some[0]
+        return f"{name} {symbol} {spelled(some[0])}", field == some[
+            0
+        ] if symbol == "=" else field != some[0]
     # An expression's isin is false for null, a text's IN unknown: the two would differ under NOT.
     equal = reduce(operator.or_, [field == value for value in some])
     return f"{name} IN ({', '.join(map(spelled, some))})", equal
@@ -76,7 +85,9 @@ def random_comparison(chance: random.Random, table: pa.Table) -> tuple[str, pc.E
 
 @pytest.mark.parametrize("by", ["queue", "commitlog"])
 @pytest.mark.parametrize("name", STORES)
-def test_rows_are_those_of_a_plain_scan_that_meet_the_condition(name: str, by: str, golden_store: GoldenStore) -> None:
+def test_rows_are_those_of_a_plain_scan_that_meet_the_condition(
+    name: str, by: str, golden_store: GoldenStore
+) -> None:
     chance = random.Random(f"{name} {by}")
     with rmqstore.open(golden_store(name)) as store:
         every = scanned(store, by)
@@ -86,9 +97,14 @@ def test_rows_are_those_of_a_plain_scan_that_meet_the_condition(name: str, by: s
             assert scanned(store, by, where=text).equals(expected), text
             assert scanned(store, by, where=expression).equals(expected), text
             limit = max(1, expected.num_rows // 2)
-            some = store.scan(where=text, limit=limit, columns="keys", include_system_topics=True, scan=by).read_all()
+            some = store.scan(
+                where=text, limit=limit, columns="keys", include_system_topics=True, scan=by
+            ).read_all()
             assert some.equals(expected.slice(0, limit).select(["keys"])), text
-            assert store.count(where=expression, include_system_topics=True, scan=by) == expected.num_rows
+            assert (
+                store.count(where=expression, include_system_topics=True, scan=by)
+                == expected.num_rows
+            )
 
 
 def test_an_empty_store_has_no_rows_that_meet_anything(golden_store: GoldenStore) -> None:
@@ -96,10 +112,14 @@ def test_an_empty_store_has_no_rows_that_meet_anything(golden_store: GoldenStore
         assert store.count(where="queueOffset >= 0") == 0
 
 
-def test_a_condition_leaves_most_of_a_store_unread(golden_store: GoldenStore, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_condition_leaves_most_of_a_store_unread(
+    golden_store: GoldenStore, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "rmqstore.read.message_scan")
     with rmqstore.open(golden_store("basic")) as store:
-        found = store.scan(where="topic = 'TopicA' AND queueId = 0 AND queueOffset BETWEEN 3 AND 5").read_all()
+        found = store.scan(
+            where="topic = 'TopicA' AND queueId = 0 AND queueOffset BETWEEN 3 AND 5"
+        ).read_all()
     assert found["queueOffset"].to_pylist() == [3, 4, 5]
     assert "the condition leaves 3 of " in caplog.text
     assert "queue_offsets 3..5" in caplog.text
@@ -120,7 +140,11 @@ def test_messages_that_the_index_has_and_those_after_it_come_in_order(tmp_path: 
     """The index covers the first part of the log; a key stands in both parts, in several queues."""
     root = tmp_path / "s"
     batch = pa.record_batch(
-        {"topic": ["T"] * 300, "body": [b"x" * 200] * 300, "keys": [f"k{n % 3}" for n in range(300)]}
+        {
+            "topic": ["T"] * 300,
+            "body": [b"x" * 200] * 300,
+            "keys": [f"k{n % 3}" for n in range(300)],
+        }
     )
     with rmqstore.create(root) as writer:
         writer.append(batch)
@@ -144,7 +168,11 @@ def test_streams_are_merged_by_place() -> None:
         for place in places:
             sides[chance.random() < chance.choice([0.1, 0.5])].append(place)
         streams = [list(batches_of(chance, side)) for side in sides]
-        merged = [place for batch in merge_by_place(*streams) for place in batch.column("commitLogOffset").to_pylist()]
+        merged = [
+            place
+            for batch in merge_by_place(*streams)
+            for place in batch.column("commitLogOffset").to_pylist()
+        ]
         assert merged == places
 
 
@@ -152,7 +180,9 @@ def batches_of(chance: random.Random, places: list[int]) -> list[pa.RecordBatch]
     batches, start = [], 0
     while start < len(places):
         end = start + chance.randint(0, 9)
-        batches.append(pa.record_batch({"commitLogOffset": pa.array(places[start:end], pa.int64())}))
+        batches.append(
+            pa.record_batch({"commitLogOffset": pa.array(places[start:end], pa.int64())})
+        )
         start = end
     return batches
 
@@ -167,14 +197,18 @@ def test_a_condition_meets_look_ups_filters_and_tags(golden_store: GoldenStore) 
         ]
         some = read(store, tags="TagA || TagB", where="tags <> 'TagB'")
         assert some == read(store, tags="TagA")
-        assert read(store, filter="TAGS = 'TagA'", where="queueId = 0") == [row for row in some if row["queueId"] == 0]
+        assert read(store, filter="TAGS = 'TagA'", where="queueId = 0") == [
+            row for row in some if row["queueId"] == 0
+        ]
         assert read(store, tags="TagA", where="tags = 'TagB'") == []
 
 
 def test_a_condition_on_the_broker_reads_all_or_nothing(golden_store: GoldenStore) -> None:
     with rmqstore.open(golden_store("basic"), broker_name="b1") as store:
         assert store.count(where="brokerName = 'b1'") == store.count() > 0
-        assert store.count(where="brokerName = 'b2'") == store.count(where="brokerName <> 'b1'") == 0
+        assert (
+            store.count(where="brokerName = 'b2'") == store.count(where="brokerName <> 'b1'") == 0
+        )
 
 
 def test_a_condition_on_pending_messages(golden_store: GoldenStore) -> None:
@@ -194,7 +228,10 @@ def test_a_condition_on_pending_messages(golden_store: GoldenStore) -> None:
 
 def test_damage_in_what_a_condition_leaves_is_told_as_ever(tmp_path: Path) -> None:
     store = build.Store()
-    placed = [store.append(build.Record(queue_id=at % 2, body_crc=1 if at == 3 else None)) for at in range(8)]
+    placed = [
+        store.append(build.Record(queue_id=at % 2, body_crc=1 if at == 3 else None))
+        for at in range(8)
+    ]
     with rmqstore.open(store.write(tmp_path / "s")) as opened:
         assert opened.count(where="queueId = 0") == 4
         with pytest.raises(CorruptRecordError, match="CRC of the body"):
@@ -209,11 +246,20 @@ def test_damage_in_what_a_condition_leaves_is_told_as_ever(tmp_path: Path) -> No
 def test_columns_as_another_type_and_exact_copies(tmp_path: Path) -> None:
     store = build.Store()
     for number in range(4):
-        record = build.Record(body=b"b%d" % number, properties=build.properties({"TAGS": f"t{number}"}))
+        record = build.Record(
+            body=b"b%d" % number, properties=build.properties({"TAGS": f"t{number}"})
+        )
         store.append(record, tags=f"t{number}")
-    wide = pa.schema([("queueOffset", pa.int64()), ("body", pa.string()), ("storeSize", pa.int64())])
+    wide = pa.schema(
+        [("queueOffset", pa.int64()), ("body", pa.string()), ("storeSize", pa.int64())]
+    )
     with rmqstore.open(store.write(tmp_path / "s")) as opened:
-        assert read(opened, columns=wide, where="body = 'b2' AND storeSize > 0 AND flag < 99")[0]["body"] == "b2"
+        assert (
+            read(opened, columns=wide, where="body = 'b2' AND storeSize > 0 AND flag < 99")[0][
+                "body"
+            ]
+            == "b2"
+        )
         assert read(opened, columns="queueOffset", where="body = 'b2'") == [{"queueOffset": 2}]
         copies = opened.scan(verbatim=True, where="tags = 't3'").read_all()
         assert copies.equals(opened.scan(verbatim=True).read_all().slice(3))
@@ -229,9 +275,13 @@ def test_a_column_that_only_a_queue_has_is_refused_by_the_log(golden_store: Gold
 def test_rows_of_a_view_meet_a_condition_on_its_columns(golden_store: GoldenStore) -> None:
     with rmqstore.open(golden_store("basic")) as store:
         every = store.view("queues").read_all()
-        some = store.view("queues", where="topic = 'TopicA' AND messages > 0", columns="queueId,messages").read_all()
+        some = store.view(
+            "queues", where="topic = 'TopicA' AND messages > 0", columns="queueId,messages"
+        ).read_all()
         assert some.equals(
-            every.filter((pc.field("topic") == "TopicA") & (pc.field("messages") > 0)).select(["queueId", "messages"])
+            every.filter((pc.field("topic") == "TopicA") & (pc.field("messages") > 0)).select(
+                ["queueId", "messages"]
+            )
         )
         assert some.num_rows
         assert store.view("topics", where="isSystem = false").read_all().num_rows

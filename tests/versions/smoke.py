@@ -1,6 +1,7 @@
 """A compact check of one combination of Python, PySpark, numpy and pyarrow; runs with nothing else installed.
 
-Usage: python smoke.py STORE N_MESSAGES SCRATCH, with a store of so many messages. Prints a line for each part.
+Usage: python smoke.py STORE N_MESSAGES SCRATCH, with a store of so many messages. Prints a line for
+    each part.
 """
 
 from __future__ import annotations
@@ -47,7 +48,11 @@ class Smoke:
         frame = self.load(self.store)
         topic = frame.select("topic").first()[0]
         found = frame.where(frame.topic == topic).where("queueOffset >= 1")
-        expected = [row for row in frame.select("topic", "queueOffset").collect() if row[0] == topic and row[1] >= 1]
+        expected = [
+            row
+            for row in frame.select("topic", "queueOffset").collect()
+            if row[0] == topic and row[1] >= 1
+        ]
         assert found.count() == len(expected) > 0
         assert self.load(self.store, filter="TAGS IS NOT NULL").where("tags IS NULL").count() == 0
 
@@ -63,21 +68,38 @@ class Smoke:
             self.rows(n_rows).write.format("rmqstore").mode("append").save(str(root))
             self.run_stream(root, "parquet", folder, folder / "rows")
         self.run_stream(root, "parquet", folder, folder / "rows")  # with nothing new
-        bodies = [bytes(row.body) for row in self.spark.read.parquet(str(folder / "rows")).collect()]
-        assert sorted(bodies) == sorted([b"body %d" % number for n_rows in (4, 7) for number in range(n_rows)])
+        bodies = [
+            bytes(row.body) for row in self.spark.read.parquet(str(folder / "rows")).collect()
+        ]
+        assert sorted(bodies) == sorted(
+            [b"body %d" % number for n_rows in (4, 7) for number in range(n_rows)]
+        )
 
     def stream_read_limited(self) -> None:
         root, folder = self.scratch / "grown", self.scratch / "limited"
         if VERSION >= LIMITS_SINCE:
             query = self.run_stream(root, "noop", folder, None, maxOffsetsPerTrigger="2")
-            assert [one.numInputRows for one in query.recentProgress if one.numInputRows] == [2, 2, 2, 2, 2, 1]
+            assert [one.numInputRows for one in query.recentProgress if one.numInputRows] == [
+                2,
+                2,
+                2,
+                2,
+                2,
+                1,
+            ]
             return
-        text = failure(lambda: self.run_stream(root, "noop", folder, None, maxOffsetsPerTrigger="2"))
+        text = failure(
+            lambda: self.run_stream(root, "noop", folder, None, maxOffsetsPerTrigger="2")
+        )
         assert "UnsupportedFeatureError: maxOffsetsPerTrigger" in text, text
         assert "4.2" in text, text
 
     def stream_write(self) -> None:
-        root, source, folder = self.scratch / "copied", self.scratch / "source", self.scratch / "write"
+        root, source, folder = (
+            self.scratch / "copied",
+            self.scratch / "source",
+            self.scratch / "write",
+        )
         for n_rows in (3, 6):
             self.rows(n_rows).write.format("rmqstore").mode("append").save(str(source))
             self.run_stream(source, "rmqstore", folder, root)
@@ -91,10 +113,15 @@ class Smoke:
     def tables(self) -> None:
         root = self.scratch / "table"
         self.rows(3).write.format("rmqstore").mode("append").save(str(root))
-        self.spark.sql(f"CREATE TABLE smoke USING rmqstore OPTIONS (subscribe 'T0') LOCATION '{root}'")
+        self.spark.sql(
+            f"CREATE TABLE smoke USING rmqstore OPTIONS (subscribe 'T0') LOCATION '{root}'"
+        )
         assert self.spark.table("smoke").count() == 2
         self.insert("smoke", f"WITH (path = '{root}')")
-        assert self.spark.sql("SELECT string(body) FROM smoke ORDER BY queueOffset").collect()[-1][0] == "inserted"
+        assert (
+            self.spark.sql("SELECT string(body) FROM smoke ORDER BY queueOffset").collect()[-1][0]
+            == "inserted"
+        )
         text = failure(lambda: self.insert("smoke"))
         assert "INSERT INTO t WITH (path" in text, text
         self.spark.sql("DROP TABLE smoke")
@@ -108,7 +135,9 @@ class Smoke:
     def insert(self, table: str, options: str = "") -> None:
         """Insert a message, all other columns being null: PySpark 4.0 takes no list of some columns."""
         values = {"topic": "'T0'", "body": "binary('inserted')"}
-        columns = ", ".join(f"{values.get(name, 'NULL')} AS {name}" for name in self.spark.table(table).columns)
+        columns = ", ".join(
+            f"{values.get(name, 'NULL')} AS {name}" for name in self.spark.table(table).columns
+        )
         self.spark.sql(f"INSERT INTO {table} {options} SELECT {columns}")
 
     def load(self, path: Path, **options: str) -> DataFrame:
@@ -132,9 +161,19 @@ class Smoke:
         assert {dict(one)["k"] for one in table["properties"].to_pylist()} == {"v"}
         assert set(table["bornTimestamp"].to_pylist()) == set(BORN)
 
-    def run_stream(self, root: Path, sink: str, folder: Path, target: Path | None, **options: str) -> Any:
-        frame = self.spark.readStream.format("rmqstore").option("startingOffsets", "earliest").options(**options)
-        writer = frame.load(str(root)).writeStream.format(sink).option("checkpointLocation", str(folder / "state"))
+    def run_stream(
+        self, root: Path, sink: str, folder: Path, target: Path | None, **options: str
+    ) -> Any:
+        frame = (
+            self.spark.readStream.format("rmqstore")
+            .option("startingOffsets", "earliest")
+            .options(**options)
+        )
+        writer = (
+            frame.load(str(root))
+            .writeStream.format(sink)
+            .option("checkpointLocation", str(folder / "state"))
+        )
         writer = writer.trigger(availableNow=True)
         query = writer.start() if target is None else writer.start(str(target))
         query.awaitTermination()
@@ -142,7 +181,12 @@ class Smoke:
 
 
 def _comparable(row: Any) -> tuple[Any, ...]:
-    return row["topic"], row["queueOffset"], bytes(row["body"]), sorted(dict(row["properties"]).items())
+    return (
+        row["topic"],
+        row["queueOffset"],
+        bytes(row["body"]),
+        sorted(dict(row["properties"]).items()),
+    )
 
 
 def failure(act: Callable[[], Any]) -> str:
@@ -159,7 +203,11 @@ def main() -> None:
     store, n_messages, scratch = Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
-    os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "TZ": "Europe/Berlin"}
+    os.environ |= {
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "TZ": "Europe/Berlin",
+    }
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")

@@ -1,6 +1,7 @@
 """The smoke check in every combination of Python, PySpark, numpy and pyarrow that stands for what pyproject allows.
 
-Each combination has a virtual environment of its own under ``.versions``, made by pip from the registry and kept.
+Each combination has a virtual environment of its own under ``.versions``, made by pip from the
+registry and kept.
 """
 
 from __future__ import annotations
@@ -81,7 +82,9 @@ def environment(combination: Combination) -> Path:
     pip = [own, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     if not (folder / ".ready").exists():
         _run(python, "-m", "venv", "--clear", folder)
-        wanted = [f"{name}{value}" for name, value in combination._asdict().items() if name != "python"]
+        wanted = [
+            f"{name}{value}" for name, value in combination._asdict().items() if name != "python"
+        ]
         _run(*pip, *wanted, f"{ROOT}[spark,cli,lz4,zstd]", "pandas>=2.2")
         (folder / ".ready").touch()
     _run(*pip, "--no-deps", "--force-reinstall", ROOT)
@@ -89,8 +92,14 @@ def environment(combination: Combination) -> Path:
 
 
 def _run(*command: str | Path) -> str:
-    variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "SPARK_HOME")}
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=1800, check=False)
+    variables = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONPATH", "SPARK_HOME")
+    }
+    done = subprocess.run(
+        command, env=variables, capture_output=True, text=True, timeout=1800, check=False
+    )
     assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-8000:]}"
     return done.stdout
 
@@ -101,12 +110,18 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("combination", COMBINATIONS, ids=lambda one: one.name)
-def test_a_combination_passes_the_smoke_check(combination: Combination, store: Path, tmp_path: Path) -> None:
+def test_a_combination_passes_the_smoke_check(
+    combination: Combination, store: Path, tmp_path: Path
+) -> None:
     python = environment(combination)
     n_messages = str(len(goldens.lines(STORE, "expected")))
-    told = _run(python, Path(__file__).with_name("smoke.py"), store, n_messages, tmp_path / "scratch")
+    told = _run(
+        python, Path(__file__).with_name("smoke.py"), store, n_messages, tmp_path / "scratch"
+    )
     lines = told.splitlines()  # of the JVM, too
     (versions,) = [line for line in lines if line.startswith("python ")]
     print(versions)  # noqa: T201 - what `pytest -rP` shows
     assert versions.startswith(f"python {combination.python}.")
-    assert [line for line in lines if line.endswith(" passed")] == [f"{part} passed" for part in PARTS]
+    assert [line for line in lines if line.endswith(" passed")] == [
+        f"{part} passed" for part in PARTS
+    ]

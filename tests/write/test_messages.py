@@ -12,12 +12,18 @@ from rmqstore.format.properties import parse_properties
 from rmqstore.format.schema import WRITE_TYPES
 from rmqstore.write.messages import MessageMaker, WriteSpec, topic_fault
 
-TYPES = WRITE_TYPES | {"storeHost": pa.string(), "commitLogOffset": pa.int64(), "offsetMsgId": pa.string()}
+TYPES = WRITE_TYPES | {
+    "storeHost": pa.string(),
+    "commitLogOffset": pa.int64(),
+    "offsetMsgId": pa.string(),
+}
 
 
 def batch(*rows: dict[str, Any]) -> pa.RecordBatch:
     names = list(dict.fromkeys(name for row in rows for name in row))
-    return pa.RecordBatch.from_pylist(list(rows), pa.schema([(name, TYPES[name]) for name in names]))
+    return pa.RecordBatch.from_pylist(
+        list(rows), pa.schema([(name, TYPES[name]) for name in names])
+    )
 
 
 def properties(spec: WriteSpec, *rows: dict[str, Any]) -> list[dict[str, str]]:
@@ -30,12 +36,16 @@ KEEP = WriteSpec(make_uniq_key=False)
 
 def test_columns_stand_over_properties_and_null_removes() -> None:
     given = [("TAGS", "old"), ("KEYS", "old"), ("a", "1"), ("empty", ""), ("a", "2")]
-    found = properties(KEEP, {"properties": given, "tags": "new", "keys": None}, {"properties": None, "tags": None})
+    found = properties(
+        KEEP, {"properties": given, "tags": "new", "keys": None}, {"properties": None, "tags": None}
+    )
     assert found == [{"a": "2", "TAGS": "new"}, {}]
 
 
 def test_property_strings_end_as_5x_ends_them() -> None:
-    made = MessageMaker(KEEP).make(batch({"topic": "T", "body": b"x", "properties": [("a", "1")], "tags": "t"}))
+    made = MessageMaker(KEEP).make(
+        batch({"topic": "T", "body": b"x", "properties": [("a", "1")], "tags": "t"})
+    )
     assert made.properties.to_pylist() == [b"a\x011\x02TAGS\x01t\x02"]
 
 
@@ -47,7 +57,9 @@ def test_an_id_that_names_a_place_is_no_key() -> None:
         {"msgId": "own", "storeHost": None, "commitLogOffset": None},
     ]
     assert properties(KEEP, *rows) == [{}, {"UNIQ_KEY": rows[1]["msgId"]}, {"UNIQ_KEY": "own"}]
-    assert properties(KEEP, {"msgId": "A", "offsetMsgId": "A"}, {"msgId": "A", "offsetMsgId": "B"}) == [
+    assert properties(
+        KEEP, {"msgId": "A", "offsetMsgId": "A"}, {"msgId": "A", "offsetMsgId": "B"}
+    ) == [
         {},
         {"UNIQ_KEY": "A"},
     ]
@@ -55,7 +67,9 @@ def test_an_id_that_names_a_place_is_no_key() -> None:
 
 def test_an_id_of_an_ipv6_host_is_known_too() -> None:
     place = {"storeHost": "[2001:db8:0:0:0:0:0:2]:10911", "commitLogOffset": 4096}
-    assert properties(KEEP, {"msgId": "20010DB800000000000000000000000200002A9F0000000000001000", **place}) == [{}]
+    assert properties(
+        KEEP, {"msgId": "20010DB800000000000000000000000200002A9F0000000000001000", **place}
+    ) == [{}]
 
 
 def test_the_key_among_the_properties_is_kept_where_no_column_speaks() -> None:
@@ -66,7 +80,18 @@ def test_the_key_among_the_properties_is_kept_where_no_column_speaks() -> None:
 
 
 @pytest.mark.parametrize(
-    "topic", ["", "a/b", "..", "a b", "ü", "x" * 128, "%RETRY%" + "x" * 249, "%LMQ%a", "RMQ_SYS_TRANS_HALF_TOPIC"]
+    "topic",
+    [
+        "",
+        "a/b",
+        "..",
+        "a b",
+        "ü",
+        "x" * 128,
+        "%RETRY%" + "x" * 249,
+        "%LMQ%a",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+    ],
 )
 def test_topics_that_are_refused(topic: str) -> None:
     assert topic_fault(topic, allow_system=False)

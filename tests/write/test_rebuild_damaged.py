@@ -19,7 +19,8 @@ from rmqstore.findings import Finding
 from rmqstore.inspect.verify import verify
 
 GoldenStore = Callable[[str], Path]
-QUEUE_ID, QUEUE_OFFSET, PHYSICAL_OFFSET, BODY_LENGTH = 12, 20, 28, 84  # positions in a record with IPv4 hosts
+# positions in a record with IPv4 hosts
+QUEUE_ID, QUEUE_OFFSET, PHYSICAL_OFFSET, BODY_LENGTH = 12, 20, 28, 84
 STORES = ("basic", "edges", "v49", "prop-crc")
 
 
@@ -52,7 +53,11 @@ def findings(root: Path) -> list[Finding]:
 
 def lacking(found: list[Finding]) -> int:
     """Return how many records have no unit, as `verify` counts them."""
-    return sum(int(match[1]) for one in found if (match := re.match(r"(\d+) records have no unit", one.text)))
+    return sum(
+        int(match[1])
+        for one in found
+        if (match := re.match(r"(\d+) records have no unit", one.text))
+    )
 
 
 def named(found: list[Finding]) -> int:
@@ -60,11 +65,15 @@ def named(found: list[Finding]) -> int:
 
 
 def middle_of(name: str, topic: str) -> goldens.Row:
-    rows = next(rows for (of, _), rows in goldens.queues(name).items() if of == topic and len(rows) > 10)
+    rows = next(
+        rows for (of, _), rows in goldens.queues(name).items() if of == topic and len(rows) > 10
+    )
     return rows[len(rows) // 2]
 
 
-def test_a_record_with_a_wrong_queue_id_leaves_one_gap(golden_store: GoldenStore, tmp_path: Path) -> None:
+def test_a_record_with_a_wrong_queue_id_leaves_one_gap(
+    golden_store: GoldenStore, tmp_path: Path
+) -> None:
     root = Path(shutil.copytree(golden_store("basic"), tmp_path / "s"))
     row = middle_of("basic", "TopicB")
     change(root, row["physicalOffset"], QUEUE_ID, (90).to_bytes(4))
@@ -76,7 +85,9 @@ def test_a_record_with_a_wrong_queue_id_leaves_one_gap(golden_store: GoldenStore
     assert not lacking(found)
     assert {one.part for one in found} == {"queue"}
     with rmqstore.open(root) as store:
-        others = store.scan(assign={"TopicB": [row["queueId"]]}, mode="DROPMALFORMED", columns="queueOffset").read_all()
+        others = store.scan(
+            assign={"TopicB": [row["queueId"]]}, mode="DROPMALFORMED", columns="queueOffset"
+        ).read_all()
         moved = store.scan(assign={"TopicB": [90]}, columns="queueOffset").read_all()
     n_rows = len(goldens.queues("basic")["TopicB", row["queueId"]])
     assert others["queueOffset"].to_pylist() == [at for at in range(n_rows) if at != offset]
@@ -84,12 +95,16 @@ def test_a_record_with_a_wrong_queue_id_leaves_one_gap(golden_store: GoldenStore
 
 
 @pytest.mark.parametrize("wrong", [0, 5, 3_000, 1 << 40, (1 << 63) - 1, -1])
-def test_a_record_with_a_wrong_queue_offset_is_named(golden_store: GoldenStore, tmp_path: Path, wrong: int) -> None:
+def test_a_record_with_a_wrong_queue_offset_is_named(
+    golden_store: GoldenStore, tmp_path: Path, wrong: int
+) -> None:
     root = Path(shutil.copytree(golden_store("basic"), tmp_path / "s"))
     row = middle_of("basic", "TopicB")
     change(root, row["physicalOffset"], QUEUE_OFFSET, wrong.to_bytes(8, signed=True))
     texts = [one.text for one in rebuild(root) if one.place == f"TopicB-{row['queueId']}"]
-    assert any(f"the record at {row['physicalOffset']} says queue offset {wrong}" in text for text in texts)
+    assert any(
+        f"the record at {row['physicalOffset']} says queue offset {wrong}" in text for text in texts
+    )
     assert len(texts) == 2  # that, and the gap
     with rmqstore.open(root) as store:
         end = store.queue_range("TopicB", row["queueId"])[1]
@@ -122,7 +137,10 @@ def mutate(root: Path, name: str, rng: random.Random) -> None:
         kinds = [
             (QUEUE_ID, number.to_bytes(4)),
             (QUEUE_ID, (-1 - number % 9).to_bytes(4, signed=True)),
-            (QUEUE_OFFSET, rng.choice([number, rng.getrandbits(63), rng.randrange(40)]).to_bytes(8)),
+            (
+                QUEUE_OFFSET,
+                rng.choice([number, rng.getrandbits(63), rng.randrange(40)]).to_bytes(8),
+            ),
             (PHYSICAL_OFFSET, rng.getrandbits(40).to_bytes(8)),
             (0, number.to_bytes(4)),
             (BODY_LENGTH, number.to_bytes(4)),

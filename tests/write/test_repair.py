@@ -34,16 +34,25 @@ def repair(root: Path, **options: Any) -> None:
 
 def rows(root: Path, **options: Any) -> set[tuple[Any, ...]]:
     with rmqstore.open(root, broker_name="b") as store:
-        return {tuple(row.values()) for row in store.scan(columns=MESSAGES, **options).read_all().to_pylist()}
+        return {
+            tuple(row.values())
+            for row in store.scan(columns=MESSAGES, **options).read_all().to_pylist()
+        }
 
 
 def data_files(root: Path) -> dict[str, bytes]:
-    found = (path for folder in ("commitlog", "consumequeue", "index") for path in (root / folder).rglob("*"))
+    found = (
+        path
+        for folder in ("commitlog", "consumequeue", "index")
+        for path in (root / folder).rglob("*")
+    )
     return {str(path.relative_to(root)): path.read_bytes() for path in found if path.is_file()}
 
 
 @pytest.mark.parametrize("name", goldens.CRASHED)
-def test_a_crashed_store_has_every_record_of_the_valid_log_in_its_queues(copied: GoldenStore, name: str) -> None:
+def test_a_crashed_store_has_every_record_of_the_valid_log_in_its_queues(
+    copied: GoldenStore, name: str
+) -> None:
     root = copied(name)
     repair(root, truncate=True)
     expected = {
@@ -51,14 +60,17 @@ def test_a_crashed_store_has_every_record_of_the_valid_log_in_its_queues(copied:
         for row in goldens.lines(name, "expected")
     }
     by_log = {
-        (row["topic"], row["queueId"], row["queueOffset"], row["physicalOffset"]) for row in goldens.records(name)
+        (row["topic"], row["queueId"], row["queueOffset"], row["physicalOffset"])
+        for row in goldens.records(name)
     }
     assert expected <= by_log
     assert rows(root, include_system_topics=True) == rows(root, scan="commitlog") == by_log
     assert not (root / "abort").exists()
 
 
-@pytest.mark.parametrize("name", [name for name in goldens.PLAIN if name not in ("default-sizes", "empty")])
+@pytest.mark.parametrize(
+    "name", [name for name in goldens.PLAIN if name not in ("default-sizes", "empty")]
+)
 def test_a_store_that_was_closed_is_left_as_it_is(copied: GoldenStore, name: str) -> None:
     root = copied(name)
     before = data_files(root)
@@ -75,7 +87,9 @@ def test_what_was_repaired_is_sound_when_opened_again(copied: GoldenStore, name:
     assert data_files(root) == before
 
 
-def test_good_records_behind_damage_are_cut_only_when_asked_for_and_kept_aside(copied: GoldenStore) -> None:
+def test_good_records_behind_damage_are_cut_only_when_asked_for_and_kept_aside(
+    copied: GoldenStore,
+) -> None:
     root = copied("crash2")
     before = data_files(root)
     with pytest.raises(CorruptRecordError, match="good records follow at"):
@@ -103,7 +117,10 @@ def test_queues_and_index_are_built_anew_from_the_log(copied: GoldenStore, lost:
     assert {k: v for k, v in after.items() if "index/" not in k} == {
         k: v for k, v in before.items() if "index/" not in k
     }
-    indexes = [[data for path, data in sorted(files.items()) if "index/" in path] for files in (before, after)]
+    indexes = [
+        [data for path, data in sorted(files.items()) if "index/" in path]
+        for files in (before, after)
+    ]
     assert indexes[0] == indexes[1]
 
 
@@ -142,7 +159,9 @@ def test_another_writer_is_refused_at_once(copied: GoldenStore) -> None:
         with pytest.raises(StoreLockedError, match="this process"):
             StoreWriter(find_store(root), StoreConfig())
         program = "import sys, rmqstore; rmqstore.open(sys.argv[1], mode='a')"
-        done = subprocess.run([sys.executable, "-c", program, str(root)], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(root)], capture_output=True, text=True, check=False
+        )
         assert done.returncode
         assert "StoreLockedError" in done.stderr
     repair(root)
@@ -161,7 +180,10 @@ def test_rebuilding_gives_what_rocketmq_built(copied: GoldenStore, name: str) ->
         assert {k: v for k, v in after.items() if "index/" not in k} == {
             k: v for k, v in before.items() if "index/" not in k
         }
-        indexes = [[data for path, data in sorted(files.items()) if "index/" in path] for files in (before, after)]
+        indexes = [
+            [data for path, data in sorted(files.items()) if "index/" in path]
+            for files in (before, after)
+        ]
         assert indexes[0] == indexes[1]
 
 
@@ -169,13 +191,17 @@ def test_a_queue_without_records_keeps_its_offset_when_all_is_rebuilt(copied: Go
     root = copied("expired")
     with rmqstore.open(root) as store:
         before = {
-            (topic, at): store.queue_range(topic, at)[1] for topic in store.topics() for at in store.queue_ids(topic)
+            (topic, at): store.queue_range(topic, at)[1]
+            for topic in store.topics()
+            for at in store.queue_ids(topic)
         }
     with rmqstore.open(root, mode="a") as writer:
         writer.rebuild()
     with rmqstore.open(root) as store:
         after = {
-            (topic, at): store.queue_range(topic, at)[1] for topic in store.topics() for at in store.queue_ids(topic)
+            (topic, at): store.queue_range(topic, at)[1]
+            for topic in store.topics()
+            for at in store.queue_ids(topic)
         }
     assert after == before
 
@@ -196,7 +222,9 @@ def test_a_log_whose_only_file_is_empty_goes_on_where_it_was(copied: GoldenStore
     only.write_bytes(b"")
     with pytest.raises(StoreStateError, match="mappedFileSizeCommitLog"):
         rmqstore.open(root, mode="a")
-    with rmqstore.open(root, mode="a", config=StoreConfig(mapped_file_size_commit_log=65536)) as writer:
+    with rmqstore.open(
+        root, mode="a", config=StoreConfig(mapped_file_size_commit_log=65536)
+    ) as writer:
         writer.append(pa.record_batch({"topic": ["New"], "body": [b"1"]}))
     with rmqstore.open(root) as store:
         assert store.scan(subscribe="New", columns="commitLogOffset").read_all().to_pydict() == {

@@ -18,7 +18,11 @@ GoldenStore = Callable[[str], Path]
 
 
 def files(root: Path, folder: str) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in (root / folder).rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in (root / folder).rglob("*")
+        if path.is_file()
+    }
 
 
 def index_bytes(root: Path) -> list[bytes]:
@@ -30,7 +34,18 @@ def config_of(name: str) -> StoreConfig:
     return StoreConfig().updated(goldens.summary(name)["conf"])
 
 
-BYTE_FOR_BYTE = ["basic", "edges", "v2", "compressed", "ipv6", "prop-crc", "preblank", "one", "v49", "live"]
+BYTE_FOR_BYTE = [
+    "basic",
+    "edges",
+    "v2",
+    "compressed",
+    "ipv6",
+    "prop-crc",
+    "preblank",
+    "one",
+    "v49",
+    "live",
+]
 
 
 @pytest.mark.parametrize(("name", "flush_every"), tiers.spread(2, BYTE_FOR_BYTE, [None, 1, 3]))
@@ -39,7 +54,10 @@ def test_a_verbatim_copy_is_byte_for_byte_what_rocketmq_wrote(
 ) -> None:
     root, copy = golden_store(name), tmp_path / "copy"
     step = {None: 1 << 30, 1: 7, 3: 100}[flush_every]
-    with rmqstore.open(root, broker_name="b") as store, rmqstore.create(copy, config=config_of(name)) as writer:
+    with (
+        rmqstore.open(root, broker_name="b") as store,
+        rmqstore.create(copy, config=config_of(name)) as writer,
+    ):
         table = store.scan(scan="commitlog", verbatim=True).read_all().combine_chunks()
         for number, batch in enumerate(table.to_batches(max_chunksize=step)):
             writer.append(batch, verbatim=True)
@@ -54,19 +72,27 @@ def test_a_verbatim_copy_is_byte_for_byte_what_rocketmq_wrote(
 def test_large_index_files_tell_their_sizes(tmp_path: Path) -> None:
     """Millions of pairs of sizes give this length; they are not tried one by one."""
     config = StoreConfig(max_hash_slot_num=400_001, max_index_num=16_000_000)
-    batch = pa.RecordBatch.from_pylist([{"topic": "T", "body": b"x", "keys": f"k{number}"} for number in range(50)])
+    batch = pa.RecordBatch.from_pylist(
+        [{"topic": "T", "body": b"x", "keys": f"k{number}"} for number in range(50)]
+    )
     with rmqstore.create(tmp_path / "s", config=config) as writer:
         writer.append(batch)
     with rmqstore.open(tmp_path / "s", mode="a") as writer:
         assert writer.config == config
 
 
-def test_a_refused_exact_copy_takes_no_queue_offsets(golden_store: GoldenStore, tmp_path: Path) -> None:
+def test_a_refused_exact_copy_takes_no_queue_offsets(
+    golden_store: GoldenStore, tmp_path: Path
+) -> None:
     with rmqstore.open(golden_store("basic")) as source:
-        rows = source.scan(scan="commitlog", verbatim=True).read_all().combine_chunks().to_batches()[0]
+        rows = (
+            source.scan(scan="commitlog", verbatim=True).read_all().combine_chunks().to_batches()[0]
+        )
     offsets = rows["queueOffset"].to_pylist()
     place = rows.schema.get_field_index("queueOffset")
-    wrong = rows.set_column(place, "queueOffset", pa.array([*offsets[:-1], offsets[-1] + 1], pa.int64()))
+    wrong = rows.set_column(
+        place, "queueOffset", pa.array([*offsets[:-1], offsets[-1] + 1], pa.int64())
+    )
     with rmqstore.create(tmp_path / "s", config=config_of("basic")) as writer:
         with pytest.raises(rmqstore.IllegalMessageError, match="nothing was written"):
             writer.append(wrong, verbatim=True)
@@ -82,7 +108,11 @@ def test_a_version_that_was_not_written_leaves_the_one_before_it_done(tmp_path: 
     entry = tmp_path / "s" / ".rmqstore" / "ledger" / "app.json"
     done = json.loads(entry.read_text())
     mark = {"physical_offset": 10**6, "size": 99, "sha256": "0" * 64}
-    entry.write_text(json.dumps(done | {"version": 6, "first": mark, "last": mark, "is_done": False, "previous": 5}))
+    entry.write_text(
+        json.dumps(
+            done | {"version": 6, "first": mark, "last": mark, "is_done": False, "previous": 5}
+        )
+    )
     for _ in range(2):  # the second time of what the first one settled
         with rmqstore.open(tmp_path / "s", mode="a") as writer:
             assert writer.done_version("app") == 5

@@ -1,6 +1,7 @@
 """What the verbs share: the command itself, exit codes, consoles, options that choose messages, and progress.
 
-Exit codes: 0 clean, 1 damage found, 2 wrong usage or an error that ended the command, 141 stdout was closed (SIGPIPE).
+Exit codes: 0 clean, 1 damage found, 2 wrong usage or an error that ended the command, 141 stdout
+    was closed (SIGPIPE).
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ try:
     )
     from rich.table import Table
 except ImportError as err:  # pragma: no cover - the message is the point
-    print(f"the command line needs click and rich: pip install 'pyspark-rmqstore[cli]' ({err})", file=sys.stderr)  # noqa: T201
+    needed = "the command line needs click and rich: pip install 'pyspark-rmqstore[cli]'"
+    print(f"{needed} ({err})", file=sys.stderr)  # noqa: T201
     raise SystemExit(2) from err
 
 DAMAGE, USAGE, PIPE_CLOSED = 1, 2, 141
@@ -78,8 +80,13 @@ def ends_clearly(command: Command) -> Command:
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="pyspark-rmqstore")
 def main() -> None:
-    """Work on the files of an Apache RocketMQ store without a broker. Only rebuild and import change the store."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
+    """Work on the files of an Apache RocketMQ store without a broker.
+
+    Only rebuild and import change the store.
+    """
+    logging.basicConfig(
+        level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr
+    )
 
 
 def require_folder(target: Path) -> None:
@@ -89,9 +96,15 @@ def require_folder(target: Path) -> None:
 
 
 store_path = click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path))
-as_json_lines = click.option("--json", "as_json", is_flag=True, help="JSON Lines instead of a table.")
-with_system_topics = click.option("--all", "with_system", is_flag=True, help="Include system topics.")
-some_topics = click.option("-t", "--topic", "topics", multiple=True, help="Only this topic; may be repeated.")
+as_json_lines = click.option(
+    "--json", "as_json", is_flag=True, help="JSON Lines instead of a table."
+)
+with_system_topics = click.option(
+    "--all", "with_system", is_flag=True, help="Include system topics."
+)
+some_topics = click.option(
+    "-t", "--topic", "topics", multiple=True, help="Only this topic; may be repeated."
+)
 
 
 def some_messages(command: Command) -> Command:
@@ -101,18 +114,34 @@ def some_messages(command: Command) -> Command:
     """
     for option in (
         with_system_topics,
-        click.option("--ignore-log-end", is_flag=True, help="Read on after the end of a log that was not closed."),
-        click.option("--mode", type=click.Choice(["FAILFAST", "DROPMALFORMED", "PERMISSIVE"]), default="FAILFAST"),
         click.option(
-            "--scan", "scan_by", type=click.Choice(["queue", "commitlog"]), default="queue", show_default=True
+            "--ignore-log-end",
+            is_flag=True,
+            help="Read on after the end of a log that was not closed.",
+        ),
+        click.option(
+            "--mode",
+            type=click.Choice(["FAILFAST", "DROPMALFORMED", "PERMISSIVE"]),
+            default="FAILFAST",
+        ),
+        click.option(
+            "--scan",
+            "scan_by",
+            type=click.Choice(["queue", "commitlog"]),
+            default="queue",
+            show_default=True,
         ),
         click.option("--columns", help="Columns, separated by commas; all by default."),
-        click.option("--where", help="Condition on columns: \"queueOffset >= 90 AND keys = 'k1'\"."),
+        click.option(
+            "--where", help="Condition on columns: \"queueOffset >= 90 AND keys = 'k1'\"."
+        ),
         click.option("--filter", help='SQL92 over properties: "a > 5.0 AND b IS NOT NULL".'),
         click.option("-s", "--tags", help="Tags: 'A || B'."),
         click.option("-e", "--end", help="Stored before: epoch ms or ISO-8601."),
         click.option("-b", "--begin", help="Stored at or after: epoch ms or ISO-8601."),
-        click.option("-o", "--offset", type=int, help="From this queue offset on (with -t and -i)."),
+        click.option(
+            "-o", "--offset", type=int, help="From this queue offset on (with -t and -i)."
+        ),
         click.option("-i", "--queue", "queue_id", type=int, help="Only this queue (with one -t)."),
         some_topics,
     ):
@@ -150,9 +179,17 @@ def scan(
     )
 
 
-def counted(batches: Iterable[pa.RecordBatch], doing: str, total: int | None = None) -> Iterator[pa.RecordBatch]:
+def counted(
+    batches: Iterable[pa.RecordBatch], doing: str, total: int | None = None
+) -> Iterator[pa.RecordBatch]:
     """Yield the batches and show the number of messages on stderr; the last line stays."""
-    parts = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    parts = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*parts, console=err_console) as progress:
         task = progress.add_task(doing, total=total)
         for batch in batches:
@@ -164,7 +201,13 @@ def counted(batches: Iterable[pa.RecordBatch], doing: str, total: int | None = N
 @contextmanager
 def progress_bar(doing: str) -> Iterator[Callable[[int, int], None]]:
     """Show progress in bytes on stderr; yields the callback that takes the bytes done and their total."""
-    parts = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+    parts = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*parts, console=err_console) as progress:
         task = progress.add_task(doing, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -11,9 +11,24 @@ from typing import Any
 import click
 import pyarrow as pa
 
-from rmqstore.cli.common import counted, ends_clearly, main, require_folder, scan, some_messages, store_path
+from rmqstore.cli.common import (
+    counted,
+    ends_clearly,
+    main,
+    require_folder,
+    scan,
+    some_messages,
+    store_path,
+)
 from rmqstore.errors import OptionError
-from rmqstore.exchange import FORMATS, format_of, read_json_lines, read_parquet, write_json_lines, write_parquet
+from rmqstore.exchange import (
+    FORMATS,
+    format_of,
+    read_json_lines,
+    read_parquet,
+    write_json_lines,
+    write_parquet,
+)
 from rmqstore.opening import create, is_store, open_for
 from rmqstore.storage.broker.store_config import StoreConfig, read_properties
 from rmqstore.write.messages import SELECTORS, WriteSpec
@@ -21,10 +36,15 @@ from rmqstore.write.messages import SELECTORS, WriteSpec
 _STDIO = Path("-")
 
 _format = click.option(
-    "--format", "named_format", type=click.Choice(FORMATS), help="Format of the files, if their names do not tell."
+    "--format",
+    "named_format",
+    type=click.Choice(FORMATS),
+    help="Format of the files, if their names do not tell.",
 )
 _verbatim = click.option(
-    "--verbatim", is_flag=True, help="Contents of records exactly as stored, with times and offsets: for exact copies."
+    "--verbatim",
+    is_flag=True,
+    help="Contents of records exactly as stored, with times and offsets: for exact copies.",
 )
 
 
@@ -67,14 +87,31 @@ def export_messages(
 @click.argument("path", type=click.Path(file_okay=False, path_type=Path))
 @click.argument("sources", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.option("-t", "--topic", help="Append all rows to this topic, whatever their own topic is.")
-@click.option("--columns", help="Columns to import, separated by commas; all by default. Parquet only.")
+@click.option(
+    "--columns", help="Columns to import, separated by commas; all by default. Parquet only."
+)
 @_format
 @_verbatim
-@click.option("--queue-nums", type=click.IntRange(min=1), default=4, show_default=True, help="Queues of a new topic.")
-@click.option("--queue-selector", type=click.Choice(SELECTORS), default=SELECTORS[0], show_default=True)
-@click.option("--compression", type=click.Choice(["none", "zlib", "lz4", "zstd"]), default="none", show_default=True)
+@click.option(
+    "--queue-nums",
+    type=click.IntRange(min=1),
+    default=4,
+    show_default=True,
+    help="Queues of a new topic.",
+)
+@click.option(
+    "--queue-selector", type=click.Choice(SELECTORS), default=SELECTORS[0], show_default=True
+)
+@click.option(
+    "--compression",
+    type=click.Choice(["none", "zlib", "lz4", "zstd"]),
+    default="none",
+    show_default=True,
+)
 @click.option("--uniq-key", type=click.Choice(["make", "keep"]), default="make", show_default=True)
-@click.option("--allow-system-topics", is_flag=True, help="Also append to topics that belong to the broker.")
+@click.option(
+    "--allow-system-topics", is_flag=True, help="Also append to topics that belong to the broker."
+)
 @click.option(
     "-c", "--config", type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The broker's properties file, for the sizes of new files.",
@@ -94,10 +131,12 @@ def import_messages(
     allow_system_topics: bool,
     config: Path | None,
 ) -> None:
-    """Append all rows of SOURCES to the store at PATH, or after an error none. The store is made if it does not exist.
+    """Append all rows of SOURCES to the store at PATH, or after an error none.
 
-    A source is a Parquet or JSON Lines file, a folder of Parquet files, or - for JSON Lines from stdin. Rows keep their
-    order. No broker may run on the store meanwhile.
+    The store is made if it does not exist.
+
+    A source is a Parquet or JSON Lines file, a folder of Parquet files, or - for JSON Lines from
+    stdin. Rows keep their order. No broker may run on the store meanwhile.
     """
     sizes = StoreConfig().updated(read_properties(config)) if config else StoreConfig()
     spec = WriteSpec(
@@ -114,11 +153,15 @@ def import_messages(
     totals = [count for count, _ in parts]
     total = None if None in totals else sum(count for count in totals if count is not None)
     open_writer = (
-        open_for(path, "a", spec=spec, config=sizes) if is_store(path) else create(path, spec=spec, config=sizes)
+        open_for(path, "a", spec=spec, config=sizes)
+        if is_store(path)
+        else create(path, spec=spec, config=sizes)
     )
     with open_writer as writer:
         first_row = 0
-        for batch in counted(chain.from_iterable(batches for _, batches in parts), f"importing into {path}", total):
+        for batch in counted(
+            chain.from_iterable(batches for _, batches in parts), f"importing into {path}", total
+        ):
             writer.append(batch, verbatim=verbatim, first_row=first_row)
             first_row += len(batch)
 

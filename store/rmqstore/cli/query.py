@@ -32,26 +32,49 @@ _COLUMNS = "topic,queueId,queueOffset,storeTimestamp,tags,keys,msgId,storeSize,c
 @main.command()
 @store_path
 @click.option(
-    "-t", "--topic", "topics", multiple=True, help="Only this topic; may be repeated. All user topics if not given."
+    "-t",
+    "--topic",
+    "topics",
+    multiple=True,
+    help="Only this topic; may be repeated. All user topics if not given.",
 )
 @click.option(
-    "-k", "--key", "keys", multiple=True, help="Messages with this key: UNIQ_KEY or a word of KEYS; may be repeated."
+    "-k",
+    "--key",
+    "keys",
+    multiple=True,
+    help="Messages with this key: UNIQ_KEY or a word of KEYS; may be repeated.",
 )
 @click.option(
-    "-m", "--msg-id", "ids", multiple=True, help="Messages with this id, the client's or the broker's; may be repeated."
+    "-m",
+    "--msg-id",
+    "ids",
+    multiple=True,
+    help="Messages with this id, the client's or the broker's; may be repeated.",
 )
-@click.option("--time", help="Instead: the queue offsets at this store time, epoch ms or ISO-8601, with -t.")
+@click.option(
+    "--time", help="Instead: the queue offsets at this store time, epoch ms or ISO-8601, with -t."
+)
 @click.option("-b", "--begin", help="Stored at or after: epoch ms or ISO-8601.")
 @click.option("-e", "--end", help="Stored before: epoch ms or ISO-8601.")
 @click.option("-n", "--limit", type=click.IntRange(min=1), help="Only the newest N messages.")
-@click.option("--index-only", is_flag=True, help="Do not read the parts of the log that no index file covers.")
+@click.option(
+    "--index-only", is_flag=True, help="Do not read the parts of the log that no index file covers."
+)
 @with_system_topics
 @as_json_lines
 @ends_clearly
-def query(path: Path, topics: tuple[str, ...], time: str | None, as_json: bool, **lookup: Any) -> None:  # noqa: ANN401
+def query(
+    path: Path,
+    topics: tuple[str, ...],
+    time: str | None,
+    as_json: bool,
+    **lookup: Any,  # noqa: ANN401
+) -> None:
     """Find messages by key or id, through the index; or queue offsets by time.
 
-    All matches are found, however many there are. Parts of the log that no index file covers are read; stderr says so.
+    All matches are found, however many there are. Parts of the log that no index file covers are
+    read; stderr says so.
     """
     named = [name for name in ("keys", "ids") if lookup[name]]
     if len(named) + (time is not None) != 1:
@@ -65,12 +88,19 @@ def query(path: Path, topics: tuple[str, ...], time: str | None, as_json: bool, 
             _show_messages(store, topics, as_json=as_json, **lookup)
 
 
-def _show_offsets(store: MessageStore, topics: tuple[str, ...], time: str, *, as_json: bool) -> None:
+def _show_offsets(
+    store: MessageStore, topics: tuple[str, ...], time: str, *, as_json: bool
+) -> None:
     if not topics:
         raise click.UsageError("--time needs -t")
     store.session.require_topics(parse_selection(subscribe=topics))
     rows = [
-        {"topic": topic, "queueId": queue_id, "timestamp": parse_timestamp("--time", time), "queueOffset": offset}
+        {
+            "topic": topic,
+            "queueId": queue_id,
+            "timestamp": parse_timestamp("--time", time),
+            "queueOffset": offset,
+        }
         for topic in topics
         for queue_id, offset in store.offsets_at(topic, time).items()
     ]
@@ -100,11 +130,14 @@ def _show_messages(
         "starting_timestamp": begin,
         "ending_timestamp": end,
     }
-    candidates = store.session.find(parse_wanted(keys or None, ids or None), parse_selection(**selection))
+    candidates = store.session.find(
+        parse_wanted(keys or None, ids or None), parse_selection(**selection)
+    )
     if candidates.n_uncovered_bytes > SMALL_GAPS:
         consequence = "are not searched" if index_only else "are read"
         click.echo(
-            f"{candidates.n_uncovered_bytes:,} bytes of the log are in no index file: they {consequence}", err=True
+            f"{candidates.n_uncovered_bytes:,} bytes of the log are in no index file: they {consequence}",
+            err=True,
         )
     with err_console.status("searching"):
         batches = store.scan(

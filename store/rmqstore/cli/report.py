@@ -8,7 +8,15 @@ from pathlib import Path
 
 import click
 
-from rmqstore.cli.common import DAMAGE, ends_clearly, err_console, main, progress_bar, require_folder, store_path
+from rmqstore.cli.common import (
+    DAMAGE,
+    ends_clearly,
+    err_console,
+    main,
+    progress_bar,
+    require_folder,
+    store_path,
+)
 from rmqstore.errors import OptionError
 from rmqstore.inspect.report.facts import StoreFacts, gather
 from rmqstore.inspect.report.page import render, require_libraries
@@ -18,8 +26,19 @@ from rmqstore.store import MessageStore
 
 @main.command()
 @store_path
-@click.option("-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The HTML file.")
-@click.option("--verify/--no-verify", "with_verify", default=True, help="Also check the store, which reads all of it.")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The HTML file.",
+)
+@click.option(
+    "--verify/--no-verify",
+    "with_verify",
+    default=True,
+    help="Also check the store, which reads all of it.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")
 @ends_clearly
 def report(path: Path, output: Path, with_verify: bool, overwrite: bool) -> None:
@@ -31,7 +50,9 @@ def report(path: Path, output: Path, with_verify: bool, overwrite: bool) -> None
     if output.exists() and not overwrite:
         raise OptionError(f"{output} exists already; --overwrite replaces it")
     if output.resolve().is_relative_to(path.resolve()):
-        raise OptionError(f"{output} lies in the store, into which a report never writes: put it elsewhere")
+        raise OptionError(
+            f"{output} lies in the store, into which a report never writes: put it elsewhere"
+        )
     require_folder(output)
     with open_for(path) as store:
         facts = _gather(store, path, with_verify=with_verify)

@@ -46,17 +46,39 @@ def stat(path: Path, topics: tuple[str, ...], with_system: bool, as_json: bool) 
         selected = _queues(store, topics, with_system=with_system)
         if as_json:
             for info in selected:
-                click.echo(json.dumps({**info._asdict(), "messages": info.max_offset - info.min_offset}))
+                click.echo(
+                    json.dumps({**info._asdict(), "messages": info.max_offset - info.min_offset})
+                )
             return
-        table = Table("topic", "queue", "min offset", "max offset", "messages", "bytes", "first stored", "last stored")
+        table = Table(
+            "topic",
+            "queue",
+            "min offset",
+            "max offset",
+            "messages",
+            "bytes",
+            "first stored",
+            "last stored",
+        )
         for info in selected:
-            times = [time_text(stored) for stored in (info.first_store_timestamp, info.last_store_timestamp)]
-            numbers = (info.queue_id, info.min_offset, info.max_offset, info.max_offset - info.min_offset, info.n_bytes)
+            times = [
+                time_text(stored)
+                for stored in (info.first_store_timestamp, info.last_store_timestamp)
+            ]
+            numbers = (
+                info.queue_id,
+                info.min_offset,
+                info.max_offset,
+                info.max_offset - info.min_offset,
+                info.n_bytes,
+            )
             table.add_row(info.topic, *(f"{number:,}" for number in numbers), *times)
         out_console().print(table)
 
 
-def _queues(store: MessageStore, topics: tuple[str, ...], *, with_system: bool) -> Iterator[QueueInfo]:
+def _queues(
+    store: MessageStore, topics: tuple[str, ...], *, with_system: bool
+) -> Iterator[QueueInfo]:
     selection = parse_selection(subscribe=topics or None, include_system_topics=with_system)
     store.session.require_topics(selection)
     chosen = store.session.chosen_queues(selection)

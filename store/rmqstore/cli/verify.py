@@ -42,12 +42,19 @@ def _exit_if_any(findings: list[Finding], *, as_json: bool = False) -> None:
 
 @main.command()
 @store_path
-@click.option("--truncate", is_flag=True, help="Cut a damaged log even if good records follow; a copy is kept.")
+@click.option(
+    "--truncate",
+    is_flag=True,
+    help="Cut a damaged log even if good records follow; a copy is kept.",
+)
 @ends_clearly
 def rebuild(path: Path, truncate: bool) -> None:
-    """Build ConsumeQueues and IndexFiles again from the CommitLog. The store is locked meanwhile; no broker may run.
+    """Build ConsumeQueues and IndexFiles again from the CommitLog.
 
-    Records that cannot have a unit, and other damage that remains, are listed; then the exit code is 1.
+    The store is locked meanwhile; no broker may run.
+
+    Records that cannot have a unit, and other damage that remains, are listed; then the exit code
+    is 1.
     """
     with (
         open_for(path, "a", truncate=truncate) as store,

@@ -1,1 +1,4 @@
-"""What bytes on disk mean: the layouts, the reference codec and the columnar codec. Opens no file."""
+"""What bytes on disk mean: the layouts, the reference codec and the columnar codec.
+
+Opens no file.
+"""

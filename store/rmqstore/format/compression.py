@@ -1,4 +1,7 @@
-"""Compressed bodies, by the codec that sysFlag names. Optional libraries are imported when they are first needed."""
+"""Compressed bodies, by the codec that sysFlag names.
+
+Optional libraries are imported when they are first needed.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +82,8 @@ def _inflate_lz4(stored: bytes) -> bytes:
         raise _missing("LZ4", "lz4") from err
     inflater = lz4.frame.LZ4FrameDecompressor()
     try:
-        # LZ4 expands by a factor of 255 at most, and the library allocates the limit that it is given at once.
+        # LZ4 expands by a factor of 255 at most, and the library allocates the limit that it is
+        # given at once.
         body = inflater.decompress(stored, min(MAX_BODY_BYTES, 255 * len(stored) + 64))
     except RuntimeError as err:
         raise ValueError(f"body does not inflate as LZ4: {err}") from err
@@ -107,13 +111,16 @@ def _inflate_zstd(stored: bytes) -> bytes:
     return _whole(body, complete=inflater.eof, codec="ZSTD")
 
 
-# A block has at least 4 bytes and inflates to at most 128 KiB, so a frame this small cannot exceed MAX_BODY_BYTES.
+# A block has at least 4 bytes and inflates to at most 128 KiB, so a frame this small cannot exceed
+# MAX_BODY_BYTES.
 _ZSTD_SMALL = MAX_BODY_BYTES // (128 << 10) * 4
 
 
 def _whole(body: bytes, *, complete: bool, codec: str) -> bytes:
     if not complete:
-        raise ValueError(f"body is not one complete {codec} stream of at most {MAX_BODY_BYTES} bytes")
+        raise ValueError(
+            f"body is not one complete {codec} stream of at most {MAX_BODY_BYTES} bytes"
+        )
     return body
 
 

@@ -43,8 +43,9 @@ def java_hash(text: str) -> int:
     return code - (1 << 32) if code >> 31 else code
 
 
-# 31 is odd, so it has an inverse modulo 2^32. That lets every byte be weighted by its position in the whole buffer,
-# whichever string it belongs to: hash = sum(byte * 31^-position) * 31^(position of the string's last byte).
+# 31 is odd, so it has an inverse modulo 2^32. That lets every byte be weighted by its position in
+# the whole buffer, whichever string it belongs to: hash = sum(byte * 31^-position) * 31^(position
+# of the string's last byte).
 _POWERS_AT_ONCE = 1 << 16
 _31 = np.uint32(31)
 _INVERSE_31 = np.uint32(pow(31, -1, 1 << 32))
@@ -67,7 +68,8 @@ def java_hashes(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[
 
     Args:
         data: uint8 (nbytes,), the strings in UTF-8, one after the other.
-        offsets: int64 (n + 1,), where each string begins in ``data``; strings are shorter than 64 KiB.
+        offsets: int64 (n + 1,), where each string begins in ``data``; strings are shorter than 64
+            KiB.
     """
     lengths = np.diff(offsets)
     n = len(lengths)
@@ -85,8 +87,11 @@ def java_hashes(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[
             hashes[done + filled] = sums * _POWERS[offsets[done + 1 : stop + 1][filled] - base - 1]
         done = stop
     if len(data) and (data[int(offsets[0]) : int(offsets[-1])] & 0x80).any():
-        # Outside ASCII a UTF-16 code unit is not a byte of UTF-8, so these strings are hashed one by one.
-        high_bits = np.add.reduceat(np.append(data >> 7, np.uint8(0)).astype(np.int64), offsets[:-1]) * (lengths > 0)
+        # Outside ASCII a UTF-16 code unit is not a byte of UTF-8, so these strings are hashed one
+        # by one.
+        high_bits = np.add.reduceat(
+            np.append(data >> 7, np.uint8(0)).astype(np.int64), offsets[:-1]
+        ) * (lengths > 0)
         for row in np.flatnonzero(high_bits).tolist():
             text_bytes = data[int(offsets[row]) : int(offsets[row + 1])].tobytes()
             hashes[row] = java_hash(decode_text(text_bytes)) & 0xFFFFFFFF

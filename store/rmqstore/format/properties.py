@@ -9,8 +9,9 @@ from rmqstore.format.utf8 import decode_text
 def parse_properties(stored: bytes) -> dict[str, str]:
     """Parse a stored property string as RocketMQ does.
 
-    A property without a separator, a name or a value is dropped. Of two properties with the same name the last one
-    wins. The last 0x02 may be missing. Bytes that are not UTF-8 become U+FFFD as in Java.
+    A property without a separator, a name or a value is dropped. Of two properties with the same
+    name the last one wins. The last 0x02 may be missing. Bytes that are not UTF-8 become U+FFFD as
+    in Java.
 
     Source: MessageDecoder.java#string2messageProperties.
     """
@@ -19,6 +20,7 @@ def parse_properties(stored: bytes) -> dict[str, str]:
         name, _, value = entry.partition(bytes([NAME_VALUE_SEPARATOR]))
         if name and value:
             text = decode_text(name)
-            properties.pop(text, None)  # a repeated name takes its last position, as in the columnar parser
+            # a repeated name takes its last position, as in the columnar parser
+            properties.pop(text, None)
             properties[text] = decode_text(value)
     return properties

@@ -1,4 +1,7 @@
-"""The reference codec: one record, read and written field by field. Every columnar path must equal it."""
+"""The reference codec: one record, read and written field by field.
+
+Every columnar path must equal it.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,8 @@ from rmqstore.format.schema import Message
 from rmqstore.format.utf8 import decode_text
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Offset message ids: host bytes, port, physical offset. Source: MessageDecoder.java#createMessageId.
+# Offset message ids: host bytes, port, physical offset. Source:
+# MessageDecoder.java#createMessageId.
 _ID_PORT_BYTES, _ID_OFFSET_BYTES = 4, 8
 
 
@@ -72,13 +76,17 @@ def split_record(buf: bytes | memoryview, position: int) -> Parts:
 
     left = len(buf) - position
     if position < 0 or left < MIN_RECORD_BYTES:
-        raise refuse(f"a record needs at least {MIN_RECORD_BYTES} bytes, the file has {max(left, 0)} left")
+        raise refuse(
+            f"a record needs at least {MIN_RECORD_BYTES} bytes, the file has {max(left, 0)} left"
+        )
     fixed = np.frombuffer(buf, FIXED_PART_V4, 1, position)[0]
     total_size, magic = int(fixed["total_size"]), int(fixed["magic"])
     if magic not in TOPIC_LENGTH_BYTES:
         raise refuse(f"magic {magic & 0xFFFFFFFF:#010x} is not that of a record")
     if not MIN_RECORD_BYTES <= total_size <= left:
-        raise refuse(f"total size {total_size} is not between {MIN_RECORD_BYTES} and the {left} bytes left")
+        raise refuse(
+            f"total size {total_size} is not between {MIN_RECORD_BYTES} and the {left} bytes left"
+        )
     kind = FIXED_PART[int(fixed["sys_flag"]) & SysFlag.HOSTS_V6]
     if kind.itemsize + TOPIC_LENGTH_BYTES[magic] + PROPERTIES_LENGTH_BYTES > total_size:
         raise refuse(f"total size {total_size} is too small for its IPv6 hosts")
@@ -87,11 +95,18 @@ def split_record(buf: bytes | memoryview, position: int) -> Parts:
     parts = []
     done = kind.itemsize  # bytes of the record that are parsed
     body_length = int(fixed["body_length"])
-    if not 0 <= body_length <= total_size - done - TOPIC_LENGTH_BYTES[magic] - PROPERTIES_LENGTH_BYTES:
+    if (
+        not 0
+        <= body_length
+        <= total_size - done - TOPIC_LENGTH_BYTES[magic] - PROPERTIES_LENGTH_BYTES
+    ):
         raise refuse(f"body length {body_length} does not fit the total size {total_size}")
     parts.append(bytes(view[done : done + body_length]))
     done += body_length
-    for name, width in (("topic", TOPIC_LENGTH_BYTES[magic]), ("properties", PROPERTIES_LENGTH_BYTES)):
+    for name, width in (
+        ("topic", TOPIC_LENGTH_BYTES[magic]),
+        ("properties", PROPERTIES_LENGTH_BYTES),
+    ):
         length = int.from_bytes(view[done : done + width], signed=True)
         done += width
         rest = total_size - done - (PROPERTIES_LENGTH_BYTES if name == "topic" else 0)
@@ -134,7 +149,9 @@ def check_record(
     want(int(fixed["physical_offset"]), physical_offset, "physical offset")
     for name in ("born_timestamp", "store_timestamp"):
         if not FIRST_TIMESTAMP <= int(fixed[name]) <= LAST_TIMESTAMP:
-            raise MalformedBytesError(position, f"{name} {int(fixed[name])} is not in the years 1 to 9999")
+            raise MalformedBytesError(
+                position, f"{name} {int(fixed[name])} is not in the years 1 to 9999"
+            )
     if expected is not None:
         want(int(fixed["total_size"]), expected.size, "total size")
         want(int(fixed["queue_id"]), expected.queue_id, "queue id")
@@ -154,14 +171,22 @@ def recorded_crc(properties: bytes) -> int | None:
     Source: MessageDecoder.java#createCrc32.
     """
     tail = properties[-CRC_PROPERTY_BYTES:]
-    if not tail.startswith(CRC_PROPERTY_HEAD) or tail[-1] != PROPERTY_SEPARATOR or len(tail) < CRC_PROPERTY_BYTES:
+    if (
+        not tail.startswith(CRC_PROPERTY_HEAD)
+        or tail[-1] != PROPERTY_SEPARATOR
+        or len(tail) < CRC_PROPERTY_BYTES
+    ):
         return None
     digits = tail[len(CRC_PROPERTY_HEAD) :][:CRC_PROPERTY_DIGITS]
     return int(digits[::-1]) if digits.isdigit() else -1
 
 
-def decode_record(buf: bytes | memoryview, position: int, broker_name: str | None = None) -> Message:
-    """Decode the record at ``position``. Only lengths are checked; see :func:`check_record` for the rest.
+def decode_record(
+    buf: bytes | memoryview, position: int, broker_name: str | None = None
+) -> Message:
+    """Decode the record at ``position``.
+
+    Only lengths are checked; see :func:`check_record` for the rest.
 
     Raises:
         MalformedBytesError: there is not a whole record, or its body does not inflate.
@@ -216,13 +241,16 @@ def encode_record(
     Args:
         topic, body, properties: the parts as stored.
         born_host, store_host: 4 or 16 address bytes and the port.
-        fields: queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp, store_timestamp,
-            reconsume_times, prepared_transaction_offset; 0 if not given. The IPv6 bits follow from the hosts.
+        fields: queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp,
+            store_timestamp, reconsume_times, prepared_transaction_offset; 0 if not given. The IPv6
+            bits follow from the hosts.
 
     Source: MessageExtEncoder.java#encode.
     """
     wide = FIXED_PART[int(SysFlag.HOSTS_V6)]["born_host"].itemsize
-    bits = SysFlag.BORN_HOST_V6 * (len(born_host) == wide) | SysFlag.STORE_HOST_V6 * (len(store_host) == wide)
+    bits = SysFlag.BORN_HOST_V6 * (len(born_host) == wide) | SysFlag.STORE_HOST_V6 * (
+        len(store_host) == wide
+    )
     magic = MESSAGE_MAGIC_V2 if len(topic) > MAX_V1_TOPIC_BYTES else MESSAGE_MAGIC_V1
     fixed = np.zeros((), FIXED_PART[int(bits)])
     for name, value in fields.items():
@@ -235,7 +263,9 @@ def encode_record(
     fixed["store_host"] = np.frombuffer(store_host, fixed["store_host"].dtype)[0]
     parts = [topic, properties]
     widths = [TOPIC_LENGTH_BYTES[magic], PROPERTIES_LENGTH_BYTES]
-    tail = body + b"".join(len(part).to_bytes(width) + part for part, width in zip(parts, widths, strict=True))
+    tail = body + b"".join(
+        len(part).to_bytes(width) + part for part, width in zip(parts, widths, strict=True)
+    )
     fixed["total_size"] = fixed.dtype.itemsize + len(tail)
     record = fixed.tobytes() + tail
     if recorded_crc(properties) is None:
@@ -268,7 +298,11 @@ def message_id(store_host: np.void, physical_offset: int) -> str:
 
     Source: MessageDecoder.java#createMessageId.
     """
-    return (store_host.tobytes() + physical_offset.to_bytes(_ID_OFFSET_BYTES, signed=True)).hex().upper()
+    return (
+        (store_host.tobytes() + physical_offset.to_bytes(_ID_OFFSET_BYTES, signed=True))
+        .hex()
+        .upper()
+    )
 
 
 def parse_message_id(text: str) -> tuple[str, int]:

@@ -38,7 +38,10 @@ PROPERTIES: Final = pa.map_(pa.string(), pa.string())
 
 
 class Message(NamedTuple):
-    """One message with the default columns in their order. The field names are those of RocketMQ's MessageExt."""
+    """One message with the default columns in their order.
+
+    The field names are those of RocketMQ's MessageExt.
+    """
 
     topic: str
     queueId: int
@@ -74,13 +77,15 @@ _TYPES: Final[dict[str, pa.DataType]] = {
     "tags":                      pa.string(),    # property TAGS
     "keys":                      pa.string(),    # property KEYS
     "msgId":                     pa.string(),    # property UNIQ_KEY, otherwise offsetMsgId
-    "properties":                PROPERTIES,     # may be read as string: the property string as stored
+    # may be read as string: the property string as stored
+    "properties":                PROPERTIES,
     "bornTimestamp":             TIMESTAMP,
     "storeTimestamp":            TIMESTAMP,
     "bornHost":                  pa.string(),
     "storeHost":                 pa.string(),
     "flag":                      pa.int32(),
-    "sysFlag":                   pa.int32(),     # as stored: the COMPRESSED bit stays set although body is decompressed
+    # as stored: the COMPRESSED bit stays set although body is decompressed
+    "sysFlag":                   pa.int32(),
     "reconsumeTimes":            pa.int32(),
     "bodyCRC":                   pa.int32(),     # of the stored body
     "preparedTransactionOffset": pa.int64(),
@@ -95,10 +100,12 @@ ON_REQUEST: Final = ("offsetMsgId", "tagsCode")
 MESSAGE: Final = pa.schema([pa.field(name, kind) for name, kind in _TYPES.items() if name not in ON_REQUEST])
 ALL_COLUMNS: Final = pa.schema([pa.field(name, kind) for name, kind in _TYPES.items()])
 
-# Columns that follow the others in a read that includes pending messages; null for all other messages.
+# Columns that follow the others in a read that includes pending messages; null for all other
+# messages.
 PENDING: Final = pa.schema([pa.field("pending", pa.string()), pa.field("dueTimestamp", TIMESTAMP)])
 
-# The contents of a record as stored, for exact copies: the body may be compressed, the properties are one string.
+# The contents of a record as stored, for exact copies: the body may be compressed, the properties
+# are one string.
 VERBATIM: Final = pa.schema(
     [
         pa.field(name, pa.binary() if name == "properties" else _TYPES[name])
@@ -109,7 +116,8 @@ VERBATIM: Final = pa.schema(
     ]
 )  # fmt: skip
 
-# Types that a column may be read as besides its own: a wider integer, text for bytes, the stored property string.
+# Types that a column may be read as besides its own: a wider integer, text for bytes, the stored
+# property string.
 ALSO_AS: Final[dict[pa.DataType, tuple[pa.DataType, ...]]] = {
     pa.int32(): (pa.int64(),),
     pa.binary(): (pa.string(),),

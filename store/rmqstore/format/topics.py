@@ -6,7 +6,8 @@ from typing import Final
 
 from rmqstore.format.layout import LMQ_PREFIX, SCHEDULE_TOPIC
 
-# Source: TopicValidator.java#SYSTEM_TOPIC_SET; MixAll.java and PopAckConstants.java for the prefixes.
+# Source: TopicValidator.java#SYSTEM_TOPIC_SET; MixAll.java and PopAckConstants.java for the
+# prefixes.
 SYSTEM_TOPICS = frozenset(
     {
         "TBW102", SCHEDULE_TOPIC, "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRACE_TOPIC",
@@ -20,7 +21,11 @@ _SYSTEM_SUFFIX = "_REPLY_TOPIC"
 
 def is_system_topic(topic: str) -> bool:
     """Tell whether a topic is the broker's own, or kept by it for a consumer group (retry, dead letters, reply)."""
-    return topic in SYSTEM_TOPICS or topic.startswith(_SYSTEM_PREFIXES) or topic.endswith(_SYSTEM_SUFFIX)
+    return (
+        topic in SYSTEM_TOPICS
+        or topic.startswith(_SYSTEM_PREFIXES)
+        or topic.endswith(_SYSTEM_SUFFIX)
+    )
 
 
 FORBIDDEN_TOPICS: Final = frozenset(

@@ -5,14 +5,15 @@ from __future__ import annotations
 import codecs
 
 _AS_JAVA = "rmqstore.as-java"
-_SURROGATE_LEAD = 0xED  # followed by 0xA0 to 0xBF it begins three bytes that would be half of a surrogate pair
+# followed by 0xA0 to 0xBF it begins three bytes that would be half of a surrogate pair
+_SURROGATE_LEAD = 0xED
 
 
 def decode_text(stored: bytes) -> str:
     """Return stored bytes as text; each malformed sequence becomes one U+FFFD, as in ``new String(bytes, UTF_8)``.
 
-    Java counts an encoded surrogate as one sequence of three bytes, or of two if the third is missing. Python counts
-    each of its bytes as a sequence.
+    Java counts an encoded surrogate as one sequence of three bytes, or of two if the third is
+    missing. Python counts each of its bytes as a sequence.
 
     Source: java.lang.String#decodeUTF8.
     """

@@ -1,4 +1,7 @@
-"""Finds every disagreement between a store's log, queues and index. Reads all of the store and changes nothing."""
+"""Finds every disagreement between a store's log, queues and index.
+
+Reads all of the store and changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,8 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
 
     Args:
         store: the store to check, opened for reading.
-        progress: called now and then with the number of bytes of the log that are done, and their total.
+        progress: called now and then with the number of bytes of the log that are done, and their
+            total.
     """
     yield from _missing_files(store)
     yield from _damaged_records(store)
@@ -57,7 +61,10 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
         queues.compare(read_requests(data, _lmq_heads(data, heads)))
         keys.add(requests, read_tag_keys(data, heads))
     if store.paths.rocksdb_queues is not None:
-        logger.warning("%s holds RocksDB queues, which are not compared with the log", store.paths.rocksdb_queues)
+        logger.warning(
+            "%s holds RocksDB queues, which are not compared with the log",
+            store.paths.rocksdb_queues,
+        )
     if not store.paths.has_rocksdb_queues:
         yield from queues.findings(store.session.light_messages_apart)
         yield from _inner_findings(store)
@@ -74,26 +81,33 @@ def _missing_files(store: MessageStore) -> Iterator[Finding]:
 
 def _damaged_records(store: MessageStore) -> Iterator[Finding]:
     n_named = 0
-    every = store.scan(scan="commitlog", columns=["commitLogOffset"], mode="PERMISSIVE", fail_on_data_loss=False)
+    every = store.scan(
+        scan="commitlog", columns=["commitLogOffset"], mode="PERMISSIVE", fail_on_data_loss=False
+    )
     for text in _corrupt(every):
         n_named += 1
         if n_named <= _MAX_FINDINGS:
             yield Finding("log", text.partition(": ")[0], text.partition(": ")[2])
     if n_named > _MAX_FINDINGS:
-        yield Finding("log", str(store.paths.root), f"{n_named - _MAX_FINDINGS} more damaged records")
+        yield Finding(
+            "log", str(store.paths.root), f"{n_named - _MAX_FINDINGS} more damaged records"
+        )
 
 
 def _whole_heads(log: CommitLog, end: int, progress: Progress) -> Iterator[tuple[Bytes, Heads]]:
     """Yield the heads of all whole records in the order of the log, and the bytes that they were read from.
 
-    A record that is damaged otherwise, for instance by an impossible time, has its unit and its keys all the same.
+    A record that is damaged otherwise, for instance by an impossible time, has its unit and its
+    keys all the same.
     """
     for segment in log.segments:
         if segment.start >= end:
             return
         for window in walk_forward(log, segment, segment.start, min(end, segment.end)):
             for starts, heads, whole in window.heads():
-                rows = np.flatnonzero(whole & (heads.column("physical_offset") == starts + segment.start))
+                rows = np.flatnonzero(
+                    whole & (heads.column("physical_offset") == starts + segment.start)
+                )
                 if len(rows):
                     yield window.data, heads if len(rows) == len(heads) else heads.take(rows)
             progress(min(window.stopped, end) - log.min_offset, end - log.min_offset)
@@ -110,7 +124,9 @@ def _inner_findings(store: MessageStore) -> Iterator[Finding]:
     topics = store.paths.batch_topics()
     if not topics:
         return
-    every = store.scan(subscribe=topics, columns=["queueOffset"], mode="PERMISSIVE", fail_on_data_loss=False)
+    every = store.scan(
+        subscribe=topics, columns=["queueOffset"], mode="PERMISSIVE", fail_on_data_loss=False
+    )
     for text in islice(_corrupt(every), _MAX_FINDINGS):
         yield Finding("queue", text.partition(": ")[0], text.partition(": ")[2])
 
@@ -183,7 +199,9 @@ class _Queues:
             inside = np.flatnonzero((offsets >= start) & (offsets < stop))
             at = offsets[inside] - start
             wanted = units.units[rows[inside]]
-            same = (held.physical_offsets[at] == wanted["physical_offset"]) & (held.sizes[at] == wanted["size"])
+            same = (held.physical_offsets[at] == wanted["physical_offset"]) & (
+                held.sizes[at] == wanted["size"]
+            )
             same &= tally.have_codes(held.tags_codes[at], wanted["tags_code"].astype(np.int64))
             there[inside] = held.sizes[at] != 0
             wrong[inside] = ~same & (held.sizes[at] != 0)
@@ -210,9 +228,13 @@ class _Queues:
             if tally.n_wrong:
                 text = f"{tally.n_wrong} units differ from their record, the first at queue offset {tally.first_wrong}"
                 yield Finding("queue", place, text)
-            n_extra = tally.queue.count_units(tally.start, tally.end, self._log_start) - tally.n_matched
+            n_extra = (
+                tally.queue.count_units(tally.start, tally.end, self._log_start) - tally.n_matched
+            )
             if n_extra > 0:
-                yield Finding("queue", place, f"{n_extra} units do not point to a record of the queue")
+                yield Finding(
+                    "queue", place, f"{n_extra} units do not point to a record of the queue"
+                )
             tally.close()
         for (topic, queue_id), count in sorted(self._without_queue.items()):
             text = f"{count} records have no unit: their topic or queue id cannot be the name of a folder"

@@ -43,7 +43,9 @@ class KeysOfLog:
 
     def stored_at(self, offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], Mask]:
         """Return the store times of the records at physical offsets, ms (n,), and a mask (n,) of the known offsets."""
-        places, times = (np.concatenate([*parts, np.zeros(1, np.int64)]) for parts in (self._places, self._times))
+        places, times = (
+            np.concatenate([*parts, np.zeros(1, np.int64)]) for parts in (self._places, self._times)
+        )
         rows = np.searchsorted(places[:-1], offsets)
         return times[rows], places[rows] == offsets
 
@@ -77,7 +79,8 @@ def index_findings(paths: StorePaths, keys: KeysOfLog, log_start: int) -> Iterat
     found = np.concatenate([piece["physical_offset"].astype(np.int64) for piece in pieces])
     hashes = np.concatenate([piece["key_hash"].astype(np.int64) for piece in pieces])
     hidden = [file.hidden(items) for file, items in zip(opened, pieces, strict=True)]
-    # An interrupted put leaves items that no slot leads to. A recovery puts their keys again, so they are there twice.
+    # An interrupted put leaves items that no slot leads to. A recovery puts their keys again, so
+    # they are there twice.
     pairs = _pairs(found, hashes)
     twice = pairs[~np.concatenate(hidden)]
     start = 0
@@ -85,7 +88,9 @@ def index_findings(paths: StorePaths, keys: KeysOfLog, log_start: int) -> Iterat
         lost = pairs[start : start + len(mask)][mask]
         n_lost = int((~np.isin(lost, twice)).sum()) if len(lost) else 0
         if n_lost:
-            yield Finding("index", str(file.path), f"{n_lost} keys are not in the chain of their slot")
+            yield Finding(
+                "index", str(file.path), f"{n_lost} keys are not in the chain of their slot"
+            )
         start += len(mask)
     yield from _late(opened, pieces, *keys.stored_at(found))
     inside = found >= log_start
@@ -95,7 +100,8 @@ def index_findings(paths: StorePaths, keys: KeysOfLog, log_start: int) -> Iterat
     wanted_offsets, wanted_hashes = keys.between(int(found[0]), 1 << 62)
     have, want = _pairs(found, hashes), _pairs(wanted_offsets, wanted_hashes)
     missing = np.flatnonzero(~np.isin(want, have))
-    if found[0] > log_start:  # other keys of the first record may have been deleted with an older file
+    # other keys of the first record may have been deleted with an older file
+    if found[0] > log_start:
         missing = missing[wanted_offsets[missing] != found[0]]
     if len(missing):
         first = wanted_offsets[missing[0]]
@@ -129,7 +135,8 @@ def _open(paths: list[Path], storage: Storage) -> tuple[list[IndexFile], list[Fi
 def _wrong_headers(files: list[IndexFile]) -> Iterator[Finding]:
     """Yield headers that name another first record than the items, or a later last record.
 
-    An earlier last record is no fault: an interrupted put leaves it, and a search reads the log from there on.
+    An earlier last record is no fault: an interrupted put leaves it, and a search reads the log
+        from there on.
     """
     for file in files:
         items = file.items()["physical_offset"]
@@ -141,7 +148,9 @@ def _wrong_headers(files: list[IndexFile]) -> Iterator[Finding]:
 
 def _pairs(offsets: NDArray[np.int64], hashes: NDArray[np.int64]) -> NDArray[np.uint64]:
     """Return a number that stands for each pair of offset and hash, (n,)."""
-    pairs: NDArray[np.uint64] = offsets.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + hashes.astype(np.uint64)
+    pairs: NDArray[np.uint64] = offsets.astype(np.uint64) * np.uint64(
+        0x9E3779B97F4A7C15
+    ) + hashes.astype(np.uint64)
     return pairs
 
 
@@ -161,7 +170,13 @@ def _late(
         rows = slice(start, start + len(items))
         begin_timestamp = int(file.header["begin_timestamp"])
         numbers = np.arange(1, len(items) + 1)
-        late = known[rows] & ~may_be_stored_within(items, numbers, begin_timestamp, stored[rows], stored[rows])
+        late = known[rows] & ~may_be_stored_within(
+            items, numbers, begin_timestamp, stored[rows], stored[rows]
+        )
         start = rows.stop
         if late.any():
-            yield Finding("index", str(file.path), f"{int(late.sum())} items have other times than their records")
+            yield Finding(
+                "index",
+                str(file.path),
+                f"{int(late.sum())} items have other times than their records",
+            )

@@ -1,6 +1,9 @@
-"""What conditions on columns leave of a read: queues, queue offsets, parts of the log, keys. Opens no file.
+"""What conditions on columns leave of a read: queues, queue offsets, parts of the log, keys.
 
-Pruning leaves out what surely does not meet the conditions. The rest may still hold messages that do not meet them.
+Opens no file.
+
+Pruning leaves out what surely does not meet the conditions. The rest may still hold messages that
+do not meet them.
 """
 
 from __future__ import annotations
@@ -93,11 +96,14 @@ class Pruning:
     def joined(self, other: Pruning) -> Pruning:
         """Return conditions of all rows that meet one of the two, column by column; other rows may meet them too.
 
-        ``topic = 'A' AND queueId = 0 OR topic = 'B' AND queueId = 1`` leaves queues 0 and 1 of topics A and B.
+        ``topic = 'A' AND queueId = 0 OR topic = 'B' AND queueId = 1`` leaves queues 0 and 1 of
+        topics A and B.
         """
         return Pruning(
             topics=_joined(self.topics, other.topics),
-            topic_prefixes=tuple(prefix for prefix in self.topic_prefixes if prefix in other.topic_prefixes),
+            topic_prefixes=tuple(
+                prefix for prefix in self.topic_prefixes if prefix in other.topic_prefixes
+            ),
             queue_ids=_joined(self.queue_ids, other.queue_ids),
             queue_offsets=self.queue_offsets.joined(other.queue_offsets),
             places=self.places.joined(other.places),
@@ -114,7 +120,9 @@ class Pruning:
 
     def keeps_topic(self, topic: str) -> bool:
         """Tell whether rows of a topic can meet the conditions."""
-        return (self.topics is None or topic in self.topics) and all(map(topic.startswith, self.topic_prefixes))
+        return (self.topics is None or topic in self.topics) and all(
+            map(topic.startswith, self.topic_prefixes)
+        )
 
     def keeps(self, topic: str, queue_id: int) -> bool:
         """Tell whether rows of a queue can meet the conditions."""
@@ -125,7 +133,10 @@ class Pruning:
         """The keys or ids to look up in the index, none if the index cannot help."""
         if self.msg_ids is not None:
             return Wanted(msg_ids=self.msg_ids)
-        words = [next((word for word in key.split(KEY_SEPARATOR) if word), None) for key in self.keys or ()]
+        words = [
+            next((word for word in key.split(KEY_SEPARATOR) if word), None)
+            for key in self.keys or ()
+        ]
         if not words or None in words:
             return Wanted()
         return Wanted(keys=frozenset(word for word in words if word))
@@ -183,7 +194,9 @@ class LogParts(NamedTuple):
 
     def met(self, other: LogParts) -> LogParts:
         """Return what is in both."""
-        common = [Span(max(a.start, b.start), min(a.end, b.end)) for a in self.spans for b in other.spans]
+        common = [
+            Span(max(a.start, b.start), min(a.end, b.end)) for a in self.spans for b in other.spans
+        ]
         return LogParts.of([span for span in common if span.start < span.end])
 
     @property
@@ -195,12 +208,13 @@ class LogParts(NamedTuple):
 def parts_stored_within(points: Points, whole: Span, times: Within) -> LogParts:
     """Return the parts of the log that can hold records with the given store times.
 
-    Where all records are known, the parts are those of the records that match, joined if little lies between them.
-    Otherwise the points cut the log into parts, and a part holds the times from one of its ends to the other, widened
-    as :func:`_widened` says. Nothing bounds the times before the first point and after the last one on the far side.
+    Where all records are known, the parts are those of the records that match, joined if little
+    lies between them. Otherwise the points cut the log into parts, and a part holds the times from
+    one of its ends to the other, widened as :func:`_widened` says. Nothing bounds the times before
+    the first point and after the last one on the far side.
 
-    For example, points at 100, 200, 300 and 400 of a log of 500 bytes, whose records were stored at seconds 10, 12, 15
-    and 20, leave three of five parts for a question about second 23::
+    For example, points at 100, 200, 300 and 400 of a log of 500 bytes, whose records were stored at
+    seconds 10, 12, 15 and 20, leave three of five parts for a question about second 23::
 
         part            [0, 100)   [100, 200)   [200, 300)   [300, 400)   [400, 500)
         its ends        10, 10     10, 12       12, 15       15, 20       20, 20
@@ -229,9 +243,9 @@ def parts_stored_within(points: Points, whole: Span, times: Within) -> LogParts:
 def _widened(times: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the lowest and highest store times that each of the n + 1 parts around n points can hold, ms.
 
-    A clock that is set back further than the time from one point to the next shows at the points, whose times then
-    fall. A smaller step hides between them. So the times of each part are widened, on both sides, by twice the longest
-    interval among its own and those of its neighbours.
+    A clock that is set back further than the time from one point to the next shows at the points,
+    whose times then fall. A smaller step hides between them. So the times of each part are widened,
+    on both sides, by twice the longest interval among its own and those of its neighbours.
 
     Args:
         times: int64 (n,), store times of the points in the order of the log, ms.
@@ -252,5 +266,9 @@ def _joined_parts(bounds: Positions, mask: Mask, whole: Span) -> LogParts:
     edges = bounds[np.flatnonzero(np.diff(np.concatenate(([False], mask, [False]))))]
     starts, ends = edges[0::2], edges[1::2]
     apart = np.flatnonzero(starts[1:] - ends[:-1] > (whole.end - whole.start) // _MAX_PARTS)
-    spans = zip(starts[np.append(0, apart + 1)], ends[np.append(apart, -1)], strict=True) if len(starts) else ()
+    spans = (
+        zip(starts[np.append(0, apart + 1)], ends[np.append(apart, -1)], strict=True)
+        if len(starts)
+        else ()
+    )
     return LogParts.of([Span(int(start), int(end)) for start, end in spans])

@@ -39,7 +39,9 @@ def parse_wanted(msg_key: str | Sequence[str] | None, msg_id: str | Sequence[str
         raise OptionError("msg_key and msg_id: name at least one key or id")
     for key in keys:
         if not key or KEY_SEPARATOR in key:
-            raise OptionError(f"msg_key {key!r}: a key must not be empty or hold a blank; give several keys as a list")
+            raise OptionError(
+                f"msg_key {key!r}: a key must not be empty or hold a blank; give several keys as a list"
+            )
         _require_storable("msg_key", key)
     for one in ids:
         if not one:
@@ -60,7 +62,9 @@ def _require_storable(name: str, text: str) -> None:
     except UnicodeEncodeError as err:
         raise OptionError(f"{name} {text!r} cannot be encoded in UTF-8") from err
     if n_bytes > MAX_PROPERTIES_BYTES:
-        raise OptionError(f"{name}: {len(text)} characters; the properties of a message take {MAX_PROPERTIES_BYTES}")
+        raise OptionError(
+            f"{name}: {len(text)} characters; the properties of a message take {MAX_PROPERTIES_BYTES}"
+        )
 
 
 def is_offset_id(text: str) -> bool:

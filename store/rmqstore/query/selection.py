@@ -1,4 +1,7 @@
-"""Which messages a read selects: topics, queues, and where each queue starts and ends. Opens no file."""
+"""Which messages a read selects: topics, queues, and where each queue starts and ends.
+
+Opens no file.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ QueueKey = tuple[str | None, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where queues start, or end. The first of timestamp, by_timestamp, group and offsets with a value decides."""
+    """Where queues start, or end.
+
+    The first of timestamp, by_timestamp, group and offsets with a value decides.
+    """
 
     default: int = EARLIEST
     offsets: Mapping[QueueKey, int] = field(default_factory=dict)
@@ -32,14 +38,19 @@ class Bound:
     timestamp: int | None = None  # ms
     by_timestamp: Mapping[QueueKey, int] = field(default_factory=dict)
 
-    def of(self, broker: str, topic: str, queue_id: int, table: Mapping[QueueKey, int]) -> int | None:
+    def of(
+        self, broker: str, topic: str, queue_id: int, table: Mapping[QueueKey, int]
+    ) -> int | None:
         """Return the entry of a table for a queue, with or without the broker's name."""
         return table.get((broker, topic, queue_id), table.get((None, topic, queue_id)))
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Topics by name, by pattern or with queues; at most one of the three. Without any, all user topics."""
+    """Topics by name, by pattern or with queues; at most one of the three.
+
+    Without any, all user topics.
+    """
 
     subscribe: tuple[str, ...] | None = None
     subscribe_pattern: str | None = None
@@ -51,7 +62,11 @@ class Selection:
 
     def __post_init__(self) -> None:
         """Refuse values that contradict each other."""
-        given = {"subscribe": self.subscribe, "subscribe_pattern": self.subscribe_pattern, "assign": self.assign}
+        given = {
+            "subscribe": self.subscribe,
+            "subscribe_pattern": self.subscribe_pattern,
+            "assign": self.assign,
+        }
         named = [name for name, value in given.items() if value is not None]
         if len(named) > 1:
             raise OptionError(f"{' and '.join(named)}: give at most one of them")
@@ -68,7 +83,12 @@ class Selection:
     @property
     def named_topics(self) -> set[str]:
         """All topics that are named, whether to be read or in tables of offsets and times."""
-        tables = (self.start.offsets, self.start.by_timestamp, self.end.offsets, self.end.by_timestamp)
+        tables = (
+            self.start.offsets,
+            self.start.by_timestamp,
+            self.end.offsets,
+            self.end.by_timestamp,
+        )
         in_tables = {topic for table in tables for _, topic, _ in table}
         return {*(self.subscribe or ()), *(self.assign or {}), *in_tables}
 
@@ -76,8 +96,15 @@ class Selection:
     def bounds_by_queue(self) -> bool:
         """Whether start or end is given by queue, which a scan by the log cannot honour."""
         plain = self.start.default == EARLIEST and self.end.default == LATEST
-        tables = (self.start.offsets, self.start.by_timestamp, self.end.offsets, self.end.by_timestamp)
-        return not plain or any(tables) or self.start.group is not None or self.end.group is not None
+        tables = (
+            self.start.offsets,
+            self.start.by_timestamp,
+            self.end.offsets,
+            self.end.by_timestamp,
+        )
+        return (
+            not plain or any(tables) or self.start.group is not None or self.end.group is not None
+        )
 
     def require_by_log(self) -> None:
         """Refuse a selection that a scan by the log cannot honour.
@@ -109,7 +136,9 @@ def parse_pattern(value: str) -> str:
     try:
         re.compile(value)
     except re.error as err:
-        raise OptionError(f"subscribe_pattern {value!r} is not a regular expression: {err}") from err
+        raise OptionError(
+            f"subscribe_pattern {value!r} is not a regular expression: {err}"
+        ) from err
     return value
 
 
@@ -125,7 +154,10 @@ def parse_assign(value: str | Mapping[str, Iterable[int]]) -> dict[str, frozense
 
 
 def parse_timestamp(name: str, value: str | float | datetime) -> int:
-    """Parse a time: epoch ms, ISO-8601 (UTC unless it says otherwise), or a datetime. Returns epoch ms."""
+    """Parse a time: epoch ms, ISO-8601 (UTC unless it says otherwise), or a datetime.
+
+    Returns epoch ms.
+    """
     text = str(value).strip()
     if not isinstance(value, datetime):
         if re.fullmatch(r"-?\d+", text):
@@ -145,8 +177,13 @@ def parse_offsets(name: str, value: str | Mapping[str, Any], default: int) -> Bo
         if value.strip().lower() in words:
             return Bound(words[value.strip().lower()])
         if value.startswith(GROUP_PREFIX):
-            return Bound(EARLIEST if name == "starting_offsets" else LATEST, group=value.removeprefix(GROUP_PREFIX))
-    return Bound(default, offsets=_by_queue(name, value, "offsets", lambda offset: _offset(name, offset)))
+            return Bound(
+                EARLIEST if name == "starting_offsets" else LATEST,
+                group=value.removeprefix(GROUP_PREFIX),
+            )
+    return Bound(
+        default, offsets=_by_queue(name, value, "offsets", lambda offset: _offset(name, offset))
+    )
 
 
 def parse_timestamps(name: str, value: str | Mapping[str, Any]) -> dict[QueueKey, int]:
@@ -157,7 +194,9 @@ def parse_timestamps(name: str, value: str | Mapping[str, Any]) -> dict[QueueKey
 def _offset(name: str, value: object) -> int:
     offset = _integer(name, value)
     if offset < EARLIEST:
-        raise OptionError(f"{name}: offset {offset}; -2 is earliest, -1 latest, others count from 0")
+        raise OptionError(
+            f"{name}: offset {offset}; -2 is earliest, -1 latest, others count from 0"
+        )
     return offset
 
 
@@ -172,7 +211,9 @@ def _table(name: str, value: object, example: str) -> Mapping[str, Any]:
         try:
             value = json.loads(value)
         except json.JSONDecodeError as err:
-            raise OptionError(f"{name} {value!r}: neither a known word nor JSON like {example} ({err})") from err
+            raise OptionError(
+                f"{name} {value!r}: neither a known word nor JSON like {example} ({err})"
+            ) from err
     if not isinstance(value, Mapping):
         raise OptionError(f"{name}: a table like {example}, got {value!r}")
     return value
@@ -184,17 +225,25 @@ def _by_queue(name: str, value: object, what: str, parse: Any) -> dict[QueueKey,
     by_queue: dict[QueueKey, int] = {}
     for topic, queues in table.items():
         if not isinstance(queues, Mapping):
-            raise OptionError(f"{name}: {topic!r} needs a table of queues and {what}, got {queues!r}")
+            raise OptionError(
+                f"{name}: {topic!r} needs a table of queues and {what}, got {queues!r}"
+            )
         for key, inner in queues.items():
             if isinstance(inner, Mapping):
-                by_queue |= {(str(key), topic, _integer(name, queue)): parse(one) for queue, one in inner.items()}
+                by_queue |= {
+                    (str(key), topic, _integer(name, queue)): parse(one)
+                    for queue, one in inner.items()
+                }
             else:
                 by_queue[None, topic, _integer(name, key)] = parse(inner)
     return by_queue
 
 
 def parse_tags(tags: str | None) -> frozenset[str] | None:
-    """Parse a tag expression, ``A || B``; None, empty and ``*`` mean all. Source: FilterAPI.java."""
+    """Parse a tag expression, ``A || B``; None, empty and ``*`` mean all.
+
+    Source: FilterAPI.java.
+    """
     if tags is None or tags.strip(_TRIMMED) in ("", "*"):
         return None
     chosen = frozenset(tag.strip(_TRIMMED) for tag in tags.split("||")) - {""}
@@ -236,22 +285,37 @@ def parse_selection(
     """Parse the options that choose topics and bounds, given as text or as plain Python values.
 
     Args:
-        streaming: whether this is for a stream. By default a stream starts at the latest messages, and a start time
-            after them is an error, as in Spark's Kafka source. A stream has no end.
+        streaming: whether this is for a stream. By default a stream starts at the latest messages,
+            and a start time after them is an error, as in Spark's Kafka source. A stream has no
+            end.
 
     Raises:
         OptionError: a value is out of its domain, or two contradict each other.
     """
     default = LATEST if streaming else EARLIEST
-    start = Bound(default) if starting_offsets is None else parse_offsets("starting_offsets", starting_offsets, default)
+    start = (
+        Bound(default)
+        if starting_offsets is None
+        else parse_offsets("starting_offsets", starting_offsets, default)
+    )
     end = parse_offsets("ending_offsets", ending_offsets, LATEST)
     if not streaming:
         _require_span(start, end)
-    elif end != Bound(LATEST) or ending_timestamp is not None or ending_offsets_by_timestamp is not None:
-        raise OptionError("ending_offsets, ending_timestamp and ending_offsets_by_timestamp: a stream has no end")
+    elif (
+        end != Bound(LATEST)
+        or ending_timestamp is not None
+        or ending_offsets_by_timestamp is not None
+    ):
+        raise OptionError(
+            "ending_offsets, ending_timestamp and ending_offsets_by_timestamp: a stream has no end"
+        )
     times = {"starting_timestamp": starting_timestamp, "ending_timestamp": ending_timestamp}
-    start_time, end_time = (None if value is None else parse_timestamp(name, value) for name, value in times.items())
-    by_start = parse_timestamps("starting_offsets_by_timestamp", starting_offsets_by_timestamp or {})
+    start_time, end_time = (
+        None if value is None else parse_timestamp(name, value) for name, value in times.items()
+    )
+    by_start = parse_timestamps(
+        "starting_offsets_by_timestamp", starting_offsets_by_timestamp or {}
+    )
     by_end = parse_timestamps("ending_offsets_by_timestamp", ending_offsets_by_timestamp or {})
     return Selection(
         subscribe=None if subscribe is None else parse_topics(subscribe),
@@ -260,20 +324,31 @@ def parse_selection(
         include_system_topics=include_system_topics,
         start=replace(start, timestamp=start_time, by_timestamp=by_start),
         end=replace(end, timestamp=end_time, by_timestamp=by_end),
-        timestamp_strategy=(starting_offsets_by_timestamp_strategy or ("error" if streaming else "latest")).lower(),
+        timestamp_strategy=(
+            starting_offsets_by_timestamp_strategy or ("error" if streaming else "latest")
+        ).lower(),
     )
 
 
 def _require_span(start: Bound, end: Bound) -> None:
     """Refuse bounds that leave a batch nothing to read."""
     if start.default == LATEST:
-        raise OptionError("starting_offsets=latest: a batch read would have nothing to read; name offsets or a time")
+        raise OptionError(
+            "starting_offsets=latest: a batch read would have nothing to read; name offsets or a time"
+        )
     if end.default == EARLIEST:
-        raise OptionError("ending_offsets=earliest: a batch read would have nothing to read; name offsets or a time")
-    for name, bound, refused in (("starting_offsets", start, LATEST), ("ending_offsets", end, EARLIEST)):
+        raise OptionError(
+            "ending_offsets=earliest: a batch read would have nothing to read; name offsets or a time"
+        )
+    for name, bound, refused in (
+        ("starting_offsets", start, LATEST),
+        ("ending_offsets", end, EARLIEST),
+    ):
         if refused in bound.offsets.values():
             meaning = "latest" if refused == LATEST else "earliest"
-            raise OptionError(f"{name}: {refused} ({meaning}) would leave a batch read nothing of that queue")
+            raise OptionError(
+                f"{name}: {refused} ({meaning}) would leave a batch read nothing of that queue"
+            )
 
 
 def require_named(selection: Selection, known: Mapping[str, set[int]], where: str) -> None:
@@ -289,11 +364,15 @@ def require_named(selection: Selection, known: Mapping[str, set[int]], where: st
     """
     missing = sorted(selection.named_topics - set(known))
     if missing:
-        raise OptionError(f"no topic {', '.join(missing)} in {where}; it has: {', '.join(sorted(known)) or 'none'}")
+        raise OptionError(
+            f"no topic {', '.join(missing)} in {where}; it has: {', '.join(sorted(known)) or 'none'}"
+        )
     for topic, queues in (selection.assign or {}).items():
         lacking = sorted(queues - known[topic])
         if lacking:
-            raise OptionError(f"topic {topic} has no queue {lacking} in {where}; it has {sorted(known[topic])}")
+            raise OptionError(
+                f"topic {topic} has no queue {lacking} in {where}; it has {sorted(known[topic])}"
+            )
 
 
 def choose_topics(selection: Selection, known: list[str]) -> list[str]:
@@ -305,4 +384,6 @@ def choose_topics(selection: Selection, known: list[str]) -> list[str]:
     if selection.subscribe_pattern is not None:
         pattern = re.compile(selection.subscribe_pattern)
         return [topic for topic in known if pattern.fullmatch(topic)]
-    return [topic for topic in known if selection.include_system_topics or not is_system_topic(topic)]
+    return [
+        topic for topic in known if selection.include_system_topics or not is_system_topic(topic)
+    ]

@@ -41,15 +41,18 @@ class LogMark(NamedTuple):
 
     def stands_in(self, log: CommitLog) -> bool:
         """Tell whether the record still stands there, or was deleted with its file because of its age."""
-        return self.physical_offset < log.min_offset or LogMark.at(log, self.physical_offset) == self
+        return (
+            self.physical_offset < log.min_offset or LogMark.at(log, self.physical_offset) == self
+        )
 
 
 @dataclass(slots=True)
 class LogCursor:
     """The physical offset after the last record that was seen, and that record.
 
-    ``refused`` holds the bytes last seen at the cursor if they were not a record. ``is_disturbed`` says that these
-    bytes changed into something that is still not a record, so the cursor is not where a record begins.
+    ``refused`` holds the bytes last seen at the cursor if they were not a record. ``is_disturbed``
+    says that these bytes changed into something that is still not a record, so the cursor is not
+    where a record begins.
     """
 
     position: int
@@ -87,7 +90,8 @@ class LogCursor:
 
         Args:
             log: of the store.
-            run_started: since when, in ms, the broker runs that has the store now; 0 where that is not known.
+            run_started: since when, in ms, the broker runs that has the store now; 0 where that is
+                not known.
         """
         size = _FIRST_BYTES
         while (segment := log.find(self.position)) is not None:
@@ -101,9 +105,17 @@ class LogCursor:
                 self.newest = LogMark(*(int(last.column(name)[0]) for name in LogMark._fields))
                 yield window.data, heads.take(whole)
             stop = walked.records
-            reached = segment.end if stop.kind is StopKind.BLANK and _is_begun(log, segment.end) else walked.stopped
+            reached = (
+                segment.end
+                if stop.kind is StopKind.BLANK and _is_begun(log, segment.end)
+                else walked.stopped
+            )
             is_stuck, self.position = reached == self.position, reached
-            refused = window.data[stop.position :][: FRAME_HEAD.itemsize] if stop.kind is StopKind.DAMAGE else None
+            refused = (
+                window.data[stop.position :][: FRAME_HEAD.itemsize]
+                if stop.kind is StopKind.DAMAGE
+                else None
+            )
             self._note(refused, is_stuck)
             if is_stuck or walked.damage is not None:
                 return
@@ -112,22 +124,27 @@ class LogCursor:
     def _without_unsure(self, window: Window, run_started: int) -> Window:
         """Leave out records from the first on that may not be of the log.
 
-        A broker appends one record after the other, so the last one that the present run wrote vouches for all before
-        it. After it, a torn record ends the log: its broker is still writing it, or a recovery will cut it. There a
-        whole record of an earlier run ends it as well: a recovery has cut it off, and it is not written over yet.
+        A broker appends one record after the other, so the last one that the present run wrote
+        vouches for all before it. After it, a torn record ends the log: its broker is still writing
+        it, or a recovery will cut it. There a whole record of an earlier run ends it as well: a
+        recovery has cut it off, and it is not written over yet.
         """
         starts = window.records.starts
         if not len(starts):
             return window
         sound, times = _checked(window)
         vouching = np.flatnonzero(sound & (times >= run_started))
-        is_vouched = len(vouching) > 0 or (self.newest is not None and self.newest.store_timestamp >= run_started)
+        is_vouched = len(vouching) > 0 or (
+            self.newest is not None and self.newest.store_timestamp >= run_started
+        )
         first = int(vouching[-1]) + 1 if len(vouching) else 0
         refused = np.flatnonzero(~sound[first:] | is_vouched)
         if not len(refused):
             return window
         row = first + int(refused[0])
-        kept = Walk(starts[:row], StopKind.DAMAGE, int(starts[row]), "torn, or cut off by a recovery")
+        kept = Walk(
+            starts[:row], StopKind.DAMAGE, int(starts[row]), "torn, or cut off by a recovery"
+        )
         return replace(window, records=kept)
 
     def _note(self, damage: Bytes | None, is_stuck: bool) -> None:
@@ -151,7 +168,8 @@ def _checked(window: Window) -> tuple[Mask, NDArray[np.int64]]:
 def _is_begun(log: CommitLog, physical_offset: int) -> bool:
     """Tell whether something stands in the segment that begins here.
 
-    A commit of ours puts a blank before an empty segment for a moment, and then a record in place of the blank.
+    A commit of ours puts a blank before an empty segment for a moment, and then a record in place
+    of the blank.
     """
     segment = log.find(physical_offset)
     return segment is not None and log.frame(Place(segment, 0)) != (0, 0)

@@ -97,8 +97,13 @@ class MessageScan:
         lost = session.read_lost(session.lost(slices, self.spec), self.spec)
         return chain(lost, session.read_queues(slices, self.spec))
 
-    def _pruned(self, session: StoreSession, where: Where, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
-        """Return the messages in ranges of queues that meet the condition. What pruning rules out is not read."""
+    def _pruned(
+        self, session: StoreSession, where: Where, slices: Sequence[QueueSlice]
+    ) -> Iterator[pa.RecordBatch]:
+        """Return the messages in ranges of queues that meet the condition.
+
+        What pruning rules out is not read.
+        """
         pruned = StorePruner(session, where.pruning).queues(slices)
         logger.info(
             "%s: the condition leaves %d of %d messages, and %d that the index gives: %s",
@@ -116,7 +121,9 @@ class MessageScan:
         wanted = log_filter(self.selection, self.spec.schema.names)
         session.warn_unknown_topics(self.selection)
         whole = session.log_slice()
-        pieces = [whole] if self.where is None else StorePruner(session, self.where.pruning).log(whole)
+        pieces = (
+            [whole] if self.where is None else StorePruner(session, self.where.pruning).log(whole)
+        )
         return chain.from_iterable(session.read_log(piece, self.spec, wanted) for piece in pieces)
 
     def _look_up(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
@@ -126,4 +133,6 @@ class MessageScan:
         yield from session.finder.read(found, self.spec, chosen, index_only=self.index_only)
 
     def _pending(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
-        yield from read_pending(session, find_pending(session, self.selection, self.spec), self.spec, self.selection)
+        yield from read_pending(
+            session, find_pending(session, self.selection, self.spec), self.spec, self.selection
+        )

@@ -24,7 +24,8 @@ from rmqstore.spans import LogSlice, QueueKey, QueueSlice, Span
 
 logger = logging.getLogger(__name__)
 
-_MAX_UNCOVERED = 0.5  # share of the log that the index may leave uncovered; with more it saves little
+# share of the log that the index may leave uncovered; with more it saves little
+_MAX_UNCOVERED = 0.5
 _HEADS = select_columns(["topic", "queueId", "queueOffset", "commitLogOffset"])
 
 
@@ -51,7 +52,8 @@ class StorePruner:
         pruning = self._pruning
         kept = [
             piece._replace(
-                start=max(piece.start, pruning.queue_offsets.low), end=min(piece.end, pruning.queue_offsets.high + 1)
+                start=max(piece.start, pruning.queue_offsets.low),
+                end=min(piece.end, pruning.queue_offsets.high + 1),
             )
             for piece in slices
             if pruning.keeps(piece.topic, piece.queue_id)
@@ -79,7 +81,10 @@ class StorePruner:
         return [part for piece in slices for part in self._store.slices_within(piece, parts.spans)]
 
     def log(self, whole: LogSlice) -> list[LogSlice]:
-        """Return the parts of the log that have to be read. The index does not help: it may lack queueless records."""
+        """Return the parts of the log that have to be read.
+
+        The index does not help: it may lack queueless records.
+        """
         span = Span(whole.start, whole.end)
         parts = self._parts(span)
         if parts.spans != (span,):
@@ -95,7 +100,9 @@ class StorePruner:
         pruning = self._pruning
         parts = LogParts.of([whole])
         if pruning.places != ANY_NUMBER:
-            span = Span(max(pruning.places.low, whole.start), min(pruning.places.high + 1, whole.end))
+            span = Span(
+                max(pruning.places.low, whole.start), min(pruning.places.high + 1, whole.end)
+            )
             parts = LogParts.of([span])
         if pruning.has_times:
             points = self._store.log_points(lambda: self.heads)
@@ -109,7 +116,10 @@ class StorePruner:
             return None
         found = self._store.find_in_index(wanted, topics)
         if found.n_uncovered_bytes > _MAX_UNCOVERED * (whole.end - whole.start):
-            logger.info("the index does not cover %d bytes of the log: the log is read", found.n_uncovered_bytes)
+            logger.info(
+                "the index does not cover %d bytes of the log: the log is read",
+                found.n_uncovered_bytes,
+            )
             return None
         return found
 
@@ -121,15 +131,21 @@ class StorePruner:
 
     def _from_heads(self, parts: LogParts, whole: Span) -> LogParts:
         """Widen parts of the log to physical offsets where a record surely begins."""
-        heads = np.array([whole.start, *(head for head in self.heads if whole.start < head < whole.end)])
+        heads = np.array(
+            [whole.start, *(head for head in self.heads if whole.start < head < whole.end)]
+        )
         widened = []
         for span in parts.spans:
             before = int(np.searchsorted(heads, span.start, side="right")) - 1
             after = int(np.searchsorted(heads, span.end))
-            widened.append(Span(int(heads[before]), int(heads[after]) if after < len(heads) else whole.end))
+            widened.append(
+                Span(int(heads[before]), int(heads[after]) if after < len(heads) else whole.end)
+            )
         return LogParts.of(widened)
 
-    def _units(self, places: Positions, slices: Sequence[QueueSlice], but: Sequence[QueueSlice]) -> UnitRows | None:
+    def _units(
+        self, places: Positions, slices: Sequence[QueueSlice], but: Sequence[QueueSlice]
+    ) -> UnitRows | None:
         """Return the units in ``slices``, but not in ``but``, that point at physical offsets, in the order of the log.
 
         None if there is no such unit.
@@ -153,7 +169,9 @@ class StorePruner:
             for piece, is_asked in by_queue[key]:
                 asked[(offsets[members] >= piece.start) & (offsets[members] < piece.end)] = is_asked
             if asked.any():
-                found.append(self._store.units_at(*key, offsets[members[asked]], at[members[asked]]))
+                found.append(
+                    self._store.units_at(*key, offsets[members[asked]], at[members[asked]])
+                )
         parts = [part for part in found if len(part.sizes)]
         if not parts:
             return None

@@ -51,14 +51,19 @@ logger = logging.getLogger(__name__)
 
 
 class StoreSession(Closing):
-    """One store, opened for reading. Nothing in its folder is created or changed, also beside a running broker.
+    """One store, opened for reading.
 
-    A context manager; :func:`open_session` makes one. ``rmqstore.MessageStore`` is the public API on top of it.
+    Nothing in its folder is created or changed, also beside a running broker.
+
+    A context manager; :func:`open_session` makes one. ``rmqstore.MessageStore`` is the public API
+    on top of it.
 
     Source: DefaultMessageStore.java.
     """
 
-    def __init__(self, paths: StorePaths, *, broker_name: str | None = None, ignore_log_end: bool = False) -> None:
+    def __init__(
+        self, paths: StorePaths, *, broker_name: str | None = None, ignore_log_end: bool = False
+    ) -> None:
         self.paths = paths
         self.config = BrokerConfig(paths)
         self._given_name = broker_name
@@ -76,7 +81,10 @@ class StoreSession(Closing):
         self.log.close()
 
     def refresh(self) -> None:
-        """List the files again: those of a running broker come and go. The log end stays as it was found."""
+        """List the files again: those of a running broker come and go.
+
+        The log end stays as it was found.
+        """
         self.log.refresh()
         self.queues.refresh()
 
@@ -131,12 +139,16 @@ class StoreSession(Closing):
         return self.ranges.first(topic, queue_id)
 
     @retry_if_deleted
-    def first_stored_at(self, topic: str, queue_id: int, timestamp: int, span: tuple[int, int]) -> int:
+    def first_stored_at(
+        self, topic: str, queue_id: int, timestamp: int, span: tuple[int, int]
+    ) -> int:
         """Return the first queue offset in a span stored at or after a time (ms), the end of the span if none is."""
         return self.ranges.at_time(topic, queue_id, timestamp, span, tolerant=True)
 
     @retry_if_deleted
-    def _find(self, wanted: Wanted, topics: Sequence[str], low: int | None, high: int | None) -> Found:
+    def _find(
+        self, wanted: Wanted, topics: Sequence[str], low: int | None, high: int | None
+    ) -> Found:
         return self._lookup.find(wanted, topics, low, high)
 
     def find(self, wanted: Wanted, selection: Selection) -> Found:
@@ -144,11 +156,13 @@ class StoreSession(Closing):
 
         Raises:
             OptionError: the selection has queue offsets.
-            UnsupportedFeatureError: no topic is named, and only a RocksDB database knows the topics.
+            UnsupportedFeatureError: no topic is named, and only a RocksDB database knows the
+                topics.
         """
         selection.require_by_log()
         end = selection.end.timestamp
-        named = selection.subscribe or selection.assign  # named topics are searched even if no queue has them
+        # named topics are searched even if no queue has them
+        named = selection.subscribe or selection.assign
         known = [] if named else self.known_topics()
         if not named and not known and self.paths.has_rocksdb_queues:
             raise UnsupportedFeatureError(
@@ -158,20 +172,25 @@ class StoreSession(Closing):
         topics = sorted(named) if named else choose_topics(selection, known)
         begin = selection.start.timestamp
         bounds = [
-            None if at is None else min(max(at, 0), LATEST_TIME) for at in (begin, None if end is None else end - 1)
+            None if at is None else min(max(at, 0), LATEST_TIME)
+            for at in (begin, None if end is None else end - 1)
         ]
         return self._find(wanted, topics, *bounds)
 
     @cached_property
     def finder(self) -> Finder:
         """Reads the candidates of look-ups."""
-        return Finder(self.log, self._lookup, self._find, self.read_log, lambda: self.log_end is None)
+        return Finder(
+            self.log, self._lookup, self._find, self.read_log, lambda: self.log_end is None
+        )
 
     def find_in_index(self, wanted: Wanted, topics: Sequence[str]) -> Found:
         """Return where messages of some topics may lie; see ``candidates.Lookup.find``."""
         return self._find(wanted, topics, None, None)
 
-    def units_at(self, topic: str, queue_id: int, queue_offsets: NDArray[np.int64], places: Positions) -> UnitRows:
+    def units_at(
+        self, topic: str, queue_id: int, queue_offsets: NDArray[np.int64], places: Positions
+    ) -> UnitRows:
         """Return the units at queue offsets (n,) that point at the given physical offsets (n,)."""
         order = np.argsort(queue_offsets, kind="stable")
         queue_offsets, places = queue_offsets[order], places[order]
@@ -193,7 +212,8 @@ class StoreSession(Closing):
 
         Queues that were recovered from a damaged log may lack messages for which there is no unit.
         """
-        is_reported = spec.mode != FAILFAST and not spec.tags  # a unit for a lost message has no tags
+        # a unit for a lost message has no tags
+        is_reported = spec.mode != FAILFAST and not spec.tags
         return self.ends.lost(slices if is_reported else ())
 
     def require_topics(self, selection: Selection) -> None:
@@ -207,9 +227,15 @@ class StoreSession(Closing):
 
     def named_queues(self, selection: Selection) -> dict[str, set[int]]:
         """Return the queues of every topic if the selection names topics, else nothing."""
-        return {topic: set(self.queue_ids(topic)) for topic in self.known_topics()} if selection.named_topics else {}
+        return (
+            {topic: set(self.queue_ids(topic)) for topic in self.known_topics()}
+            if selection.named_topics
+            else {}
+        )
 
-    def warn_unknown_topics(self, selection: Selection, consequence: str = "the records of the log decide") -> None:
+    def warn_unknown_topics(
+        self, selection: Selection, consequence: str = "the records of the log decide"
+    ) -> None:
         """Log named topics that neither queues nor topics.json know: misspelt, deleted, or not created yet."""
         unknown = sorted(selection.named_topics - set(self.known_topics()))
         if unknown:
@@ -243,20 +269,32 @@ class StoreSession(Closing):
         """Return the parts of a range whose messages may lie in parts of the log; see ``QueueRanges.within``."""
         return self.ranges.within(piece, spans)
 
-    def first_behind(self, topic: str, queue_id: int, physical_offset: int, span: tuple[int, int]) -> int:
+    def first_behind(
+        self, topic: str, queue_id: int, physical_offset: int, span: tuple[int, int]
+    ) -> int:
         """Return the first queue offset in a span whose message lies at or after a physical offset, or its end."""
         queue = self.queues.open(topic, queue_id)
-        return find_first(*span, lambda queue_offset: queue.unit(queue_offset)[0] >= physical_offset)
+        return find_first(
+            *span, lambda queue_offset: queue.unit(queue_offset)[0] >= physical_offset
+        )
 
     @retry_if_deleted
     def starts(
-        self, selection: Selection, spans: Callable[[], Mapping[QueueKey, tuple[int, int]]], *, fail_on_data_loss: bool
+        self,
+        selection: Selection,
+        spans: Callable[[], Mapping[QueueKey, tuple[int, int]]],
+        *,
+        fail_on_data_loss: bool,
     ) -> dict[QueueKey, int]:
         """Return where a selection starts in queues; see ``queue_ranges.QueueRanges.starts``."""
         name = self.broker_name
-        return self.ranges.starts(selection, self.config, name, spans, fail_on_data_loss=fail_on_data_loss)
+        return self.ranges.starts(
+            selection, self.config, name, spans, fail_on_data_loss=fail_on_data_loss
+        )
 
-    def slices(self, topic: str, queue_id: int, start: int, end: int, *, tolerant: bool) -> list[QueueSlice]:
+    def slices(
+        self, topic: str, queue_id: int, start: int, end: int, *, tolerant: bool
+    ) -> list[QueueSlice]:
         """Return the parts of a range that the queue's files have; see ``queue_ranges.QueueRanges.slices``."""
         return self.ranges.slices(topic, queue_id, start, end, tolerant=tolerant)
 
@@ -268,7 +306,9 @@ class StoreSession(Closing):
         """Tell whether a range that was planned is still there; see ``queue_ranges.QueueRanges.stands``."""
         return self.ranges.stands(piece)
 
-    def confirmed(self, piece: QueueSlice, log_end: int, stored_until: int = LATEST_TIME) -> list[QueueSlice]:
+    def confirmed(
+        self, piece: QueueSlice, log_end: int, stored_until: int = LATEST_TIME
+    ) -> list[QueueSlice]:
         """Return the parts of a range whose units the log confirms; see ``queue_ranges.QueueRanges.confirmed``."""
         return self.ranges.confirmed(piece, log_end, stored_until)
 
@@ -287,7 +327,9 @@ class StoreSession(Closing):
         """Yield the messages of ranges of queues; see ``scan.queue_scan.QueueScan``."""
         return self._queue_scan(spec).batches(slices)
 
-    def read_lost(self, stretches: Iterable[LostStretch], spec: ReadSpec) -> Iterator[pa.RecordBatch]:
+    def read_lost(
+        self, stretches: Iterable[LostStretch], spec: ReadSpec
+    ) -> Iterator[pa.RecordBatch]:
         """Handle the parts from :meth:`lost` as the mode of the read says; see ``faults.refuse_stretches``."""
         return refuse_stretches(stretches, spec)
 
@@ -307,9 +349,12 @@ class StoreSession(Closing):
     def indexed_topics(self, topics: Iterable[str]) -> set[str]:
         """Return those topics whose messages the index knows by their own keys.
 
-        The index knows records, not the messages of inner batches, nor light queues, which show other queues' records.
+        The index knows records, not the messages of inner batches, nor light queues, which show
+        other queues' records.
         """
-        return {topic for topic in topics if not topic.startswith(LMQ_PREFIX)} - set(self.queues.batch_topics())
+        return {topic for topic in topics if not topic.startswith(LMQ_PREFIX)} - set(
+            self.queues.batch_topics()
+        )
 
     def log_slice(self) -> LogSlice:
         """Return the range of the log that holds records: up to its end, or to its last byte in a closed store."""
@@ -320,7 +365,9 @@ class StoreSession(Closing):
         """Return places where a scan of the log may be cut; see ``sampling.Sampler.log_heads``."""
         return self._sampler.log_heads()
 
-    def read_log(self, piece: LogSlice, spec: ReadSpec, wanted: LogFilter) -> Iterator[pa.RecordBatch]:
+    def read_log(
+        self, piece: LogSlice, spec: ReadSpec, wanted: LogFilter
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the records of a range of the log; see ``scan.log_scan.LogScan``."""
         return LogScan(self.log, self.ranges.vouched_end, spec, wanted).batches(piece)
 
@@ -349,7 +396,10 @@ class StoreSession(Closing):
         return plan_view(self.view_source, spec, limits)
 
     def read_view(self, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a piece. What planning found, perhaps in another process, is taken over from the piece."""
+        """Yield the rows of a piece.
+
+        What planning found, perhaps in another process, is taken over from the piece.
+        """
         self.ends.take(piece.log_end, piece.recovered)
         return read_view(self.view_source, spec, piece)
 
@@ -384,5 +434,7 @@ def open_session(
     """
     paths = find_store(path, storage=storage, **folders)
     for folder in paths.dledger_logs:
-        logger.warning("%s: the log goes on in %s, a DLedger CommitLog that is not read", paths.root, folder)
+        logger.warning(
+            "%s: the log goes on in %s, a DLedger CommitLog that is not read", paths.root, folder
+        )
     return StoreSession(paths, broker_name=broker_name, ignore_log_end=ignore_log_end)

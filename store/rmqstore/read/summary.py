@@ -18,7 +18,8 @@ def as_html(session: StoreSession, line: str) -> str:
     """
     topics = sorted(session.topics(), key=lambda topic: (is_system_topic(topic), topic))
     rows = [
-        f"<tr><td>{escape(topic)}</td><td>{len(session.queue_ids(topic))}</td></tr>" for topic in topics[:_MAX_TOPICS]
+        f"<tr><td>{escape(topic)}</td><td>{len(session.queue_ids(topic))}</td></tr>"
+        for topic in topics[:_MAX_TOPICS]
     ]
     if len(topics) > _MAX_TOPICS:
         rows.append(f'<tr><td colspan="2">and {len(topics) - _MAX_TOPICS} more</td></tr>')

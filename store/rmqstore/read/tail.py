@@ -1,8 +1,8 @@
 """Follows a store that is being written to: finds where its queues end from the new records of its log.
 
-The cost of finding the ends of all queues grows with their number, so it is paid once. Later looks read only the new
-records of the log, and check the queues that these name until they hold the records: a broker writes to the log first,
-and to the queue a little later.
+The cost of finding the ends of all queues grows with their number, so it is paid once. Later looks
+read only the new records of the log, and check the queues that these name until they hold the
+records: a broker writes to the log first, and to the queue a little later.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from rmqstore.storage.recovery.unit_checks import confirmed_end
 logger = logging.getLogger(__name__)
 
 _MAX_RETRIES = 10
-_MAX_WAITS = 20  # looks at which a queue may lack messages of the log before all queues are looked at again
+# looks at which a queue may lack messages of the log before all queues are looked at again
+_MAX_WAITS = 20
 _MAX_LAG = 64 << 20  # bytes of the log that a queue may lag by
 
 _LOGGED_COLUMNS = ("queue_offset", "physical_offset", "total_size")
@@ -54,8 +55,10 @@ class StoreTail:
     """The ends of the chosen queues of one store, as of the last :meth:`look`.
 
     Attributes:
-        ends: by topic and queue id, the queue offset after the last message. Deleted queues stay in it.
-        mark: the newest record of a chosen queue, or None. It lies at or after all records that ``ends`` covers.
+        ends: by topic and queue id, the queue offset after the last message. Deleted queues stay in
+            it.
+        mark: the newest record of a chosen queue, or None. It lies at or after all records that
+            ``ends`` covers.
         discovered: queues that were not there at the first look.
 
     Source: DefaultMessageStore.java#ReputMessageService, which follows the log in the same way.
@@ -66,12 +69,13 @@ class StoreTail:
         self.ends: dict[QueueKey, int] = {}
         self.mark: LogMark | None = None
         self.discovered: set[QueueKey] = set()
-        # _built is the end of the records that the queues are known to hold, _seen the end of those that the log holds.
-        # The stretch between the two is walked again at each look: it may be stale records that a recovery left after
-        # the end of the log, which are written over then.
+        # _built is the end of the records that the queues are known to hold, _seen the end of those
+        # that the log holds. The stretch between the two is walked again at each look: it may be
+        # stale records that a recovery left after the end of the log, which are written over then.
         self._built: LogCursor | None = None
         self._seen = LogCursor(0)
-        self._awaited: dict[QueueKey, list[_Logged]] = {}  # messages that the log has and queues may lack
+        # messages that the log has and queues may lack
+        self._awaited: dict[QueueKey, list[_Logged]] = {}
         self._n_waits = 0  # looks, one after the other, at which a queue lacked something
         self._run = BrokerRun(0, is_open=False)
         self._is_chosen: dict[QueueKey, bool] = {}
@@ -127,15 +131,20 @@ class StoreTail:
         return (
             self._run.may_have_recovered(run)
             or self._n_waits > _MAX_WAITS
-            or not (self._built is not None and self._built.is_good(log) and self._seen.is_good(log))
+            or not (
+                self._built is not None and self._built.is_good(log) and self._seen.is_good(log)
+            )
         )
 
     def _ask(self, before: LogCursor, waited_for: AbstractSet[QueueKey]) -> int | None:
         """Check the queues for the logged messages; return the physical offset of the first one that a queue lacks."""
         recovered = self.store.ends.recovered
         asked = {key for key in waited_for if key not in self._awaited and key not in recovered}
-        is_written_to = self._seen.position != before.position  # maybe also what only the log told of
-        asked |= {key for key in recovered if key in self.ends and (is_written_to or key in self._awaited)}
+        # maybe also what only the log told of
+        is_written_to = self._seen.position != before.position
+        asked |= {
+            key for key in recovered if key in self.ends and (is_written_to or key in self._awaited)
+        }
         for key in asked:
             self.ends[key] = self._end_and_last(key)[0]
         lacking = []
@@ -172,14 +181,17 @@ class StoreTail:
         store.forget()
         end = self._log_end()
         chosen = store.chosen_queues(self._selection)
-        keys = {(topic, queue_id): None for topic, queue_ids in chosen.items() for queue_id in queue_ids}
+        keys = {
+            (topic, queue_id): None for topic, queue_ids in chosen.items() for queue_id in queue_ids
+        }
         self._awaited, self._n_waits, self._firsts = {}, 0, {}
         self._firsts_since = store.log.min_offset
         self._seen = LogCursor(store.log.max_offset if end is None else end)
         found = {key: self._end_and_last(key) for key in keys}
         newest = max((last for _, last in found.values()), default=-1)
         if end is None:
-            # As the queues have it: stale records may follow. The newest one may be walked once more.
+            # As the queues have it: stale records may follow. The newest one may be walked once
+            # more.
             reached = max(newest, store.ranges.end_in_log(but=keys))
             self._seen = LogCursor(find_written_end(store.log) if reached < 0 else reached)
         self.mark = LogMark.at(store.log, newest)
@@ -189,8 +201,8 @@ class StoreTail:
     def _log_end(self) -> int | None:
         """Return where the log ends, or None if the ends of the queues decide.
 
-        The scan of a recovery takes whole records that an earlier recovery cut off for messages again. While the broker
-        that cut them off is running, they are not messages.
+        The scan of a recovery takes whole records that an earlier recovery cut off for messages
+        again. While the broker that cut them off is running, they are not messages.
         """
         ends, log = self.store.ends, self.store.log
         end = ends.log_end
@@ -200,7 +212,9 @@ class StoreTail:
             cursor = LogCursor(max(end.scanned_from, log.min_offset))
             for _ in cursor.step(log, self._run.started_ms):
                 pass
-            ends.log_end = end = end._replace(physical_offset=min(cursor.position, end.physical_offset))
+            ends.log_end = end = end._replace(
+                physical_offset=min(cursor.position, end.physical_offset)
+            )
         return end.physical_offset
 
     def _end_and_last(self, key: QueueKey) -> tuple[int, int]:
@@ -212,7 +226,9 @@ class StoreTail:
             is_behind = recovered is not None and not _holds(queue, recovered)
             end, last = self._in_files(queue, key)
             if recovered is not None and is_behind:
-                return recovered.end, int(recovered.units["physical_offset"][-1]) if len(recovered.units) else last
+                return recovered.end, int(recovered.units["physical_offset"][-1]) if len(
+                    recovered.units
+                ) else last
         finally:
             queue.close()
         if recovered is not None:
@@ -247,13 +263,17 @@ class StoreTail:
         self._note_queues(data, lmq_heads(data, heads))
 
     def _note_queues(self, data: Bytes, heads: Heads) -> None:
-        for key, rows in group_by_queue(topics(data, heads), heads.column("queue_id")) if len(heads) else ():
+        for key, rows in (
+            group_by_queue(topics(data, heads), heads.column("queue_id")) if len(heads) else ()
+        ):
             if key not in self._is_chosen:
                 self._is_chosen[key] = self.store.is_chosen(self._selection, *key)
             if self._is_chosen[key]:
                 if key not in self.ends:
                     self.discovered.add(key)
-                told = _Logged(*(heads.column(name)[rows].astype(np.int64) for name in _LOGGED_COLUMNS))
+                told = _Logged(
+                    *(heads.column(name)[rows].astype(np.int64) for name in _LOGGED_COLUMNS)
+                )
                 self._awaited.setdefault(key, []).append(told)
                 last, place = heads.take(rows[-1:]), int(told.places[-1])
                 if self.mark is None or place >= self.mark.physical_offset:
@@ -265,7 +285,9 @@ class StoreTail:
 
     def confirmed(self, slices: Iterable[QueueSlice]) -> list[QueueSlice]:
         """Return the parts of ranges that the log confirms."""
-        return [part for piece in slices for part in self.store.confirmed(piece, self._seen.position)]
+        return [
+            part for piece in slices for part in self.store.confirmed(piece, self._seen.position)
+        ]
 
     def doubt(self) -> None:
         """Look at all queues the next time, because the files differ from what was found."""
@@ -309,6 +331,8 @@ def _holds(queue: Queue, recovered: RecoveredUnits) -> bool:
     told = Units.of(recovered.units)
     for rows in (slice(-1, None), slice(None)):  # the last unit mostly decides
         units = queue.units_of(np.arange(recovered.start, recovered.end)[rows])
-        if (units.physical_offsets != told.physical_offsets[rows]).any() or (units.sizes != told.sizes[rows]).any():
+        if (units.physical_offsets != told.physical_offsets[rows]).any() or (
+            units.sizes != told.sizes[rows]
+        ).any():
             return False
     return True

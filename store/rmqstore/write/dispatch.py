@@ -1,6 +1,7 @@
 """Builds queue units and index items from records of the log: after an append, in a repair and in a rebuild.
 
-Source: DefaultMessageStore.java#ReputMessageService, #CommitLogDispatcherBuildConsumeQueue, #…BuildIndex.
+Source: DefaultMessageStore.java#ReputMessageService, #CommitLogDispatcherBuildConsumeQueue,
+#…BuildIndex.
 """
 
 from __future__ import annotations
@@ -12,7 +13,13 @@ import numpy as np
 
 from rmqstore.errors import CorruptQueueError, CorruptRecordError
 from rmqstore.findings import Finding
-from rmqstore.format.columns.dispatch_requests import QueueUnits, Requests, have_units, read_requests, rows_by_queue
+from rmqstore.format.columns.dispatch_requests import (
+    QueueUnits,
+    Requests,
+    have_units,
+    read_requests,
+    rows_by_queue,
+)
 from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.lmq import lmq_heads
 from rmqstore.format.layout import Bytes
@@ -40,8 +47,8 @@ class Dispatcher:
         index_folder: the folder of the index files.
         config: sizes of new files.
         open_queue: returns the appender of a queue, by topic and queue id.
-        is_tolerant: skip damage and report it in :attr:`findings`. Queues that do not fit the log are listed in
-            :attr:`misfits`, and nothing more is appended to them.
+        is_tolerant: skip damage and report it in :attr:`findings`. Queues that do not fit the log
+            are listed in :attr:`misfits`, and nothing more is appended to them.
     """
 
     def __init__(
@@ -65,7 +72,8 @@ class Dispatcher:
         """Build units and items of the records in ``[start, end)``, except those that exist already.
 
         Raises:
-            CorruptRecordError: the range holds bytes that are not a record, and the dispatcher is not tolerant.
+            CorruptRecordError: the range holds bytes that are not a record, and the dispatcher is
+                not tolerant.
         """
         for low, high, segment in self._log.stretches(start, end):
             if segment is None:
@@ -85,7 +93,9 @@ class Dispatcher:
         for starts, heads, whole in window.heads():
             sound = whole & (heads.column("physical_offset") == starts + base)
             for row in np.flatnonzero(~sound).tolist():
-                self._meet(path, base + int(starts[row]), "not a whole record with this physical offset")
+                self._meet(
+                    path, base + int(starts[row]), "not a whole record with this physical offset"
+                )
             kept = heads if sound.all() else heads.take(np.flatnonzero(sound))
             if len(kept):
                 self.put(read_requests(data, kept))
@@ -105,16 +115,22 @@ class Dispatcher:
         if len(self.findings) < _MAX_FINDINGS:
             self.findings.append(Finding(part, place, text))
         elif len(self.findings) == _MAX_FINDINGS:
-            self.findings.append(Finding(part, self._log.folders, f"more than {_MAX_FINDINGS} findings"))
+            self.findings.append(
+                Finding(part, self._log.folders, f"more than {_MAX_FINDINGS} findings")
+            )
 
     def put(self, requests: Requests) -> None:
         """Append the units and items of records that are in the log, in its order."""
-        units = requests.units if requests.has_unit.all() else requests.units.take(requests.has_unit)
+        units = (
+            requests.units if requests.has_unit.all() else requests.units.take(requests.has_unit)
+        )
         self._put_units(units)
         if self._config.message_index_enable:
             offsets = requests.units.units["physical_offset"].astype(np.int64)
             keys = IndexKeys(
-                requests.key_hashes, offsets[requests.key_rows], requests.units.store_timestamps[requests.key_rows]
+                requests.key_hashes,
+                offsets[requests.key_rows],
+                requests.units.store_timestamps[requests.key_rows],
             )
             self._index.add(keys)
 

@@ -20,7 +20,9 @@ def require_local(paths: StorePaths) -> None:
         UnsupportedFeatureError: it does not.
     """
     if paths.storage is not LOCAL:
-        raise UnsupportedFeatureError(f"{paths.root} is not on a local disk: such a store can be read, not written")
+        raise UnsupportedFeatureError(
+            f"{paths.root} is not on a local disk: such a store can be read, not written"
+        )
 
 
 def require_writable(paths: StorePaths) -> None:
@@ -30,7 +32,9 @@ def require_writable(paths: StorePaths) -> None:
         UnsupportedFeatureError: its queues or its log are of a kind that cannot be written.
     """
     if paths.rocksdb_queues is not None:
-        raise UnsupportedFeatureError(f"{paths.rocksdb_queues} holds RocksDB queues, which cannot be written")
+        raise UnsupportedFeatureError(
+            f"{paths.rocksdb_queues} holds RocksDB queues, which cannot be written"
+        )
     if paths.dledger_logs:
         raise UnsupportedFeatureError(
             f"{paths.dledger_logs[0]} holds a DLedger CommitLog, which a quorum of brokers writes; "
@@ -73,4 +77,6 @@ def existing_config(paths: StorePaths, log: CommitLog, config: StoreConfig) -> S
     try:
         return replace(config, **changes)  # type: ignore[arg-type]  # sizes all of them
     except OptionError as err:
-        raise StoreStateError(f"{paths.root} has files of sizes that no broker uses: {err}") from err
+        raise StoreStateError(
+            f"{paths.root} has files of sizes that no broker uses: {err}"
+        ) from err

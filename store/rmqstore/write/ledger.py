@@ -1,8 +1,8 @@
 """Remembers which versions of an application's writes are done, so that a repeated write is skipped.
 
-Before the commit an entry names the first and the last record of a write by physical offset and digest. The write is
-done if and only if the log holds these records. Losing the ledger harms no message, but a repeated write is then
-appended again.
+Before the commit an entry names the first and the last record of a write by physical offset and
+digest. The write is done if and only if the log holds these records. Losing the ledger harms no
+message, but a repeated write is then appended again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class Ledger:
     def settle(self, log: CommitLog) -> None:
         """Look up every unfinished write in the log; called when a store is opened for writing."""
         entries = LOCAL.list_folder(self._folder)
-        for path in sorted(self._folder / entry.name for entry in entries if entry.name.endswith(".json")):
+        for path in sorted(
+            self._folder / entry.name for entry in entries if entry.name.endswith(".json")
+        ):
             entry = self._read(path)
             if entry is None or entry.is_done:
                 continue
@@ -64,12 +66,19 @@ class Ledger:
                 self._disk.delete(path)
 
     def intend(
-        self, app_id: str, version: int, log: CommitLog, first: RecordMark | None, last: RecordMark | None
+        self,
+        app_id: str,
+        version: int,
+        log: CommitLog,
+        first: RecordMark | None,
+        last: RecordMark | None,
     ) -> None:
         """Note durably what is about to be committed to the log."""
         self._disk.make_folder(self._folder)
         previous = self.version(app_id, log)
-        self._write(self._path(app_id), Entry(version, first, last, is_done=False, previous=previous))
+        self._write(
+            self._path(app_id), Entry(version, first, last, is_done=False, previous=previous)
+        )
 
     def done(self, app_id: str) -> None:
         """Note that the intended write was committed."""
@@ -84,8 +93,17 @@ class Ledger:
     def _read(path: Path) -> Entry | None:
         try:
             found = json.loads(read_small(LOCAL, path, _MAX_BYTES))
-            first, last = (None if found[name] is None else RecordMark(**found[name]) for name in ("first", "last"))
-            entry = Entry(found["version"], first, last, is_done=found["is_done"], previous=found.get("previous"))
+            first, last = (
+                None if found[name] is None else RecordMark(**found[name])
+                for name in ("first", "last")
+            )
+            entry = Entry(
+                found["version"],
+                first,
+                last,
+                is_done=found["is_done"],
+                previous=found.get("previous"),
+            )
         except (FileNotFoundError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
             return None  # an entry only caches what the log shows
         return entry if _is_sound(entry) else None

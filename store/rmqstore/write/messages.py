@@ -1,6 +1,7 @@
 """Columns of messages as users give them, to columns of records: sets properties, ids and delays, and checks limits.
 
-Source: DefaultMQProducerImpl.java and SendMessageProcessor.java for what a send adds; HookUtils.java and
+Source: DefaultMQProducerImpl.java and SendMessageProcessor.java for what a send adds;
+HookUtils.java and
 MessageExtEncoder.java for what is refused. Errors name the PutMessageStatus of RocketMQ.
 """
 
@@ -21,7 +22,12 @@ from rmqstore.errors import IllegalMessageError, OptionError
 from rmqstore.format.columns.buffers import array_bytes
 from rmqstore.format.columns.encode import RecordColumns
 from rmqstore.format.columns.hosts import offset_ids, pack_host, pack_hosts
-from rmqstore.format.columns.property_encode import find_control_bytes, one_property, property_entries, property_strings
+from rmqstore.format.columns.property_encode import (
+    find_control_bytes,
+    one_property,
+    property_entries,
+    property_strings,
+)
 from rmqstore.format.compression import compressor
 from rmqstore.format.hashing import java_hashes
 from rmqstore.format.layout import (
@@ -81,9 +87,13 @@ class WriteSpec:
     def __post_init__(self) -> None:
         """Refuse values out of their domain."""
         if self.queue_selector not in SELECTORS:
-            raise OptionError(f"queue_selector {self.queue_selector!r}: must be one of {', '.join(SELECTORS)}")
+            raise OptionError(
+                f"queue_selector {self.queue_selector!r}: must be one of {', '.join(SELECTORS)}"
+            )
         if self.default_queue_nums < 1:
-            raise OptionError(f"default_queue_nums {self.default_queue_nums}: must be a positive integer")
+            raise OptionError(
+                f"default_queue_nums {self.default_queue_nums}: must be a positive integer"
+            )
         compressor(self.compression)
 
 
@@ -92,7 +102,8 @@ class MessageMaker:
 
     Args:
         spec: how messages are made.
-        turn: the queue at which the round robin begins; tasks that run in parallel begin at different queues.
+        turn: the queue at which the round robin begins; tasks that run in parallel begin at
+            different queues.
     """
 
     def __init__(self, spec: WriteSpec, turn: int = 0) -> None:
@@ -107,11 +118,13 @@ class MessageMaker:
         """Return the columns of the records for a batch.
 
         Args:
-            batch: columns of WRITE_TYPES, at least body; those of ASSIGNED only serve to recognise offset message ids.
+            batch: columns of WRITE_TYPES, at least body; those of ASSIGNED only serve to recognise
+                offset message ids.
             first_row: number of the first row, for errors.
 
         Raises:
-            IllegalMessageError: a row cannot be stored; the text names the row and RocketMQ's status.
+            IllegalMessageError: a row cannot be stored; the text names the row and RocketMQ's
+                status.
         """
         n = len(batch)
         columns = _checked(batch)
@@ -119,7 +132,9 @@ class MessageMaker:
         topics = self._topics(columns, n, refuse)
         bodies, flags = self._bodies(columns["body"], refuse)
         queue_ids = self._queue_ids(topics, columns, n)
-        overrides = {name: columns[column] for column, name in _PROPERTY_OF.items() if column in columns}
+        overrides = {
+            name: columns[column] for column, name in _PROPERTY_OF.items() if column in columns
+        }
         self._set_uniq_keys(overrides, batch, columns, n)
         topics, queue_ids = _delay(overrides, topics, queue_ids, columns)
         properties = self._property_strings(columns.get("properties"), overrides, n, refuse)
@@ -132,7 +147,9 @@ class MessageMaker:
             properties=properties,
             flags=_numbers(columns.get("flag"), n),
             sys_flags=flags,
-            born_timestamps=np.full(n, now) if born is None else _numbers(born.view(pa.int64()), n, now * 1000) // 1000,
+            born_timestamps=np.full(n, now)
+            if born is None
+            else _numbers(born.view(pa.int64()), n, now * 1000) // 1000,
             born_hosts=pack_hosts(_texts(columns.get("bornHost"), n, self._born_host)),
             store_hosts=pack_hosts(_texts(None, n, self.spec.store_host)),
             reconsume_times=_numbers(columns.get("reconsumeTimes"), n),
@@ -142,20 +159,34 @@ class MessageMaker:
     def _topics(self, columns: Mapping[str, pa.Array], n: int, refuse: _Refusal) -> pa.StringArray:
         topics = _texts(None, n, self.spec.topic) if self.spec.topic else columns.get("topic")
         if topics is None:
-            raise IllegalMessageError("no topic: give a column named topic, or WriteSpec.topic for all rows")
+            raise IllegalMessageError(
+                "no topic: give a column named topic, or WriteSpec.topic for all rows"
+            )
         if topics.null_count:
-            refuse(int(np.argmin(topics.is_valid().to_numpy(zero_copy_only=False))), "MESSAGE_ILLEGAL", "topic is null")
+            refuse(
+                int(np.argmin(topics.is_valid().to_numpy(zero_copy_only=False))),
+                "MESSAGE_ILLEGAL",
+                "topic is null",
+            )
         encoded = topics.dictionary_encode()
         for code, topic in enumerate(encoded.dictionary.to_pylist()):
             reason = topic_fault(topic, allow_system=self.spec.allow_system_topics)
             if reason:
-                refuse(int(np.argmax(encoded.indices.to_numpy() == code)), "MESSAGE_ILLEGAL", reason)
+                refuse(
+                    int(np.argmax(encoded.indices.to_numpy() == code)), "MESSAGE_ILLEGAL", reason
+                )
         return topics
 
-    def _bodies(self, bodies: pa.BinaryArray, refuse: _Refusal) -> tuple[pa.BinaryArray, NDArray[np.int32]]:
+    def _bodies(
+        self, bodies: pa.BinaryArray, refuse: _Refusal
+    ) -> tuple[pa.BinaryArray, NDArray[np.int32]]:
         flags = np.zeros(len(bodies), np.int32)
         if bodies.null_count:
-            refuse(int(np.argmin(bodies.is_valid().to_numpy(zero_copy_only=False))), "MESSAGE_ILLEGAL", "body is null")
+            refuse(
+                int(np.argmin(bodies.is_valid().to_numpy(zero_copy_only=False))),
+                "MESSAGE_ILLEGAL",
+                "body is null",
+            )
         pack, flag = compressor(self.spec.compression)
         lengths = np.diff(array_bytes(bodies)[1])
         if pack is not None:
@@ -180,7 +211,9 @@ class MessageMaker:
         entries = property_entries(given, overrides, n)
         bad = find_control_bytes(entries)
         if bad is not None:
-            text = "the name or value of a property holds 0x01 or 0x02, the separators of properties"
+            text = (
+                "the name or value of a property holds 0x01 or 0x02, the separators of properties"
+            )
             refuse(bad, "MESSAGE_ILLEGAL", text)
         strings = property_strings(entries, n)
         lengths = np.diff(array_bytes(strings)[1])
@@ -190,7 +223,9 @@ class MessageMaker:
             refuse(row, "PROPERTIES_SIZE_EXCEEDED", text)
         return strings
 
-    def _queue_ids(self, topics: pa.StringArray, columns: Mapping[str, pa.Array], n: int) -> NDArray[np.int32]:
+    def _queue_ids(
+        self, topics: pa.StringArray, columns: Mapping[str, pa.Array], n: int
+    ) -> NDArray[np.int32]:
         """Choose queues: the given one, otherwise by sharding key, otherwise round robin."""
         chosen = np.zeros(n, np.int32)
         encoded = topics.dictionary_encode()
@@ -215,11 +250,17 @@ class MessageMaker:
             says = given.is_valid().to_numpy(zero_copy_only=False)
             chosen[says] = given.fill_null(0).to_numpy()[says]
             if (chosen < 0).any():
-                raise IllegalMessageError(f"row {int(np.argmin(chosen))}: MESSAGE_ILLEGAL: queueId {int(chosen.min())}")
+                raise IllegalMessageError(
+                    f"row {int(np.argmin(chosen))}: MESSAGE_ILLEGAL: queueId {int(chosen.min())}"
+                )
         return chosen
 
     def _set_uniq_keys(
-        self, overrides: dict[str, pa.StringArray], batch: pa.RecordBatch, columns: Mapping[str, pa.Array], n: int
+        self,
+        overrides: dict[str, pa.StringArray],
+        batch: pa.RecordBatch,
+        columns: Mapping[str, pa.Array],
+        n: int,
     ) -> None:
         """Set UNIQ_KEY from msgId, unless that is an offset message id, otherwise from the properties or a new key."""
         keys = columns.get("msgId")
@@ -243,7 +284,9 @@ class _Refusal:
         self._first_row = first_row
 
     def __call__(self, row: int, status: str, reason: str) -> None:
-        raise IllegalMessageError(f"row {self._first_row + row}: {status}: {reason}; nothing was written")
+        raise IllegalMessageError(
+            f"row {self._first_row + row}: {status}: {reason}; nothing was written"
+        )
 
 
 def topic_fault(topic: str, *, allow_system: bool) -> str | None:
@@ -254,7 +297,9 @@ def topic_fault(topic: str, *, allow_system: bool) -> str | None:
     if len(topic) > longest:
         return f"topic {topic!r} has {len(topic)} characters, at most {longest} are allowed"
     if topic.startswith(LMQ_PREFIX):
-        return f"topic {topic} is a light message queue, whose units point to records of other topics"
+        return (
+            f"topic {topic} is a light message queue, whose units point to records of other topics"
+        )
     if topic in FORBIDDEN_TOPICS and not allow_system:
         return f"topic {topic} belongs to the broker; allow_system_topics=True writes to it all the same"
     return None
@@ -272,13 +317,19 @@ def _checked(batch: pa.RecordBatch) -> dict[str, pa.Array]:
             continue
         kind = WRITE_TYPES.get(name)
         if kind is None:
-            raise IllegalMessageError(f"column {name} is unknown; a message has {', '.join(WRITE_TYPES)}")
+            raise IllegalMessageError(
+                f"column {name} is unknown; a message has {', '.join(WRITE_TYPES)}"
+            )
         try:
             columns[name] = column if column.type == kind else column.cast(kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as err:
-            raise IllegalMessageError(f"column {name} must be {kind}, not {column.type} ({err})") from err
+            raise IllegalMessageError(
+                f"column {name} must be {kind}, not {column.type} ({err})"
+            ) from err
     if "body" not in columns:
-        raise IllegalMessageError(f"column body is missing; there are {', '.join(batch.schema.names) or 'none'}")
+        raise IllegalMessageError(
+            f"column body is missing; there are {', '.join(batch.schema.names) or 'none'}"
+        )
     return columns
 
 
@@ -329,6 +380,6 @@ def _delay(
     overrides[PROPERTY_DELAY] = where_delayed(pa.array(levels).cast(pa.string()))
     overrides[PROPERTY_REAL_TOPIC] = where_delayed(topics)
     overrides[PROPERTY_REAL_QUEUE_ID] = where_delayed(pa.array(queue_ids).cast(pa.string()))
-    return pc.if_else(mask, pa.scalar(SCHEDULE_TOPIC), topics), np.where(delayed, levels - 1, queue_ids).astype(
-        np.int32
-    )
+    return pc.if_else(mask, pa.scalar(SCHEDULE_TOPIC), topics), np.where(
+        delayed, levels - 1, queue_ids
+    ).astype(np.int32)

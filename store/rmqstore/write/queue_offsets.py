@@ -17,7 +17,8 @@ class QueueOffsets:
     """The next offsets of the queues that a writer appends to. Source: QueueOffsetOperator.java.
 
     Args:
-        next_offset: returns the next offset of a queue from the store, None for a queue that does not exist yet.
+        next_offset: returns the next offset of a queue from the store, None for a queue that does
+            not exist yet.
     """
 
     def __init__(self, next_offset: Callable[[str, int], int | None]) -> None:
@@ -34,7 +35,11 @@ class QueueOffsets:
         return offsets
 
     def claim(
-        self, topics: pa.StringArray, queue_ids: NDArray[np.int32], offsets: NDArray[np.int64], queued: Mask
+        self,
+        topics: pa.StringArray,
+        queue_ids: NDArray[np.int32],
+        offsets: NDArray[np.int64],
+        queued: Mask,
     ) -> None:
         """Accept the offsets that rows bring.
 
@@ -43,7 +48,8 @@ class QueueOffsets:
             queued: (n,), rows that get a unit in their queue; the others are ignored.
 
         Raises:
-            IllegalMessageError: a row's offset is not the next one of its queue; a new queue may begin anywhere.
+            IllegalMessageError: a row's offset is not the next one of its queue; a new queue may
+                begin anywhere.
         """
         places, claimed = np.flatnonzero(queued), dict[tuple[str, int], int | None]()
         for key, rows in group_by_queue(topics.take(pa.array(places)), queue_ids[places]):

@@ -1,8 +1,8 @@
 """Repairs a store that is opened for writing, however it was left.
 
-The log ends where a broker's recovery would end it. Unlike a broker, the repair loses no unit and no key: every record
-of the valid log is in its queue and in the index. What is cut from the log is kept under ``.rmqstore/cut``. Readers
-find the same end in memory (``storage.recovery``).
+The log ends where a broker's recovery would end it. Unlike a broker, the repair loses no unit and
+no key: every record of the valid log is in its queue and in the index. What is cut from the log is
+kept under ``.rmqstore/cut``. Readers find the same end in memory (``storage.recovery``).
 
 Source: DefaultMessageStore.java#load, #recover; CommitLog.java#recoverNormally, #recoverAbnormally.
 """
@@ -35,7 +35,13 @@ from rmqstore.storage.log.walks import next_record, window_at
 from rmqstore.storage.queue.appender import QueueAppender
 from rmqstore.storage.queue.bounds import reach, sound_end, whole_end
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
-from rmqstore.storage.recovery.log_end import LogEnd, damage_at, find_log_end, is_whole_between, scan_start
+from rmqstore.storage.recovery.log_end import (
+    LogEnd,
+    damage_at,
+    find_log_end,
+    is_whole_between,
+    scan_start,
+)
 from rmqstore.write.dispatch import Dispatcher
 
 logger = logging.getLogger(__name__)
@@ -66,19 +72,28 @@ class Repairer:
     """
 
     def __init__(
-        self, disk: Disk, paths: StorePaths, config: StoreConfig, log: CommitLog, *, truncate: bool = False
+        self,
+        disk: Disk,
+        paths: StorePaths,
+        config: StoreConfig,
+        log: CommitLog,
+        *,
+        truncate: bool = False,
     ) -> None:
         self._disk, self._paths, self._config, self._log = disk, paths, config, log
         self._truncate = truncate
-        self._whole_from = log.max_offset  # a recovery that begins to scan here, or later, gets to the end of the log
+        # a recovery that begins to scan here, or later, gets to the end of the log
+        self._whole_from = log.max_offset
         self._cut_folder = paths.root / ".rmqstore" / "cut"
-        self._replaced = paths.root / ".rmqstore" / "replaced"  # holds the old queues during a rebuild
+        # holds the old queues during a rebuild
+        self._replaced = paths.root / ".rmqstore" / "replaced"
 
     def repair(self) -> Repaired:
         """Repair what the state of the store requires, which is nothing if it was closed cleanly.
 
         Raises:
-            CorruptRecordError: the log is damaged, good records follow, and ``truncate`` is not set.
+            CorruptRecordError: the log is damaged, good records follow, and ``truncate`` is not
+                set.
         """
         was_closed = not self._paths.has_abort
         checkpoint = read_checkpoint(self._paths)
@@ -95,7 +110,9 @@ class Repairer:
         if not was_closed:
             self._ask_for_recovery(start, checkpoint)
         reached = self._cut_queues(end.physical_offset, was_closed=was_closed)
-        outdated, indexed = self._outdated_index(end.physical_offset, None if was_closed else checkpoint)
+        outdated, indexed = self._outdated_index(
+            end.physical_offset, None if was_closed else checkpoint
+        )
         if was_closed:
             start = max(min(reached, indexed), start)
             if outdated or start < end.physical_offset:
@@ -118,15 +135,23 @@ class Repairer:
         found = window_at(self._log, segment, began_at, segment.end).records
         if len(found.starts) or found.kind is not StopKind.BLANK:
             return end
-        scanned_from = min(end.scanned_from, segment.start)  # what stands before our append was committed
-        return end._replace(physical_offset=began_at, path=str(segment.path), scanned_from=scanned_from)
+        # what stands before our append was committed
+        scanned_from = min(end.scanned_from, segment.start)
+        return end._replace(
+            physical_offset=began_at, path=str(segment.path), scanned_from=scanned_from
+        )
 
     def _require_no_records_behind(self, end: LogEnd, *, was_closed: bool) -> None:
         segment = self._log.find(end.physical_offset)
         if segment is None:  # the log ends with an empty file, after which there is nothing
             return
         if was_closed:
-            stop = Walk(np.empty(0, np.int64), StopKind.DAMAGE, end.physical_offset - segment.start, end.reason)
+            stop = Walk(
+                np.empty(0, np.int64),
+                StopKind.DAMAGE,
+                end.physical_offset - segment.start,
+                end.reason,
+            )
             if damage_at(self._log, segment, stop, self._queues_end()) is None:
                 return
         follows = self._find_record(segment, end.physical_offset + 1)
@@ -218,7 +243,9 @@ class Repairer:
                 kept = whole_end(queue, start, kept)
             kept = sound_end(queue, start, kept)
             if kept < end:
-                logger.warning("%s: %d units after the end of the log are removed", queue.folder, end - kept)
+                logger.warning(
+                    "%s: %d units after the end of the log are removed", queue.folder, end - kept
+                )
                 self._clear_units(queue, kept)
             if kept > start:
                 reached = max(reached, reach(queue, kept))
@@ -233,13 +260,16 @@ class Repairer:
                 position = kept * _UNIT - segment.start
                 with LOCAL.open(segment.path) as file:
                     written = file.written_end(segment.size)
-                # The physical offset of the first one goes last: a unit with a size and none would point at offset 0.
+                # The physical offset of the first one goes last: a unit with a size and none would
+                # point at offset 0.
                 self._disk.clear(segment.path, position + _OFFSET_BYTES, written)
                 self._disk.clear(segment.path, position, min(position + _OFFSET_BYTES, written))
                 self._disk.flush(segment.path)
         self._disk.flush_folder(queue.folder)
 
-    def _outdated_index(self, log_end: int, checkpoint: Checkpoint | None) -> tuple[list[Path], int]:
+    def _outdated_index(
+        self, log_end: int, checkpoint: Checkpoint | None
+    ) -> tuple[list[Path], int]:
         """Return the index files that the checkpoint does not vouch for, and the physical offset to rebuild from.
 
         Source: IndexService.java#load.
@@ -248,8 +278,14 @@ class Repairer:
         files = index_files(self._paths.index)
         for path in files:
             header = read_header(path)
-            is_late = checkpoint is not None and header["end_timestamp"] > checkpoint.index_msg_timestamp
-            if is_late or header["end_phy_offset"] >= max(log_end, 1) or header["end_timestamp"] == 0:
+            is_late = (
+                checkpoint is not None and header["end_timestamp"] > checkpoint.index_msg_timestamp
+            )
+            if (
+                is_late
+                or header["end_phy_offset"] >= max(log_end, 1)
+                or header["end_timestamp"] == 0
+            ):
                 outdated.append(path)
             else:
                 reached = int(header["end_phy_offset"])
@@ -260,11 +296,15 @@ class Repairer:
     def _ask_for_recovery(self, start: int, checkpoint: Checkpoint) -> None:
         """Make a broker that finds this repair unfinished build queues and index again, from ``start`` at the latest.
 
-        A queue that is half built would mislead the broker: it puts the units of the records that its recovery reads
-        after those that are there, whatever their queue offsets. But its recovery must not have to pass damage, where
-        it would cut the log. Queues can be built again; records cannot.
+        A queue that is half built would mislead the broker: it puts the units of the records that
+            its recovery reads
+        after those that are there, whatever their queue offsets. But its recovery must not have to
+        pass damage, where it would cut the log. Queues can be built again; records cannot.
         """
-        for asked in (checkpoint, checkpoint._replace(physic_msg_timestamp=0, logics_msg_timestamp=0)):
+        for asked in (
+            checkpoint,
+            checkpoint._replace(physic_msg_timestamp=0, logics_msg_timestamp=0),
+        ):
             begun = scan_start(self._log, asked)
             if begun > start:
                 continue
@@ -293,7 +333,9 @@ class Repairer:
         self._whole_from = min(self._whole_from, start)
         return True
 
-    def _dispatch(self, start: int, end: int, progress: Progress = ignore_progress) -> list[Finding]:
+    def _dispatch(
+        self, start: int, end: int, progress: Progress = ignore_progress
+    ) -> list[Finding]:
         """Build the missing units and items; a queue whose files do not fit the log is built again from the log.
 
         Returns:
@@ -301,7 +343,12 @@ class Repairer:
         """
         while True:
             dispatcher = Dispatcher(
-                self._disk, self._log, self._paths.index, self._config, self.open_queue, is_tolerant=True
+                self._disk,
+                self._log,
+                self._paths.index,
+                self._config,
+                self.open_queue,
+                is_tolerant=True,
             )
             dispatcher.dispatch(start, end, progress)
             dispatcher.flush()
@@ -323,8 +370,8 @@ class Repairer:
     def rebuild(self, end: int, progress: Progress) -> list[Finding]:
         """Build queues and index again from the log alone, up to ``end``; a repair completes an interrupted rebuild.
 
-        A queue stays as it was if the log holds none of its records any more, because only its files tell its next
-        queue offset.
+        A queue stays as it was if the log holds none of its records any more, because only its
+        files tell its next queue offset.
 
         Returns:
             What could not be built.
@@ -345,7 +392,8 @@ class Repairer:
         """Put back the queues that were set aside and not built again; delete the others.
 
         Returns:
-            Queues that are kept although their units point into the log, which holds no record of them.
+            Queues that are kept although their units point into the log, which holds no record of
+            them.
         """
         findings = []
         aside = self._replaced / "consumequeue"
@@ -367,7 +415,8 @@ class Repairer:
             n_wrong = sum(
                 int(
                     (
-                        files.units(start, min(start + _UNITS_AT_ONCE, high)).physical_offsets >= self._log.min_offset
+                        files.units(start, min(start + _UNITS_AT_ONCE, high)).physical_offsets
+                        >= self._log.min_offset
                     ).sum()
                 )
                 for low, high in files.runs(files.begin, files.end())
@@ -390,4 +439,6 @@ class Repairer:
         reached = reach(queue, end)
         queue.close()
         file_size = self._config.mapped_file_size_consume_queue
-        return QueueAppender(self._disk, folder, file_size, start=start, end=end, reached=reached, is_new=is_new)
+        return QueueAppender(
+            self._disk, folder, file_size, start=start, end=end, reached=reached, is_new=is_new
+        )

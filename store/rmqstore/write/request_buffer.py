@@ -21,8 +21,8 @@ _ROWS_A_BATCH = 100  # the objects of a batch take as much memory as this number
 class WaitingRequests:
     """The dispatch requests of the records that wait for their commit, up to a limit of memory.
 
-    A thread reads them while the next records are written. Requests beyond the limit are read back from the log after
-    the commit.
+    A thread reads them while the next records are written. Requests beyond the limit are read back
+    from the log after the commit.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,8 @@ class WaitingRequests:
             return
         self._requests.append(self._reader.submit(read_requests, records.data, heads, places))
         if len(self._requests) > _MAX_UNREAD:
-            self._requests[-_MAX_UNREAD].result()  # a slow reader would keep the bytes of many batches in memory
+            # a slow reader would keep the bytes of many batches in memory
+            self._requests[-_MAX_UNREAD].result()
         self._n_rows += len(heads) + _ROWS_A_BATCH
         self.end = end
 

@@ -38,7 +38,9 @@ class UniqueKeys:
         tails["time"] = int((started - month).total_seconds() * 1000) + (numbers >> 16)
         tails["counter"] = numbers & 0xFFFF
         heads = np.broadcast_to(np.frombuffer(self._head, np.uint8), (count, len(self._head)))
-        return hex_rows(np.hstack((heads, tails.view(np.uint8).reshape(count, tails.dtype.itemsize))))
+        return hex_rows(
+            np.hstack((heads, tails.view(np.uint8).reshape(count, tails.dtype.itemsize)))
+        )
 
 
 def own_address() -> str:

@@ -27,7 +27,9 @@ def verbatim_columns(batch: pa.RecordBatch) -> RecordColumns:
             raise IllegalMessageError(f"verbatim: column {field.name} is missing")
         given = batch.schema.field(field.name).type
         if given != field.type:
-            raise IllegalMessageError(f"verbatim: column {field.name} must be {field.type}, got {given}")
+            raise IllegalMessageError(
+                f"verbatim: column {field.name} must be {field.type}, got {given}"
+            )
         if batch.column(field.name).null_count:
             raise IllegalMessageError(f"verbatim: column {field.name} has nulls")
 

@@ -1,6 +1,7 @@
 """A store opened for writing: holds the lock, and brings log, queues, index and checkpoint to disk in order.
 
-Source: DefaultMessageStore.java. FORMAT.md says when an append becomes visible, and what a crash leaves.
+Source: DefaultMessageStore.java. FORMAT.md says when an append becomes visible, and what a crash
+leaves.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ _ENCODED_ROWS = 1 << 16
 class StoreWriter:
     """The only writer of a store. :meth:`flush` makes all appended rows visible at once.
 
-    A context manager: leaving it flushes and closes; leaving it by an exception discards what was not flushed.
+    A context manager: leaving it flushes and closes; leaving it by an exception discards what was
+        not flushed.
 
     Raises:
         StoreLockedError: a broker or another writer holds the store.
@@ -96,7 +98,9 @@ class StoreWriter:
         self._log = CommitLog(self.paths.commitlogs)
         self.config = existing_config(self.paths, self._log, self.config)
         self._file_size = self.config.mapped_file_size_commit_log
-        self._repairer = Repairer(self._disk, self.paths, self.config, self._log, truncate=self._truncate)
+        self._repairer = Repairer(
+            self._disk, self.paths, self.config, self._log, truncate=self._truncate
+        )
         repaired = self._repairer.repair()
         self._queues: dict[tuple[str, int], QueueAppender] = {}
         self._waiting = WaitingRequests()
@@ -106,7 +110,8 @@ class StoreWriter:
         self._append = self._begin(repaired.end)
         self._offsets = QueueOffsets(self._next_queue_offset)
         self._highest_queue: dict[str, int] = {}
-        self._has_failed = False  # the contents of the store are known, and queues and index are complete
+        # the contents of the store are known, and queues and index are complete
+        self._has_failed = False
         self._batch_topics = BrokerConfig(self.paths).batch_topics()
         nums = {**self.queue_nums(), **self._spec.queue_nums}
         self._maker = MessageMaker(replace(self._spec, queue_nums=nums))
@@ -115,12 +120,15 @@ class StoreWriter:
         self._protect()
 
     def _begin(self, end: int) -> LogAppend:
-        return LogAppend(self._disk, self.paths.commitlogs, end, self._file_size, self.paths.append_intent)
+        return LogAppend(
+            self._disk, self.paths.commitlogs, end, self._file_size, self.paths.append_intent
+        )
 
     def _protect(self) -> None:
         """Protect the index from a broker's recovery, then mark the store as open.
 
-        A recovery deletes index files that are newer than the checkpoint, and builds again only what its scan reads:
+        A recovery deletes index files that are newer than the checkpoint, and builds again only
+            what its scan reads:
         the keys of older records would be lost.
         """
         files = index_files(self.paths.index)
@@ -135,7 +143,10 @@ class StoreWriter:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        err: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         try:
             if kind is not None and not self._has_failed:
@@ -143,17 +154,22 @@ class StoreWriter:
         finally:
             self.close()
 
-    def append(self, rows: pa.RecordBatch | ArrowStream, *, verbatim: bool = False, first_row: int = 0) -> None:
+    def append(
+        self, rows: pa.RecordBatch | ArrowStream, *, verbatim: bool = False, first_row: int = 0
+    ) -> None:
         """Append rows, which become visible at :meth:`flush`.
 
-        Nothing of a refused batch is appended. Earlier batches of the same table or stream stay appended: to discard
+        Nothing of a refused batch is appended. Earlier batches of the same table or stream stay
+            appended: to discard
         them, let the error leave the ``with`` block, or call :meth:`abandon`.
 
         Args:
-            rows: a ``pyarrow.RecordBatch``, or anything with ``__arrow_c_stream__`` (a Table, a RecordBatchReader, a
-                pandas or Polars DataFrame). Its columns are those of messages (``format.schema.WRITE_TYPES``), or with
-                ``verbatim`` those of ``format.schema.VERBATIM``.
-            verbatim: store bodies, properties, sysFlag, times, hosts and queue offsets exactly as given.
+            rows: a ``pyarrow.RecordBatch``, or anything with ``__arrow_c_stream__`` (a Table, a
+                RecordBatchReader, a pandas or Polars DataFrame). Its columns are those of messages
+                (``format.schema.WRITE_TYPES``), or with ``verbatim`` those of
+                ``format.schema.VERBATIM``.
+            verbatim: store bodies, properties, sysFlag, times, hosts and queue offsets exactly as
+                given.
             first_row: number of the first row, for errors.
 
         Raises:
@@ -172,20 +188,31 @@ class StoreWriter:
         columns = verbatim_columns(batch) if verbatim else self._maker.make(batch, first_row)
         self._require_plain(columns.topics)
         parts = list(encode_batches(columns))
-        require_room(np.concatenate([np.diff(part.starts) for part in parts]), self._file_size, first_row)
+        require_room(
+            np.concatenate([np.diff(part.starts) for part in parts]), self._file_size, first_row
+        )
         groups = group_by_queue(columns.topics, columns.queue_ids)
         if verbatim:
-            times, queue_offsets = millis(batch, "storeTimestamp"), batch.column("queueOffset").to_numpy()
-            self._offsets.claim(columns.topics, columns.queue_ids, queue_offsets, have_units(columns.sys_flags))
+            times, queue_offsets = (
+                millis(batch, "storeTimestamp"),
+                batch.column("queueOffset").to_numpy(),
+            )
+            self._offsets.claim(
+                columns.topics, columns.queue_ids, queue_offsets, have_units(columns.sys_flags)
+            )
         else:
-            times, queue_offsets = self._now(len(columns)), self._offsets.assign(groups, len(columns))
+            times, queue_offsets = (
+                self._now(len(columns)),
+                self._offsets.assign(groups, len(columns)),
+            )
         for rows, records in zip(row_batches(len(columns)), parts, strict=True):
             heads, _ = read_heads(records.data, records.starts[:-1])
             self._write(records, heads, queue_offsets[rows], times[rows])
         self._note_topics(groups)
 
     def _now(self, count: int) -> NDArray[np.int64]:
-        # Source: CommitLog.java#asyncPutMessage. Searches by time rely on store times that never fall.
+        # Source: CommitLog.java#asyncPutMessage. Searches by time rely on store times that never
+        # fall.
         return np.broadcast_to(np.int64(max(now_ms(), self._last_store_timestamp)), count)
 
     def append_encoded(self, data: Bytes, sizes: NDArray[np.int64]) -> None:
@@ -205,31 +232,45 @@ class StoreWriter:
             part, starts = data[low:high], bounds[rows.start : rows.stop + 1] - low
             heads, whole = read_heads(part, starts[:-1])
             if not (whole & (heads.column("total_size") == sizes[rows])).all():
-                raise CorruptRecordError("encoded records", low, "not whole records of the given sizes")
+                raise CorruptRecordError(
+                    "encoded records", low, "not whole records of the given sizes"
+                )
             names = topics(part, heads)
             self._require_plain(names)
             require_room(sizes[rows], self._file_size, rows.start)
             groups = group_by_queue(names, heads.column("queue_id"))
             records = Records(part, starts, heads.column("sys_flag"))
-            self._write(records, heads, self._offsets.assign(groups, len(heads)), self._now(len(heads)))
+            self._write(
+                records, heads, self._offsets.assign(groups, len(heads)), self._now(len(heads))
+            )
             self._note_topics(groups)
 
     def _write(
-        self, records: Records, heads: Heads, queue_offsets: NDArray[np.int64], times: NDArray[np.int64]
+        self,
+        records: Records,
+        heads: Heads,
+        queue_offsets: NDArray[np.int64],
+        times: NDArray[np.int64],
     ) -> None:
         placement = self._append.place(np.diff(records.starts))
         stamp(records, queue_offsets, placement.physical_offsets, times)
         with self._all_or_nothing():
             self._distrust(int(times.min()))
-            self._waiting.add(records, heads, Places(queue_offsets, placement.physical_offsets, times), placement.end)
+            self._waiting.add(
+                records,
+                heads,
+                Places(queue_offsets, placement.physical_offsets, times),
+                placement.end,
+            )
             self._append.write(records, placement)
         self._last_store_timestamp = max(self._last_store_timestamp, int(times[-1]))
 
     def _distrust(self, store_timestamp: int) -> None:
         """Set the checkpoint back where records say that they were stored before it, as copies may.
 
-        A recovery begins at the newest file whose first record is older than the checkpoint. At a file of this append
-        it would take for committed what follows, and build no units of what comes before.
+        A recovery begins at the newest file whose first record is older than the checkpoint. At a
+        file of this append it would take for committed what follows, and build no units of what
+        comes before.
         """
         if store_timestamp <= self._checkpoint.min_timestamp:
             self._save_checkpoint(built=store_timestamp)
@@ -265,9 +306,13 @@ class StoreWriter:
             )
 
     def _require_plain(self, topics: pa.StringArray) -> None:
-        others = {*self._batch_topics} & set(topics.unique().to_pylist()) if self._batch_topics else None
+        others = (
+            {*self._batch_topics} & set(topics.unique().to_pylist()) if self._batch_topics else None
+        )
         if others:
-            raise UnsupportedFeatureError(f"{', '.join(sorted(others))}: BatchConsumeQueues cannot be written yet")
+            raise UnsupportedFeatureError(
+                f"{', '.join(sorted(others))}: BatchConsumeQueues cannot be written yet"
+            )
 
     def _note_topics(self, groups: Groups) -> None:
         for (topic, queue_id), _ in groups:
@@ -275,7 +320,11 @@ class StoreWriter:
 
     def _register_topics(self) -> None:
         """Add the topics that were written to ``topics.json``, so that a broker serves them."""
-        least = {topic: highest + 1 for topic, highest in self._highest_queue.items() if topic not in SYSTEM_TOPICS}
+        least = {
+            topic: highest + 1
+            for topic, highest in self._highest_queue.items()
+            if topic not in SYSTEM_TOPICS
+        }
         register_topics(self._disk, self.paths, least, self._maker.spec.default_queue_nums)
         self._highest_queue.clear()
 
@@ -324,17 +373,22 @@ class StoreWriter:
         """Flush, then build queues and index again from the CommitLog alone, whatever they hold now.
 
         Args:
-            progress: called now and then with the number of bytes of the log that are done, and their total.
+            progress: called now and then with the number of bytes of the log that are done, and
+                their total.
 
         Returns:
-            What could not be built: damage in the log, and records whose topic, queue id or queue offset does not fit.
+            What could not be built: damage in the log, and records whose topic, queue id or queue
+                offset does not fit.
         """
         self.flush()
         self._checkpoint = self._checkpoint._replace(logics_phy_offset=0)
-        # A recovery builds again what an interrupted rebuild left, unless it would cut the log at damage on the way.
+        # A recovery builds again what an interrupted rebuild left, unless it would cut the log at
+        # damage on the way.
         self._save_checkpoint(built=0 if self._repairer.is_whole() else None, index=0)
         self._has_failed = True
-        with named_os_errors(self.paths.root, "the next writer that opens the store completes the rebuild"):
+        with named_os_errors(
+            self.paths.root, "the next writer that opens the store completes the rebuild"
+        ):
             findings = self._repairer.rebuild(self._append.end, progress)
         self._queues.clear()
         self._offsets.forget()
@@ -343,9 +397,13 @@ class StoreWriter:
         return findings
 
     def _complete(self, start: int, end: int) -> None:
-        """Build queues and index of committed records. If this is interrupted, the next writer or broker does it."""
+        """Build queues and index of committed records.
+
+        If this is interrupted, the next writer or broker does it.
+        """
         self._log.refresh()
-        # The checkpoint comes first: a recovery deletes newer index files, with all the older keys in them.
+        # The checkpoint comes first: a recovery deletes newer index files, with all the older keys
+        # in them.
         self._save_checkpoint(index=self._last_store_timestamp)
         dispatcher = Dispatcher(self._disk, self._log, self.paths.index, self.config, self._queue)
         for requests in self._waiting.requests():
@@ -373,7 +431,9 @@ class StoreWriter:
     def _save_checkpoint(self, *, built: int | None = None, index: int | None = None) -> None:
         """Write the checkpoint: store times (ms) up to which log and queues, and index files, are on disk."""
         if built is not None:
-            self._checkpoint = self._checkpoint._replace(physic_msg_timestamp=built, logics_msg_timestamp=built)
+            self._checkpoint = self._checkpoint._replace(
+                physic_msg_timestamp=built, logics_msg_timestamp=built
+            )
         if index is not None:
             self._checkpoint = self._checkpoint._replace(index_msg_timestamp=index)
         self._disk.replace(self.paths.checkpoint, self._checkpoint.stored())
@@ -381,7 +441,8 @@ class StoreWriter:
     def close(self) -> None:
         """Flush, mark the store as closed and release the lock.
 
-        After a failed write nothing is flushed; the next writer or broker that opens the store repairs it.
+        After a failed write nothing is flushed; the next writer or broker that opens the store
+        repairs it.
         """
         try:
             if not self._has_failed:

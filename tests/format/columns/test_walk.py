@@ -44,14 +44,22 @@ def _three() -> tuple[bytes, list[int]]:
 def test_walk_finds_each_record_and_ends_with_the_range(walker: Walker) -> None:
     packed, starts = _three()
     found = walker(_buf(packed), 0, len(packed))
-    assert (found.starts.tolist(), found.kind, found.position) == (starts, StopKind.END, len(packed))
+    assert (found.starts.tolist(), found.kind, found.position) == (
+        starts,
+        StopKind.END,
+        len(packed),
+    )
 
 
 @WALKERS
 def test_walk_reads_the_record_that_begins_before_the_end_of_the_range(walker: Walker) -> None:
     packed, starts = _three()
     found = walker(_buf(packed), 0, starts[1] + 1)
-    assert (found.starts.tolist(), found.kind, found.position) == (starts[:2], StopKind.END, starts[2])
+    assert (found.starts.tolist(), found.kind, found.position) == (
+        starts[:2],
+        StopKind.END,
+        starts[2],
+    )
 
 
 @WALKERS
@@ -60,17 +68,35 @@ def test_walk_reads_the_record_that_begins_before_the_end_of_the_range(walker: W
     [
         pytest.param(build.pack_blank(8), StopKind.BLANK, id="smallest blank"),
         pytest.param(build.pack_blank(50).ljust(50, b"\0"), StopKind.BLANK, id="blank over zeros"),
-        pytest.param(build.pack_blank(50).ljust(50, b"z"), StopKind.BLANK, id="blank over stale bytes"),
+        pytest.param(
+            build.pack_blank(50).ljust(50, b"z"), StopKind.BLANK, id="blank over stale bytes"
+        ),
         pytest.param(bytes(8), StopKind.EMPTY, id="zeros"),
         pytest.param(bytes(3), StopKind.EMPTY, id="too few zeros for a head"),
         pytest.param(b"\0\0z", StopKind.DAMAGE, id="too few bytes for a head"),
-        pytest.param(build.pack_blank(51).ljust(50, b"\0"), StopKind.DAMAGE, id="blank beyond the file"),
-        pytest.param(build.pack(build.Record(), 0)[:-1], StopKind.DAMAGE, id="record cut by the end of the file"),
-        pytest.param(build.pack(build.Record(total_size=90), 0), StopKind.DAMAGE, id="record smaller than its head"),
-        pytest.param(build.pack(build.Record(total_size=-1), 0), StopKind.DAMAGE, id="negative size"),
-        pytest.param(build.pack(build.Record(total_size=0), 0), StopKind.DAMAGE, id="size 0 with a magic"),
+        pytest.param(
+            build.pack_blank(51).ljust(50, b"\0"), StopKind.DAMAGE, id="blank beyond the file"
+        ),
+        pytest.param(
+            build.pack(build.Record(), 0)[:-1],
+            StopKind.DAMAGE,
+            id="record cut by the end of the file",
+        ),
+        pytest.param(
+            build.pack(build.Record(total_size=90), 0),
+            StopKind.DAMAGE,
+            id="record smaller than its head",
+        ),
+        pytest.param(
+            build.pack(build.Record(total_size=-1), 0), StopKind.DAMAGE, id="negative size"
+        ),
+        pytest.param(
+            build.pack(build.Record(total_size=0), 0), StopKind.DAMAGE, id="size 0 with a magic"
+        ),
         pytest.param(b"\0\0\0\0junk", StopKind.DAMAGE, id="junk behind a zero size"),
-        pytest.param(build.pack(build.Record(magic=0xDAA320A8), 0), StopKind.DAMAGE, id="unknown magic"),
+        pytest.param(
+            build.pack(build.Record(magic=0xDAA320A8), 0), StopKind.DAMAGE, id="unknown magic"
+        ),
         pytest.param(b"\xff" * 100, StopKind.DAMAGE, id="noise"),
     ],
 )
@@ -99,7 +125,8 @@ def test_next_record_is_looked_for_behind_damage() -> None:
     junk = b"\xda\xa3\x20" * 7
     record = build.pack(build.Record(), len(junk))
     assert find_next_record(_buf(junk + record), 0, len(junk + record), 0) == len(junk)
-    assert find_next_record(_buf(junk + record), 0, len(junk), 0) == len(junk)  # not in the range: its end
+    # not in the range: its end
+    assert find_next_record(_buf(junk + record), 0, len(junk), 0) == len(junk)
 
 
 def test_record_from_another_place_is_no_next_record() -> None:

@@ -26,12 +26,16 @@ def log(tmp_path: Path) -> CommitLog:
     keyed = build.properties({"KEYS": "k"})
     padding = RECORD_BYTES - len(build.pack(build.Record(body=b"", properties=keyed), 0))
     for _ in range(N_RECORDS):
-        assert store.append(build.Record(body=bytes(padding), properties=keyed)).size == RECORD_BYTES
+        assert (
+            store.append(build.Record(body=bytes(padding), properties=keyed)).size == RECORD_BYTES
+        )
     return CommitLog([store.write(tmp_path / "s") / "commitlog"])
 
 
 @pytest.fixture
-def look_up(tmp_path: Path, log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Lookup]:
+def look_up(
+    tmp_path: Path, log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Lookup]:
     """Return what makes a look-up whose index files tell of some ranges, and answer every key with some places."""
 
     def make(spans: list[Span], places: list[int], log_end: int | None) -> Lookup:
@@ -51,7 +55,9 @@ def numbered(spans: list[tuple[int, int]]) -> list[Span]:
     ("told", "is_newest_whole", "uncovered"),
     [
         pytest.param([(2, 4), (4, 5), (7, 8)], True, [(0, 3), (6, 8), (9, 10)], id="as written"),
-        pytest.param([(2, 4), (4, 5), (7, 8)], False, [(0, 3), (6, 8), (8, 10)], id="keys on their way"),
+        pytest.param(
+            [(2, 4), (4, 5), (7, 8)], False, [(0, 3), (6, 8), (8, 10)], id="keys on their way"
+        ),
         pytest.param([(0, 4), (5, 9)], True, [], id="a file for each record"),
         pytest.param([(0, 4), (6, 9)], True, [(5, 7)], id="a lost file between"),
         pytest.param([(0, 6), (2, 4)], True, [(7, 10)], id="a file inside another"),
@@ -71,6 +77,8 @@ def test_the_worked_example_of_uncovered(
     assert look_up(spans, places, log_end).uncovered() == numbered(uncovered)
 
 
-def test_a_file_that_begins_or_ends_inside_a_record_covers_nothing(look_up: Callable[..., Lookup]) -> None:
+def test_a_file_that_begins_or_ends_inside_a_record_covers_nothing(
+    look_up: Callable[..., Lookup],
+) -> None:
     spans = [Span(2 * RECORD_BYTES, 4 * RECORD_BYTES + 1), Span(5 * RECORD_BYTES, 6 * RECORD_BYTES)]
     assert look_up(spans, [spans[-1].end], None).uncovered() == numbered([(0, 6), (7, 10)])

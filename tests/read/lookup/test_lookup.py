@@ -35,7 +35,10 @@ GoldenStore = Callable[[str], Path]
 Row = dict[str, Any]
 Key = tuple[str, int, int]  # a key, and where and when its message was stored
 ROLLBACK = 12
-INDEXED = [name for name in goldens.EVERY if name not in (*goldens.CRASHED, "empty")] + ["v55-edges", "v55-live-lite"]
+INDEXED = [name for name in goldens.EVERY if name not in (*goldens.CRASHED, "empty")] + [
+    "v55-edges",
+    "v55-live-lite",
+]
 
 
 def has_key(record: Row, topic: str, key: str) -> bool:
@@ -79,7 +82,10 @@ def test_times_are_met_to_the_millisecond_and_a_limit_keeps_the_newest(
                 if has_key(row, topic, key) and begin <= row["storeTimestamp"] <= end
             ]  # fmt: skip
             right = right[-asked["maxNum"] :]
-            found = [message.commitLogOffset for message in store.query(topic, key, begin, end, asked["maxNum"])]
+            found = [
+                message.commitLogOffset
+                for message in store.query(topic, key, begin, end, asked["maxNum"])
+            ]
             assert found == right, asked
             widened += not asked["physicalOffsets"] and bool(right)
     assert widened, "the real store's times have whole seconds: some windows must show it"
@@ -87,7 +93,9 @@ def test_times_are_met_to_the_millisecond_and_a_limit_keeps_the_newest(
 
 @pytest.mark.parametrize("step", tiers.sampled(31, 7))
 @pytest.mark.parametrize("name", goldens.CRASHED)
-def test_what_the_index_lost_is_said_and_read_if_asked_for(name: str, golden_store: GoldenStore, step: int) -> None:
+def test_what_the_index_lost_is_said_and_read_if_asked_for(
+    name: str, golden_store: GoldenStore, step: int
+) -> None:
     records = goldens.records(name)
     keys = {(row["topic"], row["key"]) for row in goldens.lines(name, "keys")}
     lost = 0
@@ -102,11 +110,14 @@ def test_what_the_index_lost_is_said_and_read_if_asked_for(name: str, golden_sto
             assert set(at) <= set(right)
             lost += at != right
             assert at == right or not found.is_complete
-    # crash3 has no index/, crash not its newest file; what RocketMQ would throw away of the others is little, and read.
+    # crash3 has no index/, crash not its newest file; what RocketMQ would throw away of the others
+    # is little, and read.
     assert bool(lost) == (name in ("crash", "crash3"))
 
 
-@pytest.mark.parametrize("name", ["basic", "crash", "crash3", "live", "expired2", "v49", "rocksdb-cq"])
+@pytest.mark.parametrize(
+    "name", ["basic", "crash", "crash3", "live", "expired2", "v49", "rocksdb-cq"]
+)
 def test_a_scan_by_keys_gives_what_all_queries_give(name: str, golden_store: GoldenStore) -> None:
     asked = [(row["topic"], row["key"]) for row in goldens.lines(name, "keys")][::5]
     records = goldens.records(name)
@@ -114,10 +125,14 @@ def test_a_scan_by_keys_gives_what_all_queries_give(name: str, golden_store: Gol
     right = [row["physicalOffset"] for row in records if any(has_key(row, row["topic"], key) for key in keys)
              and row["topic"] in topics]  # fmt: skip
     with rmqstore.open(golden_store(name)) as store:
-        found = read(store, msg_key=keys, subscribe=sorted(topics), columns="topic,keys,commitLogOffset")
+        found = read(
+            store, msg_key=keys, subscribe=sorted(topics), columns="topic,keys,commitLogOffset"
+        )
         assert offsets(found) == right
         some = right[len(right) // 3 : 2 * len(right) // 3 + 1]
-        times = [row["storeTimestamp"] for row in records if row["physicalOffset"] in (some[0], some[-1])]
+        times = [
+            row["storeTimestamp"] for row in records if row["physicalOffset"] in (some[0], some[-1])
+        ]
         within = read(
             store, msg_key=keys, subscribe=sorted(topics), columns="commitLogOffset",
             starting_timestamp=min(times), ending_timestamp=max(times),
@@ -131,15 +146,26 @@ def test_without_topics_a_look_up_leaves_system_topics_out(golden_store: GoldenS
     records = goldens.records("live")
     key = next(row["uniqKey"] for row in records if row["topic"] == "RMQ_SYS_TRANS_HALF_TOPIC")
     every = [row["physicalOffset"] for row in records if key == row["uniqKey"]]
-    users = [row["physicalOffset"] for row in records if key == row["uniqKey"] and row["topic"] == "LiveTx"]
+    users = [
+        row["physicalOffset"]
+        for row in records
+        if key == row["uniqKey"] and row["topic"] == "LiveTx"
+    ]
     assert set(users) < set(every)
     with rmqstore.open(golden_store("live")) as store:
-        assert offsets(read(store, msg_key=key, columns="commitLogOffset", include_system_topics=False)) == users
+        assert (
+            offsets(
+                read(store, msg_key=key, columns="commitLogOffset", include_system_topics=False)
+            )
+            == users
+        )
         assert offsets(read(store, msg_key=key, columns="commitLogOffset")) == every
 
 
 @pytest.mark.parametrize("name", ["basic", "ipv6", "live", "expired", "crash2"])
-def test_every_id_is_found_be_it_given_by_the_client_or_by_the_place(name: str, golden_store: GoldenStore) -> None:
+def test_every_id_is_found_be_it_given_by_the_client_or_by_the_place(
+    name: str, golden_store: GoldenStore
+) -> None:
     with rmqstore.open(golden_store(name)) as store:
         rows = read(store, scan="commitlog", columns="msgId,offsetMsgId,commitLogOffset,sysFlag")
         for id_column in ("msgId", "offsetMsgId"):
@@ -147,11 +173,14 @@ def test_every_id_is_found_be_it_given_by_the_client_or_by_the_place(name: str, 
             right = [
                 row["commitLogOffset"]
                 for row in rows
-                if row["offsetMsgId"] in ids or (row["msgId"] in ids and row["sysFlag"] & ROLLBACK != ROLLBACK)
+                if row["offsetMsgId"] in ids
+                or (row["msgId"] in ids and row["sysFlag"] & ROLLBACK != ROLLBACK)
             ]
             assert offsets(read(store, msg_id=ids, columns="commitLogOffset")) == right
         lower = rows[0]["offsetMsgId"].lower()
-        assert offsets(read(store, msg_id=lower, columns="commitLogOffset")) == [rows[0]["commitLogOffset"]]
+        assert offsets(read(store, msg_id=lower, columns="commitLogOffset")) == [
+            rows[0]["commitLogOffset"]
+        ]
 
 
 @pytest.mark.parametrize("name", ["basic", "edges", "v49"])
@@ -194,7 +223,9 @@ def test_hashes_of_keys_are_javas() -> None:
         ({"msg_key": "a", "columns": "tagsCode"}, "tagsCode"),
     ],
 )  # fmt: skip
-def test_what_no_look_up_can_answer_is_refused(wrong: Row, named: str, golden_store: GoldenStore) -> None:
+def test_what_no_look_up_can_answer_is_refused(
+    wrong: Row, named: str, golden_store: GoldenStore
+) -> None:
     with rmqstore.open(golden_store("basic")) as store, pytest.raises(OptionError, match=named):
         read(store, **({"columns": "topic"} | wrong))
 
@@ -202,7 +233,9 @@ def test_what_no_look_up_can_answer_is_refused(wrong: Row, named: str, golden_st
 def small_store(folder: Path) -> tuple[Path, list[Key]]:
     """Make a store with one small index file; return it with its keys and where their messages stand."""
     root = folder / "small"
-    with rmqstore.create(root, config=StoreConfig(1 << 16, 400, max_hash_slot_num=5, max_index_num=24)) as store:
+    with rmqstore.create(
+        root, config=StoreConfig(1 << 16, 400, max_hash_slot_num=5, max_index_num=24)
+    ) as store:
         table = {
             "topic": ["T"] * 6,
             "queueId": [0] * 6,
@@ -238,7 +271,9 @@ def damaged_answers(root: Path, keys: list[Key]) -> tuple[bool, bool]:
 
 
 @pytest.mark.parametrize("step", tiers.sampled(37, 1))
-def test_a_changed_byte_of_an_index_makes_nothing_wrong_and_what_it_hides_is_named(tmp_path: Path, step: int) -> None:
+def test_a_changed_byte_of_an_index_makes_nothing_wrong_and_what_it_hides_is_named(
+    tmp_path: Path, step: int
+) -> None:
     root, keys = small_store(tmp_path)
     path = next((root / "index").iterdir())
     whole = path.read_bytes()
@@ -267,7 +302,9 @@ def test_chains_that_lead_in_circles_end(tmp_path: Path) -> None:
         damaged_answers(root, keys)
 
 
-def test_an_index_cut_short_or_empty_is_passed_over(tmp_path: Path, golden_store: GoldenStore) -> None:
+def test_an_index_cut_short_or_empty_is_passed_over(
+    tmp_path: Path, golden_store: GoldenStore
+) -> None:
     root = shutil.copytree(golden_store("one"), tmp_path / "one")
     path = next((root / "index").iterdir())
     whole = path.read_bytes()
@@ -279,14 +316,22 @@ def test_an_index_cut_short_or_empty_is_passed_over(tmp_path: Path, golden_store
             assert len(store.query(*wanted, scan_uncovered=True)) == 1
 
 
-def test_the_bodies_of_messages_that_tags_or_a_filter_drop_are_not_looked_at(tmp_path: Path) -> None:
+def test_the_bodies_of_messages_that_tags_or_a_filter_drop_are_not_looked_at(
+    tmp_path: Path,
+) -> None:
     store = build.Store()
     for tag in ("Aa", "BB", "Aa"):  # of one hash
         wrong = 1 if tag == "BB" else None
-        store.append(build.Record(body_crc=wrong, properties=build.properties({"TAGS": tag})), tags=tag)
+        store.append(
+            build.Record(body_crc=wrong, properties=build.properties({"TAGS": tag})), tags=tag
+        )
     root = store.write(tmp_path / "s")
     with rmqstore.open(root) as opened:
-        for options in ({"tags": "Aa"}, {"filter": "TAGS = 'Aa'"}, {"tags": "Aa", "scan": "commitlog"}):
+        for options in (
+            {"tags": "Aa"},
+            {"filter": "TAGS = 'Aa'"},
+            {"tags": "Aa", "scan": "commitlog"},
+        ):
             found = read(opened, columns="queueOffset,body", **options)
             assert [row["queueOffset"] for row in found] == [0, 2]
         with pytest.raises(rmqstore.CorruptRecordError, match="CRC"):
@@ -304,7 +349,11 @@ def keyed(folder: Path, *keys: str, **options: Any) -> Path:
     root = folder / "keyed"
     config = StoreConfig(1 << 16, 400, max_hash_slot_num=3, max_index_num=200)
     with rmqstore.create(root, config=config, **options) as store:
-        store.append(pa.RecordBatch.from_pydict({"topic": ["T"] * len(keys), "body": [b"x"] * len(keys), "keys": keys}))
+        store.append(
+            pa.RecordBatch.from_pydict(
+                {"topic": ["T"] * len(keys), "body": [b"x"] * len(keys), "keys": keys}
+            )
+        )
     return root
 
 
@@ -320,7 +369,8 @@ def test_slots_that_lead_to_items_not_counted_yet_hide_no_older_ones(tmp_path: P
     usual = [places(root, f"k{number}")[0] for number in range(40)]
     data = bytearray(path.read_bytes())
     counted = int.from_bytes(data[36:40])
-    path.write_bytes(data[:36] + (counted - 25).to_bytes(4) + data[40:])  # as read a moment before the slots
+    # as read a moment before the slots
+    path.write_bytes(data[:36] + (counted - 25).to_bytes(4) + data[40:])
     assert [places(root, f"k{number}")[0] for number in range(40)] == usual
 
 
@@ -331,7 +381,9 @@ def test_what_is_not_covered_is_asked_before_the_index(
     for name in ("spans", "find"):
         ask = getattr(index_search.IndexSearch, name)
         monkeypatch.setattr(
-            index_search.IndexSearch, name, lambda *a, ask=ask, name=name: asked.append(name) or ask(*a)
+            index_search.IndexSearch,
+            name,
+            lambda *a, ask=ask, name=name: asked.append(name) or ask(*a),
         )
     with rmqstore.open(golden_store("live")) as store:
         store.query("LivePlain", "key-1")
@@ -352,7 +404,11 @@ def test_index_files_that_a_recovery_throws_away_are_not_relied_on(
     records = goldens.records(name)
     with rmqstore.open(root) as store:
         for asked in goldens.lines(name, "keys")[::step]:
-            right = [row["physicalOffset"] for row in records if has_key(row, asked["topic"], asked["key"])]
+            right = [
+                row["physicalOffset"]
+                for row in records
+                if has_key(row, asked["topic"], asked["key"])
+            ]
             found = store.query(asked["topic"], asked["key"])
             at = [message.commitLogOffset for message in found]
             assert at == right or not found.is_complete
@@ -360,13 +416,13 @@ def test_index_files_that_a_recovery_throws_away_are_not_relied_on(
             assert [message.commitLogOffset for message in every] == right
 
 
-def test_a_store_that_is_open_elsewhere_is_told_by_its_lock_and_stays_locked(tmp_path: Path) -> None:
+def test_a_store_that_is_open_elsewhere_is_told_by_its_lock_and_stays_locked(
+    tmp_path: Path,
+) -> None:
     root = keyed(tmp_path, "a")
     assert not is_held(root / "lock")
     assert not is_held(root / "nothing")
-    code = (
-        f"import rmqstore, sys; w = rmqstore.open({str(root)!r}, mode='a'); print('open', flush=True); sys.stdin.read()"
-    )
+    code = f"import rmqstore, sys; w = rmqstore.open({str(root)!r}, mode='a'); print('open', flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
@@ -421,16 +477,25 @@ def test_times_and_limits_out_of_all_bounds(tmp_path: Path) -> None:
         places(root, "\ud800")
 
 
-def test_a_record_with_a_crc_of_its_own_is_checked_before_its_tags_are_believed(tmp_path: Path) -> None:
+def test_a_record_with_a_crc_of_its_own_is_checked_before_its_tags_are_believed(
+    tmp_path: Path,
+) -> None:
     store = build.Store()
     for tag in ("TagA", "TagA"):
-        store.append(build.Record(prop_crc=True, properties=build.properties({"TAGS": tag, "KEYS": "k"})), tags=tag)
+        store.append(
+            build.Record(prop_crc=True, properties=build.properties({"TAGS": tag, "KEYS": "k"})),
+            tags=tag,
+        )
     root = store.write(tmp_path / "s")
     path = next((root / "commitlog").iterdir())
     data = path.read_bytes()
     path.write_bytes(data.replace(b"TagA", b"TagX", 1))
     with rmqstore.open(root) as opened:
-        for options in ({"tags": "TagA"}, {"filter": "TAGS = 'TagA'"}, {"tags": "TagA", "scan": "commitlog"}):
+        for options in (
+            {"tags": "TagA"},
+            {"filter": "TAGS = 'TagA'"},
+            {"tags": "TagA", "scan": "commitlog"},
+        ):
             with pytest.raises(rmqstore.CorruptRecordError, match="CRC"):
                 read(opened, columns="queueOffset", **options)
 
@@ -443,7 +508,9 @@ def test_messages_in_files_that_were_deleted_since_are_not_there(tmp_path: Path)
     asked: list[Callable[[rmqstore.MessageStore], list[int]]] = [
         lambda store: [message.commitLogOffset for message in store.query("T", "k3")],
         lambda store: offsets(read(store, msg_key="k3", columns="commitLogOffset")),
-        lambda store: offsets(read(store, msg_key=["k3", "k9"], fail_on_data_loss=False, columns="commitLogOffset")),
+        lambda store: offsets(
+            read(store, msg_key=["k3", "k9"], fail_on_data_loss=False, columns="commitLogOffset")
+        ),
     ]
     for ask in asked:
         with rmqstore.open(tmp_path / "s") as store:
@@ -468,7 +535,9 @@ def test_an_index_of_any_sizes_is_used(tmp_path: Path, n_slots: int, n_messages:
             assert (len(found), found.uncovered) == (1, ())
 
 
-def test_a_topic_that_nobody_knows_is_named(golden_store: GoldenStore, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_topic_that_nobody_knows_is_named(
+    golden_store: GoldenStore, caplog: pytest.LogCaptureFixture
+) -> None:
     with rmqstore.open(golden_store("live")) as store:
         assert not store.query("Nope", "key-1")
         assert "knows Nope" in caplog.text
@@ -497,7 +566,10 @@ def test_the_id_of_a_client_is_told_from_one_of_a_broker(golden_store: GoldenSto
 def test_an_argument_that_there_is_not_is_refused_with_the_one_meant(
     golden_store: GoldenStore, name: str, meant: str
 ) -> None:
-    with rmqstore.open(golden_store("one")) as store, pytest.raises(OptionError, match=f"{name}.*{meant}"):
+    with (
+        rmqstore.open(golden_store("one")) as store,
+        pytest.raises(OptionError, match=f"{name}.*{meant}"),
+    ):
         store.scan(**{name: "x"})
 
 
@@ -518,7 +590,9 @@ def test_sizes_of_a_large_index_are_found_at_once(tmp_path: Path) -> None:
     hashes = np.arange(1, 100_001, dtype=np.int32) * 7
     hashes[5] = sizes.n_slots  # of slot 0: any place of zeros points there
     file = IndexFileAppender.create(Disk(), tmp_path / "20260101000000000", sizes, None)
-    file.put(IndexKeys(hashes, np.arange(len(hashes)) * 300, 1_700_000_000_000 + np.arange(len(hashes))))
+    file.put(
+        IndexKeys(hashes, np.arange(len(hashes)) * 300, 1_700_000_000_000 + np.arange(len(hashes)))
+    )
     tracemalloc.start()
     try:
         assert find_sizes(file.path, IndexSizes(5_000_000, 20_000_000)) == sizes
@@ -527,7 +601,9 @@ def test_sizes_of_a_large_index_are_found_at_once(tmp_path: Path) -> None:
         tracemalloc.stop()
 
 
-def test_a_log_file_cut_to_a_byte_is_no_foreign_error(golden_store: GoldenStore, tmp_path: Path) -> None:
+def test_a_log_file_cut_to_a_byte_is_no_foreign_error(
+    golden_store: GoldenStore, tmp_path: Path
+) -> None:
     root = Path(shutil.copytree(golden_store("expired"), tmp_path / "s"))
     (only,) = (root / "commitlog").iterdir()
     only.write_bytes(only.read_bytes()[:1])

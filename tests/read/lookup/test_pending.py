@@ -1,7 +1,8 @@
 """Messages on their way, worked out by hand from the records of `live` and what its driver did.
 
-Of 18 transactions every third was committed, every third after it rolled back, the others left open; messages with
-delay levels 1 and 2 and timers of a few seconds were delivered before the store was closed.
+Of 18 transactions every third was committed, every third after it rolled back, the others left
+open; messages with delay levels 1 and 2 and timers of a few seconds were delivered before the store
+was closed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ from rmqstore.errors import OptionError
 GoldenStore = Callable[[str], Path]
 COLUMNS = "topic,queueId,queueOffset,keys,pending,dueTimestamp,commitLogOffset,body"
 MINUTE = 60_000
-LEVELS_MS = [1000, 5000, 10_000, 30_000, *(m * MINUTE for m in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120))]
+LEVELS_MS = [
+    1000,
+    5000,
+    10_000,
+    30_000,
+    *(m * MINUTE for m in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
+]
 
 
 def pending(root: Path, **options: Any) -> list[dict[str, Any]]:
@@ -39,7 +46,9 @@ def names(rows: list[dict[str, Any]], kind: str) -> set[str]:
     return set(found)
 
 
-def test_what_is_on_its_way_is_found_with_its_real_topic_queue_and_time(golden_store: GoldenStore) -> None:
+def test_what_is_on_its_way_is_found_with_its_real_topic_queue_and_time(
+    golden_store: GoldenStore,
+) -> None:
     rows = pending(golden_store("live"))
     assert names(rows, "transaction") == {f"tx-{number}" for number in range(2, 18, 3)}
     assert names(rows, "delay") == {f"delay-{number}" for number in range(15, 30)}
@@ -58,9 +67,13 @@ def test_what_is_on_its_way_is_found_with_its_real_topic_queue_and_time(golden_s
 
 def test_the_other_rows_are_those_of_a_read_without(golden_store: GoldenStore) -> None:
     with rmqstore.open(golden_store("live")) as store:
-        plain = read(store, include_system_topics=False, columns="topic,queueOffset,commitLogOffset")
+        plain = read(
+            store, include_system_topics=False, columns="topic,queueOffset,commitLogOffset"
+        )
         both = read(store, include_system_topics=False, include_pending=True, columns=COLUMNS)
-    assert [row["commitLogOffset"] for row in both if not row["pending"]] == [row["commitLogOffset"] for row in plain]
+    assert [row["commitLogOffset"] for row in both if not row["pending"]] == [
+        row["commitLogOffset"] for row in plain
+    ]
     assert all(row["dueTimestamp"] is None for row in both if not row["pending"])
 
 
@@ -72,7 +85,9 @@ def test_a_selection_is_of_the_real_topics(golden_store: GoldenStore) -> None:
     assert len(some) == 7
     assert names(pending(root, filter="KEYS = 'tx-8'"), "transaction") == {"tx-8"}
     assert pending(root, subscribe="LivePlain") == []
-    late = pending(root, starting_timestamp=max(row["storeTimestamp"] for row in goldens.records("live")) + 1)
+    late = pending(
+        root, starting_timestamp=max(row["storeTimestamp"] for row in goldens.records("live")) + 1
+    )
     assert late == []
 
 
@@ -104,8 +119,11 @@ def test_a_commit_that_no_op_record_names_yet_decides_its_half(tmp_path: Path) -
     store.append(build.Record(topic="RMQ_SYS_TRANS_OP_HALF_TOPIC", body=b"2,",
                               properties=build.properties({"TAGS": "d"})))  # fmt: skip
     rows = pending(store.write(tmp_path / "s"))
-    # ID0 was asked about again (3 is its newer copy), ID1 was committed, ID2 is named by an op record.
-    assert [(row["topic"], row["queueId"], row["keys"], row["body"]) for row in rows] == [("T", 2, "k3", b"3")]
+    # ID0 was asked about again (3 is its newer copy), ID1 was committed, ID2 is named by an op
+    # record.
+    assert [(row["topic"], row["queueId"], row["keys"], row["body"]) for row in rows] == [
+        ("T", 2, "k3", b"3")
+    ]
 
 
 def test_hostile_properties_name_no_place(tmp_path: Path) -> None:
@@ -123,7 +141,9 @@ def test_only_a_read_by_queue_has_them(options: dict[str, str], golden_store: Go
         pending(golden_store("live"), **options)
 
 
-def test_numbers_that_python_does_not_read_are_damage(tmp_path: Path, golden_store: GoldenStore) -> None:
+def test_numbers_that_python_does_not_read_are_damage(
+    tmp_path: Path, golden_store: GoldenStore
+) -> None:
     root = Path(shutil.copytree(golden_store("live"), tmp_path / "s"))
     (root / "config/delayOffset.json").write_text('{"offsetTable":{1:' + "9" * 5000 + "}}")
     (root / "config/delayOffset.json.bak").unlink(missing_ok=True)
@@ -148,7 +168,9 @@ def on_its_way(key: str, topic: str, **more: str) -> build.Record:
 
 
 def arrived(key: str, sys_flag: int = 0) -> build.Record:
-    return build.Record(topic="T", sys_flag=sys_flag, properties=build.properties({"UNIQ_KEY": key}))
+    return build.Record(
+        topic="T", sys_flag=sys_flag, properties=build.properties({"UNIQ_KEY": key})
+    )
 
 
 def waiting(folder: Path, *records: build.Record, op: str = "", **options: Any) -> list[str]:
@@ -161,7 +183,9 @@ def waiting(folder: Path, *records: build.Record, op: str = "", **options: Any) 
     return [row["keys"] for row in pending(store.write(folder / "s"), **options)]
 
 
-def test_a_half_that_was_asked_about_again_is_decided_when_one_of_its_copies_is(tmp_path: Path) -> None:
+def test_a_half_that_was_asked_about_again_is_decided_when_one_of_its_copies_is(
+    tmp_path: Path,
+) -> None:
     half = on_its_way("A", HALF)
     assert waiting(tmp_path / "commit", half, arrived("A", build.COMMIT), half, op="0,") == []
     assert waiting(tmp_path / "lost-op", half, arrived("A", build.COMMIT), half) == []
@@ -170,20 +194,24 @@ def test_a_half_that_was_asked_about_again_is_decided_when_one_of_its_copies_is(
 
 
 def test_a_level_that_no_offset_is_known_of_is_looked_up(tmp_path: Path) -> None:
-    assert waiting(tmp_path, on_its_way("A", DELAY, DELAY="3"), on_its_way("B", DELAY, DELAY="3"), arrived("A")) == [
-        "B"
-    ]
+    assert waiting(
+        tmp_path, on_its_way("A", DELAY, DELAY="3"), on_its_way("B", DELAY, DELAY="3"), arrived("A")
+    ) == ["B"]
 
 
 @pytest.mark.parametrize("deleted", ["A", "T+A"])
 def test_a_timer_that_was_cancelled_is_on_its_way_nowhere(tmp_path: Path, deleted: str) -> None:
     late = {"TIMER_OUT_MS": str(build.T0 + 10**9)}
     cancel = on_its_way("C", TIMER, TIMER_DEL_UNIQKEY=deleted, **late)
-    assert waiting(tmp_path, on_its_way("A", TIMER, **late), on_its_way("B", TIMER, **late), cancel) == ["B"]
+    assert waiting(
+        tmp_path, on_its_way("A", TIMER, **late), on_its_way("B", TIMER, **late), cancel
+    ) == ["B"]
 
 
 def test_damage_in_the_brokers_own_topics_is_treated_as_the_mode_says(tmp_path: Path) -> None:
-    wrong = build.Record(topic=DELAY, body_crc=1, properties=build.properties({"REAL_TOPIC": "T", "REAL_QID": "0"}))
+    wrong = build.Record(
+        topic=DELAY, body_crc=1, properties=build.properties({"REAL_TOPIC": "T", "REAL_QID": "0"})
+    )
     records = on_its_way("A", DELAY), wrong, arrived("X")
     for mode in ("DROPMALFORMED", "PERMISSIVE"):
         assert waiting(tmp_path / mode, *records, mode=mode) == ["A"]

@@ -22,7 +22,9 @@ from rmqstore.read.tail import StoreTail
 
 GoldenStore = Callable[[str], Path]
 NAME, LMQ = "lmq", "%LMQ%sub_3"
-EVERYTHING = {key: [goldens.asked(row, "b") for row in rows] for key, rows in goldens.queues(NAME).items()}
+EVERYTHING = {
+    key: [goldens.asked(row, "b") for row in rows] for key, rows in goldens.queues(NAME).items()
+}
 
 
 @pytest.fixture
@@ -34,13 +36,22 @@ def test_messages_are_at_the_place_where_they_were_asked_for(golden_store: Golde
     with rmqstore.open(golden_store(NAME), broker_name="b") as store:
         assert by_queue(read(store)) == EVERYTHING
         assert by_queue(read(store, subscribe=LMQ)) == {(LMQ, 0): EVERYTHING[LMQ, 0]}
-        within = read(store, assign={LMQ: [0]}, starting_offsets={LMQ: {"0": 5}}, ending_offsets={LMQ: {"0": 19}})
+        within = read(
+            store,
+            assign={LMQ: [0]},
+            starting_offsets={LMQ: {"0": 5}},
+            ending_offsets={LMQ: {"0": 19}},
+        )
         assert within == EVERYTHING[LMQ, 0][5:19]
 
 
-def test_without_a_selection_they_come_with_the_system_topics_only(golden_store: GoldenStore) -> None:
+def test_without_a_selection_they_come_with_the_system_topics_only(
+    golden_store: GoldenStore,
+) -> None:
     with rmqstore.open(golden_store(NAME)) as store:
-        assert {row["topic"] for row in read(store, columns="topic", include_system_topics=False)} == {"Parent"}
+        assert {
+            row["topic"] for row in read(store, columns="topic", include_system_topics=False)
+        } == {"Parent"}
 
 
 @pytest.mark.parametrize("columns", ["topic", "queueOffset,queueId", "tags", "body", "properties"])
@@ -111,7 +122,9 @@ def test_a_stream_follows_them(golden_store: GoldenStore, tmp_path: Path) -> Non
     log = sorted((root / "commitlog").iterdir())
     assert len(units) > 2
     assert len(log) > 1
-    cut = next(row for row in goldens.records(NAME) if row["physicalOffset"] > int(log[-1].name) + 1000)
+    cut = next(
+        row for row in goldens.records(NAME) if row["physicalOffset"] > int(log[-1].name) + 1000
+    )
     data = log[-1].read_bytes()
     at = cut["physicalOffset"] - int(log[-1].name)
     log[-1].write_bytes(data[:at] + bytes(len(data) - at))
@@ -148,9 +161,12 @@ def _store(names: str, numbers: str, **change: object) -> build.Store:
 
 
 @pytest.mark.parametrize(
-    ("names", "numbers"), [("%LMQ%a", "0"), ("%LMQ%b,%LMQ%a", "7,0"), ("other,%LMQ%a,%LMQ%a", "1,5,0")]
+    ("names", "numbers"),
+    [("%LMQ%a", "0"), ("%LMQ%b,%LMQ%a", "7,0"), ("other,%LMQ%a,%LMQ%a", "1,5,0")],
 )
-def test_a_record_that_names_the_queue_is_its_message(tmp_path: Path, names: str, numbers: str) -> None:
+def test_a_record_that_names_the_queue_is_its_message(
+    tmp_path: Path, names: str, numbers: str
+) -> None:
     root = _store(names, numbers).write(tmp_path / "s")
     with rmqstore.open(root) as store:
         (row,) = read(store, subscribe="%LMQ%a", columns="topic,queueId,queueOffset")
@@ -212,6 +228,10 @@ def test_changed_bytes_never_escape(tmp_path: Path, step: int) -> None:
                     continue
                 for row in rows:
                     if not row.get("_corrupt_record"):
-                        assert (row["topic"], row["queueId"], row["queueOffset"]) == ("%LMQ%a", 0, 0)
+                        assert (row["topic"], row["queueId"], row["queueOffset"]) == (
+                            "%LMQ%a",
+                            0,
+                            0,
+                        )
                         assert row["body"] == b"x" * 20
             assert set(offsets(read(store, scan="commitlog", mode="DROPMALFORMED"))) <= {0}

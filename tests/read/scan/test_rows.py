@@ -19,7 +19,9 @@ def test_joined_rows_keep_their_queues() -> None:
     mixed = UnitRows.joined([_rows("B", 1, 5, 2), _rows("A", 0, 7, 0), _rows("A", 3, 9, 1)])
     every = UnitRows.joined([_rows("A", 4, 2, 1), mixed, _rows("B", 0, 1, 1)])
     expected = [("A", 4, 2), ("B", 1, 5), ("B", 1, 6), ("A", 3, 9), ("B", 0, 1)]
-    assert [every.expected(row) for row in range(5)] == [Expected(*key, key[2] + 1) for key in expected]
+    assert [every.expected(row) for row in range(5)] == [
+        Expected(*key, key[2] + 1) for key in expected
+    ]
     assert every.physical_offsets.tolist() == [200, 500, 600, 900, 100]
     assert every.tags_codes.tolist() == [-2, -5, -6, -9, -1]
     turned = every.take(np.array([4, 0]))

@@ -16,7 +16,16 @@ from rmqstore.read.scan import stages
 from rmqstore.read.scan.record_filter import LogFilter
 from rmqstore.read.scan.rows import UnitRows
 from rmqstore.read.scan.spec import ReadSpec
-from rmqstore.read.scan.stages import LogBytes, Rows, check, choose, decode, inflate, verify_crc, verify_properties
+from rmqstore.read.scan.stages import (
+    LogBytes,
+    Rows,
+    check,
+    choose,
+    decode,
+    inflate,
+    verify_crc,
+    verify_properties,
+)
 
 BASE = 7_000
 COMPRESSED = 1
@@ -43,7 +52,11 @@ def _source(records: list[build.Record]) -> tuple[LogBytes, np.ndarray, UnitRows
         sizes=np.array(sizes, np.int64),
         tags_codes=np.zeros(n, np.int64),
     )
-    return LogBytes(np.frombuffer(data.ljust(len(data) + 64, b"\0"), np.uint8), BASE), np.array(starts), units
+    return (
+        LogBytes(np.frombuffer(data.ljust(len(data) + 64, b"\0"), np.uint8), BASE),
+        np.array(starts),
+        units,
+    )
 
 
 def _records(n: int = 5, **fields: object) -> list[build.Record]:
@@ -57,7 +70,11 @@ def _queue_offsets(rows: Rows) -> list[int]:
 def test_sound_records_are_all_kept() -> None:
     source, starts, units = _source(_records())
     for rows in (check(source, starts, units), check(source, starts, None)):
-        assert (rows.places, rows.sound.all(), rows.offsets.tolist()) == (None, True, (starts + BASE).tolist())
+        assert (rows.places, rows.sound.all(), rows.offsets.tolist()) == (
+            None,
+            True,
+            (starts + BASE).tolist(),
+        )
 
 
 @pytest.mark.parametrize("name", ["queue_ids", "queue_offsets", "sizes"])
@@ -66,7 +83,10 @@ def test_a_record_that_is_not_what_its_unit_says_is_damaged(name: str) -> None:
     wrong = getattr(units, name).copy()
     wrong[2] += 1
     rows = check(source, starts, units._replace(**{name: wrong}))
-    assert (rows.sound.tolist(), _queue_offsets(rows)) == ([True, True, False, True, True], [0, 1, 3, 4])
+    assert (rows.sound.tolist(), _queue_offsets(rows)) == (
+        [True, True, False, True, True],
+        [0, 1, 3, 4],
+    )
     assert check(source, starts, None).sound.all()
 
 
@@ -80,7 +100,10 @@ def test_a_step_changes_neither_its_input_nor_what_other_rows_share_with_it() ->
         True, {}, [0, 1, 2, 3, 4], 5,
     )  # fmt: skip
     assert (dropped.reasons, dropped.all_places().tolist()) == ({1: "because"}, [0, 2, 3, 4])
-    assert (narrowed.all_places().tolist(), narrowed.columns["mark"].to_pylist()) == ([2, 4], [2, 4])
+    assert (narrowed.all_places().tolist(), narrowed.columns["mark"].to_pylist()) == (
+        [2, 4],
+        [2, 4],
+    )
     assert narrowed.sound is dropped.sound
     assert (ended.all_places().tolist(), len(ended.sound), len(dropped.sound)) == ([0, 2], 3, 5)
 
@@ -90,7 +113,10 @@ def test_reasons_are_named_by_the_row_that_was_asked_for() -> None:
     rows = check(source, starts, units).narrow(np.array([1, 3, 4]))
     rows = rows.drop_damaged(np.array([True, False, True]), {1: "third"})
     rows = rows.drop_damaged(np.array([True, False]), {1: "fourth"})
-    assert (rows.reasons, np.flatnonzero(~rows.sound).tolist()) == ({3: "third", 4: "fourth"}, [3, 4])
+    assert (rows.reasons, np.flatnonzero(~rows.sound).tolist()) == (
+        {3: "third", 4: "fourth"},
+        [3, 4],
+    )
 
 
 def test_a_wrong_checksum_is_damage_only_to_those_who_look_at_the_body() -> None:
@@ -119,7 +145,9 @@ def test_a_record_with_a_crc_of_its_own_is_verified_before_its_properties_choose
 
 
 def test_what_is_not_asked_for_is_not_damaged() -> None:
-    records = [replace(record, store_timestamp=build.T0 + row) for row, record in enumerate(_records())]
+    records = [
+        replace(record, store_timestamp=build.T0 + row) for row, record in enumerate(_records())
+    ]
     source, starts, _ = _source(records)
     rows = choose(check(source, starts, None), SPEC, LogFilter(start_timestamp=build.T0 + 2))
     assert (_queue_offsets(rows), rows.sound.all()) == ([2, 3, 4], True)
@@ -149,7 +177,9 @@ def test_bodies_that_are_not_compressed_stay_as_they_are(monkeypatch: pytest.Mon
 def test_columns_come_in_the_order_of_the_schema() -> None:
     source, starts, units = _source(_records())
     spec = ReadSpec(pa.schema([*reversed(MESSAGE)]), broker_name="b")
-    decoded = pa.schema([field for field in spec.schema if field.name not in ("brokerName", "tagsCode")])
+    decoded = pa.schema(
+        [field for field in spec.schema if field.name not in ("brokerName", "tagsCode")]
+    )
     batch = decode(check(source, starts, units), spec, decoded)
     assert batch.schema == spec.schema
     assert batch.column("brokerName").to_pylist() == ["b"] * 5

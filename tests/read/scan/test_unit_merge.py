@@ -21,7 +21,8 @@ class Queues:
     def __init__(self, physical_offsets: list[NDArray[np.int64]]) -> None:
         self.physical_offsets = physical_offsets
         self.slices = [
-            QueueSlice("T", number, FIRST, FIRST + len(units)) for number, units in enumerate(physical_offsets)
+            QueueSlice("T", number, FIRST, FIRST + len(units))
+            for number, units in enumerate(physical_offsets)
         ]
         self.n_reads = 0
 
@@ -31,7 +32,9 @@ class Queues:
         return start, Units(units, np.full(len(units), 100), units * 3)
 
     def sample(self, piece: QueueSlice, queue_offset: int) -> NDArray[np.int64]:
-        return self.physical_offsets[piece.queue_id][queue_offset - FIRST : queue_offset - FIRST + 1]
+        return self.physical_offsets[piece.queue_id][
+            queue_offset - FIRST : queue_offset - FIRST + 1
+        ]
 
     def merged(self, window_units: int) -> list[Any]:
         return list(UnitMerge(self.slices, self.read, self.sample, window_units).windows())
@@ -58,8 +61,12 @@ SHAPES = {
     "one queue": lambda rng: spread(rng, np.array([2000])),
     "none": lambda _: [],
     "empty": lambda _: [np.empty(0, np.int64)] * 3,
-    "quiet since long": lambda rng: np.split(np.arange(3000) * 100, np.sort(rng.integers(0, 3000, 40))),
-    "in bursts": lambda rng: [np.sort(rng.integers(0, 10**9, 5))[rng.integers(0, 5, 80)].cumsum() for _ in range(30)],
+    "quiet since long": lambda rng: np.split(
+        np.arange(3000) * 100, np.sort(rng.integers(0, 3000, 40))
+    ),
+    "in bursts": lambda rng: [
+        np.sort(rng.integers(0, 10**9, 5))[rng.integers(0, 5, 80)].cumsum() for _ in range(30)
+    ],
 }
 
 
@@ -73,7 +80,10 @@ def test_windows_together_are_all_units_sorted(shape: str, seed: int, window_uni
         for units in queues.physical_offsets[:5]:
             units[rng.integers(0, len(units), min(len(units), 2))] = rng.integers(-5, 10**9)
     windows = queues.merged(window_units)
-    merged = [np.stack([window.slices, window.queue_offsets, window.physical_offsets], 1) for window in windows]
+    merged = [
+        np.stack([window.slices, window.queue_offsets, window.physical_offsets], 1)
+        for window in windows
+    ]
     assert np.array_equal(np.concatenate([np.empty((0, 3), np.int64), *merged]), queues.expected())
     assert all(np.array_equal(window.tags_codes, window.physical_offsets * 3) for window in windows)
     assert all(len(window.keys) for window in windows)

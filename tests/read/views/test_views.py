@@ -55,7 +55,9 @@ def java_hash(text: str) -> int:
 
 
 @pytest.mark.parametrize("name", goldens.EVERY)
-def test_commitlog_shows_every_record_and_blank_of_the_real_store(golden_store: GoldenStore, name: str) -> None:
+def test_commitlog_shows_every_record_and_blank_of_the_real_store(
+    golden_store: GoldenStore, name: str
+) -> None:
     found = view(golden_store(name), "commitlog")
     expected = goldens.lines(name, "commitlog")
     kept = [row for row in found if row["kind"] in ("record", "blank")]
@@ -76,20 +78,25 @@ def test_commitlog_ends_with_the_place_where_the_real_store_says_the_log_ends(
     assert (last["kind"], last["commitLogOffset"]) == ("end", goldens.summary(name)["maxPhyOffset"])
 
 
-def test_commitlog_tells_why_the_log_of_a_crashed_store_ends_and_what_lies_behind_it(golden_store: GoldenStore) -> None:
+def test_commitlog_tells_why_the_log_of_a_crashed_store_ends_and_what_lies_behind_it(
+    golden_store: GoldenStore,
+) -> None:
     last = view(golden_store("crash"), "commitlog")[-1]
     truncated = goldens.summary("crash")["recovery"]["commitLogBytesTruncated"]
     assert truncated == 488
     assert last["commitLogOffset"] + last["storeSize"] == 262144
     assert "the parts take" in last["reason"]  # its last record is torn in the body
-    assert "CRC of the body" in view(golden_store("crash2"), "commitlog")[-1]["reason"]  # of which a byte is flipped
+    # of which a byte is flipped
+    assert "CRC of the body" in view(golden_store("crash2"), "commitlog")[-1]["reason"]
 
 
 def test_commitlog_of_an_empty_store_has_no_rows(golden_store: GoldenStore) -> None:
     assert view(golden_store("empty"), "commitlog") == []
 
 
-def test_commitlog_shows_what_lies_behind_the_end_when_that_is_ignored(golden_store: GoldenStore) -> None:
+def test_commitlog_shows_what_lies_behind_the_end_when_that_is_ignored(
+    golden_store: GoldenStore,
+) -> None:
     """crash2: a flipped byte of a body ends the log; good records follow."""
     with rmqstore.open(golden_store("crash2"), ignore_log_end=True) as store:
         found = rows(store.view("commitlog"))
@@ -116,8 +123,12 @@ def test_commitlog_in_many_pieces_is_the_same(golden_store: GoldenStore, name: s
 
 
 def test_commitlog_of_a_topic_leaves_out_others(golden_store: GoldenStore) -> None:
-    found = view(golden_store("basic"), "commitlog", subscribe="TopicB", columns="commitLogOffset,kind,topic")
-    expected = [row["physicalOffset"] for row in goldens.records("basic") if row["topic"] == "TopicB"]
+    found = view(
+        golden_store("basic"), "commitlog", subscribe="TopicB", columns="commitLogOffset,kind,topic"
+    )
+    expected = [
+        row["physicalOffset"] for row in goldens.records("basic") if row["topic"] == "TopicB"
+    ]
     assert [row["commitLogOffset"] for row in found if row["kind"] == "record"] == expected
     assert {row["kind"] for row in found} == {"record", "end"}
 
@@ -144,17 +155,26 @@ def test_commitlog_shows_damage_in_its_place_and_goes_on(tmp_path: Path) -> None
     _overwrite(log, clean[3]["commitLogOffset"] + 88, b"y")  # the first byte of a body
     _overwrite(log, clean[4]["commitLogOffset"] + 28, struct.pack(">q", 7))  # its own place
     found = view(root, "commitlog")
-    told = [(row["commitLogOffset"], row["kind"], row["isValid"]) for row in found if row["kind"] != "end"]
+    told = [
+        (row["commitLogOffset"], row["kind"], row["isValid"])
+        for row in found
+        if row["kind"] != "end"
+    ]
     kinds = ["record", "damage", "record", "record", "record", "record"]
     valid = [True, False, True, False, False, True]
     assert told == [
-        (row["commitLogOffset"], *pair) for row, pair in zip(clean, zip(kinds, valid, strict=True), strict=True)
+        (row["commitLogOffset"], *pair)
+        for row, pair in zip(clean, zip(kinds, valid, strict=True), strict=True)
     ]
     assert found[1]["storeSize"] == clean[1]["storeSize"]
     assert "magic 0x00000001" in found[1]["reason"]
     assert "CRC of the body" in found[3]["reason"]
     assert "physical offset is 7" in found[4]["reason"]
-    kept = [row["commitLogOffset"] for row in view(root, "commitlog", mode="DROPMALFORMED") if row["kind"] == "record"]
+    kept = [
+        row["commitLogOffset"]
+        for row in view(root, "commitlog", mode="DROPMALFORMED")
+        if row["kind"] == "record"
+    ]
     assert kept == [clean[number]["commitLogOffset"] for number in (0, 2, 5)]
     assert view(root, "commitlog", check_crc=False)[3]["isValid"]
 
@@ -175,22 +195,46 @@ def _is_in(row: Row, key: tuple[str, int]) -> bool:
 
 
 @pytest.mark.parametrize("name", [*PLAIN_QUEUES, *goldens.CRASHED])
-def test_queues_are_those_of_the_real_store_after_its_recovery(golden_store: GoldenStore, name: str) -> None:
+def test_queues_are_those_of_the_real_store_after_its_recovery(
+    golden_store: GoldenStore, name: str
+) -> None:
     expected = {}
     for queue in goldens.summary(name)["queues"]:
         key = queue["topic"], queue["queueId"]
         held = goldens.queues(name)[key]
         first = queue["minOffset"]
-        if name in goldens.CRASHED:  # a real recovery does not look for a lost queue in the whole log; reads do
-            held = [{**row, "storeSize": row["size"]} for row in goldens.records(name) if _is_in(row, key)]
+        # a real recovery does not look for a lost queue in the whole log; reads do
+        if name in goldens.CRASHED:
+            held = [
+                {**row, "storeSize": row["size"]}
+                for row in goldens.records(name)
+                if _is_in(row, key)
+            ]
         if name in (*STALE_MINIMUM, *goldens.CRASHED):
             first = min((row["queueOffset"] for row in held), default=queue["maxOffset"])
         times = (held[0]["storeTimestamp"], held[-1]["storeTimestamp"]) if held else (None, None)
         n_bytes = sum(row["storeSize"] for row in held)
-        expected[key] = (first, queue["maxOffset"], queue["maxOffset"] - first, n_bytes, *times, None)
+        expected[key] = (
+            first,
+            queue["maxOffset"],
+            queue["maxOffset"] - first,
+            n_bytes,
+            *times,
+            None,
+        )
     found = view(golden_store(name), "queues", include_system_topics=True)
-    columns = ("minOffset", "maxOffset", "messages", "bytes", "firstStoreTimestamp", "lastStoreTimestamp", "reason")
-    assert {(row["topic"], row["queueId"]): tuple(row[column] for column in columns) for row in found} == expected
+    columns = (
+        "minOffset",
+        "maxOffset",
+        "messages",
+        "bytes",
+        "firstStoreTimestamp",
+        "lastStoreTimestamp",
+        "reason",
+    )
+    assert {
+        (row["topic"], row["queueId"]): tuple(row[column] for column in columns) for row in found
+    } == expected
 
 
 def test_queues_hide_system_topics_and_take_a_selection(golden_store: GoldenStore) -> None:
@@ -198,7 +242,9 @@ def test_queues_hide_system_topics_and_take_a_selection(golden_store: GoldenStor
         return {row["topic"] for row in view(golden_store("live"), "queues", **options)}
 
     assert "LivePlain" in topics()
-    assert not {topic for topic in topics() if topic.startswith(("%", "rmq_sys_", "RMQ_SYS_", "SCHEDULE"))}
+    assert not {
+        topic for topic in topics() if topic.startswith(("%", "rmq_sys_", "RMQ_SYS_", "SCHEDULE"))
+    }
     assert topics(subscribe="LiveTx,%RETRY%CG_retry") == {"LiveTx", "%RETRY%CG_retry"}
     found = view(golden_store("live"), "queues", assign={"LiveTx": [1]})
     assert [(row["topic"], row["queueId"]) for row in found] == [("LiveTx", 1)]
@@ -223,24 +269,38 @@ def test_queues_that_cannot_be_read_are_listed_with_the_reason(
 def test_light_message_queues_are_counted_by_their_own_units(golden_store: GoldenStore) -> None:
     found = view(golden_store("lmq"), "queues", include_system_topics=True)
     expected = {
-        (row["topic"], row["queueId"]): (row["minOffset"], row["maxOffset"]) for row in goldens.summary("lmq")["queues"]
+        (row["topic"], row["queueId"]): (row["minOffset"], row["maxOffset"])
+        for row in goldens.summary("lmq")["queues"]
     }
-    assert {(row["topic"], row["queueId"]): (row["minOffset"], row["maxOffset"]) for row in found} == expected
+    assert {
+        (row["topic"], row["queueId"]): (row["minOffset"], row["maxOffset"]) for row in found
+    } == expected
 
 
 @pytest.mark.parametrize("name", sorted(VIEWS))
 @pytest.mark.parametrize("store", goldens.OTHER_QUEUES)
-def test_no_view_fails_for_queues_of_another_kind(golden_store: GoldenStore, store: str, name: str) -> None:
+def test_no_view_fails_for_queues_of_another_kind(
+    golden_store: GoldenStore, store: str, name: str
+) -> None:
     found = view(golden_store(store), name)
     assert found or name in ("groups", "consumequeue", "queues", "topics")
 
 
 def test_topics_sum_their_queues_and_tell_what_the_broker_knows(golden_store: GoldenStore) -> None:
-    found = {row["topic"]: row for row in view(golden_store("live"), "topics", include_system_topics=True)}
+    found = {
+        row["topic"]: row
+        for row in view(golden_store("live"), "topics", include_system_topics=True)
+    }
     counts = goldens.summary("live")["counts"]["perTopic"]
     assert {topic: row["messages"] for topic, row in found.items() if row["messages"]} == counts
-    config = json.loads((golden_store("live") / "config" / "topics.json").read_text())["topicConfigTable"]
-    assert set(found) == {*counts, *config, *(row["topic"] for row in goldens.summary("live")["queues"])}
+    config = json.loads((golden_store("live") / "config" / "topics.json").read_text())[
+        "topicConfigTable"
+    ]
+    assert set(found) == {
+        *counts,
+        *config,
+        *(row["topic"] for row in goldens.summary("live")["queues"]),
+    }
     for topic, entry in config.items():
         row = found[topic]
         assert (row["readQueueNums"], row["writeQueueNums"], row["perm"]) == (
@@ -278,7 +338,8 @@ def test_units_are_those_that_the_real_store_wrote(golden_store: GoldenStore, na
         if row["isValid"]
     }
     expected = {
-        (row["topic"], row["queueId"], row["queueOffset"]): row["cqUnitHex"] for row in goldens.lines(name, "expected")
+        (row["topic"], row["queueId"], row["queueOffset"]): row["cqUnitHex"]
+        for row in goldens.lines(name, "expected")
     }
     assert units == expected
     assert len(found) >= len(expected)
@@ -286,7 +347,10 @@ def test_units_are_those_that_the_real_store_wrote(golden_store: GoldenStore, na
 
 def test_units_that_are_none_tell_why(golden_store: GoldenStore) -> None:
     found = view(golden_store("preblank"), "consumequeue")
-    assert {row["reason"] for row in found} == {None, "pre-blank filler, for offsets before the queue's first"}
+    assert {row["reason"] for row in found} == {
+        None,
+        "pre-blank filler, for offsets before the queue's first",
+    }
     deleted = view(golden_store("expired2"), "consumequeue")
     assert {row["reason"] for row in deleted} == {None, "its record was deleted with its file"}
     minimum = goldens.summary("expired2")["minPhyOffset"]
@@ -294,7 +358,11 @@ def test_units_that_are_none_tell_why(golden_store: GoldenStore) -> None:
     ahead = [row for row in view(golden_store("crash2"), "consumequeue") if row["reason"]]
     assert {row["reason"] for row in ahead} == {"points past the end of the log"}
     assert len(ahead) == goldens.summary("crash2")["recovery"]["cqEntriesTruncated"]
-    zeroed = [row for row in view(golden_store("crash"), "consumequeue") if row["reason"] == "never written"]
+    zeroed = [
+        row
+        for row in view(golden_store("crash"), "consumequeue")
+        if row["reason"] == "never written"
+    ]
     assert zeroed == []  # the last three of CrashA/0 are zeros: the queue's files end before them
 
 
@@ -305,7 +373,9 @@ def test_units_in_many_pieces_are_the_same(golden_store: GoldenStore) -> None:
         pieces = store.session.plan_view(spec, ViewLimits(max_bytes=1000))
         assert len(pieces) > 10
         assert max(sum(units.end - units.start for units in piece.units) for piece in pieces) == 50
-        assert [row for piece in pieces for row in rows(store.session.read_view(spec, piece))] == whole
+        assert [
+            row for piece in pieces for row in rows(store.session.read_view(spec, piece))
+        ] == whole
 
 
 # ---- index
@@ -337,8 +407,19 @@ def test_items_are_what_the_files_hold(golden_store: GoldenStore) -> None:
         begun, count = struct.unpack_from(">q", stored)[0], struct.unpack_from(">i", stored, 36)[0]
         for number in range(1, count):
             item = struct.unpack_from(">iqii", stored, 40 + 4 * 100 + 20 * number)
-            expected.append((file.name, number, item[0] % 100, *item[:3], begun + 1000 * item[2], item[3]))
-    columns = ("file", "number", "slot", "keyHash", "commitLogOffset", "seconds", "storeTimestamp", "previous")
+            expected.append(
+                (file.name, number, item[0] % 100, *item[:3], begun + 1000 * item[2], item[3])
+            )
+    columns = (
+        "file",
+        "number",
+        "slot",
+        "keyHash",
+        "commitLogOffset",
+        "seconds",
+        "storeTimestamp",
+        "previous",
+    )
     assert [tuple(row[column] for column in columns) for row in found] == expected
     assert all(row["isValid"] for row in found)
 
@@ -370,7 +451,9 @@ def test_damaged_items_tell_what_is_wrong(golden_store: GoldenStore, tmp_path: P
 
 
 @pytest.mark.parametrize("stored", [b"", b"\xff" * 39, b"\0" * 8440, b"\xff" * 8440])
-def test_a_file_that_is_no_index_is_a_row(golden_store: GoldenStore, tmp_path: Path, stored: bytes) -> None:
+def test_a_file_that_is_no_index_is_a_row(
+    golden_store: GoldenStore, tmp_path: Path, stored: bytes
+) -> None:
     root = shutil.copytree(golden_store("basic"), tmp_path / "s")
     for file in (root / "index").iterdir():
         file.write_bytes(stored)
@@ -386,7 +469,9 @@ def test_index_in_many_pieces_is_the_same(golden_store: GoldenStore) -> None:
         whole = rows(store.view("index"))
         pieces = store.session.plan_view(spec, ViewLimits(max_bytes=100 * INDEX_ITEM.itemsize))
         assert len(pieces) > 10
-        assert [row for piece in pieces for row in rows(store.session.read_view(spec, piece))] == whole
+        assert [
+            row for piece in pieces for row in rows(store.session.read_view(spec, piece))
+        ] == whole
 
 
 # ---- groups
@@ -397,7 +482,9 @@ def test_groups_are_as_far_behind_as_their_offsets_say(golden_store: GoldenStore
     text = (golden_store("live") / "config" / "consumerOffset.json").read_text()
     quoted = "".join(text.split())
     for number in range(20):
-        quoted = quoted.replace(f"{{{number}:", f'{{"{number}":').replace(f",{number}:", f',"{number}":')
+        quoted = quoted.replace(f"{{{number}:", f'{{"{number}":').replace(
+            f",{number}:", f',"{number}":'
+        )
     table = json.loads(quoted)["offsetTable"]
     expected = {}
     queues = {(row["topic"], row["queueId"]): row for row in goldens.summary("live")["queues"]}
@@ -409,17 +496,24 @@ def test_groups_are_as_far_behind_as_their_offsets_say(golden_store: GoldenStore
             lag = time = None
             if real is not None and held is not None:
                 lag = real["maxOffset"] - committed
-                time = held[-1]["storeTimestamp"] - held[committed]["storeTimestamp"] if lag > 0 else 0
+                time = (
+                    held[-1]["storeTimestamp"] - held[committed]["storeTimestamp"] if lag > 0 else 0
+                )
             expected[group, topic, int(queue)] = (committed, real and real["maxOffset"], lag, time)
     found = view(golden_store("live"), "groups")
     columns = ("consumerOffset", "brokerOffset", "lag", "lagMillis")
     assert {
-        (row["consumerGroup"], row["topic"], row["queueId"]): tuple(row[column] for column in columns) for row in found
+        (row["consumerGroup"], row["topic"], row["queueId"]): tuple(
+            row[column] for column in columns
+        )
+        for row in found
     } == expected
     assert max(row["lag"] or 0 for row in found) > 0
 
 
-def test_a_group_ahead_of_its_queue_or_of_no_queue(golden_store: GoldenStore, tmp_path: Path) -> None:
+def test_a_group_ahead_of_its_queue_or_of_no_queue(
+    golden_store: GoldenStore, tmp_path: Path
+) -> None:
     root = shutil.copytree(golden_store("one"), tmp_path / "s")
     topic = goldens.lines("one", "expected")[0]["topic"]
     (root / "config").mkdir(exist_ok=True)
@@ -433,7 +527,10 @@ def test_a_group_ahead_of_its_queue_or_of_no_queue(golden_store: GoldenStore, tm
     assert (gone["lag"], gone["reason"]) == (None, "there is no such queue")
     assert found["<script>", "../x"]["lag"] is None
     huge = [row for row in view(root, "groups") if row["consumerGroup"] == "huge"]
-    assert [(row["queueId"], row["consumerOffset"], row["lag"]) for row in huge] == [(0, None, None), (None, 0, None)]
+    assert [(row["queueId"], row["consumerOffset"], row["lag"]) for row in huge] == [
+        (0, None, None),
+        (None, 0, None),
+    ]
 
 
 # ---- files
@@ -454,9 +551,16 @@ def test_files_tell_their_range_and_state(golden_store: GoldenStore) -> None:
     assert (last["rangeStart"], last["rangeEnd"], last["state"]) == (196608, 262144, "live")
     assert ahead["state"] == "preallocated"
     unit = found[f"consumequeue/CrashA/0/{400:020d}"]
-    assert (unit["topic"], unit["queueId"], unit["rangeStart"], unit["rangeEnd"]) == ("CrashA", 0, 20, 40)
+    assert (unit["topic"], unit["queueId"], unit["rangeStart"], unit["rangeEnd"]) == (
+        "CrashA",
+        0,
+        20,
+        40,
+    )
     assert found["abort.bak"]["state"] == "empty"
-    stale = {row["path"] for row in view(golden_store("expired2"), "files") if row["state"] == "stale"}
+    stale = {
+        row["path"] for row in view(golden_store("expired2"), "files") if row["state"] == "stale"
+    }
     minimum = goldens.summary("expired2")["minPhyOffset"]
     expected = set()
     for path in (golden_store("expired2") / "consumequeue").rglob("0*"):
@@ -495,18 +599,24 @@ def test_names_that_are_no_text_stop_no_view(golden_store: GoldenStore, tmp_path
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("name", ["crash", "live"])
-def test_no_damage_stops_a_view(golden_store: GoldenStore, tmp_path: Path, name: str, seed: int) -> None:
+def test_no_damage_stops_a_view(
+    golden_store: GoldenStore, tmp_path: Path, name: str, seed: int
+) -> None:
     """Bytes are changed, cut, added and zeroed; only a broken consumerOffset.json is an error, of view groups."""
     root = shutil.copytree(golden_store(name), tmp_path / "s")
     rng = random.Random(seed)
-    files = sorted(path for path in root.rglob("*") if path.is_file() and 0 < path.stat().st_size < 1 << 20)
+    files = sorted(
+        path for path in root.rglob("*") if path.is_file() and 0 < path.stat().st_size < 1 << 20
+    )
     for _ in range(6):
         path = rng.choice(files)
         stored = bytearray(path.read_bytes()) or bytearray(b"x")
         place = rng.randrange(len(stored))
         change = rng.choice(("set", "set", "cut", "grow", "zero"))
         if change == "set":
-            stored[place : place + 8] = rng.choice((rng.randbytes(8), b"\xff" * 8, b"\x7f" + b"\xff" * 7))
+            stored[place : place + 8] = rng.choice(
+                (rng.randbytes(8), b"\xff" * 8, b"\x7f" + b"\xff" * 7)
+            )
         elif change == "cut":
             del stored[place:]
         elif change == "grow":
@@ -523,13 +633,17 @@ def test_no_damage_stops_a_view(golden_store: GoldenStore, tmp_path: Path, name:
 
 
 @pytest.mark.parametrize("name", sorted(VIEWS))
-def test_views_have_their_documented_columns_and_only_those_asked_for(golden_store: GoldenStore, name: str) -> None:
+def test_views_have_their_documented_columns_and_only_those_asked_for(
+    golden_store: GoldenStore, name: str
+) -> None:
     with rmqstore.open(golden_store("live")) as store:
         whole = store.view(name).read_all()
         assert whole.schema == VIEWS[name]
         assert whole.num_rows
         for column in VIEWS[name].names:
-            assert store.view(name, columns=[column]).read_all().column(0).equals(whole.column(column))
+            assert (
+                store.view(name, columns=[column]).read_all().column(0).equals(whole.column(column))
+            )
 
 
 def test_reading_views_changes_nothing(golden_store: GoldenStore) -> None:
@@ -570,15 +684,25 @@ def test_files_that_retention_deletes_meanwhile_stop_no_view(
     golden_store: GoldenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = shutil.copytree(golden_store("basic"), tmp_path / "s")
-    specs = [view_spec(name) for name in ("commitlog", "consumequeue", "index", "queues", "files", "groups", "topics")]
+    specs = [
+        view_spec(name)
+        for name in ("commitlog", "consumequeue", "index", "queues", "files", "groups", "topics")
+    ]
     with open_for(root) as store:
-        planned = [(spec, store.session.plan_view(spec, ViewLimits(max_bytes=20_000))) for spec in specs]
+        planned = [
+            (spec, store.session.plan_view(spec, ViewLimits(max_bytes=20_000))) for spec in specs
+        ]
     (root / "commitlog" / f"{0:020d}").unlink()
     shutil.rmtree(root / "consumequeue" / "TopicA" / "0")
     min((root / "index").iterdir()).unlink()
-    found = {spec.view: [row for piece in pieces for row in _read_piece(root, spec, piece)] for spec, pieces in planned}
+    found = {
+        spec.view: [row for piece in pieces for row in _read_piece(root, spec, piece)]
+        for spec, pieces in planned
+    }
     kept = [row["commitLogOffset"] for row in found["commitlog"] if row["kind"] == "record"]
-    assert kept == [row["physicalOffset"] for row in goldens.records("basic") if row["physicalOffset"] >= 131072]
+    assert kept == [
+        row["physicalOffset"] for row in goldens.records("basic") if row["physicalOffset"] >= 131072
+    ]
     assert ("TopicA", 0) not in {(row["topic"], row["queueId"]) for row in found["consumequeue"]}
     assert any(row["topic"] == "TopicB" for row in found["consumequeue"])
     assert "was deleted meanwhile" in caplog.text
@@ -590,7 +714,9 @@ def _read_piece(root: Path, spec: ViewSpec, piece: ViewPiece) -> list[Row]:
         return rows(store.session.read_view(spec, piece))
 
 
-def test_a_log_file_that_is_deleted_under_a_view_is_a_gap(golden_store: GoldenStore, tmp_path: Path) -> None:
+def test_a_log_file_that_is_deleted_under_a_view_is_a_gap(
+    golden_store: GoldenStore, tmp_path: Path
+) -> None:
     root = shutil.copytree(golden_store("basic"), tmp_path / "s")
     spec = view_spec("commitlog")
     with open_for(root) as store:
@@ -602,10 +728,14 @@ def test_a_log_file_that_is_deleted_under_a_view_is_a_gap(golden_store: GoldenSt
         found = rows(store.session.read_view(spec, piece))
     gaps = [(row["commitLogOffset"], row["storeSize"]) for row in found if row["kind"] == "missing"]
     assert gaps == [(131072 * number, 131072) for number in range(1, 6)]
-    assert "deleted while it was read" in next(row["reason"] for row in found if row["kind"] == "missing")
+    assert "deleted while it was read" in next(
+        row["reason"] for row in found if row["kind"] == "missing"
+    )
 
 
-def test_folders_that_lie_elsewhere_are_listed_too(golden_store: GoldenStore, tmp_path: Path) -> None:
+def test_folders_that_lie_elsewhere_are_listed_too(
+    golden_store: GoldenStore, tmp_path: Path
+) -> None:
     root = shutil.copytree(golden_store("basic"), tmp_path / "s")
     shutil.move(root / "commitlog", tmp_path / "log")
     shutil.move(root / "consumequeue", tmp_path / "queues")
@@ -616,6 +746,10 @@ def test_folders_that_lie_elsewhere_are_listed_too(golden_store: GoldenStore, tm
     assert {row["path"] for row in logs} == {str(path) for path in (tmp_path / "log").iterdir()}
     assert {row["rangeStart"] for row in logs} == {131072 * number for number in range(6)}
     queues = [row for row in found if row["kind"] == "consumequeue"]
-    expected = [row["path"] for row in goldens.summary("basic")["files"] if row["path"].startswith("consumequeue/")]
+    expected = [
+        row["path"]
+        for row in goldens.summary("basic")["files"]
+        if row["path"].startswith("consumequeue/")
+    ]
     assert sorted(row["path"] for row in queues) == sorted(expected)
     assert {row["topic"] for row in queues} == {path.split("/")[1] for path in expected}

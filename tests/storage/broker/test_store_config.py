@@ -19,7 +19,9 @@ def test_the_file_in_conf_holds_the_defaults() -> None:
 
 def test_a_brokers_file_may_say_more(tmp_path: Path) -> None:
     path = tmp_path / "broker.conf"
-    path.write_text("brokerName = a\n! comment\n\nmappedFileSizeCommitLog = 65536\nmessageIndexEnable=FALSE\n")
+    path.write_text(
+        "brokerName = a\n! comment\n\nmappedFileSizeCommitLog = 65536\nmessageIndexEnable=FALSE\n"
+    )
     config = StoreConfig().updated(read_properties(path))
     assert (config.mapped_file_size_commit_log, config.message_index_enable) == (65536, False)
 

@@ -64,7 +64,10 @@ def test_a_file_is_created_once_with_zeros(
     ids=["flush", "flush_folder", "flush_all", "write_new", "replace"],
 )
 def test_a_flush_reaches_the_kernel(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush: Callable[[Disk, Path], None], flushed: list[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    flush: Callable[[Disk, Path], None],
+    flushed: list[str],
 ) -> None:
     """What is flushed is told by inode: a file may get its name only after its bytes are on the disk."""
     synced: set[int] = set()

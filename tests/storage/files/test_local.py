@@ -10,7 +10,14 @@ import pytest
 
 from rmqstore.errors import UnreadableFileError
 from rmqstore.storage.files.local import LOCAL
-from rmqstore.storage.files.storage import A_DANGLING_LINK, A_FILE, A_FOLDER, Entry, is_folder, read_small
+from rmqstore.storage.files.storage import (
+    A_DANGLING_LINK,
+    A_FILE,
+    A_FOLDER,
+    Entry,
+    is_folder,
+    read_small,
+)
 
 
 def test_a_status_tells_what_has_a_name(tmp_path: Path) -> None:
@@ -30,7 +37,11 @@ def test_a_status_tells_what_has_a_name(tmp_path: Path) -> None:
     }  # fmt: skip
     status = LOCAL.status(tmp_path / "link")
     assert status is not None
-    assert (status.size, status.is_file, status.modified_ns) == (5, True, (tmp_path / "file").stat().st_mtime_ns)
+    assert (status.size, status.is_file, status.modified_ns) == (
+        5,
+        True,
+        (tmp_path / "file").stat().st_mtime_ns,
+    )
 
 
 @pytest.mark.parametrize("name", ["nothing", "file/below", "dangling"])
@@ -52,7 +63,11 @@ def test_a_listing_tells_folders_and_links(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("folder")
-    expected = [Entry("file", is_folder=False), Entry("folder", is_folder=True), Entry("link", True, is_link=True)]
+    expected = [
+        Entry("file", is_folder=False),
+        Entry("folder", is_folder=True),
+        Entry("link", True, is_link=True),
+    ]
     assert sorted(LOCAL.list_folder(tmp_path)) == expected
     assert LOCAL.list_folder(tmp_path / "nothing") == []
 

@@ -31,14 +31,18 @@ Spans = list[tuple[int, int]]
         ([], []),
     ],
 )
-def test_files_that_do_not_fit_hide_none_that_do(tmp_path: Path, files: Spans, expected: Spans) -> None:
+def test_files_that_do_not_fit_hide_none_that_do(
+    tmp_path: Path, files: Spans, expected: Spans
+) -> None:
     for start, size in files:
         (tmp_path / offset_to_name(start)).write_bytes(bytes(size))
     assert [(one.start, one.end) for one in MappedFileQueue([tmp_path], 1).segments] == expected
 
 
 @pytest.mark.parametrize("folder", ["commitlog", "consumequeue/Comp/2"])
-def test_a_stray_file_hides_no_message(golden_store: Callable[[str], Path], tmp_path: Path, folder: str) -> None:
+def test_a_stray_file_hides_no_message(
+    golden_store: Callable[[str], Path], tmp_path: Path, folder: str
+) -> None:
     root = Path(shutil.copytree(golden_store("compressed"), tmp_path / "s"))
     (root / folder / offset_to_name(1)).write_bytes(b"\n")
     with rmqstore.open(golden_store("compressed")) as sound, rmqstore.open(root) as store:

@@ -22,7 +22,9 @@ class Signs(NamedTuple):
 class Asked:
     """A store that says of itself what it is told to, and a question that fails some times."""
 
-    def __init__(self, signs: Iterator[Signs], n_failures: float, err: RmqStoreError = DAMAGE) -> None:
+    def __init__(
+        self, signs: Iterator[Signs], n_failures: float, err: RmqStoreError = DAMAGE
+    ) -> None:
         self._signs, self._n_failures, self._err = signs, n_failures, err
         self.n_asked = self.n_forgotten = 0
         self._store = ChangingStore(lambda: next(self._signs), self._forget)
@@ -86,7 +88,9 @@ def test_a_recovery_that_stands_still_is_given_up(clock: Callable[[], float]) ->
 
 
 def test_a_store_that_never_stops_changing_is_given_up(clock: Callable[[], float]) -> None:
-    asked = Asked((Signs(number, may_be_recovering=True) for number in count()), n_failures=float("inf"))
+    asked = Asked(
+        (Signs(number, may_be_recovering=True) for number in count()), n_failures=float("inf")
+    )
     with pytest.raises(CorruptQueueError):
         asked.answer()
     assert 10 < clock() < 60

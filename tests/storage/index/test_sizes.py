@@ -45,7 +45,11 @@ def test_the_example_of_sizes_that_are_found(example: Path) -> None:
     stored = example.read_bytes()
     assert len(stored) == 440
     firsts = [np.frombuffer(stored, INDEX_ITEM, 1, 40 + 4 * count + 20)[0] for count in (5, 10, 15)]
-    assert [(int(one["key_hash"]), int(one["physical_offset"])) for one in firsts] == [(0, 0), (3, 1000), (13, 1300)]
+    assert [(int(one["key_hash"]), int(one["physical_offset"])) for one in firsts] == [
+        (0, 0),
+        (3, 1000),
+        (13, 1300),
+    ]
     assert np.frombuffer(stored, INDEX_SLOT, 10, 40)[3] != 0
     assert find_sizes(example, GUESS) == SIZES
 

@@ -39,7 +39,11 @@ def test_a_file_is_walked_up_to_its_blank(tmp_path: Path) -> None:
     log = _log(store, tmp_path)
     for segment, places in zip(log.segments[:-1], _places(store, log)[:-1], strict=True):
         (window,) = walk_forward(log, segment, segment.start, segment.end)
-        assert (_starts(window), window.records.kind, window.damage) == (places, StopKind.BLANK, None)
+        assert (_starts(window), window.records.kind, window.damage) == (
+            places,
+            StopKind.BLANK,
+            None,
+        )
 
 
 @pytest.mark.parametrize("n_bytes", [1, 500, 1 << 20])
@@ -51,7 +55,9 @@ def test_windows_join_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_byte
     assert [place for window in windows for place in _starts(window)] == [
         at.physical_offset for at in store.placed[:15]
     ]
-    assert [window.resumed for window in windows[:-1]] == [_starts(window)[0] for window in windows[1:]]
+    assert [window.resumed for window in windows[:-1]] == [
+        _starts(window)[0] for window in windows[1:]
+    ]
     assert all(window.damage is None for window in windows)
 
 
@@ -61,7 +67,11 @@ def test_a_walk_goes_on_at_the_next_whole_record_after_damage(tmp_path: Path) ->
     store.put(bad, b"\xff" * 8)
     log = _log(store, tmp_path)
     before, after = walk_forward(log, log.segments[0], 0, store.end)
-    assert (_starts(before)[-1], before.stopped, before.resumed) == (store.placed[2].physical_offset, bad, following)
+    assert (_starts(before)[-1], before.stopped, before.resumed) == (
+        store.placed[2].physical_offset,
+        bad,
+        following,
+    )
     assert before.damage is not None
     assert "magic" in before.damage
     assert (_starts(after)[0], after.stopped, after.damage) == (following, store.end, None)
@@ -83,7 +93,11 @@ def test_a_walk_that_ends_at_damage_does_not_look_for_the_next_record(
     forward = walk_forward(log, log.segments[0], 0, store.segment_bytes)
     window = next(forward)
     assert (window.damage, searched) == (StopKind.EMPTY.value, [])
-    assert (window.resumed, window.resumed, len(searched)) == (store.segment_bytes, store.segment_bytes, 1)
+    assert (window.resumed, window.resumed, len(searched)) == (
+        store.segment_bytes,
+        store.segment_bytes,
+        1,
+    )
     assert (list(forward), len(searched)) == ([], 1)
 
 
@@ -111,7 +125,9 @@ def test_a_window_ends_where_it_is_told_and_is_searched_beyond(tmp_path: Path) -
     assert (window.damage, window.resumed) == (StopKind.EMPTY.value, every[2])
 
 
-def test_the_last_records_are_found_from_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_records_are_found_from_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(walks, "_NEWEST_BYTES", 16)
     store = _store(60)
     log = _log(store, tmp_path)

@@ -63,7 +63,10 @@ def messages(row: Row) -> list[Row]:
     ] or [outer]
 
 
-EVERYTHING = {key: [one for row in rows for one in messages(row)] for key, rows in goldens.queues(NAME).items()}
+EVERYTHING = {
+    key: [one for row in rows for one in messages(row)]
+    for key, rows in goldens.queues(NAME).items()
+}
 
 
 @pytest.fixture
@@ -86,8 +89,12 @@ def test_messages_are_those_a_client_unpacks(golden_store: GoldenStore) -> None:
     assert places == sorted(places)
 
 
-@pytest.mark.parametrize("column", [name for name in EVERYTHING["BatchA", 0][0] if name != "tagsCode"])
-def test_each_column_alone_equals_the_column_among_all(golden_store: GoldenStore, column: str) -> None:
+@pytest.mark.parametrize(
+    "column", [name for name in EVERYTHING["BatchA", 0][0] if name != "tagsCode"]
+)
+def test_each_column_alone_equals_the_column_among_all(
+    golden_store: GoldenStore, column: str
+) -> None:
     with rmqstore.open(golden_store(NAME), broker_name="b") as store:
         found = read(store, columns=["queueOffset", column] if column != "queueOffset" else "queueOffset",
                      assign={"BatchB": [1]})  # fmt: skip
@@ -128,10 +135,15 @@ def test_any_range_of_queue_offsets_is_just_these_messages(golden_store: GoldenS
     key, rng = ("BatchA", 1), random.Random(5)
     rows = EVERYTHING[key]
     n = len(rows)
-    spans = [(start, start + 1) for start in range(n)] + [sorted(rng.sample(range(n + 1), 2)) for _ in range(40)]
+    spans = [(start, start + 1) for start in range(n)] + [
+        sorted(rng.sample(range(n + 1), 2)) for _ in range(40)
+    ]
     with rmqstore.open(golden_store(NAME), broker_name="b") as store:
         for start, end in spans:
-            bounds = {"starting_offsets": {"BatchA": {"1": start}}, "ending_offsets": {"BatchA": {"1": end}}}
+            bounds = {
+                "starting_offsets": {"BatchA": {"1": start}},
+                "ending_offsets": {"BatchA": {"1": end}},
+            }
             assert read(store, assign={"BatchA": [1]}, **bounds) == rows[start:end]
 
 
@@ -140,13 +152,20 @@ def test_tags_are_those_of_the_inner_messages(golden_store: GoldenStore, tags: s
     chosen = [tag.strip() for tag in tags.split("||")]
     with rmqstore.open(golden_store(NAME)) as store:
         found = read(store, tags=tags, columns="topic,queueId,queueOffset,tags")
-    expected = {(*key, row["queueOffset"]) for key, rows in EVERYTHING.items() for row in rows if row["tags"] in chosen}
+    expected = {
+        (*key, row["queueOffset"])
+        for key, rows in EVERYTHING.items()
+        for row in rows
+        if row["tags"] in chosen
+    }
     assert {(row["topic"], row["queueId"], row["queueOffset"]) for row in found} == expected
     assert bool(expected) == (tags != "no such tag")
 
 
 def test_the_log_is_read_record_by_record(golden_store: GoldenStore) -> None:
-    by_place = {row["physicalOffset"]: goldens.message(row, "b") for row in goldens.lines(NAME, "expected")}
+    by_place = {
+        row["physicalOffset"]: goldens.message(row, "b") for row in goldens.lines(NAME, "expected")
+    }
     with rmqstore.open(golden_store(NAME), broker_name="b") as store:
         for row in read(store, scan="commitlog"):
             assert row == {name: by_place[row["commitLogOffset"]][name] for name in row}
@@ -161,7 +180,9 @@ def test_exact_copies_are_of_records(golden_store: GoldenStore) -> None:
     with rmqstore.open(golden_store(NAME)) as store:
         with pytest.raises(UnsupportedFeatureError, match="scan=commitlog"):
             store.scan(subscribe="BatchA", verbatim=True)
-        assert store.scan(subscribe="Plain", verbatim=True).read_all().num_rows == len(EVERYTHING["Plain", 0])
+        assert store.scan(subscribe="Plain", verbatim=True).read_all().num_rows == len(
+            EVERYTHING["Plain", 0]
+        )
 
 
 def test_a_store_with_them_is_not_opened_for_writing(copied: Path) -> None:
@@ -176,10 +197,16 @@ def test_a_store_with_them_is_not_opened_for_writing(copied: Path) -> None:
 
 @pytest.mark.parametrize("lost", ["newest files", "all of one queue", "every queue", "a hole"])
 @pytest.mark.parametrize("abort", [True, False])
-def test_units_that_a_crash_lost_are_taken_from_the_log(copied: Path, lost: str, abort: bool) -> None:
-    folders = [copied / "batchconsumequeue" / topic / str(queue_id) for topic, queue_id in sorted(BATCHES)]
+def test_units_that_a_crash_lost_are_taken_from_the_log(
+    copied: Path, lost: str, abort: bool
+) -> None:
+    folders = [
+        copied / "batchconsumequeue" / topic / str(queue_id) for topic, queue_id in sorted(BATCHES)
+    ]
     (copied / "config").mkdir(exist_ok=True)
-    topics = ",".join(f'"{topic}":{{"attributes":{{"queue.type":"BatchCQ"}}}}' for topic in ("BatchA", "BatchB"))
+    topics = ",".join(
+        f'"{topic}":{{"attributes":{{"queue.type":"BatchCQ"}}}}' for topic in ("BatchA", "BatchB")
+    )
     (copied / "config/topics.json").write_text(f'{{"topicConfigTable":{{{topics},"Plain":{{}}}}}}')
     if lost == "newest files":
         for folder in folders:
@@ -195,20 +222,26 @@ def test_units_that_a_crash_lost_are_taken_from_the_log(copied: Path, lost: str,
         (copied / "abort").touch()
     with rmqstore.open(copied, broker_name="b") as store:
         if not abort and lost in ("all of one queue", "a hole"):
-            return  # the newest record is in its queue: in a store that was closed, that is believed
+            # the newest record is in its queue: in a store that was closed, that is believed
+            return
         assert by_queue(read(store)) == EVERYTHING
-        assert {key: store.queue_range(*key)[1] for key in BATCHES} == {key: len(EVERYTHING[key]) for key in BATCHES}
+        assert {key: store.queue_range(*key)[1] for key in BATCHES} == {
+            key: len(EVERYTHING[key]) for key in BATCHES
+        }
         info = store.queues("BatchB")[1]
         assert info.n_bytes == sum(row["storeSize"] for row in goldens.queues(NAME)["BatchB", 1])
-        bounds = {"starting_offsets": {"BatchB": {"1": 149}}, "ending_offsets": {"BatchB": {"1": 151}}}
+        bounds = {
+            "starting_offsets": {"BatchB": {"1": 149}},
+            "ending_offsets": {"BatchB": {"1": 151}},
+        }
         assert read(store, assign={"BatchB": [1]}, **bounds) == EVERYTHING["BatchB", 1][149:151]
         piece = QueueSlice("BatchB", 1, 149, 151)
         found = store.session.ends.recovered_in([piece])
     with open_for(copied, broker_name="b") as store:
         store.session.ends.recovered = found  # as a task has it
-        assert offsets(rows(store.session.read_queues([piece], _spec("FAILFAST", "commitLogOffset")))) == [
-            row["commitLogOffset"] for row in EVERYTHING["BatchB", 1][149:151]
-        ]
+        assert offsets(
+            rows(store.session.read_queues([piece], _spec("FAILFAST", "commitLogOffset")))
+        ) == [row["commitLogOffset"] for row in EVERYTHING["BatchB", 1][149:151]]
 
 
 def test_a_stream_finds_where_they_end(golden_store: GoldenStore) -> None:
@@ -224,7 +257,12 @@ def test_a_stream_finds_where_they_end(golden_store: GoldenStore) -> None:
 def inner(body: bytes, tags: str = "", flag: int = 0) -> bytes:
     """Return a message as it stands in an inner batch."""
     properties = build.properties({"TAGS": tags}) if tags else b""
-    rest = struct.pack(">iiii", 0, 0, flag, len(body)) + body + struct.pack(">h", len(properties)) + properties
+    rest = (
+        struct.pack(">iiii", 0, 0, flag, len(body))
+        + body
+        + struct.pack(">h", len(properties))
+        + properties
+    )
     return struct.pack(">i", len(rest) + 4) + rest
 
 
@@ -233,7 +271,14 @@ def unit(placed: build.Placed, base: int, count: int) -> bytes:
     return struct.pack(">qiqqqhii", *place, 0, placed.record.store_timestamp, base, count, -1, 0)
 
 
-def make(root: Path, batches: list[list[bytes]], *, packed: bool = False, units_per_file: int = 4, **more: Any) -> Path:
+def make(
+    root: Path,
+    batches: list[list[bytes]],
+    *,
+    packed: bool = False,
+    units_per_file: int = 4,
+    **more: Any,
+) -> Path:
     """Write a store whose only queue, B-0, has a record for each list of messages; one of one is a record itself."""
     store, units, base = build.Store(**more), [], 0
     for number, batch in enumerate(batches):
@@ -242,7 +287,9 @@ def make(root: Path, batches: list[list[bytes]], *, packed: bool = False, units_
         properties = build.properties({"INNER_BASE": str(base), "INNER_NUM": str(len(batch))})
         if packed and number % 2:
             body, flag = zlib.compress(body), flag | build.COMPRESSED | build.ZLIB
-        record = build.Record("B", queue_offset=base, body=body, sys_flag=flag, properties=properties)
+        record = build.Record(
+            "B", queue_offset=base, body=body, sys_flag=flag, properties=properties
+        )
         placed = store.append(record, queued=False)
         units.append(unit(placed, base, len(batch)))
         base += len(batch)
@@ -259,11 +306,16 @@ def make(root: Path, batches: list[list[bytes]], *, packed: bool = False, units_
 def bodies(n_batches: int) -> list[list[bytes]]:
     """Return batches of two to five messages."""
     counts = [number % 4 + 2 for number in range(n_batches)]
-    return [[inner(f"{row}-{at}".encode(), f"t{at}", at) for at in range(count)] for row, count in enumerate(counts)]
+    return [
+        [inner(f"{row}-{at}".encode(), f"t{at}", at) for at in range(count)]
+        for row, count in enumerate(counts)
+    ]
 
 
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("columns", ["body,flag,tags,queueOffset", "tags,queueOffset", "queueOffset"])
+@pytest.mark.parametrize(
+    "columns", ["body,flag,tags,queueOffset", "tags,queueOffset", "queueOffset"]
+)
 def test_batches_of_any_packing_are_unpacked(tmp_path: Path, packed: bool, columns: str) -> None:
     batches = [*bodies(20), [b"alone"]]
     expected = [
@@ -283,7 +335,9 @@ def test_batches_of_any_packing_are_unpacked(tmp_path: Path, packed: bool, colum
 
 
 def test_one_batch_of_very_many_messages_is_cut_into_batches_of_rows(tmp_path: Path) -> None:
-    root = make(tmp_path / "s", [[inner(b"%d" % at) for at in range(20_000)], [b"x"]], segment_bytes=1 << 20)
+    root = make(
+        tmp_path / "s", [[inner(b"%d" % at) for at in range(20_000)], [b"x"]], segment_bytes=1 << 20
+    )
     with rmqstore.open(root) as store:
         batches = list(store.scan(columns="body,queueOffset"))
     assert max(batch.num_rows for batch in batches) <= 8192
@@ -327,7 +381,10 @@ def test_single_units_are_those_of_ranges(tmp_path: Path) -> None:
     end = queue.end()
     every = queue.units(0, end)
     picked = np.arange(1, end, 3)
-    assert all((one == column[picked]).all() for one, column in zip(queue.units_of(picked), every, strict=True))
+    assert all(
+        (one == column[picked]).all()
+        for one, column in zip(queue.units_of(picked), every, strict=True)
+    )
     assert [column.tolist() for column in queue.units_of(np.array([end + 7]))] == [[0], [0], [0]]
     assert [len(column) for column in queue.units_of(picked[:0])] == [0, 0, 0]
 
@@ -341,7 +398,9 @@ def test_messages_of_deleted_records_are_not_there(tmp_path: Path) -> None:
     with rmqstore.open(root) as store:
         first, end = store.queue_range("B", 0)
         assert (first, end) == (8, 16)
-        assert [row["queueOffset"] for row in read(store, columns="queueOffset")] == list(range(8, 16))
+        assert [row["queueOffset"] for row in read(store, columns="queueOffset")] == list(
+            range(8, 16)
+        )
         with pytest.raises(OffsetOutOfRangeError, match="fail_on_data_loss=False"):
             read(store, starting_offsets={"B": {"0": 3}})
 
@@ -352,7 +411,9 @@ def test_a_missing_file_between_others_is_damage(tmp_path: Path) -> None:
     with rmqstore.open(root) as store:
         with pytest.raises(CorruptQueueError):
             read(store)
-        kept = [row["queueOffset"] for row in read(store, columns="queueOffset", mode="DROPMALFORMED")]
+        kept = [
+            row["queueOffset"] for row in read(store, columns="queueOffset", mode="DROPMALFORMED")
+        ]
     assert kept == [*range(8), *range(16, 24)]
 
 
@@ -372,19 +433,28 @@ VALUES = [
     (28, "q", 1 << 62), (28, "q", -1), (28, "q", 0), (28, "q", 1 << 40), (28, "q", 100_000), (36, "h", 0),
     (36, "h", -5), (8, "i", 0), (8, "i", -1), (0, "q", -1), (0, "q", 1 << 50),
 ]  # fmt: skip
-DAMAGES = [(number, *value) for number in (0, 5, 7, 8, 11) for value in VALUES if (number, *value) != (0, 28, "q", 0)]
+DAMAGES = [
+    (number, *value)
+    for number in (0, 5, 7, 8, 11)
+    for value in VALUES
+    if (number, *value) != (0, 28, "q", 0)
+]
 
 
 @pytest.mark.parametrize(("number", "field", "code", "value"), DAMAGES)
 def test_a_damaged_unit_costs_its_own_messages_only(
     tmp_path: Path, number: int, field: int, code: str, value: int
 ) -> None:
-    """Each of 12 records has two messages. The last unit tells of none then: one row stands for what it was."""
+    """Each of 12 records has two messages.
+
+    The last unit tells of none then: one row stands for what it was.
+    """
     root = make(tmp_path / "s", [[inner(b"%d" % at), inner(b"%d'" % at)] for at in range(12)])
     path = _change(root, number, field, code, value)
     good = [at for at in range(24) if at // 2 != number]
     with rmqstore.open(root) as store:
-        if number or field != 28:  # what the first unit of a queue told first is not to be known without it
+        # what the first unit of a queue told first is not to be known without it
+        if number or field != 28:
             with pytest.raises((CorruptQueueError, OffsetOutOfRangeError)) as caught:
                 read(store)
             if field == 28 and isinstance(caught.value, CorruptQueueError):
@@ -398,11 +468,15 @@ def test_a_damaged_unit_costs_its_own_messages_only(
 
 
 @pytest.mark.parametrize(("count", "lost"), [(1, [11]), (9, [])])
-def test_a_wrong_number_of_messages_costs_no_others(tmp_path: Path, count: int, lost: list[int]) -> None:
+def test_a_wrong_number_of_messages_costs_no_others(
+    tmp_path: Path, count: int, lost: list[int]
+) -> None:
     root = make(tmp_path / "s", [[inner(b"%d" % at), inner(b"%d'" % at)] for at in range(12)])
     _change(root, 5, 36, "h", count)
     with rmqstore.open(root) as store:
-        found = [row["queueOffset"] for row in read(store, columns="queueOffset", mode="DROPMALFORMED")]
+        found = [
+            row["queueOffset"] for row in read(store, columns="queueOffset", mode="DROPMALFORMED")
+        ]
     assert found == [at for at in range(24) if at not in lost]
 
 
@@ -419,14 +493,18 @@ BROKEN = {
 
 @pytest.mark.parametrize("body", BROKEN.values(), ids=BROKEN)
 @pytest.mark.parametrize("n_batches", [1, 40])  # chains are followed one by one, and side by side
-def test_a_body_that_is_no_chain_of_messages_is_damage(tmp_path: Path, body: bytes, n_batches: int) -> None:
+def test_a_body_that_is_no_chain_of_messages_is_damage(
+    tmp_path: Path, body: bytes, n_batches: int
+) -> None:
     batches = [[inner(b"x"), inner(b"y")] for _ in range(n_batches)]
     root = make(tmp_path / "s", [*batches[1:], [body, b""], batches[0]])
     lost = 2 * (n_batches - 1)
     with rmqstore.open(root) as store:
         with pytest.raises(CorruptRecordError, match=r"no chain|none of the record's"):
             read(store)
-        dropped = [row["queueOffset"] for row in read(store, columns="queueOffset", mode="DROPMALFORMED")]
+        dropped = [
+            row["queueOffset"] for row in read(store, columns="queueOffset", mode="DROPMALFORMED")
+        ]
         kept = read(store, columns="queueOffset,body", mode="PERMISSIVE")
         assert len(list(verify(store))) == 2
     n = 2 * n_batches + 2
@@ -456,7 +534,10 @@ def test_changed_bytes_never_escape(tmp_path: Path, step: int) -> None:
         sound = {row["queueOffset"]: row["body"] for row in read(store, columns="queueOffset,body")}
     assert len(sound) == 20
     rng = random.Random(11)
-    log, first, second = root / "commitlog" / f"{0:020d}", *sorted((root / "batchconsumequeue/B/0").iterdir())
+    log, first, second = (
+        root / "commitlog" / f"{0:020d}",
+        *sorted((root / "batchconsumequeue/B/0").iterdir()),
+    )
     for path, n_bytes in ((first, 184), (second, 3 * 46), (log, 1200)):
         data = path.read_bytes()
         for at in range(0, n_bytes, 3 * step if path == log else step):
@@ -469,12 +550,20 @@ def test_changed_bytes_never_escape(tmp_path: Path, step: int) -> None:
             with rmqstore.open(root) as store:
                 for mode in ("FAILFAST", "DROPMALFORMED", "PERMISSIVE"):
                     try:
-                        rows = read(store, columns="queueOffset,body", mode=mode, fail_on_data_loss=mode == "FAILFAST")
+                        rows = read(
+                            store,
+                            columns="queueOffset,body",
+                            mode=mode,
+                            fail_on_data_loss=mode == "FAILFAST",
+                        )
                     except RmqStoreError:
                         assert mode == "FAILFAST", (path, at)
                         continue
                     whole = [row for row in rows if not row.get("_corrupt_record")]
-                    assert all(sound[row["queueOffset"]] == row["body"] for row in whole), (path, at)
+                    assert all(sound[row["queueOffset"]] == row["body"] for row in whole), (
+                        path,
+                        at,
+                    )
         path.with_name("fresh").write_bytes(data)
         path.with_name("fresh").replace(path)
 
@@ -499,6 +588,8 @@ def test_units_of_random_bytes_end_in_reasonable_time(tmp_path: Path, seed: int)
         assert len(queue.units(low, min(high, low + 1000)).sizes) == min(high - low, 1000)
     with open_for(root) as store:
         slices = [QueueSlice("B", 0, low, min(high, low + 50)) for low, high in runs]
-        for batch in store.session.read_queues(slices, _spec("DROPMALFORMED", "queueOffset", "body")):
+        for batch in store.session.read_queues(
+            slices, _spec("DROPMALFORMED", "queueOffset", "body")
+        ):
             for row in batch.to_pylist():
                 assert row["body"].strip(b"'") == b"%d" % (row["queueOffset"] // 2)

@@ -53,7 +53,9 @@ def test_units_are_read_over_file_bounds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("recovered_from", [None, 95, 110])
-def test_single_units_are_those_of_ranges_and_zeros_elsewhere(tmp_path: Path, recovered_from: int | None) -> None:
+def test_single_units_are_those_of_ranges_and_zeros_elsewhere(
+    tmp_path: Path, recovered_from: int | None
+) -> None:
     build.write_queue(tmp_path / "0", UNITS, first=60)
     (tmp_path / "0" / f"{80 * 20:020d}").unlink()  # 80 to 99
     queue: Queue = ConsumeQueue(tmp_path / "0")
@@ -93,14 +95,22 @@ def test_read_over_a_missing_middle_file_names_where_it_should_stand(tmp_path: P
 def test_zero_unit_in_the_middle_is_an_error_not_a_silent_end(tmp_path: Path, place: int) -> None:
     store = _store(20)
     store.queues["T", 0][place] = build.NO_UNIT
-    with rmqstore.open(store.write(tmp_path / "s")) as opened, pytest.raises(CorruptQueueError) as caught:
+    with (
+        rmqstore.open(store.write(tmp_path / "s")) as opened,
+        pytest.raises(CorruptQueueError) as caught,
+    ):
         read(opened)
-    assert (caught.value.path, caught.value.offset) == (str(tmp_path / f"s/consumequeue/T/0/{0:020d}"), place * 20)
+    assert (caught.value.path, caught.value.offset) == (
+        str(tmp_path / f"s/consumequeue/T/0/{0:020d}"),
+        place * 20,
+    )
 
 
 @pytest.mark.parametrize("place", [0, 1, 9, 10, 14, 18])
 @pytest.mark.parametrize("mode", ["DROPMALFORMED", "PERMISSIVE"])
-def test_zero_unit_in_the_middle_costs_one_message_where_damage_is_borne(tmp_path: Path, place: int, mode: str) -> None:
+def test_zero_unit_in_the_middle_costs_one_message_where_damage_is_borne(
+    tmp_path: Path, place: int, mode: str
+) -> None:
     store = _store(20)
     store.queues["T", 0][place] = build.NO_UNIT
     with rmqstore.open(store.write(tmp_path / "s")) as opened:
@@ -136,7 +146,9 @@ def test_damaged_unit_is_never_a_silent_loss(
     never_written = unit[0] < 0 or unit[1] < 0  # as a crash may leave it: a recovery builds it anew
     with rmqstore.open(root) as opened:
         if abort and never_written:
-            assert [row["commitLogOffset"] for row in read(opened)] == [at.physical_offset for at in store.placed]
+            assert [row["commitLogOffset"] for row in read(opened)] == [
+                at.physical_offset for at in store.placed
+            ]
             return
         with pytest.raises((rmqstore.StoreFormatError, OffsetOutOfRangeError), match=str(root)):
             read(opened)
@@ -144,8 +156,12 @@ def test_damaged_unit_is_never_a_silent_loss(
     assert [row["queueOffset"] for row in found] == [at for at in range(60) if at != place]
 
 
-@pytest.mark.parametrize("unit", [(-1, 99, 0), (-(1 << 63), 99, 0), (0, 0, 0), (0, -1, 0), (1 << 62, 99, 0)])
-def test_damaged_first_unit_is_never_a_silent_loss(tmp_path: Path, unit: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize(
+    "unit", [(-1, 99, 0), (-(1 << 63), 99, 0), (0, 0, 0), (0, -1, 0), (1 << 62, 99, 0)]
+)
+def test_damaged_first_unit_is_never_a_silent_loss(
+    tmp_path: Path, unit: tuple[int, int, int]
+) -> None:
     store = _store(60)
     store.queues["T", 0][0] = unit
     root = store.write(tmp_path / "s")
@@ -214,7 +230,10 @@ def test_units_beyond_the_end_of_the_log(tmp_path: Path, *, abort: bool) -> None
                 read(opened)
             assert len(read(opened, mode="DROPMALFORMED")) == 30
             told = [row for row in read(opened, mode="PERMISSIVE") if row["_corrupt_record"]]
-            assert [(row["topic"], row["queueId"], row["queueOffset"]) for row in told] == [("T", 0, 30), ("T", 0, 31)]
+            assert [(row["topic"], row["queueId"], row["queueOffset"]) for row in told] == [
+                ("T", 0, 30),
+                ("T", 0, 31),
+            ]
 
 
 def test_unit_that_is_cut_is_still_the_last_one_and_its_absence_is_named(tmp_path: Path) -> None:

@@ -30,7 +30,10 @@ def rows_of(topic: str, queue_id: int) -> list[dict[str, Any]]:
 
 
 def addresses(rows: list[dict[str, Any]]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    return np.array([int.from_bytes(bytes.fromhex(row["cqUnitHex"])[12:], signed=True) for row in rows], np.int64)
+    return np.array(
+        [int.from_bytes(bytes.fromhex(row["cqUnitHex"])[12:], signed=True) for row in rows],
+        np.int64,
+    )
 
 
 @pytest.fixture
@@ -55,15 +58,24 @@ def test_units_are_those_rocketmq_reads(golden_store: GoldenStore, queue: tuple[
 
 
 def test_messages_have_every_column_that_rocketmq_gives(golden_store: GoldenStore) -> None:
-    expected = {key: [goldens.message(row, "b") for row in rows] for key, rows in goldens.queues(NAME).items()}
+    expected = {
+        key: [goldens.message(row, "b") for row in rows]
+        for key, rows in goldens.queues(NAME).items()
+    }
     with rmqstore.open(golden_store(NAME), broker_name="b") as store:
         assert by_queue(read(store, columns=EVERY_COLUMN)) == expected
 
 
 def test_groups_are_matched_by_the_bits_of_the_unit(golden_store: GoldenStore) -> None:
     """Which groups this store had is not known: one is made up whose bits are among those of the fullest bit map."""
-    maps = {row["queueOffset"]: bytes.fromhex(row["ext"]["filterBitMapHex"]) for row in rows_of("ExtA", 0)}
-    held = {at: {bit for bit in range(8 * len(bits)) if bits[bit // 8] & 1 << bit % 8} for at, bits in maps.items()}
+    maps = {
+        row["queueOffset"]: bytes.fromhex(row["ext"]["filterBitMapHex"])
+        for row in rows_of("ExtA", 0)
+    }
+    held = {
+        at: {bit for bit in range(8 * len(bits)) if bits[bit // 8] & 1 << bit % 8}
+        for at, bits in maps.items()
+    }
     fullest, n_bits = max(held.values(), key=len), 8 * len(maps[0])
     made_up = (f"group{number}" for number in count())
     group = next(one for one in made_up if set(bit_positions(one, "ExtA", n_bits)) <= fullest)
@@ -85,7 +97,9 @@ def test_a_store_without_extension_knows_no_groups(golden_store: GoldenStore) ->
 
 
 def test_what_was_stored_before_a_filter_was_registered_may_match(copied: Path) -> None:
-    row = next(row for row in rows_of("ExtA", 0) if not any(bytes.fromhex(row["ext"]["filterBitMapHex"])))
+    row = next(
+        row for row in rows_of("ExtA", 0) if not any(bytes.fromhex(row["ext"]["filterBitMapHex"]))
+    )
     (copied / "config").mkdir(exist_ok=True)
     told = '{"filterDataByTopic":{"ExtA":{"groupFilterData":{"old":{"bornTime":%d},"new":{"bornTime":%d}}}}}'
     at = row["ext"]["msgStoreTime"]
@@ -117,7 +131,9 @@ def test_a_damaged_unit_costs_its_code_only(copied: Path) -> None:
         kept = read(store, columns=columns, mode="PERMISSIVE")
         whole = read(store, columns=columns[:2])
         tagged = read(store, columns=columns[:1], tags=row["tags"])
-    everything = {line["physicalOffset"]: line["tagsCode"] for line in goldens.lines(NAME, "expected")}
+    everything = {
+        line["physicalOffset"]: line["tagsCode"] for line in goldens.lines(NAME, "expected")
+    }
     lost = row["physicalOffset"]
     assert {one["commitLogOffset"]: one["tagsCode"] for one in dropped} == {
         at: code for at, code in everything.items() if at != lost
@@ -125,7 +141,11 @@ def test_a_damaged_unit_costs_its_code_only(copied: Path) -> None:
     assert {one["commitLogOffset"]: one["tagsCode"] for one in kept} == everything | {lost: None}
     assert [one["commitLogOffset"] for one in kept if one["_corrupt_record"]] == [lost]
     assert len(whole) == len(everything)
-    expected = [line["physicalOffset"] for line in goldens.lines(NAME, "expected") if line["tags"] == row["tags"]]
+    expected = [
+        line["physicalOffset"]
+        for line in goldens.lines(NAME, "expected")
+        if line["tags"] == row["tags"]
+    ]
     assert sorted(one["commitLogOffset"] for one in tagged) == sorted(expected)
 
 
@@ -136,7 +156,10 @@ def test_verify_looks_into_the_extension(copied: Path) -> None:
     with rmqstore.open(copied) as store:
         (found,) = verify(store)
     assert (found.part, found.place) == ("queue", "ExtA-1")
-    assert found.text == f"1 units differ from their record, the first at queue offset {row['queueOffset']}"
+    assert (
+        found.text
+        == f"1 units differ from their record, the first at queue offset {row['queueOffset']}"
+    )
 
 
 def test_without_its_files_an_extended_queue_is_read_without_codes(copied: Path) -> None:
@@ -175,7 +198,12 @@ def test_changed_and_cut_bytes_never_escape(copied: Path, step: int) -> None:
         with rmqstore.open(copied) as store:
             for mode in ("FAILFAST", "DROPMALFORMED", "PERMISSIVE"):
                 try:
-                    got = read(store, subscribe="ExtB", columns="commitLogOffset,tagsCode,queueId", mode=mode)
+                    got = read(
+                        store,
+                        subscribe="ExtB",
+                        columns="commitLogOffset,tagsCode,queueId",
+                        mode=mode,
+                    )
                 except RmqStoreError:
                     assert mode == "FAILFAST"
                     continue

@@ -37,7 +37,9 @@ def test_records_that_do_not_fit_those_around_them_are_refused(
     assert sorted([*taken, *refused, *undecided]) == sorted(offsets)
 
 
-@pytest.mark.parametrize(("offset", "is_taken"), [(5, True), (6, True), (1005, True), (1006, False), (1 << 50, False)])
+@pytest.mark.parametrize(
+    ("offset", "is_taken"), [(5, True), (6, True), (1005, True), (1006, False), (1 << 50, False)]
+)
 def test_the_last_record_may_leap_a_little(offset: int, *, is_taken: bool) -> None:
     found = fit_offsets(np.array([4, offset], np.int64), 4, is_end=True)
     assert len(found.taken) == 1 + is_taken

@@ -37,7 +37,9 @@ def paths(root: Path) -> StorePaths:
 
 
 def write_plain(root: Path, records: list[Put]) -> None:
-    build.write_queue(root / "consumequeue/T/0", [(one.physical_offset, one.size, 0) for one in records])
+    build.write_queue(
+        root / "consumequeue/T/0", [(one.physical_offset, one.size, 0) for one in records]
+    )
 
 
 def write_batch(root: Path, records: list[Put]) -> None:
@@ -61,7 +63,10 @@ def put_batch(n_records: int) -> list[Put]:
 
 
 Write = Callable[[Path, list[Put]], None]
-KINDS = [pytest.param(write_plain, put_plain, id="plain"), pytest.param(write_batch, put_batch, id="batch")]
+KINDS = [
+    pytest.param(write_plain, put_plain, id="plain"),
+    pytest.param(write_batch, put_batch, id="batch"),
+]
 
 
 def answers(queue: Queue, bounds: list[int]) -> dict[str, object]:
@@ -85,7 +90,9 @@ def answers(queue: Queue, bounds: list[int]) -> dict[str, object]:
         "reach": [reach(queue, bound) for bound in bounds],
         "whole": [whole_end(queue, *span) for span in spans],
         "total": [total_weight(queue, *span) for span in spans],
-        "estimates": [estimate_physical_offset(queue, at, 0, end, 20_000) for at in range(0, end, 5)],
+        "estimates": [
+            estimate_physical_offset(queue, at, 0, end, 20_000) for at in range(0, end, 5)
+        ],
         "trimmed": [trim(queue, *span, (3000, 7000), 20_000) for span in spans],
     }
 
@@ -106,7 +113,9 @@ def test_a_recovered_queue_answers_as_files_that_lack_nothing(
     files = open_files(paths(tmp_path / "cut"), *KEY, is_batch=whole.is_batch)
     ends = np.cumsum([one.count for one in records]).tolist()
     start = ends[n_in_files - 1] if n_in_files else 0
-    tail = np.array([(*one[:2], 0) for one in records[n_in_files:] for _ in range(one.count)], QUEUE_UNIT)
+    tail = np.array(
+        [(*one[:2], 0) for one in records[n_in_files:] for _ in range(one.count)], QUEUE_UNIT
+    )
     recovered = RecoveredQueue(files, RecoveredUnits(start, tail, is_batch=whole.is_batch))
     bounds = [0, ends[0], ends[6], ends[14], ends[15], ends[28], ends[29]]
     assert answers(recovered, bounds) == answers(whole, bounds)
@@ -142,7 +151,9 @@ def test_a_range_that_ends_before_it_starts_has_no_units(
 
 
 @pytest.mark.parametrize("is_batch", [False, True])
-def test_a_queue_without_a_folder_is_of_the_kind_that_is_asked_for(tmp_path: Path, is_batch: bool) -> None:
+def test_a_queue_without_a_folder_is_of_the_kind_that_is_asked_for(
+    tmp_path: Path, is_batch: bool
+) -> None:
     queue = open_files(paths(tmp_path), *KEY, is_batch=is_batch)
     assert (queue.is_batch, queue.is_present, queue.begin, queue.end()) == (is_batch, False, 0, 0)
 

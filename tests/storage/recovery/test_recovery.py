@@ -22,7 +22,9 @@ from rmqstore.storage.files.paths import find_store
 def _store(n_records: int = 60, *, topic: str = "T") -> build.Store:
     store = build.Store()
     for number in range(n_records):
-        record = build.Record(topic=topic, body=b"%d" % number * 9, store_timestamp=build.T0 + 1000 * number)
+        record = build.Record(
+            topic=topic, body=b"%d" % number * 9, store_timestamp=build.T0 + 1000 * number
+        )
         store.append(record)
     return store
 
@@ -64,7 +66,9 @@ def test_torn_tail_without_abort_is_damage(tmp_path: Path) -> None:
             assert caught.value.offset == last.physical_offset
             assert len(read(opened, scan=scan, mode="DROPMALFORMED")) == 59
             told = read(opened, scan=scan, mode="PERMISSIVE")
-            assert [row["commitLogOffset"] for row in told if row["_corrupt_record"]] == [last.physical_offset]
+            assert [row["commitLogOffset"] for row in told if row["_corrupt_record"]] == [
+                last.physical_offset
+            ]
         with pytest.raises(CorruptRecordError):
             opened.get(last.physical_offset)
 
@@ -78,7 +82,9 @@ def test_record_with_a_broken_body_ends_a_log_that_was_not_closed(tmp_path: Path
     (root / "checkpoint").unlink()
     with rmqstore.open(root) as opened:
         for scan in ("queue", "commitlog"):
-            assert offsets(read(opened, scan=scan)) == [at.physical_offset for at in store.placed[:40]]
+            assert offsets(read(opened, scan=scan)) == [
+                at.physical_offset for at in store.placed[:40]
+            ]
             assert len(read(opened, scan=scan, check_crc=False)) == 40
     with rmqstore.open(root, ignore_log_end=True) as opened:
         for scan in ("queue", "commitlog"):
@@ -119,7 +125,9 @@ def test_stale_bytes_behind_the_end_of_a_closed_store_are_no_damage(tmp_path: Pa
     store.put(store.end, stale[37:] + stale)
     with rmqstore.open(store.write(tmp_path / "s")) as opened:
         for mode in ("FAILFAST", "DROPMALFORMED", "PERMISSIVE"):
-            assert offsets(read(opened, scan="commitlog", mode=mode)) == [at.physical_offset for at in store.placed]
+            assert offsets(read(opened, scan="commitlog", mode=mode)) == [
+                at.physical_offset for at in store.placed
+            ]
         assert len(read(opened)) == 10
 
 
@@ -140,14 +148,25 @@ def test_zeros_amid_the_log_of_a_closed_store_are_damage(tmp_path: Path) -> None
 
 def test_damaged_sizes_cost_no_record_but_their_own(tmp_path: Path) -> None:
     store = _store()
-    sizes = {5: 0, 12: -1, 20: 1 << 30, 25: store.placed[25].size * 2, 31: store.placed[31].size + 7, 44: 95}
+    sizes = {
+        5: 0,
+        12: -1,
+        20: 1 << 30,
+        25: store.placed[25].size * 2,
+        31: store.placed[31].size + 7,
+        44: 95,
+    }
     for row, size in sizes.items():
         store.put(store.placed[row].physical_offset, struct.pack(">i", size))
     good = [at.physical_offset for row, at in enumerate(store.placed) if row not in sizes]
     with rmqstore.open(store.write(tmp_path / "s")) as opened:
         for scan in ("queue", "commitlog"):
             assert offsets(read(opened, scan=scan, mode="DROPMALFORMED")) == good
-            kept = [row for row in read(opened, scan=scan, mode="PERMISSIVE") if row["_corrupt_record"] is None]
+            kept = [
+                row
+                for row in read(opened, scan=scan, mode="PERMISSIVE")
+                if row["_corrupt_record"] is None
+            ]
             assert offsets(kept) == good
 
 
@@ -173,7 +192,9 @@ def test_missing_first_file_is_retention_not_data_loss(tmp_path: Path) -> None:
     with rmqstore.open(root) as opened:
         for scan in ("queue", "commitlog"):
             assert offsets(read(opened, scan=scan)) == [at.physical_offset for at in left]
-        with pytest.raises(OffsetOutOfRangeError, match=r"starting_offsets.*fail_on_data_loss=False"):
+        with pytest.raises(
+            OffsetOutOfRangeError, match=r"starting_offsets.*fail_on_data_loss=False"
+        ):
             read(opened, starting_offsets={"T": {"0": 0}})
         found = read(opened, starting_offsets={"T": {"0": 0}}, fail_on_data_loss=False)
         assert offsets(found) == [at.physical_offset for at in left]
@@ -229,14 +250,17 @@ def test_queue_file_deleted_after_planning_is_data_loss(tmp_path: Path) -> None:
             first = min((root / "consumequeue/T/0").iterdir())
             data, kept = first.read_bytes(), len(first.read_bytes()) // 20
             for queue in opened.session.queues._open.values():
-                queue.close()  # as when so many others were read meanwhile that the file is not open any more
+                # as when so many others were read meanwhile that the file is not open any more
+                queue.close()
             first.unlink()
             if fail_on_data_loss:
                 with pytest.raises(OffsetOutOfRangeError, match="fail_on_data_loss=False"):
                     list(opened.session.read_queues(plan, spec))
             else:
                 found = [
-                    at for batch in opened.session.read_queues(plan, spec) for at in batch["queueOffset"].to_pylist()
+                    at
+                    for batch in opened.session.read_queues(plan, spec)
+                    for at in batch["queueOffset"].to_pylist()
                 ]
                 assert found == list(range(kept, 60))
         first.write_bytes(data)
@@ -276,15 +300,21 @@ def test_units_that_queues_lack_are_taken_from_the_log(
     root = store.write(tmp_path / "s", abort=abort)
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
     with rmqstore.open(root) as opened, caplog.at_level(logging.WARNING):
-        assert [row["commitLogOffset"] for row in read(opened)] == [at.physical_offset for at in store.placed]
+        assert [row["commitLogOffset"] for row in read(opened)] == [
+            at.physical_offset for at in store.placed
+        ]
         assert opened.queue_range("T", 0) == (0, 60)
         assert [info.max_offset for info in opened.queues("T")] == [60]
-        assert [row["queueOffset"] for row in read(opened, starting_offsets={"T": {0: 40}})] == list(range(40, 60))
+        assert [
+            row["queueOffset"] for row in read(opened, starting_offsets={"T": {0: 40}})
+        ] == list(range(40, 60))
     assert any(f"{60 - kept} units" in record.getMessage() for record in caplog.records)
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
 
 
-def test_a_closed_store_whose_newest_record_is_in_its_queue_is_taken_at_its_word(tmp_path: Path) -> None:
+def test_a_closed_store_whose_newest_record_is_in_its_queue_is_taken_at_its_word(
+    tmp_path: Path,
+) -> None:
     store = _store(60)
     store.queues["T", 0][20] = build.NO_UNIT
     with rmqstore.open(store.write(tmp_path / "s")) as opened:
@@ -299,7 +329,10 @@ def test_a_queue_whose_records_do_not_follow_on_it_is_read_as_it_is(
     """5.3.3 gives a queue offset out twice after a loss: the first record of the two is in no queue."""
     store = _store(30)
     store.append(build.Record(topic="T", queue_offset=29), queued=False)
-    with rmqstore.open(store.write(tmp_path / "s", abort=True)) as opened, caplog.at_level(logging.WARNING):
+    with (
+        rmqstore.open(store.write(tmp_path / "s", abort=True)) as opened,
+        caplog.at_level(logging.WARNING),
+    ):
         assert [row["queueOffset"] for row in read(opened)] == list(range(30))
     assert any("do not follow" in record.getMessage() for record in caplog.records)
 
@@ -353,7 +386,9 @@ def test_queues_are_recovered_around_a_missing_file(tmp_path: Path, *, abort: bo
         with pytest.raises(OffsetOutOfRangeError, match="fail_on_data_loss=False"):
             read(opened)
         found = read(opened, fail_on_data_loss=False)
-        assert offsets(found) == [at.physical_offset for at in store.placed if not 4096 <= at.physical_offset < 8192]
+        assert offsets(found) == [
+            at.physical_offset for at in store.placed if not 4096 <= at.physical_offset < 8192
+        ]
 
 
 @pytest.mark.parametrize("abort", [False, True])
@@ -371,7 +406,9 @@ def test_a_deleted_topic_does_not_come_back_from_the_log(tmp_path: Path, *, abor
         assert len(read(opened, scan="commitlog", subscribe="Deleted")) == 20
 
 
-def test_a_queue_that_lacks_too_much_refuses_itself_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_that_lacks_too_much_refuses_itself_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = _store(60, topic="Long")
     for _ in range(20):
         store.append(build.Record(topic="T"))
@@ -386,11 +423,17 @@ def test_a_queue_that_lacks_too_much_refuses_itself_only(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("forged", [False, True])
-def test_messages_that_stand_in_the_blank_of_a_file_are_cut_off(tmp_path: Path, *, forged: bool) -> None:
+def test_messages_that_stand_in_the_blank_of_a_file_are_cut_off(
+    tmp_path: Path, *, forged: bool
+) -> None:
     old, new = _store(), _store(20)
     body_at = new.end + 88
     # A body is no proof of where a file ends, even if it holds what would be a blank.
-    new.append(build.Record(topic="B", body=build.pack_blank(new.segment_bytes - body_at) if forged else b"x" * 8))
+    new.append(
+        build.Record(
+            topic="B", body=build.pack_blank(new.segment_bytes - body_at) if forged else b"x" * 8
+        )
+    )
     for size in (8, 2000):
         new.append(build.Record(topic="B", body=b"x" * size))
     last, following = new.placed[-2:]
@@ -400,5 +443,9 @@ def test_messages_that_stand_in_the_blank_of_a_file_are_cut_off(tmp_path: Path, 
     new.queues["T", 0] += old.queues["T", 0][20:36]
     with rmqstore.open(new.write(tmp_path / "s", abort=True)) as opened:
         assert opened.queue_range("T", 0) == (0, 20)
-        assert offsets(read(opened, subscribe="T")) == [at.physical_offset for at in new.placed[:20]]
-        assert offsets(read(opened, subscribe="B")) == [at.physical_offset for at in new.placed[20:]]
+        assert offsets(read(opened, subscribe="T")) == [
+            at.physical_offset for at in new.placed[:20]
+        ]
+        assert offsets(read(opened, subscribe="B")) == [
+            at.physical_offset for at in new.placed[20:]
+        ]

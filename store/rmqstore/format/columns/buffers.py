@@ -1,4 +1,7 @@
-"""Spans of a buffer, gathered into Arrow arrays with one library call per column. Knows nothing about records."""
+"""Spans of a buffer, gathered into Arrow arrays with one library call per column.
+
+Knows nothing about records.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,17 @@ from rmqstore.format.utf8 import decode_text
 _SHORT = 64  # equal spans up to this width are gathered by value; longer ones by Arrow's take
 
 
-# pyarrow's array, scalar and to_numpy import pandas where that is installed. In a process that Spark starts for a task,
-# that would cost more than most tasks do: what every read goes through uses these instead.
+# pyarrow's array, scalar and to_numpy import pandas where that is installed. In a process that
+# Spark starts for a task, that would cost more than most tasks do: what every read goes through
+# uses these instead.
 
 
 def numbers(values: NDArray[Any]) -> pa.Array:
     """Return numbers as an Arrow array without nulls; equals ``pa.array(values)``."""
     return pa.Array.from_buffers(
-        pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))]
+        pa.from_numpy_dtype(values.dtype),
+        len(values),
+        [None, pa.py_buffer(np.ascontiguousarray(values))],
     )
 
 
@@ -36,14 +42,18 @@ def booleans(values: Mask) -> pa.Array:
 def mask_of(values: pa.BooleanArray) -> Mask:
     """Return booleans without nulls as a mask, (n,); equals ``values.to_numpy(zero_copy_only=False)``."""
     bits = np.frombuffer(values.buffers()[1] or b"", np.uint8)
-    return np.unpackbits(bits, count=values.offset + len(values), bitorder="little")[values.offset :].view(np.bool_)
+    return np.unpackbits(bits, count=values.offset + len(values), bitorder="little")[
+        values.offset :
+    ].view(np.bool_)
 
 
 def texts(values: Sequence[str]) -> pa.Array:
     """Return texts as an Arrow array without nulls; equals ``pa.array(values, pa.string())``."""
     encoded = [value.encode() for value in values]
     ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
-    return pa.Array.from_buffers(pa.string(), len(encoded), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))])
+    return pa.Array.from_buffers(
+        pa.string(), len(encoded), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))]
+    )
 
 
 def gather_spans(buf: Bytes, starts: Positions, lengths: Positions, kind: pa.DataType) -> pa.Array:
@@ -64,11 +74,13 @@ def gather_spans(buf: Bytes, starts: Positions, lengths: Positions, kind: pa.Dat
     width = int(lengths[0])
     if width <= _SHORT and (lengths == width).all():
         return equal_spans(buf, starts, width, kind)
-    # Every second value of this array is one of the spans. The others lie between them and are never read.
+    # Every second value of this array is one of the spans. The others lie between them and are
+    # never read.
     bounds = np.empty(2 * n + 2, np.int32)
     bounds[1:-1:2] = starts
     bounds[2:-1:2] = ends = starts + lengths
-    # Arrow reserves memory by the mean length of all values, which it takes from the first and the last bound.
+    # Arrow reserves memory by the mean length of all values, which it takes from the first and the
+    # last bound.
     bounds[-1] = last = int(ends.max())
     bounds[0] = max(0, last - 2 * int(lengths.sum() * 1.05) - 64)
     spans = pa.Array.from_buffers(kind, 2 * n + 1, [None, pa.py_buffer(bounds), pa.py_buffer(buf)])
@@ -79,7 +91,9 @@ def equal_spans(buf: Bytes, starts: Positions, width: int, kind: pa.DataType) ->
     """Copy spans that all have the same width; see :func:`gather_spans`."""
     n = len(starts)
     data = windows(buf, width)[starts] if width else np.empty(0, np.uint8)
-    offsets = np.arange(0, n * width + 1, width, dtype=np.int32) if width else np.zeros(n + 1, np.int32)
+    offsets = (
+        np.arange(0, n * width + 1, width, dtype=np.int32) if width else np.zeros(n + 1, np.int32)
+    )
     return pa.Array.from_buffers(kind, n, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
@@ -88,7 +102,9 @@ def array_bytes(values: pa.Array) -> tuple[Bytes, Positions]:
     _, stored_offsets, stored_data = values.buffers()
     has_data = stored_data is not None and stored_data.size
     data = np.frombuffer(stored_data, np.uint8) if has_data else np.empty(0, np.uint8)
-    offsets = np.frombuffer(stored_offsets, np.int32)[values.offset : values.offset + len(values) + 1]
+    offsets = np.frombuffer(stored_offsets, np.int32)[
+        values.offset : values.offset + len(values) + 1
+    ]
     return data, offsets.astype(np.int64)
 
 
@@ -105,14 +121,17 @@ def aligned_words(buf: Bytes) -> NDArray[np.uint64]:
 def gather_words(buf: Bytes, positions: Positions) -> NDArray[np.uint64]:
     """Return the 8 bytes from each position on in memory order, uint64 (n,); all of them lie inside ``buf``.
 
-    Two aligned reads and a shift are faster than one unaligned read if the bytes are not in the cache.
+    Two aligned reads and a shift are faster than one unaligned read if the bytes are not in the
+    cache.
     """
     if not has_aligned_words(buf) or int(positions.max(initial=0)) + 16 > len(buf):
         return windows(buf, 8)[positions].view(np.uint64)
     words = aligned_words(buf)
     numbers = positions >> 3
     shift = ((positions & 7) << 3).astype(np.uint64)
-    gathered: NDArray[np.uint64] = (words[numbers] >> shift) | (words[numbers + 1] << (np.uint64(64) - shift))
+    gathered: NDArray[np.uint64] = (words[numbers] >> shift) | (
+        words[numbers + 1] << (np.uint64(64) - shift)
+    )
     return gathered
 
 
@@ -131,7 +150,8 @@ def find_byte(data: Bytes, byte: int) -> Positions:
     parts: list[Positions] = []
     while len(left):
         below = left - np.uint64(1)
-        # A hit sets the lowest bit of its byte, so eight bits below it stand for each byte before it in the word.
+        # A hit sets the lowest bit of its byte, so eight bits below it stand for each byte before
+        # it in the word.
         parts.append((numbers << 3) + (np.bitwise_count(below & ~left) >> 3))
         left &= below
         if left.any():
@@ -158,14 +178,17 @@ def valid_text(values: pa.Array) -> pa.Array:
         values.validate(full=True)
     except pa.ArrowInvalid:
         stored = values.cast(pa.binary()).to_pylist()
-        return pa.array([None if text is None else decode_text(text) for text in stored], pa.string())
+        return pa.array(
+            [None if text is None else decode_text(text) for text in stored], pa.string()
+        )
     return values
 
 
 def windows(buf: Bytes, width: int) -> NDArray[np.void]:
     """Return a view whose item *i* holds the ``width`` bytes of ``buf`` from *i* on: void (nbytes - width + 1,).
 
-    Indexing it with positions gathers whole items, which is five times as fast as gathering field by field.
+    Indexing it with positions gathers whole items, which is five times as fast as gathering field
+    by field.
     """
     kind = np.dtype((np.void, width))
     count = len(buf) - width + 1

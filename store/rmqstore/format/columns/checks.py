@@ -10,18 +10,35 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmqstore.format.columns.buffers import booleans, gather_spans, gather_words, mask_of, numbers, texts
+from rmqstore.format.columns.buffers import (
+    booleans,
+    gather_spans,
+    gather_words,
+    mask_of,
+    numbers,
+    texts,
+)
 from rmqstore.format.columns.heads import Heads
 from rmqstore.format.compression import decompress
 from rmqstore.format.hashing import body_crc, body_crcs
-from rmqstore.format.layout import CRC_PROPERTY_BYTES, CRC_PROPERTY_HEAD, Bytes, Mask, Positions, SysFlag
+from rmqstore.format.layout import (
+    CRC_PROPERTY_BYTES,
+    CRC_PROPERTY_HEAD,
+    Bytes,
+    Mask,
+    Positions,
+    SysFlag,
+)
 from rmqstore.format.record import recorded_crc
 
-# The most bytes of inflated bodies in one batch: no further body is inflated once they are exceeded.
+# The most bytes of inflated bodies in one batch: no further body is inflated once they are
+# exceeded.
 _INFLATED_BYTES = 64 << 20
 
 
-def sound_topics(buf: Bytes, heads: Heads, names: list[str], codes: NDArray[np.int32]) -> tuple[Mask, pa.Array | None]:
+def sound_topics(
+    buf: Bytes, heads: Heads, names: list[str], codes: NDArray[np.int32]
+) -> tuple[Mask, pa.Array | None]:
     """Return a mask (n,) of the records that have their expected topic, and the expected topics, string (n,).
 
     The topics are None if all heads share one.
@@ -59,7 +76,9 @@ def sound_crcs(buf: Bytes, heads: Heads, bodies: pa.Array) -> Mask:
         recorded = recorded_crc(buf[tail : tail + CRC_PROPERTY_BYTES].tobytes())
         if recorded is not None and sound[row]:
             start = int(heads.starts[row])
-            sound[row] = body_crc(buf[start : start + int(sizes[row]) - CRC_PROPERTY_BYTES].data) == recorded
+            sound[row] = (
+                body_crc(buf[start : start + int(sizes[row]) - CRC_PROPERTY_BYTES].data) == recorded
+            )
     return sound
 
 
@@ -67,11 +86,15 @@ def rows_with_crc(buf: Bytes, heads: Heads) -> Positions:
     """Return the rows (k,) of the records whose properties end with a CRC of the whole record."""
     rows = np.flatnonzero(heads.property_lengths >= CRC_PROPERTY_BYTES)
     tails = heads.property_starts[rows] + heads.property_lengths[rows] - CRC_PROPERTY_BYTES
-    with_crc: Positions = rows[gather_words(buf, tails) == np.frombuffer(CRC_PROPERTY_HEAD, np.uint64, 1)]
+    with_crc: Positions = rows[
+        gather_words(buf, tails) == np.frombuffer(CRC_PROPERTY_HEAD, np.uint64, 1)
+    ]
     return with_crc
 
 
-def inflate_bodies(stored: pa.Array, sys_flags: NDArray[np.int32]) -> tuple[pa.Array, int, dict[int, str]]:
+def inflate_bodies(
+    stored: pa.Array, sys_flags: NDArray[np.int32]
+) -> tuple[pa.Array, int, dict[int, str]]:
     """Decompress the bodies that are compressed according to their sysFlag.
 
     Args:
@@ -79,8 +102,9 @@ def inflate_bodies(stored: pa.Array, sys_flags: NDArray[np.int32]) -> tuple[pa.A
         sys_flags: (n,).
 
     Returns:
-        The bodies of the first k rows, binary (k,); k, which is less than n if all bodies together would be too large;
-        and by row the reason why a body does not inflate (the array holds an empty body there).
+        The bodies of the first k rows, binary (k,); k, which is less than n if all bodies together
+        would be too large; and by row the reason why a body does not inflate (the array holds an
+        empty body there).
     """
     compressed = (sys_flags & np.int32(SysFlag.COMPRESSED)) != 0
     inflated: list[bytes] = []

@@ -1,6 +1,7 @@
 """Records to columns: takes a buffer and heads, and returns the requested columns as Arrow arrays.
 
-Compressed bodies take one library call each; everything else works on arrays, without a loop per record.
+Compressed bodies take one library call each; everything else works on arrays, without a loop per
+record.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ from numpy.typing import NDArray
 from rmqstore.format.columns.buffers import gather_spans, numbers, texts, valid_text, windows
 from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.hosts import Hosts, offset_ids
-from rmqstore.format.columns.property_decode import Entries, parse_entries, property_column, property_map
+from rmqstore.format.columns.property_decode import (
+    Entries,
+    parse_entries,
+    property_column,
+    property_map,
+)
 from rmqstore.format.layout import (
     FIXED_PART,
     PROPERTY_KEYS,
@@ -62,16 +68,20 @@ STORE_HOST = Host(SysFlag.STORE_HOST_V6, "store_host")
 
 
 def decode_columns(
-    buf: Bytes, heads: Heads, schema: pa.Schema, known: Mapping[str, pa.Array] = MappingProxyType({})
+    buf: Bytes,
+    heads: Heads,
+    schema: pa.Schema,
+    known: Mapping[str, pa.Array] = MappingProxyType({}),
 ) -> list[pa.Array]:
     """Decode whole records into columns.
 
     Args:
         buf: uint8 (nbytes,), the buffer that ``heads`` was read from.
         heads: n whole records.
-        schema: fields named in DECODED_COLUMNS, in their own type or in one that ``schema.ALSO_AS`` lists.
-        known: columns, in their own type, that the caller has already. If some bodies are compressed, ``body`` must be
-            one of them; otherwise bodies are taken as stored.
+        schema: fields named in DECODED_COLUMNS, in their own type or in one that ``schema.ALSO_AS``
+            lists.
+        known: columns, in their own type, that the caller has already. If some bodies are
+            compressed, ``body`` must be one of them; otherwise bodies are taken as stored.
 
     Returns:
         One array (n,) per field, which holds no reference to ``buf``.
@@ -157,7 +167,10 @@ def stored_bodies(buf: Bytes, heads: Heads) -> pa.Array:
 
 
 def host_column(buf: Bytes, heads: Heads, host: Host) -> pa.Array:
-    """Return one of the two hosts as ``ip:port``, string (n,). Few hosts are distinct, so each is formatted once."""
+    """Return one of the two hosts as ``ip:port``, string (n,).
+
+    Few hosts are distinct, so each is formatted once.
+    """
     if not heads.has_v6_hosts:
         return _spell_hosts(heads.hosts_v4(host.field))
     bits = heads.column("sys_flag") & np.int32(SysFlag.HOSTS_V6)
@@ -170,7 +183,8 @@ def host_column(buf: Bytes, heads: Heads, host: Host) -> pa.Array:
         if len(same):
             hosts_v6[same] = _host_bytes(buf, heads.starts[wide[same]], flags, host)
     hosts_v4 = heads.hosts_v4(host.field)
-    hosts_v4[wide] = hosts_v4[0]  # their IPv4 field holds other bytes, which would only add distinct values
+    # their IPv4 field holds other bytes, which would only add distinct values
+    hosts_v4[wide] = hosts_v4[0]
     spelled, codes = _distinct_hosts(hosts_v4)
     spelled_v6, codes_v6 = _distinct_hosts(hosts_v6)
     codes[wide] = codes_v6 + len(spelled)
@@ -194,10 +208,15 @@ def _spell_hosts(hosts: NDArray[Any]) -> pa.Array:
 def _distinct_hosts(hosts: NDArray[Any]) -> tuple[list[str], NDArray[np.int32]]:
     """Return the distinct hosts as text, and the index of each row's host among them."""
     n, width = len(hosts), hosts.dtype.itemsize
-    kind = pa.int64() if width == np.dtype(np.int64).itemsize else pa.binary(width)  # integers hash faster
-    encoded = pa.Array.from_buffers(kind, n, [None, pa.py_buffer(hosts.tobytes())]).dictionary_encode()
+    # integers hash faster
+    kind = pa.int64() if width == np.dtype(np.int64).itemsize else pa.binary(width)
+    encoded = pa.Array.from_buffers(
+        kind, n, [None, pa.py_buffer(hosts.tobytes())]
+    ).dictionary_encode()
     distinct = np.frombuffer(encoded.dictionary.buffers()[1], hosts.dtype, len(encoded.dictionary))
-    return [_spell(host.tobytes()) for host in distinct], np.from_dlpack(encoded.indices).astype(np.int32)
+    return [_spell(host.tobytes()) for host in distinct], np.from_dlpack(encoded.indices).astype(
+        np.int32
+    )
 
 
 @lru_cache(maxsize=65536)
@@ -214,7 +233,9 @@ def repeat_text(text: str, times: int) -> pa.Array:
 def repeat_bytes(stored: bytes, times: int) -> pa.Array:
     """Return a text in UTF-8 repeated, string (times,)."""
     offsets = np.arange(times + 1, dtype=np.int32) * np.int32(len(stored))
-    return pa.Array.from_buffers(pa.string(), times, [None, pa.py_buffer(offsets), pa.py_buffer(stored * times)])
+    return pa.Array.from_buffers(
+        pa.string(), times, [None, pa.py_buffer(offsets), pa.py_buffer(stored * times)]
+    )
 
 
 def offset_message_ids(buf: Bytes, heads: Heads) -> pa.Array:

@@ -35,7 +35,8 @@ _KEY_SEPARATOR = " "
 _TAG_TYPE, _TYPE_SEPARATOR = "T", "#"  # Source: MessageConst.java#INDEX_TAG_TYPE
 _FEW = 1 << 16
 
-Groups = list[tuple[tuple[str, int], NDArray[np.int64]]]  # (topic, queue id) and the rows of that queue
+# (topic, queue id) and the rows of that queue
+Groups = list[tuple[tuple[str, int], NDArray[np.int64]]]
 
 
 class QueueUnits(NamedTuple):
@@ -70,7 +71,11 @@ class Places(NamedTuple):
     @classmethod
     def of(cls, heads: Heads) -> Places:
         """Return the fields as the records hold them."""
-        return cls(heads.column("queue_offset"), heads.column("physical_offset"), heads.column("store_timestamp"))
+        return cls(
+            heads.column("queue_offset"),
+            heads.column("physical_offset"),
+            heads.column("store_timestamp"),
+        )
 
 
 class Requests(NamedTuple):
@@ -89,7 +94,9 @@ def have_units(sys_flags: NDArray[np.int32]) -> Mask:
     return mask
 
 
-def rows_by_queue(topic_codes: NDArray[np.int32], queue_ids: NDArray[np.int32]) -> list[NDArray[np.int64]]:
+def rows_by_queue(
+    topic_codes: NDArray[np.int32], queue_ids: NDArray[np.int32]
+) -> list[NDArray[np.int64]]:
     """Return the rows of each queue that has any, in their order."""
     if not len(queue_ids):
         return []
@@ -113,8 +120,12 @@ def group_by_queue(topics: pa.StringArray, queue_ids: NDArray[np.int32]) -> Grou
     """Return the rows of each queue, in their order, by topic and queue id."""
     encoded = topics.dictionary_encode()
     names = topic_names(encoded)
-    codes = np.from_dlpack(encoded.indices).astype(np.int32, copy=False)  # to_numpy would import pandas
-    return [((names[int(codes[rows[0]])], int(queue_ids[rows[0]])), rows) for rows in rows_by_queue(codes, queue_ids)]
+    # to_numpy would import pandas
+    codes = np.from_dlpack(encoded.indices).astype(np.int32, copy=False)
+    return [
+        ((names[int(codes[rows[0]])], int(queue_ids[rows[0]])), rows)
+        for rows in rows_by_queue(codes, queue_ids)
+    ]
 
 
 class TagKeys(NamedTuple):
@@ -144,7 +155,14 @@ def read_requests(buf: Bytes, heads: Heads, places: Places | None = None) -> Req
     kind = heads.column("sys_flag") & np.int32(SysFlag.TRANSACTION_TYPE)
     rows, hashes = _keys(entries, names, codes, kind != SysFlag.TRANSACTION_TYPE)
     return Requests(
-        QueueUnits(names, codes, heads.column("queue_id"), places.queue_offsets, units, places.store_timestamps),
+        QueueUnits(
+            names,
+            codes,
+            heads.column("queue_id"),
+            places.queue_offsets,
+            units,
+            places.store_timestamps,
+        ),
         have_units(heads.column("sys_flag")),
         rows.astype(np.int32),
         hashes,
@@ -152,13 +170,18 @@ def read_requests(buf: Bytes, heads: Heads, places: Places | None = None) -> Req
 
 
 def _tags_codes(
-    entries: Entries, names: list[str], codes: NDArray[np.int32], store_timestamps: NDArray[np.int64]
+    entries: Entries,
+    names: list[str],
+    codes: NDArray[np.int32],
+    store_timestamps: NDArray[np.int64],
 ) -> NDArray[np.int64]:
     """Return what units hold in ``tags_code``: hash codes of tags, and for delayed messages the time they are due."""
     tags = property_column(entries, PROPERTY_TAGS)
     distinct = tags.dictionary_encode()
     hashes = np.array([java_hash(tag) for tag in distinct.dictionary.to_pylist()] + [0], np.int64)
-    tags_codes: NDArray[np.int64] = hashes[pc.fill_null(distinct.indices, len(hashes) - 1).to_numpy()]
+    tags_codes: NDArray[np.int64] = hashes[
+        pc.fill_null(distinct.indices, len(hashes) - 1).to_numpy()
+    ]
     if SCHEDULE_TOPIC in names:
         levels = property_column(entries, PROPERTY_DELAY).to_pylist()
         for row in np.flatnonzero(codes == names.index(SCHEDULE_TOPIC)).tolist():
@@ -171,7 +194,8 @@ def _tags_codes(
 def delay_ms(level: str | None) -> int | None:
     """Return the delay of the level that property DELAY holds, in ms; None for a level without delay.
 
-    Source: ScheduleMessageService.java#computeDeliverTimestamp; CommitLog.java#checkMessageAndReturnSize.
+    Source: ScheduleMessageService.java#computeDeliverTimestamp;
+    CommitLog.java#checkMessageAndReturnSize.
     """
     try:
         number = min(int(level or 0), len(DELAY_LEVELS_MS))
@@ -187,7 +211,10 @@ def _keys(
 
     Source: IndexService.java#buildIndex, #buildKey; IndexFile.java#indexKeyHashMethod.
     """
-    columns = [property_column(entries, PROPERTY_UNIQ_KEY), _split_keys(property_column(entries, PROPERTY_KEYS))]
+    columns = [
+        property_column(entries, PROPERTY_UNIQ_KEY),
+        _split_keys(property_column(entries, PROPERTY_KEYS)),
+    ]
     parts = []
     for rank, column in enumerate(columns):
         if pa.types.is_list(column.type):
@@ -210,10 +237,16 @@ def read_tag_keys(buf: Bytes, heads: Heads) -> TagKeys:
     Source: IndexService.java#buildIndex, MessageConst.java#INDEX_TAG_TYPE.
     """
     encoded = topics(buf, heads).dictionary_encode()
-    tags = property_column(parse_entries(buf, heads.property_starts, heads.property_lengths), PROPERTY_TAGS)
+    tags = property_column(
+        parse_entries(buf, heads.property_starts, heads.property_lengths), PROPERTY_TAGS
+    )
     kind = heads.column("sys_flag") & np.int32(SysFlag.TRANSACTION_TYPE)
-    rows = np.flatnonzero(tags.is_valid().to_numpy(zero_copy_only=False) & (kind != SysFlag.TRANSACTION_TYPE))
-    suffixes, lengths = _hashed(pc.binary_join_element_wise(_TAG_TYPE, tags.take(pa.array(rows)), _TYPE_SEPARATOR))
+    rows = np.flatnonzero(
+        tags.is_valid().to_numpy(zero_copy_only=False) & (kind != SysFlag.TRANSACTION_TYPE)
+    )
+    suffixes, lengths = _hashed(
+        pc.binary_join_element_wise(_TAG_TYPE, tags.take(pa.array(rows)), _TYPE_SEPARATOR)
+    )
     codes = encoded.indices.to_numpy()[rows].astype(np.int32)
     offsets = heads.column("physical_offset")[rows].astype(np.int64)
     return TagKeys(offsets, _key_hashes(topic_names(encoded), codes, suffixes, lengths))
@@ -227,11 +260,16 @@ def key_hashes(topics: list[str], keys: list[str]) -> NDArray[np.int32]:
     suffixes, lengths = _hashed(pa.array(keys, pa.string()))
     shape = (len(topics), len(keys))
     codes = np.repeat(np.arange(len(topics), dtype=np.int32), len(keys))
-    return _key_hashes(topics, codes, np.tile(suffixes, len(topics)), np.tile(lengths, len(topics))).reshape(shape)
+    return _key_hashes(
+        topics, codes, np.tile(suffixes, len(topics)), np.tile(lengths, len(topics))
+    ).reshape(shape)
 
 
 def _key_hashes(
-    names: list[str], codes: NDArray[np.int32], suffixes: NDArray[np.int32], lengths: NDArray[np.int64]
+    names: list[str],
+    codes: NDArray[np.int32],
+    suffixes: NDArray[np.int32],
+    lengths: NDArray[np.int64],
 ) -> NDArray[np.int32]:
     """Return the hashes in the index of ``topic#key``, (m,), from topics and the hash codes and lengths of keys."""
     prefixes = np.array([java_hash(f"{name}#") for name in names] or [0], np.int32)[codes]
@@ -252,5 +290,7 @@ def _hashed(texts: pa.Array) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     data, offsets = array_bytes(texts.cast(pa.binary()))
     lengths = np.diff(offsets)
     if len(data) and (data[int(offsets[0]) : int(offsets[-1])] & 0x80).any():
-        lengths = np.array([len(text.encode("utf-16-be")) // 2 for text in texts.to_pylist()], np.int64)
+        lengths = np.array(
+            [len(text.encode("utf-16-be")) // 2 for text in texts.to_pylist()], np.int64
+        )
     return java_hashes(data, offsets), lengths

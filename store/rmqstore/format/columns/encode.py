@@ -1,7 +1,7 @@
 """Columns to records: the bytes of many records, one after the other, without a loop per record.
 
-The plain form is ``record.encode_record``. The offsets of a record are often not known yet when it is encoded (a task
-encodes it, the driver appends it): :func:`stamp` sets them later.
+The plain form is ``record.encode_record``. The offsets of a record are often not known yet when it
+is encoded (a task encodes it, the driver appends it): :func:`stamp` sets them later.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from rmqstore.format.layout import (
 )
 
 _WIDEST = FIXED_PART[int(SysFlag.HOSTS_V6)].itemsize
-_OFFSETS = np.dtype([("queue_offset", ">i8"), ("physical_offset", ">i8")])  # the two fields are neighbours
+# the two fields are neighbours
+_OFFSETS = np.dtype([("queue_offset", ">i8"), ("physical_offset", ">i8")])
 _OFFSETS_AT = FIXED_PART_V4.fields["queue_offset"][1]  # type: ignore[index]
 assert FIXED_PART_V4.fields["physical_offset"][1] == _OFFSETS_AT + 8  # type: ignore[index]
 _SYS_FLAG_LOW_BYTE = FIXED_PART_V4.fields["sys_flag"][1] + 3  # type: ignore[index]
@@ -101,7 +102,8 @@ def encode_records(columns: RecordColumns) -> Records:
     """Encode records whose queue offset, physical offset and store time are still 0.
 
     Returns:
-        The records. A ``__CRC32#`` property at the end of their properties is not valid until :func:`stamp` sets it.
+        The records. A ``__CRC32#`` property at the end of their properties is not valid until
+        :func:`stamp` sets it.
 
     Source: MessageExtEncoder.java#encode.
     """
@@ -110,7 +112,9 @@ def encode_records(columns: RecordColumns) -> Records:
     host_bits = columns.born_hosts.is_v6 * np.int32(SysFlag.BORN_HOST_V6)
     host_bits = host_bits | columns.store_hosts.is_v6 * np.int32(SysFlag.STORE_HOST_V6)
     sys_flags = (columns.sys_flags & ~np.int32(SysFlag.HOSTS_V6)) | host_bits
-    body_lengths, property_lengths = (_lengths(column) for column in (columns.bodies, columns.properties))
+    body_lengths, property_lengths = (
+        _lengths(column) for column in (columns.bodies, columns.properties)
+    )
     topic_lengths = _lengths(topic_fields)[codes]
     fixed_widths = np.full(n, FIXED_PART_V4.itemsize, np.int64)
     for bits, kind in FIXED_PART.items():
@@ -134,17 +138,24 @@ def encode_records(columns: RecordColumns) -> Records:
         fixed["sys_flag"] = sys_flags[rows]
         fixed["born_timestamp"] = columns.born_timestamps[rows]
         fixed["born_host"] = columns.born_hosts.take(rows).stored(bool(bits & SysFlag.BORN_HOST_V6))
-        fixed["store_host"] = columns.store_hosts.take(rows).stored(bool(bits & SysFlag.STORE_HOST_V6))
+        fixed["store_host"] = columns.store_hosts.take(rows).stored(
+            bool(bits & SysFlag.STORE_HOST_V6)
+        )
         fixed["reconsume_times"] = columns.reconsume_times[rows]
         fixed["prepared_transaction_offset"] = columns.prepared_transaction_offsets[rows]
         fixed["body_length"] = body_lengths[rows]
         heads[rows, : kind.itemsize] = fixed.view(np.uint8).reshape(len(rows), -1)
-    head_bytes = heads.ravel() if (fixed_widths == _WIDEST).all() else _left_parts(heads, fixed_widths)
+    head_bytes = (
+        heads.ravel() if (fixed_widths == _WIDEST).all() else _left_parts(heads, fixed_widths)
+    )
     sources = [
         _binary(head_bytes, np.concatenate(([0], np.cumsum(fixed_widths)))),
         columns.bodies,
         topic_fields,
-        _binary(property_lengths.astype(">i2").view(np.uint8), np.arange(n + 1) * PROPERTIES_LENGTH_BYTES),
+        _binary(
+            property_lengths.astype(">i2").view(np.uint8),
+            np.arange(n + 1) * PROPERTIES_LENGTH_BYTES,
+        ),
         columns.properties,
     ]
     firsts = np.concatenate(([0], np.cumsum([len(source) for source in sources[:-1]])))
@@ -155,7 +166,9 @@ def encode_records(columns: RecordColumns) -> Records:
     return Records(data[: starts[-1]].copy(), starts, sys_flags)
 
 
-def _topic_fields(topics: pa.StringArray) -> tuple[pa.BinaryArray, NDArray[np.int32], NDArray[np.bool_]]:
+def _topic_fields(
+    topics: pa.StringArray,
+) -> tuple[pa.BinaryArray, NDArray[np.int32], NDArray[np.bool_]]:
     """Return the distinct topics with their length fields, the index of each row's topic, and which topics need V2.
 
     Source: CommitLog.java#asyncPutMessage: the version is chosen by the number of characters.
@@ -212,7 +225,10 @@ def stamp(
     _scatter(records.data, starts + _OFFSETS_AT, offsets)
     times = store_timestamps.astype(">i8")
     wide = (records.sys_flags & np.int32(SysFlag.BORN_HOST_V6)) != 0
-    for rows, bits in ((np.flatnonzero(~wide), 0), (np.flatnonzero(wide), int(SysFlag.BORN_HOST_V6))):
+    for rows, bits in (
+        (np.flatnonzero(~wide), 0),
+        (np.flatnonzero(wide), int(SysFlag.BORN_HOST_V6)),
+    ):
         if len(rows):
             field_offset = FIXED_PART[bits].fields["store_timestamp"][1]  # type: ignore[index]
             _scatter(records.data, starts[rows] + field_offset, times[rows])
@@ -225,7 +241,10 @@ def _scatter(data: Bytes, positions: Positions, values: NDArray[np.generic]) -> 
 
 
 def _seal(records: Records) -> None:
-    """Recompute the CRC of the records whose properties end with one. Source: MessageDecoder.java#createCrc32."""
+    """Recompute the CRC of the records whose properties end with one.
+
+    Source: MessageDecoder.java#createCrc32.
+    """
     ends = records.starts[1:]
     tails = windows(records.data, CRC_PROPERTY_BYTES)[ends - CRC_PROPERTY_BYTES]
     stored = tails.view(np.uint8).reshape(len(ends), -1)
@@ -235,7 +254,9 @@ def _seal(records: Records) -> None:
         start, end = int(records.starts[row]), int(ends[row]) - CRC_PROPERTY_BYTES
         digits = f"{body_crc(records.data[start:end].data):0{CRC_PROPERTY_DIGITS}d}"[::-1]
         digits_start = end + len(CRC_PROPERTY_HEAD)
-        records.data[digits_start : digits_start + CRC_PROPERTY_DIGITS] = np.frombuffer(digits.encode(), np.uint8)
+        records.data[digits_start : digits_start + CRC_PROPERTY_DIGITS] = np.frombuffer(
+            digits.encode(), np.uint8
+        )
 
 
 def require_room(sizes: NDArray[np.int64], file_size: int, first_row: int = 0) -> None:

@@ -1,6 +1,9 @@
-"""The fixed parts of many records as columns, with every length checked. There is no loop per record.
+"""The fixed parts of many records as columns, with every length checked.
 
-The plain form of the same checks is ``format.record.check_record``; the two agree on every record (tests/equivalence).
+There is no loop per record.
+
+The plain form of the same checks is ``format.record.check_record``; the two agree on every record
+(tests/equivalence).
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ class Heads:
     """Columns of n records; positions are those in the buffer that the records were read from."""
 
     starts: Positions
-    fixed: NDArray[np.void]  # layout.FIXED_PART_V4 (n,), also for records with IPv6 hosts, without these hosts
+    # layout.FIXED_PART_V4 (n,), also for records with IPv6 hosts, without these hosts
+    fixed: NDArray[np.void]
     body_starts: Positions
     body_lengths: Positions
     topic_starts: Positions
@@ -64,11 +68,14 @@ class Heads:
         if not len(self):
             return np.empty(0, np.uint64)
         field_offset = FIXED_PART_V4.fields[name][1]  # type: ignore[index]
-        return np.ndarray((len(self),), np.uint64, self.fixed, field_offset, (FIXED_PART_V4.itemsize,)).copy()
+        return np.ndarray(
+            (len(self),), np.uint64, self.fixed, field_offset, (FIXED_PART_V4.itemsize,)
+        ).copy()
 
     def take(self, rows: Mask | Positions | slice) -> Heads:
         """Return the chosen rows."""
-        unnamed = self.fixed.view((np.void, FIXED_PART_V4.itemsize))  # numpy copies named fields one by one
+        # numpy copies named fields one by one
+        unnamed = self.fixed.view((np.void, FIXED_PART_V4.itemsize))
         return Heads(
             self.starts[rows],
             unnamed[rows].view(FIXED_PART_V4),
@@ -99,15 +106,18 @@ def read_heads(buf: Bytes, starts: Positions, topic: bytes | None = None) -> tup
         topic: the topic that all records should have, a hint that saves time if it is right.
 
     Returns:
-        The heads, and a mask (n,) of the whole records: their lengths agree with one another and stay inside ``buf``.
-        The fields of the others mean nothing, but it is safe to read at their positions.
+        The heads, and a mask (n,) of the whole records: their lengths agree with one another and
+        stay inside ``buf``. The fields of the others mean nothing, but it is safe to read at their
+        positions.
 
     Source: CommitLog.java#checkMessageAndReturnSize.
     """
     if len(buf) < MIN_RECORD_BYTES:
         nowhere = np.zeros(len(starts), np.int64)
         fixed = np.zeros(len(starts), FIXED_PART_V4)
-        nothing = Heads(starts, fixed, nowhere, nowhere, nowhere, nowhere, nowhere, nowhere, has_v6_hosts=False)
+        nothing = Heads(
+            starts, fixed, nowhere, nowhere, nowhere, nowhere, nowhere, nowhere, has_v6_hosts=False
+        )
         return nothing, np.zeros(len(starts), np.bool_)
     whole = (starts >= 0) & (starts <= len(buf) - MIN_RECORD_BYTES)
     safe = starts if whole.all() else np.where(whole, starts, 0)

@@ -1,4 +1,7 @@
-"""Hosts as text, ``ip:port``, to hosts as stored. Few of many hosts are distinct, so each is parsed once."""
+"""Hosts as text, ``ip:port``, to hosts as stored.
+
+Few of many hosts are distinct, so each is parsed once.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +44,13 @@ def pack_hosts(hosts: pa.StringArray) -> Hosts:
     encoded = hosts.dictionary_encode()
     distinct = [pack_host(text) for text in encoded.dictionary.to_pylist()]
     width = _KINDS[True].itemsize
-    packed = np.frombuffer(b"".join(host.ljust(width, b"\0") for host in distinct), np.uint8).reshape(-1, width)
+    packed = np.frombuffer(
+        b"".join(host.ljust(width, b"\0") for host in distinct), np.uint8
+    ).reshape(-1, width)
     codes = encoded.indices.to_numpy()
-    return Hosts(packed[codes], np.array([len(host) == width for host in distinct], np.bool_)[codes])
+    return Hosts(
+        packed[codes], np.array([len(host) == width for host in distinct], np.bool_)[codes]
+    )
 
 
 @lru_cache(maxsize=65536)
@@ -55,9 +62,13 @@ def pack_host(text: str) -> bytes:
     """
     address, _, port = text.rpartition(":")
     try:
-        return ipaddress.ip_address(address.removeprefix("[").removesuffix("]")).packed + int(port).to_bytes(4)
+        return ipaddress.ip_address(address.removeprefix("[").removesuffix("]")).packed + int(
+            port
+        ).to_bytes(4)
     except (ValueError, OverflowError) as err:
-        raise IllegalMessageError(f"host {text!r}: must be ip:port, with an IPv6 address in brackets ({err})") from err
+        raise IllegalMessageError(
+            f"host {text!r}: must be ip:port, with an IPv6 address in brackets ({err})"
+        ) from err
 
 
 _OFFSET = np.dtype(">i8")
@@ -71,7 +82,9 @@ def hex_rows(rows: NDArray[np.uint8]) -> pa.StringArray:
     digits = np.ascontiguousarray(_HEX[rows])
     n, width = len(digits), 2 * rows.shape[1]
     offsets = np.arange(n + 1, dtype=np.int32) * np.int32(width)
-    return pa.Array.from_buffers(pa.string(), n, [None, pa.py_buffer(offsets), pa.py_buffer(digits)])
+    return pa.Array.from_buffers(
+        pa.string(), n, [None, pa.py_buffer(offsets), pa.py_buffer(digits)]
+    )
 
 
 def offset_ids(hosts: Hosts, physical_offsets: NDArray[np.int64]) -> pa.StringArray:
@@ -79,7 +92,11 @@ def offset_ids(hosts: Hosts, physical_offsets: NDArray[np.int64]) -> pa.StringAr
 
     Source: MessageDecoder.java#createMessageId.
     """
-    offsets = physical_offsets.astype(_OFFSET).view(np.uint8).reshape(len(physical_offsets), _OFFSET.itemsize)
+    offsets = (
+        physical_offsets.astype(_OFFSET)
+        .view(np.uint8)
+        .reshape(len(physical_offsets), _OFFSET.itemsize)
+    )
     parts: list[pa.StringArray] = []
     order = np.empty(len(offsets), np.int64)
     filled = 0

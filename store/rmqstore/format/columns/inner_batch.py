@@ -59,7 +59,10 @@ def find_inner_messages(buf: Bytes, starts: Positions, lengths: Positions) -> In
     ends = starts + lengths
     heads, rows, stops = _follow(buf, starts, ends)
     fixed = windows(buf, _HEAD)[heads].view(INNER_HEAD)
-    sizes, body_lengths = fixed["total_size"].astype(np.int64), fixed["body_length"].astype(np.int64)
+    sizes, body_lengths = (
+        fixed["total_size"].astype(np.int64),
+        fixed["body_length"].astype(np.int64),
+    )
     fits = (body_lengths >= 0) & (body_lengths <= sizes - _MIN_BYTES)
     body_lengths = np.where(fits, body_lengths, 0)
     property_starts = heads + _MIN_BYTES + body_lengths
@@ -80,7 +83,9 @@ def find_inner_messages(buf: Bytes, starts: Positions, lengths: Positions) -> In
     )
 
 
-def _follow(buf: Bytes, starts: Positions, ends: Positions) -> tuple[Positions, Positions, Positions]:
+def _follow(
+    buf: Bytes, starts: Positions, ends: Positions
+) -> tuple[Positions, Positions, Positions]:
     """Follow the chain of sizes in every body, side by side as long as there are many.
 
     Returns:
@@ -138,7 +143,8 @@ def inner_heads(heads: Heads, rows: Positions, inner: InnerMessages, messages: P
         heads: heads of the records.
         rows: int64 (m,), the record of each message.
         inner: messages of inner batches.
-        messages: int64 (m,), index of each message in ``inner``; -1 for a message that is the whole record.
+        messages: int64 (m,), index of each message in ``inner``; -1 for a message that is the whole
+            record.
 
     Source: MessageDecoder.java#decodeMessage, of a MessageExt.
     """
@@ -159,14 +165,15 @@ def inner_heads(heads: Heads, rows: Positions, inner: InnerMessages, messages: P
 def message_heads(buf: Bytes, heads: Heads) -> Heads:
     """Return a head for every queue offset of records in BatchConsumeQueues, in the order of the records.
 
-    Such a head is that of the record, with another queue offset. The number of messages is taken from the record's
-    property, as the broker does; its body is not read.
+    Such a head is that of the record, with another queue offset. The number of messages is taken
+    from the record's property, as the broker does; its body is not read.
 
     Args:
         buf: uint8 (nbytes,), the buffer that ``heads`` was read from.
         heads: whole records.
 
-    Source: CommitLog.java#checkMessageAndReturnSize; BatchConsumeQueue.java#putMessagePositionInfoWrapper.
+    Source: CommitLog.java#checkMessageAndReturnSize;
+    BatchConsumeQueue.java#putMessagePositionInfoWrapper.
     """
     entries = parse_entries(buf, heads.property_starts, heads.property_lengths)
     stated = property_column(entries, PROPERTY_INNER_NUM)
@@ -181,7 +188,9 @@ def message_heads(buf: Bytes, heads: Heads) -> Heads:
     return taken.placed(taken.column("queue_id"), taken.column("queue_offset") + ranks)
 
 
-def inflate_batches(buf: Bytes, heads: Heads, rows: Positions) -> tuple[Bytes, Heads, dict[int, str]]:
+def inflate_batches(
+    buf: Bytes, heads: Heads, rows: Positions
+) -> tuple[Bytes, Heads, dict[int, str]]:
     """Copy records into one buffer, together with the decompressed bodies of some of them.
 
     Args:
@@ -190,21 +199,24 @@ def inflate_batches(buf: Bytes, heads: Heads, rows: Positions) -> tuple[Bytes, H
         rows: the records whose body is a compressed inner batch, rising.
 
     Returns:
-        The buffer; the heads in it, fewer than n if all bodies together would be too large; and by row the reason why a
-        body does not inflate.
+        The buffer; the heads in it, fewer than n if all bodies together would be too large; and by
+        row the reason why a body does not inflate.
     """
     some = heads.take(rows)
     bodies, done, broken = inflate_bodies(stored_bodies(buf, some), some.column("sys_flag"))
     n = len(heads) if done == len(rows) else int(rows[done])
     heads, rows = heads.take(slice(0, n)), rows[:done]
-    records = gather_spans(buf, heads.starts, heads.column("total_size").astype(np.int64), pa.binary())
+    records = gather_spans(
+        buf, heads.starts, heads.column("total_size").astype(np.int64), pa.binary()
+    )
     (stored, begins), (inflated, bounds) = array_bytes(records), array_bytes(bodies)
     shifts = begins[:-1] - heads.starts
     body_starts = heads.body_starts + shifts
     body_starts[rows] = len(stored) + bounds[:-1]
     body_lengths = heads.body_lengths.copy()
     body_lengths[rows] = np.diff(bounds)
-    together = np.concatenate((stored, inflated, np.zeros(8, np.uint8)))  # a gather may read a whole word
+    # a gather may read a whole word
+    together = np.concatenate((stored, inflated, np.zeros(8, np.uint8)))
     moved = replace(
         heads,
         starts=heads.starts + shifts,

@@ -1,6 +1,7 @@
 """Messages in several queues: which light message queues (LMQ) a record names, and its queue offset in each.
 
-The broker writes one record, for the parent topic, and a unit into each queue that the record names.
+The broker writes one record, for the parent topic, and a unit into each queue that the record
+names.
 """
 
 from __future__ import annotations
@@ -69,13 +70,16 @@ def find_dispatches(buf: Bytes, heads: Heads) -> Dispatches:
     if high - low <= _SEARCHED_BYTES and _MARK not in buf[low:high].tobytes():
         return _NONE  # as in nearly every store: the properties need not be parsed
     entries = parse_entries(buf, heads.property_starts, heads.property_lengths)
-    begins = np.cumsum(heads.property_lengths) - heads.property_lengths  # of each record's string in the entries' data
+    # of each record's string in the entries' data
+    begins = np.cumsum(heads.property_lengths) - heads.property_lengths
     names = _split_values(entries, PROPERTY_MULTI_DISPATCH)
     numbers = _split_values(entries, PROPERTY_MULTI_QUEUE_OFFSET)
     n_names, n_numbers = (np.bincount(one.rows, minlength=len(heads)) for one in (names, numbers))
     agree = n_names == n_numbers
     names, numbers = names.take(agree[names.rows]), numbers.take(agree[numbers.rows])
-    texts = gather_spans(entries.data, numbers.starts, numbers.lengths, pa.binary()).view(pa.string())
+    texts = gather_spans(entries.data, numbers.starts, numbers.lengths, pa.binary()).view(
+        pa.string()
+    )
     spelled = gather_spans(entries.data, names.starts, names.lengths, pa.binary())
     has_prefix = pc.starts_with(spelled, LMQ_PREFIX.encode()).to_numpy(zero_copy_only=False)
     counts = _are_numbers(texts) & has_prefix & _are_dispatched(buf, heads)[names.rows]
@@ -113,7 +117,9 @@ def _split_values(entries: Entries, name: str) -> _Parts:
     commas = find_byte(data, _SEPARATOR)
     begins = np.sort(np.concatenate((offsets[:-1], commas + 1)))
     ends = np.sort(np.concatenate((commas, offsets[1:])))
-    n_commas = np.bincount(np.searchsorted(offsets, commas, side="right") - 1, minlength=len(numbers))
+    n_commas = np.bincount(
+        np.searchsorted(offsets, commas, side="right") - 1, minlength=len(numbers)
+    )
     value = np.repeat(np.arange(len(numbers)), n_commas + 1)
     return _Parts(rows[value], begins - offsets[value] + starts[value], ends - begins)
 
@@ -148,7 +154,9 @@ def lmq_heads(buf: Bytes, heads: Heads) -> Heads:
     # Source: MultiDispatchUtils.java: the broker ignores names that could lead out of its folder.
     names = gather_spans(buf, dispatches.name_starts, dispatches.name_lengths, pa.binary())
     dispatches = dispatches.take(pc.find_substring(names, "/").to_numpy() < 0)
-    named = heads.take(dispatches.rows).placed(np.zeros(len(dispatches.rows), np.int32), dispatches.queue_offsets)
+    named = heads.take(dispatches.rows).placed(
+        np.zeros(len(dispatches.rows), np.int32), dispatches.queue_offsets
+    )
     return replace(
         named,
         topic_starts=dispatches.name_starts,
@@ -158,7 +166,9 @@ def lmq_heads(buf: Bytes, heads: Heads) -> Heads:
     )
 
 
-def name_queues(buf: Bytes, heads: Heads, expected: pa.Array, queue_offsets: NDArray[np.int64]) -> Mask:
+def name_queues(
+    buf: Bytes, heads: Heads, expected: pa.Array, queue_offsets: NDArray[np.int64]
+) -> Mask:
     """Return a mask (n,) of the records that name their light message queue, with the offset that its unit has.
 
     Args:

@@ -1,8 +1,8 @@
 """The property strings of many records as columns; the plain form is ``properties.parse_properties``.
 
-Two parsers give the same entries. The *template* parser serves records with the same names in the same order, as one
-producer sends them: it only looks for the end of each value, and compares names in place. The *general* parser serves
-all other records.
+Two parsers give the same entries. The *template* parser serves records with the same names in the
+same order, as one producer sends them: it only looks for the end of each value, and compares names
+in place. The *general* parser serves all other records.
 """
 
 from __future__ import annotations
@@ -13,12 +13,21 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmqstore.format.columns.buffers import array_bytes, booleans, find_byte, gather_spans, numbers, valid_text, windows
+from rmqstore.format.columns.buffers import (
+    array_bytes,
+    booleans,
+    find_byte,
+    gather_spans,
+    numbers,
+    valid_text,
+    windows,
+)
 from rmqstore.format.layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, Bytes, Mask, Positions
 from rmqstore.format.utf8 import decode_text
 
 _EQUALS, _STOP = bytes([NAME_VALUE_SEPARATOR]), bytes([PROPERTY_SEPARATOR])
-_CODE_BITS = 48  # names in a bit set: a record has at most 2^14 properties, so a sum of its bits fits an int64
+# names in a bit set: a record has at most 2^14 properties, so a sum of its bits fits an int64
+_CODE_BITS = 48
 
 
 class Entries(NamedTuple):
@@ -29,7 +38,8 @@ class Entries(NamedTuple):
     value_starts: Positions  # (m,) in data
     value_lengths: Positions  # (m,)
     names: list[str]  # distinct names
-    codes: NDArray[np.int32] | None  # (m,) index in names; None if every record has exactly these names in this order
+    # (m,) index in names; None if every record has exactly these names in this order
+    codes: NDArray[np.int32] | None
     rows: Positions | None  # (m,) the record of each entry; None if codes is None
     spelled: pa.Array | None  # the names, string (m,), if they had to be gathered anyway
 
@@ -43,7 +53,8 @@ def parse_entries(buf: Bytes, starts: Positions, lengths: Positions) -> Entries:
     stops = find_byte(data, PROPERTY_SEPARATOR)
     open_ends = _open_ends(data, ends)
     if len(open_ends):
-        # Brokers 4.9.1 to 5.1.4 leave out the last separator: the last property ends where the string ends.
+        # Brokers 4.9.1 to 5.1.4 leave out the last separator: the last property ends where the
+        # string ends.
         before = np.searchsorted(stops, open_ends)
         stops = np.insert(stops, before, open_ends)
     begins = np.empty_like(stops)
@@ -52,7 +63,9 @@ def parse_entries(buf: Bytes, starts: Positions, lengths: Positions) -> Entries:
     if len(open_ends):
         after = before + np.arange(1, len(before) + 1)
         begins[after[after < len(begins)]] -= 1
-    return _parse_by_template(data, ends, begins, stops) or _parse_generally(data, ends, begins, stops)
+    return _parse_by_template(data, ends, begins, stops) or _parse_generally(
+        data, ends, begins, stops
+    )
 
 
 def _open_ends(data: Bytes, ends: Positions) -> Positions:
@@ -63,7 +76,9 @@ def _open_ends(data: Bytes, ends: Positions) -> Positions:
     return filled[is_open]
 
 
-def _parse_by_template(data: Bytes, ends: Positions, begins: Positions, stops: Positions) -> Entries | None:
+def _parse_by_template(
+    data: Bytes, ends: Positions, begins: Positions, stops: Positions
+) -> Entries | None:
     """Parse records that all have the names of the first one, in its order; return None if they have not."""
     n = len(ends) - 1
     first = data[: ends[1]].tobytes().removesuffix(_STOP).split(_STOP) if n and ends[1] else []
@@ -85,7 +100,9 @@ def _parse_by_template(data: Bytes, ends: Positions, begins: Positions, stops: P
     if len(set(names)) < width:
         return None
     offsets = np.arange(0, n * width + 1, width)
-    return Entries(data, offsets, value_starts.ravel(), value_lengths.ravel(), names, None, None, None)
+    return Entries(
+        data, offsets, value_starts.ravel(), value_lengths.ravel(), names, None, None, None
+    )
 
 
 def _parse_generally(data: Bytes, ends: Positions, begins: Positions, stops: Positions) -> Entries:
@@ -98,7 +115,12 @@ def _parse_generally(data: Bytes, ends: Positions, begins: Positions, stops: Pos
     is_entry = (splits > begins) & (splits < stops - 1)
     if not is_entry.all():
         offsets = np.concatenate(([0], np.cumsum(is_entry)))[offsets]
-        begins, splits, stops, rows = begins[is_entry], splits[is_entry], stops[is_entry], rows[is_entry]
+        begins, splits, stops, rows = (
+            begins[is_entry],
+            splits[is_entry],
+            stops[is_entry],
+            rows[is_entry],
+        )
     spelled = valid_text(gather_spans(data, begins, splits - begins, pa.string()))
     encoded = spelled.dictionary_encode()
     names, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
@@ -143,8 +165,14 @@ def _without(entries: Entries, dropped: Mask) -> Entries:
 
 def property_map(entries: Entries) -> pa.MapArray:
     """Return all properties, map<string, string> (n,)."""
-    values = valid_text(gather_spans(entries.data, entries.value_starts, entries.value_lengths, pa.string()))
-    names = _repeat(entries.names, len(entries.offsets) - 1) if entries.spelled is None else entries.spelled
+    values = valid_text(
+        gather_spans(entries.data, entries.value_starts, entries.value_lengths, pa.string())
+    )
+    names = (
+        _repeat(entries.names, len(entries.offsets) - 1)
+        if entries.spelled is None
+        else entries.spelled
+    )
     offsets = numbers(entries.offsets.astype(np.int32))
     return pa.MapArray.from_arrays(offsets, names, values)
 
@@ -156,7 +184,9 @@ def _repeat(names: list[str], times: int) -> pa.Array:
     rows = np.arange(times, dtype=np.int32)[:, None] * lengths[-1]
     offsets = np.append((rows + lengths[None, :-1]).ravel(), np.int32(times) * lengths[-1])
     data = pa.py_buffer(b"".join(texts) * times)
-    return pa.Array.from_buffers(pa.string(), times * len(names), [None, pa.py_buffer(offsets), data])
+    return pa.Array.from_buffers(
+        pa.string(), times * len(names), [None, pa.py_buffer(offsets), data]
+    )
 
 
 def property_column(entries: Entries, name: str) -> pa.Array:
@@ -168,7 +198,12 @@ def property_column(entries: Entries, name: str) -> pa.Array:
     if entries.codes is None:
         column = slice(code, None, len(entries.names))
         return valid_text(
-            gather_spans(entries.data, entries.value_starts[column], entries.value_lengths[column], pa.string())
+            gather_spans(
+                entries.data,
+                entries.value_starts[column],
+                entries.value_lengths[column],
+                pa.string(),
+            )
         )
     assert entries.rows is not None
     numbers = np.flatnonzero(entries.codes == code)

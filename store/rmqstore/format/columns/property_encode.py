@@ -35,7 +35,8 @@ def property_entries(
 
     Args:
         properties: map (n,).
-        overrides: by name the values that replace those of the map, string (n,); null removes the property.
+        overrides: by name the values that replace those of the map, string (n,); null removes the
+            property.
         n: number of messages.
     """
     rows, names, values = _map_entries(properties, overrides, n)
@@ -45,9 +46,17 @@ def property_entries(
         names.append(pa.repeat(pa.scalar(name), len(with_value)))
         values.append(column.drop_null())
     if not rows:
-        return PropertyEntries(np.empty(0, np.int64), pa.array([], pa.string()), pa.array([], pa.string()))
-    all_rows, all_names, all_values = np.concatenate(rows), pa.concat_arrays(names), pa.concat_arrays(values)
-    is_filled = (pc.binary_length(all_values).to_numpy() > 0) & (pc.binary_length(all_names).to_numpy() > 0)
+        return PropertyEntries(
+            np.empty(0, np.int64), pa.array([], pa.string()), pa.array([], pa.string())
+        )
+    all_rows, all_names, all_values = (
+        np.concatenate(rows),
+        pa.concat_arrays(names),
+        pa.concat_arrays(values),
+    )
+    is_filled = (pc.binary_length(all_values).to_numpy() > 0) & (
+        pc.binary_length(all_names).to_numpy() > 0
+    )
     order = np.flatnonzero(is_filled)[np.argsort(all_rows[is_filled], kind="stable")]
     taken = pa.array(order)
     return PropertyEntries(all_rows[order], all_names.take(taken), all_values.take(taken))
@@ -89,7 +98,8 @@ def property_strings(entries: PropertyEntries, n: int) -> pa.BinaryArray:
     Source: MessageDecoder.java#messageProperties2String.
     """
     equals, stop, nothing = (
-        pa.scalar(text, pa.binary()) for text in (bytes([NAME_VALUE_SEPARATOR]), bytes([PROPERTY_SEPARATOR]), b"")
+        pa.scalar(text, pa.binary())
+        for text in (bytes([NAME_VALUE_SEPARATOR]), bytes([PROPERTY_SEPARATOR]), b"")
     )
     names, values = entries.names.cast(pa.binary()), entries.values.cast(pa.binary())
     stored = pc.binary_join_element_wise(names, equals, values, stop, nothing)

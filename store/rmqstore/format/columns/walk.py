@@ -1,7 +1,8 @@
 """Finds where records begin, by walking the chain of total sizes: plainly, or along many chains at once.
 
-Only the chain proves where records begin; a magic inside a body proves nothing. So the fast walk only *guesses*
-positions to start more chains from, and keeps a chain only if the previous one ends exactly where it starts.
+Only the chain proves where records begin; a magic inside a body proves nothing. So the fast walk
+only *guesses* positions to start more chains from, and keeps a chain only if the previous one ends
+exactly where it starts.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from rmqstore.format.layout import (
 )
 
 _FRAME_HEAD = struct.Struct(">ii")
-_MAGIC_HEAD = MESSAGE_MAGIC_V1.to_bytes(4, signed=True)[:3]  # V1 and V2 differ in the last byte only
+# V1 and V2 differ in the last byte only
+_MAGIC_HEAD = MESSAGE_MAGIC_V1.to_bytes(4, signed=True)[:3]
 _BLANK_HEAD = BLANK_MAGIC.to_bytes(4, signed=True)
 _MAGIC_AT = FRAME_HEAD.fields["magic"][1]  # type: ignore[index]
 _OFFSET_AT = FIXED_PART_V4.fields["physical_offset"][1]  # type: ignore[index]
@@ -61,7 +63,9 @@ class Walk(NamedTuple):
 
     starts: Positions
     kind: StopKind
-    position: int  # where the walk ended: at the end of the range or beyond, or at bytes that are not a record's head
+    # where the walk ended: at the end of the range or beyond, or at bytes that are not a record's
+    # head
+    position: int
     reason: str = ""
 
 
@@ -80,7 +84,10 @@ def walk_plainly(buf: Bytes, start: int, end: int) -> Walk:
         if len(buf) - position < FRAME_HEAD.itemsize:
             break
         total_size, magic = _FRAME_HEAD.unpack_from(view, position)
-        if magic not in TOPIC_LENGTH_BYTES or not MIN_RECORD_BYTES <= total_size <= len(buf) - position:
+        if (
+            magic not in TOPIC_LENGTH_BYTES
+            or not MIN_RECORD_BYTES <= total_size <= len(buf) - position
+        ):
             break
         starts.append(position)
         position += total_size
@@ -94,12 +101,20 @@ def _stopped(buf: Bytes, starts: Positions, position: int, end: int) -> Walk:
         return Walk(starts, StopKind.END, position)
     if left < FRAME_HEAD.itemsize:
         kind = StopKind.DAMAGE if buf[position:].any() else StopKind.EMPTY
-        return Walk(starts, kind, position, f"{left} bytes are left, too few for a record or a blank")
+        return Walk(
+            starts, kind, position, f"{left} bytes are left, too few for a record or a blank"
+        )
     total_size, magic = _FRAME_HEAD.unpack_from(buf.data, position)
     if magic == BLANK_MAGIC:
-        if total_size <= left:  # Source: CommitLog.java#checkMessageAndReturnSize: a shorter blank ends the file too
+        # Source: CommitLog.java#checkMessageAndReturnSize: a shorter blank ends the file too
+        if total_size <= left:
             return Walk(starts, StopKind.BLANK, position)
-        return Walk(starts, StopKind.DAMAGE, position, f"a blank of {total_size} bytes where {left} bytes are left")
+        return Walk(
+            starts,
+            StopKind.DAMAGE,
+            position,
+            f"a blank of {total_size} bytes where {left} bytes are left",
+        )
     if total_size == 0 and magic == 0:
         return Walk(starts, StopKind.EMPTY, position)
     if magic not in TOPIC_LENGTH_BYTES:
@@ -119,7 +134,9 @@ def walk(buf: Bytes, start: int, end: int, physical_base: int) -> Walk:
     n_stripes = min(_STRIPES, (end - start) // _MIN_STRIPE_BYTES)
     if n_stripes < 2 or not has_aligned_words(buf):
         return walk_plainly(buf, start, end)
-    heads = _guess_heads(buf, np.linspace(start, end, n_stripes, endpoint=False).astype(np.int64)[1:], physical_base)
+    heads = _guess_heads(
+        buf, np.linspace(start, end, n_stripes, endpoint=False).astype(np.int64)[1:], physical_base
+    )
     heads = np.unique(np.append(heads, start))
     bounds = np.append(heads[1:], end)
     chains, counts, last = _follow(buf, heads, bounds)
@@ -129,8 +146,13 @@ def walk(buf: Bytes, start: int, end: int, physical_base: int) -> Walk:
     return _mend(buf, end, heads, chains, counts, last)
 
 
-def _mend(buf: Bytes, end: int, heads: Positions, chains: Positions, counts: Positions, last: Positions) -> Walk:
-    """Keep the chains that join up. Where one misses the next, walk plainly until the walk meets a later chain."""
+def _mend(
+    buf: Bytes, end: int, heads: Positions, chains: Positions, counts: Positions, last: Positions
+) -> Walk:
+    """Keep the chains that join up.
+
+    Where one misses the next, walk plainly until the walk meets a later chain.
+    """
     firsts = np.concatenate(([0], np.cumsum(counts)))
     parts: list[Positions] = []
     position = int(heads[0])
@@ -174,7 +196,9 @@ def _guess_heads(buf: Bytes, stripes: Positions, physical_base: int) -> Position
 _RAW_MAGICS = np.array([MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2], ">i4").view(np.int32)
 
 
-def _follow(buf: Bytes, heads: Positions, bounds: Positions) -> tuple[Positions, NDArray[np.int64], Positions]:
+def _follow(
+    buf: Bytes, heads: Positions, bounds: Positions
+) -> tuple[Positions, NDArray[np.int64], Positions]:
     """Follow every chain from its head until it reaches its bound or breaks.
 
     Returns:
@@ -185,7 +209,9 @@ def _follow(buf: Bytes, heads: Positions, bounds: Positions) -> tuple[Positions,
     alive = np.arange(len(heads))
     while len(alive):
         follow = _follow_together if len(alive) > _FEW_CHAINS else _follow_singly
-        phase, ends, running = follow(buf, _Chains(alive, last[alive], counts[alive], bounds[alive]))
+        phase, ends, running = follow(
+            buf, _Chains(alive, last[alive], counts[alive], bounds[alive])
+        )
         phases.append(phase)
         last[alive] = ends
         counts[alive] += phase.moved
@@ -227,7 +253,8 @@ def _follow_together(buf: Bytes, chains: _Chains) -> tuple[_Phase, Positions, Ma
     heads = np.empty((n_steps, n_chains), np.uint64)
     for step in range(n_steps):
         visited[step] = cursors
-        positions = np.minimum(cursors.view(np.uint64), limit)  # a negative cursor becomes a huge one
+        # a negative cursor becomes a huge one
+        positions = np.minimum(cursors.view(np.uint64), limit)
         word = (positions >> _WORD_BITS).view(np.int64)
         shift = (positions & _IN_WORD) << _WORD_BITS
         heads[step] = (words[word] >> shift) | (following[word] << (_WORD_WIDTH - shift))
@@ -250,7 +277,9 @@ def _follow_singly(buf: Bytes, chains: _Chains) -> tuple[_Phase, Positions, Mask
     pairs = zip(chains.cursors.tolist(), chains.bounds.tolist(), strict=True)
     walks = [walk_plainly(buf, cursor, bound) for cursor, bound in pairs]
     moved = np.array([len(one.starts) for one in walks])
-    phase = _Phase(chains.numbers, chains.before, moved, np.concatenate([one.starts for one in walks]))
+    phase = _Phase(
+        chains.numbers, chains.before, moved, np.concatenate([one.starts for one in walks])
+    )
     return phase, np.array([one.position for one in walks]), np.zeros(len(walks), np.bool_)
 
 
@@ -258,7 +287,9 @@ def _block_steps(buf: Bytes, chains: _Chains) -> int:
     """Estimate how many steps most chains still need."""
     heads = gather_words(buf, np.minimum(chains.cursors, len(buf) - FRAME_HEAD.itemsize))
     sizes = heads.view(np.int32)[0::2].byteswap()
-    steps = np.median(chains.bounds - chains.cursors) / max(float(np.median(sizes)), MIN_RECORD_BYTES)
+    steps = np.median(chains.bounds - chains.cursors) / max(
+        float(np.median(sizes)), MIN_RECORD_BYTES
+    )
     return int(np.clip(steps, *_BLOCK_STEPS))
 
 
@@ -267,7 +298,9 @@ def _join(phases: list[_Phase], counts: NDArray[np.int64]) -> Positions:
     firsts = np.cumsum(counts) - counts
     starts = np.empty(int(counts.sum()), np.int64)
     for phase in phases:
-        ranks = np.arange(len(phase.starts)) - np.repeat(np.cumsum(phase.moved) - phase.moved, phase.moved)
+        ranks = np.arange(len(phase.starts)) - np.repeat(
+            np.cumsum(phase.moved) - phase.moved, phase.moved
+        )
         starts[np.repeat(firsts[phase.chains] + phase.before, phase.moved) + ranks] = phase.starts
     return starts
 
@@ -287,7 +320,10 @@ def knows_its_place(buf: Bytes, position: int, physical_offset: int) -> bool:
     if len(head) < FIXED_PART_V4.itemsize:
         return False
     fixed = head.view(FIXED_PART_V4)[0]
-    return int(fixed["magic"]) in TOPIC_LENGTH_BYTES and int(fixed["physical_offset"]) == physical_offset
+    return (
+        int(fixed["magic"]) in TOPIC_LENGTH_BYTES
+        and int(fixed["physical_offset"]) == physical_offset
+    )
 
 
 def know_their_places(buf: Bytes, positions: Positions, physical_base: int) -> Mask:
@@ -304,8 +340,8 @@ def know_their_places(buf: Bytes, positions: Positions, physical_base: int) -> M
 def find_next_record(buf: Bytes, start: int, end: int, physical_base: int) -> int:
     """Return the first position in ``[start, end)`` of a whole record with the right physical offset, or ``end``.
 
-    This is how a walk goes on after damage. It could only be misled by a body that holds a copy of a record at exactly
-    the physical offset that the copy names.
+    This is how a walk goes on after damage. It could only be misled by a body that holds a copy of
+    a record at exactly the physical offset that the copy names.
     """
     for low, high in search_blocks(start, end):
         heads = find_heads(buf, low, high, physical_base)
@@ -362,7 +398,9 @@ def cut_batches(sizes: NDArray[np.int64], max_rows: int, max_bytes: int) -> Iter
 
 def heads_of(buf: Bytes, walked: Walk) -> Iterator[tuple[Positions, Heads, Mask]]:
     """Yield the starts of walked records, their heads and a mask of the whole ones, one batch at a time."""
-    for rows in cut_batches(np.diff(walked.starts, append=walked.position), BATCH_ROWS, BATCH_BYTES):
+    for rows in cut_batches(
+        np.diff(walked.starts, append=walked.position), BATCH_ROWS, BATCH_BYTES
+    ):
         starts = walked.starts[rows]
         yield starts, *read_heads(buf, starts)
 

@@ -1,4 +1,7 @@
-"""The charts of a report as HTML, drawn by plotly. It interprets text as markup, so text from a store is escaped."""
+"""The charts of a report as HTML, drawn by plotly.
+
+It interprets text as markup, so text from a store is escaped.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,9 @@ def label(text: str) -> str:
     return escape(short)
 
 
-def _ranked(topics: Sequence[TopicFacts], value: Callable[[TopicFacts], int]) -> list[tuple[str, int]]:
+def _ranked(
+    topics: Sequence[TopicFacts], value: Callable[[TopicFacts], int]
+) -> list[tuple[str, int]]:
     ranked = sorted(topics, key=lambda topic: (-value(topic), topic.topic))
     return [(topic.topic, value(topic)) for topic in ranked if value(topic)]
 
@@ -118,7 +123,9 @@ def _bars(rows: Sequence[tuple[str, int]], unit: str, number: str) -> dict[str, 
         "layout": _layout(
             _BAR_HEIGHT * len(shown) + _MARGINS,
             bargap=0.35,
-            xaxis=_axis(tickformat=number, title={"text": unit}, rangemode="tozero", nticks=5, tickangle=0),
+            xaxis=_axis(
+                tickformat=number, title={"text": unit}, rangemode="tozero", nticks=5, tickangle=0
+            ),
             yaxis=_names([name for name, _ in shown]),
         ),
     }
@@ -166,7 +173,9 @@ def _skew(facts: StoreFacts) -> dict[str, Any] | None:
         return None
     places = {topic.topic: number for number, topic in enumerate(shown)}
     means = {topic.topic: topic.messages / topic.queues for topic in shown}
-    queues = [queue for queue in facts.queues if queue.topic in places and queue.messages is not None]
+    queues = [
+        queue for queue in facts.queues if queue.topic in places and queue.messages is not None
+    ]
     return {
         "data": [
             {
@@ -174,14 +183,19 @@ def _skew(facts: StoreFacts) -> dict[str, Any] | None:
                 "mode": "markers",
                 "x": [round((queue.messages or 0) / means[queue.topic], 4) for queue in queues],
                 "y": [places[queue.topic] for queue in queues],
-                "customdata": [f"{escape(queue.topic)} queue {queue.queue_id}: {queue.messages:,}" for queue in queues],
+                "customdata": [
+                    f"{escape(queue.topic)} queue {queue.queue_id}: {queue.messages:,}"
+                    for queue in queues
+                ],
                 "hovertemplate": "%{customdata}<br>%{x:.2f} times the mean<extra></extra>",
                 "marker": {"color": _ACCENT, "size": 9, "opacity": 0.55},
             }
         ],
         "layout": _layout(
             _BAR_HEIGHT * len(shown) + _MARGINS,
-            xaxis=_axis(title={"text": "times the mean"}, rangemode="tozero", nticks=5, tickangle=0),
+            xaxis=_axis(
+                title={"text": "times the mean"}, rangemode="tozero", nticks=5, tickangle=0
+            ),
             yaxis=_names(list(places)),
         ),
     }

@@ -1,4 +1,7 @@
-"""The numbers of a report, from views and samples of a store. Only queue units are read completely."""
+"""The numbers of a report, from views and samples of a store.
+
+Only queue units are read completely.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,8 @@ from rmqstore.store import MessageStore
 
 logger = logging.getLogger(__name__)
 
-_EXACT_UNITS = 20_000_000  # with more messages their bytes are estimated, because counting would read each unit
+# with more messages their bytes are estimated, because counting would read each unit
+_EXACT_UNITS = 20_000_000
 _TIME_LOOKS = 40_000  # records that are read for their store time, over all queues
 _LOOKS_A_QUEUE = 4, 256
 _FEW = 16
@@ -64,7 +68,10 @@ class QueueFacts:
 
 @dataclass(slots=True)
 class TopicFacts:
-    """One topic. ``skew`` is the number of messages of its fullest queue divided by the mean of its queues."""
+    """One topic.
+
+    ``skew`` is the number of messages of its fullest queue divided by the mean of its queues.
+    """
 
     topic: str
     is_system: bool
@@ -119,7 +126,8 @@ class StoreFacts:
     rates: Rates | None
     log_end: LogEnd | None
     is_estimated: bool  # whether the bytes of messages are estimates
-    has_rocksdb_queues: bool = False  # whether there are queues in RocksDB, which the numbers do not include
+    # whether there are queues in RocksDB, which the numbers do not include
+    has_rocksdb_queues: bool = False
     findings: list[Finding] | None = None  # None if the store was not checked
     notes: list[str] = field(default_factory=list)
 
@@ -144,7 +152,9 @@ class StoreFacts:
         return max((topic.last for topic in self.topics if topic.last is not None), default=None)
 
 
-def gather(store: MessageStore, *, with_verify: bool = True, progress: Progress = ignore_progress) -> StoreFacts:
+def gather(
+    store: MessageStore, *, with_verify: bool = True, progress: Progress = ignore_progress
+) -> StoreFacts:
     """Gather the numbers of a report.
 
     Args:
@@ -154,7 +164,9 @@ def gather(store: MessageStore, *, with_verify: bool = True, progress: Progress 
     """
     notes: list[str] = []
     if store.session.light_messages_apart:
-        text = describe_light_queues(Counter(store.session.light_messages_apart), store.session.light_messages_apart)
+        text = describe_light_queues(
+            Counter(store.session.light_messages_apart), store.session.light_messages_apart
+        )
         notes.append(f"{text} lie in {store.paths.rocksdb_queues} alone: the numbers lack them")
     queues, is_estimated = _queues(store)
     groups = _groups(store, queues, notes)
@@ -186,7 +198,9 @@ def _queues(store: MessageStore) -> tuple[list[QueueFacts], bool]:
     if is_estimated:
         sizes = {(row["topic"], row["queueId"]): _estimated_bytes(store, row) for row in rows}
     else:
-        counted = _rows(store.view("queues", columns=["topic", "queueId", "bytes"], include_system_topics=True))
+        counted = _rows(
+            store.view("queues", columns=["topic", "queueId", "bytes"], include_system_topics=True)
+        )
         sizes = {(row["topic"], row["queueId"]): row["bytes"] for row in counted}
     queues = [
         QueueFacts(
@@ -211,7 +225,11 @@ def _estimated_bytes(store: MessageStore, row: dict[str, Any]) -> int | None:
     samples = store.session.sample(
         QueueSlice(row["topic"], row["queueId"], row["minOffset"], row["maxOffset"]), _BYTES_LOOKS
     )
-    return int(row["messages"] * np.mean([sample.mean_bytes for sample in samples])) if samples else None
+    return (
+        int(row["messages"] * np.mean([sample.mean_bytes for sample in samples]))
+        if samples
+        else None
+    )
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
@@ -243,7 +261,9 @@ def _topics(queues: Sequence[QueueFacts]) -> list[TopicFacts]:
                 queues=len(parts),
                 messages=sum(counts),
                 n_bytes=sum(queue.n_bytes or 0 for queue in parts),
-                first=min((queue.first for queue in parts if queue.first is not None), default=None),
+                first=min(
+                    (queue.first for queue in parts if queue.first is not None), default=None
+                ),
                 last=max((queue.last for queue in parts if queue.last is not None), default=None),
                 skew=max(counts) * len(counts) / sum(counts) if sum(counts) else None,
             )
@@ -251,7 +271,9 @@ def _topics(queues: Sequence[QueueFacts]) -> list[TopicFacts]:
     return sorted(topics, key=lambda topic: (-topic.n_bytes, -topic.messages, topic.topic))
 
 
-def _groups(store: MessageStore, queues: Sequence[QueueFacts], notes: list[str]) -> list[GroupFacts]:
+def _groups(
+    store: MessageStore, queues: Sequence[QueueFacts], notes: list[str]
+) -> list[GroupFacts]:
     """Return the groups, the one with the largest lag first; and set the lag of each queue."""
     try:
         rows = _rows(store.view("groups"))
@@ -262,7 +284,8 @@ def _groups(store: MessageStore, queues: Sequence[QueueFacts], notes: list[str])
     found: dict[tuple[str, str], GroupFacts] = {}
     for row in rows:
         group = found.setdefault(
-            (row["consumerGroup"], row["topic"]), GroupFacts(row["consumerGroup"], row["topic"], 0, None, None)
+            (row["consumerGroup"], row["topic"]),
+            GroupFacts(row["consumerGroup"], row["topic"], 0, None, None),
         )
         group.queues += 1
         if row["lag"] is None:
@@ -296,14 +319,17 @@ def _rates(store: MessageStore, facts: StoreFacts) -> Rates | None:
         return None
     first, last = min(first, last), max(first, last)  # a damaged time may reverse them
     width = next(
-        (width for width in _WIDTHS_MS if (last - first) // width < _MAX_BINS), (last - first) // _MAX_BINS + 1
+        (width for width in _WIDTHS_MS if (last - first) // width < _MAX_BINS),
+        (last - first) // _MAX_BINS + 1,
     )
     begin = first // width * width
     edges = np.arange(begin, last + width + 1, width, dtype=np.int64)
     by_messages = sorted(facts.topics, key=lambda topic: -topic.messages)
     shown = {topic.topic for topic in by_messages[:_SHOWN_TOPICS]}
     counts: dict[str, NDArray[np.float64]] = {
-        topic.topic: np.zeros(len(edges) - 1) for topic in by_messages[:_SHOWN_TOPICS] if topic.messages
+        topic.topic: np.zeros(len(edges) - 1)
+        for topic in by_messages[:_SHOWN_TOPICS]
+        if topic.messages
     }
     looks = int(np.clip(_TIME_LOOKS // max(len(facts.queues), 1), *_LOOKS_A_QUEUE))
     for queue in facts.queues:
@@ -314,7 +340,9 @@ def _rates(store: MessageStore, facts: StoreFacts) -> Rates | None:
     return Rates(edges[:-1], width, counts)
 
 
-def _arrived(store: MessageStore, queue: QueueFacts, edges: NDArray[np.int64], looks: int) -> NDArray[np.float64]:
+def _arrived(
+    store: MessageStore, queue: QueueFacts, edges: NDArray[np.int64], looks: int
+) -> NDArray[np.float64]:
     """Return the number of messages of a queue that were stored before each time, (n,)."""
     assert queue.min_offset is not None
     assert queue.max_offset is not None
@@ -324,20 +352,26 @@ def _arrived(store: MessageStore, queue: QueueFacts, edges: NDArray[np.int64], l
     if whole.end - whole.start <= _FEW:  # one sample would give everything but their times
         slices = [whole._replace(start=at, end=at + 1) for at in range(whole.start, whole.end)]
     for piece in slices:
-        with suppress(RmqStoreError, OSError):  # of a damaged record: the times of the others suffice
+        # of a damaged record: the times of the others suffice
+        with suppress(RmqStoreError, OSError):
             for sample in store.session.sample(piece, looks):
                 known[sample.queue_offset] = _time_of(store, sample.physical_offset)
-    points = [(time, offset - whole.start) for offset, time in sorted(known.items()) if time is not None]
+    points = [
+        (time, offset - whole.start) for offset, time in sorted(known.items()) if time is not None
+    ]
     if not points:
         return np.zeros(len(edges))
     times = np.maximum.accumulate(np.array([time for time, _ in points], np.int64))
     before = np.array([count for _, count in points], np.float64)
-    # A sampled message was stored at its time, not gradually before: two points a millisecond apart stand for it.
+    # A sampled message was stored at its time, not gradually before: two points a millisecond apart
+    # stand for it.
     _, oldest = np.unique(times, return_index=True)
     newest = np.append(oldest[1:], len(times)) - 1
     times = np.stack((times[oldest] - 1, times[oldest]), axis=1).ravel()
     reached = np.stack((before[oldest], before[newest] + 1), axis=1).ravel()
-    found: NDArray[np.float64] = np.interp(edges - 1, times, reached, left=0.0, right=float(reached[-1]))
+    found: NDArray[np.float64] = np.interp(
+        edges - 1, times, reached, left=0.0, right=float(reached[-1])
+    )
     return found
 
 

@@ -40,9 +40,15 @@ def render(facts: StoreFacts, made_at: datetime) -> str:
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     environment.filters |= {"count": count, "size": size, "time": time, "span": span}
-    source = resources.files("rmqstore.inspect.report").joinpath("templates", _TEMPLATE).read_text(encoding="utf-8")
+    source = (
+        resources.files("rmqstore.inspect.report")
+        .joinpath("templates", _TEMPLATE)
+        .read_text(encoding="utf-8")
+    )
     charts = {name: Markup(chart) for name, chart in draw_charts(facts).items()}  # noqa: S704 - charts escape it
     return environment.from_string(source).render(
         facts=facts,

@@ -1,1 +1,4 @@
-"""SQL92 filters on properties: RocketMQ's grammar, its three-valued rules, its numbers. Opens no file."""
+"""SQL92 filters on properties: RocketMQ's grammar, its three-valued rules, its numbers.
+
+Opens no file.
+"""

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from rmqstore.query.sql92.numbers import Long, Number, compare_doubles, parse_double, parse_integer, parse_long
+from rmqstore.query.sql92.numbers import (
+    Long,
+    Number,
+    compare_doubles,
+    parse_double,
+    parse_integer,
+    parse_long,
+)
 from rmqstore.query.sql92.tree import (
     And,
     Between,
@@ -30,7 +37,10 @@ class EvaluationError(Exception):
 
 
 def matches(tree: Node, properties: Mapping[str, str]) -> bool:
-    """Tell whether a broker would deliver a message. Source: ExpressionMessageFilter.java#isMatchedByCommitLog."""
+    """Tell whether a broker would deliver a message.
+
+    Source: ExpressionMessageFilter.java#isMatchedByCommitLog.
+    """
     try:
         return evaluate(tree, properties) is True
     except EvaluationError:
@@ -50,7 +60,9 @@ def evaluate(node: Node, properties: Mapping[str, str]) -> Value:
             return properties.get(name)
         case Negate(operand):
             value = evaluate(operand, properties)
-            return -value if isinstance(value, int | float) and not isinstance(value, bool) else None
+            return (
+                -value if isinstance(value, int | float) and not isinstance(value, bool) else None
+            )
         case IsTrue(operand):
             return None if evaluate(operand, properties) is None else False
         case _:
@@ -72,7 +84,8 @@ def _truth(node: Node, properties: Mapping[str, str]) -> bool | None:
         case Order(symbol, left, right):
             return _order(symbol, evaluate(left, properties), right, properties)
         case Between(operand, low, high):
-            # Java evaluates the operand for each end, which doubles the work of each BETWEEN upon a BETWEEN.
+            # Java evaluates the operand for each end, which doubles the work of each BETWEEN upon a
+            # BETWEEN.
             value, ends = evaluate(operand, properties), ((">=", low), ("<=", high))
             return _all(_order(symbol, value, end, properties) for symbol, end in ends)
         case NotBetween(operand, low, high):
@@ -138,7 +151,9 @@ def _search(node: Search, properties: Mapping[str, str]) -> bool:
     value = evaluate(node.operand, properties)
     if not isinstance(value, str):
         return False
-    found = {"CONTAINS": str.__contains__, "STARTSWITH": str.startswith, "ENDSWITH": str.endswith}[node.how]
+    found = {"CONTAINS": str.__contains__, "STARTSWITH": str.startswith, "ENDSWITH": str.endswith}[
+        node.how
+    ]
     return bool(found(value, node.text)) is not node.negated
 
 

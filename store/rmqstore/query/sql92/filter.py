@@ -19,12 +19,16 @@ from rmqstore.query.sql92.tree import Node, Property, walk
 logger = logging.getLogger(__name__)
 
 _COLUMNS: Final = frozenset(ALL_COLUMNS.names)
-_ASSIGNED: Final = frozenset({*ASSIGNED, "queueId"}) - {"pending"}  # an ordinary word, which a property may be named
+# an ordinary word, which a property may be named
+_ASSIGNED: Final = frozenset({*ASSIGNED, "queueId"}) - {"pending"}
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A compiled expression; picklable, so that tasks can be given it. Made by :func:`compile_filter`."""
+    """A compiled expression; picklable, so that tasks can be given it.
+
+    Made by :func:`compile_filter`.
+    """
 
     text: str
     tree: Node
@@ -46,7 +50,9 @@ class Filter:
             column = columns.get(name)
             if column is None or len(column) != n or column.type != pa.string():
                 found = "nothing" if column is None else f"{len(column)} of {column.type}"
-                raise OptionError(f"SQL92 filter {self.text!r} needs {n} strings of property {name}, found {found}")
+                raise OptionError(
+                    f"SQL92 filter {self.text!r} needs {n} strings of property {name}, found {found}"
+                )
         return masks.keep(self.tree, columns, n)
 
     def matches(self, properties: Mapping[str, str]) -> bool:
@@ -61,7 +67,8 @@ def compile_filter(text: str) -> Filter:
     """Compile an expression of RocketMQ's SQL92.
 
     Raises:
-        OptionError: RocketMQ refuses the expression, or it nests too deep; says where and what was expected.
+        OptionError: RocketMQ refuses the expression, or it nests too deep; says where and what was
+            expected.
 
     Source: SqlFilter.java#compile, SelectorParser.java#parse.
     """
@@ -73,12 +80,14 @@ def compile_filter(text: str) -> Filter:
 def parse_filter(text: str | None) -> Filter | None:
     """Compile the option ``filter``; None and empty ask for all.
 
-    A broker compares properties only, so a name of a column finds nothing. Names that the store itself assigns are
-    refused, since no producer has cause to give them to a property; words such as ``topic`` may well be a property's.
+    A broker compares properties only, so a name of a column finds nothing. Names that the store
+    itself assigns are refused, since no producer has cause to give them to a property; words such
+    as ``topic`` may well be a property's.
 
     Raises:
-        OptionError: as :func:`compile_filter`; or a broker would read only the beginning of the expression, which
-            nobody means who writes it; or it names a column that the store assigns.
+        OptionError: as :func:`compile_filter`; or a broker would read only the beginning of the
+            expression, which nobody means who writes it; or it names a column that the store
+            assigns.
     """
     if text is None or not text.strip():
         return None

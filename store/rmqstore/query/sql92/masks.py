@@ -1,7 +1,8 @@
 """Many messages at once: columns of properties in, masks out; equals ``evaluation`` on each message.
 
-Strings are looked at by Arrow, numbers compared by numpy; only strings that are no plain numbers are parsed in Python,
-once for each distinct one. A truth is three masks, and null where none of them is set.
+Strings are looked at by Arrow, numbers compared by numpy; only strings that are no plain numbers
+are parsed in Python, once for each distinct one. A truth is three masks, and null where none of
+them is set.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ class _Texts(NamedTuple):
 
 
 class _Numbers(NamedTuple):
-    """Strings as numbers of one class. Keys compare as the numbers do in Java, NaN and -0.0 included."""
+    """Strings as numbers of one class.
+
+    Keys compare as the numbers do in Java, NaN and -0.0 included.
+    """
 
     keys: NDArray[np.int64]  # (n,)
     sound: Mask  # (n,) where the string is such a number
@@ -134,7 +138,9 @@ class _Evaluator:
         except EvaluationError:
             return Truth(self._nowhere, self._nowhere, self._everywhere)
         if value is None or isinstance(value, bool):
-            true, false = (self._everywhere if value is known else self._nowhere for known in (True, False))
+            true, false = (
+                self._everywhere if value is known else self._nowhere for known in (True, False)
+            )
             return Truth(true, false, self._nowhere)
         return value
 
@@ -174,7 +180,10 @@ class _Evaluator:
     # Comparisons
 
     def _equal(self, left: _Operand, right: _Operand) -> Truth:
-        (left_given, left_failed), (right_given, right_failed) = self._states(left), self._states(right)
+        (left_given, left_failed), (right_given, right_failed) = (
+            self._states(left),
+            self._states(right),
+        )
         same, broken = self._same(left, right)
         both = left_given & right_given
         failed = left_failed | right_failed | (both & broken)
@@ -188,13 +197,17 @@ class _Evaluator:
         if isinstance(left, Truth):
             if isinstance(right, Truth):
                 return left.true == right.true, self._nowhere
-            return self._nowhere, self._everywhere if isinstance(right, _Texts | str) else self._nowhere
+            return self._nowhere, self._everywhere if isinstance(
+                right, _Texts | str
+            ) else self._nowhere
         if isinstance(right, Truth):
             if isinstance(left, _Texts | str):
                 return self._spells_true(left) == right.true, self._nowhere
             return self._nowhere, self._nowhere
         if isinstance(left, _Texts) and isinstance(right, _Texts | str):
-            return _as_mask(pc.equal(left.values, right if isinstance(right, str) else right.values)), self._nowhere
+            return _as_mask(
+                pc.equal(left.values, right if isinstance(right, str) else right.values)
+            ), self._nowhere
         if isinstance(right, _Texts) and isinstance(left, str):
             return _as_mask(pc.equal(right.values, left)), self._nowhere
         if isinstance(left, str) and isinstance(right, str):
@@ -209,10 +222,14 @@ class _Evaluator:
         return _as_mask(pc.equal(pc.ascii_lower(text.values), "true"))
 
     def _order(self, symbol: str, left: _Operand, right: _Operand) -> Truth:
-        (left_given, left_failed), (right_given, right_failed) = self._states(left), self._states(right)
+        (left_given, left_failed), (right_given, right_failed) = (
+            self._states(left),
+            self._states(right),
+        )
         both = left_given & right_given
         failed = left_failed | (left_given & right_failed)
-        if isinstance(left, Truth) or isinstance(right, Truth):  # null for all: no condition may stand here
+        # null for all: no condition may stand here
+        if isinstance(left, Truth) or isinstance(right, Truth):
             return Truth(self._nowhere, self._nowhere, failed)
         signs, broken = self._signs(left, right)
         failed = failed | (both & broken)
@@ -222,13 +239,17 @@ class _Evaluator:
     def _between(self, node: Between | NotBetween) -> Truth:
         operand = self.operand(node.operand)
         inside = isinstance(node, Between)
-        ends = ((">=", node.low), ("<=", node.high)) if inside else (("<", node.low), (">", node.high))
+        ends = (
+            ((">=", node.low), ("<=", node.high)) if inside else (("<", node.low), (">", node.high))
+        )
         found = (partial(self._order, symbol, operand, self.operand(end)) for symbol, end in ends)
         if inside:
             return self._all(found)
         return _not(self._all(partial(_denied, condition) for condition in found))
 
-    def _signs(self, left: _Texts | str | Number, right: _Texts | str | Number) -> tuple[NDArray[np.int8], Mask]:
+    def _signs(
+        self, left: _Texts | str | Number, right: _Texts | str | Number
+    ) -> tuple[NDArray[np.int8], Mask]:
         """Return the signs of left against right as numbers, int8 (n,), and where a string is no such number."""
         kinds = [type(side) for side in (left, right) if isinstance(side, int | float)]
         if len(kinds) == 2:
@@ -236,7 +257,9 @@ class _Evaluator:
         else:
             kind = kinds[0] if kinds else float
         lower, upper = self._as_numbers(left, kind), self._as_numbers(right, kind)
-        signs = (lower.keys > upper.keys).astype(np.int8) - (lower.keys < upper.keys).astype(np.int8)
+        signs = (lower.keys > upper.keys).astype(np.int8) - (lower.keys < upper.keys).astype(
+            np.int8
+        )
         return signs, ~(lower.sound & upper.sound)
 
     def _as_numbers(self, side: _Texts | str | Number, kind: type) -> _Numbers:
@@ -268,7 +291,11 @@ class _Evaluator:
         if not isinstance(operand, _Texts):
             failed = self._states(operand)[1]
             return Truth(self._nowhere, ~failed, failed)
-        how = {"CONTAINS": pc.match_substring, "STARTSWITH": pc.starts_with, "ENDSWITH": pc.ends_with}[node.how]
+        how = {
+            "CONTAINS": pc.match_substring,
+            "STARTSWITH": pc.starts_with,
+            "ENDSWITH": pc.ends_with,
+        }[node.how]
         hits = _as_mask(how(operand.values, node.text))
         true = operand.given & (~hits if node.negated else hits)
         return Truth(true, ~true, self._nowhere)
@@ -297,7 +324,9 @@ def _parse(values: pa.StringArray, kind: type) -> _Numbers:
     """Parse strings as numbers of one of Java's classes: int, Long or float."""
     plain = pc.match_substring_regex(values, _PLAIN_DOUBLE if kind is float else _PLAIN_INTEGER)
     plain = pc.fill_null(plain, False)  # noqa: FBT003
-    cast = pc.if_else(plain, values, pa.scalar("0")).cast(pa.float64() if kind is float else pa.int64())
+    cast = pc.if_else(plain, values, pa.scalar("0")).cast(
+        pa.float64() if kind is float else pa.int64()
+    )
     numbers, sound = cast.to_numpy().copy(), plain.to_numpy(zero_copy_only=False).copy()
     odd = np.flatnonzero(~sound & values.is_valid().to_numpy(zero_copy_only=False))
     if len(odd):
@@ -306,7 +335,9 @@ def _parse(values: pa.StringArray, kind: type) -> _Numbers:
         parse = parse_double if kind is float else parse_long if kind is Long else parse_integer
         parsed = [parse(text) for text in encoded.dictionary.to_pylist()]
         codes = encoded.indices.to_numpy()
-        numbers[odd] = np.array([0 if number is None else number for number in parsed], numbers.dtype)[codes]
+        numbers[odd] = np.array(
+            [0 if number is None else number for number in parsed], numbers.dtype
+        )[codes]
         sound[odd] = np.array([number is not None for number in parsed])[codes]
     if kind is float:
         return _Numbers(_double_keys(numbers), sound)

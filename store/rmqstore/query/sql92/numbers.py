@@ -1,6 +1,7 @@
 """Java's numbers: what a string has to look like to be one, and how two doubles compare.
 
-Python's own conversions differ: ``int`` takes blanks and underscores, ``float`` takes ``inf`` and no ``1.5f``.
+Python's own conversions differ: ``int`` takes blanks and underscores, ``float`` takes ``inf`` and
+no ``1.5f``.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ import re
 INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
 LONG_MIN, LONG_MAX = -(1 << 63), (1 << 63) - 1
 _LONG_DIGITS = 19
-_FARTHEST_EXPONENT = "999999999"  # there a double is zero or infinite, however many digits stand before it
+# there a double is zero or infinite, however many digits stand before it
+_FARTHEST_EXPONENT = "999999999"
 
 _BLANKS = "".join(map(chr, range(0x21)))  # what String.trim takes away
 _DIGITS = re.compile(r"([+-]?)(\d+)")  # of any script, as Character.digit knows them
 _DECIMAL = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?")
-_HEXADECIMAL = re.compile(r"([+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+))[pP]([+-]?[0-9]+)[fFdD]?")
+_HEXADECIMAL = re.compile(
+    r"([+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+))[pP]([+-]?[0-9]+)[fFdD]?"
+)
 _NAMED = {"NaN": math.nan, "Infinity": math.inf}
 
 
@@ -34,7 +38,10 @@ Number = int | float
 
 
 def parse_integer(text: str) -> int | None:
-    """Return the Integer that a string spells, None for none. Source: Integer.java#valueOf of the JDK."""
+    """Return the Integer that a string spells, None for none.
+
+    Source: Integer.java#valueOf of the JDK.
+    """
     return _parse_digits(text, INT_MIN, INT_MAX)
 
 
@@ -59,7 +66,10 @@ def _parse_digits(text: str, lowest: int, highest: int) -> int | None:
 
 
 def parse_double(text: str) -> float | None:
-    """Return the Double that a string spells, None for none. Source: Double.java#valueOf of the JDK."""
+    """Return the Double that a string spells, None for none.
+
+    Source: Double.java#valueOf of the JDK.
+    """
     text = text.strip(_BLANKS)
     match = _DECIMAL.fullmatch(text)
     if match is not None:
@@ -92,4 +102,6 @@ def compare_doubles(left: float, right: float) -> int:
         return 1
     if math.isnan(left) or math.isnan(right):
         return math.isnan(left) - math.isnan(right)
-    return (math.copysign(1, left) > math.copysign(1, right)) - (math.copysign(1, left) < math.copysign(1, right))
+    return (math.copysign(1, left) > math.copysign(1, right)) - (
+        math.copysign(1, left) < math.copysign(1, right)
+    )

@@ -1,8 +1,9 @@
 """Text to tree, by RocketMQ's grammar and with its refusals.
 
-Two of its habits are kept because its consumers live by them. Text after a complete expression is not read:
-``a = 0L`` is ``a = 0``, for only other integers take an ``L``. And ``--`` begins a comment only if a line ends after
-it.
+Two of its habits are kept because its consumers live by them. Text after a complete expression is
+    not read:
+``a = 0L`` is ``a = 0``, for only other integers take an ``L``. And ``--`` begins a comment only if
+a line ends after it.
 
 Source: SelectorParser.jj; the refusals: ComparisonExpression.java, ConstantExpression.java.
 """
@@ -50,7 +51,20 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _KEYWORDS = frozenset(
-    {"NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS", "STARTSWITH", "ENDSWITH"}
+    {
+        "NOT",
+        "AND",
+        "OR",
+        "BETWEEN",
+        "IN",
+        "TRUE",
+        "FALSE",
+        "NULL",
+        "IS",
+        "CONTAINS",
+        "STARTSWITH",
+        "ENDSWITH",
+    }
 )
 _CONSTANTS = {"TRUE": True, "FALSE": False, "NULL": None}
 _ORDERS = frozenset({"<", "<=", ">", ">="})
@@ -95,7 +109,9 @@ class _Parser:
         start = self._token.at
         tree = self._truth(self._disjunction(), start)
         if any(depth > MAX_DEPTH for _, depth in walk(tree)):
-            self._refuse(start, f"more than {MAX_DEPTH} operators one upon the other; write it with fewer")
+            self._refuse(
+                start, f"more than {MAX_DEPTH} operators one upon the other; write it with fewer"
+            )
         return Parsed(tree, self._text[self._token.at :])
 
     # Tokens
@@ -208,8 +224,14 @@ class _Parser:
             self._require_orderable(node, place)
         if negated:
             return NotBetween(operand, low, high)
-        if isinstance(low, Literal) and isinstance(high, Literal) and _is_above(low.value, high.value):
-            self._refuse(low_at, f"BETWEEN {low.value} AND {high.value} has its ends the wrong way round")
+        if (
+            isinstance(low, Literal)
+            and isinstance(high, Literal)
+            and _is_above(low.value, high.value)
+        ):
+            self._refuse(
+                low_at, f"BETWEEN {low.value} AND {high.value} has its ends the wrong way round"
+            )
         return Between(operand, low, high)
 
     def _in(self, operand: Node, at: int) -> Node:
@@ -256,7 +278,10 @@ class _Parser:
     def _deepen(self, token: _Token) -> None:
         self._open += 1
         if self._open > MAX_DEPTH:
-            self._refuse(token.at, f"nested deeper than {MAX_DEPTH} levels; write it with fewer parentheses and signs")
+            self._refuse(
+                token.at,
+                f"nested deeper than {MAX_DEPTH} levels; write it with fewer parentheses and signs",
+            )
 
     # Literals
 
@@ -267,14 +292,17 @@ class _Parser:
     def _integer(self, token: _Token) -> Number:
         found = parse_long(token.text.rstrip("lL"))
         if found is None:
-            self._refuse(token.at, f"{_shortened(token.text)} is above the highest integer, {(1 << 63) - 1}")
+            self._refuse(
+                token.at, f"{_shortened(token.text)} is above the highest integer, {(1 << 63) - 1}"
+            )
         return int(found) if found <= INT_MAX else found
 
     def _double(self, token: _Token) -> float:
         found = parse_double(token.text)
         if not found or math.isinf(found):
             self._refuse(
-                token.at, f"{_shortened(token.text)} is zero or beyond a double, which no literal may be; write 0"
+                token.at,
+                f"{_shortened(token.text)} is zero or beyond a double, which no literal may be; write 0",
             )
         return found
 
@@ -290,14 +318,25 @@ class _Parser:
     def _require_equatable(self, left: Node, at: int, right: Node, right_at: int) -> None:
         for node, place in ((left, at), (right, right_at)):
             if isinstance(node, Literal) and node.value is None:
-                self._refuse(place, "= and <> do not compare with NULL; write IS NULL or IS NOT NULL")
-        if isinstance(left, Literal) and isinstance(right, Literal) and is_truth(left) and not is_truth(right):
+                self._refuse(
+                    place, "= and <> do not compare with NULL; write IS NULL or IS NOT NULL"
+                )
+        if (
+            isinstance(left, Literal)
+            and isinstance(right, Literal)
+            and is_truth(left)
+            and not is_truth(right)
+        ):
             self._refuse(at, "TRUE and FALSE do not compare with a literal of another kind")
 
     def _require_orderable(self, node: Node, at: int) -> None:
-        is_number = isinstance(node, Literal) and isinstance(node.value, int | float) and not is_truth(node)
+        is_number = (
+            isinstance(node, Literal) and isinstance(node.value, int | float) and not is_truth(node)
+        )
         if is_truth(node) or (isinstance(node, Literal) and not is_number):
-            self._refuse(at, "expected a number or a property: <, <=, >, >= and BETWEEN compare nothing else")
+            self._refuse(
+                at, "expected a number or a property: <, <=, >, >= and BETWEEN compare nothing else"
+            )
 
 
 def _unreadable(text: str, at: int) -> str:

@@ -1,4 +1,7 @@
-"""The parts of an expression. A value is what Java has there: None, bool, str, int (Integer), Long, float (Double)."""
+"""The parts of an expression.
+
+A value is what Java has there: None, bool, str, int (Integer), Long, float (Double).
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ class Negate(NamedTuple):
 
 
 class IsTrue(NamedTuple):
-    """A property where a truth is wanted: FALSE, for it is a string, or null. Source: #createBooleanCast."""
+    """A property where a truth is wanted: FALSE, for it is a string, or null.
+
+    Source: #createBooleanCast.
+    """
 
     operand: Node
 
@@ -66,7 +72,10 @@ class IsNull(NamedTuple):
 
 
 class Order(NamedTuple):
-    """A comparison of numbers by one of ``< <= > >=``. Source: ComparisonExpression.java#evaluate."""
+    """A comparison of numbers by one of ``< <= > >=``.
+
+    Source: ComparisonExpression.java#evaluate.
+    """
 
     symbol: str
     left: Node
@@ -74,7 +83,10 @@ class Order(NamedTuple):
 
 
 class Between(NamedTuple):
-    """``low <= operand AND operand <= high``, in RocketMQ's order. Source: ComparisonExpression.java#createBetween."""
+    """``low <= operand AND operand <= high``, in RocketMQ's order.
+
+    Source: ComparisonExpression.java#createBetween.
+    """
 
     operand: Node
     low: Node
@@ -109,7 +121,20 @@ class Search(NamedTuple):
 
 
 Node: TypeAlias = (
-    Literal | Property | Negate | IsTrue | Not | And | Or | Equal | IsNull | Order | Between | NotBetween | In | Search
+    Literal
+    | Property
+    | Negate
+    | IsTrue
+    | Not
+    | And
+    | Or
+    | Equal
+    | IsNull
+    | Order
+    | Between
+    | NotBetween
+    | In
+    | Search
 )
 _PARTS = (
     Literal, Property, Negate, IsTrue, Not, And, Or, Equal, IsNull, Order, Between, NotBetween, In, Search,
@@ -118,7 +143,10 @@ _OPERANDS = (Literal, Property, Negate)
 
 
 def is_truth(node: Node) -> bool:
-    """Tell whether the part gives TRUE, FALSE or null by its kind. Source: BooleanExpression.java."""
+    """Tell whether the part gives TRUE, FALSE or null by its kind.
+
+    Source: BooleanExpression.java.
+    """
     if isinstance(node, Literal):
         return node.value is None or isinstance(node.value, bool)
     return not isinstance(node, _OPERANDS)

@@ -26,7 +26,11 @@ def require_column(name: str, known: Sequence[str], where: str) -> None:
         return
     plain = {column.replace("_", "").lower(): column for column in known}
     near = get_close_matches(name.replace("_", "").lower(), plain, 1, _ALIKE)
-    hint = f"did you mean {plain[near[0]]}?" if near else f"there are {', '.join(known)}; properties go into filter="
+    hint = (
+        f"did you mean {plain[near[0]]}?"
+        if near
+        else f"there are {', '.join(known)}; properties go into filter="
+    )
     raise OptionError(f"{where}: {name[:100]!r} is not a column: {hint}")
 
 

@@ -13,7 +13,9 @@ import pyarrow.compute as pc
 
 from rmqstore.query.conditions import NO_PRUNING, Pruning, Within
 
-Kind: TypeAlias = Literal["IN", "NOT IN", "<", "<=", ">", ">=", "LIKE", "NOT LIKE", "IS NULL", "IS NOT NULL"]
+Kind: TypeAlias = Literal[
+    "IN", "NOT IN", "<", "<=", ">", ">=", "LIKE", "NOT LIKE", "IS NULL", "IS NOT NULL"
+]
 
 EPOCH: Final = datetime.fromtimestamp(0, UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -22,7 +24,8 @@ _OPPOSITES: Final[dict[Kind, Kind]] = {
     "NOT LIKE": "LIKE", "IS NULL": "IS NOT NULL", "IS NOT NULL": "IS NULL",
 }  # fmt: skip
 _ORDERS: Final = {"<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal}
-# The columns whose values leave out queues, parts of the log or messages, and the field of Pruning that says so.
+# The columns whose values leave out queues, parts of the log or messages, and the field of Pruning
+# that says so.
 _TEXTS: Final = {
     "topic": "topics", "tags": "tags", "keys": "keys", "msgId": "msg_ids", "brokerName": "broker_names",
 }  # fmt: skip
@@ -53,7 +56,8 @@ class Comparison:
         if self.kind == "IS NOT NULL":
             return column.is_valid()
         if pa.types.is_integer(column.type):
-            column = column.cast(pa.int64())  # as wide as any value, which the column's own type need not hold
+            # as wide as any value, which the column's own type need not hold
+            column = column.cast(pa.int64())
         if self.kind in _ORDERS:
             return _true(_ORDERS[self.kind](column, pa.scalar(self.values[0], column.type)))
         if self.kind in ("LIKE", "NOT LIKE"):

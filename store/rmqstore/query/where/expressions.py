@@ -1,9 +1,11 @@
 """Takes a pyarrow expression apart, as far as its parts are comparisons that leave something out.
 
-pyarrow shows no parts of an expression. But it pickles one as an Arrow file: the schema's metadata spell the tree, one
-entry a line (``call: 'equal'``, ``field_ref: 'topic'``, ``literal: '0'``, ``end: 'equal'``), and the columns of its one
-row are the literals and options that the entries number. What is spelled otherwise by another version is not known
-here, and then nothing is left out: the rows are always chosen by pyarrow.
+pyarrow shows no parts of an expression. But it pickles one as an Arrow file: the schema's metadata
+    spell the tree, one
+entry a line (``call: 'equal'``, ``field_ref: 'topic'``, ``literal: '0'``, ``end: 'equal'``), and
+the columns of its one row are the literals and options that the entries number. What is spelled
+otherwise by another version is not known here, and then nothing is left out: the rows are always
+chosen by pyarrow.
 """
 
 from __future__ import annotations
@@ -23,7 +25,12 @@ from rmqstore.query.where.condition import Condition, Joined, Unknown, negated, 
 _METADATA: Final = "-- schema metadata --\n"
 _ENTRY: Final = re.compile(r"(\w+): '(.*)'")
 _UNKNOWN: Final = Unknown()
-_JOINS: Final[dict[str, Literal["AND", "OR"]]] = {"and_kleene": "AND", "and": "AND", "or_kleene": "OR", "or": "OR"}
+_JOINS: Final[dict[str, Literal["AND", "OR"]]] = {
+    "and_kleene": "AND",
+    "and": "AND",
+    "or_kleene": "OR",
+    "or": "OR",
+}
 _COMPARED: Final[dict[str, Kind]] = {
     "equal": "IN", "not_equal": "NOT IN", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">=",
 }  # fmt: skip
@@ -71,11 +78,15 @@ def _spelled(expression: pc.Expression) -> tuple[list[tuple[str, str]], list[pa.
     pickled = expression.__reduce__()[1][0]
     with pa.ipc.open_file(pickled) as file:
         row = file.get_batch(0)
-    spelled = row.schema.to_string(truncate_metadata=False, show_schema_metadata=True).partition(_METADATA)[2]
+    spelled = row.schema.to_string(truncate_metadata=False, show_schema_metadata=True).partition(
+        _METADATA
+    )[2]
     matches = [_ENTRY.fullmatch(line) for line in spelled.splitlines()]
     if not all(matches):
         raise ValueError(spelled)
-    return [(match[1], match[2]) for match in matches if match], [column[0] for column in row.columns]
+    return [(match[1], match[2]) for match in matches if match], [
+        column[0] for column in row.columns
+    ]
 
 
 def _tree(entries: Sequence[tuple[str, str]], values: Sequence[pa.Scalar]) -> Condition:
@@ -84,7 +95,8 @@ def _tree(entries: Sequence[tuple[str, str]], values: Sequence[pa.Scalar]) -> Co
     Raises:
         ValueError, LookupError: they do not spell one.
     """
-    calls: list[list[_Part]] = [[]]  # the arguments of the calls that are open, and below them the whole
+    # the arguments of the calls that are open, and below them the whole
+    calls: list[list[_Part]] = [[]]
     for kind, text in entries:
         if kind == "call":
             calls.append([])
@@ -105,7 +117,9 @@ def _call(name: str, arguments: list[_Part]) -> _Part:
     """Return what a call is as a condition; what is not known leaves nothing out."""
     if name in _JOINS:
         parts = map(_as_condition, arguments)
-        return Joined(_JOINS[name], tuple(same for part in parts for same in _parts(part, _JOINS[name])))
+        return Joined(
+            _JOINS[name], tuple(same for part in parts for same in _parts(part, _JOINS[name]))
+        )
     match name, arguments:
         case "invert", [part]:
             return negated(_as_condition(part))
@@ -132,7 +146,8 @@ def _compared(name: str, column: str, value: Any) -> Condition:  # noqa: ANN401 
 
 def _with_options(name: str, column: str, options: dict[str, Any]) -> Condition:
     values, pattern = options.get("value_set"), options.get("pattern")
-    if name == "is_in" and isinstance(values, list) and all(map(_is_comparable, values)):  # a null would match nulls
+    # a null would match nulls
+    if name == "is_in" and isinstance(values, list) and all(map(_is_comparable, values)):
         return Comparison(column, "IN", tuple(values))
     if isinstance(pattern, str) and options.get("ignore_case") is False:
         if name == "starts_with":

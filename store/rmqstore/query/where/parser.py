@@ -1,7 +1,7 @@
 """The text of a condition on columns to its tree, by the grammar of a SQL WHERE.
 
-It is not RocketMQ's SQL92, which asks properties and has habits of its own: here NOT binds less than a comparison, and
-all of the text counts.
+It is not RocketMQ's SQL92, which asks properties and has habits of its own: here NOT binds less
+than a comparison, and all of the text counts.
 """
 
 from __future__ import annotations
@@ -136,7 +136,11 @@ class _Parser:
     def _comparison(self) -> Condition:
         token = self._expect("name", 'a column, NOT or "("')
         name = token.text
-        require_column(name, self._columns.names, f"where {_shortened(self._text)!r}, character {token.start + 1}")
+        require_column(
+            name,
+            self._columns.names,
+            f"where {_shortened(self._text)!r}, character {token.start + 1}",
+        )
         if self._accept("IS"):
             is_negated = self._accept("NOT") is not None
             self._expect("NULL", "NULL" if is_negated else "NULL or NOT NULL")
@@ -152,7 +156,10 @@ class _Parser:
         if self._accept("BETWEEN"):
             low = self._value(name)
             self._expect("AND", "AND between the two ends of BETWEEN")
-            return Joined("AND", (Comparison(name, ">=", (low,)), Comparison(name, "<=", (self._value(name),))))
+            return Joined(
+                "AND",
+                (Comparison(name, ">=", (low,)), Comparison(name, "<=", (self._value(name),))),
+            )
         if self._accept("IN"):
             self._expect("(", '"(" and values after IN')
             values = [self._value(name)]
@@ -163,7 +170,9 @@ class _Parser:
         if operator := self._accept("LIKE"):
             if not pa.types.is_string(self._columns.field(name).type):
                 raise self._refused(operator.start, f"LIKE compares text, and {name} holds none")
-            return Comparison(name, "LIKE", (self._string(self._expect("string", "a pattern in single quotes")),))
+            return Comparison(
+                name, "LIKE", (self._string(self._expect("string", "a pattern in single quotes")),)
+            )
         raise self._unexpected("=, <>, <, <=, >, >=, IN, BETWEEN, LIKE or IS")
 
     # Values
@@ -176,15 +185,21 @@ class _Parser:
         if pa.types.is_timestamp(kind) and self._accept("integer"):
             return self._from_millis(token)
         if pa.types.is_timestamp(kind):
-            return self._time(self._expect("string", f"a time in quotes, or epoch ms, to compare {name} with"))
+            return self._time(
+                self._expect("string", f"a time in quotes, or epoch ms, to compare {name} with")
+            )
         if pa.types.is_string(kind) or pa.types.is_binary(kind):
-            text = self._string(self._expect("string", f"text in single quotes to compare {name} with"))
+            text = self._string(
+                self._expect("string", f"text in single quotes to compare {name} with")
+            )
             return text if pa.types.is_string(kind) else text.encode()
         if pa.types.is_boolean(kind):
             truth = self._expect("name", f"TRUE or FALSE to compare {name} with")
             if truth.text.upper() in _TRUTHS:
                 return _TRUTHS[truth.text.upper()]
-            raise self._refused(truth.start, f"expected TRUE or FALSE, found {_shortened(truth.text)}")
+            raise self._refused(
+                truth.start, f"expected TRUE or FALSE, found {_shortened(truth.text)}"
+            )
         raise self._refused(
             token.start,
             f"{name} cannot be compared; filter= asks for properties, where= takes a pyarrow expression too",
@@ -208,14 +223,18 @@ class _Parser:
         try:
             return EPOCH + timedelta(milliseconds=self._integer(token))
         except OverflowError as err:
-            raise self._refused(token.start, f"{_shortened(token.text)} ms is beyond the calendar") from err
+            raise self._refused(
+                token.start, f"{_shortened(token.text)} ms is beyond the calendar"
+            ) from err
 
     def _time(self, token: _Token) -> datetime:
         try:
             found = datetime.fromisoformat(token.text[1:-1])
             return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
         except (ValueError, OverflowError) as err:
-            raise self._refused(token.start, f"{_shortened(token.text)} is not an ISO-8601 time") from err
+            raise self._refused(
+                token.start, f"{_shortened(token.text)} is not an ISO-8601 time"
+            ) from err
 
 
 def _unreadable(rest: str) -> str:

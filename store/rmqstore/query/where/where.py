@@ -63,7 +63,9 @@ def parse_where(where: str | pc.Expression | None, columns: pa.Schema) -> Where 
         names = {one.column for one in comparisons(condition)}
         return Where(_fields(names, columns), pruning_of(condition), condition)
     if not isinstance(where, pc.Expression):
-        raise OptionError(f"where: text or a pyarrow.compute.Expression, got {type(where).__name__}")
+        raise OptionError(
+            f"where: text or a pyarrow.compute.Expression, got {type(where).__name__}"
+        )
     known = take_apart(where) or _by_name(where, columns)
     require_columns(known.columns, columns.names, f"where {_shortened(str(where))}")
     _filtered(pa.RecordBatch.from_pylist([], columns), where)
@@ -78,7 +80,9 @@ def _by_name(where: pc.Expression, columns: pa.Schema) -> Expressed:
     """Return what is known of an expression that cannot be taken apart: its text shows the columns that it names."""
     text = str(where)
     if "FieldPath(" in text:
-        raise OptionError(f"where {_shortened(text)}: name columns, their numbers change with what a scan reads")
+        raise OptionError(
+            f"where {_shortened(text)}: name columns, their numbers change with what a scan reads"
+        )
     return Expressed(Pruning(), frozenset(name for name in columns.names if name in text))
 
 
@@ -93,7 +97,9 @@ def _filtered(batch: pa.RecordBatch, expression: pc.Expression) -> pa.RecordBatc
     try:
         kept = pa.concat_tables([part.filter(expression) for part in parts]).combine_chunks()
     except (pa.ArrowException, TypeError) as err:
-        raise OptionError(f"where {_shortened(str(expression))}: {str(err).partition(chr(10))[0]}") from err
+        raise OptionError(
+            f"where {_shortened(str(expression))}: {str(err).partition(chr(10))[0]}"
+        ) from err
     return next(iter(kept.to_batches()), batch.slice(0, 0))
 
 

@@ -1,4 +1,6 @@
-"""Finds where messages with some keys or ids may lie in the log. Reading the records shows which of them match.
+"""Finds where messages with some keys or ids may lie in the log.
+
+Reading the records shows which of them match.
 
 Source: DefaultMessageStore.java#queryMessage; MQAdminImpl.java#queryMessage.
 """
@@ -29,7 +31,10 @@ SMALL_GAPS: Final = 64 << 10  # bytes; uncovered parts of the log up to this tot
 
 
 class Found(NamedTuple):
-    """Where matching messages may lie. The index is not trusted, so the records have to be read and compared."""
+    """Where matching messages may lie.
+
+    The index is not trusted, so the records have to be read and compared.
+    """
 
     places: Positions  # physical offsets, ascending
     uncovered: list[Span]  # parts of the log that the index does not cover, ascending
@@ -41,8 +46,12 @@ class Found(NamedTuple):
 
     def places_outside(self, pieces: Sequence[LogSlice]) -> Positions:
         """Return the places that lie in none of ``pieces``, parts of the log that are read as a whole."""
-        bounds = np.array([bound for piece in pieces for bound in (piece.start, piece.end)], np.int64)
-        outside: Positions = self.places[np.searchsorted(bounds, self.places, side="right") % 2 == 0]
+        bounds = np.array(
+            [bound for piece in pieces for bound in (piece.start, piece.end)], np.int64
+        )
+        outside: Positions = self.places[
+            np.searchsorted(bounds, self.places, side="right") % 2 == 0
+        ]
         return outside
 
 
@@ -80,9 +89,10 @@ class Lookup:
     """Finds candidates for look-ups in one store.
 
     Args:
-        log_end: returns the physical offset where the log ends if the store was not closed, None if it was closed.
-        flushed_until: returns the store time (ms) until which index files were surely on disk. After a crash, items of
-            later messages may be lost.
+        log_end: returns the physical offset where the log ends if the store was not closed, None if
+            it was closed.
+        flushed_until: returns the store time (ms) until which index files were surely on disk.
+            After a crash, items of later messages may be lost.
     """
 
     def __init__(
@@ -92,25 +102,39 @@ class Lookup:
         log_end: Callable[[], int | None],
         flushed_until: Callable[[], int] = lambda: FOREVER,
     ) -> None:
-        self._log, self._index, self._log_end, self._flushed_until = log, index, log_end, flushed_until
-        self._indexed_record = -1  # physical offset of the last record whose keys were all found in the index
+        self._log, self._index, self._log_end, self._flushed_until = (
+            log,
+            index,
+            log_end,
+            flushed_until,
+        )
+        # physical offset of the last record whose keys were all found in the index
+        self._indexed_record = -1
 
-    def find(self, wanted: Wanted, topics: Sequence[str], begin: int | None = None, end: int | None = None) -> Found:
+    def find(
+        self,
+        wanted: Wanted,
+        topics: Sequence[str],
+        begin: int | None = None,
+        end: int | None = None,
+    ) -> Found:
         """Return where messages with the wanted keys or ids may lie.
 
         An index that contradicts itself covers nothing.
 
         Args:
             wanted: the keys and ids.
-            topics: topics to search. The index hashes topic and key together, so topics are required.
+            topics: topics to search. The index hashes topic and key together, so topics are
+                required.
             begin: earliest store time, ms.
             end: latest store time, ms, included.
 
         Raises:
-            FileDeletedError: a file of the log that may hold a message was deleted after it was listed.
+            FileDeletedError: a file of the log that may hold a message was deleted after it was
+                listed.
         """
-        # The uncovered parts are found before the index is searched: a record that the broker indexes in between is
-        # then found twice rather than not at all.
+        # The uncovered parts are found before the index is searched: a record that the broker
+        # indexes in between is then found twice rather than not at all.
         whole = self._whole()
         by_id = [parse_message_id(one)[1] for one in wanted.msg_ids if is_offset_id(one)]
         places = np.array(by_id, np.int64)
@@ -118,14 +142,17 @@ class Lookup:
             uncovered = self.uncovered() if topics else [whole]
             names = sorted({*wanted.keys, *wanted.msg_ids})
             hashes = key_hashes(list(topics), names).ravel()
-            places = np.union1d(self._index.find(hashes, begin or 0, FOREVER if end is None else end), places)
+            places = np.union1d(
+                self._index.find(hashes, begin or 0, FOREVER if end is None else end), places
+            )
         except StoreStateError as err:
             logger.warning("the index is not used: %s", err)
             uncovered = [whole]
         places = places[(places >= whole.start) & (places < whole.end)]
         for segment in self._log.segments:
             if np.searchsorted(places, segment.start) < np.searchsorted(places, segment.end):
-                self._log.read(segment, 0, 0)  # raises if the file is gone, so that the files are listed again
+                # raises if the file is gone, so that the files are listed again
+                self._log.read(segment, 0, 0)
         return Found(places, uncovered)
 
     def _whole(self) -> Span:
@@ -135,16 +162,17 @@ class Lookup:
     def uncovered(self) -> list[Span]:
         """Return the parts of the log whose keys may be in no index file; each begins where a record does.
 
-        An index file covers the records from that of its first item to that of its last item. At both ends a record may
-        be covered in part: its other keys may be in an older file, which may be lost, or in the next file. A broker may
-        still be adding keys to the newest file.
+        An index file covers the records from that of its first item to that of its last item. At
+        both ends a record may be covered in part: its other keys may be in an older file, which may
+        be lost, or in the next file. A broker may still be adding keys to the newest file.
 
-        For example, ten records of 100 bytes each, and files that cover the records at 200 to 400, 400 to 500, and 700
-        to 800, leave three parts uncovered::
+        For example, ten records of 100 bytes each, and files that cover the records at 200 to 400,
+        400 to 500, and 700 to 800, leave three parts uncovered::
 
-            [0, 300)     no file covers the first two records, and the record at 200 may be covered in part
-            [600, 800)   the same before the third file; the second file continues where the first ends
-            [900, 1000)  after the newest file; from 800 on if a key of the record at 800 is not in the index yet
+            [0, 300)     no file covers the first two records, and the record at 200 may be covered
+            in part [600, 800)   the same before the third file; the second file continues where the
+            first ends [900, 1000)  after the newest file; from 800 on if a key of the record at 800
+            is not in the index yet
         """
         whole, spans = self._whole(), self._index.spans(self._flushed_until())
         gaps, covered_until = list[Span](), whole.start
@@ -155,17 +183,24 @@ class Lookup:
             if first > covered_until:
                 gaps.append(Span(covered_until, self._after(first, whole)))
             is_newest = number + 1 == len(spans)
-            covered_until = last if is_newest and not self._has_all_keys(last) else self._after(last, whole)
+            covered_until = (
+                last if is_newest and not self._has_all_keys(last) else self._after(last, whole)
+            )
         end = self._end_of_records(covered_until, whole)
         return [*gaps, Span(covered_until, end)] if covered_until < end else gaps
 
     def _end_of_records(self, covered_until: int, whole: Span) -> int:
-        """Return where the records end. Only a log that was closed and is not covered to its end has to be read."""
+        """Return where the records end.
+
+        Only a log that was closed and is not covered to its end has to be read.
+        """
         is_known = covered_until >= whole.end or self._log_end() is not None
         return whole.end if is_known else find_written_end(self._log)
 
     def _are_heads(self, start: int, end: int, whole: Span) -> bool:
-        return all(place in (whole.start, whole.end) or self._log.is_head(place) for place in (start, end))
+        return all(
+            place in (whole.start, whole.end) or self._log.is_head(place) for place in (start, end)
+        )
 
     def _has_all_keys(self, place: int) -> bool:
         """Tell whether the index holds every key of the record at a physical offset."""
@@ -189,7 +224,9 @@ class Lookup:
         size = max(self._log.frame(Place(segment, position))[0], 0)
         following = position + min(size, segment.size - position)
         total_size, magic = self._log.frame(Place(segment, following))
-        if following >= segment.size or (magic == BLANK_MAGIC and total_size <= segment.size - following):
+        if following >= segment.size or (
+            magic == BLANK_MAGIC and total_size <= segment.size - following
+        ):
             return min(segment.end, whole.end)
         if (total_size, magic) == (0, 0) and segment.end >= self._log.max_offset:
             return whole.end
@@ -197,6 +234,12 @@ class Lookup:
 
 
 def _keys_of(message: Message) -> list[str]:
-    """Return the keys under which the index knows a message. Source: IndexService.java#buildIndex."""
-    keys = [message.properties.get(PROPERTY_UNIQ_KEY, ""), *(message.keys or "").split(KEY_SEPARATOR)]
+    """Return the keys under which the index knows a message.
+
+    Source: IndexService.java#buildIndex.
+    """
+    keys = [
+        message.properties.get(PROPERTY_UNIQ_KEY, ""),
+        *(message.keys or "").split(KEY_SEPARATOR),
+    ]
     return [key for key in keys if key]

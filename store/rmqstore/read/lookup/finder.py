@@ -41,13 +41,25 @@ class Finder:
     """
 
     def __init__(
-        self, log: CommitLog, lookup: Lookup, find: Find, read_log: ReadLog, is_closed: Callable[[], bool]
+        self,
+        log: CommitLog,
+        lookup: Lookup,
+        find: Find,
+        read_log: ReadLog,
+        is_closed: Callable[[], bool],
     ) -> None:
         self._log, self._lookup, self._find = log, lookup, find
         self._read_log, self._is_closed = read_log, is_closed
 
     def query(
-        self, topic: str, key: str, times: tuple[int, int], limit: int | None, *, scan_uncovered: bool, broker_name: str
+        self,
+        topic: str,
+        key: str,
+        times: tuple[int, int],
+        limit: int | None,
+        *,
+        scan_uncovered: bool,
+        broker_name: str,
     ) -> QueryResult:
         """Return the messages of a topic that have a key; see ``MessageStore.query``.
 
@@ -80,10 +92,18 @@ class Finder:
         return [LogSlice(span.start, span.end, is_closed=is_closed) for span in found.uncovered]
 
     def read(
-        self, found: Found, spec: ReadSpec, wanted: LogFilter, *, index_only: bool = False, start: int = 0
+        self,
+        found: Found,
+        spec: ReadSpec,
+        wanted: LogFilter,
+        *,
+        index_only: bool = False,
+        start: int = 0,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a look-up in the order of the log; those before ``start`` may be left out."""
-        pieces = [] if index_only else [piece for piece in self.uncovered(found) if piece.end > start]
+        pieces = (
+            [] if index_only else [piece for piece in self.uncovered(found) if piece.end > start]
+        )
         places = found.places_outside(pieces)
         for piece in pieces:
             before = int(np.searchsorted(places, piece.start))
@@ -101,13 +121,19 @@ class Finder:
                     sizes.append(max(self._log.frame(self._log.locate(place))[0], 0))
         return fmean(sizes) if sizes else 0.0
 
-    def read_places(self, places: Positions, spec: ReadSpec, wanted: LogFilter) -> Iterator[pa.RecordBatch]:
+    def read_places(
+        self, places: Positions, spec: ReadSpec, wanted: LogFilter
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the records at physical offsets; see ``record_scan.PlaceScan``."""
         return PlaceScan(self._log, spec, wanted).batches(places)
 
     def copies(self, wanted: Wanted, topics: Sequence[str], start: int) -> Iterator[pa.RecordBatch]:
         """Yield topic, msgId and commitLogOffset of matching messages from a physical offset on, in log order."""
-        spec = ReadSpec(select_columns(["topic", "msgId", "commitLogOffset"]), mode=DROPMALFORMED, check_crc=False)
+        spec = ReadSpec(
+            select_columns(["topic", "msgId", "commitLogOffset"]),
+            mode=DROPMALFORMED,
+            check_crc=False,
+        )
         chosen = log_filter(parse_selection(subscribe=topics), spec.schema.names, wanted)
         for batch in self.read(self._find(wanted, topics, None, None), spec, chosen, start=start):
             yield batch.filter(pc.greater_equal(batch.column("commitLogOffset"), start))

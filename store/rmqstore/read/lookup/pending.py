@@ -1,8 +1,10 @@
 """Pending messages: half messages of undecided transactions, and delayed and timed messages that are not yet due.
 
-They lie in system topics of the broker, and name the topic and queue that they will be delivered to.
+They lie in system topics of the broker, and name the topic and queue that they will be delivered
+to.
 
-Source: TransactionalMessageServiceImpl.java#check, ScheduleMessageService.java, TimerMessageStore.java.
+Source: TransactionalMessageServiceImpl.java#check, ScheduleMessageService.java,
+TimerMessageStore.java.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ class PendingSource(Protocol):
     def queue_ids(self, topic: str) -> list[int]: ...
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]: ...
     def plan_queues(self, selection: Selection, spec: ReadSpec) -> list[QueueSlice]: ...
-    def read_queues(self, slices: Sequence[QueueSlice], spec: ReadSpec) -> Iterator[pa.RecordBatch]: ...
+    def read_queues(
+        self, slices: Sequence[QueueSlice], spec: ReadSpec
+    ) -> Iterator[pa.RecordBatch]: ...
 
     @property
     def finder(self) -> Finder: ...
@@ -64,36 +68,45 @@ class PendingRows(NamedTuple):
     def take(self, rows: Positions | Mask) -> PendingRows:
         """Return the chosen rows."""
         numbers = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
-        return PendingRows(self.places[numbers], *(column.take(pa.array(numbers)) for column in self[1:]))
+        return PendingRows(
+            self.places[numbers], *(column.take(pa.array(numbers)) for column in self[1:])
+        )
 
     @classmethod
     def joined(cls, parts: Sequence[PendingRows]) -> PendingRows:
         """Return the rows of all parts, in the order of the log."""
         places = np.concatenate([part.places for part in parts])
-        columns = (pa.concat_arrays(column) for column in zip(*(part[1:] for part in parts), strict=True))
+        columns = (
+            pa.concat_arrays(column) for column in zip(*(part[1:] for part in parts), strict=True)
+        )
         return cls(places, *columns).take(np.argsort(places, kind="stable"))
 
 
-# pa.nulls rather than pa.array, which imports pandas if it is installed, in every process that starts.
+# pa.nulls rather than pa.array, which imports pandas if it is installed, in every process that
+# starts.
 _NONE: Final = PendingRows(
-    np.empty(0, np.int64), *(pa.nulls(0, kind) for kind in (pa.string(), pa.int32(), pa.string(), pa.int64()))
+    np.empty(0, np.int64),
+    *(pa.nulls(0, kind) for kind in (pa.string(), pa.int32(), pa.string(), pa.int64())),
 )
 
 
 def find_pending(store: PendingSource, selection: Selection, spec: ReadSpec) -> PendingRows:
     """Return the messages that are pending for the chosen topics and queues.
 
-    The offsets that the broker keeps show which messages it has delivered. It saves them only now and then, so a
-    message of the same UNIQ_KEY in the real topic shows it too.
+    The offsets that the broker keeps show which messages it has delivered. It saves them only now
+    and then, so a message of the same UNIQ_KEY in the real topic shows it too.
 
     Args:
         store: the store to read from.
         selection: real topics and queues.
-        spec: says what to do with damage. A damaged message of a system topic is pending for no topic.
+        spec: says what to do with damage. A damaged message of a system topic is pending for no
+            topic.
     """
     pending = PendingRows.joined([_halves(store, spec), _delayed(store, spec), _timed(store, spec)])
     names = pc.unique(pending.topics).to_pylist()
-    in_topics = pc.is_in(pending.topics, value_set=pa.array(choose_topics(selection, names), pa.string()))
+    in_topics = pc.is_in(
+        pending.topics, value_set=pa.array(choose_topics(selection, names), pa.string())
+    )
     is_chosen: Mask = in_topics.to_numpy(zero_copy_only=False)
     for topic, queue_ids in (selection.assign or {}).items():
         of_topic = pc.equal(pending.topics, topic).to_numpy(zero_copy_only=False)
@@ -113,16 +126,28 @@ def read_pending(
         selection: its start and end times apply.
     """
     own = {"topic", "queueId", "queueOffset", "tagsCode", *PENDING.names}
-    stored = [field for field in spec.schema if field.name not in own and field.name != "commitLogOffset"]
+    stored = [
+        field for field in spec.schema if field.name not in own and field.name != "commitLogOffset"
+    ]
     place = pa.field("commitLogOffset", pa.int64())
-    times = LogFilter(start_timestamp=selection.start.timestamp, end_timestamp=selection.end.timestamp)
-    for batch in store.finder.read_places(rows.places, replace(spec, schema=pa.schema([*stored, place])), times):
-        pending = rows.take(np.searchsorted(rows.places, batch.column("commitLogOffset").to_numpy()))
+    times = LogFilter(
+        start_timestamp=selection.start.timestamp, end_timestamp=selection.end.timestamp
+    )
+    for batch in store.finder.read_places(
+        rows.places, replace(spec, schema=pa.schema([*stored, place])), times
+    ):
+        pending = rows.take(
+            np.searchsorted(rows.places, batch.column("commitLogOffset").to_numpy())
+        )
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         columns |= {"topic": pending.topics, "queueId": pending.queue_ids, "pending": pending.kinds}
         columns["queueOffset"] = columns["tagsCode"] = pa.nulls(batch.num_rows, pa.int64())
-        is_time = pc.and_(pc.greater_equal(pending.due, FIRST_TIMESTAMP), pc.less_equal(pending.due, LAST_TIMESTAMP))
-        due = pc.if_else(is_time, pending.due, None)  # the broker never delivers a message whose time is out of range
+        is_time = pc.and_(
+            pc.greater_equal(pending.due, FIRST_TIMESTAMP),
+            pc.less_equal(pending.due, LAST_TIMESTAMP),
+        )
+        # the broker never delivers a message whose time is out of range
+        due = pc.if_else(is_time, pending.due, None)
         columns["dueTimestamp"] = pc.multiply(due, 1000).cast(TIMESTAMP)
         yield pa.RecordBatch.from_arrays(
             [columns[field.name].cast(field.type) for field in spec.schema], schema=spec.schema
@@ -146,26 +171,40 @@ class _Waiting(NamedTuple):
         return _property(self.table, name)
 
     def rows(self, is_pending: Mask, kind: str, due: pa.Array) -> PendingRows:
-        """Return the pending messages among these. Those that name no real topic and queue are logged and left out."""
-        is_addressed = pc.and_(self.topics.is_valid(), self.queue_ids.is_valid()).to_numpy(zero_copy_only=False)
+        """Return the pending messages among these.
+
+        Those that name no real topic and queue are logged and left out.
+        """
+        is_addressed = pc.and_(self.topics.is_valid(), self.queue_ids.is_valid()).to_numpy(
+            zero_copy_only=False
+        )
         n_lost = np.count_nonzero(is_pending & ~is_addressed)
         if n_lost:
             logger.warning("%d pending messages name no real topic and queue: left out", n_lost)
         kinds = pa.array([kind] * len(due), pa.string())
-        return PendingRows(self.places, self.topics, self.queue_ids, kinds, due).take(is_pending & is_addressed)
+        return PendingRows(self.places, self.topics, self.queue_ids, kinds, due).take(
+            is_pending & is_addressed
+        )
 
 
-def _read(store: PendingSource, topic: str, starts: dict[int, int], spec: ReadSpec) -> _Waiting | None:
+def _read(
+    store: PendingSource, topic: str, starts: dict[int, int], spec: ReadSpec
+) -> _Waiting | None:
     """Read a system topic, each queue from the offset that the broker has reached; None if there is nothing to read."""
     if topic not in store.topics():
         return None
     spans = {queue_id: store.queue_range(topic, queue_id) for queue_id in store.queue_ids(topic)}
-    offsets = {queue_id: min(max(starts.get(queue_id, 0), low), high) for queue_id, (low, high) in spans.items()}
+    offsets = {
+        queue_id: min(max(starts.get(queue_id, 0), low), high)
+        for queue_id, (low, high) in spans.items()
+    }
     own = replace(
         spec, schema=select_columns(_COLUMNS), mode=FAILFAST if spec.mode == FAILFAST else DROPMALFORMED,
         tags=None, filter=None,
     )  # fmt: skip
-    slices = store.plan_queues(parse_selection(subscribe=[topic], starting_offsets={topic: offsets}), own)
+    slices = store.plan_queues(
+        parse_selection(subscribe=[topic], starting_offsets={topic: offsets}), own
+    )
     table = pa.Table.from_batches(store.read_queues(slices, own), own.schema).combine_chunks()
     if not table.num_rows:
         return None
@@ -187,7 +226,9 @@ def _integers(texts: pa.Array, digits: int = 18) -> pa.Array:
 def _halves(store: PendingSource, spec: ReadSpec) -> PendingRows:
     """Return the half messages of undecided transactions: no op record names them, and no commit followed."""
     starts: dict[str, dict[int, int]] = {HALF_TOPIC: {}, OP_TOPIC: {}}
-    for (topic, queue_id), queue_offset in store.config.consumer_offsets(_TRANSACTION_GROUP).items():
+    for (topic, queue_id), queue_offset in store.config.consumer_offsets(
+        _TRANSACTION_GROUP
+    ).items():
         if topic in starts:
             starts[topic][queue_id] = queue_offset
     halves = _read(store, HALF_TOPIC, starts[HALF_TOPIC], spec)
@@ -200,12 +241,21 @@ def _halves(store: PendingSource, spec: ReadSpec) -> PendingRows:
     if ops is not None:
         named = ops.table.filter(pc.equal(ops.table.column("tags"), _DECIDED_TAG))
         for queue_id in pc.unique(named.column("queueId")).to_pylist():
-            bodies = named.filter(pc.equal(named.column("queueId"), queue_id)).column("body").to_pylist()
-            decided = [int(text) for text in b",".join(bodies).split(b",") if text.isdigit() and len(text) < 19]
+            bodies = (
+                named.filter(pc.equal(named.column("queueId"), queue_id)).column("body").to_pylist()
+            )
+            decided = [
+                int(text)
+                for text in b",".join(bodies).split(b",")
+                if text.isdigit() and len(text) < 19
+            ]
             is_pending &= ~((queue_ids == queue_id) & np.isin(queue_offsets, decided))
-        # The broker stores a half message again when it checks the transaction; a decision on either copy counts.
+        # The broker stores a half message again when it checks the transaction; a decision on
+        # either copy counts.
         keys = halves.uniq_keys.filter(pa.array(~is_pending)).drop_null()
-        is_pending &= ~pc.is_in(halves.uniq_keys, value_set=keys, skip_nulls=True).to_numpy(zero_copy_only=False)
+        is_pending &= ~pc.is_in(halves.uniq_keys, value_set=keys, skip_nulls=True).to_numpy(
+            zero_copy_only=False
+        )
     is_pending &= _are_newest(halves) & ~_have_copies(store, halves, is_pending, later=False)
     return halves.rows(is_pending, "transaction", pa.nulls(len(is_pending), pa.int64()))
 
@@ -213,11 +263,19 @@ def _halves(store: PendingSource, spec: ReadSpec) -> PendingRows:
 def _delayed(store: PendingSource, spec: ReadSpec) -> PendingRows:
     """Return the delayed messages after the delivered offset of their level, which is queue ``level - 1``."""
     levels = store.config.delay_offsets()
-    waiting = _read(store, SCHEDULE_TOPIC, {level - 1: queue_offset for level, queue_offset in levels.items()}, spec)
+    waiting = _read(
+        store,
+        SCHEDULE_TOPIC,
+        {level - 1: queue_offset for level, queue_offset in levels.items()},
+        spec,
+    )
     if waiting is None:
         return _NONE
     # The offsets of a store that was not closed may be out of date, and the file may lack a level.
-    unsure = ~np.isin(waiting.table.column("queueId").to_numpy() + 1, list(levels)) | store.paths.has_abort
+    unsure = (
+        ~np.isin(waiting.table.column("queueId").to_numpy() + 1, list(levels))
+        | store.paths.has_abort
+    )
     is_pending = ~_have_copies(store, waiting, unsure)
     return waiting.rows(is_pending, "delay", waiting.table.column("tagsCode").combine_chunks())
 
@@ -252,11 +310,14 @@ def _are_newest(waiting: _Waiting) -> Mask:
     return newest
 
 
-def _have_copies(store: PendingSource, waiting: _Waiting, candidates: Mask, *, later: bool = True) -> Mask:
+def _have_copies(
+    store: PendingSource, waiting: _Waiting, candidates: Mask, *, later: bool = True
+) -> Mask:
     """Return a mask (n,) of the candidates whose UNIQ_KEY a later record of their real topic has.
 
     Args:
-        later: whether that record must be later than the candidate itself, or than the first of all messages.
+        later: whether that record must be later than the candidate itself, or than the first of all
+            messages.
     """
     have_copies = np.zeros(len(waiting.places), np.bool_)
     rows = np.flatnonzero(candidates & waiting.uniq_keys.is_valid().to_numpy(zero_copy_only=False))
@@ -268,7 +329,8 @@ def _have_copies(store: PendingSource, waiting: _Waiting, candidates: Mask, *, l
     first = int(waiting.places.min())
     for batch in store.finder.copies(Wanted(keys=frozenset(keys)), topics, first):
         for row in batch.to_pylist():
-            latest[row["topic"], row["msgId"]] = row["commitLogOffset"]  # ascending, so the last one stays
+            # ascending, so the last one stays
+            latest[row["topic"], row["msgId"]] = row["commitLogOffset"]
     for row in rows.tolist():
         key = (waiting.topics[row].as_py(), waiting.uniq_keys[row].as_py())
         have_copies[row] = latest.get(key, -1) > (waiting.places[row] if later else first)

@@ -1,6 +1,7 @@
 """Counts the messages of light message queues (LMQ) that only RocksDB holds, by the queues that log records name.
 
-Source: CombineConsumeQueueStore.java. With combineCQUseRocksdbForLmq the broker keeps plain queues in files, and light
+Source: CombineConsumeQueueStore.java. With combineCQUseRocksdbForLmq the broker keeps plain queues
+in files, and light
 queues in a RocksDB database in a folder of its own.
 """
 
@@ -19,14 +20,19 @@ _MAX_NAMES = 5
 
 
 def count_light_messages(log: CommitLog, end: int) -> Counter[str]:
-    """Return the number of messages in each light queue that records before ``end`` name. Reads the whole log."""
+    """Return the number of messages in each light queue that records before ``end`` name.
+
+    Reads the whole log.
+    """
     counts: Counter[str] = Counter()
     for start, stop, segment in log.stretches(log.min_offset, end):
         if segment is None:
             continue
         for window in walk_forward(log, segment, start, stop):
             for _, heads, whole in window.heads():
-                named = lmq_heads(window.data, heads.take(whole & have_units(heads.column("sys_flag"))))
+                named = lmq_heads(
+                    window.data, heads.take(whole & have_units(heads.column("sys_flag")))
+                )
                 if len(named):
                     counts.update(topics(window.data, named).to_pylist())
     return counts

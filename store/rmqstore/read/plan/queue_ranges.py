@@ -35,10 +35,13 @@ class QueueRanges:
     """The queues of one store.
 
     Args:
-        log_end: returns the physical offset where the log ends if the store was not closed, None if it was closed.
+        log_end: returns the physical offset where the log ends if the store was not closed, None if
+            it was closed.
     """
 
-    def __init__(self, paths: StorePaths, log: CommitLog, queues: Queues, log_end: Callable[[], int | None]) -> None:
+    def __init__(
+        self, paths: StorePaths, log: CommitLog, queues: Queues, log_end: Callable[[], int | None]
+    ) -> None:
         self._paths, self._log, self._queues, self._log_end = paths, log, queues, log_end
         self._has_warned_of_light_queues = False
 
@@ -52,7 +55,9 @@ class QueueRanges:
         first = queue.first(end, self._log.min_offset)
         if log_end is None or queue.is_recovered:
             return first, end
-        end = confirmed_end(self._log, queue, (topic, queue_id), queue.cut(first, end, log_end), log_end)
+        end = confirmed_end(
+            self._log, queue, (topic, queue_id), queue.cut(first, end, log_end), log_end
+        )
         return min(first, end), end
 
     def first(self, topic: str, queue_id: int) -> int | None:
@@ -63,7 +68,13 @@ class QueueRanges:
         return queue.first(queue.end(), self._log.min_offset)
 
     def at_time(
-        self, topic: str, queue_id: int, timestamp: int, span: tuple[int, int], *, tolerant: bool = False
+        self,
+        topic: str,
+        queue_id: int,
+        timestamp: int,
+        span: tuple[int, int],
+        *,
+        tolerant: bool = False,
     ) -> int:
         """Return the first queue offset in ``span`` stored at or after a time (ms), or the end of ``span`` if none is.
 
@@ -71,7 +82,8 @@ class QueueRanges:
             tolerant: take the time of the next readable message where one is damaged.
 
         Raises:
-            CorruptRecordError, OffsetOutOfRangeError: a message whose time is needed is damaged or missing.
+            CorruptRecordError, OffsetOutOfRangeError: a message whose time is needed is damaged or
+                missing.
         """
         queue = self._queues.open(topic, queue_id)
 
@@ -89,8 +101,8 @@ class QueueRanges:
     def require_plain_queues(self, selection: Selection | None = None) -> None:
         """Refuse a store whose queues this version cannot read.
 
-        Where only light message queues lie in RocksDB, a selection that names one of them is refused, and a selection
-        that would include them without naming them causes a warning.
+        Where only light message queues lie in RocksDB, a selection that names one of them is
+        refused, and a selection that would include them without naming them causes a warning.
 
         Raises:
             UnsupportedFeatureError: the queues lie in RocksDB.
@@ -122,7 +134,10 @@ class QueueRanges:
 
     @cached_property
     def light_messages_apart(self) -> Counter[str]:
-        """The number of messages in each light message queue that only RocksDB holds. Reads the whole log once."""
+        """The number of messages in each light message queue that only RocksDB holds.
+
+        Reads the whole log once.
+        """
         if self._paths.rocksdb_queues is None or self._paths.has_rocksdb_queues:
             return Counter()
         end = self._log_end()
@@ -133,7 +148,8 @@ class QueueRanges:
     def choose(self, selection: Selection, config: BrokerConfig) -> dict[str, list[int]]:
         """Return the chosen topics and their queues.
 
-        A topic that only another store of the same read has is not an error here; see ``known_topics``.
+        A topic that only another store of the same read has is not an error here; see
+        ``known_topics``.
 
         Raises:
             UnsupportedFeatureError: the queues are of a kind that cannot be read.
@@ -144,7 +160,9 @@ class QueueRanges:
         chosen = {}
         for topic in topics:
             queue_ids = self._queues.ids(topic)
-            chosen[topic] = [queue for queue in queue_ids if queue in assign[topic]] if assign else queue_ids
+            chosen[topic] = (
+                [queue for queue in queue_ids if queue in assign[topic]] if assign else queue_ids
+            )
         return chosen
 
     def known_topics(self, config: BrokerConfig) -> list[str]:
@@ -169,7 +187,13 @@ class QueueRanges:
         return -1 if self._queues.lack_records else self.end_in_log()
 
     def resolve(
-        self, selection: Selection, config: BrokerConfig, broker: str, *, fail_on_data_loss: bool, tolerant: bool
+        self,
+        selection: Selection,
+        config: BrokerConfig,
+        broker: str,
+        *,
+        fail_on_data_loss: bool,
+        tolerant: bool,
     ) -> list[QueueSlice]:
         """Return the non-empty ranges that a selection names.
 
@@ -182,16 +206,21 @@ class QueueRanges:
 
         Raises:
             CorruptQueueError: a file of a queue is missing or cut, and ``tolerant`` is false.
-            OffsetOutOfRangeError: offsets of the selection are gone and ``fail_on_data_loss`` holds, or no message was
-                stored at or after a start time and the strategy is ``error``.
+            OffsetOutOfRangeError: offsets of the selection are gone and ``fail_on_data_loss``
+                holds, or no message was stored at or after a start time and the strategy is
+                ``error``.
             OptionError: the group has no offsets.
             UnsupportedFeatureError: the queues are of a kind that cannot be read.
         """
-        resolver = _Resolver(self, selection, config, broker, fail_on_data_loss=fail_on_data_loss, tolerant=tolerant)
+        resolver = _Resolver(
+            self, selection, config, broker, fail_on_data_loss=fail_on_data_loss, tolerant=tolerant
+        )
         slices = []
         for topic, queue_ids in self.choose(selection, config).items():
             for queue_id in queue_ids:
-                slices += self.slices(topic, queue_id, *resolver.bounds(topic, queue_id), tolerant=tolerant)
+                slices += self.slices(
+                    topic, queue_id, *resolver.bounds(topic, queue_id), tolerant=tolerant
+                )
         return slices
 
     def is_chosen(self, selection: Selection, topic: str, queue_id: int) -> bool:
@@ -199,7 +228,9 @@ class QueueRanges:
         if not choose_topics(selection, [topic]):
             return False
         if not can_name_queues(topic):
-            logger.warning("%s: a record is of topic %r, which can have no queues", self._paths.root, topic)
+            logger.warning(
+                "%s: a record is of topic %r, which can have no queues", self._paths.root, topic
+            )
             return False
         return selection.assign is None or queue_id in selection.assign[topic]
 
@@ -215,13 +246,18 @@ class QueueRanges:
         """Return the queue offset where a selection starts in each queue; raises as :meth:`resolve` does.
 
         Args:
-            spans: returns the queues and where each begins and ends. Called after the committed offsets of a group
-                were read, because a running consumer may commit messages that were only just written.
+            spans: returns the queues and where each begins and ends. Called after the committed
+                offsets of a group were read, because a running consumer may commit messages that
+                were only just written.
         """
-        resolver = _Resolver(self, selection, config, broker, fail_on_data_loss=fail_on_data_loss, tolerant=False)
+        resolver = _Resolver(
+            self, selection, config, broker, fail_on_data_loss=fail_on_data_loss, tolerant=False
+        )
         return {queue: resolver.start(*queue, span) for queue, span in spans().items()}
 
-    def slices(self, topic: str, queue_id: int, start: int, end: int, *, tolerant: bool) -> list[QueueSlice]:
+    def slices(
+        self, topic: str, queue_id: int, start: int, end: int, *, tolerant: bool
+    ) -> list[QueueSlice]:
         """Return the parts of a range that the queue's files have; raises as :meth:`resolve` does."""
         runs = list(self._queues.open(topic, queue_id).runs(start, end))
         if start < end and runs != [(start, end)]:
@@ -231,7 +267,9 @@ class QueueRanges:
     def look_confirmed(self, piece: QueueSlice, log_end: int) -> bool:
         """Tell whether the log confirms the units of a range; see ``storage.recovery.unit_checks.look_confirmed``."""
         key = (piece.topic, piece.queue_id)
-        return look_confirmed(self._log, self._queues.open(*key), key, piece.start, piece.end, log_end)
+        return look_confirmed(
+            self._log, self._queues.open(*key), key, piece.start, piece.end, log_end
+        )
 
     def stands(self, piece: QueueSlice) -> bool:
         """Tell whether the queue files and the last record of a planned range still exist."""
@@ -240,14 +278,18 @@ class QueueRanges:
         has_units = [*queue.runs(piece.start, piece.end)] == [(piece.start, piece.end)]
         return has_units and confirmed_end(log, queue, key, piece.end, log.max_offset) == piece.end
 
-    def confirmed(self, piece: QueueSlice, log_end: int, stored_until: int = LATEST_TIME) -> list[QueueSlice]:
+    def confirmed(
+        self, piece: QueueSlice, log_end: int, stored_until: int = LATEST_TIME
+    ) -> list[QueueSlice]:
         """Return the parts of a range whose units are confirmed by records stored until a time (ms).
 
         What is left out is logged.
         """
         key = (piece.topic, piece.queue_id)
         queue = self._queues.open(*key)
-        runs = list(confirmed_runs(self._log, queue, key, piece.start, piece.end, log_end, stored_until))
+        runs = list(
+            confirmed_runs(self._log, queue, key, piece.start, piece.end, log_end, stored_until)
+        )
         left = [piece.start, *(bound for run in runs for bound in run), piece.end]
         for start, end in zip(left[::2], left[1::2], strict=True):
             if start < end:
@@ -266,7 +308,9 @@ class QueueRanges:
 
         def first_at(physical_offset: int, start: int) -> int:
             def is_reached(queue_offset: int) -> bool:
-                estimate = estimate_physical_offset(queue, queue_offset, piece.start, piece.end, log_end)
+                estimate = estimate_physical_offset(
+                    queue, queue_offset, piece.start, piece.end, log_end
+                )
                 if estimate is None:
                     raise CorruptQueueError(*queue.place(queue_offset), "no unit around is sound")
                 return estimate >= physical_offset
@@ -279,7 +323,10 @@ class QueueRanges:
             for span in spans:
                 start = first_at(span.start, stop)
                 stop = first_at(span.end, start)
-                low, high = max(start - VOTING_UNITS, piece.start), min(stop + VOTING_UNITS, piece.end)
+                low, high = (
+                    max(start - VOTING_UNITS, piece.start),
+                    min(stop + VOTING_UNITS, piece.end),
+                )
                 low, high = trim(queue, low, high, span, log_end)
                 if low >= high:
                     continue
@@ -331,11 +378,15 @@ class _Resolver:
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         span = self._ranges.range(topic, queue_id)
         start = self.start(topic, queue_id, span)
-        end = self._bound(topic, queue_id, span, self._selection.end, self._end_committed, "ending_offsets")
+        end = self._bound(
+            topic, queue_id, span, self._selection.end, self._end_committed, "ending_offsets"
+        )
         return start, end
 
     def start(self, topic: str, queue_id: int, span: tuple[int, int]) -> int:
-        return self._bound(topic, queue_id, span, self._selection.start, self._start_committed, "starting_offsets")
+        return self._bound(
+            topic, queue_id, span, self._selection.start, self._start_committed, "starting_offsets"
+        )
 
     def _bound(
         self,
@@ -352,7 +403,11 @@ class _Resolver:
         if timestamp is not None:
             tolerant = self._tolerant or not self._fail_on_data_loss
             first = self._ranges.at_time(topic, queue_id, timestamp, span, tolerant=tolerant)
-            if first == span[1] and name == "starting_offsets" and self._selection.timestamp_strategy == "error":
+            if (
+                first == span[1]
+                and name == "starting_offsets"
+                and self._selection.timestamp_strategy == "error"
+            ):
                 raise OffsetOutOfRangeError(
                     f"{topic}-{queue_id} has no message stored at or after {timestamp} ms; "
                     "starting_offsets_by_timestamp_strategy=latest begins at the end of such queues"
@@ -369,11 +424,15 @@ class _Resolver:
             return span[1]
         return self._within(topic, queue_id, span, queue_offset, name)
 
-    def _within(self, topic: str, queue_id: int, span: tuple[int, int], queue_offset: int, name: str) -> int:
+    def _within(
+        self, topic: str, queue_id: int, span: tuple[int, int], queue_offset: int, name: str
+    ) -> int:
         if span[0] <= queue_offset <= span[1]:
             return queue_offset
         if name == "ending_offsets" and queue_offset < span[0]:
-            return span[0]  # the range ends before the messages that are left; its start shows whether any were lost
+            # the range ends before the messages that are left; its start shows whether any were
+            # lost
+            return span[0]
         text = f"{name} of {topic}-{queue_id} is {queue_offset}, the queue holds {span[0]} to {span[1]} (excluded)"
         if self._fail_on_data_loss:
             raise OffsetOutOfRangeError(f"{text}; fail_on_data_loss=False reads what is left")
@@ -387,5 +446,7 @@ def _committed(group: str | None, config: BrokerConfig) -> Mapping[tuple[str, in
     offsets = config.consumer_offsets(group)
     if not offsets:
         known = ", ".join(config.groups()) or "none"
-        raise OptionError(f"group {group!r} has no committed offsets in consumerOffset.json; groups that have: {known}")
+        raise OptionError(
+            f"group {group!r} has no committed offsets in consumerOffset.json; groups that have: {known}"
+        )
     return offsets

@@ -50,12 +50,18 @@ class Sampler:
         queue = self._queues.open(piece.topic, piece.queue_id)
         queue_offsets = [piece.start]
         if piece.end - piece.start > _SAMPLED_UNITS:
-            queue_offsets = np.unique(np.linspace(piece.start, piece.end - 1, max(count, 2)).astype(np.int64)).tolist()
+            queue_offsets = np.unique(
+                np.linspace(piece.start, piece.end - 1, max(count, 2)).astype(np.int64)
+            ).tolist()
         for queue_offset in queue_offsets:
-            run = next(queue.runs(queue_offset, min(queue_offset + _SAMPLED_UNITS, piece.end)), None)
+            run = next(
+                queue.runs(queue_offset, min(queue_offset + _SAMPLED_UNITS, piece.end)), None
+            )
             if run is None or run[0] != queue_offset:
                 continue
-            samples.append(Sample(queue_offset, queue.unit(queue_offset)[0], float(queue.weights(*run).mean())))
+            samples.append(
+                Sample(queue_offset, queue.unit(queue_offset)[0], float(queue.weights(*run).mean()))
+            )
         return samples
 
     def rows_within(self, piece: QueueSlice, n_bytes: int) -> int:
@@ -74,7 +80,8 @@ class Sampler:
     def log_heads(self) -> list[int]:
         """Return physical offsets where a scan of the log may be cut, sorted: starts of files, and sampled records.
 
-        A sampled record counts only if it stores its own physical offset. Without queues only starts of files are sure.
+        A sampled record counts only if it stores its own physical offset. Without queues only
+        starts of files are sure.
         """
         heads = {segment.start for segment in self._log.segments}
         queues = self._queues.plain()
@@ -82,7 +89,8 @@ class Sampler:
         count = max(_MIN_HEADS, _SAMPLED_HEADS // max(len(sampled), 1))
         for number, (topic, queue_id) in enumerate(sampled):
             start, end = self._ranges.range(topic, queue_id)
-            # Round-robin producers put the same offsets of all queues next to each other, so samples are staggered.
+            # Round-robin producers put the same offsets of all queues next to each other, so
+            # samples are staggered.
             start += (end - start) * number // (count * len(sampled))
             for sample in self.sample(QueueSlice(topic, queue_id, start, end), count):
                 if self._log.is_head(sample.physical_offset):
@@ -129,7 +137,8 @@ def cut_log(whole: LogSlice, heads: Sequence[int], goal: int) -> list[LogSlice]:
 
     Args:
         whole: the range to cut.
-        heads: physical offsets where records surely begin, sorted; those outside of the range are ignored.
+        heads: physical offsets where records surely begin, sorted; those outside of the range are
+            ignored.
         goal: target size of a slice, in bytes.
     """
     pieces, start, last = [], whole.start, whole.start

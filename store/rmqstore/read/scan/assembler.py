@@ -44,7 +44,8 @@ class Pipeline(NamedTuple):
     check: Callable[[LogBytes, Positions, UnitRows | None], Rows]
     steps: tuple[Step, ...]  # between the check and decoding, in their order
     explain: Explain
-    weigh: Callable[[Positions, Sizes, UnitRows | None], Sizes]  # the bytes that each row adds to a batch
+    # the bytes that each row adds to a batch
+    weigh: Callable[[Positions, Sizes, UnitRows | None], Sizes]
 
 
 def plain_pipeline(spec: ReadSpec, wanted: LogFilter | None = None) -> Pipeline:
@@ -72,7 +73,9 @@ def _weigh(_starts: Positions, sizes: Sizes, _units: UnitRows | None) -> Sizes:
 class Assembler:
     """Makes RecordBatches from records of one file."""
 
-    def __init__(self, spec: ReadSpec, log: CommitLog, segment: Segment, pipeline: Pipeline) -> None:
+    def __init__(
+        self, spec: ReadSpec, log: CommitLog, segment: Segment, pipeline: Pipeline
+    ) -> None:
         """Open the file.
 
         Raises:
@@ -83,7 +86,9 @@ class Assembler:
         self._buffer = np.empty(0, np.uint8)
         self._decoded = pa.schema([field for field in spec.schema if field.name in DECODED_COLUMNS])
 
-    def batches(self, starts: Positions, sizes: Sizes, units: UnitRows | None) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, starts: Positions, sizes: Sizes, units: UnitRows | None
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the records at ``starts``, in that order, as batches.
 
         Args:
@@ -94,7 +99,9 @@ class Assembler:
         Raises:
             CorruptRecordError: a record is damaged and the mode is FAILFAST.
         """
-        for rows in cut_batches(self._pipeline.weigh(starts, sizes, units), BATCH_ROWS, BATCH_BYTES):
+        for rows in cut_batches(
+            self._pipeline.weigh(starts, sizes, units), BATCH_ROWS, BATCH_BYTES
+        ):
             left, said = starts[rows], units.take(rows) if units else None
             source = self._bring_close(left, sizes[rows])
             left = left - (source.base - self._segment.start)
@@ -107,20 +114,26 @@ class Assembler:
     def _bring_close(self, starts: Positions, sizes: Sizes) -> LogBytes:
         """Return bytes that hold the records of a batch.
 
-        Records that lie close together are copied into a buffer that stays in the cache: the columns are gathered from
-        it several times, and a gather from the mapped file waits for memory each time. Records far apart, as those
-        of a small topic, are read in their places.
+        Records that lie close together are copied into a buffer that stays in the cache: the
+            columns are gathered from
+        it several times, and a gather from the mapped file waits for memory each time. Records far
+        apart, as those of a small topic, are read in their places.
         """
         low, high = int(starts.min()), int((starts + np.maximum(sizes, 0)).max())
         if low < 0 or high > self._file_size or high - low > min(2 * int(sizes.sum()), _MAX_WINDOW):
-            return LogBytes(self._log.read_in_place(self._segment, starts, sizes), self._segment.start)
+            return LogBytes(
+                self._log.read_in_place(self._segment, starts, sizes), self._segment.start
+            )
         high = min(high + _WINDOW_SLACK, self._file_size)
         if len(self._buffer) < high - low:
-            self._buffer = np.empty((high - low) * 5 // 4, np.uint8)  # batches differ a little; new memory is dear
+            # batches differ a little; new memory is dear
+            self._buffer = np.empty((high - low) * 5 // 4, np.uint8)
         data = self._log.read_into(self._segment, self._buffer[: high - low], low)
         return LogBytes(data, self._segment.start + low)
 
-    def _assemble(self, source: LogBytes, starts: Positions, units: UnitRows | None) -> tuple[pa.RecordBatch, int]:
+    def _assemble(
+        self, source: LogBytes, starts: Positions, units: UnitRows | None
+    ) -> tuple[pa.RecordBatch, int]:
         """Make one batch; return it and how many of the records went into it (bodies that inflate hugely end it)."""
         rows = self._pipeline.check(source, starts, units)
         for step in self._pipeline.steps:

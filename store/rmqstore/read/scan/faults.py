@@ -18,7 +18,8 @@ from rmqstore.spans import LostStretch
 
 logger = logging.getLogger(__name__)
 
-# Says what is wrong with the bytes of the record at a physical offset, of which a queue expects something, or nothing.
+# Says what is wrong with the bytes of the record at a physical offset, of which a queue expects
+# something, or nothing.
 Explain = Callable[[Bytes, ReadSpec, int, Expected | None], str]
 
 
@@ -50,7 +51,10 @@ def find_faults(
         return []
     if spec.mode == DROPMALFORMED:
         logger.warning(
-            "%s: dropped %d damaged records, the first at %d", path, len(damaged), int(rows.offsets[damaged[0]])
+            "%s: dropped %d damaged records, the first at %d",
+            path,
+            len(damaged),
+            int(rows.offsets[damaged[0]]),
         )
         return []
     faults = []
@@ -60,7 +64,10 @@ def find_faults(
         reason = rows.reasons.get(row) or explain_one(physical_offset, expected)
         if spec.mode == FAILFAST:
             raise CorruptRecordError(path, physical_offset, reason)
-        known: dict[str, object] = {"commitLogOffset": physical_offset, "brokerName": spec.broker_name}
+        known: dict[str, object] = {
+            "commitLogOffset": physical_offset,
+            "brokerName": spec.broker_name,
+        }
         known[spec.corrupt_column] = f"{path}, {physical_offset}: {reason}"
         faults.append(Fault(row, known | (expected_columns(expected) if expected else {}), reason))
     return faults
@@ -81,7 +88,9 @@ def refuse_stretches(stretches: Iterable[LostStretch], spec: ReadSpec) -> Iterat
 
 
 def _lose(stretch: LostStretch, spec: ReadSpec) -> None:
-    text = f"{stretch.path}: the log from {stretch.start} to {stretch.end} is gone: {stretch.reason}"
+    text = (
+        f"{stretch.path}: the log from {stretch.start} to {stretch.end} is gone: {stretch.reason}"
+    )
     if spec.fail_on_data_loss:
         raise OffsetOutOfRangeError(f"{text}; fail_on_data_loss=False reads on without it")
     logger.warning("data loss: %s", text)

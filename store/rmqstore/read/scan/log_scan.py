@@ -23,12 +23,15 @@ class LogScan:
 
     Args:
         log: of a store.
-        queues_end: asks for the physical offset after the last record that queues point at, -1 where they tell none.
+        queues_end: asks for the physical offset after the last record that queues point at, -1
+            where they tell none.
         spec: what to make of the records.
         wanted: which of them.
     """
 
-    def __init__(self, log: CommitLog, queues_end: Callable[[], int], spec: ReadSpec, wanted: LogFilter) -> None:
+    def __init__(
+        self, log: CommitLog, queues_end: Callable[[], int], spec: ReadSpec, wanted: LogFilter
+    ) -> None:
         self._log, self._queues_end = log, queues_end
         self._spec, self._pipeline = spec, plain_pipeline(spec, wanted)
 
@@ -36,7 +39,8 @@ class LogScan:
         """Yield the records of a slice.
 
         Raises:
-            CorruptRecordError: bytes are not a record, or the record is damaged, and the mode is FAILFAST.
+            CorruptRecordError: bytes are not a record, or the record is damaged, and the mode is
+                FAILFAST.
             OffsetOutOfRangeError: a file is missing, and data loss is to fail.
         """
         for start, end, segment in self._log.stretches(piece.start, piece.end):
@@ -48,7 +52,9 @@ class LogScan:
             except OffsetOutOfRangeError as err:
                 yield from self._lose(start, end, str(err))
                 continue
-            ended = yield from self._read_file(assembler, segment, Span(start, end), is_closed=piece.is_closed)
+            ended = yield from self._read_file(
+                assembler, segment, Span(start, end), is_closed=piece.is_closed
+            )
             if ended:
                 return
 
@@ -58,7 +64,8 @@ class LogScan:
         """Yield the records of one file; return whether the log ends in it."""
         reached = span.start
         for window in walk_forward(self._log, segment, *span):
-            # In FAILFAST mode the first damage ends the scan: what a damaged size hides need not be looked for.
+            # In FAILFAST mode the first damage ends the scan: what a damaged size hides need not be
+            # looked for.
             starts, sizes = window.chain() if self._spec.mode == FAILFAST else window.rejoined()[1:]
             yield from assembler.batches(starts, sizes, None)
             reason = window.damage
@@ -75,7 +82,9 @@ class LogScan:
         return False
 
     def _lose(self, start: int, end: int, reason: str) -> Iterator[pa.RecordBatch]:
-        yield from refuse_stretches([LostStretch(self._log.folders, start, end, reason, is_missing=True)], self._spec)
+        yield from refuse_stretches(
+            [LostStretch(self._log.folders, start, end, reason, is_missing=True)], self._spec
+        )
 
     def _refuse(self, segment: Segment, span: Span, reason: str) -> Iterator[pa.RecordBatch]:
         """Do with a stretch that holds no record what the mode says."""

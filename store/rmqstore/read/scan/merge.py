@@ -10,7 +10,9 @@ import pyarrow.compute as pc
 PLACE = "commitLogOffset"
 
 
-def merge_by_place(one: Iterable[pa.RecordBatch], other: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def merge_by_place(
+    one: Iterable[pa.RecordBatch], other: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows of two streams in the order of the log, one batch of each in memory.
 
     Args:

@@ -11,7 +11,13 @@ import pyarrow as pa
 
 from rmqstore.errors import CorruptQueueError, OffsetOutOfRangeError
 from rmqstore.format.hashing import tags_code
-from rmqstore.format.layout import LMQ_PREFIX, MAX_EXT_ADDRESS, PRE_BLANK_SIZE, SCHEDULE_TOPIC, Positions
+from rmqstore.format.layout import (
+    LMQ_PREFIX,
+    MAX_EXT_ADDRESS,
+    PRE_BLANK_SIZE,
+    SCHEDULE_TOPIC,
+    Positions,
+)
 from rmqstore.read.scan.assembler import Assembler, Pipeline, plain_pipeline
 from rmqstore.read.scan.rows import Fault, UnitRows, expected_columns, lost_rows
 from rmqstore.read.scan.shared_records import shared_pipeline
@@ -29,8 +35,9 @@ logger = logging.getLogger(__name__)
 class QueueScan:
     """Reads slices of queues.
 
-    Messages come in the order of the CommitLog, so those of one queue come in the order of that queue. Reading queue
-    after queue would touch every page of the log once for each queue that has messages in it.
+    Messages come in the order of the CommitLog, so those of one queue come in the order of that
+    queue. Reading queue after queue would touch every page of the log once for each queue that has
+    messages in it.
     """
 
     def __init__(
@@ -48,7 +55,8 @@ class QueueScan:
         """Yield the messages of the slices.
 
         Raises:
-            CorruptRecordError, CorruptQueueError: a record or unit is damaged and the mode is FAILFAST.
+            CorruptRecordError, CorruptQueueError: a record or unit is damaged and the mode is
+                FAILFAST.
             OffsetOutOfRangeError: messages were deleted, and data loss is to fail.
         """
         for window in self._windows([piece for piece in slices if piece.start < piece.end]):
@@ -79,7 +87,11 @@ class QueueScan:
     def _sampled_unit(self, piece: QueueSlice, queue_offset: int) -> Positions:
         """Return the physical offset of one unit, (1,); (0,) if it is gone, which is reported where it is read."""
         with suppress(OffsetOutOfRangeError):
-            return self._open_queue(piece.topic, piece.queue_id).units(queue_offset, queue_offset + 1).physical_offsets
+            return (
+                self._open_queue(piece.topic, piece.queue_id)
+                .units(queue_offset, queue_offset + 1)
+                .physical_offsets
+            )
         return np.empty(0, np.int64)
 
     def _held_units(self, piece: QueueSlice, start: int, count: int) -> tuple[int, Units]:
@@ -92,9 +104,13 @@ class QueueScan:
             low, high = next(queue.runs(start, piece.end), (piece.end, piece.end))
             if low == start:
                 raise
-            text = f"queue offsets {start} to {low} of {piece.topic}-{piece.queue_id} are gone: {err}"
+            text = (
+                f"queue offsets {start} to {low} of {piece.topic}-{piece.queue_id} are gone: {err}"
+            )
             if self._spec.fail_on_data_loss:
-                raise OffsetOutOfRangeError(f"{text}; fail_on_data_loss=False reads on without them") from err
+                raise OffsetOutOfRangeError(
+                    f"{text}; fail_on_data_loss=False reads on without them"
+                ) from err
             logger.warning("data loss: %s", text)
             return low, queue.units(low, min(low + count, high))
 
@@ -158,7 +174,9 @@ class QueueScan:
 
     def _pipeline(self, window: UnitRows) -> Pipeline:
         """Return how records of the topics of a window become messages."""
-        shared = [topic in self._batch_topics or topic.startswith(LMQ_PREFIX) for topic in window.topics]
+        shared = [
+            topic in self._batch_topics or topic.startswith(LMQ_PREFIX) for topic in window.topics
+        ]
         if np.array(shared, np.bool_)[window.topic_codes].any():
             return shared_pipeline(self._spec, self._batch_topics)
         return plain_pipeline(self._spec)
@@ -196,7 +214,9 @@ class QueueScan:
         faults = []
         for row, physical_offset in enumerate(part.physical_offsets.tolist()):
             expected = part.expected(row)
-            path, byte = self._open_queue(expected.topic, expected.queue_id).place(expected.queue_offset)
+            path, byte = self._open_queue(expected.topic, expected.queue_id).place(
+                expected.queue_offset
+            )
             why = reason or f"no unit: physical offset {physical_offset}, size {expected.size}"
             if mode == FAILFAST:
                 raise CorruptQueueError(path, byte, why)

@@ -1,4 +1,7 @@
-"""Which records a scan in the order of the log keeps. The records decide, not what queues or topics.json know."""
+"""Which records a scan in the order of the log keeps.
+
+The records decide, not what queues or topics.json know.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,15 @@ from rmqstore.query.selection import Selection
 class LogFilter(NamedTuple):
     """Which records of a scan in physical order are wanted; None wants all."""
 
-    queues: Mapping[str, frozenset[int] | None] | None = None  # of each topic, None for all of its queues
+    # of each topic, None for all of its queues
+    queues: Mapping[str, frozenset[int] | None] | None = None
     topic_pattern: re.Pattern[str] | None = None
     start_timestamp: int | None = None  # ms
     end_timestamp: int | None = None
     without_system_topics: bool = False
     keys: frozenset[str] | None = None  # a record has one of them as UNIQ_KEY or among its KEYS
-    msg_ids: frozenset[str] | None = None  # columns msgId or offsetMsgId have one of them; rollbacks the latter only
+    # columns msgId or offsetMsgId have one of them; rollbacks the latter only
+    msg_ids: frozenset[str] | None = None
 
     @property
     def chooses_topics(self) -> bool:
@@ -91,13 +96,17 @@ def has_key(data: Bytes, heads: Heads, keys: Iterable[str]) -> Mask:
 
 def _has_id(data: Bytes, heads: Heads, msg_ids: Iterable[str]) -> Mask:
     wanted = pa.array(list(msg_ids), pa.string())
-    columns = decode_columns(data, heads, pa.schema([ALL_COLUMNS.field(name) for name in ("msgId", "offsetMsgId")]))
+    columns = decode_columns(
+        data, heads, pa.schema([ALL_COLUMNS.field(name) for name in ("msgId", "offsetMsgId")])
+    )
     found: Mask = (_is_in(columns[0], wanted) & ~_are_rollbacks(heads)) | _is_in(columns[1], wanted)
     return found
 
 
 def _are_rollbacks(heads: Heads) -> Mask:
-    found: Mask = heads.column("sys_flag") & np.int32(SysFlag.TRANSACTION_TYPE) == SysFlag.TRANSACTION_TYPE
+    found: Mask = (
+        heads.column("sys_flag") & np.int32(SysFlag.TRANSACTION_TYPE) == SysFlag.TRANSACTION_TYPE
+    )
     return found
 
 
@@ -106,11 +115,14 @@ def _is_in(values: pa.Array, wanted: pa.Array) -> Mask:
     return found
 
 
-def log_filter(selection: Selection, columns: list[str], wanted: Wanted = NOTHING_WANTED) -> LogFilter:
+def log_filter(
+    selection: Selection, columns: list[str], wanted: Wanted = NOTHING_WANTED
+) -> LogFilter:
     """Return what a selection means for a scan in the order of the log.
 
     Args:
-        selection: topics and times; without topics all are read, but in a look-up only those of users.
+        selection: topics and times; without topics all are read, but in a look-up only those of
+            users.
         columns: to be read.
         wanted: what is looked for, if this is a look-up.
 
@@ -119,7 +131,9 @@ def log_filter(selection: Selection, columns: list[str], wanted: Wanted = NOTHIN
     """
     selection.require_by_log()
     if "tagsCode" in columns:
-        raise OptionError("tagsCode stands in the ConsumeQueue, which scan=commitlog and look-ups do not read")
+        raise OptionError(
+            "tagsCode stands in the ConsumeQueue, which scan=commitlog and look-ups do not read"
+        )
     queues: Mapping[str, frozenset[int] | None] | None = selection.assign
     if selection.subscribe is not None:
         queues = dict.fromkeys(selection.subscribe)

@@ -29,26 +29,32 @@ class PlaceScan:
         """Yield the records in the order of the log.
 
         Args:
-            places: physical offsets, int64 (n,), rising. Where nothing calls itself the record of the place, as the
-                index of a log that was cut may say, there is none.
+            places: physical offsets, int64 (n,), rising. Where nothing calls itself the record of
+                the place, as the index of a log that was cut may say, there is none.
 
         Raises:
             CorruptRecordError: a record is damaged and the mode is FAILFAST.
             OffsetOutOfRangeError: a file was deleted meanwhile, and data loss is to fail.
         """
         for segment in self._log.segments:
-            inside = places[np.searchsorted(places, segment.start) : np.searchsorted(places, segment.end)]
+            inside = places[
+                np.searchsorted(places, segment.start) : np.searchsorted(places, segment.end)
+            ]
             if not len(inside):
                 continue
             try:
                 assembler = Assembler(self._spec, self._log, segment, self._pipeline)
             except OffsetOutOfRangeError as err:
                 if self._spec.fail_on_data_loss:
-                    raise OffsetOutOfRangeError(f"{err}; fail_on_data_loss=False reads on without it") from err
+                    raise OffsetOutOfRangeError(
+                        f"{err}; fail_on_data_loss=False reads on without it"
+                    ) from err
                 logger.warning("data loss: %s", err)
                 continue
             starts = inside - segment.start
             self._log.want(segment, starts, FIXED_PART_V4.itemsize)
-            heads = self._log.read_in_place(segment, starts, np.full(len(starts), FIXED_PART_V4.itemsize))
+            heads = self._log.read_in_place(
+                segment, starts, np.full(len(starts), FIXED_PART_V4.itemsize)
+            )
             starts = starts[know_their_places(heads, starts, segment.start)]
             yield from assembler.batches(starts, total_sizes(heads, starts), None)

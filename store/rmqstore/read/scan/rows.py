@@ -26,10 +26,14 @@ class UnitRows(NamedTuple):
     tags_codes: NDArray[np.int64]
 
     @classmethod
-    def of_queue(cls, topic: str, queue_id: int, queue_offsets: NDArray[np.int64], units: Units) -> UnitRows:
+    def of_queue(
+        cls, topic: str, queue_id: int, queue_offsets: NDArray[np.int64], units: Units
+    ) -> UnitRows:
         """Return units of one queue, (n,), with the queue offsets beside them."""
         n = len(queue_offsets)
-        return cls([topic], np.zeros(n, np.int32), np.full(n, queue_id, np.int32), queue_offsets, *units)
+        return cls(
+            [topic], np.zeros(n, np.int32), np.full(n, queue_id, np.int32), queue_offsets, *units
+        )
 
     @classmethod
     def joined(cls, parts: Sequence[UnitRows]) -> UnitRows:
@@ -38,8 +42,13 @@ class UnitRows(NamedTuple):
             return parts[0]
         topics = list(dict.fromkeys(topic for part in parts for topic in part.topics))
         codes = {topic: code for code, topic in enumerate(topics)}
-        recoded = [np.array([codes[topic] for topic in part.topics], np.int32)[part.topic_codes] for part in parts]
-        columns = (np.concatenate(column) for column in zip(*(part[2:] for part in parts), strict=True))
+        recoded = [
+            np.array([codes[topic] for topic in part.topics], np.int32)[part.topic_codes]
+            for part in parts
+        ]
+        columns = (
+            np.concatenate(column) for column in zip(*(part[2:] for part in parts), strict=True)
+        )
         return cls(topics, np.concatenate(recoded), *columns)
 
     def take(self, rows: slice | Positions | Mask) -> UnitRows:
@@ -57,7 +66,9 @@ class UnitRows(NamedTuple):
     def expected(self, row: int) -> Expected:
         """Return what is expected of one record."""
         topic = self.topics[int(self.topic_codes[row])]
-        return Expected(topic, int(self.queue_ids[row]), int(self.queue_offsets[row]), int(self.sizes[row]))
+        return Expected(
+            topic, int(self.queue_ids[row]), int(self.queue_offsets[row]), int(self.sizes[row])
+        )
 
 
 class Fault(NamedTuple):
@@ -80,7 +91,10 @@ def expected_columns(expected: Expected) -> dict[str, object]:
 
 def lost_rows(schema: pa.Schema, faults: list[Fault]) -> pa.RecordBatch:
     """Return rows for damaged records alone: in each, what is known, the reason, and nulls."""
-    rows = [{name: value for name, value in fault.known.items() if name in schema.names} for fault in faults]
+    rows = [
+        {name: value for name, value in fault.known.items() if name in schema.names}
+        for fault in faults
+    ]
     return pa.RecordBatch.from_pylist(rows, schema)
 
 

@@ -1,8 +1,9 @@
 """Records that stand for other messages than they say: the parents of light message queues, and inner batches.
 
-Rows are messages here, of which several may lie in one record. A record is read, checked and verified once, for the
-first of its rows; then :func:`expand` gives each of its messages a head of its own, whose body and properties are spans
-of the record, and the message goes the way of all others.
+Rows are messages here, of which several may lie in one record. A record is read, checked and
+verified once, for the first of its rows; then :func:`expand` gives each of its messages a head of
+its own, whose body and properties are spans of the record, and the message goes the way of all
+others.
 """
 
 from __future__ import annotations
@@ -47,7 +48,11 @@ def shared_pipeline(spec: ReadSpec, batch_topics: Collection[str]) -> Pipeline:
         batch_topics: topics whose queues are BatchConsumeQueues.
     """
     steps: list[Step] = [verify_crc] if spec.check_crc else []
-    steps += [partial(expand, batch_topics=batch_topics), partial(choose, spec=spec, wanted=None), *inflating(spec)]
+    steps += [
+        partial(expand, batch_topics=batch_topics),
+        partial(choose, spec=spec, wanted=None),
+        *inflating(spec),
+    ]
     return Pipeline(
         check_records,
         tuple(steps),
@@ -56,7 +61,9 @@ def shared_pipeline(spec: ReadSpec, batch_topics: Collection[str]) -> Pipeline:
     )
 
 
-def _weigh(starts: Positions, sizes: NDArray[np.int64], units: UnitRows | None) -> NDArray[np.int64]:
+def _weigh(
+    starts: Positions, sizes: NDArray[np.int64], units: UnitRows | None
+) -> NDArray[np.int64]:
     assert units is not None
     return np.where(_begin_records(starts, units), sizes, 0)
 
@@ -74,7 +81,9 @@ def check_records(source: LogBytes, starts: Positions, units: UnitRows | None) -
     sound = whole & check_heads(heads, source.base) & (heads.column("total_size") == told.sizes)
     sound &= _are_lmq(told) | (same & (heads.column("queue_id") == told.queue_ids))
     every = np.ones(len(starts), np.bool_)
-    return Rows(source.data, starts + source.base, units, every, {}, heads, {}, firsts).drop_damaged(sound)
+    return Rows(
+        source.data, starts + source.base, units, every, {}, heads, {}, firsts
+    ).drop_damaged(sound)
 
 
 def expand(rows: Rows, batch_topics: Collection[str]) -> Rows:
@@ -82,16 +91,21 @@ def expand(rows: Rows, batch_topics: Collection[str]) -> Rows:
     assert rows.units is not None
     told = rows.units.take(rows.all_places())
     records = _unwrap(rows.data, rows.heads, _are_batches(told, batch_topics))
-    kept = rows.end_after(len(records.heads))  # bodies that inflate to too much are left for the next batch
+    # bodies that inflate to too much are left for the next batch
+    kept = rows.end_after(len(records.heads))
     places, record_of = _rows_of_sound_records(kept)
     units = rows.units.take(places)
     rank = units.queue_offsets - records.heads.column("queue_offset")[record_of]
     is_there = (rank >= 0) & (rank < records.counts[record_of])
     is_lmq = _are_lmq(units)
     if is_lmq.any():
-        is_there[is_lmq] = _are_named(records.data, records.heads.take(record_of[is_lmq]), units.take(is_lmq))
+        is_there[is_lmq] = _are_named(
+            records.data, records.heads.take(record_of[is_lmq]), units.take(is_lmq)
+        )
     absent = np.flatnonzero(~is_there & (is_lmq | _are_batches(units, batch_topics))).tolist()
-    reasons = {int(places[row]): records.reason(int(record_of[row]), units.expected(row)) for row in absent}
+    reasons = {
+        int(places[row]): records.reason(int(record_of[row]), units.expected(row)) for row in absent
+    }
     sound = np.zeros(len(kept.sound), np.bool_)
     sound[places[is_there]] = True
     return replace(
@@ -100,7 +114,9 @@ def expand(rows: Rows, batch_topics: Collection[str]) -> Rows:
         sound=sound,
         reasons=reasons,
         heads=records.messages(record_of[is_there], rank[is_there], units.take(is_there)),
-        columns={"topic": pa.array(units.topics, pa.string()).take(pa.array(units.topic_codes[is_there]))},
+        columns={
+            "topic": pa.array(units.topics, pa.string()).take(pa.array(units.topic_codes[is_there]))
+        },
         places=places[is_there],
     )
 
@@ -123,7 +139,9 @@ def _rows_of_sound_records(rows: Rows) -> tuple[Positions, Positions]:
 def _unwrap(data: Bytes, heads: Heads, is_batch: Mask) -> _Records:
     """Find the messages in those of the records that hold an inner batch; only as many as inflate at once."""
     is_wrapped = is_batch & is_inner_batch(heads)
-    packed = np.flatnonzero(is_wrapped & (heads.column("sys_flag") & np.int32(SysFlag.COMPRESSED) != 0))
+    packed = np.flatnonzero(
+        is_wrapped & (heads.column("sys_flag") & np.int32(SysFlag.COMPRESSED) != 0)
+    )
     broken: dict[int, str] = {}
     if len(packed):
         data, heads, broken = inflate_batches(data, heads, packed)
@@ -141,7 +159,8 @@ def _unwrap(data: Bytes, heads: Heads, is_batch: Mask) -> _Records:
 class _Records(NamedTuple):
     """r sound records, and the messages of those that hold an inner batch."""
 
-    data: Bytes  # what all positions are in: not what the records were read from, where bodies were inflated
+    # what all positions are in: not what the records were read from, where bodies were inflated
+    data: Bytes
     heads: Heads
     is_wrapped: Mask
     counts: NDArray[np.int64]  # messages of each; 1 where it is one itself
@@ -158,7 +177,9 @@ class _Records(NamedTuple):
             units: (m,) what queues say of it.
         """
         numbers = np.where(self.is_wrapped[record_of], self.firsts[record_of] + rank, -1)
-        return inner_heads(self.heads, record_of, self.inner, numbers).placed(units.queue_ids, units.queue_offsets)
+        return inner_heads(self.heads, record_of, self.inner, numbers).placed(
+            units.queue_ids, units.queue_offsets
+        )
 
     def reason(self, record: int, expected: Expected) -> str:
         """Say why a message that a unit tells of is not in a record."""
@@ -172,7 +193,11 @@ class _Records(NamedTuple):
 
 
 def explain_shared(
-    record: Bytes, spec: ReadSpec, physical_offset: int, expected: Expected | None, batch_topics: Collection[str]
+    record: Bytes,
+    spec: ReadSpec,
+    physical_offset: int,
+    expected: Expected | None,
+    batch_topics: Collection[str],
 ) -> str:
     """Ask the reference codec what is wrong with a record, but for what only its queue tells."""
     assert expected is not None
@@ -197,7 +222,9 @@ def _are_named(data: Bytes, heads: Heads, units: UnitRows) -> Mask:
 
 
 def _are_lmq(units: UnitRows) -> Mask:
-    return np.array([topic.startswith(LMQ_PREFIX) for topic in units.topics], np.bool_)[units.topic_codes]
+    return np.array([topic.startswith(LMQ_PREFIX) for topic in units.topics], np.bool_)[
+        units.topic_codes
+    ]
 
 
 def _are_batches(units: UnitRows, batch_topics: Collection[str]) -> Mask:

@@ -32,12 +32,19 @@ class ReadSpec:
         """Refuse what contradicts itself."""
         if self.mode not in MODES:
             raise OptionError(f"mode {self.mode!r}: one of {', '.join(MODES)}")
-        unknown = set(self.schema.names) - set(ALL_COLUMNS.names) - set(PENDING.names) - {self.corrupt_column}
+        unknown = (
+            set(self.schema.names)
+            - set(ALL_COLUMNS.names)
+            - set(PENDING.names)
+            - {self.corrupt_column}
+        )
         if unknown:
             raise OptionError(f"columns: unknown {', '.join(sorted(unknown))}")
 
 
-def scan_schema(columns: str | Iterable[str] | pa.Schema | None, *, include_pending: bool) -> pa.Schema:
+def scan_schema(
+    columns: str | Iterable[str] | pa.Schema | None, *, include_pending: bool
+) -> pa.Schema:
     """Return the columns of a scan: those that are named, or all of a message."""
     extra = {field.name: field for field in PENDING} if include_pending else {}
     if columns is None:
@@ -45,7 +52,9 @@ def scan_schema(columns: str | Iterable[str] | pa.Schema | None, *, include_pend
     if isinstance(columns, pa.Schema):
         return columns
     names = [name.strip() for name in (columns.split(",") if isinstance(columns, str) else columns)]
-    own = {field.name: field for field in select_columns(name for name in names if name not in extra)}
+    own = {
+        field.name: field for field in select_columns(name for name in names if name not in extra)
+    }
     return pa.schema([extra.get(name) or own[name] for name in names])
 
 

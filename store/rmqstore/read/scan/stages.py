@@ -1,7 +1,9 @@
 """The steps from records to a batch, each a function of one frozen value: check, choose, verify, inflate, decode.
 
-A record that is damaged is unset in :attr:`Rows.sound`; what is then done with it is for ``faults``. One that is merely
-not asked for leaves no trace. Where several messages share a record, ``shared_records`` has one more step.
+A record that is damaged is unset in :attr:`Rows.sound`; what is then done with it is for
+    ``faults``. One that is merely
+not asked for leaves no trace. Where several messages share a record, ``shared_records`` has one
+more step.
 """
 
 from __future__ import annotations
@@ -16,7 +18,12 @@ import pyarrow.compute as pc
 
 from rmqstore.format.columns.buffers import mask_of, numbers, texts
 from rmqstore.format.columns.checks import inflate_bodies, rows_with_crc, sound_crcs, sound_topics
-from rmqstore.format.columns.decode import decode_columns, property_values, repeat_text, stored_bodies
+from rmqstore.format.columns.decode import (
+    decode_columns,
+    property_values,
+    repeat_text,
+    stored_bodies,
+)
 from rmqstore.format.columns.heads import Heads, check_heads, read_heads
 from rmqstore.format.layout import MAX_EXT_ADDRESS, Bytes, Mask, Positions, SysFlag
 from rmqstore.format.schema import ALL_COLUMNS, PENDING
@@ -42,7 +49,8 @@ class Rows:
     offsets: Positions  # (n,) physical offsets
     units: UnitRows | None  # (n,) what queues say of them; None in a read by log
     sound: Mask  # (k,) which rows are not damaged; k < n where a step ended the batch early
-    reasons: Mapping[int, str]  # what is wrong with a row, where a step knows better than the reference codec
+    # what is wrong with a row, where a step knows better than the reference codec
+    reasons: Mapping[int, str]
     heads: Heads  # (m,)
     columns: Mapping[str, pa.Array]  # (m,) each, by name: those that a step made on its way
     places: Positions | None = None  # (m,) which of the n rows they are; None for the first m
@@ -67,7 +75,9 @@ class Rows:
         places, sound = self.all_places(), self.sound.copy()
         sound[places[~is_sound]] = False
         named = {int(places[row]): reason for row, reason in reasons.items()}
-        return replace(self.narrow(np.flatnonzero(is_sound)), sound=sound, reasons={**self.reasons, **named})
+        return replace(
+            self.narrow(np.flatnonzero(is_sound)), sound=sound, reasons={**self.reasons, **named}
+        )
 
     def end_after(self, count: int) -> Rows:
         """Return the first ``count`` of the m rows; the batch ends before the next of them."""
@@ -144,7 +154,9 @@ def inflate(rows: Rows) -> Rows:
     if not (flags & np.int32(SysFlag.COMPRESSED)).any():
         return rows
     stored = rows.columns.get("body")
-    bodies, count, broken = inflate_bodies(stored_bodies(rows.data, rows.heads) if stored is None else stored, flags)
+    bodies, count, broken = inflate_bodies(
+        stored_bodies(rows.data, rows.heads) if stored is None else stored, flags
+    )
     sound = np.ones(count, np.bool_)
     sound[list(broken)] = False
     return rows.end_after(count).with_column("body", bodies).drop_damaged(sound, broken)

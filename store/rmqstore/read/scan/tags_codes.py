@@ -27,7 +27,10 @@ def resolve_codes(units: UnitRows, open_ext: OpenExt) -> NDArray[np.int64]:
     if not len(rows):
         return codes
     codes = codes.copy()
-    queues = units.topic_codes[rows].astype(np.int64) << 32 | units.queue_ids[rows].astype(np.int64) & 0xFFFFFFFF
+    queues = (
+        units.topic_codes[rows].astype(np.int64) << 32
+        | units.queue_ids[rows].astype(np.int64) & 0xFFFFFFFF
+    )
     for queue in np.unique(queues).tolist():
         own = rows[queues == queue]
         ext = open_ext(units.topics[queue >> 32], int(units.queue_ids[own[0]]))
@@ -39,7 +42,8 @@ def resolve_codes(units: UnitRows, open_ext: OpenExt) -> NDArray[np.int64]:
 def keep_resolved(units: UnitRows, open_ext: OpenExt, spec: ReadSpec) -> Mask | None:
     """Return a mask (n,) of the units to go on with where column ``tagsCode`` is read, None for all.
 
-    A message whose code is lost stays with mode PERMISSIVE: the column is null then, and the reason is told.
+    A message whose code is lost stays with mode PERMISSIVE: the column is null then, and the reason
+        is told.
 
     Raises:
         CorruptQueueError: a code is lost, and the mode is FAILFAST.
@@ -57,14 +61,17 @@ def keep_resolved(units: UnitRows, open_ext: OpenExt, spec: ReadSpec) -> Mask | 
     return units.tags_codes > MAX_EXT_ADDRESS
 
 
-def matched_groups(ext: ConsumeQueueExt, code: int, topic: str, groups: Mapping[str, int]) -> list[str] | None:
+def matched_groups(
+    ext: ConsumeQueueExt, code: int, topic: str, groups: Mapping[str, int]
+) -> list[str] | None:
     """Return the groups whose filter a message may match, by the Bloom bit map of its unit; None without one.
 
     Args:
         ext: of its queue.
         code: what its queue unit has for a tags code.
         topic: of the message.
-        groups: to be asked for, and since when each has its filter, in ms: what was stored before may match.
+        groups: to be asked for, and since when each has its filter, in ms: what was stored before
+            may match.
 
     Source: ExpressionMessageFilter.java#isMatchedByConsumeQueue.
     """
@@ -75,4 +82,8 @@ def matched_groups(ext: ConsumeQueueExt, code: int, topic: str, groups: Mapping[
     if bit_map is None:
         return None
     stored = int(ext.units(address).store_timestamps[0])
-    return [group for group, since in groups.items() if stored <= since or may_match(bit_map, group, topic)]
+    return [
+        group
+        for group, since in groups.items()
+        if stored <= since or may_match(bit_map, group, topic)
+    ]

@@ -40,7 +40,9 @@ class MergedUnits(NamedTuple):
 
     def followed_by(self, more: MergedUnits) -> MergedUnits:
         """Return these units and then others."""
-        return MergedUnits(*(np.concatenate([mine, others]) for mine, others in zip(self, more, strict=True)))
+        return MergedUnits(
+            *(np.concatenate([mine, others]) for mine, others in zip(self, more, strict=True))
+        )
 
 
 _NO_UNITS = MergedUnits(*[np.empty(0, np.int64)] * 6)
@@ -49,18 +51,21 @@ _NO_UNITS = MergedUnits(*[np.empty(0, np.int64)] * 6)
 class UnitMerge:
     """Yields the units of slices in windows, each of them sorted by physical offset.
 
-    The slices are cut at the same physical offsets, which a sample of all their units gives, so that every window has
-    about as many units as the others. A slice is read on only for a window that its units may reach into: the cost is
-    that of the units, and a slice with few of them costs no visit for the windows of the others.
+    The slices are cut at the same physical offsets, which a sample of all their units gives, so
+    that every window has about as many units as the others. A slice is read on only for a window
+    that its units may reach into: the cost is that of the units, and a slice with few of them costs
+    no visit for the windows of the others.
 
-    A queue's own order stands above the log's. The key of a unit is the highest physical offset up to it in its slice,
-    so a damaged unit stays between its neighbours: physical offsets 10, 40, 20, 50 get the keys 10, 40, 40, 50.
+    A queue's own order stands above the log's. The key of a unit is the highest physical offset up
+    to it in its slice, so a damaged unit stays between its neighbours: physical offsets 10, 40, 20,
+    50 get the keys 10, 40, 40, 50.
 
     Args:
         slices: the queue slices to merge; equal keys come in their order.
-        read_units: gives units of a slice from a queue offset on, with the queue offset of the first of them, which is
-            later than the one asked for if units are gone.
-        sample_unit: gives the physical offset of one unit of a slice by its queue offset, (1,), or (0,) if it is gone.
+        read_units: gives units of a slice from a queue offset on, with the queue offset of the
+            first of them, which is later than the one asked for if units are gone.
+        sample_unit: gives the physical offset of one unit of a slice by its queue offset, (1,), or
+            (0,) if it is gone.
         window_units: how many units a window has, about.
     """
 
@@ -73,7 +78,8 @@ class UnitMerge:
     ) -> None:
         self._slices, self._window_units = slices, window_units
         self._read_units, self._sample_unit = read_units, sample_unit
-        self._next = np.array([piece.start for piece in slices], np.int64)  # the queue offset to read from
+        # the queue offset to read from
+        self._next = np.array([piece.start for piece in slices], np.int64)
         self._ends = np.array([piece.end for piece in slices], np.int64)
         self._horizons = np.full(len(slices), -1, np.int64)  # the highest key read
         self._held = _NO_UNITS  # read, and not in a window yet
@@ -101,7 +107,9 @@ class UnitMerge:
         for number, count in enumerate(counts.tolist()):
             chunks.append(self._read(number, count))
             # While the files of the queue are open.
-            samples += [self._sample_unit(self._slices[number], offset) for offset in sampled[number]]
+            samples += [
+                self._sample_unit(self._slices[number], offset) for offset in sampled[number]
+            ]
         self._hold(chunks)
         keys = np.concatenate([self._held.keys, *samples])
         weights = np.full(len(keys), step, np.int64)
@@ -125,7 +133,12 @@ class UnitMerge:
             share = min(1.0, factor * self._window_units / int(left.sum()))
             least = max(_LEAST_UNITS, self._window_units // len(left))
             counts = np.minimum(left[due], np.maximum((left[due] * share).astype(np.int64), least))
-            self._hold([self._read(number, count) for number, count in zip(due.tolist(), counts.tolist(), strict=True)])
+            self._hold(
+                [
+                    self._read(number, count)
+                    for number, count in zip(due.tolist(), counts.tolist(), strict=True)
+                ]
+            )
             factor *= 2
 
     def _read(self, number: int, count: int) -> tuple[int, int, Units]:
@@ -142,11 +155,18 @@ class UnitMerge:
         counts = np.array([len(units.sizes) for _, _, units in chunks], np.int64)
         numbers = np.array([number for number, _, _ in chunks], np.int64)
         first_rows = np.cumsum(counts) - counts
-        offsets = np.repeat(np.array([start for _, start, _ in chunks], np.int64) - first_rows, counts)
-        columns = [np.concatenate(column) for column in zip(*(units for _, _, units in chunks), strict=True)]
+        offsets = np.repeat(
+            np.array([start for _, start, _ in chunks], np.int64) - first_rows, counts
+        )
+        columns = [
+            np.concatenate(column)
+            for column in zip(*(units for _, _, units in chunks), strict=True)
+        ]
         keys = _keys(columns[0], first_rows, self._horizons[numbers])
         self._horizons[numbers] = keys[first_rows + counts - 1]
-        more = MergedUnits(np.repeat(numbers, counts), keys, offsets + np.arange(len(keys)), *columns)
+        more = MergedUnits(
+            np.repeat(numbers, counts), keys, offsets + np.arange(len(keys)), *columns
+        )
         self._held = self._held.followed_by(more) if len(self._held.keys) else more
 
     def _lowest_horizon(self) -> int:
@@ -170,7 +190,8 @@ class UnitMerge:
 def _every(step: int, ends: NDArray[np.int64], left: NDArray[np.int64]) -> list[list[int]]:
     """Return every ``step``-th of the last ``left`` queue offsets of slices that end at ``ends``, by slice.
 
-    They are counted through all slices: with a step of 4, slices that end at 10 and 20 and have 3 and 6 offsets left
+    They are counted through all slices: with a step of 4, slices that end at 10 and 20 and have 3
+        and 6 offsets left
     (7 to 9 and 14 to 19) give none and 14 and 18.
     """
     passed = np.cumsum(left)
@@ -190,7 +211,9 @@ def _keys(physical_offsets: Positions, first_rows: Positions, horizons: Position
         return physical_offsets
     keys = physical_offsets.copy()
     ends = np.append(first_rows[1:], len(keys))
-    for chunk in np.unique(np.searchsorted(first_rows, np.flatnonzero(falls), side="right") - 1).tolist():
+    for chunk in np.unique(
+        np.searchsorted(first_rows, np.flatnonzero(falls), side="right") - 1
+    ).tolist():
         rows = slice(int(first_rows[chunk]), int(ends[chunk]))
         keys[rows] = np.maximum(np.maximum.accumulate(keys[rows]), horizons[chunk])
     return keys

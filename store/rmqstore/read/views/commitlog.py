@@ -21,7 +21,15 @@ from rmqstore.format.columns.checks import sound_crcs
 from rmqstore.format.columns.decode import stored_bodies, topics
 from rmqstore.format.columns.heads import Heads, check_heads, read_heads
 from rmqstore.format.columns.walk import StopKind, cut_batches
-from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS, BLANK_MAGIC, FRAME_HEAD, Bytes, Mask, Positions
+from rmqstore.format.layout import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    BLANK_MAGIC,
+    FRAME_HEAD,
+    Bytes,
+    Mask,
+    Positions,
+)
 from rmqstore.format.record import check_record
 from rmqstore.read.plan.sampling import cut_log
 from rmqstore.read.scan.record_filter import log_filter
@@ -52,13 +60,16 @@ def plan_log(source: ViewSource, _spec: ViewSpec, limits: ViewLimits) -> list[Vi
     try:
         heads = source.sampler.log_heads()
     except RmqStoreError as err:
-        logger.warning("%s: queues do not tell where the log may be cut: %s", source.paths.root, err)
+        logger.warning(
+            "%s: queues do not tell where the log may be cut: %s", source.paths.root, err
+        )
         heads = [segment.start for segment in source.log.segments]
     slices = cut_log(whole, heads, limits.share(whole.end - whole.start))
     if not slices and end is not None and source.log.segments:
         slices = [whole]  # nothing but the row that says where the log ends
     return [
-        ViewPiece(log=piece, is_last=number == len(slices), log_end=end) for number, piece in enumerate(slices, start=1)
+        ViewPiece(log=piece, is_last=number == len(slices), log_end=end)
+        for number, piece in enumerate(slices, start=1)
     ]
 
 
@@ -85,10 +96,13 @@ class _LogView:
     def batches(self, piece: LogSlice) -> Iterator[pa.RecordBatch]:
         for start, end, segment in self._log.stretches(piece.start, piece.end):
             if segment is None:
-                yield from self._row(MISSING, start, end - start, "the files that held it are missing")
+                yield from self._row(
+                    MISSING, start, end - start, "the files that held it are missing"
+                )
                 continue
             try:
-                self._log.size(segment)  # can be opened: what fails then, while it is walked, is no gap of the log
+                # can be opened: what fails then, while it is walked, is no gap of the log
+                self._log.size(segment)
             except (OffsetOutOfRangeError, OSError, RmqStoreError) as err:
                 yield from self._row(MISSING, start, end - start, str(err), segment)
                 continue
@@ -98,9 +112,13 @@ class _LogView:
         found = self._piece.log_end
         if self._piece.is_last and found is not None:
             segment = self._log.find(found.physical_offset)
-            yield from self._row(END, found.physical_offset, found.bytes_behind, found.reason or None, segment)
+            yield from self._row(
+                END, found.physical_offset, found.bytes_behind, found.reason or None, segment
+            )
 
-    def _read_file(self, segment: Segment, span: Span, *, is_closed: bool) -> Generator[pa.RecordBatch, None, bool]:
+    def _read_file(
+        self, segment: Segment, span: Span, *, is_closed: bool
+    ) -> Generator[pa.RecordBatch, None, bool]:
         """Yield the rows of one file; return whether the log ends in it."""
         reached = span.start
         for window in walk_forward(self._log, segment, *span):
@@ -116,7 +134,9 @@ class _LogView:
                     return True
             reached = window.resumed
             if reason is not None:
-                yield from self._row(DAMAGE, window.stopped, reached - window.stopped, reason, segment)
+                yield from self._row(
+                    DAMAGE, window.stopped, reached - window.stopped, reason, segment
+                )
         if reached > span.end and span.end < segment.end:
             reason = f"a record reaches over {span.end}, where another one was said to begin"
             yield from self._row(DAMAGE, span.end, 0, reason, segment)
@@ -128,16 +148,25 @@ class _LogView:
         yield from self._row(BLANK, window.stopped, int(head["total_size"]), None, window.segment)
 
     def _closed_end(self, window: Window) -> Iterator[pa.RecordBatch]:
-        """Yield the row for the end of a closed log. Preallocated files after the end give no row."""
+        """Yield the row for the end of a closed log.
+
+        Preallocated files after the end give no row.
+        """
         segment = window.segment
         end = window.stopped
-        if end == segment.start and segment != self._log.segments[0] and last_record_before(self._log, end) is None:
+        if (
+            end == segment.start
+            and segment != self._log.segments[0]
+            and last_record_before(self._log, end) is None
+        ):
             return
         stop = window.records
         reason = f"old bytes follow: {stop.reason}" if stop.kind is StopKind.DAMAGE else None
         yield from self._row(END, end, segment.end - end, reason, segment)
 
-    def _records(self, segment: Segment, data: Bytes, starts: Positions) -> Iterator[pa.RecordBatch]:
+    def _records(
+        self, segment: Segment, data: Bytes, starts: Positions
+    ) -> Iterator[pa.RecordBatch]:
         heads, whole = read_heads(data, starts)
         sound = whole & check_heads(heads, segment.start)
         if self._spec.check_crc:
@@ -149,7 +178,12 @@ class _LogView:
         if not kept.all():
             heads, whole, sound = heads.take(kept), whole[kept], sound[kept]
         if len(heads):
-            yield to_batch(self._spec, self._source, self._columns(segment, data, heads, whole, sound), len(heads))
+            yield to_batch(
+                self._spec,
+                self._source,
+                self._columns(segment, data, heads, whole, sound),
+                len(heads),
+            )
 
     @staticmethod
     def _sound_crcs(data: Bytes, heads: Heads, whole: Mask) -> Mask:
@@ -159,7 +193,9 @@ class _LogView:
         found[whole] = sound_crcs(data, some, stored_bodies(data, some))
         return found
 
-    def _columns(self, segment: Segment, data: Bytes, heads: Heads, whole: Mask, sound: Mask) -> dict[str, Column]:
+    def _columns(
+        self, segment: Segment, data: Bytes, heads: Heads, whole: Mask, sound: Mask
+    ) -> dict[str, Column]:
         n, broken = len(heads), None if whole.all() else ~whole
         makers: dict[str, Callable[[], Column]] = {
             "commitLogOffset": lambda: heads.starts + segment.start,
@@ -188,7 +224,9 @@ class _LogView:
         for row in np.flatnonzero(~sound).tolist():
             position = int(heads.starts[row])
             try:
-                check_record(data.data, position, segment.start + position, check_crc=self._spec.check_crc)
+                check_record(
+                    data.data, position, segment.start + position, check_crc=self._spec.check_crc
+                )
                 texts[row] = "the record changed while it was read"
             except MalformedBytesError as err:
                 texts[row] = err.reason
@@ -208,7 +246,9 @@ class _LogView:
             "kind": pa.array([kind]),
             "isValid": pa.array([{BLANK: True, END: None}.get(kind, False)], pa.bool_()),
             "reason": pa.array([reason], pa.string()),
-            "magic": pa.array([f"{BLANK_MAGIC & 0xFFFFFFFF:08x}" if kind == BLANK else None], pa.string()),
+            "magic": pa.array(
+                [f"{BLANK_MAGIC & 0xFFFFFFFF:08x}" if kind == BLANK else None], pa.string()
+            ),
             "file": pa.array([None if segment is None else segment.path.name], pa.string()),
         }
         yield to_batch(self._spec, self._source, columns, 1)
@@ -233,4 +273,6 @@ def _null_where(values: pa.Array, mask: Mask | None) -> pa.Array:
 def _magics(magics: NDArray[np.int32]) -> pa.Array:
     """Return magics as eight hex digits, string (n,); few are distinct."""
     distinct, codes = np.unique(magics, return_inverse=True)
-    return pa.array([f"{magic & 0xFFFFFFFF:08x}" for magic in distinct.tolist()]).take(pa.array(codes))
+    return pa.array([f"{magic & 0xFFFFFFFF:08x}" for magic in distinct.tolist()]).take(
+        pa.array(codes)
+    )

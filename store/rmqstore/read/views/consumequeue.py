@@ -52,7 +52,9 @@ def _topics(source: ViewSource, spec: ViewSpec) -> list[str]:
     topics = choose_topics(spec.selection, paths.topics())
     batch = choose_topics(spec.selection, paths.batch_topics())
     if batch:
-        logger.warning("%s: units of BatchConsumeQueues are not shown (%s)", paths.root, ", ".join(batch))
+        logger.warning(
+            "%s: units of BatchConsumeQueues are not shown (%s)", paths.root, ", ".join(batch)
+        )
     return topics
 
 
@@ -74,12 +76,16 @@ def _slices(source: ViewSource, spec: ViewSpec, topic: str) -> Iterator[QueueSli
 def read_units(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
     """Yield the units of some ranges."""
     for units in piece.units:
-        queue = ConsumeQueue(source.paths.queue(units.topic, units.queue_id), storage=source.paths.storage)
+        queue = ConsumeQueue(
+            source.paths.queue(units.topic, units.queue_id), storage=source.paths.storage
+        )
         try:
             for start in range(units.start, units.end, _UNITS_AT_ONCE):
                 yield from _batch(source, spec, units, start, queue)
         except (OffsetOutOfRangeError, OSError) as err:
-            logger.warning("%s-%d: units were deleted meanwhile: %s", units.topic, units.queue_id, err)
+            logger.warning(
+                "%s-%d: units were deleted meanwhile: %s", units.topic, units.queue_id, err
+            )
         finally:
             queue.close()
 
@@ -92,7 +98,11 @@ def _batch(
     why = _reasons(source, found)
     if spec.mode == DROPMALFORMED:
         kept = why.is_null().to_numpy(zero_copy_only=False)
-        found, numbers, why = Units(*(column[kept] for column in found)), numbers[kept], why.filter(pa.array(kept))
+        found, numbers, why = (
+            Units(*(column[kept] for column in found)),
+            numbers[kept],
+            why.filter(pa.array(kept)),
+        )
     n = len(numbers)
     columns: dict[str, Column] = {
         "topic": pa.repeat(pa.scalar(units.topic), n),
@@ -114,7 +124,8 @@ def _reasons(source: ViewSource, units: Units) -> pa.Array:
     limit = source.log.max_offset if end is None else end.physical_offset
     texts = {
         "never written": (offsets == 0) & (sizes == 0) & (units.tags_codes == 0),
-        "pre-blank filler, for offsets before the queue's first": (sizes == PRE_BLANK_SIZE) & (offsets == 0),
+        "pre-blank filler, for offsets before the queue's first": (sizes == PRE_BLANK_SIZE)
+        & (offsets == 0),
         "not the offset and size of a record": (offsets < 0) | (sizes <= 0),
         "its record was deleted with its file": offsets < source.log.min_offset,
         "points past the end of the log": offsets + sizes > limit,

@@ -61,7 +61,8 @@ class _Files:
                 folders.append((named, kind))  # type: ignore[arg-type]
         for folder, known_kind in folders:
             for file in _walk(self._storage, folder):
-                with suppress(FileNotFoundError):  # a running broker deletes files while they are listed
+                # a running broker deletes files while they are listed
+                with suppress(FileNotFoundError):
                     yield self._row(file, file.relative_to(folder).parts, known_kind)
 
     def _row(self, file: Path, parts: tuple[str, ...], known_kind: str | None) -> dict[str, object]:
@@ -166,7 +167,11 @@ class _Files:
 
 def _is_link(storage: Storage, folder: Path) -> bool:
     with suppress(UnreadableFileError):
-        return any(entry.is_link for entry in storage.list_folder(folder.parent) if entry.name == folder.name)
+        return any(
+            entry.is_link
+            for entry in storage.list_folder(folder.parent)
+            if entry.name == folder.name
+        )
     return False
 
 
@@ -179,11 +184,19 @@ def _walk(storage: Storage, folder: Path) -> Iterator[Path]:
         with suppress(UnreadableFileError):
             entries = sorted(storage.list_folder(found))
         yield from (found / entry.name for entry in entries if not entry.is_folder)
-        folders += [found / entry.name for entry in reversed(entries) if entry.is_folder and not entry.is_link]
+        folders += [
+            found / entry.name
+            for entry in reversed(entries)
+            if entry.is_folder and not entry.is_link
+        ]
 
 
 def _queue_of(below: tuple[str, ...]) -> dict[str, object]:
     """Return topic and queue id of a queue's file, from its path."""
-    if len(below) != 3 or not (below[1].isascii() and below[1].isdigit()) or int(below[1]) > _MAX_QUEUE_ID:
+    if (
+        len(below) != 3
+        or not (below[1].isascii() and below[1].isdigit())
+        or int(below[1]) > _MAX_QUEUE_ID
+    ):
         return {}
     return {"topic": below[0], "queueId": int(below[1])}

@@ -31,7 +31,8 @@ def read_groups(source: ViewSource, spec: ViewSpec, _piece: ViewPiece) -> Iterat
 
 
 def _rows(source: ViewSource, spec: ViewSpec) -> Iterator[dict[str, object]]:
-    selection = replace(spec.selection, include_system_topics=True)  # groups read their retry topics too
+    # groups read their retry topics too
+    selection = replace(spec.selection, include_system_topics=True)
     existing: dict[str, set[int]] = {}
 
     @cache
@@ -47,12 +48,17 @@ def _rows(source: ViewSource, spec: ViewSpec) -> Iterator[dict[str, object]]:
         for (topic, queue_id), committed in sorted(offsets.items()):
             assigned = (selection.assign or {}).get(topic)
             if topic in chosen and (assigned is None or queue_id in assigned):
-                yield {"consumerGroup": group, "topic": topic, "queueId": queue_id, "consumerOffset": committed} | _lag(
-                    source, topic, queue_id, committed, facts_of(topic, queue_id)
-                )
+                yield {
+                    "consumerGroup": group,
+                    "topic": topic,
+                    "queueId": queue_id,
+                    "consumerOffset": committed,
+                } | _lag(source, topic, queue_id, committed, facts_of(topic, queue_id))
 
 
-def _lag(source: ViewSource, topic: str, queue_id: int, committed: int, facts: QueueFacts) -> dict[str, object]:
+def _lag(
+    source: ViewSource, topic: str, queue_id: int, committed: int, facts: QueueFacts
+) -> dict[str, object]:
     """Return the lag of a group in one queue. It is negative if the group is ahead of the queue.
 
     Source: ConsumerProgressSubCommand.java.
@@ -70,7 +76,9 @@ def _lag(source: ViewSource, topic: str, queue_id: int, committed: int, facts: Q
     if queue_offset >= facts.max_offset:
         return found | {"lagMillis": 0}
     try:
-        next_time = source.log.store_timestamp(source.queues.open(topic, queue_id).unit(queue_offset)[0])
+        next_time = source.log.store_timestamp(
+            source.queues.open(topic, queue_id).unit(queue_offset)[0]
+        )
     except (RmqStoreError, OSError) as err:
         return found | {"reason": facts.reason or f"queue offset {queue_offset}: {err}"}
     found["nextStoreTimestamp"] = next_time

@@ -13,7 +13,16 @@ from numpy.typing import NDArray
 from rmqstore.errors import StoreStateError, UnreadableFileError
 from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, Mask
 from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
-from rmqstore.read.views.source import Column, IndexSlice, ViewLimits, ViewPiece, ViewSource, reasons, times, to_batch
+from rmqstore.read.views.source import (
+    Column,
+    IndexSlice,
+    ViewLimits,
+    ViewPiece,
+    ViewSource,
+    reasons,
+    times,
+    to_batch,
+)
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.storage import Storage, StoredFile
 from rmqstore.storage.index.index_file import index_files, read_header
@@ -42,7 +51,10 @@ def plan_index(source: ViewSource, _spec: ViewSpec, limits: ViewLimits) -> list[
 
 
 def _cut(whole: IndexSlice, goal: int) -> Iterator[IndexSlice]:
-    """Yield parts of at most ``goal`` items. The first part, which may be empty, says what is wrong with the file."""
+    """Yield parts of at most ``goal`` items.
+
+    The first part, which may be empty, says what is wrong with the file.
+    """
     yield whole._replace(end=min(whole.start + goal, whole.end))
     for start in range(whole.start + goal, whole.end, goal):
         yield whole._replace(start=start, end=min(start + goal, whole.end), reason="")
@@ -56,12 +68,16 @@ def _whole(storage: Storage, path: Path, sizes: IndexSizes) -> IndexSlice:
     except (OSError, UnreadableFileError) as err:
         return whole._replace(reason=str(err))
     count = int(header["index_count"])
-    room = (length - INDEX_HEADER.itemsize - sizes.n_slots * INDEX_SLOT.itemsize) // INDEX_ITEM.itemsize
+    room = (
+        length - INDEX_HEADER.itemsize - sizes.n_slots * INDEX_SLOT.itemsize
+    ) // INDEX_ITEM.itemsize
     held = min(room, sizes.n_items)
     if count < 0 or count > held:
         text = f"its header counts up to item {count}, the file has room for {max(held, 0)}"
         return whole._replace(end=max(held, 1), reason=text)
-    text = "" if length == sizes.file_size else f"the file has {length} bytes, not {sizes.file_size}"
+    text = (
+        "" if length == sizes.file_size else f"the file has {length} bytes, not {sizes.file_size}"
+    )
     return whole._replace(end=max(count, 1), reason=text)
 
 
@@ -95,15 +111,25 @@ def read_index(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator
 def _batch(
     source: ViewSource, spec: ViewSpec, index: IndexSlice, file: StoredFile, start: int
 ) -> Iterator[pa.RecordBatch]:
-    items_at, width = INDEX_HEADER.itemsize + index.n_slots * INDEX_SLOT.itemsize, INDEX_ITEM.itemsize
+    items_at, width = (
+        INDEX_HEADER.itemsize + index.n_slots * INDEX_SLOT.itemsize,
+        INDEX_ITEM.itemsize,
+    )
     room = (file.size - items_at) // width
     count = max(min(start + _ITEMS_AT_ONCE, index.end, room) - start, 0)
     items = file.read(items_at + start * width, count * width).view(INDEX_ITEM)
-    fields = {name: items[name].astype(INDEX_ITEM[name].newbyteorder("=")) for name in INDEX_ITEM.names or ()}
+    fields = {
+        name: items[name].astype(INDEX_ITEM[name].newbyteorder("="))
+        for name in INDEX_ITEM.names or ()
+    }
     numbers = np.arange(start, start + len(items), dtype=np.int64)
     slots = np.maximum(fields["key_hash"], 0) % index.n_slots
     older = np.where(_leads_back(fields, numbers), fields["previous"], 0).astype(np.int64)
-    before = file.read_each(items_at + older * width, width).view(INDEX_ITEM)["key_hash"].astype(np.int64)
+    before = (
+        file.read_each(items_at + older * width, width)
+        .view(INDEX_ITEM)["key_hash"]
+        .astype(np.int64)
+    )
     why = _reasons(source, fields, numbers, slots, np.maximum(before, 0) % index.n_slots)
     begun = int(file.read(0, INDEX_HEADER.itemsize).view(INDEX_HEADER)[0]["begin_timestamp"])
     stored = np.int64(begun) + fields["seconds"].astype(np.int64) * 1000

@@ -28,7 +28,10 @@ T = TypeVar("T")
 
 
 class QueueFacts(NamedTuple):
-    """What is known of a queue. Unknown values are None, with a reason. Times in ms, ``max_offset`` excluded."""
+    """What is known of a queue.
+
+    Unknown values are None, with a reason. Times in ms, ``max_offset`` excluded.
+    """
 
     min_offset: int | None = None
     max_offset: int | None = None
@@ -65,12 +68,16 @@ def warn_of_rocksdb(source: ViewSource, spec: ViewSpec) -> None:
         logger.warning("%s", err)
 
 
-def queue_ids(source: ViewSource, spec: ViewSpec, topic: str, known: Iterable[int] | None = None) -> list[int]:
+def queue_ids(
+    source: ViewSource, spec: ViewSpec, topic: str, known: Iterable[int] | None = None
+) -> list[int]:
     """Return the queues of a topic that a selection names, sorted; of those known where they are given."""
     found = set(source.queues.ids(topic) if known is None else known)
     assigned = (spec.selection.assign or {}).get(topic)
     return sorted(
-        queue_id for queue_id in found if queue_id <= _MAX_QUEUE_ID and (assigned is None or queue_id in assigned)
+        queue_id
+        for queue_id in found
+        if queue_id <= _MAX_QUEUE_ID and (assigned is None or queue_id in assigned)
     )
 
 
@@ -81,7 +88,9 @@ def chosen_queues(source: ViewSource, spec: ViewSpec) -> list[QueueKey]:
 
 
 def queue_facts(source: ViewSource, topic: str, queue_id: int, *, with_bytes: bool) -> QueueFacts:
-    """Return what is known of a queue. What cannot be read is left out, with the reason; nothing is raised.
+    """Return what is known of a queue.
+
+    What cannot be read is left out, with the reason; nothing is raised.
 
     Args:
         with_bytes: whether to add up the sizes of the records, for which all units are read.
@@ -110,7 +119,9 @@ def _facts(source: ViewSource, topic: str, queue_id: int, *, with_bytes: bool) -
         except RmqStoreError as err:
             stored.append(None)
             reason = reason or f"queue offset {at}: {err}"
-    return facts._replace(first_store_timestamp=stored[0], last_store_timestamp=stored[1], reason=reason)
+    return facts._replace(
+        first_store_timestamp=stored[0], last_store_timestamp=stored[1], reason=reason
+    )
 
 
 def plan_queues(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
@@ -133,7 +144,9 @@ def plan_topics(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> list[
     ]
 
 
-def _grouped(source: ViewSource, queues: Mapping[T, tuple[QueueKey, ...]], limits: ViewLimits) -> Iterator[list[T]]:
+def _grouped(
+    source: ViewSource, queues: Mapping[T, tuple[QueueKey, ...]], limits: ViewLimits
+) -> Iterator[list[T]]:
     """Yield groups of neighbours whose queue files take about as many bytes, and not too many queues."""
     weights = {name: _file_bytes(source, keys) for name, keys in queues.items()}
     goal = limits.share(sum(weights.values()))
@@ -154,7 +167,10 @@ def _file_bytes(source: ViewSource, keys: tuple[QueueKey, ...]) -> int:
     n_bytes = 0
     for topic, queue_id in keys:
         n_bytes += QUEUE_UNIT.itemsize
-        for folder in (source.paths.queue(topic, queue_id), source.paths.batch_queue(topic, queue_id)):
+        for folder in (
+            source.paths.queue(topic, queue_id),
+            source.paths.batch_queue(topic, queue_id),
+        ):
             for entry in source.paths.storage.list_folder(folder):
                 with suppress(UnreadableFileError):
                     status = source.paths.storage.status(folder / entry.name)
@@ -163,7 +179,11 @@ def _file_bytes(source: ViewSource, keys: tuple[QueueKey, ...]) -> int:
 
 
 def _piece(
-    source: ViewSource, keys: list[QueueKey], *, queues: tuple[QueueKey, ...] = (), topics: tuple[str, ...] = ()
+    source: ViewSource,
+    keys: list[QueueKey],
+    *,
+    queues: tuple[QueueKey, ...] = (),
+    topics: tuple[str, ...] = (),
 ) -> ViewPiece:
     found = source.ends.recovered
     recovered = {key: found[key] for key in keys if key in found}
@@ -174,7 +194,8 @@ def read_queues(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterato
     """Yield one row for each queue."""
     with_bytes = "bytes" in spec.schema.names
     rows = (
-        {"topic": topic, "queueId": queue_id} | _columns(queue_facts(source, topic, queue_id, with_bytes=with_bytes))
+        {"topic": topic, "queueId": queue_id}
+        | _columns(queue_facts(source, topic, queue_id, with_bytes=with_bytes))
         for topic, queue_id in piece.queues
     )
     yield from to_batches(spec, source, rows)
@@ -203,7 +224,9 @@ def read_topics(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterato
     yield from to_batches(spec, source, rows)
 
 
-def _topic(source: ViewSource, spec: ViewSpec, topic: str, entry: Mapping[str, object]) -> dict[str, object]:
+def _topic(
+    source: ViewSource, spec: ViewSpec, topic: str, entry: Mapping[str, object]
+) -> dict[str, object]:
     with_bytes = "bytes" in spec.schema.names
     ids = queue_ids(source, spec, topic) if can_name_queues(topic) else []
     facts = [queue_facts(source, topic, queue_id, with_bytes=with_bytes) for queue_id in ids]
@@ -212,7 +235,9 @@ def _topic(source: ViewSource, spec: ViewSpec, topic: str, entry: Mapping[str, o
         unknown = "its queues lie in RocksDB"
     firsts = [one.first_store_timestamp for one in facts if one.first_store_timestamp is not None]
     lasts = [one.last_store_timestamp for one in facts if one.last_store_timestamp is not None]
-    is_countable = all(one.messages is not None for one in facts) and not source.paths.has_rocksdb_queues
+    is_countable = (
+        all(one.messages is not None for one in facts) and not source.paths.has_rocksdb_queues
+    )
     return {
         "topic": topic,
         "isSystem": is_system_topic(topic),
@@ -227,5 +252,7 @@ def _topic(source: ViewSource, spec: ViewSpec, topic: str, entry: Mapping[str, o
 
 
 def _number(value: object) -> int | None:
-    is_number = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _MAX_QUEUE_ID
+    is_number = (
+        isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _MAX_QUEUE_ID
+    )
     return value if is_number and isinstance(value, int) else None

@@ -199,7 +199,8 @@ def view_spec(
         columns: names of columns, as a list or separated by commas; all by default.
         mode: PERMISSIVE or DROPMALFORMED, for the views that show damage.
         check_crc: whether to check CRCs, for the view ``commitlog``.
-        selection: subscribe, subscribe_pattern, assign, include_system_topics, for the views that know topics.
+        selection: subscribe, subscribe_pattern, assign, include_system_topics, for the views that
+            know topics.
 
     Raises:
         OptionError: the view does not take an argument, or a value is out of its domain.

@@ -58,7 +58,9 @@ class IndexSlice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ViewPiece:
-    """A part of a view that is read in one go, perhaps in another process. Each view fills in only what it needs.
+    """A part of a view that is read in one go, perhaps in another process.
+
+    Each view fills in only what it needs.
 
     ``log_end`` and ``recovered`` come from planning, so that reading need not find them again.
     """
@@ -87,7 +89,9 @@ class ViewLimits(NamedTuple):
         return max(goal, least)
 
 
-def to_batch(spec: ViewSpec, source: ViewSource, columns: Mapping[str, Column], count: int) -> pa.RecordBatch:
+def to_batch(
+    spec: ViewSpec, source: ViewSource, columns: Mapping[str, Column], count: int
+) -> pa.RecordBatch:
     """Return a batch with the requested columns; those that ``columns`` lacks are null."""
     arrays = []
     for wanted in spec.schema:
@@ -102,8 +106,13 @@ def to_batch(spec: ViewSpec, source: ViewSource, columns: Mapping[str, Column], 
     return pa.RecordBatch.from_arrays(arrays, schema=spec.schema)
 
 
-def to_batches(spec: ViewSpec, source: ViewSource, rows: Iterator[Mapping[str, object]]) -> Iterator[pa.RecordBatch]:
-    """Yield batches of rows that are made one by one, such as those of queues and files. Times in rows are ms."""
+def to_batches(
+    spec: ViewSpec, source: ViewSource, rows: Iterator[Mapping[str, object]]
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches of rows that are made one by one, such as those of queues and files.
+
+    Times in rows are ms.
+    """
     taken: list[Mapping[str, object]] = []
     for row in rows:
         taken.append(row)
@@ -114,16 +123,22 @@ def to_batches(spec: ViewSpec, source: ViewSource, rows: Iterator[Mapping[str, o
         yield _from_rows(spec, source, taken)
 
 
-def _from_rows(spec: ViewSpec, source: ViewSource, rows: Sequence[Mapping[str, object]]) -> pa.RecordBatch:
+def _from_rows(
+    spec: ViewSpec, source: ViewSource, rows: Sequence[Mapping[str, object]]
+) -> pa.RecordBatch:
     columns: dict[str, Column] = {}
     for wanted in spec.schema:
         if wanted.name == BROKER_NAME:
             continue
         values = [row.get(wanted.name) for row in rows]
         if wanted.type == TIMESTAMP:
-            columns[wanted.name] = times(pa.array([_within(value, pa.int64()) for value in values], pa.int64()))
+            columns[wanted.name] = times(
+                pa.array([_within(value, pa.int64()) for value in values], pa.int64())
+            )
         elif pa.types.is_integer(wanted.type):
-            columns[wanted.name] = pa.array([_within(value, wanted.type) for value in values], wanted.type)
+            columns[wanted.name] = pa.array(
+                [_within(value, wanted.type) for value in values], wanted.type
+            )
         elif wanted.type == pa.string():
             columns[wanted.name] = pa.array([_text(value) for value in values], pa.string())
         else:

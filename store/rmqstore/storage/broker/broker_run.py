@@ -15,7 +15,9 @@ _NS_PER_MS = 1_000_000
 
 
 class BrokerRun(NamedTuple):
-    """One run of a broker. Its start is the time of the file ``lock``, which is written after the recovery.
+    """One run of a broker.
+
+    Its start is the time of the file ``lock``, which is written after the recovery.
 
     Source: DefaultMessageStore.java#start.
     """
@@ -56,9 +58,13 @@ class StoreSigns(NamedTuple):
     def of(cls, paths: StorePaths, queues: Iterable[str]) -> StoreSigns:
         """Return the signs of a store and of the given queue folders."""
         run = BrokerRun.of(paths)
-        log = sorted(entry.name for folder in paths.commitlogs for entry in paths.storage.list_folder(folder))
+        log = sorted(
+            entry.name for folder in paths.commitlogs for entry in paths.storage.list_folder(folder)
+        )
         changed = sorted((folder, _changed_ns(paths.storage, Path(folder))) for folder in queues)
-        return cls(run, tuple(log), tuple(changed), run.is_open and not paths.storage.is_locked(paths.lock))
+        return cls(
+            run, tuple(log), tuple(changed), run.is_open and not paths.storage.is_locked(paths.lock)
+        )
 
 
 def queue_folders(paths: StorePaths) -> Iterator[str]:

@@ -16,7 +16,8 @@ _UNQUOTED_KEY = re.compile(r'("(?:[^"\\]++|\\.)*+")|([{,]\s*+)(-?\d++)(\s*+:)')
 _INTEGER = re.compile(r"-?\d{1,40}", re.ASCII)
 MAX_TABLE_BYTES = 16 << 20  # a parsed table may take forty times as much memory
 _MAX_IDENTITY_BYTES = 4096
-_MEMBER_TOPIC = "rmq_sys_SYNC_BROKER_MEMBER_"  # Source: TopicValidator.java#SYNC_BROKER_MEMBER_GROUP_PREFIX
+# Source: TopicValidator.java#SYNC_BROKER_MEMBER_GROUP_PREFIX
+_MEMBER_TOPIC = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 
 def load_table(storage: Storage, path: Path) -> dict[str, Any]:
@@ -33,7 +34,9 @@ def load_table(storage: Storage, path: Path) -> dict[str, Any]:
         except FileNotFoundError:
             continue
         except UnreadableFileError as err:
-            raise CorruptConfigError(err.path, 0, f"this is {err.found}; {err.wanted} is expected") from err
+            raise CorruptConfigError(
+                err.path, 0, f"this is {err.found}; {err.wanted} is expected"
+            ) from err
         if text.strip():
             return _parse(file, text)
     return {}
@@ -43,12 +46,17 @@ def _parse(file: Path, text: str) -> dict[str, Any]:
     quoted = _UNQUOTED_KEY.sub(lambda match: match[1] or f'{match[2]}"{match[3]}"{match[4]}', text)
     try:
         table = json.loads(quoted)
-        if "\\u" in quoted:  # an escape may stand for half a character, which no other file can hold
+        # an escape may stand for half a character, which no other file can hold
+        if "\\u" in quoted:
             json.dumps(table, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as err:
-        raise CorruptConfigError(str(file), getattr(err, "pos", 0), f"not JSON that a broker writes: {err}") from err
+        raise CorruptConfigError(
+            str(file), getattr(err, "pos", 0), f"not JSON that a broker writes: {err}"
+        ) from err
     if not isinstance(table, dict):
-        raise CorruptConfigError(str(file), 0, f"a {type(table).__name__} where a table is expected")
+        raise CorruptConfigError(
+            str(file), 0, f"a {type(table).__name__} where a table is expected"
+        )
     return table
 
 
@@ -116,7 +124,10 @@ class BrokerConfig:
         return by_group
 
     def batch_topics(self) -> list[str]:
-        """Return the topics whose queues are BatchConsumeQueues, sorted. Source: QueueTypeUtils.java#isBatchCq."""
+        """Return the topics whose queues are BatchConsumeQueues, sorted.
+
+        Source: QueueTypeUtils.java#isBatchCq.
+        """
         topics = []
         for topic, entry in self.topic_entries().items():
             attributes = entry.get("attributes")
@@ -125,7 +136,9 @@ class BrokerConfig:
         return sorted(topics)
 
     def consumer_offsets(self, group: str) -> dict[tuple[str, int], int]:
-        """Return the group's committed offsets by (topic, queue id). They are the next queue offsets to consume.
+        """Return the group's committed offsets by (topic, queue id).
+
+        They are the next queue offsets to consume.
 
         Source: ConsumerOffsetManager.java.
         """
@@ -145,7 +158,9 @@ class BrokerConfig:
             return {integer(level, 32): integer(offset) for level, offset in table.items()}
         except ValueError as err:
             path = self._paths.config / "delayOffset.json"
-            raise CorruptConfigError(str(path), 0, f"offsetTable is not a table of integers: {err}") from err
+            raise CorruptConfigError(
+                str(path), 0, f"offsetTable is not a table of integers: {err}"
+            ) from err
 
     def timer_read_time(self) -> int:
         """Return the time up to which timed messages were delivered, ms; 0 if no timer ever ran.
@@ -161,10 +176,15 @@ class BrokerConfig:
     def _offsets_by_queue(self, key: str, offsets: Any) -> dict[tuple[str, int], int]:  # noqa: ANN401 - any JSON
         topic = key.partition("@")[0]
         try:
-            return {(topic, integer(queue_id, None)): integer(offset, None) for queue_id, offset in offsets.items()}
+            return {
+                (topic, integer(queue_id, None)): integer(offset, None)
+                for queue_id, offset in offsets.items()
+            }
         except (AttributeError, ValueError) as err:
             path = self._paths.config / "consumerOffset.json"
-            raise CorruptConfigError(str(path), 0, f"offsets of {key!r} are not a table of integers: {err}") from err
+            raise CorruptConfigError(
+                str(path), 0, f"offsets of {key!r} are not a table of integers: {err}"
+            ) from err
 
     def filter_groups(self, topic: str) -> dict[str, int]:
         """Return the consumer groups that filter a topic by SQL92, with the times when they began to, ms.
@@ -173,10 +193,16 @@ class BrokerConfig:
         """
         path = self._paths.config / "consumerFilter.json"
         try:
-            filters = self._table("consumerFilter.json", "filterDataByTopic").get(topic, {}).get("groupFilterData", {})
+            filters = (
+                self._table("consumerFilter.json", "filterDataByTopic")
+                .get(topic, {})
+                .get("groupFilterData", {})
+            )
             return {group: integer(entry["bornTime"]) for group, entry in sorted(filters.items())}
         except (AttributeError, KeyError, TypeError, ValueError) as err:
-            raise CorruptConfigError(str(path), 0, f"filters of {topic!r} are not a table of groups") from err
+            raise CorruptConfigError(
+                str(path), 0, f"filters of {topic!r} are not a table of groups"
+            ) from err
 
     def groups(self) -> list[str]:
         """Return the consumer groups with a committed offset, sorted."""
@@ -189,7 +215,9 @@ class BrokerConfig:
         Source: BrokerMetadata.java; BrokerController.java#syncBrokerMemberGroup.
         """
         try:
-            stored = read_small(self._paths.storage, self._paths.broker_identity, _MAX_IDENTITY_BYTES)
+            stored = read_small(
+                self._paths.storage, self._paths.broker_identity, _MAX_IDENTITY_BYTES
+            )
             identity = stored.decode(errors="replace").strip().split("#")
         except FileNotFoundError:
             identity = []

@@ -1,4 +1,7 @@
-"""The sizes of a store's files, under the keys of the broker's configuration. An existing store has its own sizes."""
+"""The sizes of a store's files, under the keys of the broker's configuration.
+
+An existing store has its own sizes.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ _MAX_PROPERTIES_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """File sizes, with RocketMQ's defaults. A broker that opens the store must be configured with the same sizes.
+    """File sizes, with RocketMQ's defaults.
+
+    A broker that opens the store must be configured with the same sizes.
 
     Source: MessageStoreConfig.java.
     """
@@ -34,9 +39,12 @@ class StoreConfig:
         for field in fields(self):
             value = getattr(self, field.name)
             if not isinstance(value, bool) and not 1 <= value <= _MAX_INT:
-                raise OptionError(f"{_KEYS[field.name]} {value}: must be an integer from 1 to {_MAX_INT}")
+                raise OptionError(
+                    f"{_KEYS[field.name]} {value}: must be an integer from 1 to {_MAX_INT}"
+                )
         if self.mapped_file_size_consume_queue % 20:
-            # Source: MessageStoreConfig.java#getMappedFileSizeConsumeQueue rounds up to whole units.
+            # Source: MessageStoreConfig.java#getMappedFileSizeConsumeQueue rounds up to whole
+            # units.
             units = -(-self.mapped_file_size_consume_queue // 20)
             object.__setattr__(self, "mapped_file_size_consume_queue", units * 20)
 
@@ -47,7 +55,11 @@ class StoreConfig:
             OptionError: a value is not an integer, or not a boolean.
         """
         names = {key: name for name, key in _KEYS.items()}
-        changes = {names[key]: self._parse(names[key], value) for key, value in given.items() if key in names}
+        changes = {
+            names[key]: self._parse(names[key], value)
+            for key, value in given.items()
+            if key in names
+        }
         return replace(self, **changes)  # type: ignore[arg-type]  # _parse returns the type of each field
 
     def _parse(self, name: str, value: str) -> int | bool:

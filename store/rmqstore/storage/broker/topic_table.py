@@ -36,7 +36,8 @@ def _load(paths: StorePaths) -> dict[str, Any]:
     """Return the content of the file after a check of all that a change relies on.
 
     Raises:
-        CorruptConfigError: an entry is not a table, or a number in it is not an integer or negative.
+        CorruptConfigError: an entry is not a table, or a number in it is not an integer or
+            negative.
     """
     path = paths.topics_json
     content = load_table(paths.storage, path)
@@ -46,7 +47,9 @@ def _load(paths: StorePaths) -> dict[str, Any]:
         for topic in table:
             entry = part_of(path, table, topic)
             if any(integer(entry.get(name, 0), 32) < 0 for name in _QUEUE_NUMS):
-                raise CorruptConfigError(str(path), 0, f"topic {topic!r} has a negative number of queues")
+                raise CorruptConfigError(
+                    str(path), 0, f"topic {topic!r} has a negative number of queues"
+                )
     except ValueError as err:
         raise CorruptConfigError(str(path), 0, f"a value is not a number: {err}") from err
     return content

@@ -1,4 +1,6 @@
-"""All changes that this package makes to files: create, write, flush, rename, delete. Nothing here interprets bytes.
+"""All changes that this package makes to files: create, write, flush, rename, delete.
+
+Nothing here interprets bytes.
 
 Every change is one method, so that a test can stop a writer at each of them (tests/crash).
 """
@@ -25,7 +27,8 @@ from rmqstore.storage.files.regular import keep_regular, require_regular
 _OPEN_FILES = 64
 _FLUSH_THREADS = 16
 _ZEROS_AT_ONCE = 8 << 20
-_WITHOUT_UNNAMED_FILES = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL}  # errors of a file system that has none
+# errors of a file system that has none
+_WITHOUT_UNNAMED_FILES = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL}
 _TO_CHANGE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -79,7 +82,10 @@ def _write_all(descriptor: int, position: int, parts: Iterable[bytes | NDArray[A
 
 
 class Disk:
-    """Performs all changes to files and keeps the last few of them open. Call :meth:`close` when done."""
+    """Performs all changes to files and keeps the last few of them open.
+
+    Call :meth:`close` when done.
+    """
 
     def __init__(self) -> None:
         self._descriptors: OrderedDict[Path, int] = OrderedDict()
@@ -88,8 +94,9 @@ class Disk:
     def keep_within(self, *folders: Path) -> None:
         """Refuse any later change outside of these folders, or through a link below them.
 
-        A store of unknown origin may hold links to anywhere. The folders themselves were named by the user and may be
-        links. A link is deleted or replaced like any other file; its target is left alone.
+        A store of unknown origin may hold links to anywhere. The folders themselves were named by
+        the user and may be links. A link is deleted or replaced like any other file; its target is
+        left alone.
         """
         self._folders = sorted(folders, key=lambda folder: len(folder.parts), reverse=True)
 
@@ -123,13 +130,15 @@ class Disk:
     def create(self, path: Path, size: int, content: Iterable[NDArray[Any]] = ()) -> None:
         """Create a sparse file of zeros, which takes no space on the disk until it is written to.
 
-        The file gets its name only after it has its full length: a broker refuses a store with a file of another
+        The file gets its name only after it has its full length: a broker refuses a store with a
+            file of another
         length.
 
         Args:
             path: the file to create.
             size: length of the file in bytes.
-            content: arrays that the file begins with instead of zeros; they are written before the file gets its name.
+            content: arrays that the file begins with instead of zeros; they are written before the
+                file gets its name.
 
         Raises:
             FileExistsError: the file already exists.
@@ -140,8 +149,11 @@ class Disk:
             os.ftruncate(descriptor, size)
             _write_all(descriptor, 0, content)
             if not has_name:
-                # os.link follows the link in /proc only if a folder is given, although the path is absolute.
-                os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True)
+                # os.link follows the link in /proc only if a folder is given, although the path is
+                # absolute.
+                os.link(
+                    f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True
+                )
         except BaseException:
             os.close(descriptor)
             raise
@@ -150,8 +162,8 @@ class Disk:
     def reserve(self, path: Path, position: int, size: int) -> None:
         """Allocate space on the disk for bytes that are about to be written; until then they read as zeros.
 
-        One allocation is much cheaper than one for every page of a sparse file, and a full disk is noticed before
-        anything is written.
+        One allocation is much cheaper than one for every page of a sparse file, and a full disk is
+        noticed before anything is written.
         """
         os.posix_fallocate(self._open(path), position, size)
 
@@ -162,8 +174,8 @@ class Disk:
     def clear(self, path: Path, start: int, stop: int) -> None:
         """Write zeros over ``[start, stop)`` of a file, block by block from the end to the start.
 
-        A crash then leaves the first bytes of the range, and never stale records after zeros, which a later append
-        could lead up to.
+        A crash then leaves the first bytes of the range, and never stale records after zeros, which
+        a later append could lead up to.
         """
         for position in reversed(range(start, stop, _ZEROS_AT_ONCE)):
             self.write(path, position, bytes(min(_ZEROS_AT_ONCE, stop - position)))
@@ -171,8 +183,9 @@ class Disk:
     def scatter(self, path: Path, positions: NDArray[np.int64], values: NDArray[np.void]) -> None:
         """Write values of one width at many positions, (n,) each, all of them inside bytes that were written before.
 
-        The values go through a mapping, because one system call for each would be slow. No position may lie in a hole
-        of a sparse file: if the disk is full, writing to the mapping there ends the process.
+        The values go through a mapping, because one system call for each would be slow. No position
+        may lie in a hole of a sparse file: if the disk is full, writing to the mapping there ends
+        the process.
         """
         width = values.dtype.itemsize
         low = int(positions.min()) // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
@@ -200,7 +213,9 @@ class Disk:
         The flushes run in parallel, because a disk can complete several of them together.
         """
         names = [(path, os.O_RDWR) for path in paths]
-        names += [(folder, os.O_RDONLY | os.O_DIRECTORY) for folder in {path.parent for path in paths}]
+        names += [
+            (folder, os.O_RDONLY | os.O_DIRECTORY) for folder in {path.parent for path in paths}
+        ]
 
         def flush(path: Path, flags: int) -> None:
             self.require_within(path)

@@ -15,8 +15,9 @@ from rmqstore.storage.files.regular import open_regular
 _CONTENT = b"lock"
 _FLOCK = "hhqqi4x"  # struct flock of Linux: type, whence, start, length, process
 
-# A POSIX lock belongs to a *process*: a second writer in the same process would get it too, and closing any descriptor
-# of the file would release it. So the process keeps its own list of held files, by device and inode.
+# A POSIX lock belongs to a *process*: a second writer in the same process would get it too, and
+# closing any descriptor of the file would release it. So the process keeps its own list of held
+# files, by device and inode.
 _held: set[tuple[int, int]] = set()
 _guard = threading.Lock()
 
@@ -25,17 +26,21 @@ class StoreLock:
     """The lock of a store, held from construction until :meth:`release`.
 
     Raises:
-        StoreLockedError: a broker or another writer holds the store; the writer may be one of this process.
+        StoreLockedError: a broker or another writer holds the store; the writer may be one of this
+            process.
         StoreStateError: the folder cannot be written to.
         UnreadableFileError: the lock is a link, or not a regular file.
 
-    Source: DefaultMessageStore.java#start, which locks the same byte with FileChannel.tryLock(0, 1).
+    Source: DefaultMessageStore.java#start, which locks the same byte with FileChannel.tryLock(0,
+    1).
     """
 
     def __init__(self, path: Path) -> None:
         with _guard:
             if path.exists() and self.identity(path.stat()) in _held:
-                raise StoreLockedError(f"{path}: a writer of this process has the store already; close it first")
+                raise StoreLockedError(
+                    f"{path}: a writer of this process has the store already; close it first"
+                )
             try:
                 self._descriptor = open_to_change(path, os.O_CREAT)
             except OSError as err:

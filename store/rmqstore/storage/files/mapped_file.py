@@ -1,4 +1,7 @@
-"""One file, read-only: mapped as bytes, or copied into buffers. Nothing here interprets the bytes."""
+"""One file, read-only: mapped as bytes, or copied into buffers.
+
+Nothing here interprets the bytes.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,14 @@ _FEW_PAGES = 8  # so few pages are read as fast one after the other
 class MappedFile(Closing):
     """A file whose bytes are read as they are now, so later writes of a broker to the same file are visible.
 
-    The file is mapped on the first read. The mapping lives until the last array over it is released;
-    :meth:`close` only drops our own reference. If another process *truncates* a mapped file, this process ends with
-    SIGBUS. RocketMQ deletes files instead, which is harmless.
+    The file is mapped on the first read. The mapping lives until the last array over it is
+    released; :meth:`close` only drops our own reference. If another process *truncates* a mapped
+    file, this process ends with SIGBUS. RocketMQ deletes files instead, which is harmless.
 
-    A sparse file on a tmpfs that is nearly full is mapped without its holes: :mod:`.sparse` says why.
-    Bytes written into a hole then become visible only after the file is opened again; :meth:`is_outdated` tells when.
+    A sparse file on a tmpfs that is nearly full is mapped without its holes: :mod:`.sparse` says
+        why.
+    Bytes written into a hole then become visible only after the file is opened again;
+    :meth:`is_outdated` tells when.
 
     Raises:
         FileNotFoundError: there is no such file; retention may just have deleted it.
@@ -44,13 +49,15 @@ class MappedFile(Closing):
 
         Args:
             path: the file to open.
-            scattered: only few, scattered bytes will be read, so the kernel is told not to read ahead.
+            scattered: only few, scattered bytes will be read, so the kernel is told not to read
+                ahead.
         """
         self.path = path
         self._is_scattered = scattered
         self._descriptor = -1
         self._data: NDArray[np.uint8] | None = None
-        self._without_holes: os.stat_result | None = None  # status of the file when it was mapped without holes
+        # status of the file when it was mapped without holes
+        self._without_holes: os.stat_result | None = None
         self._descriptor = open_regular(path)
         status = os.fstat(self._descriptor)
         if status.st_size > _MAX_BYTES:
@@ -72,7 +79,9 @@ class MappedFile(Closing):
         """Return the bytes ``[start, start + size)``, fewer only where the file ends: a view of the mapping."""
         return self.data[start : start + size]
 
-    def read_in_place(self, _starts: NDArray[np.int64], _sizes: NDArray[np.int64]) -> NDArray[np.uint8]:
+    def read_in_place(
+        self, _starts: NDArray[np.int64], _sizes: NDArray[np.int64]
+    ) -> NDArray[np.uint8]:
         """Return the mapping, which holds all spans of the file in their places."""
         return self.data
 
@@ -111,7 +120,8 @@ class MappedFile(Closing):
     def is_outdated(self) -> bool:
         """Tell whether the file has to be opened again.
 
-        It has if another file has its name by now, its length has changed, or its holes were filled or cannot be read.
+        It has if another file has its name by now, its length has changed, or its holes were filled
+        or cannot be read.
         """
         try:
             status = self.path.stat()
@@ -157,7 +167,9 @@ class MappedFile(Closing):
         if len(starts) < _FEW_PAGES:
             return
         for page in np.unique(starts // mmap.PAGESIZE).tolist():
-            os.posix_fadvise(self._descriptor, page * mmap.PAGESIZE, mmap.PAGESIZE, os.POSIX_FADV_WILLNEED)
+            os.posix_fadvise(
+                self._descriptor, page * mmap.PAGESIZE, mmap.PAGESIZE, os.POSIX_FADV_WILLNEED
+            )
 
     def read_into(self, window: NDArray[np.uint8], start: int) -> int:
         """Copy bytes from ``start`` on into a window and return their number, smaller only at the file's end."""

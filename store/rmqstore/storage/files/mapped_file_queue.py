@@ -42,10 +42,13 @@ class MappedFileQueue:
     Source: MappedFileQueue.java, MultiPathMappedFileQueue.java.
     """
 
-    def __init__(self, folders: Sequence[Path], mapped_at_once: int, storage: Storage = LOCAL) -> None:
+    def __init__(
+        self, folders: Sequence[Path], mapped_at_once: int, storage: Storage = LOCAL
+    ) -> None:
         self._folders = folders
         self._storage = storage
-        self._mapped_at_once = mapped_at_once  # a mapping holds a file descriptor; a store may have thousands of files
+        # a mapping holds a file descriptor; a store may have thousands of files
+        self._mapped_at_once = mapped_at_once
         self._mapped: OrderedDict[Path, StoredFile] = OrderedDict()
         self.refresh()
 
@@ -118,15 +121,17 @@ def _list_segments(folders: Sequence[Path], storage: Storage) -> list[Segment]:
 def _without_strays(segments: list[Segment]) -> list[Segment]:
     """Leave out files that begin inside of another file, and not at a multiple of the usual file length.
 
-    All files of RocketMQ have one length and begin at its multiples. Any other file is not one of RocketMQ's, and would
-    hide a part of the file that it overlaps.
+    All files of RocketMQ have one length and begin at its multiples. Any other file is not one of
+    RocketMQ's, and would hide a part of the file that it overlaps.
     """
     sizes = Counter(segment.size for segment in segments if segment.size >= _MIN_BYTES)
     usual = max(sizes, key=lambda size: (sizes[size], -size), default=0)
     regular: list[Segment] = []
     for segment in segments:
         if usual and regular and segment.start < regular[-1].end and segment.start % usual:
-            logger.warning("%s begins inside of %s; it is passed over", segment.path, regular[-1].path)
+            logger.warning(
+                "%s begins inside of %s; it is passed over", segment.path, regular[-1].path
+            )
         else:
             regular.append(segment)
     return regular
@@ -134,7 +139,10 @@ def _without_strays(segments: list[Segment]) -> list[Segment]:
 
 def _apart(segments: list[Segment]) -> list[Segment]:
     """Cut each file where the next one begins: bytes after that belong to the next file."""
-    ends = [*(segment.start for segment in segments[1:]), *(segment.end for segment in segments[-1:])]
+    ends = [
+        *(segment.start for segment in segments[1:]),
+        *(segment.end for segment in segments[-1:]),
+    ]
     return [
         segment._replace(size=min(segment.size, end - segment.start))
         for segment, end in zip(segments, ends, strict=True)

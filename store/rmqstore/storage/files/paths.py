@@ -1,4 +1,7 @@
-"""Where the parts of a store lie under its root, and in which storage; offsets as file names. Opens no file."""
+"""Where the parts of a store lie under its root, and in which storage; offsets as file names.
+
+Opens no file.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ from rmqstore.storage.files.storage import Storage, is_folder
 
 logger = logging.getLogger(__name__)
 
-OUR_ABORT = "rmqstore "  # start of an abort file that a writer of ours made; a broker's holds only its process id
+# start of an abort file that a writer of ours made; a broker's holds only its process id
+OUR_ABORT = "rmqstore "
 _NAME_DIGITS = 20
 _MAX_NAME_BYTES = 255  # of a folder, on the file systems of Linux
 _MAX_OFFSET = 1 << 62  # above the name of any real file; sums stay inside an int64
@@ -23,7 +27,10 @@ _MAX_NAME_BYTES = 255  # NAME_MAX of every file system that RocketMQ runs on
 
 
 def offset_to_name(file_offset: int) -> str:
-    """Return the name of the file that begins at this offset. Source: UtilAll.java#offset2FileName."""
+    """Return the name of the file that begins at this offset.
+
+    Source: UtilAll.java#offset2FileName.
+    """
     return f"{file_offset:0{_NAME_DIGITS}d}"
 
 
@@ -98,7 +105,10 @@ class StorePaths:
     def given_folders(self) -> list[Path]:
         """Return the folders that a user named: the root, and each part of the store that lies elsewhere."""
         parts = {*self.commitlogs, self.consumequeue, self.index}
-        return [self.root, *sorted(parts - {self.root / name for name in ("commitlog", "consumequeue", "index")})]
+        return [
+            self.root,
+            *sorted(parts - {self.root / name for name in ("commitlog", "consumequeue", "index")}),
+        ]
 
     @property
     def own(self) -> Path:
@@ -125,10 +135,13 @@ class StorePaths:
         """Return the folder of a queue.
 
         Raises:
-            StoreStateError: the topic, which comes from a record, cannot name a folder: it could lead out of the store.
+            StoreStateError: the topic, which comes from a record, cannot name a folder: it could
+                lead out of the store.
         """
         if not can_name_queues(topic):
-            raise StoreStateError(f"{self.root}: topic {topic!r} of a record cannot name a folder of queues")
+            raise StoreStateError(
+                f"{self.root}: topic {topic!r} of a record cannot name a folder of queues"
+            )
         return self.consumequeue / topic / str(queue_id)
 
     def batch_queue_ids(self, topic: str) -> list[int]:
@@ -137,7 +150,11 @@ class StorePaths:
 
     def batch_queues(self) -> list[tuple[str, int]]:
         """Return every BatchConsumeQueue, by topic and id."""
-        return [(topic, queue_id) for topic in self.batch_topics() for queue_id in self.batch_queue_ids(topic)]
+        return [
+            (topic, queue_id)
+            for topic in self.batch_topics()
+            for queue_id in self.batch_queue_ids(topic)
+        ]
 
     def batch_queue(self, topic: str, queue_id: int) -> Path:
         """Return the folder of a BatchConsumeQueue; raises as :meth:`queue` does."""
@@ -145,7 +162,11 @@ class StorePaths:
 
     def queue_ext(self, topic: str, queue_id: int) -> Path:
         """Return the folder of a queue's extension units, which most queues lack; raises as :meth:`queue` does."""
-        return self.root / "consumequeue_ext" / self.queue(topic, queue_id).relative_to(self.consumequeue)
+        return (
+            self.root
+            / "consumequeue_ext"
+            / self.queue(topic, queue_id).relative_to(self.consumequeue)
+        )
 
     def queue_files(self, topic: str) -> list[Path]:
         """Return the files of all queues of a topic."""
@@ -158,20 +179,28 @@ class StorePaths:
 
         It may lie among the folders of queues in files, or in a folder of its own.
 
-        Source: RocksDBConsumeQueueStore.java, StorePathConfigHelper.java#getStorePathRocksDBConsumeQueue.
+        Source: RocksDBConsumeQueueStore.java,
+        StorePathConfigHelper.java#getStorePathRocksDBConsumeQueue.
         """
         folders = (self.consumequeue, self.root / "consumequeue_rocksdb")
         return next((folder for folder in folders if self.storage.exists(folder / "CURRENT")), None)
 
     @property
     def has_rocksdb_queues(self) -> bool:
-        """Whether all queues lie in RocksDB. Source: CombineConsumeQueueStore.java, which keeps both kinds."""
+        """Whether all queues lie in RocksDB.
+
+        Source: CombineConsumeQueueStore.java, which keeps both kinds.
+        """
         return self.rocksdb_queues is not None and not self.topics()
 
     @property
     def dledger_logs(self) -> list[Path]:
         """The folders of a DLedger CommitLog. Source: DLedgerConfig.java#getDataStorePath."""
-        return [folder for folder in _dledger_folders(self.storage, self.root) if _segment_files(self.storage, folder)]
+        return [
+            folder
+            for folder in _dledger_folders(self.storage, self.root)
+            if _segment_files(self.storage, folder)
+        ]
 
     def _queue_ids(self, folder: Path) -> list[int]:
         return sorted(int(name) for name in self._subfolders(folder) if _is_queue_id(name))
@@ -180,7 +209,9 @@ class StorePaths:
         names = [entry.name for entry in self.storage.list_folder(folder) if entry.is_folder]
         for name in names:
             if not _is_text(name):
-                logger.warning("%s: the folder %r is not named in UTF-8 and is passed over", folder, name)
+                logger.warning(
+                    "%s: the folder %r is not named in UTF-8 and is passed over", folder, name
+                )
         return sorted(filter(_is_text, names))
 
 
@@ -212,7 +243,9 @@ def find_store(
     missing = next((log for log in logs if not is_folder(storage, log)), None)
     if missing is not None:
         hint = "give the folder that holds commitlog/, or the log's own folders with commitlogs="
-        raise NotAStoreError(f"{base} is not a RocketMQ store: there is no folder {missing}; {hint}")
+        raise NotAStoreError(
+            f"{base} is not a RocketMQ store: there is no folder {missing}; {hint}"
+        )
     return StorePaths(
         root=base,
         commitlogs=logs,
@@ -244,7 +277,10 @@ def _refuse_dledger(base: Path, storage: Storage) -> None:
 
 
 def _dledger_folders(storage: Storage, root: Path) -> list[Path]:
-    """Return the folders of the files of DLedger logs, whether or not there are any. Source: DLedgerConfig.java."""
+    """Return the folders of the files of DLedger logs, whether or not there are any.
+
+    Source: DLedgerConfig.java.
+    """
     entries = storage.list_folder(root)
     names = (entry.name for entry in entries if entry.is_folder)
     return sorted(root / name / "data" for name in names if name.startswith("dledger-"))
@@ -272,7 +308,9 @@ def can_have_queue(topic: str, queue_id: int) -> bool:
 
 def _is_queue_id(name: str) -> bool:
     """Tell whether a folder is named as RocketMQ names one for a queue: by an int, without leading zeros."""
-    return name.isascii() and name.isdigit() and str(int(name)) == name and int(name) <= _MAX_QUEUE_ID
+    return (
+        name.isascii() and name.isdigit() and str(int(name)) == name and int(name) <= _MAX_QUEUE_ID
+    )
 
 
 def _is_text(name: str) -> bool:

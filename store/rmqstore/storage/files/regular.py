@@ -1,7 +1,8 @@
 """Opening files for reading, and listing folders, in a store that may hold anything under any name.
 
-A name in a store may stand for a FIFO, a device, a folder, a link to any of these, or for a sparse file of terabytes.
-Only regular files are opened, opening never waits for another process, and no more is read than a kind of file needs.
+A name in a store may stand for a FIFO, a device, a folder, a link to any of these, or for a sparse
+file of terabytes. Only regular files are opened, opening never waits for another process, and no
+more is read than a kind of file needs.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def open_regular(path: Path) -> int:
         UnreadableFileError: it is not a regular file, or it cannot be opened.
     """
     try:
-        require_regular(path, path.stat())  # checked first, because merely opening a device can have an effect
+        # checked first, because merely opening a device can have an effect
+        require_regular(path, path.stat())
         descriptor = os.open(path, _FLAGS)
     except FileNotFoundError:
         raise

@@ -8,7 +8,12 @@ from functools import wraps
 from time import monotonic, sleep
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from rmqstore.errors import CorruptQueueError, CorruptRecordError, FileDeletedError, OffsetOutOfRangeError
+from rmqstore.errors import (
+    CorruptQueueError,
+    CorruptRecordError,
+    FileDeletedError,
+    OffsetOutOfRangeError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +62,9 @@ class Signs(Protocol):
 class ChangingStore:
     """Repeats calls that failed only because the store was changing.
 
-    A recovery deletes files of the log and of queues, and creates queues again. Results from before it contradict those
-    from after it, and results during it may contradict one another. A store at rest is read once: its damage stays.
+    A recovery deletes files of the log and of queues, and creates queues again. Results from before
+    it contradict those from after it, and results during it may contradict one another. A store at
+    rest is read once: its damage stays.
 
     Args:
         signs: returns the current signs of the store.
@@ -73,7 +79,8 @@ class ChangingStore:
     def answer(self, ask: Callable[[], T]) -> T:
         """Return the result of a call; raise its error if the store has not changed since the last look at its signs.
 
-        While a recovery may be under way, a store that has changed is given some time to change again.
+        While a recovery may be under way, a store that has changed is given some time to change
+        again.
         """
         started = monotonic()
         changed = -float("inf")

@@ -1,7 +1,8 @@
 """Mapping a sparse file of a tmpfs that has no room for its holes.
 
-In a tmpfs, the first read of a hole through a mapping allocates a page of the file system. If no page is free, the
-kernel ends the process with SIGBUS. Other file systems show the hole as zeros and allocate nothing.
+In a tmpfs, the first read of a hole through a mapping allocates a page of the file system. If no
+page is free, the kernel ends the process with SIGBUS. Other file systems show the hole as zeros and
+allocate nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ def _is_in_tmpfs(descriptor: int) -> bool:
     return int.from_bytes(status.raw[: ctypes.sizeof(ctypes.c_long)], sys.byteorder) == _TMPFS_MAGIC
 
 
-def map_without_holes(descriptor: int, size: int, data_ranges: Iterable[tuple[int, int]]) -> mmap.mmap:
+def map_without_holes(
+    descriptor: int, size: int, data_ranges: Iterable[tuple[int, int]]
+) -> mmap.mmap:
     """Map a file read-only with zeros in place of its holes; they stay zeros even if the file is written there later.
 
     Args:
@@ -60,7 +63,10 @@ def map_without_holes(descriptor: int, size: int, data_ranges: Iterable[tuple[in
     for start, stop in data_ranges:
         start -= start % mmap.PAGESIZE  # noqa: PLW2901 - the page that holds it
         flags = mmap.MAP_SHARED | _MAP_FIXED
-        if _libc.mmap(base + start, stop - start, mmap.PROT_READ, flags, descriptor, start) == _FAILED:
+        if (
+            _libc.mmap(base + start, stop - start, mmap.PROT_READ, flags, descriptor, start)
+            == _FAILED
+        ):
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
     return mapped

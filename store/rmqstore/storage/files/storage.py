@@ -1,7 +1,9 @@
 """Where the bytes of a store are read from: a small protocol, so that a store need not lie on a local disk.
 
-Readers access a file system only through a :class:`Storage`, which the paths of a store carry. Paths are names in that
-storage, and their own methods that read the local disk may not be used. Changes go through ``disk``, which is local.
+Readers access a file system only through a :class:`Storage`, which the paths of a store carry.
+    Paths are names in that
+storage, and their own methods that read the local disk may not be used. Changes go through
+``disk``, which is local.
 """
 
 from __future__ import annotations
@@ -58,15 +60,16 @@ class StoredFile(Protocol):
     def read(self, start: int, size: int) -> NDArray[uint8]:
         """Return the bytes ``[start, start + size)``, fewer only at the end of the file; they must not be changed.
 
-        A mapped file gives a view of its mapping, which costs nothing. Any other file fetches the bytes, so read
-        no more than is needed.
+        A mapped file gives a view of its mapping, which costs nothing. Any other file fetches the
+        bytes, so read no more than is needed.
         """
 
     def read_in_place(self, starts: NDArray[int64], sizes: NDArray[int64]) -> NDArray[uint8]:
         """Return an array as long as the file that holds some spans of it where they are in the file.
 
-        A mapped file gives its mapping. Any other file fetches the spans together and nothing else; the rest of the
-        array is zero, and should take no memory. Spans may overlap, and may reach beyond the end of the file.
+        A mapped file gives its mapping. Any other file fetches the spans together and nothing else;
+        the rest of the array is zero, and should take no memory. Spans may overlap, and may reach
+        beyond the end of the file.
 
         Args:
             starts: positions in the file, (n,), not negative.
@@ -135,7 +138,8 @@ class Storage(Protocol):
 
         Args:
             path: the file to open.
-            scattered: only few, scattered bytes will be read, so nothing around them should be fetched.
+            scattered: only few, scattered bytes will be read, so nothing around them should be
+                fetched.
         """
 
     def full_path(self, path: Path) -> Path:
@@ -150,11 +154,14 @@ def read_small(storage: Storage, path: Path, max_bytes: int) -> bytes:
 
     Raises:
         FileNotFoundError: there is no such file.
-        UnreadableFileError: it is not a regular file, or it is longer than files of its kind can be.
+        UnreadableFileError: it is not a regular file, or it is longer than files of its kind can
+            be.
     """
     content = storage.read_bytes(path, max_bytes + 1)
     if len(content) > max_bytes:
-        raise UnreadableFileError(str(path), f"longer than {max_bytes} bytes", "a file of at most that length")
+        raise UnreadableFileError(
+            str(path), f"longer than {max_bytes} bytes", "a file of at most that length"
+        )
     return content
 
 

@@ -16,7 +16,10 @@ _KEYS_AT_ONCE = 1 << 20
 
 
 class IndexAppender:
-    """The end of the index: the last file and, once it is full, a new one. Source: IndexService.java."""
+    """The end of the index: the last file and, once it is full, a new one.
+
+    Source: IndexService.java.
+    """
 
     def __init__(self, disk: Disk, folder: Path, sizes: IndexSizes) -> None:
         self._disk = disk
@@ -24,8 +27,9 @@ class IndexAppender:
         self._sizes = sizes
         files = index_files(folder)
         self._last = IndexFileAppender(disk, files[-1], sizes) if files else None
-        # Source: IndexService.java#buildIndex: all records before the end of the index are in it. Some keys of the
-        # record at the end may have been in a file that is lost, so its items are counted.
+        # Source: IndexService.java#buildIndex: all records before the end of the index are in it.
+        # Some keys of the record at the end may have been in a file that is lost, so its items are
+        # counted.
         self._waiting: list[IndexKeys] = []
         self._n_waiting = 0
         self._reached = -1
@@ -35,7 +39,10 @@ class IndexAppender:
             self._n_items_of_reached = _items_of(self._reached, files, sizes)
 
     def add(self, keys: IndexKeys) -> None:
-        """Add keys, skipping those that the index already has. They are written in groups, and by :meth:`flush`."""
+        """Add keys, skipping those that the index already has.
+
+        They are written in groups, and by :meth:`flush`.
+        """
         self._waiting.append(keys)
         self._n_waiting += len(keys)
         if self._n_waiting >= _KEYS_AT_ONCE:
@@ -52,7 +59,9 @@ class IndexAppender:
 
     def _put(self, keys: IndexKeys) -> None:
         done = int(np.searchsorted(keys.physical_offsets, self._reached))
-        n_of_reached = int(np.searchsorted(keys.physical_offsets, self._reached, side="right")) - done
+        n_of_reached = (
+            int(np.searchsorted(keys.physical_offsets, self._reached, side="right")) - done
+        )
         done += min(n_of_reached, self._n_items_of_reached)
         while done < len(keys):
             if self._last is None or not self._last.room:

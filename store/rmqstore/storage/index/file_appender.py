@@ -32,7 +32,9 @@ class IndexKeys(NamedTuple):
 
     def take(self, rows: slice) -> IndexKeys:
         """Return the chosen keys."""
-        return IndexKeys(self.hashes[rows], self.physical_offsets[rows], self.store_timestamps[rows])
+        return IndexKeys(
+            self.hashes[rows], self.physical_offsets[rows], self.store_timestamps[rows]
+        )
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -41,7 +43,8 @@ class IndexKeys(NamedTuple):
 def next_name(last: str | None, now: datetime) -> str:
     """Return a name for a new file: the present time, or a later one if it has to follow the last file's name.
 
-    A name that is not a time is followed by the next number, so that the new file is the last one in the folder.
+    A name that is not a time is followed by the next number, so that the new file is the last one
+    in the folder.
 
     Raises:
         StoreStateError: no name follows the last one.
@@ -59,7 +62,9 @@ def next_name(last: str | None, now: datetime) -> str:
     if name <= last:
         name = str(int(last) + 1).zfill(len(last))
     if name <= last or not is_name(name):
-        raise StoreStateError(f"no index file can follow {last}; rebuild the index (rmqstore rebuild)")
+        raise StoreStateError(
+            f"no index file can follow {last}; rebuild the index (rmqstore rebuild)"
+        )
     return name
 
 
@@ -95,9 +100,9 @@ class IndexFileAppender(IndexFile):
     def put(self, keys: IndexKeys) -> None:
         """Add keys, no more than there is room for.
 
-        The order of writes leaves all earlier keys findable after a crash. First come the items, which nothing points
-        at. Then comes the count, because a slot that points past it hides its chain. The slots follow, and the end in
-        the header is last.
+        The order of writes leaves all earlier keys findable after a crash. First come the items,
+        which nothing points at. Then comes the count, because a slot that points past it hides its
+        chain. The slots follow, and the end in the header is last.
 
         Source: IndexFile.java#putKey.
         """
@@ -107,7 +112,8 @@ class IndexFileAppender(IndexFile):
             return
         slots = keys.hashes % self._sizes.n_slots
         numbers = np.arange(count, count + n, dtype=np.int32)
-        # By slot, then in the given order. Sorting both in one number is several times as fast as a stable argsort.
+        # By slot, then in the given order. Sorting both in one number is several times as fast as a
+        # stable argsort.
         both = np.sort(slots.astype(np.int64) << 32 | np.arange(n))
         order, by_slot = both & 0xFFFFFFFF, (both >> 32).astype(np.int32)
         is_first = np.append(True, by_slot[1:] != by_slot[:-1])
@@ -124,7 +130,10 @@ class IndexFileAppender(IndexFile):
         items["previous"] = previous
         header = self.header.copy()
         if count <= 1:
-            header["begin_phy_offset"], header["begin_timestamp"] = keys.physical_offsets[0], keys.store_timestamps[0]
+            header["begin_phy_offset"], header["begin_timestamp"] = (
+                keys.physical_offsets[0],
+                keys.store_timestamps[0],
+            )
         header["hash_slot_count"] += int((present == 0).sum())
         header["index_count"] = count + n
         items_at = self._items_at + count * INDEX_ITEM.itemsize
@@ -135,7 +144,10 @@ class IndexFileAppender(IndexFile):
         self._disk.flush(self.path)
         self._write_slots(by_slot[is_last], numbers[order][is_last])
         self._disk.flush(self.path)
-        header["end_phy_offset"], header["end_timestamp"] = keys.physical_offsets[-1], keys.store_timestamps[-1]
+        header["end_phy_offset"], header["end_timestamp"] = (
+            keys.physical_offsets[-1],
+            keys.store_timestamps[-1],
+        )
         self._disk.write(self.path, 0, header.tobytes())
         self.header = header
 
@@ -144,7 +156,8 @@ class IndexFileAppender(IndexFile):
         if self.n_items:
             return _seconds_since(begin, store_timestamps)
         seconds = _seconds_since(int(store_timestamps[0]), store_timestamps)
-        seconds[:1] = _seconds_since(begin, store_timestamps[:1])  # it counts from the end of the file before
+        # it counts from the end of the file before
+        seconds[:1] = _seconds_since(begin, store_timestamps[:1])
         return seconds
 
     def _present_slots(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -158,7 +171,9 @@ class IndexFileAppender(IndexFile):
         values = numbers.astype(INDEX_SLOT)
         if len(slots) <= _SLOTS_ONE_BY_ONE:
             for row, slot in enumerate(slots.tolist()):
-                self._disk.write(self.path, self._slots_at + slot * INDEX_SLOT.itemsize, values[row : row + 1])
+                self._disk.write(
+                    self.path, self._slots_at + slot * INDEX_SLOT.itemsize, values[row : row + 1]
+                )
             return
         low, high = int(slots[0]), int(slots[-1]) + 1
         if self.n_items:

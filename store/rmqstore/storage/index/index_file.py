@@ -27,7 +27,9 @@ def index_files(folder: Path, storage: Storage = LOCAL) -> list[Path]:
         UnreadableFileError: the folder is not a folder.
     """
     entries = storage.list_folder(folder)
-    return sorted(folder / entry.name for entry in entries if is_name(entry.name) and not entry.is_folder)
+    return sorted(
+        folder / entry.name for entry in entries if is_name(entry.name) and not entry.is_folder
+    )
 
 
 def is_name(name: str) -> bool:
@@ -58,7 +60,8 @@ class IndexFile:
         storage: the storage to read the file from.
 
     Raises:
-        CorruptIndexError: its length does not fit the sizes, or its header counts more items than fit.
+        CorruptIndexError: its length does not fit the sizes, or its header counts more items than
+            fit.
     """
 
     def __init__(self, path: Path, sizes: IndexSizes, storage: Storage = LOCAL) -> None:
@@ -69,12 +72,16 @@ class IndexFile:
         self._items_at = self._slots_at + sizes.n_slots * INDEX_SLOT.itemsize
         with storage.open(path) as file:
             if file.size != sizes.file_size:
-                reason = f"{file.size} bytes, {sizes.file_size} are expected for {sizes.n_slots} slots"
+                reason = (
+                    f"{file.size} bytes, {sizes.file_size} are expected for {sizes.n_slots} slots"
+                )
                 raise CorruptIndexError(str(path), 0, reason)
             self.header = file.read(0, INDEX_HEADER.itemsize).view(INDEX_HEADER)[0].copy()
         self.header["index_count"] = max(self.header["index_count"], 1)
         if self.header["index_count"] > sizes.n_items:
-            raise CorruptIndexError(str(path), 36, f"{self.header['index_count']} items, {sizes.n_items} fit")
+            raise CorruptIndexError(
+                str(path), 36, f"{self.header['index_count']} items, {sizes.n_items} fit"
+            )
 
     @property
     def n_items(self) -> int:
@@ -89,7 +96,9 @@ class IndexFile:
     def _newest_items(self, file: StoredFile, count: int) -> NDArray[np.void]:
         """Return the last of the items, INDEX_ITEM (n,)."""
         first = self.n_items + 1 - count  # the item with number 0 is never used
-        stored = file.read(self._items_at + first * INDEX_ITEM.itemsize, count * INDEX_ITEM.itemsize)
+        stored = file.read(
+            self._items_at + first * INDEX_ITEM.itemsize, count * INDEX_ITEM.itemsize
+        )
         return stored.view(INDEX_ITEM)
 
     def _slots(self, file: StoredFile, low: int, high: int) -> NDArray[Any]:
@@ -115,7 +124,8 @@ class IndexFile:
         newest = order[last]
         with self._storage.open(self.path) as file:
             stored = self._slots(file, 0, self._sizes.n_slots)[slots[newest]].astype(np.int64)
-        # In a sound file each item leads to the one before it in its slot. Only chains of other slots are followed.
+        # In a sound file each item leads to the one before it in its slot. Only chains of other
+        # slots are followed.
         odd = np.union1d(slots[previous != expected], slots[newest[stored != numbers[newest]]])
         is_hidden: Mask = np.isin(slots, odd)
         reached = stored[np.isin(slots[newest], odd)]
@@ -123,7 +133,8 @@ class IndexFile:
             reached = reached[(reached > 0) & (reached <= len(items))]
             is_hidden[reached - 1] = False
             following = previous[reached - 1]
-            reached = following[following < reached]  # chains lead to older items only; others would be loops
+            # chains lead to older items only; others would be loops
+            reached = following[following < reached]
         return is_hidden
 
     def items_at_end(self, physical_offset: int) -> int:

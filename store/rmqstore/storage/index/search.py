@@ -28,12 +28,16 @@ _NO_OFFSETS = np.empty(0, np.int64)
 
 
 def may_be_stored_within(
-    items: NDArray[np.void], numbers: Positions, begin_timestamp: int, begin: Positions | int, end: Positions | int
+    items: NDArray[np.void],
+    numbers: Positions,
+    begin_timestamp: int,
+    begin: Positions | int,
+    end: Positions | int,
 ) -> Mask:
     """Return a mask (n,) of items whose records may have been stored from ``begin`` to ``end``, both included.
 
-    Items hold whole seconds since the first record of their file. The first item of a file counts from another time,
-    and 0 can also mean an earlier time, for instance after a clock was set back.
+    Items hold whole seconds since the first record of their file. The first item of a file counts
+    from another time, and 0 can also mean an earlier time, for instance after a clock was set back.
 
     Args:
         items: INDEX_ITEM (n,).
@@ -50,7 +54,10 @@ def may_be_stored_within(
 
 
 class _OpenIndexFile:
-    """One file, open for a look-up. It is not trusted: numbers are bounded, and chains only lead backwards."""
+    """One file, open for a look-up.
+
+    It is not trusted: numbers are bounded, and chains only lead backwards.
+    """
 
     def __init__(self, file: StoredFile, sizes: IndexSizes) -> None:
         header = file.read(0, INDEX_HEADER.itemsize).view(INDEX_HEADER)[0]
@@ -61,7 +68,8 @@ class _OpenIndexFile:
         self._file = file
         self._items_at = INDEX_HEADER.itemsize + sizes.n_slots * INDEX_SLOT.itemsize
         self._end_timestamp = int(header["end_timestamp"])
-        # A running broker sets slots before it counts their items, so a slot may lead to an item past the count.
+        # A running broker sets slots before it counts their items, so a slot may lead to an item
+        # past the count.
         self._n_items = sizes.n_items
         self._count = min(int(header["index_count"]), sizes.n_items)
 
@@ -83,10 +91,13 @@ class _OpenIndexFile:
             items = self._read(numbers)
             yield self._chosen(items, numbers, items["key_hash"] == hashes, begin, end)
             before = items["previous"].astype(np.int64)
-            numbers = np.where(before < numbers, before, 0)  # items lead to older ones; others would be loops
+            # items lead to older ones; others would be loops
+            numbers = np.where(before < numbers, before, 0)
         yield from self._find_among(int(numbers.max()) + 1, np.unique(hashes), begin, end)
 
-    def _find_among(self, stop: int, hashes: NDArray[np.int64], begin: int, end: int) -> Iterator[Positions]:
+    def _find_among(
+        self, stop: int, hashes: NDArray[np.int64], begin: int, end: int
+    ) -> Iterator[Positions]:
         """Search all items before ``stop``: for long chains this is faster than following them item by item."""
         for low in range(1, stop, _ITEMS_AT_ONCE):
             numbers = np.arange(low, min(low + _ITEMS_AT_ONCE, stop))
@@ -96,7 +107,9 @@ class _OpenIndexFile:
             rows = np.flatnonzero(np.isin(items["key_hash"], hashes))
             yield self._chosen(items[rows], numbers[rows], np.ones(len(rows), np.bool_), begin, end)
 
-    def _chosen(self, items: NDArray[np.void], numbers: Positions, hits: Mask, begin: int, end: int) -> Positions:
+    def _chosen(
+        self, items: NDArray[np.void], numbers: Positions, hits: Mask, begin: int, end: int
+    ) -> Positions:
         if begin > 0 or end < LATEST_TIME:
             hits = hits & may_be_stored_within(items, numbers, self._begin_timestamp, begin, end)
         offsets: Positions = items["physical_offset"][hits].astype(np.int64)
@@ -114,7 +127,8 @@ class _OpenIndexFile:
     def span(self) -> Span | None:
         """Return the range from the first to the last record with keys in the file; None if the file is damaged.
 
-        Header and items both hold these physical offsets. If they differ, the range that both cover counts: a running
+        Header and items both hold these physical offsets. If they differ, the range that both cover
+            counts: a running
         broker sets the header after the item.
         """
         first, last = self._read(np.array([1, self._count - 1]))["physical_offset"].tolist()
@@ -127,7 +141,8 @@ class IndexSearch:
 
     Args:
         folder: the folder that holds the files.
-        sizes: sizes of the broker's configuration; if they do not fit, those of the files are worked out.
+        sizes: sizes of the broker's configuration; if they do not fit, those of the files are
+            worked out.
         storage: the storage to read the files from.
     """
 
@@ -138,7 +153,9 @@ class IndexSearch:
 
     def _each(self) -> Iterator[_OpenIndexFile]:
         """Yield the files that hold items, oldest first, one open at a time; others are skipped with a warning."""
-        lengths = {path: length for path, length in self._lengths() if length > INDEX_HEADER.itemsize}
+        lengths = {
+            path: length for path, length in self._lengths() if length > INDEX_HEADER.itemsize
+        }
         if self._sizes.file_size not in lengths.values():
             filled = [path for path in lengths if self._holds_items(path)]
             if not filled:
@@ -160,7 +177,8 @@ class IndexSearch:
     def find(self, hashes: NDArray[np.int32], begin: int = 0, end: int = FOREVER) -> Positions:
         """Return the physical offsets of records that may have a key with one of these hashes, rising and distinct.
 
-        Some of the records may have other keys with the same hash. Every item that a chain leads to is included.
+        Some of the records may have other keys with the same hash. Every item that a chain leads to
+        is included.
 
         Args:
             hashes: int32 (k,), see ``dispatch_requests.key_hashes``; never negative.

@@ -1,4 +1,7 @@
-"""The sizes of the index files of a store. No file records them, but its content follows from them."""
+"""The sizes of the index files of a store.
+
+No file records them, but its content follows from them.
+"""
 
 from __future__ import annotations
 
@@ -34,19 +37,24 @@ class IndexSizes(NamedTuple):
     @property
     def file_size(self) -> int:
         """Bytes of a file."""
-        return INDEX_HEADER.itemsize + self.n_slots * INDEX_SLOT.itemsize + self.n_items * INDEX_ITEM.itemsize
+        return (
+            INDEX_HEADER.itemsize
+            + self.n_slots * INDEX_SLOT.itemsize
+            + self.n_items * INDEX_ITEM.itemsize
+        )
 
 
 def find_sizes(path: Path, guess: IndexSizes, storage: Storage = LOCAL) -> IndexSizes:
     """Return the numbers of slots and items that an index file was created with, from its length and content.
 
-    An example: a file of 440 bytes, whose header says that its first record is at 1000. Of the numbers of slots that
+    An example: a file of 440 bytes, whose header says that its first record is at 1000. Of the
+        numbers of slots that
     fit this length, see :func:`_slot_counts`, only 10 leads to an item of that record::
 
         slots   first item at byte   what stands there
             5   40 +  20 + 20 =  80  zeros: with 10 slots this is the item that is never used
-           10   40 +  40 + 20 = 100  hash 3, record at 1000: the slot of the hash has to be in use, and is
-           15   40 +  60 + 20 = 120  hash 13, record at 1300: the second item
+           10   40 +  40 + 20 = 100  hash 3, record at 1000: the slot of the hash has to be in use,
+           and is 15   40 +  60 + 20 = 120  hash 13, record at 1300: the second item
           ...
         found  10 slots, 18 items
 
@@ -66,7 +74,11 @@ def find_sizes(path: Path, guess: IndexSizes, storage: Storage = LOCAL) -> Index
         data = file.read(0, file.size)
         found: list[IndexSizes] = []
         for possible in _possible_sizes(data):
-            found = [sizes for sizes in possible if _fits(data, sizes)] if len(possible) <= _MAX_TRIED else possible
+            found = (
+                [sizes for sizes in possible if _fits(data, sizes)]
+                if len(possible) <= _MAX_TRIED
+                else possible
+            )
             if found:
                 break
     if len(found) != 1:
@@ -114,15 +126,18 @@ def _slot_counts(length: int) -> range:
     slot, item = INDEX_SLOT.itemsize, INDEX_ITEM.itemsize
     room = length - INDEX_HEADER.itemsize
     step = item // slot
-    smallest = next((count for count in range(1, step + 1) if (room - count * slot) % item == 0), None)
+    smallest = next(
+        (count for count in range(1, step + 1) if (room - count * slot) % item == 0), None
+    )
     return range(0) if smallest is None else range(smallest, (room - 2 * item) // slot + 1, step)
 
 
 def _possible_sizes(data: Bytes) -> tuple[list[IndexSizes], list[IndexSizes]]:
     """Return sizes that fit the length of a file and the first item that its header and a slot refer to.
 
-    The first list has those that also fit the last item that the header refers to. The second has all, because a crash
-    during a put may have left another last item. The lists have few more sizes than can be tried.
+    The first list has those that also fit the last item that the header refers to. The second has
+    all, because a crash during a put may have left another last item. The lists have few more sizes
+    than can be tried.
     """
     counts = _slot_counts(len(data))
     by_both: list[int] = []
@@ -141,7 +156,10 @@ def _possible_sizes(data: Bytes) -> tuple[list[IndexSizes], list[IndexSizes]]:
 def _with_items(slot_counts: list[int], length: int) -> list[IndexSizes]:
     """Return sizes with these numbers of slots, whose items fill the rest of a file of a length."""
     room = length - INDEX_HEADER.itemsize
-    return [IndexSizes(count, (room - count * INDEX_SLOT.itemsize) // INDEX_ITEM.itemsize) for count in slot_counts]
+    return [
+        IndexSizes(count, (room - count * INDEX_SLOT.itemsize) // INDEX_ITEM.itemsize)
+        for count in slot_counts
+    ]
 
 
 def _know_their_first_item(data: Bytes, n_slots: NDArray[np.int64]) -> Mask:
@@ -153,7 +171,8 @@ def _know_their_first_item(data: Bytes, n_slots: NDArray[np.int64]) -> Mask:
     slots = INDEX_HEADER.itemsize + np.maximum(hashes, 0) % n_slots * INDEX_SLOT.itemsize
     is_slot_used = windows(data, INDEX_SLOT.itemsize)[slots].view(INDEX_SLOT) != 0
     is_first_record = windows(data, field.itemsize)[items + field_at].view(field) == first_record
-    is_written = hashes != 0  # any place that was never written would fit where the first record is at offset 0
+    # any place that was never written would fit where the first record is at offset 0
+    is_written = hashes != 0
     known: Mask = is_slot_used & is_first_record & is_written
     return known
 
@@ -163,17 +182,21 @@ def _know_their_last_item(data: Bytes, n_slots: NDArray[np.int64]) -> Mask:
     header = data[: INDEX_HEADER.itemsize].view(INDEX_HEADER)[0]
     offset, at = INDEX_ITEM.fields["physical_offset"][:2]  # type: ignore[index]
     items_before = max(int(header["index_count"]) - 1, 0)
-    lasts = INDEX_HEADER.itemsize + n_slots * INDEX_SLOT.itemsize + items_before * INDEX_ITEM.itemsize
+    lasts = (
+        INDEX_HEADER.itemsize + n_slots * INDEX_SLOT.itemsize + items_before * INDEX_ITEM.itemsize
+    )
     known: Mask = lasts <= len(data) - INDEX_ITEM.itemsize
-    known[known] = windows(data, offset.itemsize)[lasts[known] + at].view(offset) == header["end_phy_offset"]
+    known[known] = (
+        windows(data, offset.itemsize)[lasts[known] + at].view(offset) == header["end_phy_offset"]
+    )
     return known
 
 
 def _fits(data: Bytes, sizes: IndexSizes) -> bool:
     """Tell whether a file read with these sizes is an index, perhaps one whose newest slots were not written.
 
-    The unused first item is all zeros, slots point at items that belong to them, and items point at older items of
-    their slot.
+    The unused first item is all zeros, slots point at items that belong to them, and items point at
+    older items of their slot.
     """
     header = data[: INDEX_HEADER.itemsize].view(INDEX_HEADER)[0]
     count = int(header["index_count"])
@@ -195,4 +218,8 @@ def _fits(data: Bytes, sizes: IndexSizes) -> bool:
         return False
     slots = data[INDEX_HEADER.itemsize : items_at].view(INDEX_SLOT).astype(np.int64)
     used = np.flatnonzero(slots)
-    return bool(len(used) and ((slots[used] > 0) & (slots[used] < count)).all() and (own[slots[used]] == used).all())
+    return bool(
+        len(used)
+        and ((slots[used] > 0) & (slots[used] < count)).all()
+        and (own[slots[used]] == used).all()
+    )

@@ -19,7 +19,8 @@ def read_intent(paths: StorePaths) -> int | None:
 def committed_since(paths: StorePaths) -> int | None:
     """Return the physical offset from which on records are of an append whose queues and topics may be incomplete.
 
-    A broker that opened the store since has dispatched these records: then the note is stale, and the ``abort`` file
+    A broker that opened the store since has dispatched these records: then the note is stale, and
+        the ``abort`` file
     is the broker's.
     """
     try:

@@ -1,8 +1,9 @@
 """Appending to the CommitLog so that all of a batch's records appear at once, to us and to a broker, or none.
 
-The order of writes, and why, is in FORMAT.md ("The one-write commit"). In short: records are written whole but for the
-first 8 bytes of each record, and of the blank, in the segment that is open; without them no scan takes any. Then those
-heads are written but the first, while a blank in its place closes the segment; then the first one, which is the commit.
+The order of writes, and why, is in FORMAT.md ("The one-write commit"). In short: records are
+written whole but for the first 8 bytes of each record, and of the blank, in the segment that is
+open; without them no scan takes any. Then those heads are written but the first, while a blank in
+its place closes the segment; then the first one, which is the commit.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class Placement(NamedTuple):
 
 
 def place_records(sizes: NDArray[np.int64], end: int, file_size: int) -> Placement:
-    """Place records after ``end``. A record that would leave fewer than 8 bytes of a file begins the next one.
+    """Place records after ``end``.
+
+    A record that would leave fewer than 8 bytes of a file begins the next one.
 
     Args:
         sizes: (n,), bytes of the records.
@@ -65,21 +68,31 @@ class LogAppend:
     """One append: any number of :meth:`write`, then :meth:`commit`, or :meth:`abandon`.
 
     Args:
-        intent: file that says where an append began, until it is complete. What stands after that place after a crash
-            was never committed, so it may be cleared without a question; or else it was, and readers take topics
-            that nothing else tells of for new ones, not for deleted ones.
+        intent: file that says where an append began, until it is complete. What stands after that
+            place after a crash was never committed, so it may be cleared without a question; or
+            else it was, and readers take topics that nothing else tells of for new ones, not for
+            deleted ones.
 
     Source: CommitLog.java#asyncPutMessage; unlike it, what was written shows only after the commit.
     """
 
-    def __init__(self, disk: Disk, folders: Sequence[Path], end: int, file_size: int, intent: Path) -> None:
+    def __init__(
+        self, disk: Disk, folders: Sequence[Path], end: int, file_size: int, intent: Path
+    ) -> None:
         # Source: MultiPathMappedFileQueue.java, which sorts its folders.
-        self._disk, self._folders, self._file_size, self._intent = disk, sorted(folders), file_size, intent
+        self._disk, self._folders, self._file_size, self._intent = (
+            disk,
+            sorted(folders),
+            file_size,
+            intent,
+        )
         self.start = self.end = end
         self.is_committed = False
-        self._touched_end = end  # after the last byte that may have been written, also by a write that failed
+        # after the last byte that may have been written, also by a write that failed
+        self._touched_end = end
         self._first_file = end // file_size * file_size
-        self._withheld: list[tuple[Positions, NDArray[np.void]]] = []  # places in the first file, and their heads
+        # places in the first file, and their heads
+        self._withheld: list[tuple[Positions, NDArray[np.void]]] = []
         self._created: list[Path] = []
         self._guard: Path | None = None
         self._touched: dict[Path, None] = {}
@@ -104,7 +117,9 @@ class LogAppend:
             self._write_blank(blank_at, blank_size)
         self.end = placement.end
 
-    def _write_run(self, records: Records, low: int, high: int, physical_offsets: Positions) -> None:
+    def _write_run(
+        self, records: Records, low: int, high: int, physical_offsets: Positions
+    ) -> None:
         """Write records that go one after the other into one file."""
         begun = int(records.starts[low])
         data = records.data[begun : int(records.starts[high])]
@@ -158,11 +173,15 @@ class LogAppend:
         self._disk.flush_all(self._touched)
 
     def commit(self) -> None:
-        """Let all of it show. Until the last 8 bytes are written nothing does; from then on all of it does."""
+        """Let all of it show.
+
+        Until the last 8 bytes are written nothing does; from then on all of it does.
+        """
         if not self._withheld:
             return
         path = self._path(self._first_file)
-        positions = np.concatenate([places for places, _ in self._withheld])  # rising, as they were written
+        # rising, as they were written
+        positions = np.concatenate([places for places, _ in self._withheld])
         heads = np.concatenate([heads for _, heads in self._withheld])
         is_guarded = len(positions) > 1 and self.end <= self._first_file + self._file_size
         if is_guarded:
@@ -186,7 +205,8 @@ class LogAppend:
     def _make_guard(self) -> None:
         """Make an empty segment after the open one, where a broker goes on if the commit is cut.
 
-        Source: CommitLog.java#recoverAbnormally, which takes a segment after a blank for the end even if it is empty.
+        Source: CommitLog.java#recoverAbnormally, which takes a segment after a blank for the end
+        even if it is empty.
         """
         path = self._path(self._first_file + self._file_size)
         if not LOCAL.exists(path):
@@ -197,8 +217,8 @@ class LogAppend:
     def _close_segment(self, path: Path, position: int) -> None:
         """Put a blank where the first record will begin, so that no scan comes by the heads that are written next.
 
-        Without it a broker that recovers the store would write over the first record. Where a record of the broker's
-        ended at one of those heads, the rest of the append would come back.
+        Without it a broker that recovers the store would write over the first record. Where a
+        record of the broker's ended at one of those heads, the rest of the append would come back.
         """
         blank = np.array([(self._file_size - position, BLANK_MAGIC)], FRAME_HEAD)
         self._disk.write(path, position, blank)

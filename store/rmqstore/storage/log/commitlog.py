@@ -9,7 +9,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.errors import CorruptRecordError, MalformedBytesError, MessageNotFoundError, OffsetOutOfRangeError
+from rmqstore.errors import (
+    CorruptRecordError,
+    MalformedBytesError,
+    MessageNotFoundError,
+    OffsetOutOfRangeError,
+)
 from rmqstore.format.columns.walk import knows_its_place
 from rmqstore.format.layout import (
     FIRST_TIMESTAMP,
@@ -90,11 +95,13 @@ class CommitLog:
         """
         return self._files.open(segment).size
 
-    def read_in_place(self, segment: Segment, positions: Positions, sizes: NDArray[np.int64]) -> Bytes:
+    def read_in_place(
+        self, segment: Segment, positions: Positions, sizes: NDArray[np.int64]
+    ) -> Bytes:
         """Return an array as long as a file, uint8 (nbytes,), in which only some spans of it are sure to be filled.
 
-        So positions in the array are positions in the file. A local storage gives its mapping; any other fetches the
-        spans and nothing else.
+        So positions in the array are positions in the file. A local storage gives its mapping; any
+        other fetches the spans and nothing else.
 
         Args:
             segment: the file.
@@ -161,7 +168,8 @@ class CommitLog:
     def record(self, place: Place) -> Bytes:
         """Return the bytes of the record at a place, as many as its head says.
 
-        Where no record begins they are enough to say so, and where its size does not fit the file all that follow.
+        Where no record begins they are enough to say so, and where its size does not fit the file
+        all that follow.
         """
         total_size, magic = self.frame(place)
         if magic not in TOPIC_LENGTH_BYTES:
@@ -186,19 +194,24 @@ class CommitLog:
         """Tell whether something at the offset calls itself the record of this place, be it whole or not."""
         if self.find(physical_offset) is None:
             return False
-        return knows_its_place(self.read(*self.locate(physical_offset), MAX_FIXED_BYTES), 0, physical_offset)
+        return knows_its_place(
+            self.read(*self.locate(physical_offset), MAX_FIXED_BYTES), 0, physical_offset
+        )
 
     def store_timestamp(self, physical_offset: int) -> int:
         """Return when the record at the offset was stored, ms; only its head is read.
 
         Raises:
-            CorruptRecordError: no record knows this place as its own, or its time is not one of a calendar.
+            CorruptRecordError: no record knows this place as its own, or its time is not one of a
+                calendar.
             OffsetOutOfRangeError: no file covers the offset.
         """
         place = self.locate(physical_offset)
         path, stored_head = str(place.segment.path), self.read(*place, MAX_FIXED_BYTES)
         if not knows_its_place(stored_head, 0, physical_offset):
-            raise CorruptRecordError(path, physical_offset, "no record begins here, though a queue says so")
+            raise CorruptRecordError(
+                path, physical_offset, "no record begins here, though a queue says so"
+            )
         head = stored_head.tobytes().ljust(MAX_FIXED_BYTES, b"\0")
         bits = int(np.frombuffer(head, FIXED_PART_V4, 1)[0]["sys_flag"]) & SysFlag.HOSTS_V6
         stored = int(np.frombuffer(head, FIXED_PART[int(bits)], 1)[0]["store_timestamp"])
@@ -207,7 +220,9 @@ class CommitLog:
             raise CorruptRecordError(path, physical_offset, reason)
         return stored
 
-    def get(self, physical_offset: int, broker_name: str | None = None, *, check_crc: bool = True) -> Message:
+    def get(
+        self, physical_offset: int, broker_name: str | None = None, *, check_crc: bool = True
+    ) -> Message:
         """Return the message whose record begins at the offset.
 
         Raises:
@@ -224,7 +239,9 @@ class CommitLog:
             damage = CorruptRecordError(str(place.segment.path), physical_offset, err.reason)
             if knows_its_place(record, 0, physical_offset):
                 raise damage from err
-            raise MessageNotFoundError(f"no message begins at physical offset {physical_offset} ({damage})") from err
+            raise MessageNotFoundError(
+                f"no message begins at physical offset {physical_offset} ({damage})"
+            ) from err
 
     def close(self) -> None:
         """Let go of the mapped files."""

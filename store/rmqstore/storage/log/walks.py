@@ -1,9 +1,10 @@
 """The walks of the log that all readers and writers share: forward from record to record, and back to the last ones.
 
-Arguments and results are physical offsets; only the positions inside a :class:`~rmqstore.format.columns.walk.Walk` are
-in the file. A window reads the bytes of its own records, so a store that is not on a local disk is fetched window by
-window. What is done with damage is up to who walks: each window is handed over before the search for the next
-record begins, so that a walk which ends at the damage does not pay for the search.
+Arguments and results are physical offsets; only the positions inside a
+:class:`~rmqstore.format.columns.walk.Walk` are in the file. A window reads the bytes of its own
+records, so a store that is not on a local disk is fetched window by window. What is done with
+damage is up to who walks: each window is handed over before the search for the next record begins,
+so that a walk which ends at the damage does not pay for the search.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from rmqstore.storage.log.commitlog import CommitLog
 WINDOW_BYTES: Final = 128 << 20  # walked at once: the starts of all its records are in memory
 _NEWEST_BYTES: Final = 1 << 16  # looked at first for the last record
 _GROWTH: Final = 8
-_REACH_BYTES: Final = 1 << 16  # read after a window, for the record that begins in it and ends after it
+# read after a window, for the record that begins in it and ends after it
+_REACH_BYTES: Final = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,9 @@ class Window:
 
     log: CommitLog
     segment: Segment
-    data: Bytes  # as long as the file, uint8 (nbytes,); only the bytes of the records, and what ended them, are read
+    # as long as the file, uint8 (nbytes,); only the bytes of the records, and what ended them, are
+    # read
+    data: Bytes
     records: Walk
     end: int  # physical offset where the range ends that is walked; the window may be a part of it
 
@@ -81,7 +85,8 @@ class Window:
     def rejoined(self) -> tuple[Bytes, Positions, NDArray[np.int64]]:
         """Return all records, with those that a damaged total size made the walk step over.
 
-        A record that was stepped over may reach beyond the window, so the file is then read to its end.
+        A record that was stepped over may reach beyond the window, so the file is then read to its
+        end.
 
         Returns:
             The bytes that the records are in; their positions; their sizes.
@@ -93,7 +98,9 @@ class Window:
         return data, *rejoin(data, self.segment.start, self.records)
 
 
-def window_at(log: CommitLog, segment: Segment, start: int, end: int, size: int | None = None) -> Window:
+def window_at(
+    log: CommitLog, segment: Segment, start: int, end: int, size: int | None = None
+) -> Window:
     """Return one walk over the records that begin in ``[start, end)``, or in the first ``size`` bytes of that range.
 
     Raises:
@@ -116,7 +123,8 @@ def _read(log: CommitLog, segment: Segment, position: int, size: int) -> Bytes:
 def walk_forward(log: CommitLog, segment: Segment, start: int, end: int) -> Iterator[Window]:
     """Yield the records of one file that begin in ``[start, end)``, window by window, up to the blank that closes it.
 
-    A window with :attr:`Window.damage` ends where no record follows; the next one begins at :attr:`Window.resumed`.
+    A window with :attr:`Window.damage` ends where no record follows; the next one begins at
+        :attr:`Window.resumed`.
 
     Args:
         start: where a record begins.
@@ -136,7 +144,8 @@ def walk_forward(log: CommitLog, segment: Segment, start: int, end: int) -> Iter
 def walk_back(log: CommitLog, segment: Segment, end: int) -> Iterator[Window]:
     """Yield walks over the last records of a file before ``end``, each from further back than the one before.
 
-    The last of them begins where the file does. Where no record stands in a part, its walk is left out.
+    The last of them begins where the file does. Where no record stands in a part, its walk is left
+    out.
 
     Raises:
         FileDeletedError: the file was deleted since it was listed.

@@ -18,7 +18,8 @@ from rmqstore.storage.queue.offset_runs import fit_offsets
 
 _UNIT = QUEUE_UNIT.itemsize
 _FILLER_UNITS = 1 << 19  # per write: a file may be as large as 2 GiB
-_MAX_QUEUE_OFFSET = (1 << 58) // _UNIT  # a file name has room for it, and so has Java's long for what follows
+# a file name has room for it, and so has Java's long for what follows
+_MAX_QUEUE_OFFSET = (1 << 58) // _UNIT
 _NO_UNITS = (np.empty(0, np.int64), np.empty(0, QUEUE_UNIT))
 
 
@@ -32,18 +33,28 @@ class Misplaced(NamedTuple):
 class QueueAppender:
     """The end of one queue. Source: ConsumeQueue.java#putMessagePositionInfo.
 
-    Unlike in RocketMQ, every record keeps its queue offset, and a record whose offset cannot be right gets no unit.
-    RocketMQ would store that record, and all later ones, at other queue offsets.
+    Unlike in RocketMQ, every record keeps its queue offset, and a record whose offset cannot be
+    right gets no unit. RocketMQ would store that record, and all later ones, at other queue
+    offsets.
 
     Args:
         start: queue offset of the first unit that the files have.
         end: queue offset of the next unit.
         reached: physical offset after the record of the last unit, -1 for an empty queue.
-        is_new: there is no file yet. Then the log alone decides what the queue holds; else its files must fit the log.
+        is_new: there is no file yet. Then the log alone decides what the queue holds; else its
+            files must fit the log.
     """
 
     def __init__(
-        self, disk: Disk, folder: Path, file_size: int, *, start: int, end: int, reached: int, is_new: bool
+        self,
+        disk: Disk,
+        folder: Path,
+        file_size: int,
+        *,
+        start: int,
+        end: int,
+        reached: int,
+        is_new: bool,
     ) -> None:
         self._disk = disk
         self._folder = folder
@@ -77,20 +88,30 @@ class QueueAppender:
 
     def _go_on(self, queue_offsets: NDArray[np.int64]) -> bool:
         """Tell whether queue offsets follow on the last unit without a gap, as they nearly always do."""
-        if self.is_new or len(self._undecided[0]) or not len(queue_offsets) or queue_offsets[0] != self.end:
+        if (
+            self.is_new
+            or len(self._undecided[0])
+            or not len(queue_offsets)
+            or queue_offsets[0] != self.end
+        ):
             return False
-        return self.end + len(queue_offsets) <= _MAX_QUEUE_OFFSET and bool((np.diff(queue_offsets) == 1).all())
+        return self.end + len(queue_offsets) <= _MAX_QUEUE_OFFSET and bool(
+            (np.diff(queue_offsets) == 1).all()
+        )
 
     def settle(self) -> None:
         """Decide on the last records of the queue, now that no others follow."""
         if len(self._undecided[0]):
             self._append_what_fits(*_NO_UNITS, is_end=True)
 
-    def _append_what_fits(self, queue_offsets: NDArray[np.int64], units: NDArray[np.void], *, is_end: bool) -> None:
+    def _append_what_fits(
+        self, queue_offsets: NDArray[np.int64], units: NDArray[np.void], *, is_end: bool
+    ) -> None:
         undecided_offsets, undecided_units = self._undecided
         self._undecided = _NO_UNITS
         queue_offsets = np.concatenate((undecided_offsets, queue_offsets))
-        units = np.concatenate((undecided_units, units)).astype(QUEUE_UNIT)  # numpy joins records in native byte order
+        # numpy joins records in native byte order
+        units = np.concatenate((undecided_units, units)).astype(QUEUE_UNIT)
         possible = (queue_offsets >= 0) & (queue_offsets < _MAX_QUEUE_OFFSET)
         self._refuse(queue_offsets[~possible], units[~possible])
         queue_offsets, units = queue_offsets[possible], units[possible]
@@ -104,7 +125,9 @@ class QueueAppender:
             return
         if self.is_new:
             self._begin(int(queue_offsets[0]))
-        for rows in np.split(np.arange(len(units)), np.flatnonzero(np.diff(queue_offsets) != 1) + 1):
+        for rows in np.split(
+            np.arange(len(units)), np.flatnonzero(np.diff(queue_offsets) != 1) + 1
+        ):
             first = int(queue_offsets[rows[0]])
             if first > self.end:
                 self._fill(first, units[rows[:1]])
@@ -125,7 +148,8 @@ class QueueAppender:
     def _fill(self, stop: int, following: NDArray[np.void]) -> None:
         """Fill the queue offsets that no record has with the unit of the next record.
 
-        A broker then serves that record more than once. A unit that leads to no record would be worse: the broker would
+        A broker then serves that record more than once. A unit that leads to no record would be
+            worse: the broker would
         skip it together with all units of records in the same file of the log.
         """
         physical_offset = int(following["physical_offset"][0])
@@ -160,8 +184,8 @@ class QueueAppender:
     def _begin(self, first: int) -> None:
         """Create the queue's first file, with filler for the offsets before the first.
 
-        The filler is complete before the file gets its name. If a broker found only a part of it, it would append after
-        that part, at other queue offsets than the records have.
+        The filler is complete before the file gets its name. If a broker found only a part of it,
+        it would append after that part, at other queue offsets than the records have.
 
         Source: ConsumeQueue.java#fillPreBlank.
         """

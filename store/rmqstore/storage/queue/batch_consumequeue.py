@@ -1,10 +1,12 @@
 """The files of one BatchConsumeQueue, read-only: 46-byte units, each for a record of one or several messages.
 
-To the rest of the package such a queue looks like any other: every queue offset has a unit, and the messages of one
+To the rest of the package such a queue looks like any other: every queue offset has a unit, and the
+    messages of one
 inner batch share theirs. The record itself tells which of its messages has a queue offset.
 
-Units have no checksum, so a damaged one may claim any queue offsets. A unit that its neighbours contradict is not
-trusted. Queue offsets that no trusted unit covers read as units that were never written.
+Units have no checksum, so a damaged one may claim any queue offsets. A unit that its neighbours
+contradict is not trusted. Queue offsets that no trusted unit covers read as units that were never
+written.
 """
 
 from __future__ import annotations
@@ -49,7 +51,10 @@ class _Known(NamedTuple):
 
 
 class BatchConsumeQueue:
-    """The files of one queue of a topic with ``queue.type=BatchCQ``. Source: BatchConsumeQueue.java."""
+    """The files of one queue of a topic with ``queue.type=BatchCQ``.
+
+    Source: BatchConsumeQueue.java.
+    """
 
     is_batch = True
     is_recovered = False
@@ -87,7 +92,11 @@ class BatchConsumeQueue:
         row = int(np.searchsorted(batches.starts, queue_offset, side="right")) - 1
         if row < 0 or queue_offset >= batches.ends[row]:
             return 0, 0, 0
-        return int(batches.physical_offsets[row]), int(batches.sizes[row]), int(batches.tags_codes[row])
+        return (
+            int(batches.physical_offsets[row]),
+            int(batches.sizes[row]),
+            int(batches.tags_codes[row]),
+        )
 
     def units(self, start: int, end: int) -> Units:
         """Return the unit of each message in ``[start, end)``, all of which :meth:`runs` gives.
@@ -152,7 +161,8 @@ class BatchConsumeQueue:
         if row < 0:
             return str(segment.path), 0
         number = int(batches.numbers[row]) + int(queue_offset >= batches.ends[row])
-        segment = self._files.find(number * _UNIT) or segment  # a gap may lie where the next file begins
+        # a gap may lie where the next file begins
+        segment = self._files.find(number * _UNIT) or segment
         return str(segment.path), number * _UNIT - segment.start
 
     def end(self) -> int:
@@ -178,10 +188,14 @@ class BatchConsumeQueue:
 
         Source: BatchConsumeQueue.java#reviseMinOffsetInQueue.
         """
-        first = find_first(self.begin, end, lambda offset: self.unit(offset)[0] >= min_physical_offset)
+        first = find_first(
+            self.begin, end, lambda offset: self.unit(offset)[0] >= min_physical_offset
+        )
         for batches in self._fitted(self.begin, first):
             offsets = batches.physical_offsets
-            other = np.flatnonzero((batches.sizes <= 0) | (offsets < 0) | (offsets >= min_physical_offset))
+            other = np.flatnonzero(
+                (batches.sizes <= 0) | (offsets < 0) | (offsets >= min_physical_offset)
+            )
             if len(other):
                 return min(first, int(batches.starts[other[0]]))
         return first
@@ -191,7 +205,9 @@ class BatchConsumeQueue:
         cut = find_first(start, end, lambda offset: self.unit(offset)[0] >= log_end)
         for batches in self._fitted(cut, end):
             before = np.flatnonzero(
-                (batches.physical_offsets >= 0) & (batches.physical_offsets < log_end) & (batches.sizes > 0)
+                (batches.physical_offsets >= 0)
+                & (batches.physical_offsets < log_end)
+                & (batches.sizes > 0)
             )
             if len(before):
                 cut = max(cut, min(int(batches.ends[before[-1]]), end))
@@ -202,7 +218,9 @@ class BatchConsumeQueue:
         total = 0
         for batches in self._fitted(start, end):
             is_inside = (batches.ends > start) & (batches.starts < end)
-            is_counted = is_inside & (batches.sizes > 0) & (batches.physical_offsets >= min_physical_offset)
+            is_counted = (
+                is_inside & (batches.sizes > 0) & (batches.physical_offsets >= min_physical_offset)
+            )
             total += int(np.count_nonzero(is_counted))
         return total
 
@@ -210,7 +228,9 @@ class BatchConsumeQueue:
         """Return how many messages of ``[start, end)`` each unit covers, and the units; gaps are covered by zeros."""
         end = max(start, end)
         if list(self.runs(start, end)) != [(start, end)] and start < end:
-            raise OffsetOutOfRangeError(f"{self.folder}: queue offsets {start} to {end} are not all in its files")
+            raise OffsetOutOfRangeError(
+                f"{self.folder}: queue offsets {start} to {end} are not all in its files"
+            )
         counts = [np.empty(0, np.int64)]
         parts = [NO_BATCHES]
         reached = start
@@ -231,7 +251,9 @@ class BatchConsumeQueue:
             reached = int(ends[-1])
         counts.append(np.array([end - reached]))
         parts.append(Batches(*[np.zeros(1, np.int64)] * 6))
-        return np.concatenate(counts), Batches(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        return np.concatenate(counts), Batches(
+            *(np.concatenate(column) for column in zip(*parts, strict=True))
+        )
 
     def _fitted(self, start: int, end: int) -> Iterator[Batches]:
         """Yield the units of the files with messages of ``[start, end)``, cut where those of two files overlap."""
@@ -243,12 +265,16 @@ class BatchConsumeQueue:
             batches = self._load(known.segments[number]).batches
             if number + 1 < len(known.segments):
                 limit = known.begins[number + 1]
-                batches = batches.take((batches.starts >= known.begins[number]) & (batches.starts < limit))
+                batches = batches.take(
+                    (batches.starts >= known.begins[number]) & (batches.starts < limit)
+                )
                 np.minimum(batches.ends, limit, out=batches.ends)
             else:
                 batches = batches.take(batches.starts >= known.begins[number])
                 if known.lost_tail and len(batches.starts):
-                    batches = with_unknown(batches, int(batches.ends[-1]), int(batches.numbers[-1]) + 1)
+                    batches = with_unknown(
+                        batches, int(batches.ends[-1]), int(batches.numbers[-1]) + 1
+                    )
             if len(batches.starts):
                 reached = int(batches.ends[-1])
                 yield batches
@@ -259,7 +285,10 @@ class BatchConsumeQueue:
         return known.segments[number] if number >= 0 else None
 
     def _files_known(self) -> _Known:
-        """Return the files whose queue offsets fit the queue. Cached, except for files that hold no unit yet."""
+        """Return the files whose queue offsets fit the queue.
+
+        Cached, except for files that hold no unit yet.
+        """
         if self._known is not None and len(self._begins) == len(self._files.segments):
             return self._known
         for segment in self._files.segments:
@@ -301,9 +330,18 @@ class BatchConsumeQueue:
             end = int(batches.ends[-1]) if len(batches.starts) else self._end_before(segment)
             batches = with_unknown(batches, end, first + n_written - 1)
         is_first_file = segment == self._files.segments[0]
-        if len(batches.starts) and is_first_file and batches.numbers[0] > first and batches.starts[0]:
-            unknown = with_unknown(NO_BATCHES, int(batches.starts[0]) - 1, int(batches.numbers[0]) - 1)
-            batches = Batches(*(np.concatenate(columns) for columns in zip(unknown, batches, strict=True)))
+        if (
+            len(batches.starts)
+            and is_first_file
+            and batches.numbers[0] > first
+            and batches.starts[0]
+        ):
+            unknown = with_unknown(
+                NO_BATCHES, int(batches.starts[0]) - 1, int(batches.numbers[0]) - 1
+            )
+            batches = Batches(
+                *(np.concatenate(columns) for columns in zip(unknown, batches, strict=True))
+            )
         loaded = self._cached[segment] = _File(batches, n_written)
         if len(self._cached) > _FILES_AT_ONCE:
             self._cached.popitem(last=False)

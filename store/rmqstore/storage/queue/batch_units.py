@@ -33,9 +33,9 @@ NO_BATCHES: Final = Batches(*[np.empty(0, np.int64)] * 6)
 def trusted(units: NDArray[np.void], first: int) -> Batches:
     """Return the units whose queue offsets agree with those of the units around them.
 
-    Two units are linked if they stand side by side and the messages of the second begin where those of the first end. A
-    unit without a link is dropped if a unit beside it has one. Of the others :func:`agreeing` chooses, and each ends
-    where the next one begins at the latest.
+    Two units are linked if they stand side by side and the messages of the second begin where those
+    of the first end. A unit without a link is dropped if a unit beside it has one. Of the others
+    :func:`agreeing` chooses, and each ends where the next one begins at the latest.
 
     An example with a unit whose queue offset is damaged, and one whose number of messages is::
 
@@ -65,7 +65,9 @@ def trusted(units: NDArray[np.void], first: int) -> Batches:
     is_adjacent = found.numbers[1:] == found.numbers[:-1] + 1
     is_link = is_adjacent & is_contiguous  # between a unit and the next one
     is_linked = np.append(False, is_link) | np.append(is_link, False)
-    is_beside_linked = np.append(False, is_adjacent & is_linked[:-1]) | np.append(is_adjacent & is_linked[1:], False)
+    is_beside_linked = np.append(False, is_adjacent & is_linked[:-1]) | np.append(
+        is_adjacent & is_linked[1:], False
+    )
     found = found.take(is_linked | ~is_beside_linked)
     found = found.take(agreeing(found.starts, found.ends, MAX_BATCH))
     np.minimum(found.ends[:-1], found.starts[1:], out=found.ends[:-1])
@@ -75,8 +77,9 @@ def trusted(units: NDArray[np.void], first: int) -> Batches:
 def agreeing(starts: Positions, ends: Positions, widest: int) -> Mask:
     """Return a mask of the ranges (n,) that continue a neighbour, or are continued by one, and that rise.
 
-    A neighbour is one or two steps away. The gap between the two is not negative, and no more than ``widest`` for each
-    step. If no two ranges agree, none is preferred, and the mask is of those that rise.
+    A neighbour is one or two steps away. The gap between the two is not negative, and no more than
+    ``widest`` for each step. If no two ranges agree, none is preferred, and the mask is of those
+    that rise.
 
     An example with ranges that are up to 10 wide::
 
@@ -105,4 +108,6 @@ def agreeing(starts: Positions, ends: Positions, widest: int) -> Mask:
 def with_unknown(batches: Batches, start: int, number: int) -> Batches:
     """Append a unit for one message of which only the queue offset is known."""
     unknown = (number, start, start + 1, 0, 0, 0)
-    return Batches(*(np.append(column, value) for column, value in zip(batches, unknown, strict=True)))
+    return Batches(
+        *(np.append(column, value) for column, value in zip(batches, unknown, strict=True))
+    )

@@ -69,10 +69,14 @@ class ConsumeQueue:
             segment = self._files.find(reached * _UNIT)
             part = None if segment is None else self._read(segment, reached, end)
             if part is None or not len(part):
-                raise OffsetOutOfRangeError(f"{self.folder}: queue offset {reached} is in none of the queue's files")
+                raise OffsetOutOfRangeError(
+                    f"{self.folder}: queue offset {reached} is in none of the queue's files"
+                )
             parts.append(part)
             reached += len(part)
-        return Units.of(parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, QUEUE_UNIT), *parts]))
+        return Units.of(
+            parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, QUEUE_UNIT), *parts])
+        )
 
     def units_of(self, queue_offsets: NDArray[np.int64]) -> Units:
         """Return the units with some queue offsets, which rise; zeros where no file has one."""
@@ -118,8 +122,8 @@ class ConsumeQueue:
     def end(self) -> int:
         """Return the queue offset after the last unit, whole or not, that was ever written.
 
-        The search goes backwards for the last byte that is not zero. A forward search for the first unit that was not
-        written would stop at a damaged unit and hide all units after it.
+        The search goes backwards for the last byte that is not zero. A forward search for the first
+        unit that was not written would stop at a damaged unit and hide all units after it.
 
         Source: ConsumeQueue.java#recover.
         """
@@ -137,10 +141,11 @@ class ConsumeQueue:
     def first(self, end: int, min_physical_offset: int) -> int:
         """Return the first queue offset before ``end`` whose record is not deleted; ``end`` if all are.
 
-        Pre-blank units, which fill the offsets before the queue's first, do not count. The record of a damaged unit
-        counts as not deleted.
+        Pre-blank units, which fill the offsets before the queue's first, do not count. The record
+        of a damaged unit counts as not deleted.
 
-        Source: ConsumeQueue.java#correctMinOffset; unlike it, the search is not limited to the first file.
+        Source: ConsumeQueue.java#correctMinOffset; unlike it, the search is not limited to the
+        first file.
         """
         begin = self.begin
         if begin < end:  # most files begin with a message that is not deleted
@@ -157,7 +162,9 @@ class ConsumeQueue:
             units = self.units(low, high)
             sizes, offsets = units.sizes, units.physical_offsets
             filler = (sizes == PRE_BLANK_SIZE) & (offsets == 0)
-            other = np.flatnonzero(~filler & ((sizes <= 0) | (offsets < 0) | (offsets >= min_physical_offset)))
+            other = np.flatnonzero(
+                ~filler & ((sizes <= 0) | (offsets < 0) | (offsets >= min_physical_offset))
+            )
             if len(other):
                 return low + int(other[0])
         return first
@@ -180,7 +187,9 @@ class ConsumeQueue:
         for low, high in pieces(self, start, end):
             units = self.units(low, high)
             is_unit = (units.sizes > 0) & (units.sizes != PRE_BLANK_SIZE)
-            total += int(np.count_nonzero(is_unit & (units.physical_offsets >= min_physical_offset)))
+            total += int(
+                np.count_nonzero(is_unit & (units.physical_offsets >= min_physical_offset))
+            )
         return total
 
     def close(self) -> None:

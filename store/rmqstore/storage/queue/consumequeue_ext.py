@@ -33,8 +33,9 @@ class ExtUnits(NamedTuple):
 class ConsumeQueueExt:
     """The extension files of one queue of one topic. Source: ConsumeQueueExt.java.
 
-    A broker with ``enableConsumeQueueExt`` puts an address where a queue unit's tags code would be, see
-    ``layout.MAX_EXT_ADDRESS``. Units differ in length, so only an address tells where one begins.
+    A broker with ``enableConsumeQueueExt`` puts an address where a queue unit's tags code would be,
+    see ``layout.MAX_EXT_ADDRESS``. Units differ in length, so only an address tells where one
+    begins.
     """
 
     def __init__(self, folder: Path, storage: Storage = LOCAL) -> None:
@@ -52,12 +53,19 @@ class ConsumeQueueExt:
             FileDeletedError: a file was deleted since the listing.
         """
         n = len(addresses)
-        units = ExtUnits(np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.bool_))
+        units = ExtUnits(
+            np.zeros(n, np.int64),
+            np.zeros(n, np.int64),
+            np.zeros(n, np.int64),
+            np.zeros(n, np.bool_),
+        )
         for rows, segment, positions in self._files_of(addresses):
             heads = self._files.open(segment).read_each(positions, _UNIT).view(EXT_UNIT)
             sizes = heads["size"].astype(np.int64)
             lengths = heads["bit_map_size"].astype(np.int64)
-            sound = (lengths >= 0) & (sizes == _UNIT + lengths) & (sizes <= segment.size - positions)
+            sound = (
+                (lengths >= 0) & (sizes == _UNIT + lengths) & (sizes <= segment.size - positions)
+            )
             units.sound[rows] = sound
             columns = (heads["tags_code"], heads["store_timestamp"], lengths)
             for column, values in zip(units, columns, strict=False):
@@ -87,13 +95,19 @@ class ConsumeQueueExt:
         """Return the file that an address leads to and the position in it; the folder if there is no such file."""
         offset = int(np.int64(address) & _OFFSET_BITS)
         segment = self._files.find(offset)
-        return (str(self.folder), offset) if segment is None else (str(segment.path), offset - segment.start)
+        return (
+            (str(self.folder), offset)
+            if segment is None
+            else (str(segment.path), offset - segment.start)
+        )
 
     def close(self) -> None:
         """Close the files."""
         self._files.close()
 
-    def _files_of(self, addresses: NDArray[np.int64]) -> Iterator[tuple[Positions, Segment, Positions]]:
+    def _files_of(
+        self, addresses: NDArray[np.int64]
+    ) -> Iterator[tuple[Positions, Segment, Positions]]:
         """Yield for each file the rows whose address lies in it, the file, and their positions in it.
 
         Rows at whose position no whole head fits are left out.

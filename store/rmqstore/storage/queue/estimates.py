@@ -1,4 +1,7 @@
-"""Where messages of a queue lie in the log. A few units may be damaged: the units around them vote."""
+"""Where messages of a queue lie in the log.
+
+A few units may be damaged: the units around them vote.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,22 @@ from rmqstore.storage.queue.units import NO_UNITS, Units
 VOTING_UNITS: Final = 64  # consulted on each side of a queue offset
 
 
-def estimate_physical_offset(queue: Queue, queue_offset: int, start: int, end: int, log_end: int) -> int | None:
+def estimate_physical_offset(
+    queue: Queue, queue_offset: int, start: int, end: int, log_end: int
+) -> int | None:
     """Return the median physical offset of the plausible units around a queue offset, None if none is plausible.
 
-    The median is the physical offset of a unit at most ``VOTING_UNITS`` away, and a few damaged units do not move it
-    far. A unit is plausible if it has the size of a record and points before the end of the log.
+    The median is the physical offset of a unit at most ``VOTING_UNITS`` away, and a few damaged
+    units do not move it far. A unit is plausible if it has the size of a record and points before
+    the end of the log.
 
     An example with two voting units on each side, for queue offset 7 in a log of 1,000 bytes::
 
         queue offsets      4     5     6     7      8     9    10
         physical offsets  300   500   600    7  99999   900   950
-        voters                  500   600    7          900         # two on each side; 99999 is after the log
-        sorted              7   500   600   900
-        estimate                      600                           # the upper one of the middle two
+        voters                  500   600    7          900         # two on each side; 99999 is
+        after the log sorted              7   500   600   900 estimate                      600
+        # the upper one of the middle two
 
     Args:
         queue: any kind of queue.
@@ -50,18 +56,20 @@ def _units_there(queue: Queue, start: int, end: int) -> Units:
     return Units.joined(NO_UNITS, *(queue.units(*run) for run in queue.runs(start, end)))
 
 
-def trim(queue: Queue, start: int, end: int, places: tuple[int, int], log_end: int) -> tuple[int, int]:
+def trim(
+    queue: Queue, start: int, end: int, places: tuple[int, int], log_end: int
+) -> tuple[int, int]:
     """Shrink a range by the messages at its ends that lie outside of a part of the log.
 
-    No more than ``2 * VOTING_UNITS`` units are looked at on each side. A unit that is not plausible ends the search,
-    for its message may lie anywhere.
+    No more than ``2 * VOTING_UNITS`` units are looked at on each side. A unit that is not plausible
+    ends the search, for its message may lie anywhere.
 
     An example, for the part of the log from 250 to 450 and a log of 1,000 bytes::
 
         queue offsets     10    11    12    13    14    15    16
         physical offsets 100   200   300   400   500  9999   600
-        outside          yes   yes                            yes   # 9999 is after the log: its message may be inside
-        trimmed range                 12 ... ... ... ... 16         # (12, 16)
+        outside          yes   yes                            yes   # 9999 is after the log: its
+        message may be inside trimmed range                 12 ... ... ... ... 16         # (12, 16)
 
     Args:
         queue: any kind of queue.

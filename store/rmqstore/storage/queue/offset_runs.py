@@ -33,8 +33,9 @@ class _Run(NamedTuple):
 def fit_offsets(queue_offsets: NDArray[np.int64], expected: int | None, *, is_end: bool) -> Fitting:
     """Choose the records that get a unit.
 
-    A record whose queue offset is lower than expected is refused, for an earlier one has its place. One that leaps
-    ahead is refused if the records after it go on from before the leap: 4, 5, 90, 7, 8. Then 6 is a gap.
+    A record whose queue offset is lower than expected is refused, for an earlier one has its place.
+    One that leaps ahead is refused if the records after it go on from before the leap: 4, 5, 90, 7,
+    8. Then 6 is a gap.
 
     Args:
         queue_offsets: int64 (n,), none of them negative.
@@ -66,7 +67,9 @@ def _runs(queue_offsets: NDArray[np.int64]) -> list[_Run]:
     starts = np.flatnonzero(np.diff(queue_offsets, prepend=queue_offsets[:1] - 2) != 1)
     counts = np.diff(starts, append=len(queue_offsets))
     firsts = queue_offsets[starts]
-    return [_Run(*run) for run in zip(starts.tolist(), firsts.tolist(), counts.tolist(), strict=True)]
+    return [
+        _Run(*run) for run in zip(starts.tolist(), firsts.tolist(), counts.tolist(), strict=True)
+    ]
 
 
 def _is_right(run: _Run, low: int, ahead: list[_Run], *, is_first: bool) -> bool:

@@ -1,6 +1,7 @@
 """What a queue is to the rest of the package, whatever the kind of its files.
 
-Source: ConsumeQueueInterface.java. A kind of queue is a class of its own that has these methods; what works
+Source: ConsumeQueueInterface.java. A kind of queue is a class of its own that has these methods;
+what works
 through them for any kind is in ``storage.queue.bounds`` and ``storage.queue.estimates``.
 """
 
@@ -23,7 +24,10 @@ class Queue(Protocol):
 
     @property
     def is_batch(self) -> bool:
-        """Whether one record can hold several messages of the queue. Source: ConsumeQueueInterface.java#getCQType."""
+        """Whether one record can hold several messages of the queue.
+
+        Source: ConsumeQueueInterface.java#getCQType.
+        """
 
     @property
     def is_recovered(self) -> bool:
@@ -38,7 +42,10 @@ class Queue(Protocol):
         """The first queue offset that has a unit, whether or not its record is still there; 0 for no queue."""
 
     def end(self) -> int:
-        """Return the queue offset after the last unit that was ever written. Source: #getMaxOffsetInQueue."""
+        """Return the queue offset after the last unit that was ever written.
+
+        Source: #getMaxOffsetInQueue.
+        """
 
     def first(self, end: int, min_physical_offset: int) -> int:
         """Return the first queue offset before ``end`` whose record is not deleted; ``end`` if all are.
@@ -53,16 +60,23 @@ class Queue(Protocol):
         """
 
     def runs(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the parts of ``[start, end)`` that have units. What lies between is in a missing or cut file."""
+        """Yield the parts of ``[start, end)`` that have units.
+
+        What lies between is in a missing or cut file.
+        """
 
     def unit(self, queue_offset: int) -> tuple[int, int, int]:
-        """Return physical offset, size and tags code of one unit; zeros if there is none. Source: #get."""
+        """Return physical offset, size and tags code of one unit; zeros if there is none.
+
+        Source: #get.
+        """
 
     def units(self, start: int, end: int) -> Units:
         """Return the units ``[start, end)``, which have to lie in one of :meth:`runs`.
 
         Raises:
-            OffsetOutOfRangeError: some are not there, as when a file was deleted since the store was opened.
+            OffsetOutOfRangeError: some are not there, as when a file was deleted since the store
+                was opened.
         """
 
     def units_of(self, queue_offsets: NDArray[np.int64]) -> Units:

@@ -50,7 +50,9 @@ class Queues:
         recovered: returns the ends of queues that their files lack; called on demand.
     """
 
-    def __init__(self, paths: StorePaths, recovered: Callable[[], Mapping[QueueKey, RecoveredUnits]]) -> None:
+    def __init__(
+        self, paths: StorePaths, recovered: Callable[[], Mapping[QueueKey, RecoveredUnits]]
+    ) -> None:
         self._paths = paths
         self._recovered = recovered
         self._open: OrderedDict[QueueKey, Queue] = OrderedDict()
@@ -80,14 +82,18 @@ class Queues:
                 f"{topic}-{queue_id}: its files lack more units than memory should hold; read it with scan=commitlog, "
                 "or build the queues with `rmqstore rebuild`"
             )
-        return RecoveredQueue(open_files(self._paths, topic, queue_id, is_batch=tail.is_batch), tail)
+        return RecoveredQueue(
+            open_files(self._paths, topic, queue_id, is_batch=tail.is_batch), tail
+        )
 
     def open_ext(self, topic: str, queue_id: int) -> ConsumeQueueExt:
         """Return the extension of a queue, empty for most; it stays open until too many others are open."""
         key = (topic, queue_id)
         ext = self._open_exts.get(key)
         if ext is None:
-            ext = self._open_exts[key] = ConsumeQueueExt(self._paths.queue_ext(topic, queue_id), self._paths.storage)
+            ext = self._open_exts[key] = ConsumeQueueExt(
+                self._paths.queue_ext(topic, queue_id), self._paths.storage
+            )
             if len(self._open_exts) > _OPEN_AT_ONCE:
                 self._open_exts.popitem(last=False)[1].close()
         self._open_exts.move_to_end(key)

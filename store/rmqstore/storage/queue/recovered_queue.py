@@ -49,7 +49,9 @@ class RecoveredQueue:
             first = self._files.first(files_end, min_physical_offset)
             if first < files_end:
                 return first
-        return find_first(files_end, end, lambda offset: self.unit(offset)[0] >= min_physical_offset)
+        return find_first(
+            files_end, end, lambda offset: self.unit(offset)[0] >= min_physical_offset
+        )
 
     def cut(self, start: int, end: int, log_end: int) -> int:
         """Return the queue offset in ``[start, end]`` after the last unit that points before the end of the log."""
@@ -86,11 +88,15 @@ class RecoveredQueue:
         """
         files_end = max(min(end, self._tail.start), start)
         tail = self._whole_tail(files_end, end)
-        return Units.joined(self._files.units(start, files_end), tail) if start < files_end else tail
+        return (
+            Units.joined(self._files.units(start, files_end), tail) if start < files_end else tail
+        )
 
     def units_of(self, queue_offsets: NDArray[np.int64]) -> Units:
         """Return the units with some queue offsets, which rise; zeros where there is none."""
-        tail_first, tail_stop = np.searchsorted(queue_offsets, [self._tail.start, self._tail.end]).tolist()
+        tail_first, tail_stop = np.searchsorted(
+            queue_offsets, [self._tail.start, self._tail.end]
+        ).tolist()
         ordinals = queue_offsets[tail_first:tail_stop] - self._tail.start
         n_after = len(queue_offsets) - tail_stop
         return Units.joined(
@@ -104,14 +110,24 @@ class RecoveredQueue:
         files_end = max(min(end, self._tail.start), start)
         tail = self._whole_tail(files_end, end)
         weights = np.where(self._begin_records(tail), np.clip(tail.sizes, 0, MAX_FILE_BYTES), 0)
-        return np.concatenate((self._files.weights(start, files_end), weights)) if start < files_end else weights
+        return (
+            np.concatenate((self._files.weights(start, files_end), weights))
+            if start < files_end
+            else weights
+        )
 
     def count_units(self, start: int, end: int, min_physical_offset: int) -> int:
         """Return how many units in ``[start, end)`` point into the log from an offset on."""
         files_end = max(min(end, self._tail.start), start)
         tail = self._tail_units(files_end, end)
-        counted = self._begin_records(tail) & (tail.sizes > 0) & (tail.physical_offsets >= min_physical_offset)
-        return self._files.count_units(start, files_end, min_physical_offset) + int(np.count_nonzero(counted))
+        counted = (
+            self._begin_records(tail)
+            & (tail.sizes > 0)
+            & (tail.physical_offsets >= min_physical_offset)
+        )
+        return self._files.count_units(start, files_end, min_physical_offset) + int(
+            np.count_nonzero(counted)
+        )
 
     def place(self, queue_offset: int) -> tuple[str, int]:
         """Return the file, and the byte in it, where a unit would stand."""
@@ -127,7 +143,9 @@ class RecoveredQueue:
 
     def _tail_units(self, start: int, end: int) -> Units:
         """Return the recovered units in ``[start, end)``."""
-        return Units.of(self._tail.units[max(start - self._tail.start, 0) : max(end - self._tail.start, 0)])
+        return Units.of(
+            self._tail.units[max(start - self._tail.start, 0) : max(end - self._tail.start, 0)]
+        )
 
     def _whole_tail(self, start: int, end: int) -> Units:
         """Return the recovered units ``[start, end)``.

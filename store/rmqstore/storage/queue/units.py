@@ -25,7 +25,11 @@ class Units(NamedTuple):
     @classmethod
     def joined(cls, *parts: Units) -> Units:
         """Return the units of all parts, one part after the other."""
-        return parts[0] if len(parts) == 1 else cls(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        return (
+            parts[0]
+            if len(parts) == 1
+            else cls(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        )
 
     def may_be_right(self, log_end: int) -> Mask:
         """Return a mask (n,) of the units that can be those of records before the end of the log."""
@@ -41,7 +45,8 @@ class RecoveredUnits(NamedTuple):
 
     start: int  # queue offset of the first unit
     units: NDArray[np.void]  # QUEUE_UNIT (n,), in the order of the log
-    is_short: bool = False  # more units are missing than memory should hold: the queue cannot be read
+    # more units are missing than memory should hold: the queue cannot be read
+    is_short: bool = False
     is_batch: bool = False  # a BatchConsumeQueue, with a unit here for each message of a record
 
     @property

@@ -34,7 +34,8 @@ from rmqstore.storage.log.walks import next_record, walk_back, walk_forward
 
 logger = logging.getLogger(__name__)
 
-_MAX_BLANK_BYTES = 5 << 20  # a blank is shorter than what did not fit: a message or batch of 4 MiB, unless configured
+# a blank is shorter than what did not fit: a message or batch of 4 MiB, unless configured
+_MAX_BLANK_BYTES = 5 << 20
 _MAX_BLANKS = 16  # that are looked at
 
 
@@ -52,9 +53,11 @@ class LogEnd(NamedTuple):
 def find_log_end(log: CommitLog, checkpoint: Checkpoint) -> LogEnd:
     """Find the end of the log of a store that was not closed: the first record that a recovery scan refuses.
 
-    The scan begins where the real one would: at the newest file whose first record the checkpoint says was safe.
+    The scan begins where the real one would: at the newest file whose first record the checkpoint
+        says was safe.
 
-    Source: CommitLog.java#recoverAbnormally, #isMappedFileMatchedRecover, #checkMessageAndReturnSize.
+    Source: CommitLog.java#recoverAbnormally, #isMappedFileMatchedRecover,
+    #checkMessageAndReturnSize.
     """
     last = 0
     if not log.segments:
@@ -173,13 +176,16 @@ def last_record_before(log: CommitLog, physical_offset: int) -> int | None:
 def before_blank(log: CommitLog, segment: Segment, places: Positions) -> Mask:
     """Tell which physical offsets in a full file, (n,), lie before the blank that closes it.
 
-    A broker writes only the head of a blank. After a recovery, records that it cut off may stand in the rest of the
-    blank, whole and in their places, and end with an older blank. The chain of records leads to the first one.
+    A broker writes only the head of a blank. After a recovery, records that it cut off may stand in
+    the rest of the blank, whole and in their places, and end with an older blank. The chain of
+    records leads to the first one.
     """
     start, end = max(log.size(segment) - _MAX_BLANK_BYTES, 0), int(places.max()) - segment.start
     if end <= start:
         return np.ones(len(places), np.bool_)
-    data = log.read_in_place(segment, np.array([start]), np.array([end - start + FRAME_HEAD.itemsize]))
+    data = log.read_in_place(
+        segment, np.array([start]), np.array([end - start + FRAME_HEAD.itemsize])
+    )
     for blank in (find_blanks(data, start, end) + segment.start)[:_MAX_BLANKS].tolist():
         if last_record_before(log, blank) is not None:
             before: Mask = places < blank
@@ -193,23 +199,37 @@ def damage_at(log: CommitLog, segment: Segment, stop: Walk, queues_end: int) -> 
     Args:
         segment: the file that was walked.
         stop: what ended the walk, EMPTY or DAMAGE.
-        queues_end: physical offset after the last record that any queue points at, -1 where there are no queues.
+        queues_end: physical offset after the last record that any queue points at, -1 where there
+            are no queues.
 
     Returns:
         What is damaged; None where the log ends here.
     """
     at = segment.start + stop.position
     if queues_end > at:
-        return f"{stop.reason or stop.kind.value}, but the queues point at records up to {queues_end}"
-    later = next((other for other in log.segments if other.start > segment.start and _begins(log, other)), None)
-    if later is not None and (stop.kind is StopKind.DAMAGE or later.start <= queues_end or queues_end < 0):
+        return (
+            f"{stop.reason or stop.kind.value}, but the queues point at records up to {queues_end}"
+        )
+    later = next(
+        (other for other in log.segments if other.start > segment.start and _begins(log, other)),
+        None,
+    )
+    if later is not None and (
+        stop.kind is StopKind.DAMAGE or later.start <= queues_end or queues_end < 0
+    ):
         return f"{stop.reason or stop.kind.value}, though {later.path.name} holds records"
     if stop.kind is StopKind.EMPTY:
         return _damage_after(log, segment, stop.position) if queues_end < 0 else None
     if queues_end < 0 or knows_its_place(log.read(segment, stop.position, MAX_FIXED_BYTES), 0, at):
         return stop.reason
-    # Recovery cuts a log by moving its end: what stood after it stays, and the next record is written over it.
-    logger.warning("%s: the log ends at %d; old bytes follow, left by a recovery (%s)", segment.path, at, stop.reason)
+    # Recovery cuts a log by moving its end: what stood after it stays, and the next record is
+    # written over it.
+    logger.warning(
+        "%s: the log ends at %d; old bytes follow, left by a recovery (%s)",
+        segment.path,
+        at,
+        stop.reason,
+    )
     return None
 
 

@@ -1,9 +1,11 @@
 """The ends of queues in memory as a recovery would build them on disk: a reader's view of a store that was not closed.
 
-A broker writes a message to the log first and to its queue a little later, so a crash, or a copy of a running store,
-leaves queues that lack their last units. The writer's side of this is ``write.repair``.
+A broker writes a message to the log first and to its queue a little later, so a crash, or a copy of
+a running store, leaves queues that lack their last units. The writer's side of this is
+``write.repair``.
 
-Where the log itself is damaged, or a file of it is missing, the queues go on after the gap: the queue offsets that are
+Where the log itself is damaged, or a file of it is missing, the queues go on after the gap: the
+    queue offsets that are
 missing get units that point at it, so that a read meets the damage where the messages were.
 
 Source: DefaultMessageStore.java#recover, #recoverTopicQueueTable; CommitLog.java#recoverAbnormally.
@@ -21,7 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.format.columns.decode import topics
-from rmqstore.format.columns.dispatch_requests import have_units, read_requests, rows_by_queue, topic_names
+from rmqstore.format.columns.dispatch_requests import (
+    have_units,
+    read_requests,
+    rows_by_queue,
+    topic_names,
+)
 from rmqstore.format.columns.heads import Heads, check_heads, read_heads
 from rmqstore.format.columns.inner_batch import message_heads
 from rmqstore.format.columns.lmq import lmq_heads
@@ -74,7 +81,8 @@ def recover_crashed(log: CommitLog, end: LogEnd, open_queue: OpenQueue) -> Recov
 
     Args:
         log: of the store.
-        end: where it ends. A recovery begins at ``end.scanned_from``; what lies before is taken to be in its queues.
+        end: where it ends. A recovery begins at ``end.scanned_from``; what lies before is taken to
+            be in its queues.
         open_queue: gives the files of a queue, None for one that is not to be recovered.
     """
     start = max(end.scanned_from, log.min_offset)
@@ -89,16 +97,20 @@ def recover_crashed(log: CommitLog, end: LogEnd, open_queue: OpenQueue) -> Recov
 def recover_closed(
     log: CommitLog, end: LogEnd, open_queue: OpenQueue, queues_end: Callable[[], int]
 ) -> RecoveredQueues:
-    """Return the units that queues lack of a log that was closed. Units that are there stay, whatever they are.
+    """Return the units that queues lack of a log that was closed.
 
-    Where a recovery scan would end the log, and queues have all records before that place and none after it, a
-    recovery did end it there. Anywhere else in a log that was closed such a place is damage, and records follow it.
+    Units that are there stay, whatever they are.
+
+    Where a recovery scan would end the log, and queues have all records before that place and none
+    after it, a recovery did end it there. Anywhere else in a log that was closed such a place is
+    damage, and records follow it.
 
     Args:
         log: of the store.
         end: where a recovery scan of all of it would end.
         open_queue: gives the files of a queue, None for one that is not to be recovered.
-        queues_end: asks for the physical offset after the last record that the files of a queue point at, -1 without.
+        queues_end: asks for the physical offset after the last record that the files of a queue
+            point at, -1 without.
     """
     found = _Recovery(log, open_queue, None)
     found.scan(log.min_offset, end.physical_offset)
@@ -122,7 +134,8 @@ def _warn_of_cut(log: CommitLog, end: int, written: int, reason: str) -> None:
 def is_newest_built(log: CommitLog, open_queue: OpenQueue) -> bool:
     """Tell whether the newest record of a log is in its queue; true where there is none to ask for.
 
-    Queues are built in the order of the log, so those of a store that was closed well have this one. Few bytes are
+    Queues are built in the order of the log, so those of a store that was closed well have this
+    one. Few bytes are
     read: a store is asked this whenever it is read by queue.
     """
     for segment in reversed(log.segments):
@@ -138,13 +151,19 @@ def is_newest_built(log: CommitLog, open_queue: OpenQueue) -> bool:
 
 
 def _is_built(data: Bytes, head: Heads, open_queue: OpenQueue) -> bool:
-    topic, queue_offset = topic_names(topics(data, head).dictionary_encode())[0], int(head.column("queue_offset")[0])
+    topic, queue_offset = (
+        topic_names(topics(data, head).dictionary_encode())[0],
+        int(head.column("queue_offset")[0]),
+    )
     opened = open_queue(topic, int(head.column("queue_id")[0]))
     if opened is None:
         return True
     queue = opened.queue
     try:
-        return queue.unit(queue_offset)[0] == int(head.column("physical_offset")[0]) and queue.is_present
+        return (
+            queue.unit(queue_offset)[0] == int(head.column("physical_offset")[0])
+            and queue.is_present
+        )
     finally:
         queue.close()
 
@@ -156,18 +175,24 @@ def _start_of(stretch: LostStretch) -> int:
 class _Tail:
     """What is known of one queue while the log is scanned."""
 
-    def __init__(self, log: CommitLog, opened: OpenedQueue, key: QueueKey, first: int, log_end: int | None) -> None:
+    def __init__(
+        self, log: CommitLog, opened: OpenedQueue, key: QueueKey, first: int, log_end: int | None
+    ) -> None:
         queue, self.since = opened
         kept = queue.end()
         if log_end is not None:
             kept = confirmed_end(log, queue, key, queue.cut(queue.begin, kept, log_end), log_end)
-            # Older units are taken for whole: where the log is not scanned, nothing could be put in their place.
+            # Older units are taken for whole: where the log is not scanned, nothing could be put in
+            # their place.
             kept = whole_end(queue, min(max(first, queue.begin), kept), kept)
-        # Retention deletes files of a queue after those of the log: a queue that begins later has lost its first files.
+        # Retention deletes files of a queue after those of the log: a queue that begins later has
+        # lost its first files.
         self.is_new = not queue.is_present or (log_end is not None and first < queue.begin)
         self.is_batch = queue.is_batch
         self.next = first if self.is_new else kept
-        self.reached = reach(queue, self.next) if not self.is_new and self.next > queue.begin else -1
+        self.reached = (
+            reach(queue, self.next) if not self.is_new and self.next > queue.begin else -1
+        )
         self.start, self.begun = self.next, self.reached
         self.parts: list[NDArray[np.void]] = []
         self.lacks_older = self.is_new and first > 0
@@ -218,7 +243,11 @@ class _Recovery:
                 for window in walk_forward(self._log, segment, low, high):
                     self._take(window)
                     if window.damage is not None:
-                        self._lose(LostStretch(str(segment.path), window.stopped, window.resumed, window.damage))
+                        self._lose(
+                            LostStretch(
+                                str(segment.path), window.stopped, window.resumed, window.damage
+                            )
+                        )
 
     def _take(self, window: Window) -> None:
         """Take walked records, and those that a damaged total size hid."""
@@ -226,24 +255,32 @@ class _Recovery:
         data, starts, sizes = window.rejoined()
         for rows in cut_batches(sizes, BATCH_ROWS, BATCH_BYTES):
             heads, whole = read_heads(data, starts[rows])
-            whole &= check_heads(heads, segment.start)  # a unit for another place would hide those that follow
+            # a unit for another place would hide those that follow
+            whole &= check_heads(heads, segment.start)
             if not whole.all():
                 self._lose_records(
-                    segment, heads.starts, whole, int(starts[rows.stop]) if rows.stop < len(starts) else walked.position
+                    segment,
+                    heads.starts,
+                    whole,
+                    int(starts[rows.stop]) if rows.stop < len(starts) else walked.position,
                 )
             wanted = whole & have_units(heads.column("sys_flag"))
             dispatched = heads if wanted.all() else heads.take(wanted)
             self._add(data, segment, dispatched)
             self._add(data, segment, lmq_heads(data, dispatched))
 
-    def _lose_records(self, segment: Segment, starts: Positions, whole: NDArray[np.bool_], end: int) -> None:
+    def _lose_records(
+        self, segment: Segment, starts: Positions, whole: NDArray[np.bool_], end: int
+    ) -> None:
         """Note records that are not whole, each up to the next one."""
         ends = np.append(starts[1:], end)
         for row in np.flatnonzero(~whole)[:_MAX_LOST].tolist():
             self._lose_bytes(segment, int(starts[row]), int(ends[row]), "no whole record")
 
     def _lose_bytes(self, segment: Segment, start: int, end: int, reason: str) -> None:
-        self._lose(LostStretch(str(segment.path), segment.start + start, segment.start + end, reason))
+        self._lose(
+            LostStretch(str(segment.path), segment.start + start, segment.start + end, reason)
+        )
 
     def _lose(self, stretch: LostStretch) -> None:
         if len(self._lost) < _MAX_LOST:
@@ -255,7 +292,10 @@ class _Recovery:
         if not len(heads):
             return
         encoded = topics(data, heads).dictionary_encode()
-        names, codes = topic_names(encoded), np.from_dlpack(encoded.indices).astype(np.int32, copy=False)
+        names, codes = (
+            topic_names(encoded),
+            np.from_dlpack(encoded.indices).astype(np.int32, copy=False),
+        )
         queue_ids, queue_offsets = heads.column("queue_id"), heads.column("queue_offset")
         ends = heads.column("physical_offset") + heads.column("total_size")
         places = heads.column("physical_offset").astype(np.int64)
@@ -263,10 +303,16 @@ class _Recovery:
             key = (names[int(codes[rows[0]])], int(queue_ids[rows[0]]))
             tail = self._tail(key, places[rows], queue_offsets[rows])
             if tail is not None and not tail.is_short:
-                lacking = heads.take(rows[(ends[rows] > tail.reached) & (places[rows] >= tail.since)])
-                self._extend(tail, data, segment, message_heads(data, lacking) if tail.is_batch else lacking)
+                lacking = heads.take(
+                    rows[(ends[rows] > tail.reached) & (places[rows] >= tail.since)]
+                )
+                self._extend(
+                    tail, data, segment, message_heads(data, lacking) if tail.is_batch else lacking
+                )
 
-    def _tail(self, key: QueueKey, places: Positions, queue_offsets: NDArray[np.int64]) -> _Tail | None:
+    def _tail(
+        self, key: QueueKey, places: Positions, queue_offsets: NDArray[np.int64]
+    ) -> _Tail | None:
         """Return what is known of a queue, None where none of the records at hand can be of it."""
         if key not in self._tails:
             opened = self._open_queue(*key)
@@ -277,21 +323,26 @@ class _Recovery:
                 counted = np.flatnonzero(places >= opened.since)
                 if not len(counted):
                     return None
-                self._tails[key] = _Tail(self._log, opened, key, int(queue_offsets[counted[0]]), self._log_end)
+                self._tails[key] = _Tail(
+                    self._log, opened, key, int(queue_offsets[counted[0]]), self._log_end
+                )
         return self._tails[key]
 
     def _extend(self, tail: _Tail, data: Bytes, segment: Segment, heads: Heads) -> None:
         """Add the units of records of one queue, run by run of queue offsets that follow on one another."""
         if not len(heads):
             return
-        queue_offsets, places = (heads.column(name).astype(np.int64) for name in ("queue_offset", "physical_offset"))
+        queue_offsets, places = (
+            heads.column(name).astype(np.int64) for name in ("queue_offset", "physical_offset")
+        )
         cuts = np.flatnonzero(np.diff(queue_offsets) != 1) + 1
         for rows in np.split(np.arange(len(heads)), cuts):
             first = int(queue_offsets[rows[0]])
             if first < tail.next:
                 n_known = min(tail.next - first, len(rows))
                 tail.n_repeated += n_known if tail.reached >= 0 else 0
-                # Messages of one record come together: a unit that is there, damaged or not, is for all of them.
+                # Messages of one record come together: a unit that is there, damaged or not, is for
+                # all of them.
                 rows = rows[n_known:][places[rows[n_known:]] > places[rows[n_known - 1]]]  # noqa: PLW2901
             elif first > tail.next and not self._fill_gap(tail, first, int(places[rows[0]])):
                 tail.lacks_older = True
@@ -334,7 +385,10 @@ class _Recovery:
     def _lose_odd(self, segment: Segment, heads: Heads, expected: int) -> None:
         """Note records whose queue offsets do not follow on those before, though nothing between is lost."""
         start = int(heads.column("physical_offset")[0]) - segment.start
-        end = int(heads.column("physical_offset")[-1] + heads.column("total_size")[-1]) - segment.start
+        end = (
+            int(heads.column("physical_offset")[-1] + heads.column("total_size")[-1])
+            - segment.start
+        )
         told = int(heads.column("queue_offset")[0])
         reason = f"{len(heads)} records of a queue from queue offset {told} on, where {expected} should follow"
         self._lose_bytes(segment, start, end, reason)
@@ -353,7 +407,9 @@ class _Recovery:
                 )  # fmt: skip
             if tail.parts or tail.is_short:
                 units = np.concatenate([np.empty(0, QUEUE_UNIT), *tail.parts])
-                found[topic, queue_id] = RecoveredUnits(tail.start, units, tail.is_short, tail.is_batch)
+                found[topic, queue_id] = RecoveredUnits(
+                    tail.start, units, tail.is_short, tail.is_batch
+                )
         if found:
             logger.warning(
                 "%d units that %d queues lack are taken from the log, as a recovery would",
@@ -365,4 +421,9 @@ class _Recovery:
         """Return the stretches that may have held what queues lack; of those before, units in files tell."""
         begun = [tail.begun for tail in self._open_tails() if tail.parts or tail.is_short]
         since = min(begun) if begun else (-1 if not self._tails else self._log.max_offset)
-        return tuple(sorted((stretch for stretch in self._lost if stretch.start >= since), key=lambda one: one.start))
+        return tuple(
+            sorted(
+                (stretch for stretch in self._lost if stretch.start >= since),
+                key=lambda one: one.start,
+            )
+        )

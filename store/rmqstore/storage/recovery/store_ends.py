@@ -1,4 +1,7 @@
-"""Where a store ends: its log, and its queues where only the log tells. Found when first asked for, then kept."""
+"""Where a store ends: its log, and its queues where only the log tells.
+
+Found when first asked for, then kept.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,9 @@ logger = logging.getLogger(__name__)
 
 
 class StoreEnds:
-    """Where one store ends. Of a store that was closed, its files tell; else its log is read as a recovery would.
+    """Where one store ends.
+
+    Of a store that was closed, its files tell; else its log is read as a recovery would.
 
     Args:
         paths: of the store.
@@ -42,8 +47,15 @@ class StoreEnds:
         ignore_log_end: take files for all that there is, as if the store had been closed.
     """
 
-    def __init__(self, paths: StorePaths, config: BrokerConfig, log: CommitLog, *, ignore_log_end: bool) -> None:
-        self._paths, self._config, self._log, self._ignore_log_end = paths, config, log, ignore_log_end
+    def __init__(
+        self, paths: StorePaths, config: BrokerConfig, log: CommitLog, *, ignore_log_end: bool
+    ) -> None:
+        self._paths, self._config, self._log, self._ignore_log_end = (
+            paths,
+            config,
+            log,
+            ignore_log_end,
+        )
 
     def refresh(self) -> None:
         """List the files of the log again. Where it ends stays as it was found."""
@@ -74,8 +86,12 @@ class StoreEnds:
                 "the %d bytes after it are not messages: %s",
                 end.path, end.physical_offset, end.bytes_behind, end.reason,
             )  # fmt: skip
-        # What a running broker, or an append of ours that was not committed, has written there is not lost.
-        if not self._paths.storage.is_locked(self._paths.lock) and read_intent(self._paths) != end.physical_offset:
+        # What a running broker, or an append of ours that was not committed, has written there is
+        # not lost.
+        if (
+            not self._paths.storage.is_locked(self._paths.lock)
+            and read_intent(self._paths) != end.physical_offset
+        ):
             self._warn_of_records_after(end)
         return end
 
@@ -95,7 +111,11 @@ class StoreEnds:
     def log_slice(self) -> LogSlice:
         """Return the range of the log that holds records: up to its end, or to its last byte in a closed store."""
         end = self.of_records()
-        return LogSlice(self._log.min_offset, self._log.max_offset if end is None else end, is_closed=end is None)
+        return LogSlice(
+            self._log.min_offset,
+            self._log.max_offset if end is None else end,
+            is_closed=end is None,
+        )
 
     def index_flushed_until(self) -> int:
         """Return until when, in ms, what index files hold was on disk: a broker that starts deletes the others.
@@ -138,7 +158,10 @@ class StoreEnds:
         was_closed = self._ignore_log_end or not self._paths.has_abort
         if self._paths.has_rocksdb_queues:
             return RecoveredQueues({})
-        in_batches, known = self._of_topics_json(self._config.batch_topics), self._of_topics_json(self._config.topics)
+        in_batches, known = (
+            self._of_topics_json(self._config.batch_topics),
+            self._of_topics_json(self._config.topics),
+        )
 
         since = committed_since(self._paths)
 
@@ -146,17 +169,22 @@ class StoreEnds:
             if not can_name_queues(topic):
                 return None
             queue = open_files(self._paths, topic, queue_id, is_batch=topic in in_batches)
-            # A topic with neither files nor an entry in a topics.json that has others was deleted: it stays so. But
-            # not that of an append of ours: it enters its topics when their queues are built.
+            # A topic with neither files nor an entry in a topics.json that has others was deleted:
+            # it stays so. But not that of an append of ours: it enters its topics when their queues
+            # are built.
             if not queue.is_present and known and topic not in known and not is_system_topic(topic):
                 return None if since is None else OpenedQueue(queue, since)
             return OpenedQueue(queue)
 
         if not was_closed:
-            return recover_crashed(self._log, self.log_end or find_log_end(self._log, Checkpoint.all_safe()), files_of)
+            return recover_crashed(
+                self._log, self.log_end or find_log_end(self._log, Checkpoint.all_safe()), files_of
+            )
         if is_newest_built(self._log, files_of):
             return RecoveredQueues({})
-        return recover_closed(self._log, find_log_end(self._log, Checkpoint.all_safe()), files_of, self._end_of_files)
+        return recover_closed(
+            self._log, find_log_end(self._log, Checkpoint.all_safe()), files_of, self._end_of_files
+        )
 
     def _end_of_files(self) -> int:
         """Return the physical offset after the last record that the files of a queue point at, -1 without queues."""
@@ -185,5 +213,7 @@ class StoreEnds:
             tail = self.recovered.get(key)
             if tail is not None and end > tail.start:
                 begun = max(start, tail.start)
-                found[key] = tail._replace(start=begun, units=tail.units[begun - tail.start : end - tail.start])
+                found[key] = tail._replace(
+                    start=begun, units=tail.units[begun - tail.start : end - tail.start]
+                )
         return found

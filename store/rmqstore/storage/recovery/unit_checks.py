@@ -1,8 +1,9 @@
 """Whether units of a queue point at the records that they stand for; the log has the last word.
 
-A recovery moves the end of a queue and clears nothing. The units of messages that it cut off stand after that end until
-they are written over one by one, and point at places where other records, or the middle of one, stand by now, or in the
-blank that closes a file, where their own records may still stand.
+A recovery moves the end of a queue and clears nothing. The units of messages that it cut off stand
+after that end until they are written over one by one, and point at places where other records, or
+the middle of one, stand by now, or in the blank that closes a file, where their own records may
+still stand.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ _UNITS_AT_ONCE = 1 << 18
 def confirmed_end(log: CommitLog, queue: Queue, key: QueueKey, end: int, log_end: int) -> int:
     """Return the queue offset after the last unit before ``end`` that its record confirms.
 
-    It is the queue's first offset where no unit is confirmed, and ``end`` where too many are not: that is damage, which
-    reading them reports.
+    It is the queue's first offset where no unit is confirmed, and ``end`` where too many are not:
+    that is damage, which reading them reports.
 
     Args:
         log: of the store.
@@ -53,7 +54,9 @@ def confirmed_end(log: CommitLog, queue: Queue, key: QueueKey, end: int, log_end
     return queue.begin if stop <= queue.begin else end
 
 
-def _is_confirmed(log: CommitLog, key: QueueKey, queue_offset: int, unit: tuple[int, int, int], log_end: int) -> bool:
+def _is_confirmed(
+    log: CommitLog, key: QueueKey, queue_offset: int, unit: tuple[int, int, int], log_end: int
+) -> bool:
     """Tell plainly whether a unit of a plain queue is confirmed: mostly the last one is, and there are many queues."""
     place, size, _ = unit
     if size <= 0 or not log.min_offset <= place <= log_end - size:
@@ -62,16 +65,23 @@ def _is_confirmed(log: CommitLog, key: QueueKey, queue_offset: int, unit: tuple[
         parts = log.parts(place)
     except (CorruptRecordError, OffsetOutOfRangeError):
         return False
-    told = tuple(int(parts.fixed[name]) for name in ("physical_offset", "total_size", "queue_id", "queue_offset"))
+    told = tuple(
+        int(parts.fixed[name])
+        for name in ("physical_offset", "total_size", "queue_id", "queue_offset")
+    )
     if told != (place, size, key[1], queue_offset) or parts.topic != key[0].encode():
         return False
     segment = log.locate(place).segment
     return segment.end > log_end or bool(before_blank(log, segment, np.array([place])).all())
 
 
-def look_confirmed(log: CommitLog, queue: Queue, key: QueueKey, start: int, end: int, log_end: int) -> bool:
+def look_confirmed(
+    log: CommitLog, queue: Queue, key: QueueKey, start: int, end: int, log_end: int
+) -> bool:
     """Tell whether the units ``[start, end)`` are confirmed; of very many, evenly spaced ones are looked at."""
-    queue_offsets = np.unique(np.linspace(start, end - 1, min(end - start, _UNITS_AT_ONCE)).astype(np.int64))
+    queue_offsets = np.unique(
+        np.linspace(start, end - 1, min(end - start, _UNITS_AT_ONCE)).astype(np.int64)
+    )
     return bool(are_confirmed(log, queue, key, queue_offsets, log_end).all())
 
 
@@ -90,7 +100,9 @@ def confirmed_runs(
         confirmed = are_confirmed(log, queue, key, queue_offsets, log_end, stored_until)
         edges = np.diff(confirmed.astype(np.int8), prepend=0, append=0)
         yield from zip(
-            (low + np.flatnonzero(edges > 0)).tolist(), (low + np.flatnonzero(edges < 0)).tolist(), strict=True
+            (low + np.flatnonzero(edges > 0)).tolist(),
+            (low + np.flatnonzero(edges < 0)).tolist(),
+            strict=True,
         )
 
 
@@ -119,10 +131,14 @@ def are_confirmed(
             starts = places[rows] - segment.start
             data = log.read_in_place(segment, starts, sizes[rows])
             heads, whole = read_heads(data, starts)
-            whole &= (heads.column("physical_offset") == places[rows]) & (heads.column("total_size") == sizes[rows])
+            whole &= (heads.column("physical_offset") == places[rows]) & (
+                heads.column("total_size") == sizes[rows]
+            )
             whole &= heads.column("store_timestamp") <= stored_until
             rows, heads = rows[whole], heads.take(whole)
-            confirmed[rows] = _say_the_same(data, heads, key, queue_offsets[rows], is_batch=queue.is_batch)
+            confirmed[rows] = _say_the_same(
+                data, heads, key, queue_offsets[rows], is_batch=queue.is_batch
+            )
     return confirmed
 
 
