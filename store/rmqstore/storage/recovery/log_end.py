@@ -1,4 +1,4 @@
-"""Where a store's log ends, found in memory as a broker's recovery finds it on disk; changes nothing."""
+"""Finds the end of a store's log as a broker's recovery does, but changes no file."""
 
 from __future__ import annotations
 
@@ -34,45 +34,47 @@ from rmqstore.storage.log.walks import next_record, walk_back, walk_forward
 
 logger = logging.getLogger(__name__)
 
-# a blank is shorter than what did not fit: a message or batch of 4 MiB, unless configured
+# A blank is shorter than the record that did not fit: a message or batch of at most 4 MiB, unless
+# the broker is configured for longer ones.
 _MAX_BLANK_BYTES = 5 << 20
-_MAX_BLANKS = 16  # that are looked at
+_MAX_BLANKS = 16  # looked at in one file
 
 
 class LogEnd(NamedTuple):
-    """The end of a log: what a recovery keeps lies before ``physical_offset``."""
+    """The end of a log: a recovery keeps the records before ``physical_offset``."""
 
     physical_offset: int
-    path: str
-    reason: str  # why the scan stopped; empty where nothing but unwritten bytes follow
-    bytes_behind: int  # up to the end of that file
-    last_store_timestamp: int = 0  # ms, of the last record; 0 without any
+    path: str  # the file in which the log ends
+    reason: str  # why the scan stopped; empty if only unwritten bytes follow
+    bytes_behind: int  # from the end of the log to the end of its file
+    last_store_timestamp: int = 0  # ms, of the last record; 0 without records
     scanned_from: int = 0  # physical offset where the scan began
 
 
 def find_log_end(log: CommitLog, checkpoint: Checkpoint) -> LogEnd:
-    """Find the end of the log of a store that was not closed: the first record that a recovery scan refuses.
+    """Find the first record that a recovery scan refuses, in a store that was not closed.
 
-    The scan begins where the real one would: at the newest file whose first record the checkpoint
-        says was safe.
+    The scan begins where that of a broker would: at the newest file whose first record was on the
+    disk according to the checkpoint.
 
     Source: CommitLog.java#recoverAbnormally, #isMappedFileMatchedRecover,
     #checkMessageAndReturnSize.
     """
-    last = 0
     if not log.segments:
         return LogEnd(0, "", "", 0)
-    begun = scan_start(log, checkpoint)
+    last_timestamp = 0
+    start = scan_start(log, checkpoint)
     for segment in log.segments:
-        if segment.start < begun:
+        if segment.start < start:
             continue
-        stop, last_here = _scan(log, segment)
-        last = last_here or last
+        stop, file_timestamp = _scan(log, segment)
+        last_timestamp = file_timestamp or last_timestamp
         if stop.kind is not StopKind.BLANK:
             end = segment.start + stop.position
             reason = "" if stop.kind is StopKind.EMPTY else stop.reason or stop.kind.value
-            return LogEnd(end, str(segment.path), reason, segment.end - end, last, begun)
-    return LogEnd(log.max_offset, str(log.segments[-1].path), "", 0, last, begun)
+            n_left = segment.end - end
+            return LogEnd(end, str(segment.path), reason, n_left, last_timestamp, start)
+    return LogEnd(log.max_offset, str(log.segments[-1].path), "", 0, last_timestamp, start)
 
 
 def scan_start(log: CommitLog, checkpoint: Checkpoint) -> int:
@@ -88,18 +90,18 @@ def scan_start(log: CommitLog, checkpoint: Checkpoint) -> int:
 
 
 def is_whole_between(log: CommitLog, start: int, end: int) -> bool:
-    """Tell whether a recovery that scans the files from ``start`` to ``end`` goes on with the one after them."""
+    """Tell whether a recovery scan of the files from ``start`` to ``end`` goes on with the next."""
     files = (segment for segment in log.segments if start <= segment.start < end)
     return all(_scan(log, segment)[0].kind is StopKind.BLANK for segment in files)
 
 
 def _scan(log: CommitLog, segment: Segment) -> tuple[Walk, int]:
-    """Walk one file as recovery does: the chain of records, their parts and the CRC of their bodies.
+    """Walk one file as a recovery does: check each record, its parts and the CRC of its body.
 
     Returns:
-        What ended the walk, and the store time of the last record before it, 0 without any.
+        What ended the walk, and the store time of the last record before it, 0 without records.
     """
-    last = 0
+    last_timestamp = 0
     stop = Walk(np.empty(0, np.int64), StopKind.END, 0)
     for window in walk_forward(log, segment, segment.start, segment.start + log.size(segment)):
         data, stop = window.data, window.records
@@ -109,16 +111,19 @@ def _scan(log: CommitLog, segment: Segment) -> tuple[Walk, int]:
             times = heads.column("store_timestamp")
             if len(refused):
                 row = int(refused[0])
-                at = int(starts[row])
-                last = int(times[row - 1]) if row else last
-                return Walk(stop.starts, StopKind.DAMAGE, at, _why(data, at)), last
-            last = int(times[-1])
+                position = int(starts[row])
+                if row:
+                    last_timestamp = int(times[row - 1])
+                reason = _refusal(data, position)
+                return Walk(stop.starts, StopKind.DAMAGE, position, reason), last_timestamp
+            last_timestamp = int(times[-1])
         if window.damage is not None:
             break
-    return stop, last
+    return stop, last_timestamp
 
 
-def _why(data: Bytes, position: int) -> str:
+def _refusal(data: Bytes, position: int) -> str:
+    """Return why a recovery refuses the record at a position of a file."""
     head = data[position : position + FIXED_PART_V4.itemsize].view(FIXED_PART_V4)[0]
     try:
         check_record(data.data, position, int(head["physical_offset"]))
@@ -128,7 +133,7 @@ def _why(data: Bytes, position: int) -> str:
 
 
 def count_after(log: CommitLog, end: LogEnd) -> tuple[int, int]:
-    """Return how many records stand in their places after the one that ends a log, and their bytes, in all files."""
+    """Return the number and the bytes of whole records after the end of a log, in all files."""
     n_records = n_bytes = 0
     for segment in log.segments:
         if segment.end <= end.physical_offset:
@@ -144,7 +149,7 @@ def count_after(log: CommitLog, end: LogEnd) -> tuple[int, int]:
 
 
 def find_written_end(log: CommitLog) -> int:
-    """Return the physical offset after the newest record of a log that was closed; only its last bytes are read."""
+    """Return the physical offset after the newest record of a closed log; reads its last bytes."""
     for segment in reversed(log.segments):
         window = next(walk_back(log, segment, segment.start + log.written_end(segment)), None)
         if window is not None:
@@ -153,7 +158,7 @@ def find_written_end(log: CommitLog) -> int:
 
 
 def written_end(log: CommitLog) -> int:
-    """Return the physical offset after the last byte of the log that is not zero, records or not."""
+    """Return the physical offset after the last byte of the log that is not zero."""
     for segment in reversed(log.segments):
         written = log.written_end(segment)
         if written:
@@ -162,7 +167,10 @@ def written_end(log: CommitLog) -> int:
 
 
 def last_record_before(log: CommitLog, physical_offset: int) -> int | None:
-    """Return where the last record begins before a place where records, or a blank, end; None if none is found."""
+    """Return the physical offset of the last record before one where records, or a blank, end.
+
+    None if there is no such record in the same file.
+    """
     segment = log.find(physical_offset - 1)
     if segment is None:
         return None
@@ -177,15 +185,15 @@ def before_blank(log: CommitLog, segment: Segment, places: Positions) -> Mask:
     """Tell which physical offsets in a full file, (n,), lie before the blank that closes it.
 
     A broker writes only the head of a blank. After a recovery, records that it cut off may stand in
-    the rest of the blank, whole and in their places, and end with an older blank. The chain of
-    records leads to the first one.
+    the rest of the blank, whole and at their physical offsets, and end with an older blank. The
+    chain of records leads to the first blank.
     """
-    start, end = max(log.size(segment) - _MAX_BLANK_BYTES, 0), int(places.max()) - segment.start
+    start = max(log.size(segment) - _MAX_BLANK_BYTES, 0)
+    end = int(places.max()) - segment.start
     if end <= start:
         return np.ones(len(places), np.bool_)
-    data = log.read_in_place(
-        segment, np.array([start]), np.array([end - start + FRAME_HEAD.itemsize])
-    )
+    size = end - start + FRAME_HEAD.itemsize
+    data = log.read_in_place(segment, np.array([start]), np.array([size]))
     for blank in (find_blanks(data, start, end) + segment.start)[:_MAX_BLANKS].tolist():
         if last_record_before(log, blank) is not None:
             before: Mask = places < blank
@@ -205,40 +213,34 @@ def damage_at(log: CommitLog, segment: Segment, stop: Walk, queues_end: int) -> 
     Returns:
         What is damaged; None where the log ends here.
     """
-    at = segment.start + stop.position
-    if queues_end > at:
-        return (
-            f"{stop.reason or stop.kind.value}, but the queues point at records up to {queues_end}"
-        )
-    later = next(
-        (other for other in log.segments if other.start > segment.start and _begins(log, other)),
-        None,
-    )
+    physical_offset = segment.start + stop.position
+    reason = stop.reason or stop.kind.value
+    if queues_end > physical_offset:
+        return f"{reason}, but the queues point at records up to {queues_end}"
+    newer = (other for other in log.segments if other.start > segment.start)
+    later = next((other for other in newer if _begins_with_record(log, other)), None)
     if later is not None and (
         stop.kind is StopKind.DAMAGE or later.start <= queues_end or queues_end < 0
     ):
-        return f"{stop.reason or stop.kind.value}, though {later.path.name} holds records"
+        return f"{reason}, though {later.path.name} holds records"
     if stop.kind is StopKind.EMPTY:
-        return _damage_after(log, segment, stop.position) if queues_end < 0 else None
-    if queues_end < 0 or knows_its_place(log.read(segment, stop.position, MAX_FIXED_BYTES), 0, at):
+        # Without queues, the log ends here only if nothing was ever written after it.
+        if queues_end < 0 and log.written_end(segment) > stop.position:
+            return "bytes never written, but more bytes follow in the file"
+        return None
+    if queues_end < 0:
         return stop.reason
-    # Recovery cuts a log by moving its end: what stood after it stays, and the next record is
-    # written over it.
+    stored_head = log.read(segment, stop.position, MAX_FIXED_BYTES)
+    if knows_its_place(stored_head, 0, physical_offset):
+        return stop.reason
+    # A recovery cuts a log by moving its end. The bytes after the end stay until the next record is
+    # written over them.
     logger.warning(
         "%s: the log ends at %d; old bytes follow, left by a recovery (%s)",
-        segment.path,
-        at,
-        stop.reason,
-    )
+        segment.path, physical_offset, stop.reason,
+    )  # fmt: skip
     return None
 
 
-def _begins(log: CommitLog, segment: Segment) -> bool:
+def _begins_with_record(log: CommitLog, segment: Segment) -> bool:
     return log.frame(Place(segment, 0))[1] in TOPIC_LENGTH_BYTES
-
-
-def _damage_after(log: CommitLog, segment: Segment, position: int) -> str | None:
-    """With no queue to ask, the end is the end only if nothing was ever written after it."""
-    if log.written_end(segment) > position:
-        return "bytes never written, but more bytes follow in the file"
-    return None

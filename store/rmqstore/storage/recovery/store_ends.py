@@ -1,12 +1,13 @@
-"""Where a store ends: its log, and its queues where only the log tells.
+"""Where the log of a store ends, and the ends of queues that only the log has.
 
-Found when first asked for, then kept.
+Both are computed on first use and cached.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from functools import cached_property
 
 import numpy as np
@@ -25,12 +26,12 @@ from rmqstore.storage.queue.queue_set import open_files
 from rmqstore.storage.queue.units import RecoveredUnits
 from rmqstore.storage.recovery.log_end import LogEnd, count_after, find_log_end
 from rmqstore.storage.recovery.queue_tails import (
-    OpenedQueue,
     RecoveredQueues,
     is_newest_built,
     recover_closed,
     recover_crashed,
 )
+from rmqstore.storage.recovery.tail_builder import OpenedQueue
 
 logger = logging.getLogger(__name__)
 
@@ -38,41 +39,41 @@ logger = logging.getLogger(__name__)
 class StoreEnds:
     """Where one store ends.
 
-    Of a store that was closed, its files tell; else its log is read as a recovery would.
+    The files of a store that was closed show its ends. For any other store, the log is read as a
+    recovery would read it.
 
     Args:
-        paths: of the store.
-        config: of its broker.
+        paths: paths of the store.
+        config: configuration of its broker.
         log: its CommitLog.
-        ignore_log_end: take files for all that there is, as if the store had been closed.
+        ignore_log_end: read the files to their ends, as if the store had been closed.
     """
 
     def __init__(
         self, paths: StorePaths, config: BrokerConfig, log: CommitLog, *, ignore_log_end: bool
     ) -> None:
-        self._paths, self._config, self._log, self._ignore_log_end = (
-            paths,
-            config,
-            log,
-            ignore_log_end,
-        )
+        self._paths = paths
+        self._config = config
+        self._log = log
+        self._ignore_log_end = ignore_log_end
 
     def refresh(self) -> None:
-        """List the files of the log again. Where it ends stays as it was found."""
+        """List the files of the log again. The cached ends do not change."""
         self._log.refresh()
 
     def forget(self) -> None:
-        """Find everything again: another process has repaired the store."""
+        """Drop the cached ends, because another process has repaired the store."""
         for name in ("log_end", "_recovered_queues", "recovered"):
             self.__dict__.pop(name, None)
 
     def take(self, log_end: LogEnd | None, recovered: dict[QueueKey, RecoveredUnits]) -> None:
-        """Take what another process has found of the same store."""
-        self.log_end, self.recovered = log_end, recovered
+        """Set the ends that another process has computed for the same store."""
+        self.log_end = log_end
+        self.recovered = recovered
 
     @cached_property
     def log_end(self) -> LogEnd | None:
-        """Where the log ends, if the store was not closed (it has an ``abort`` file); None for a closed one."""
+        """The end of the log of a store with an ``abort`` file; None if the store was closed."""
         return self._find_log_end()
 
     @retry_if_deleted
@@ -86,12 +87,10 @@ class StoreEnds:
                 "the %d bytes after it are not messages: %s",
                 end.path, end.physical_offset, end.bytes_behind, end.reason,
             )  # fmt: skip
-        # What a running broker, or an append of ours that was not committed, has written there is
-        # not lost.
-        if (
-            not self._paths.storage.is_locked(self._paths.lock)
-            and read_intent(self._paths) != end.physical_offset
-        ):
+        # Records after the end are not lost if a running broker wrote them, or an append of ours
+        # that was not committed.
+        is_running = self._paths.storage.is_locked(self._paths.lock)
+        if not is_running and read_intent(self._paths) != end.physical_offset:
             self._warn_of_records_after(end)
         return end
 
@@ -99,38 +98,41 @@ class StoreEnds:
         n_records, n_bytes = count_after(self._log, end)
         if n_records:
             logger.warning(
-                "%s: %d records of %d bytes follow the end of the log at %d; a broker that starts drops them; "
+                "%s: %d records of %d bytes follow the end of the log at %d; "
+                "a broker that starts drops them; "
                 "ignore_log_end=True with mode=DROPMALFORMED reads them",
                 end.path, n_records, n_bytes, end.physical_offset,
             )  # fmt: skip
 
     def of_records(self) -> int | None:
-        """Return the physical offset after the last record; None for a store that was closed, whose bytes tell."""
+        """Return the physical offset after the last record; None if the store was closed.
+
+        In a closed store the bytes of the log show where the records end.
+        """
         return None if self.log_end is None else self.log_end.physical_offset
 
     def log_slice(self) -> LogSlice:
-        """Return the range of the log that holds records: up to its end, or to its last byte in a closed store."""
+        """Return the range of the log up to its end; for a closed store, up to its last byte."""
         end = self.of_records()
-        return LogSlice(
-            self._log.min_offset,
-            self._log.max_offset if end is None else end,
-            is_closed=end is None,
-        )
+        last = self._log.max_offset if end is None else end
+        return LogSlice(self._log.min_offset, last, is_closed=end is None)
 
     def index_flushed_until(self) -> int:
-        """Return until when, in ms, what index files hold was on disk: a broker that starts deletes the others.
+        """Return the store time, ms, up to which index files are known to be on the disk.
+
+        A broker that starts deletes index files with later records.
 
         Source: IndexService.java#load.
         """
         if not self._paths.has_abort or self._paths.storage.is_locked(self._paths.lock):
-            return FOREVER  # closed, or running: what it has written is seen
+            return FOREVER  # the store was closed, or its broker runs: all writes can be read
         return read_checkpoint(self._paths).index_msg_timestamp
 
     @cached_property
     def recovered(self) -> dict[QueueKey, RecoveredUnits]:
-        """The ends of queues that their files lack and the log has: of a store that crashed, or was copied in haste.
+        """The ends of queues that only the log has, after a crash or in a copy of a running store.
 
-        May be set, to what was found before: see :meth:`recovered_in`.
+        Another process can set it to its own result: see :meth:`recovered_in`.
         """
         return self._recovered_queues.tails
 
@@ -139,81 +141,78 @@ class StoreEnds:
         return self._recover_queues()
 
     def lost(self, slices: Iterable[QueueSlice] = ()) -> list[LostStretch]:
-        """Return the parts of the log that queues were to be recovered from and that cannot be read.
+        """Return the unreadable parts of the log that may have held messages of recovered queues.
 
         Args:
-            slices: ranges of queues that are read; what their own units point at is left out.
+            slices: ranges of queues that are read; parts that their units point at are left out,
+                because the read itself meets them.
         """
         lost = self._recovered_queues.lost
         if not lost:
             return []
-        starts, told = [stretch.start for stretch in lost], set[int]()
+        starts = [stretch.start for stretch in lost]
+        pointed_at: set[int] = set()
         for tail in self.recovered_in(slices).values():
-            places = tail.units["physical_offset"].astype(np.int64)
-            told.update(np.unique(places[np.isin(places, starts)]).tolist())
-        return [stretch for stretch in lost if stretch.start not in told]
+            physical_offsets = tail.units["physical_offset"].astype(np.int64)
+            matches = physical_offsets[np.isin(physical_offsets, starts)]
+            pointed_at.update(np.unique(matches).tolist())
+        return [stretch for stretch in lost if stretch.start not in pointed_at]
 
     @retry_if_deleted
     def _recover_queues(self) -> RecoveredQueues:
         was_closed = self._ignore_log_end or not self._paths.has_abort
         if self._paths.has_rocksdb_queues:
             return RecoveredQueues({})
-        in_batches, known = (
-            self._of_topics_json(self._config.batch_topics),
-            self._of_topics_json(self._config.topics),
-        )
-
+        batch_topics = self._of_topics_json(self._config.batch_topics)
+        known_topics = self._of_topics_json(self._config.topics)
         since = committed_since(self._paths)
 
-        def files_of(topic: str, queue_id: int) -> OpenedQueue | None:
+        def open_queue(topic: str, queue_id: int) -> OpenedQueue | None:
             if not can_name_queues(topic):
                 return None
-            queue = open_files(self._paths, topic, queue_id, is_batch=topic in in_batches)
-            # A topic with neither files nor an entry in a topics.json that has others was deleted:
-            # it stays so. But not that of an append of ours: it enters its topics when their queues
-            # are built.
-            if not queue.is_present and known and topic not in known and not is_system_topic(topic):
-                return None if since is None else OpenedQueue(queue, since)
-            return OpenedQueue(queue)
+            queue = open_files(self._paths, topic, queue_id, is_batch=topic in batch_topics)
+            is_listed = not known_topics or topic in known_topics or is_system_topic(topic)
+            if queue.is_present or is_listed:
+                return OpenedQueue(queue)
+            # The topic was deleted, unless an append of ours was killed: it enters its topics in
+            # topics.json only after it has built their queues.
+            return None if since is None else OpenedQueue(queue, since)
 
         if not was_closed:
-            return recover_crashed(
-                self._log, self.log_end or find_log_end(self._log, Checkpoint.all_safe()), files_of
-            )
-        if is_newest_built(self._log, files_of):
+            end = self.log_end or find_log_end(self._log, Checkpoint.all_safe())
+            return recover_crashed(self._log, end, open_queue)
+        if is_newest_built(self._log, open_queue):
             return RecoveredQueues({})
-        return recover_closed(
-            self._log, find_log_end(self._log, Checkpoint.all_safe()), files_of, self._end_of_files
-        )
+        end = find_log_end(self._log, Checkpoint.all_safe())
+        return recover_closed(self._log, end, open_queue, self._end_of_queues)
 
-    def _end_of_files(self) -> int:
-        """Return the physical offset after the last record that the files of a queue point at, -1 without queues."""
-        reached = -1
+    def _end_of_queues(self) -> int:
+        """Return the physical offset after the last record that files of queues point at, or -1."""
+        end = -1
         for key in (*self._paths.queues(), *self._paths.batch_queues()):
-            queue = open_files(self._paths, *key)
-            reached = max(reached, reach(queue, queue.end()))
-            queue.close()
-        return reached
+            with closing(open_files(self._paths, *key)) as queue:
+                end = max(end, reach(queue, queue.end()))
+        return end
 
-    def _of_topics_json(self, ask: Callable[[], list[str]]) -> set[str]:
+    def _of_topics_json(self, read_topics: Callable[[], list[str]]) -> set[str]:
         try:
-            return {*ask()}
+            return {*read_topics()}
         except CorruptConfigError as err:
             logger.warning("%s; going on as if the broker knew no topics", err)
             return set()
 
     def recovered_in(self, slices: Iterable[QueueSlice]) -> dict[QueueKey, RecoveredUnits]:
-        """Return of :attr:`recovered` what reading these slices needs, to be given to another process."""
+        """Return the part of :attr:`recovered` that another process needs to read these slices."""
         bounds: dict[QueueKey, tuple[int, int]] = {}
         for piece in slices:
-            start, end = bounds.get((piece.topic, piece.queue_id), (piece.start, piece.end))
-            bounds[piece.topic, piece.queue_id] = min(start, piece.start), max(end, piece.end)
-        found: dict[QueueKey, RecoveredUnits] = {}
+            key = (piece.topic, piece.queue_id)
+            start, end = bounds.get(key, (piece.start, piece.end))
+            bounds[key] = min(start, piece.start), max(end, piece.end)
+        tails: dict[QueueKey, RecoveredUnits] = {}
         for key, (start, end) in bounds.items():
             tail = self.recovered.get(key)
             if tail is not None and end > tail.start:
-                begun = max(start, tail.start)
-                found[key] = tail._replace(
-                    start=begun, units=tail.units[begun - tail.start : end - tail.start]
-                )
-        return found
+                first = max(start, tail.start)
+                units = tail.units[first - tail.start : end - tail.start]
+                tails[key] = tail._replace(start=first, units=units)
+        return tails

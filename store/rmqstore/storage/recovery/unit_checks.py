@@ -1,9 +1,9 @@
-"""Whether units of a queue point at the records that they stand for; the log has the last word.
+"""Checks whether units of a queue point at records with their queue offsets; the log decides.
 
 A recovery moves the end of a queue and clears nothing. The units of messages that it cut off stand
-after that end until they are written over one by one, and point at places where other records, or
-the middle of one, stand by now, or in the blank that closes a file, where their own records may
-still stand.
+after that end until they are written over one by one. By then other records, or the middle of one,
+may stand at their physical offsets. Or these lie in the blank that closes a file, where the records
+of the units may still stand.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _UNITS_AT_ONCE = 1 << 18
 def confirmed_end(log: CommitLog, queue: Queue, key: QueueKey, end: int, log_end: int) -> int:
     """Return the queue offset after the last unit before ``end`` that its record confirms.
 
-    It is the queue's first offset where no unit is confirmed, and ``end`` where too many are not:
-    that is damage, which reading them reports.
+    If no unit is confirmed, this is the first queue offset of the queue. If too many units at the
+    end are not confirmed, it is ``end``: they are damaged, which a read of them reports.
 
     Args:
-        log: of the store.
-        queue: by its files.
+        log: the log of the store.
+        queue: the queue as its files have it.
         key: its topic and queue id.
         end: queue offset after the last unit in the files.
         log_end: physical offset where the log ends.
@@ -57,31 +57,38 @@ def confirmed_end(log: CommitLog, queue: Queue, key: QueueKey, end: int, log_end
 def _is_confirmed(
     log: CommitLog, key: QueueKey, queue_offset: int, unit: tuple[int, int, int], log_end: int
 ) -> bool:
-    """Tell plainly whether a unit of a plain queue is confirmed: mostly the last one is, and there are many queues."""
-    place, size, _ = unit
-    if size <= 0 or not log.min_offset <= place <= log_end - size:
+    """Tell quickly whether one unit is confirmed by a record of its own in a file that exists.
+
+    There are many queues, and the last unit of most of them is confirmed this way. Units of light
+    message queues and of batches need :func:`are_confirmed`.
+    """
+    physical_offset, size, _ = unit
+    if size <= 0 or not log.min_offset <= physical_offset <= log_end - size:
         return False
     try:
-        parts = log.parts(place)
+        parts = log.parts(physical_offset)
     except (CorruptRecordError, OffsetOutOfRangeError):
         return False
-    told = tuple(
-        int(parts.fixed[name])
-        for name in ("physical_offset", "total_size", "queue_id", "queue_offset")
-    )
-    if told != (place, size, key[1], queue_offset) or parts.topic != key[0].encode():
+    names = ("physical_offset", "total_size", "queue_id", "queue_offset")
+    stored = tuple(int(parts.fixed[name]) for name in names)
+    topic, queue_id = key
+    if stored != (physical_offset, size, queue_id, queue_offset) or parts.topic != topic.encode():
         return False
-    segment = log.locate(place).segment
-    return segment.end > log_end or bool(before_blank(log, segment, np.array([place])).all())
+    segment = log.locate(physical_offset).segment
+    if segment.end > log_end:
+        return True
+    return bool(before_blank(log, segment, np.array([physical_offset])).all())
 
 
 def look_confirmed(
     log: CommitLog, queue: Queue, key: QueueKey, start: int, end: int, log_end: int
 ) -> bool:
-    """Tell whether the units ``[start, end)`` are confirmed; of very many, evenly spaced ones are looked at."""
-    queue_offsets = np.unique(
-        np.linspace(start, end - 1, min(end - start, _UNITS_AT_ONCE)).astype(np.int64)
-    )
+    """Tell whether the units ``[start, end)`` are confirmed; checks a sample of very many units.
+
+    The sample is evenly spaced and includes both ends.
+    """
+    sample = np.linspace(start, end - 1, min(end - start, _UNITS_AT_ONCE))
+    queue_offsets = np.unique(sample.astype(np.int64))
     return bool(are_confirmed(log, queue, key, queue_offsets, log_end).all())
 
 
@@ -94,16 +101,24 @@ def confirmed_runs(
     log_end: int,
     stored_until: int = LATEST_TIME,
 ) -> Iterator[tuple[int, int]]:
-    """Yield the parts of ``[start, end)`` whose units are confirmed by records that were not stored later, in ms."""
+    """Yield the parts of ``[start, end)`` whose units are confirmed by records stored in time.
+
+    Args:
+        log: the log of the store.
+        queue: any kind of queue.
+        key: its topic and queue id.
+        start: first queue offset.
+        end: queue offset after the last.
+        log_end: physical offset where the log ends.
+        stored_until: the latest store time of a record that confirms a unit, ms.
+    """
     for low in range(start, end, _UNITS_AT_ONCE):
         queue_offsets = np.arange(low, min(low + _UNITS_AT_ONCE, end))
         confirmed = are_confirmed(log, queue, key, queue_offsets, log_end, stored_until)
         edges = np.diff(confirmed.astype(np.int8), prepend=0, append=0)
-        yield from zip(
-            (low + np.flatnonzero(edges > 0)).tolist(),
-            (low + np.flatnonzero(edges < 0)).tolist(),
-            strict=True,
-        )
+        run_starts = low + np.flatnonzero(edges > 0)
+        run_ends = low + np.flatnonzero(edges < 0)
+        yield from zip(run_starts.tolist(), run_ends.tolist(), strict=True)
 
 
 def are_confirmed(
@@ -114,43 +129,56 @@ def are_confirmed(
     log_end: int,
     stored_until: int = LATEST_TIME,
 ) -> Mask:
-    """Return which units, by rising queue offset (n,), point at a record before the end of the log that says the same.
+    """Return a mask (n,) of the units that point at their record before the end of the log.
 
     A unit whose record was deleted with its file counts as confirmed.
+
+    Args:
+        log: the log of the store.
+        queue: any kind of queue.
+        key: its topic and queue id.
+        queue_offsets: those of the units, rising, (n,).
+        log_end: physical offset where the log ends.
+        stored_until: the latest store time of a record that confirms a unit, ms.
     """
     units = queue.units_of(queue_offsets)
-    places, sizes = units.physical_offsets, units.sizes
-    is_unit = (sizes > 0) & (sizes < PRE_BLANK_SIZE) & (places >= 0)
-    confirmed: Mask = is_unit & (places < log.min_offset)
-    inside = is_unit & (places >= log.min_offset) & (places + sizes <= log_end)
+    physical_offsets, sizes = units.physical_offsets, units.sizes
+    is_unit = (sizes > 0) & (sizes < PRE_BLANK_SIZE) & (physical_offsets >= 0)
+    is_deleted = physical_offsets < log.min_offset
+    confirmed: Mask = is_unit & is_deleted
+    is_inside = is_unit & ~is_deleted & (physical_offsets + sizes <= log_end)
     for segment in log.segments:
-        rows = np.flatnonzero(inside & (places >= segment.start) & (places < segment.end))
+        is_in_file = (physical_offsets >= segment.start) & (physical_offsets < segment.end)
+        rows = np.flatnonzero(is_inside & is_in_file)
         if len(rows) and segment.end <= log_end:
-            rows = rows[before_blank(log, segment, places[rows])]
-        if len(rows):
-            starts = places[rows] - segment.start
-            data = log.read_in_place(segment, starts, sizes[rows])
-            heads, whole = read_heads(data, starts)
-            whole &= (heads.column("physical_offset") == places[rows]) & (
-                heads.column("total_size") == sizes[rows]
-            )
-            whole &= heads.column("store_timestamp") <= stored_until
-            rows, heads = rows[whole], heads.take(whole)
-            confirmed[rows] = _say_the_same(
-                data, heads, key, queue_offsets[rows], is_batch=queue.is_batch
-            )
+            rows = rows[before_blank(log, segment, physical_offsets[rows])]
+        if not len(rows):
+            continue
+        starts = physical_offsets[rows] - segment.start
+        data = log.read_in_place(segment, starts, sizes[rows])
+        heads, agree = read_heads(data, starts)
+        agree &= heads.column("physical_offset") == physical_offsets[rows]
+        agree &= heads.column("total_size") == sizes[rows]
+        agree &= heads.column("store_timestamp") <= stored_until
+        rows, heads = rows[agree], heads.take(agree)
+        confirmed[rows] = _hold_messages(
+            data, heads, key, queue_offsets[rows], is_batch=queue.is_batch
+        )
     return confirmed
 
 
-def _say_the_same(
+def _hold_messages(
     data: Bytes, heads: Heads, key: QueueKey, queue_offsets: NDArray[np.int64], *, is_batch: bool
 ) -> Mask:
-    """Return which records (n,) are of a queue, and have, or hold, the message with the queue offset beside them."""
+    """Return a mask of the records (n,) that hold the message of a queue with a queue offset (n,).
+
+    The first queue offset of a batch may be lower, because its record holds several messages.
+    """
     topic, queue_id = key
     if topic.startswith(LMQ_PREFIX):
         return name_queues(data, heads, pa.repeat(topic, len(heads)), queue_offsets)
-    same, _ = sound_topics(data, heads, [topic], np.zeros(len(heads), np.int32))
-    told = heads.column("queue_offset")
-    same &= (told <= queue_offsets) if is_batch else (told == queue_offsets)
-    same &= heads.column("queue_id") == queue_id
-    return same
+    matches, _ = sound_topics(data, heads, [topic], np.zeros(len(heads), np.int32))
+    stored = heads.column("queue_offset")
+    matches &= (stored <= queue_offsets) if is_batch else (stored == queue_offsets)
+    matches &= heads.column("queue_id") == queue_id
+    return matches
