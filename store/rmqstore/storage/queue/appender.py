@@ -1,4 +1,4 @@
-"""Appending units to a ConsumeQueue, with filler at the start of a queue whose first offset is not 0."""
+"""Appends units to a ConsumeQueue, with filler if its first queue offset is not 0."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rmqstore.storage.queue.offset_runs import fit_offsets
 
 _UNIT = QUEUE_UNIT.itemsize
 _FILLER_UNITS = 1 << 19  # per write: a file may be as large as 2 GiB
-# a file name has room for it, and so has Java's long for what follows
+# The name of its file still fits, and sums of larger offsets stay inside a Java long.
 _MAX_QUEUE_OFFSET = (1 << 58) // _UNIT
 _NO_UNITS = (np.empty(0, np.int64), np.empty(0, QUEUE_UNIT))
 
@@ -69,16 +69,16 @@ class QueueAppender:
         self.touched: dict[Path, None] = {}  # files to flush
 
     def append(self, queue_offsets: NDArray[np.int64], units: NDArray[np.void]) -> None:
-        """Append units, QUEUE_UNIT (n,), in the order of the log; units that the files already have are skipped.
+        """Append units, QUEUE_UNIT (n,), in the order of the log; skip those in the files.
 
         Raises:
             CorruptQueueError: the files do not fit the log.
         """
         ends = units["physical_offset"].astype(np.int64) + units["size"]
-        new = ends > self.reached
-        if not new.all():
-            self._require_there(queue_offsets[~new])
-            queue_offsets, units = queue_offsets[new], units[new]
+        is_new = ends > self.reached
+        if not is_new.all():
+            self._require_present(queue_offsets[~is_new])
+            queue_offsets, units = queue_offsets[is_new], units[is_new]
         if self._follows_log and not self._go_on(queue_offsets):
             self._append_what_fits(queue_offsets, units, is_end=False)
         elif len(units):
@@ -87,20 +87,17 @@ class QueueAppender:
             self._extend(self.end, units)
 
     def _go_on(self, queue_offsets: NDArray[np.int64]) -> bool:
-        """Tell whether queue offsets follow on the last unit without a gap, as they nearly always do."""
-        if (
-            self.is_new
-            or len(self._undecided[0])
-            or not len(queue_offsets)
-            or queue_offsets[0] != self.end
-        ):
+        """Tell whether queue offsets go on from the last unit without a gap; nearly all do."""
+        if self.is_new or len(self._undecided[0]):
             return False
-        return self.end + len(queue_offsets) <= _MAX_QUEUE_OFFSET and bool(
-            (np.diff(queue_offsets) == 1).all()
-        )
+        if not len(queue_offsets) or queue_offsets[0] != self.end:
+            return False
+        if self.end + len(queue_offsets) > _MAX_QUEUE_OFFSET:
+            return False
+        return bool((np.diff(queue_offsets) == 1).all())
 
     def settle(self) -> None:
-        """Decide on the last records of the queue, now that no others follow."""
+        """Decide which of the last records get a unit, now that no others follow."""
         if len(self._undecided[0]):
             self._append_what_fits(*_NO_UNITS, is_end=True)
 
@@ -110,7 +107,7 @@ class QueueAppender:
         undecided_offsets, undecided_units = self._undecided
         self._undecided = _NO_UNITS
         queue_offsets = np.concatenate((undecided_offsets, queue_offsets))
-        # numpy joins records in native byte order
+        # numpy joins records in native byte order.
         units = np.concatenate((undecided_units, units)).astype(QUEUE_UNIT)
         possible = (queue_offsets >= 0) & (queue_offsets < _MAX_QUEUE_OFFSET)
         self._refuse(queue_offsets[~possible], units[~possible])
@@ -125,35 +122,35 @@ class QueueAppender:
             return
         if self.is_new:
             self._begin(int(queue_offsets[0]))
-        for rows in np.split(
-            np.arange(len(units)), np.flatnonzero(np.diff(queue_offsets) != 1) + 1
-        ):
+        cuts = np.flatnonzero(np.diff(queue_offsets) != 1) + 1
+        for rows in np.split(np.arange(len(units)), cuts):
             first = int(queue_offsets[rows[0]])
             if first > self.end:
                 self._fill(first, units[rows[:1]])
             self._extend(first, units[rows])
 
     def _refuse(self, queue_offsets: NDArray[np.int64], units: NDArray[np.void]) -> None:
-        for queue_offset, physical_offset in zip(
-            queue_offsets.tolist(), units["physical_offset"].tolist(), strict=True
-        ):
-            self.misplaced.append(
-                Misplaced(
-                    physical_offset,
-                    f"the record at {physical_offset} says queue offset {queue_offset}, which does not fit the records "
-                    "before and after it; it has no unit",
-                )
+        physical_offsets = units["physical_offset"].tolist()
+        records = zip(queue_offsets.tolist(), physical_offsets, strict=True)
+        for queue_offset, physical_offset in records:
+            text = (
+                f"the record at {physical_offset} says queue offset {queue_offset}, "
+                "which does not fit the records before and after it; it has no unit"
             )
+            self.misplaced.append(Misplaced(physical_offset, text))
 
     def _fill(self, stop: int, following: NDArray[np.void]) -> None:
         """Fill the queue offsets that no record has with the unit of the next record.
 
         A broker then serves that record more than once. A unit that leads to no record would be
-            worse: the broker would
-        skip it together with all units of records in the same file of the log.
+        worse: the broker would skip it together with all units of records in the same file of the
+        log.
         """
         physical_offset = int(following["physical_offset"][0])
-        text = f"no record has the queue offsets from {self.end} to {stop - 1}; their units lead to the next record"
+        text = (
+            f"no record has the queue offsets from {self.end} to {stop - 1}; "
+            "their units lead to the next record"
+        )
         self.misplaced.append(Misplaced(physical_offset, text))
         self._write(self.end, np.repeat(following, stop - self.end))
 
@@ -167,18 +164,21 @@ class QueueAppender:
         wrong = np.flatnonzero(queue_offsets != expected)
         if len(wrong):
             row = int(wrong[0])
-            raise CorruptQueueError(
-                str(self._folder),
-                int(expected[row]) * _UNIT,
-                f"the record at {int(units['physical_offset'][row])} says queue offset {int(queue_offsets[row])}, "
-                f"the next one of the queue is {int(expected[row])}",
+            reason = (
+                f"the record at {int(units['physical_offset'][row])} says "
+                f"queue offset {int(queue_offsets[row])}, "
+                f"the next one of the queue is {int(expected[row])}"
             )
+            raise CorruptQueueError(str(self._folder), int(expected[row]) * _UNIT, reason)
 
-    def _require_there(self, queue_offsets: NDArray[np.int64]) -> None:
-        """Refuse records whose units belong into a file before the first one, which is missing then."""
+    def _require_present(self, queue_offsets: NDArray[np.int64]) -> None:
+        """Refuse records whose units belong into a missing file before the first one."""
         lowest = int(queue_offsets.min())
         if lowest < self._start:
-            reason = f"queue offset {lowest} is in the log, and the files begin at {self._start}: one is missing"
+            reason = (
+                f"queue offset {lowest} is in the log, and the files begin at {self._start}: "
+                "one is missing"
+            )
             raise CorruptQueueError(str(self._folder), lowest * _UNIT, reason)
 
     def _begin(self, first: int) -> None:
@@ -203,7 +203,7 @@ class QueueAppender:
         return self._file_size // _UNIT
 
     def _path(self, queue_offset: int) -> Path:
-        """Return the file that a queue offset lies in."""
+        """Return the file that holds the unit of a queue offset."""
         return self._folder / offset_to_name(queue_offset // self._per_file * self._file_size)
 
     def _write(self, start: int, units: NDArray[np.void]) -> None:

@@ -1,8 +1,8 @@
-"""The files of one BatchConsumeQueue, read-only: 46-byte units, each for a record of one or several messages.
+"""The files of one BatchConsumeQueue, read-only: a 46-byte unit for each record.
 
-To the rest of the package such a queue looks like any other: every queue offset has a unit, and the
-    messages of one
-inner batch share theirs. The record itself tells which of its messages has a queue offset.
+A record holds one message or several. To the rest of the package such a queue looks like any other:
+every queue offset has a unit, and the messages of one inner batch share theirs. The record shows
+which of its messages has which queue offset.
 
 Units have no checksum, so a damaged one may claim any queue offsets. A unit that its neighbours
 contradict is not trusted. Queue offsets that no trusted unit covers read as units that were never
@@ -32,7 +32,7 @@ from rmqstore.storage.queue.units import Units
 _UNIT = BATCH_UNIT.itemsize
 _FILES_AT_ONCE = 4
 _PEEKED_UNITS = 64
-_MAX_FILE_UNITS = 4_000_000  # of a file that is held in memory; a broker's files have 300,000
+_MAX_FILE_UNITS = 4_000_000  # held in memory; a broker's files have 300,000
 
 
 class _File(NamedTuple):
@@ -84,7 +84,7 @@ class BatchConsumeQueue:
         return bool(self._files.segments)
 
     def unit(self, queue_offset: int) -> tuple[int, int, int]:
-        """Return physical offset, size and tags code of the record that holds a message; zeros if no unit covers it."""
+        """Return physical offset, size and tags code of a message's unit; zeros without one."""
         segment = self._find(queue_offset)
         if segment is None:
             return 0, 0, 0
@@ -92,14 +92,11 @@ class BatchConsumeQueue:
         row = int(np.searchsorted(batches.starts, queue_offset, side="right")) - 1
         if row < 0 or queue_offset >= batches.ends[row]:
             return 0, 0, 0
-        return (
-            int(batches.physical_offsets[row]),
-            int(batches.sizes[row]),
-            int(batches.tags_codes[row]),
-        )
+        physical_offset, size, tags_code = (int(column[row]) for column in batches[3:])
+        return physical_offset, size, tags_code
 
     def units(self, start: int, end: int) -> Units:
-        """Return the unit of each message in ``[start, end)``, all of which :meth:`runs` gives.
+        """Return the unit of each message in ``[start, end)``, a part of one of :meth:`runs`.
 
         Raises:
             OffsetOutOfRangeError: a file was deleted since the store was opened.
@@ -123,7 +120,10 @@ class BatchConsumeQueue:
         return columns
 
     def weights(self, start: int, end: int) -> NDArray[np.int64]:
-        """Return the bytes of the log that each message in ``[start, end)`` stands for; see ``Queue``."""
+        """Return the bytes of the log that each message in ``[start, end)`` takes, (n,).
+
+        The messages of a record share its bytes evenly. Raises as :meth:`units` does.
+        """
         counts, batches = self._spread(start, end)
         ranks = np.arange(start, end) - np.repeat(batches.starts, counts)
         lengths = np.maximum(np.repeat(batches.ends - batches.starts, counts), 1)
@@ -132,17 +132,18 @@ class BatchConsumeQueue:
         return weights
 
     def runs(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the parts of ``[start, end)`` that have units; a few damaged units do not end a part."""
+        """Yield the parts of ``[start, end)`` that have units; a few damaged ones end no part."""
         run: tuple[int, int] | None = None
         number = 0
         for batches in self._fitted(start, end):
             previous_ends = np.append(run[1] if run else batches.starts[0], batches.ends[:-1])
             steps = batches.numbers - np.append(number, batches.numbers[:-1])
-            torn = batches.starts - previous_ends > MAX_BATCH * np.maximum(steps, 1)
-            torn[0] |= run is None
-            for first, last in _stretches(torn):
+            # A gap that the units in between cannot cover: the queue is torn there.
+            is_torn = batches.starts - previous_ends > MAX_BATCH * np.maximum(steps, 1)
+            is_torn[0] |= run is None
+            for first, last in _stretches(is_torn):
                 stretch = (int(batches.starts[first]), int(batches.ends[last]))
-                if not torn[first] and run is not None:
+                if not is_torn[first] and run is not None:
                     stretch = (run[0], stretch[1])
                 elif run is not None:
                     yield from _within(run, start, end)
@@ -152,7 +153,7 @@ class BatchConsumeQueue:
             yield from _within(run, start, end)
 
     def place(self, queue_offset: int) -> tuple[str, int]:
-        """Return the file and the byte in it where the unit of a message stands, or should stand."""
+        """Return the file of a message's unit and its position there, or where it should stand."""
         segment = self._find(queue_offset)
         if segment is None:
             return str(self.folder), 0
@@ -161,12 +162,12 @@ class BatchConsumeQueue:
         if row < 0:
             return str(segment.path), 0
         number = int(batches.numbers[row]) + int(queue_offset >= batches.ends[row])
-        # a gap may lie where the next file begins
+        # The next file may begin in a gap.
         segment = self._files.find(number * _UNIT) or segment
         return str(segment.path), number * _UNIT - segment.start
 
     def end(self) -> int:
-        """Return the queue offset after the last message; if the last unit is damaged, it counts as one message.
+        """Return the queue offset after the last message; a damaged last unit counts as one.
 
         Source: BatchConsumeQueue.java#getMaxOffsetInQueue.
         """
@@ -177,14 +178,14 @@ class BatchConsumeQueue:
 
     @property
     def begin(self) -> int:
-        """The first queue offset that the files have, whether or not its record is still there; 0 without files."""
+        """The first queue offset with a unit, even if its record was deleted; 0 without files."""
         known = self._files_known()
         return known.begins[0] if known.begins else 0
 
     def first(self, end: int, min_physical_offset: int) -> int:
-        """Return the first queue offset before ``end`` whose record is not deleted; ``end`` if all are.
+        """Return the first queue offset before ``end`` whose record still exists, else ``end``.
 
-        A damaged unit counts as there.
+        The record of a damaged unit counts as existing.
 
         Source: BatchConsumeQueue.java#reviseMinOffsetInQueue.
         """
@@ -193,39 +194,36 @@ class BatchConsumeQueue:
         )
         for batches in self._fitted(self.begin, first):
             offsets = batches.physical_offsets
-            other = np.flatnonzero(
-                (batches.sizes <= 0) | (offsets < 0) | (offsets >= min_physical_offset)
-            )
-            if len(other):
-                return min(first, int(batches.starts[other[0]]))
+            is_damaged = (batches.sizes <= 0) | (offsets < 0)
+            existing = np.flatnonzero(is_damaged | (offsets >= min_physical_offset))
+            if len(existing):
+                return min(first, int(batches.starts[existing[0]]))
         return first
 
     def cut(self, start: int, end: int, log_end: int) -> int:
-        """Return the queue offset in ``[start, end]`` after the last unit that points before the end of the log."""
+        """Return the queue offset in ``[start, end]`` after the last unit before the log end."""
         cut = find_first(start, end, lambda offset: self.unit(offset)[0] >= log_end)
         for batches in self._fitted(cut, end):
-            before = np.flatnonzero(
-                (batches.physical_offsets >= 0)
-                & (batches.physical_offsets < log_end)
-                & (batches.sizes > 0)
-            )
+            offsets = batches.physical_offsets
+            before = np.flatnonzero((offsets >= 0) & (offsets < log_end) & (batches.sizes > 0))
             if len(before):
                 cut = max(cut, min(int(batches.ends[before[-1]]), end))
         return cut
 
     def count_units(self, start: int, end: int, min_physical_offset: int) -> int:
-        """Return how many units of messages in ``[start, end)`` point into the log from an offset on."""
+        """Return how many units of ``[start, end)`` point at or after ``min_physical_offset``."""
         total = 0
         for batches in self._fitted(start, end):
-            is_inside = (batches.ends > start) & (batches.starts < end)
-            is_counted = (
-                is_inside & (batches.sizes > 0) & (batches.physical_offsets >= min_physical_offset)
-            )
+            is_counted = (batches.ends > start) & (batches.starts < end) & (batches.sizes > 0)
+            is_counted &= batches.physical_offsets >= min_physical_offset
             total += int(np.count_nonzero(is_counted))
         return total
 
     def _spread(self, start: int, end: int) -> tuple[NDArray[np.int64], Batches]:
-        """Return how many messages of ``[start, end)`` each unit covers, and the units; gaps are covered by zeros."""
+        """Return how many messages of ``[start, end)`` each unit covers, (m,), and the units.
+
+        Units of zeros cover the gaps.
+        """
         end = max(start, end)
         if list(self.runs(start, end)) != [(start, end)] and start < end:
             raise OffsetOutOfRangeError(
@@ -233,50 +231,51 @@ class BatchConsumeQueue:
             )
         counts = [np.empty(0, np.int64)]
         parts = [NO_BATCHES]
-        reached = start
+        covered_end = start
         for batches in self._fitted(start, end):
-            inside = batches.take((batches.ends > reached) & (batches.starts < end))
+            inside = batches.take((batches.ends > covered_end) & (batches.starts < end))
             if not len(inside.starts):
                 continue
-            starts, ends = np.maximum(inside.starts, reached), np.minimum(inside.ends, end)
+            starts = np.maximum(inside.starts, covered_end)
+            ends = np.minimum(inside.ends, end)
             # Every second unit stands for the gap before the next one; most gaps are empty.
             gapped = Batches(*(np.zeros(2 * len(starts), np.int64) for _ in inside))
             for column, values in zip(gapped, inside, strict=True):
                 column[1::2] = values
             widths = np.empty(2 * len(starts), np.int64)
-            widths[0::2] = starts - np.append(reached, ends[:-1])
+            widths[0::2] = starts - np.append(covered_end, ends[:-1])
             widths[1::2] = ends - starts
             counts.append(widths)
             parts.append(gapped)
-            reached = int(ends[-1])
-        counts.append(np.array([end - reached]))
+            covered_end = int(ends[-1])
+        counts.append(np.array([end - covered_end]))
         parts.append(Batches(*[np.zeros(1, np.int64)] * 6))
-        return np.concatenate(counts), Batches(
-            *(np.concatenate(column) for column in zip(*parts, strict=True))
-        )
+        units = Batches(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        return np.concatenate(counts), units
 
     def _fitted(self, start: int, end: int) -> Iterator[Batches]:
-        """Yield the units of the files with messages of ``[start, end)``, cut where those of two files overlap."""
+        """Yield the units of the files with messages of ``[start, end)``.
+
+        A message that two files claim belongs to the second.
+        """
         known = self._files_known()
-        reached = -1
+        covered_end = -1
         for number in range(max(bisect_right(known.begins, start) - 1, 0), len(known.segments)):
-            if known.begins[number] >= end and reached >= end:
+            begin = known.begins[number]
+            if begin >= end and covered_end >= end:
                 return
             batches = self._load(known.segments[number]).batches
             if number + 1 < len(known.segments):
                 limit = known.begins[number + 1]
-                batches = batches.take(
-                    (batches.starts >= known.begins[number]) & (batches.starts < limit)
-                )
+                batches = batches.take((batches.starts >= begin) & (batches.starts < limit))
                 np.minimum(batches.ends, limit, out=batches.ends)
             else:
-                batches = batches.take(batches.starts >= known.begins[number])
+                batches = batches.take(batches.starts >= begin)
                 if known.lost_tail and len(batches.starts):
-                    batches = with_unknown(
-                        batches, int(batches.ends[-1]), int(batches.numbers[-1]) + 1
-                    )
+                    lost_number = int(batches.numbers[-1]) + 1
+                    batches = with_unknown(batches, int(batches.ends[-1]), lost_number)
             if len(batches.starts):
-                reached = int(batches.ends[-1])
+                covered_end = int(batches.ends[-1])
                 yield batches
 
     def _find(self, queue_offset: int) -> Segment | None:
@@ -293,24 +292,24 @@ class BatchConsumeQueue:
             return self._known
         for segment in self._files.segments:
             if segment not in self._begins and segment == self._files.segments[0]:
-                whole = self._load(segment).batches
-                if len(whole.starts):
-                    self._begins[segment] = int(whole.starts[0])
+                batches = self._load(segment).batches
+                if len(batches.starts):
+                    self._begins[segment] = int(batches.starts[0])
             elif segment not in self._begins:
-                peeked = self._read_units(segment, 0, _PEEKED_UNITS)
-                good = trusted(peeked, segment.start // _UNIT)
-                if not len(good.starts) and len(peeked):
-                    good = self._load(segment).batches
-                if len(good.starts):
-                    self._begins[segment] = int(good.starts[0])
+                units = self._read_units(segment, 0, _PEEKED_UNITS)
+                batches = trusted(units, segment.start // _UNIT)
+                if not len(batches.starts) and len(units):
+                    batches = self._load(segment).batches
+                if len(batches.starts):
+                    self._begins[segment] = int(batches.starts[0])
         written = [segment for segment in self._files.segments if segment in self._begins]
         begins = np.array([self._begins[segment] for segment in written], np.int64)
         widest = max((segment.size // _UNIT for segment in written), default=0) * MAX_BATCH
         fitting = np.flatnonzero(agreeing(begins, begins, widest))
         segments = [written[row] for row in fitting]
         tail = written[fitting[-1] + 1 :] if len(fitting) else []
-        lost = any(self._load(segment).n_written for segment in tail)
-        self._known = _Known(segments, begins[fitting].tolist(), lost)
+        has_lost_tail = any(self._load(segment).n_written for segment in tail)
+        self._known = _Known(segments, begins[fitting].tolist(), has_lost_tail)
         return self._known
 
     def _load(self, segment: Segment) -> _File:
@@ -325,38 +324,33 @@ class BatchConsumeQueue:
             reason = f"{n_written} units in one file, more than memory should hold"
             raise CorruptQueueError(str(segment.path), 0, reason)
         first = segment.start // _UNIT
+        last = first + n_written - 1
         batches = trusted(self._read_units(segment, 0, n_written), first)
-        if n_written and (not len(batches.starts) or batches.numbers[-1] != first + n_written - 1):
+        if n_written and (not len(batches.starts) or batches.numbers[-1] != last):
             end = int(batches.ends[-1]) if len(batches.starts) else self._end_before(segment)
-            batches = with_unknown(batches, end, first + n_written - 1)
-        is_first_file = segment == self._files.segments[0]
-        if (
-            len(batches.starts)
-            and is_first_file
-            and batches.numbers[0] > first
-            and batches.starts[0]
-        ):
-            unknown = with_unknown(
-                NO_BATCHES, int(batches.starts[0]) - 1, int(batches.numbers[0]) - 1
-            )
-            batches = Batches(
-                *(np.concatenate(columns) for columns in zip(unknown, batches, strict=True))
-            )
+            batches = with_unknown(batches, end, last)
+        if len(batches.starts) and segment == self._files.segments[0]:
+            start, number = int(batches.starts[0]), int(batches.numbers[0])
+            if number > first and start:
+                unknown = with_unknown(NO_BATCHES, start - 1, number - 1)
+                columns = zip(unknown, batches, strict=True)
+                batches = Batches(*(np.concatenate(pair) for pair in columns))
         loaded = self._cached[segment] = _File(batches, n_written)
         if len(self._cached) > _FILES_AT_ONCE:
             self._cached.popitem(last=False)
         return loaded
 
     def _end_before(self, segment: Segment) -> int:
-        """Return the queue offset after the last unit in the files before one, 0 if there is none."""
+        """Return the queue offset after the last unit in the files before one, 0 without units."""
         for other in reversed(self._files.segments[: self._files.segments.index(segment)]):
-            good = trusted(self._read_units(other, 0, other.size // _UNIT), other.start // _UNIT)
-            if len(good.starts):
-                return int(good.ends[-1])
+            units = self._read_units(other, 0, other.size // _UNIT)
+            batches = trusted(units, other.start // _UNIT)
+            if len(batches.starts):
+                return int(batches.ends[-1])
         return 0
 
     def _read_units(self, segment: Segment, first: int, count: int) -> NDArray[np.void]:
-        """Return whole units of a file from one on, BATCH_UNIT (n,), without the zeros after the last one."""
+        """Return whole units of a file, BATCH_UNIT (n,), without the zeros after the last one."""
         stored = np.empty(max(min(count, segment.size // _UNIT - first), 0) * _UNIT, np.uint8)
         n_read = self._files.open(segment).read_into(stored, first * _UNIT)
         written = np.flatnonzero(stored[:n_read])
@@ -364,11 +358,11 @@ class BatchConsumeQueue:
         return stored[: min(n_units, n_read // _UNIT) * _UNIT].view(BATCH_UNIT)
 
 
-def _stretches(torn: Mask) -> Iterator[tuple[int, int]]:
-    """Yield the first and last row of each stretch; a new one begins at every row that is torn from the one before."""
-    firsts = np.unique(np.append(0, np.flatnonzero(torn)))
-    for first, following in zip(firsts.tolist(), [*firsts[1:].tolist(), len(torn)], strict=True):
-        yield first, following - 1
+def _stretches(is_torn: Mask) -> Iterator[tuple[int, int]]:
+    """Yield the first and last row of each stretch; a new one begins at every torn row."""
+    firsts = np.unique(np.append(0, np.flatnonzero(is_torn)))
+    lasts = np.append(firsts[1:], len(is_torn)) - 1
+    yield from zip(firsts.tolist(), lasts.tolist(), strict=True)
 
 
 def _within(run: tuple[int, int], start: int, end: int) -> Iterator[tuple[int, int]]:

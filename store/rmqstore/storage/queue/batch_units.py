@@ -1,4 +1,4 @@
-"""Units of a BatchConsumeQueue as columns, and which are trusted: not those that their neighbours contradict."""
+"""Units of a BatchConsumeQueue as columns, and the choice of those that can be trusted."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from rmqstore.format.layout import MAX_BATCH, Mask, Positions
 
-_MAX_OFFSET = 1 << 60  # of a queue: sums stay far from the limit of an int64
+_MAX_QUEUE_OFFSET = 1 << 60  # sums stay far from the limit of an int64
 
 
 class Batches(NamedTuple):
     """Units as columns, (n,) each; their queue offsets rise and do not overlap."""
 
-    numbers: Positions  # of the unit in the queue, the first there ever was is 0
+    numbers: Positions  # ordinal of the unit in the queue, 0 for the first one ever written
     starts: Positions  # queue offset of its first message
     ends: Positions
     physical_offsets: Positions
@@ -49,9 +49,9 @@ def trusted(units: NDArray[np.void], first: int) -> Batches:
         first: number of the first unit.
     """
     bases, counts = units["base_offset"].astype(np.int64), units["batch_size"].astype(np.int64)
-    valid = np.flatnonzero((bases >= 0) & (bases < _MAX_OFFSET) & (counts > 0))
+    valid = np.flatnonzero((bases >= 0) & (bases < _MAX_QUEUE_OFFSET) & (counts > 0))
     units, bases, counts = units[valid], bases[valid], counts[valid]
-    found = Batches(
+    batches = Batches(
         valid + first,
         bases,
         bases + counts,
@@ -59,27 +59,25 @@ def trusted(units: NDArray[np.void], first: int) -> Batches:
         units["size"].astype(np.int64),
         units["tags_code"].astype(np.int64),
     )
-    is_contiguous = found.starts[1:] == found.ends[:-1]
-    if is_contiguous.all():  # as nearly all files are
-        return found
-    is_adjacent = found.numbers[1:] == found.numbers[:-1] + 1
+    is_contiguous = batches.starts[1:] == batches.ends[:-1]
+    if is_contiguous.all():  # as in nearly all files
+        return batches
+    is_adjacent = batches.numbers[1:] == batches.numbers[:-1] + 1
     is_link = is_adjacent & is_contiguous  # between a unit and the next one
     is_linked = np.append(False, is_link) | np.append(is_link, False)
-    is_beside_linked = np.append(False, is_adjacent & is_linked[:-1]) | np.append(
-        is_adjacent & is_linked[1:], False
-    )
-    found = found.take(is_linked | ~is_beside_linked)
-    found = found.take(agreeing(found.starts, found.ends, MAX_BATCH))
-    np.minimum(found.ends[:-1], found.starts[1:], out=found.ends[:-1])
-    return found
+    is_after_linked = np.append(False, is_adjacent & is_linked[:-1])
+    is_before_linked = np.append(is_adjacent & is_linked[1:], False)
+    batches = batches.take(is_linked | ~(is_after_linked | is_before_linked))
+    batches = batches.take(agreeing(batches.starts, batches.ends, MAX_BATCH))
+    np.minimum(batches.ends[:-1], batches.starts[1:], out=batches.ends[:-1])
+    return batches
 
 
 def agreeing(starts: Positions, ends: Positions, widest: int) -> Mask:
-    """Return a mask of the ranges (n,) that continue a neighbour, or are continued by one, and that rise.
+    """Return a mask (n,) of the rising ranges that continue a neighbour or are continued by one.
 
     A neighbour is one or two steps away. The gap between the two is not negative, and no more than
-    ``widest`` for each step. If no two ranges agree, none is preferred, and the mask is of those
-    that rise.
+    ``widest`` for each step. If no two ranges agree, the mask has all ranges that rise.
 
     An example with ranges that are up to 10 wide::
 
@@ -108,6 +106,5 @@ def agreeing(starts: Positions, ends: Positions, widest: int) -> Mask:
 def with_unknown(batches: Batches, start: int, number: int) -> Batches:
     """Append a unit for one message of which only the queue offset is known."""
     unknown = (number, start, start + 1, 0, 0, 0)
-    return Batches(
-        *(np.append(column, value) for column, value in zip(batches, unknown, strict=True))
-    )
+    columns = zip(batches, unknown, strict=True)
+    return Batches(*(np.append(column, value) for column, value in columns))

@@ -1,4 +1,4 @@
-"""Where units of a queue begin and end, found for any kind of queue by its units."""
+"""Where the units of a queue begin and end, worked out from the units of any kind of queue."""
 
 from __future__ import annotations
 
@@ -14,30 +14,37 @@ _UNITS_AT_ONCE = 1 << 19
 
 
 def find_first(start: int, end: int, holds: Callable[[int], bool]) -> int:
-    """Return the first queue offset in ``[start, end)`` for which a predicate holds, ``end`` if none; by bisection.
+    """Bisect for the first queue offset in ``[start, end)`` for which a predicate holds.
+
+    The result is ``end`` if there is none.
 
     Args:
         start: first queue offset.
         end: queue offset after the last.
-        holds: the predicate; if it holds for a queue offset, it has to hold for all after it.
+        holds: the predicate; if it holds for one queue offset, it holds for all later ones.
     """
     return start + bisect_left(range(start, end), x=True, key=holds)
 
 
 def pieces(queue: Queue, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the runs of a range in pieces that fit into memory: a file may be sparse and huge."""
+    """Yield the runs of a range in pieces that fit into memory, because a file may be sparse."""
     for low, high in queue.runs(start, end):
         for first in range(low, high, _UNITS_AT_ONCE):
             yield first, min(first + _UNITS_AT_ONCE, high)
 
 
 def total_weight(queue: Queue, start: int, end: int) -> int:
-    """Return the bytes of the log that the messages in ``[start, end)`` take; those without a unit take none."""
+    """Return the bytes of the log that the messages in ``[start, end)`` take.
+
+    Messages without a unit count as empty.
+    """
     return sum(int(queue.weights(*piece).sum()) for piece in pieces(queue, start, end))
 
 
 def reach(queue: Queue, end: int) -> int:
-    """Return the physical offset after the record of the last unit before ``end``, -1 if that has no record.
+    """Return the physical offset after the record of the last unit before ``end``.
+
+    -1 if that unit has no record.
 
     Source: ConsumeQueueInterface.java#getMaxPhysicOffset.
     """
@@ -46,24 +53,24 @@ def reach(queue: Queue, end: int) -> int:
 
 
 def whole_end(queue: Queue, start: int, end: int) -> int:
-    """Return the queue offset in ``[start, end]`` after the last unit before the first that was never written.
+    """Return the first queue offset in ``[start, end)`` whose unit was never written, else ``end``.
 
     Source: ConsumeQueue.java#recover, which looks at the last three files.
     """
-    reached = start
+    queue_offset = start
     for low, high in pieces(queue, start, end):
-        if low != reached:
-            return reached
+        if low != queue_offset:
+            return queue_offset
         units = queue.units(low, high)
         holes = np.flatnonzero((units.sizes <= 0) | (units.physical_offsets < 0))
         if len(holes):
             return low + int(holes[0])
-        reached = high
-    return reached
+        queue_offset = high
+    return queue_offset
 
 
 def sound_end(queue: Queue, start: int, end: int) -> int:
-    """Return the queue offset in ``[start, end]`` after the last unit that has an offset and a size."""
+    """Return the queue offset in ``[start, end]`` after the last unit with an offset and a size."""
     for low, high in reversed(list(pieces(queue, start, end))):
         units = queue.units(low, high)
         sound = np.flatnonzero((units.physical_offsets >= 0) & (units.sizes > 0))

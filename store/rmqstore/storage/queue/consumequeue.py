@@ -58,25 +58,25 @@ class ConsumeQueue:
         return units[0].item() if len(units) else (0, 0, 0)
 
     def units(self, start: int, end: int) -> Units:
-        """Return the units ``[start, end)``, all of which the files hold: see :meth:`runs`.
+        """Return the units ``[start, end)``, which have to lie in one of :meth:`runs`.
 
         Raises:
             OffsetOutOfRangeError: a file was deleted since the store was opened.
         """
         parts: list[NDArray[np.void]] = []
-        reached = start
-        while reached < end:
-            segment = self._files.find(reached * _UNIT)
-            part = None if segment is None else self._read(segment, reached, end)
+        queue_offset = start
+        while queue_offset < end:
+            segment = self._files.find(queue_offset * _UNIT)
+            part = None if segment is None else self._read(segment, queue_offset, end)
             if part is None or not len(part):
                 raise OffsetOutOfRangeError(
-                    f"{self.folder}: queue offset {reached} is in none of the queue's files"
+                    f"{self.folder}: queue offset {queue_offset} is in none of the queue's files"
                 )
             parts.append(part)
-            reached += len(part)
-        return Units.of(
-            parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, QUEUE_UNIT), *parts])
-        )
+            queue_offset += len(part)
+        if len(parts) == 1:
+            return Units.of(parts[0])
+        return Units.of(np.concatenate([np.empty(0, QUEUE_UNIT), *parts]))
 
     def units_of(self, queue_offsets: NDArray[np.int64]) -> Units:
         """Return the units with some queue offsets, which rise; zeros where no file has one."""
@@ -87,33 +87,40 @@ class ConsumeQueue:
             if len(rows):
                 file = self._files.open(segment)
                 positions = (queue_offsets[rows] - first) * _UNIT
-                whole = positions <= file.size - _UNIT
-                file.want(positions[whole], _UNIT)
-                units[rows[whole]] = file.read_each(positions[whole], _UNIT).view(QUEUE_UNIT)
+                is_whole = positions <= file.size - _UNIT
+                rows, positions = rows[is_whole], positions[is_whole]
+                file.want(positions, _UNIT)
+                units[rows] = file.read_each(positions, _UNIT).view(QUEUE_UNIT)
         return Units.of(units)
 
     def weights(self, start: int, end: int) -> NDArray[np.int64]:
-        """Return the bytes of the log that each message in ``[start, end)`` takes, (n,); see :meth:`units`."""
+        """Return the bytes of the log that each message in ``[start, end)`` takes, (n,).
+
+        Raises as :meth:`units` does.
+        """
         return np.clip(self.units(start, end).sizes, 0, MAX_FILE_BYTES)
 
     def runs(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the parts of ``[start, end)`` that the files hold; what lies between is in a missing or cut file."""
-        run_start = reached = start
+        """Yield the parts of ``[start, end)`` that the files hold.
+
+        The units between them were in a missing or truncated file.
+        """
+        run_start = run_end = start
         for segment in self.segments:
             first, stop = segment.start // _UNIT, (segment.start + segment.size) // _UNIT
             low, high = max(first, start), min(stop, end)
             if low >= high:
                 continue
-            if low > reached:
-                if reached > run_start:
-                    yield run_start, reached
+            if low > run_end:
+                if run_end > run_start:
+                    yield run_start, run_end
                 run_start = low
-            reached = high
-        if reached > run_start:
-            yield run_start, reached
+            run_end = high
+        if run_end > run_start:
+            yield run_start, run_end
 
     def place(self, queue_offset: int) -> tuple[str, int]:
-        """Return the file and the byte in it where a unit stands, to name it in an error."""
+        """Return the file of a unit and its position there, to name the unit in an error."""
         segment = self._files.find(queue_offset * _UNIT)
         if segment is None:
             return str(self.folder), queue_offset * _UNIT
@@ -135,42 +142,41 @@ class ConsumeQueue:
 
     @property
     def begin(self) -> int:
-        """The first queue offset that the files have, whether or not its record is still there; 0 without files."""
+        """The first queue offset with a unit, even if its record was deleted; 0 without files."""
         return self.segments[0].start // _UNIT if self.segments else 0
 
     def first(self, end: int, min_physical_offset: int) -> int:
-        """Return the first queue offset before ``end`` whose record is not deleted; ``end`` if all are.
+        """Return the first queue offset before ``end`` whose record still exists, else ``end``.
 
         Pre-blank units, which fill the offsets before the queue's first, do not count. The record
-        of a damaged unit counts as not deleted.
+        of a damaged unit counts as existing.
 
         Source: ConsumeQueue.java#correctMinOffset; unlike it, the search is not limited to the
         first file.
         """
         begin = self.begin
-        if begin < end:  # most files begin with a message that is not deleted
+        if begin < end:  # in most files the first message still exists
             physical_offset, size, _ = self.unit(begin)
             if size > 0 and physical_offset >= min_physical_offset and size != PRE_BLANK_SIZE:
                 return begin
 
-        def is_there(queue_offset: int) -> bool:
+        def has_record(queue_offset: int) -> bool:
             physical_offset, size, _ = self.unit(queue_offset)
             return physical_offset >= min_physical_offset and size != PRE_BLANK_SIZE
 
-        first = find_first(begin, end, is_there)
+        first = find_first(begin, end, has_record)
         for low, high in pieces(self, begin, first):
             units = self.units(low, high)
             sizes, offsets = units.sizes, units.physical_offsets
-            filler = (sizes == PRE_BLANK_SIZE) & (offsets == 0)
-            other = np.flatnonzero(
-                ~filler & ((sizes <= 0) | (offsets < 0) | (offsets >= min_physical_offset))
-            )
-            if len(other):
-                return low + int(other[0])
+            is_filler = (sizes == PRE_BLANK_SIZE) & (offsets == 0)
+            is_damaged = (sizes <= 0) | (offsets < 0)
+            existing = np.flatnonzero(~is_filler & (is_damaged | (offsets >= min_physical_offset)))
+            if len(existing):
+                return low + int(existing[0])
         return first
 
     def cut(self, start: int, end: int, log_end: int) -> int:
-        """Return the queue offset in ``[start, end]`` after the last unit that points before the end of the log."""
+        """Return the queue offset in ``[start, end]`` after the last unit before the log end."""
         first_after = find_first(start, end, lambda offset: self.unit(offset)[0] >= log_end)
         cut = first_after
         for low, high in pieces(self, first_after, end):
@@ -182,14 +188,13 @@ class ConsumeQueue:
         return cut
 
     def count_units(self, start: int, end: int, min_physical_offset: int) -> int:
-        """Return how many units in ``[start, end)`` point into the log from an offset on."""
+        """Return how many units of ``[start, end)`` point at or after ``min_physical_offset``."""
         total = 0
         for low, high in pieces(self, start, end):
             units = self.units(low, high)
-            is_unit = (units.sizes > 0) & (units.sizes != PRE_BLANK_SIZE)
-            total += int(
-                np.count_nonzero(is_unit & (units.physical_offsets >= min_physical_offset))
-            )
+            is_counted = (units.sizes > 0) & (units.sizes != PRE_BLANK_SIZE)
+            is_counted &= units.physical_offsets >= min_physical_offset
+            total += int(np.count_nonzero(is_counted))
         return total
 
     def close(self) -> None:
@@ -197,7 +202,7 @@ class ConsumeQueue:
         self._files.close()
 
     def _read(self, segment: Segment, start: int, end: int) -> NDArray[np.void]:
-        """Return the whole units ``[start, end)`` of the queue that this file holds, QUEUE_UNIT (n,)."""
+        """Return the whole units of ``[start, end)`` that this file holds, QUEUE_UNIT (n,)."""
         first = segment.start // _UNIT
         stop = min(end, first + segment.size // _UNIT)
         stored = np.empty(max(stop - start, 0) * _UNIT, np.uint8)

@@ -1,4 +1,4 @@
-"""The extension of one ConsumeQueue, read-only: tags codes and Bloom bit maps, by the addresses in queue units."""
+"""The extension of one ConsumeQueue, read-only: tags codes and Bloom bit maps, by address."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ class ConsumeQueueExt:
         self._files.refresh()
 
     def units(self, addresses: NDArray[np.int64]) -> ExtUnits:
-        """Return the units at addresses, (n,) in any order; no byte outside of the files is read.
+        """Return the units at addresses, (n,) in any order.
+
+        Addresses outside of the files give units that are not sound.
 
         Raises:
             FileDeletedError: a file was deleted since the listing.
@@ -63,9 +65,8 @@ class ConsumeQueueExt:
             heads = self._files.open(segment).read_each(positions, _UNIT).view(EXT_UNIT)
             sizes = heads["size"].astype(np.int64)
             lengths = heads["bit_map_size"].astype(np.int64)
-            sound = (
-                (lengths >= 0) & (sizes == _UNIT + lengths) & (sizes <= segment.size - positions)
-            )
+            sound = (lengths >= 0) & (sizes == _UNIT + lengths)
+            sound &= sizes <= segment.size - positions
             units.sound[rows] = sound
             columns = (heads["tags_code"], heads["store_timestamp"], lengths)
             for column, values in zip(units, columns, strict=False):
@@ -73,7 +74,10 @@ class ConsumeQueueExt:
         return units
 
     def bit_maps(self, addresses: NDArray[np.int64]) -> pa.BinaryArray:
-        """Return the bit maps of the units at addresses, binary (n,); null where a unit has none or is not sound."""
+        """Return the bit maps of the units at addresses, binary (n,).
+
+        Null for a unit without a bit map, and for one that is not sound.
+        """
         units = self.units(addresses)
         maps = pa.nulls(len(addresses), pa.binary())
         for rows, segment, positions in self._files_of(addresses):
@@ -92,14 +96,12 @@ class ConsumeQueueExt:
         return maps
 
     def place(self, address: int) -> tuple[str, int]:
-        """Return the file that an address leads to and the position in it; the folder if there is no such file."""
+        """Return the file of an address and the position in it, else the folder and the offset."""
         offset = int(np.int64(address) & _OFFSET_BITS)
         segment = self._files.find(offset)
-        return (
-            (str(self.folder), offset)
-            if segment is None
-            else (str(segment.path), offset - segment.start)
-        )
+        if segment is None:
+            return str(self.folder), offset
+        return str(segment.path), offset - segment.start
 
     def close(self) -> None:
         """Close the files."""
@@ -108,7 +110,7 @@ class ConsumeQueueExt:
     def _files_of(
         self, addresses: NDArray[np.int64]
     ) -> Iterator[tuple[Positions, Segment, Positions]]:
-        """Yield for each file the rows whose address lies in it, the file, and their positions in it.
+        """Yield for each file the rows with an address in it, the file, and the positions there.
 
         Rows at whose position no whole head fits are left out.
         """

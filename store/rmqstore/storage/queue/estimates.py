@@ -1,7 +1,4 @@
-"""Where messages of a queue lie in the log.
-
-A few units may be damaged: the units around them vote.
-"""
+"""Estimates where messages of a queue lie in the log, by a vote of the units around them."""
 
 from __future__ import annotations
 
@@ -21,19 +18,19 @@ VOTING_UNITS: Final = 64  # consulted on each side of a queue offset
 def estimate_physical_offset(
     queue: Queue, queue_offset: int, start: int, end: int, log_end: int
 ) -> int | None:
-    """Return the median physical offset of the plausible units around a queue offset, None if none is plausible.
+    """Return the median physical offset of the plausible units around a queue offset.
 
     The median is the physical offset of a unit at most ``VOTING_UNITS`` away, and a few damaged
     units do not move it far. A unit is plausible if it has the size of a record and points before
-    the end of the log.
+    the end of the log. If no unit is plausible, the result is None.
 
     An example with two voting units on each side, for queue offset 7 in a log of 1,000 bytes::
 
         queue offsets      4     5     6     7      8     9    10
         physical offsets  300   500   600    7  99999   900   950
-        voters                  500   600    7          900         # two on each side; 99999 is
-        after the log sorted              7   500   600   900 estimate                      600
-        # the upper one of the middle two
+        voters                  500   600    7          900        # 99999 is after the log end
+        sorted              7   500   600   900
+        estimate                      600                          # upper one of the middle two
 
     Args:
         queue: any kind of queue.
@@ -68,8 +65,8 @@ def trim(
 
         queue offsets     10    11    12    13    14    15    16
         physical offsets 100   200   300   400   500  9999   600
-        outside          yes   yes                            yes   # 9999 is after the log: its
-        message may be inside trimmed range                 12 ... ... ... ... 16         # (12, 16)
+        outside          yes   yes                            yes  # 9999 may belong inside
+        trimmed range                 12 ... ... ... ... 16        # (12, 16)
 
     Args:
         queue: any kind of queue.
@@ -78,14 +75,14 @@ def trim(
         places: physical offsets where the part of the log begins and ends.
         log_end: physical offset where the log ends.
     """
-    most = 2 * VOTING_UNITS
-    for low, high in queue.runs(start, min(start + most, end)):
+    max_units = 2 * VOTING_UNITS
+    for low, high in queue.runs(start, min(start + max_units, end)):
         if low == start:
             units = queue.units(low, high)
             is_before = units.may_be_right(log_end) & (units.physical_offsets < places[0])
             start += _n_leading(is_before)
         break
-    for low, high in queue.runs(max(end - most, start), end):
+    for low, high in queue.runs(max(end - max_units, start), end):
         if high == end:
             units = queue.units(low, high)
             is_after = units.may_be_right(log_end) & (units.physical_offsets >= places[1])

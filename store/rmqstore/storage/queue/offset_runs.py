@@ -1,4 +1,4 @@
-"""Which records of a queue can have a unit, by their queue offsets, which no checksum covers."""
+"""Chooses the records of a queue that get a unit: no checksum covers their queue offsets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rmqstore.format.layout import Positions
 
 _MAX_GAP = 1 << 20  # queue offsets without a record that are filled: 20 MiB of units
-_MAX_GAP_BEFORE_ONE = 1000  # if only a single record at the end of the log follows the gap
+_MAX_GAP_BEFORE_ONE = 1000  # the same if a single record at the end of the log follows the gap
 _RUNS_AHEAD = 8
 
 
@@ -33,9 +33,9 @@ class _Run(NamedTuple):
 def fit_offsets(queue_offsets: NDArray[np.int64], expected: int | None, *, is_end: bool) -> Fitting:
     """Choose the records that get a unit.
 
-    A record whose queue offset is lower than expected is refused, for an earlier one has its place.
-    One that leaps ahead is refused if the records after it go on from before the leap: 4, 5, 90, 7,
-    8. Then 6 is a gap.
+    A record whose queue offset is lower than expected is refused, because an earlier record has
+    that offset. One that leaps ahead is refused if the records after it go on from before the leap:
+    in 4, 5, 90, 7, 8 the record 90 is refused, and 6 is a gap.
 
     Args:
         queue_offsets: int64 (n,), none of them negative.
@@ -67,9 +67,8 @@ def _runs(queue_offsets: NDArray[np.int64]) -> list[_Run]:
     starts = np.flatnonzero(np.diff(queue_offsets, prepend=queue_offsets[:1] - 2) != 1)
     counts = np.diff(starts, append=len(queue_offsets))
     firsts = queue_offsets[starts]
-    return [
-        _Run(*run) for run in zip(starts.tolist(), firsts.tolist(), counts.tolist(), strict=True)
-    ]
+    runs = zip(starts.tolist(), firsts.tolist(), counts.tolist(), strict=True)
+    return [_Run(*run) for run in runs]
 
 
 def _is_right(run: _Run, low: int, ahead: list[_Run], *, is_first: bool) -> bool:
@@ -78,7 +77,8 @@ def _is_right(run: _Run, low: int, ahead: list[_Run], *, is_first: bool) -> bool
         return False
     if is_first:  # a queue may begin anywhere
         return True
-    return run.first - low <= (_MAX_GAP if ahead or run.n_records > 1 else _MAX_GAP_BEFORE_ONE)
+    max_gap = _MAX_GAP if ahead or run.n_records > 1 else _MAX_GAP_BEFORE_ONE
+    return run.first - low <= max_gap
 
 
 def _joined(rows: list[NDArray[np.int64]]) -> Positions:

@@ -1,8 +1,9 @@
-"""What a queue is to the rest of the package, whatever the kind of its files.
+"""The methods of a queue, whatever the kind of its files.
 
-Source: ConsumeQueueInterface.java. A kind of queue is a class of its own that has these methods;
-what works
-through them for any kind is in ``storage.queue.bounds`` and ``storage.queue.estimates``.
+Each kind of queue is a class with these methods. ``storage.queue.bounds`` and
+``storage.queue.estimates`` work for any kind.
+
+Source: ConsumeQueueInterface.java.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from rmqstore.storage.queue.units import Units
 
 
 class Queue(Protocol):
-    """One queue of one topic, read-only: a unit for each queue offset, which leads to the record of the message.
+    """One queue of one topic, read-only.
 
     A queue offset is the ordinal of a message in its queue, counted from the first one ever stored.
+    The unit with this offset leads to the record of the message.
     """
 
     @property
@@ -31,7 +33,7 @@ class Queue(Protocol):
 
     @property
     def is_recovered(self) -> bool:
-        """Whether the end of the queue comes from the log, because the files of the queue lack it."""
+        """Whether the end of the queue comes from the log, because its files lack it."""
 
     @property
     def is_present(self) -> bool:
@@ -39,7 +41,7 @@ class Queue(Protocol):
 
     @property
     def begin(self) -> int:
-        """The first queue offset that has a unit, whether or not its record is still there; 0 for no queue."""
+        """The first queue offset with a unit, even if its record was deleted; 0 without units."""
 
     def end(self) -> int:
         """Return the queue offset after the last unit that was ever written.
@@ -48,13 +50,15 @@ class Queue(Protocol):
         """
 
     def first(self, end: int, min_physical_offset: int) -> int:
-        """Return the first queue offset before ``end`` whose record is not deleted; ``end`` if all are.
+        """Return the first queue offset before ``end`` whose record still exists, else ``end``.
 
-        The record of a damaged unit counts as not deleted. Source: #correctMinOffset.
+        The record of a damaged unit counts as existing. Source: #correctMinOffset.
         """
 
     def cut(self, start: int, end: int, log_end: int) -> int:
-        """Return the queue offset in ``[start, end]`` after the last unit that points before the end of the log.
+        """Return the queue offset in ``[start, end]`` after the last unit before the log end.
+
+        A unit is before the log end if its physical offset is.
 
         Source: FileQueueLifeCycle.java#truncateDirtyLogicFiles.
         """
@@ -62,7 +66,7 @@ class Queue(Protocol):
     def runs(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the parts of ``[start, end)`` that have units.
 
-        What lies between is in a missing or cut file.
+        The units between them were in a missing or truncated file.
         """
 
     def unit(self, queue_offset: int) -> tuple[int, int, int]:
@@ -75,24 +79,30 @@ class Queue(Protocol):
         """Return the units ``[start, end)``, which have to lie in one of :meth:`runs`.
 
         Raises:
-            OffsetOutOfRangeError: some are not there, as when a file was deleted since the store
-                was opened.
+            OffsetOutOfRangeError: some are missing, for instance because a file was deleted since
+                the store was opened.
         """
 
     def units_of(self, queue_offsets: NDArray[np.int64]) -> Units:
         """Return the units with some queue offsets, which rise; zeros where there is none."""
 
     def weights(self, start: int, end: int) -> NDArray[np.int64]:
-        """Return the bytes of the log that each message in ``[start, end)`` takes, (n,); see :meth:`units`."""
+        """Return the bytes of the log that each message in ``[start, end)`` takes, (n,).
+
+        Raises as :meth:`units` does.
+        """
 
     def count_units(self, start: int, end: int, min_physical_offset: int) -> int:
-        """Return how many units in ``[start, end)`` point into the log from an offset on.
+        """Return how many units of ``[start, end)`` point at or after ``min_physical_offset``.
 
-        Messages of one record that share its unit count once.
+        Messages of one record share its unit, which counts once.
         """
 
     def place(self, queue_offset: int) -> tuple[str, int]:
-        """Return the file, and the byte in it, where a unit stands or should stand, to name it in an error."""
+        """Return the file of a unit and its position there, to name the unit in an error.
+
+        If the unit is missing, this is where it should stand.
+        """
 
     def refresh(self) -> None:
         """List the files again."""

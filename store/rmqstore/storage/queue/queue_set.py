@@ -43,7 +43,7 @@ def open_files(paths: StorePaths, topic: str, queue_id: int, *, is_batch: bool =
 
 
 class Queues:
-    """Queues by topic and id: those that have a folder, and those that only the log of a crashed store has.
+    """Queues by topic and id: those with a folder, and those that only the log of a crash has.
 
     Args:
         paths: paths of the store.
@@ -79,21 +79,22 @@ class Queues:
             return open_files(self._paths, topic, queue_id)
         if tail.is_short:
             raise StoreStateError(
-                f"{topic}-{queue_id}: its files lack more units than memory should hold; read it with scan=commitlog, "
-                "or build the queues with `rmqstore rebuild`"
+                f"{topic}-{queue_id}: its files lack more units than memory should hold; "
+                "read it with scan=commitlog, or build the queues with `rmqstore rebuild`"
             )
-        return RecoveredQueue(
-            open_files(self._paths, topic, queue_id, is_batch=tail.is_batch), tail
-        )
+        files = open_files(self._paths, topic, queue_id, is_batch=tail.is_batch)
+        return RecoveredQueue(files, tail)
 
     def open_ext(self, topic: str, queue_id: int) -> ConsumeQueueExt:
-        """Return the extension of a queue, empty for most; it stays open until too many others are open."""
+        """Return the extension of a queue, which is empty for most queues.
+
+        It stays open until too many others are open.
+        """
         key = (topic, queue_id)
         ext = self._open_exts.get(key)
         if ext is None:
-            ext = self._open_exts[key] = ConsumeQueueExt(
-                self._paths.queue_ext(topic, queue_id), self._paths.storage
-            )
+            folder = self._paths.queue_ext(topic, queue_id)
+            ext = self._open_exts[key] = ConsumeQueueExt(folder, self._paths.storage)
             if len(self._open_exts) > _OPEN_AT_ONCE:
                 self._open_exts.popitem(last=False)[1].close()
         self._open_exts.move_to_end(key)

@@ -1,4 +1,4 @@
-"""A queue whose end comes from the log: its files up to a queue offset, and recovered units from there on."""
+"""A queue whose last units come from the log, because its files lack them or are wrong."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rmqstore.storage.queue.units import RecoveredUnits, Units
 
 
 class RecoveredQueue:
-    """A queue of any kind with units from the log, which replace all units of its files from the first of them on.
+    """The files of a queue up to a queue offset, and units from the log from there on.
 
     Args:
         files: the queue as its files have it.
@@ -26,7 +26,8 @@ class RecoveredQueue:
     is_present = True
 
     def __init__(self, files: Queue, tail: RecoveredUnits) -> None:
-        self._files, self._tail = files, tail
+        self._files = files
+        self._tail = tail
 
     @property
     def is_batch(self) -> bool:
@@ -43,7 +44,7 @@ class RecoveredQueue:
         return self._tail.end
 
     def first(self, end: int, min_physical_offset: int) -> int:
-        """Return the first queue offset before ``end`` whose record is not deleted; ``end`` if all are."""
+        """Return the first queue offset before ``end`` whose record still exists, else ``end``."""
         files_end = min(end, self._tail.start)
         if self.begin < files_end:
             first = self._files.first(files_end, min_physical_offset)
@@ -54,7 +55,7 @@ class RecoveredQueue:
         )
 
     def cut(self, start: int, end: int, log_end: int) -> int:
-        """Return the queue offset in ``[start, end]`` after the last unit that points before the end of the log."""
+        """Return the queue offset in ``[start, end]`` after the last unit before the log end."""
         tail_start = min(max(self._tail.start, start), end)
         cut = find_first(tail_start, end, lambda offset: self.unit(offset)[0] >= log_end)
         return cut if cut > tail_start else self._files.cut(start, tail_start, log_end)
@@ -81,22 +82,21 @@ class RecoveredQueue:
         return unit
 
     def units(self, start: int, end: int) -> Units:
-        """Return the units ``[start, end)``, all of which :meth:`runs` gives.
+        """Return the units ``[start, end)``, which have to lie in one of :meth:`runs`.
 
         Raises:
-            OffsetOutOfRangeError: some are not there.
+            OffsetOutOfRangeError: some are missing.
         """
         files_end = max(min(end, self._tail.start), start)
         tail = self._whole_tail(files_end, end)
-        return (
-            Units.joined(self._files.units(start, files_end), tail) if start < files_end else tail
-        )
+        if start >= files_end:
+            return tail
+        return Units.joined(self._files.units(start, files_end), tail)
 
     def units_of(self, queue_offsets: NDArray[np.int64]) -> Units:
         """Return the units with some queue offsets, which rise; zeros where there is none."""
-        tail_first, tail_stop = np.searchsorted(
-            queue_offsets, [self._tail.start, self._tail.end]
-        ).tolist()
+        bounds = np.searchsorted(queue_offsets, [self._tail.start, self._tail.end])
+        tail_first, tail_stop = bounds.tolist()
         ordinals = queue_offsets[tail_first:tail_stop] - self._tail.start
         n_after = len(queue_offsets) - tail_stop
         return Units.joined(
@@ -106,31 +106,28 @@ class RecoveredQueue:
         )
 
     def weights(self, start: int, end: int) -> NDArray[np.int64]:
-        """Return the bytes of the log that each message in ``[start, end)`` takes, (n,); see :meth:`units`."""
+        """Return the bytes of the log that each message in ``[start, end)`` takes, (n,).
+
+        Raises as :meth:`units` does.
+        """
         files_end = max(min(end, self._tail.start), start)
         tail = self._whole_tail(files_end, end)
         weights = np.where(self._begin_records(tail), np.clip(tail.sizes, 0, MAX_FILE_BYTES), 0)
-        return (
-            np.concatenate((self._files.weights(start, files_end), weights))
-            if start < files_end
-            else weights
-        )
+        if start >= files_end:
+            return weights
+        return np.concatenate((self._files.weights(start, files_end), weights))
 
     def count_units(self, start: int, end: int, min_physical_offset: int) -> int:
-        """Return how many units in ``[start, end)`` point into the log from an offset on."""
+        """Return how many units of ``[start, end)`` point at or after ``min_physical_offset``."""
         files_end = max(min(end, self._tail.start), start)
         tail = self._tail_units(files_end, end)
-        counted = (
-            self._begin_records(tail)
-            & (tail.sizes > 0)
-            & (tail.physical_offsets >= min_physical_offset)
-        )
-        return self._files.count_units(start, files_end, min_physical_offset) + int(
-            np.count_nonzero(counted)
-        )
+        is_counted = self._begin_records(tail) & (tail.sizes > 0)
+        is_counted &= tail.physical_offsets >= min_physical_offset
+        n_in_files = self._files.count_units(start, files_end, min_physical_offset)
+        return n_in_files + int(np.count_nonzero(is_counted))
 
     def place(self, queue_offset: int) -> tuple[str, int]:
-        """Return the file, and the byte in it, where a unit would stand."""
+        """Return the file of a unit and its position there; both may not exist yet."""
         return self._files.place(queue_offset)
 
     def refresh(self) -> None:
@@ -143,9 +140,9 @@ class RecoveredQueue:
 
     def _tail_units(self, start: int, end: int) -> Units:
         """Return the recovered units in ``[start, end)``."""
-        return Units.of(
-            self._tail.units[max(start - self._tail.start, 0) : max(end - self._tail.start, 0)]
-        )
+        first = max(start - self._tail.start, 0)
+        stop = max(end - self._tail.start, 0)
+        return Units.of(self._tail.units[first:stop])
 
     def _whole_tail(self, start: int, end: int) -> Units:
         """Return the recovered units ``[start, end)``.
@@ -155,12 +152,14 @@ class RecoveredQueue:
         """
         units = self._tail_units(start, end)
         if len(units.sizes) < end - start:
-            text = f"queue offsets {start} to {end}: the log has only {self._tail.start} to {self._tail.end}"
-            raise OffsetOutOfRangeError(f"{self._files.place(start)[0]}: {text}")
+            raise OffsetOutOfRangeError(
+                f"{self._files.place(start)[0]}: queue offsets {start} to {end}: "
+                f"the log has only {self._tail.start} to {self._tail.end}"
+            )
         return units
 
     def _begin_records(self, tail: Units) -> Mask:
-        """Return a mask (n,) of the units with another record than the unit before: messages of a batch share one."""
+        """Return a mask (n,) of the units that do not share the record of the unit before them."""
         begins = np.ones(len(tail.sizes), np.bool_)
         if self.is_batch:
             begins[1:] = tail.physical_offsets[1:] != tail.physical_offsets[:-1]

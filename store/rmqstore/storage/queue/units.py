@@ -25,14 +25,12 @@ class Units(NamedTuple):
     @classmethod
     def joined(cls, *parts: Units) -> Units:
         """Return the units of all parts, one part after the other."""
-        return (
-            parts[0]
-            if len(parts) == 1
-            else cls(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-        )
+        if len(parts) == 1:
+            return parts[0]
+        return cls(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     def may_be_right(self, log_end: int) -> Mask:
-        """Return a mask (n,) of the units that can be those of records before the end of the log."""
+        """Return a mask (n,) of the units that can point at a record before the log end."""
         has_record_size: Mask = (self.sizes > 0) & (self.sizes < PRE_BLANK_SIZE)
         return has_record_size & (self.physical_offsets >= 0) & (self.physical_offsets < log_end)
 
@@ -41,13 +39,15 @@ NO_UNITS = Units.of(np.empty(0, QUEUE_UNIT))
 
 
 class RecoveredUnits(NamedTuple):
-    """The end of a queue, taken from the log because the files of a store that was not closed lack it or are wrong."""
+    """The end of a queue, taken from the log because the files of the queue lack it or are wrong.
+
+    A BatchConsumeQueue has a unit here for each message of a record.
+    """
 
     start: int  # queue offset of the first unit
     units: NDArray[np.void]  # QUEUE_UNIT (n,), in the order of the log
-    # more units are missing than memory should hold: the queue cannot be read
-    is_short: bool = False
-    is_batch: bool = False  # a BatchConsumeQueue, with a unit here for each message of a record
+    is_short: bool = False  # memory should not hold all the units, so none are here
+    is_batch: bool = False  # of a BatchConsumeQueue
 
     @property
     def end(self) -> int:
