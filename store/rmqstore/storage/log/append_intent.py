@@ -1,4 +1,4 @@
-"""Our own note of where an append that is not complete began: ``.rmqstore/append``."""
+"""The file ``.rmqstore/append``: our own note of where an append that is not complete began."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _MAX_DIGITS = 20
 
 
 def read_intent(paths: StorePaths) -> int | None:
-    """Return the physical offset where an append of ours began that did not come to its end, None without one."""
+    """Return the physical offset where an incomplete append of ours began, None without one."""
     try:
         text = paths.storage.read_bytes(paths.append_intent, _MAX_DIGITS)
     except FileNotFoundError:
@@ -17,11 +17,11 @@ def read_intent(paths: StorePaths) -> int | None:
 
 
 def committed_since(paths: StorePaths) -> int | None:
-    """Return the physical offset from which on records are of an append whose queues and topics may be incomplete.
+    """Return the physical offset of the first record whose queue and topic may be incomplete.
 
-    A broker that opened the store since has dispatched these records: then the note is stale, and
-        the ``abort`` file
-    is the broker's.
+    It and all later records are of an append of ours. The result is None without such an append,
+    and if a broker has opened the store since. The broker has dispatched the records then, so the
+    note is stale, and the ``abort`` file is the broker's.
     """
     try:
         is_ours = paths.storage.read_bytes(paths.abort, len(OUR_ABORT)) == OUR_ABORT.encode()

@@ -1,9 +1,9 @@
-"""Appending to the CommitLog so that all of a batch's records appear at once, to us and to a broker, or none.
+"""Appends records to the CommitLog so that all of them appear at once, or none.
 
-The order of writes, and why, is in FORMAT.md ("The one-write commit"). In short: records are
-written whole but for the first 8 bytes of each record, and of the blank, in the segment that is
-open; without them no scan takes any. Then those heads are written but the first, while a blank in
-its place closes the segment; then the first one, which is the commit.
+FORMAT.md gives the order of writes and the reasons for it ("The one-write commit"). In short, the
+first 8 bytes of each record and blank in the open segment are held back, because no scan takes a
+record without its head. Then a blank in place of the first head closes the segment, and the other
+heads are written. The first head is written last: this is the commit.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _HEAD_BYTES = FRAME_HEAD.itemsize
 
 
 class Placement(NamedTuple):
-    """Where records of given sizes go, one after the other over the files."""
+    """The physical offsets of records that are appended one after the other."""
 
     physical_offsets: Positions  # (n,)
-    blanks: list[tuple[int, int]]  # physical offset and size of those that close a file on the way
+    blanks: list[tuple[int, int]]  # physical offset and size of each blank that closes a file
     end: int
 
 
@@ -41,58 +41,62 @@ def place_records(sizes: NDArray[np.int64], end: int, file_size: int) -> Placeme
     A record that would leave fewer than 8 bytes of a file begins the next one.
 
     Args:
-        sizes: (n,), bytes of the records.
-        end: physical offset after the last record.
-        file_size: of a CommitLog file.
+        sizes: bytes of the records, (n,).
+        end: physical offset after the last record of the log.
+        file_size: bytes of a CommitLog file.
 
     Source: CommitLog.java#DefaultAppendMessageCallback.
     """
     ends = np.cumsum(sizes)
     offsets = ends - sizes
-    blanks, row, at = [], 0, end
+    blanks = []
+    row = 0
+    physical_offset = end
     while row < len(sizes):
-        left = file_size - at % file_size
-        begun = int(offsets[row])
-        stop = int(np.searchsorted(ends, begun + left - MIN_BLANK_BYTES, side="right"))
-        offsets[row:stop] += at - begun
-        at += (int(ends[stop - 1]) if stop > row else begun) - begun
+        n_left = file_size - physical_offset % file_size
+        n_before = int(offsets[row])  # bytes of the records in earlier files
+        stop = int(np.searchsorted(ends, n_before + n_left - MIN_BLANK_BYTES, side="right"))
+        offsets[row:stop] += physical_offset - n_before
+        if stop > row:
+            physical_offset += int(ends[stop - 1]) - n_before
         row = stop
         if row < len(sizes):
-            left = file_size - at % file_size
-            blanks.append((at, left))
-            at += left
-    return Placement(offsets, blanks, at)
+            n_left = file_size - physical_offset % file_size
+            blanks.append((physical_offset, n_left))
+            physical_offset += n_left
+    return Placement(offsets, blanks, physical_offset)
 
 
 class LogAppend:
     """One append: any number of :meth:`write`, then :meth:`commit`, or :meth:`abandon`.
 
     Args:
-        intent: file that says where an append began, until it is complete. What stands after that
-            place after a crash was never committed, so it may be cleared without a question; or
-            else it was, and readers take topics that nothing else tells of for new ones, not for
-            deleted ones.
+        disk: the disk to write to.
+        folders: the folders of the log.
+        end: physical offset after the last record.
+        file_size: bytes of a CommitLog file.
+        intent: the file that holds the start of the append until it is complete. If a crash comes
+            before the commit, the bytes after that start may be cleared. If it comes after the
+            commit, readers take a topic that is only in the log for a new one, not for a deleted
+            one.
 
-    Source: CommitLog.java#asyncPutMessage; unlike it, what was written shows only after the commit.
+    Source: CommitLog.java#asyncPutMessage; unlike there, records can be read only after the commit.
     """
 
     def __init__(
         self, disk: Disk, folders: Sequence[Path], end: int, file_size: int, intent: Path
     ) -> None:
-        # Source: MultiPathMappedFileQueue.java, which sorts its folders.
-        self._disk, self._folders, self._file_size, self._intent = (
-            disk,
-            sorted(folders),
-            file_size,
-            intent,
-        )
+        self._disk = disk
+        self._folders = sorted(folders)  # Source: MultiPathMappedFileQueue.java sorts them, too
+        self._file_size = file_size
+        self._intent = intent
         self.start = self.end = end
         self.is_committed = False
-        # after the last byte that may have been written, also by a write that failed
+        # physical offset after the last byte that may have been written, also by a failed write
         self._touched_end = end
         self._first_file = end // file_size * file_size
-        # places in the first file, and their heads
-        self._withheld: list[tuple[Positions, NDArray[np.void]]] = []
+        # positions in the first file, and the heads that the commit writes there
+        self._withheld_heads: list[tuple[Positions, NDArray[np.void]]] = []
         self._created: list[Path] = []
         self._guard: Path | None = None
         self._touched: dict[Path, None] = {}
@@ -103,7 +107,7 @@ class LogAppend:
         return place_records(sizes, self.end, self._file_size)
 
     def write(self, records: Records, placement: Placement) -> None:
-        """Write records, stamped for where they go; nothing of them shows yet."""
+        """Write records, stamped with their physical offsets; none can be read yet."""
         if not self._marks:
             self._disk.make_folder(self._intent.parent)
             self._disk.replace(self._intent, str(self.start).encode())
@@ -113,42 +117,42 @@ class LogAppend:
         for low, high in pairwise(cuts):
             if low < high:
                 self._write_run(records, low, high, placement.physical_offsets[low:high])
-        for blank_at, blank_size in placement.blanks:
-            self._write_blank(blank_at, blank_size)
+        for physical_offset, size in placement.blanks:
+            self._write_blank(physical_offset, size)
         self.end = placement.end
 
     def _write_run(
         self, records: Records, low: int, high: int, physical_offsets: Positions
     ) -> None:
         """Write records that go one after the other into one file."""
-        begun = int(records.starts[low])
-        data = records.data[begun : int(records.starts[high])]
+        first = int(records.starts[low])
+        data = records.data[first : int(records.starts[high])]
         path, position = self._file(int(physical_offsets[0]))
         self._disk.reserve(path, position, len(data))
         self._touched_end = int(physical_offsets[0]) + len(data)
         if path == self._path(self._first_file):
-            view = windows(data, _HEAD_BYTES)
-            at = records.starts[low:high] - begun
-            self._withheld.append((physical_offsets - self._first_file, view[at]))
-            view[at] = np.void(b"\0" * _HEAD_BYTES)
+            heads = windows(data, _HEAD_BYTES)
+            starts = records.starts[low:high] - first
+            self._withheld_heads.append((physical_offsets - self._first_file, heads[starts]))
+            heads[starts] = np.void(b"\0" * _HEAD_BYTES)
         self._disk.write(path, position, data)
 
     def _write_blank(self, physical_offset: int, size: int) -> None:
         blank = np.array([(size, BLANK_MAGIC)], FRAME_HEAD)
         path, position = self._file(physical_offset)
         if path == self._path(self._first_file):
-            self._disk.reserve(path, position, _HEAD_BYTES)  # scatter must meet no hole
-            self._withheld.append((np.array([position]), blank.view(f"V{_HEAD_BYTES}")))
+            self._disk.reserve(path, position, _HEAD_BYTES)  # scatter must not write into a hole
+            self._withheld_heads.append((np.array([position]), blank.view(f"V{_HEAD_BYTES}")))
         else:
             self._disk.write(path, position, blank)
 
     def _path(self, file_offset: int) -> Path:
-        # Source: MultiPathMappedFileQueue.java: file n lies in the n-th folder, round and round.
+        # Source: MultiPathMappedFileQueue.java, which fills its folders in turn, file by file.
         folder = self._folders[file_offset // self._file_size % len(self._folders)]
         return folder / offset_to_name(file_offset)
 
     def _file(self, physical_offset: int) -> tuple[Path, int]:
-        """Return the file of a physical offset, made if need be, and the position in it."""
+        """Return the file of a physical offset, created if missing, and the position in it."""
         file_offset = physical_offset // self._file_size * self._file_size
         path = self._path(file_offset)
         if path not in self._touched:
@@ -169,20 +173,19 @@ class LogAppend:
         del self._marks[1:-1]
 
     def flush(self) -> None:
-        """Bring all that was written to the disk, names of new files included."""
+        """Wait until all written bytes, and the names of new files, are on the disk."""
         self._disk.flush_all(self._touched)
 
     def commit(self) -> None:
-        """Let all of it show.
+        """Make all written records readable.
 
-        Until the last 8 bytes are written nothing does; from then on all of it does.
+        None can be read until the last 8 bytes are written; then all can.
         """
-        if not self._withheld:
+        if not self._withheld_heads:
             return
         path = self._path(self._first_file)
-        # rising, as they were written
-        positions = np.concatenate([places for places, _ in self._withheld])
-        heads = np.concatenate([heads for _, heads in self._withheld])
+        positions = np.concatenate([positions for positions, _ in self._withheld_heads])  # rising
+        heads = np.concatenate([heads for _, heads in self._withheld_heads])
         is_guarded = len(positions) > 1 and self.end <= self._first_file + self._file_size
         if is_guarded:
             self._make_guard()
@@ -195,18 +198,18 @@ class LogAppend:
         self._disk.write(path, int(positions[0]), heads[0].tobytes())
         self.is_committed = True
         self._disk.flush(path)
-        self._withheld.clear()
+        self._withheld_heads.clear()
         self._drop_guard()
 
     def complete(self) -> None:
-        """Say that queues and ``topics.json`` have what was committed: readers need the intent no longer."""
+        """Delete the intent, because queues and ``topics.json`` have all committed messages."""
         self._disk.delete(self._intent)
 
     def _make_guard(self) -> None:
-        """Make an empty segment after the open one, where a broker goes on if the commit is cut.
+        """Create an empty segment after the open one, where a broker goes on after a cut commit.
 
         Source: CommitLog.java#recoverAbnormally, which takes a segment after a blank for the end
-        even if it is empty.
+        of the log, even if the segment is empty.
         """
         path = self._path(self._first_file + self._file_size)
         if not LOCAL.exists(path):
@@ -215,10 +218,11 @@ class LogAppend:
         self._touched[path] = None
 
     def _close_segment(self, path: Path, position: int) -> None:
-        """Put a blank where the first record will begin, so that no scan comes by the heads that are written next.
+        """Write a blank where the first record will begin: no scan meets the heads written next.
 
-        Without it a broker that recovers the store would write over the first record. Where a
-        record of the broker's ended at one of those heads, the rest of the append would come back.
+        Without the blank, a broker that recovers the store would write over the first record. If a
+        record of the broker's then ended at one of those heads, the rest of the append would come
+        back.
         """
         blank = np.array([(self._file_size - position, BLANK_MAGIC)], FRAME_HEAD)
         self._disk.write(path, position, blank)
@@ -231,16 +235,20 @@ class LogAppend:
             self._guard = None
 
     def abandon(self) -> None:
-        """Take back what was written and not committed: new files go, the open one is zero again after its end."""
-        written = min(self._touched_end, self._first_file + self._file_size) - self.start
-        self._withheld.clear()  # whatever happens below: none of it may be committed any more
+        """Undo all writes that were not committed.
+
+        New files are deleted, and the open file is zero again after the end of the log.
+        """
+        n_written = min(self._touched_end, self._first_file + self._file_size) - self.start
+        # First, so that none of the records can be committed even if a step below fails.
+        self._withheld_heads.clear()
         self.end = self._touched_end = self.start
         for path in reversed(self._created):
             self._disk.delete(path)
         path = self._path(self._first_file)
-        if written and path not in self._created:
+        if n_written and path not in self._created:
             position = self.start - self._first_file
-            self._disk.clear(path, position, position + written)
+            self._disk.clear(path, position, position + n_written)
             self._disk.flush(path)
-        self._drop_guard()  # after the blank that leads to it
+        self._drop_guard()  # only now that the blank is gone that leads to it
         self._disk.delete(self._intent)

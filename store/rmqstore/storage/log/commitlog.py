@@ -1,4 +1,4 @@
-"""The record log of a broker, read-only: which file holds a physical offset, and the record that stands there."""
+"""The record log of a broker, read-only: the file of a physical offset, and the record there."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Place(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """A stretch of the log by physical offset, and the file that holds it; None where none does."""
+    """A stretch of the log by physical offset, and the file that holds it; None for a gap."""
 
     start: int
     end: int
@@ -69,16 +69,16 @@ class CommitLog:
 
     @property
     def min_offset(self) -> int:
-        """Physical offset of the first byte that is still there."""
+        """Physical offset of the first byte of the oldest file."""
         return self._files.min_offset
 
     @property
     def max_offset(self) -> int:
-        """Physical offset after the last file; the records end before it."""
+        """Physical offset after the last file; the records end there or before."""
         return self._files.max_offset
 
     def read(self, segment: Segment, position: int, size: int) -> Bytes:
-        """Return the bytes of a file from a position on, uint8 (size,), fewer only where the file ends.
+        """Return bytes of a file from a position on, uint8 (size,); fewer only at its end.
 
         Raises:
             FileDeletedError: the file was deleted since it was listed.
@@ -87,7 +87,7 @@ class CommitLog:
         return self._files.open(segment).read(position, size)
 
     def size(self, segment: Segment) -> int:
-        """Return how many bytes a file has, which are fewer than its segment where it was truncated.
+        """Return the number of bytes of a file, fewer than its segment has if it was truncated.
 
         Raises:
             FileDeletedError: the file was deleted since it was listed.
@@ -98,15 +98,15 @@ class CommitLog:
     def read_in_place(
         self, segment: Segment, positions: Positions, sizes: NDArray[np.int64]
     ) -> Bytes:
-        """Return an array as long as a file, uint8 (nbytes,), in which only some spans of it are sure to be filled.
+        """Return an array as long as a file, uint8 (nbytes,), with some spans of it filled in.
 
-        So positions in the array are positions in the file. A local storage gives its mapping; any
-        other fetches the spans and nothing else.
+        Positions in the array are positions in the file. A local storage gives its mapping; any
+        other storage fetches the spans and nothing else.
 
         Args:
             segment: the file.
             positions: where the spans begin, (n,); those outside of the file hold nothing.
-            sizes: of the spans, (n,), cut off where the file ends.
+            sizes: bytes of the spans, (n,), cut off where the file ends.
 
         Raises:
             FileDeletedError: the file was deleted since it was listed.
@@ -117,11 +117,11 @@ class CommitLog:
         return file.read_in_place(starts, np.clip(sizes, 0, file.size - starts))
 
     def want(self, segment: Segment, positions: Positions, size: int) -> None:
-        """Say early that ``size`` bytes of a file at each of some positions, (n,), will be read next."""
+        """Announce that ``size`` bytes of a file from each position (n,) on will be read next."""
         self._files.open(segment).want(positions, size)
 
     def read_into(self, segment: Segment, window: Bytes, position: int) -> Bytes:
-        """Copy the bytes of a file from a position on into ``window``; return as much of it as the file filled."""
+        """Copy bytes of a file from a position on into ``window``; return the filled part."""
         return window[: self._files.open(segment).read_into(window, position)]
 
     def written_end(self, segment: Segment) -> int:
@@ -129,19 +129,19 @@ class CommitLog:
         return self._files.open(segment).written_end(segment.size)
 
     def find(self, physical_offset: int) -> Segment | None:
-        """Return the file that covers the offset, None where none does."""
+        """Return the file that covers the offset, None if no file does."""
         return self._files.find(physical_offset)
 
     def stretches(self, start: int, end: int) -> Iterator[Stretch]:
         """Yield a range of the log file by file, with the gaps before and between them."""
-        at = start
+        low = start
         for segment in self.segments:
-            if segment.end <= at or segment.start >= end:
+            if segment.end <= low or segment.start >= end:
                 continue
-            if segment.start > at:
-                yield Stretch(at, segment.start, None)
-            yield Stretch(max(at, segment.start), min(end, segment.end), segment)
-            at = segment.end
+            if segment.start > low:
+                yield Stretch(low, segment.start, None)
+            yield Stretch(max(low, segment.start), min(end, segment.end), segment)
+            low = segment.end
 
     def locate(self, physical_offset: int) -> Place:
         """Return where a physical offset lies.
@@ -158,7 +158,7 @@ class CommitLog:
         return Place(segment, physical_offset - segment.start)
 
     def frame(self, place: Place) -> tuple[int, int]:
-        """Return the total size and the magic that stand at a place, zeros where too little of the file is left."""
+        """Return the total size and the magic at a place; zeros too close to the file's end."""
         head = self.read(*place, FRAME_HEAD.itemsize)
         if len(head) < FRAME_HEAD.itemsize:
             return 0, 0
@@ -166,19 +166,20 @@ class CommitLog:
         return total_size, magic
 
     def record(self, place: Place) -> Bytes:
-        """Return the bytes of the record at a place, as many as its head says.
+        """Return the bytes of the record at a place, by the size in its head.
 
-        Where no record begins they are enough to say so, and where its size does not fit the file
-        all that follow.
+        If the size does not fit the file, these are all bytes up to the end of the file. If no
+        record begins at the place, they are just enough for :mod:`rmqstore.format.record` to tell.
         """
         total_size, magic = self.frame(place)
         if magic not in TOPIC_LENGTH_BYTES:
             return self.read(*place, MIN_RECORD_BYTES)
-        left = max(self._files.open(place.segment).size - place.position, 0)
-        return self.read(*place, total_size if MIN_RECORD_BYTES <= total_size <= left else left)
+        n_left = max(self._files.open(place.segment).size - place.position, 0)
+        is_size = MIN_RECORD_BYTES <= total_size <= n_left
+        return self.read(*place, total_size if is_size else n_left)
 
     def parts(self, physical_offset: int) -> Parts:
-        """Return the parts of the record that begins at the offset, lengths checked, nothing else.
+        """Return the parts of the record that begins at the offset; only lengths are checked.
 
         Raises:
             CorruptRecordError: no whole record begins there.
@@ -191,23 +192,22 @@ class CommitLog:
             raise CorruptRecordError(str(place.segment.path), physical_offset, err.reason) from err
 
     def is_head(self, physical_offset: int) -> bool:
-        """Tell whether something at the offset calls itself the record of this place, be it whole or not."""
+        """Tell whether a record, whole or not, begins at the offset and holds that offset."""
         if self.find(physical_offset) is None:
             return False
-        return knows_its_place(
-            self.read(*self.locate(physical_offset), MAX_FIXED_BYTES), 0, physical_offset
-        )
+        stored_head = self.read(*self.locate(physical_offset), MAX_FIXED_BYTES)
+        return knows_its_place(stored_head, 0, physical_offset)
 
     def store_timestamp(self, physical_offset: int) -> int:
         """Return when the record at the offset was stored, ms; only its head is read.
 
         Raises:
-            CorruptRecordError: no record knows this place as its own, or its time is not one of a
-                calendar.
+            CorruptRecordError: no record begins there, or its store time is not in the calendar.
             OffsetOutOfRangeError: no file covers the offset.
         """
         place = self.locate(physical_offset)
-        path, stored_head = str(place.segment.path), self.read(*place, MAX_FIXED_BYTES)
+        path = str(place.segment.path)
+        stored_head = self.read(*place, MAX_FIXED_BYTES)
         if not knows_its_place(stored_head, 0, physical_offset):
             raise CorruptRecordError(
                 path, physical_offset, "no record begins here, though a queue says so"
@@ -244,5 +244,5 @@ class CommitLog:
             ) from err
 
     def close(self) -> None:
-        """Let go of the mapped files."""
+        """Close the mapped files."""
         self._files.close()

@@ -1,4 +1,4 @@
-"""A mark of one record: its physical offset and store time, to tell later whether it still stands there."""
+"""A mark of one record, to tell later whether the record still stands at its physical offset."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rmqstore.storage.log.commitlog import CommitLog
 
 @dataclass(frozen=True, slots=True)
 class RecordMark:
-    """One record: where it stands, its bytes, and their digest."""
+    """The physical offset of a record, its size and the digest of its bytes."""
 
     physical_offset: int
     size: int
@@ -23,7 +23,7 @@ class RecordMark:
         return cls(physical_offset, len(record), hashlib.sha256(record).hexdigest())
 
     def stands(self, log: CommitLog) -> bool:
-        """Tell whether just this record stands there."""
+        """Tell whether this very record stands at the physical offset."""
         try:
             stored = log.read(*log.locate(self.physical_offset), self.size)
         except (OffsetOutOfRangeError, CorruptRecordError):

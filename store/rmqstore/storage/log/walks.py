@@ -1,10 +1,10 @@
-"""The walks of the log that all readers and writers share: forward from record to record, and back to the last ones.
+"""Walks of the log that all readers and writers share: forward, and back to the last records.
 
 Arguments and results are physical offsets; only the positions inside a
-:class:`~rmqstore.format.columns.walk.Walk` are in the file. A window reads the bytes of its own
-records, so a store that is not on a local disk is fetched window by window. What is done with
-damage is up to who walks: each window is handed over before the search for the next record begins,
-so that a walk which ends at the damage does not pay for the search.
+:class:`~rmqstore.format.columns.walk.Walk` are positions in the file. A window reads the bytes of
+its own records, so a store that is not on a local disk is fetched window by window. The caller
+decides what to do with damage: it gets each window before the search for the next record begins, so
+a walk that ends at the damage does not pay for the search.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog
 
 WINDOW_BYTES: Final = 128 << 20  # walked at once: the starts of all its records are in memory
-_NEWEST_BYTES: Final = 1 << 16  # looked at first for the last record
+_NEWEST_BYTES: Final = 1 << 16  # searched first for the last record
 _GROWTH: Final = 8
-# read after a window, for the record that begins in it and ends after it
-_REACH_BYTES: Final = 1 << 16
+_REACH_BYTES: Final = 1 << 16  # read after a window, where its last record may end
 
 
 @dataclass(frozen=True)
@@ -45,11 +44,10 @@ class Window:
 
     log: CommitLog
     segment: Segment
-    # as long as the file, uint8 (nbytes,); only the bytes of the records, and what ended them, are
-    # read
+    # uint8 (nbytes,), as long as the file; only the records are filled in, and what ended the walk
     data: Bytes
     records: Walk
-    end: int  # physical offset where the range ends that is walked; the window may be a part of it
+    end: int  # physical offset where the whole walk ends, of which the window may be a part
 
     @property
     def stopped(self) -> int:
@@ -58,38 +56,38 @@ class Window:
 
     @property
     def damage(self) -> str | None:
-        """Why no record begins where the walk ended; None where the window or the file ends there."""
+        """Why no record begins where the walk ended; None if the window or the file ends there."""
         if self.records.kind in (StopKind.END, StopKind.BLANK):
             return None
         return self.records.reason or self.records.kind.value
 
     @cached_property
     def resumed(self) -> int:
-        """Physical offset where the walk goes on: after damage, the next whole record or the end of the range.
+        """Physical offset where the walk goes on.
 
-        The search may read the rest of the file, so it waits until somebody asks.
+        After damage this is the next whole record, or the end of the walk. The search for it may
+        read the rest of the file, so it runs on first use.
         """
         if self.damage is None:
             return self.stopped
         return next_record(self.log, self.segment, self.stopped + 1, self.end)
 
     def heads(self) -> Iterator[tuple[Positions, Heads, Mask]]:
-        """Yield the records a batch at a time: positions in the file, heads, and which of them are whole."""
+        """Yield the records in batches: positions in the file, heads, mask of the whole ones."""
         return heads_of(self.data, self.records)
 
     def chain(self) -> tuple[Positions, NDArray[np.int64]]:
-        """Return positions of the records, and their sizes: how far it is to the next one."""
+        """Return the positions of the records, and the distance of each to the next one."""
         starts = self.records.starts
         return starts, np.diff(starts, append=self.records.position)
 
     def rejoined(self) -> tuple[Bytes, Positions, NDArray[np.int64]]:
-        """Return all records, with those that a damaged total size made the walk step over.
+        """Return all records, also those that a damaged total size made the walk step over.
 
-        A record that was stepped over may reach beyond the window, so the file is then read to its
-        end.
+        The last of these may end after the window, so the file is then read to its end.
 
         Returns:
-            The bytes that the records are in; their positions; their sizes.
+            The bytes that hold the records; their positions; their sizes.
         """
         starts = self.records.starts
         if read_heads(self.data, starts)[1].all():
@@ -101,13 +99,23 @@ class Window:
 def window_at(
     log: CommitLog, segment: Segment, start: int, end: int, size: int | None = None
 ) -> Window:
-    """Return one walk over the records that begin in ``[start, end)``, or in the first ``size`` bytes of that range.
+    """Return one walk over the records that begin in ``[start, end)``.
+
+    Args:
+        log: the log of the store.
+        segment: the file to walk.
+        start: where a record begins.
+        end: where the whole walk ends.
+        size: if given, only records that begin in the first ``size`` bytes are in the window.
 
     Raises:
         FileDeletedError: the file was deleted since it was listed.
     """
     base = segment.start
-    first, limit = start - base, (end if size is None else min(start + size, end)) - base
+    first = start - base
+    limit = end - base
+    if size is not None:
+        limit = min(first + size, limit)
     data = _read(log, segment, first, limit - first + _REACH_BYTES)
     records = walk(data, first, limit, base)
     if records.position > limit + _REACH_BYTES:
@@ -121,14 +129,16 @@ def _read(log: CommitLog, segment: Segment, position: int, size: int) -> Bytes:
 
 
 def walk_forward(log: CommitLog, segment: Segment, start: int, end: int) -> Iterator[Window]:
-    """Yield the records of one file that begin in ``[start, end)``, window by window, up to the blank that closes it.
+    """Yield the records of one file that begin in ``[start, end)``, window by window.
 
-    A window with :attr:`Window.damage` ends where no record follows; the next one begins at
-        :attr:`Window.resumed`.
+    The walk ends at the blank that closes the file. A window with :attr:`Window.damage` ends where
+    no record follows; the next one begins at :attr:`Window.resumed`.
 
     Args:
+        log: the log of the store.
+        segment: the file to walk.
         start: where a record begins.
-        end: at most the end of the file; the last record may reach beyond it.
+        end: at most the end of the file; the last record may end after it.
 
     Raises:
         FileDeletedError: the file was deleted since it was listed.
@@ -142,15 +152,15 @@ def walk_forward(log: CommitLog, segment: Segment, start: int, end: int) -> Iter
 
 
 def walk_back(log: CommitLog, segment: Segment, end: int) -> Iterator[Window]:
-    """Yield walks over the last records of a file before ``end``, each from further back than the one before.
+    """Yield walks over the last records of a file before ``end``, each from further back.
 
-    The last of them begins where the file does. Where no record stands in a part, its walk is left
-    out.
+    The last walk begins at the start of the file. A walk without a record is left out.
 
     Raises:
         FileDeletedError: the file was deleted since it was listed.
     """
-    size, low = _NEWEST_BYTES, end
+    size = _NEWEST_BYTES
+    low = end
     while low > segment.start:
         low = max(segment.start, end - size)
         first = next_record(log, segment, low, end) if low > segment.start else low
@@ -160,7 +170,7 @@ def walk_back(log: CommitLog, segment: Segment, end: int) -> Iterator[Window]:
 
 
 def next_record(log: CommitLog, segment: Segment, start: int, end: int) -> int:
-    """Return where the first whole record begins that stands in its place in ``[start, end)``; ``end`` if none does.
+    """Return the physical offset of the first whole record in ``[start, end)``, else ``end``.
 
     Raises:
         FileDeletedError: the file was deleted since it was listed.
