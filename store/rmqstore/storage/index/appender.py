@@ -27,16 +27,16 @@ class IndexAppender:
         self._sizes = sizes
         files = index_files(folder)
         self._last = IndexFileAppender(disk, files[-1], sizes) if files else None
-        # Source: IndexService.java#buildIndex: all records before the end of the index are in it.
-        # Some keys of the record at the end may have been in a file that is lost, so its items are
-        # counted.
         self._waiting: list[IndexKeys] = []
         self._n_waiting = 0
-        self._reached = -1
-        self._n_items_of_reached = 0
+        # All records before the last one of the index are in it. Some keys of the last record may
+        # have been in a file that is lost, so its items are counted.
+        # Source: IndexService.java#buildIndex.
+        self._last_record = -1  # physical offset
+        self._n_items_of_last_record = 0
         if self._last is not None and self._last.end_timestamp:
-            self._reached = self._last.end_phy_offset
-            self._n_items_of_reached = _items_of(self._reached, files, sizes)
+            self._last_record = self._last.end_phy_offset
+            self._n_items_of_last_record = _items_of(self._last_record, files, sizes)
 
     def add(self, keys: IndexKeys) -> None:
         """Add keys, skipping those that the index already has.
@@ -49,7 +49,7 @@ class IndexAppender:
             self._put_waiting()
 
     def _put_waiting(self) -> None:
-        """Put many keys together, because each put flushes several times and touches slots all over the file."""
+        """Put many keys together: each put flushes several times, and its slots are scattered."""
         if self._n_waiting:
             columns = zip(*self._waiting, strict=True)
             hashes, offsets, times = (np.concatenate(column) for column in columns)
@@ -58,11 +58,10 @@ class IndexAppender:
         self._n_waiting = 0
 
     def _put(self, keys: IndexKeys) -> None:
-        done = int(np.searchsorted(keys.physical_offsets, self._reached))
-        n_of_reached = (
-            int(np.searchsorted(keys.physical_offsets, self._reached, side="right")) - done
-        )
-        done += min(n_of_reached, self._n_items_of_reached)
+        offsets = keys.physical_offsets
+        done = int(np.searchsorted(offsets, self._last_record))
+        n_of_last_record = int(np.searchsorted(offsets, self._last_record, side="right")) - done
+        done += min(n_of_last_record, self._n_items_of_last_record)
         while done < len(keys):
             if self._last is None or not self._last.room:
                 if self._last is not None:
@@ -85,7 +84,7 @@ class IndexAppender:
 
 
 def _items_of(physical_offset: int, files: list[Path], sizes: IndexSizes) -> int:
-    """Return how many items at the end of the index are of one record, whose keys may be in several files."""
+    """Return how many items at the end of the index are of one record, over all files."""
     total = 0
     for path in reversed(files):
         file = IndexFile(path, sizes)

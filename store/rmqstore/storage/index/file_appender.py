@@ -41,7 +41,7 @@ class IndexKeys(NamedTuple):
 
 
 def next_name(last: str | None, now: datetime) -> str:
-    """Return a name for a new file: the present time, or a later one if it has to follow the last file's name.
+    """Return the present time as the name of a new file, or a later time after the last name.
 
     A name that is not a time is followed by the next number, so that the new file is the last one
     in the folder.
@@ -112,10 +112,11 @@ class IndexFileAppender(IndexFile):
             return
         slots = keys.hashes % self._sizes.n_slots
         numbers = np.arange(count, count + n, dtype=np.int32)
-        # By slot, then in the given order. Sorting both in one number is several times as fast as a
-        # stable argsort.
-        both = np.sort(slots.astype(np.int64) << 32 | np.arange(n))
-        order, by_slot = both & 0xFFFFFFFF, (both >> 32).astype(np.int32)
+        # By slot, then in the given order. A sort of both in one number is several times as fast as
+        # a stable argsort.
+        slots_and_rows = np.sort(slots.astype(np.int64) << 32 | np.arange(n))
+        order = slots_and_rows & 0xFFFFFFFF
+        by_slot = (slots_and_rows >> 32).astype(np.int32)
         is_first = np.append(True, by_slot[1:] != by_slot[:-1])
         is_last = np.append(is_first[1:], True)
         present = self._present_slots(by_slot[is_first])
@@ -125,29 +126,26 @@ class IndexFileAppender(IndexFile):
         previous[order[is_first]] = present
 
         items = np.zeros(n, INDEX_ITEM)
-        items["key_hash"], items["physical_offset"] = keys.hashes, keys.physical_offsets
+        items["key_hash"] = keys.hashes
+        items["physical_offset"] = keys.physical_offsets
         items["seconds"] = self._seconds(keys.store_timestamps)
         items["previous"] = previous
         header = self.header.copy()
         if count <= 1:
-            header["begin_phy_offset"], header["begin_timestamp"] = (
-                keys.physical_offsets[0],
-                keys.store_timestamps[0],
-            )
+            header["begin_phy_offset"] = keys.physical_offsets[0]
+            header["begin_timestamp"] = keys.store_timestamps[0]
         header["hash_slot_count"] += int((present == 0).sum())
         header["index_count"] = count + n
-        items_at = self._items_at + count * INDEX_ITEM.itemsize
-        self._disk.reserve(self.path, items_at, items.nbytes)
-        self._disk.write(self.path, items_at, items)
+        position = self._items_at + count * INDEX_ITEM.itemsize
+        self._disk.reserve(self.path, position, items.nbytes)
+        self._disk.write(self.path, position, items)
         self._disk.flush(self.path)
         self._disk.write(self.path, 0, header.tobytes())
         self._disk.flush(self.path)
         self._write_slots(by_slot[is_last], numbers[order][is_last])
         self._disk.flush(self.path)
-        header["end_phy_offset"], header["end_timestamp"] = (
-            keys.physical_offsets[-1],
-            keys.store_timestamps[-1],
-        )
+        header["end_phy_offset"] = keys.physical_offsets[-1]
+        header["end_timestamp"] = keys.store_timestamps[-1]
         self._disk.write(self.path, 0, header.tobytes())
         self.header = header
 
@@ -156,7 +154,7 @@ class IndexFileAppender(IndexFile):
         if self.n_items:
             return _seconds_since(begin, store_timestamps)
         seconds = _seconds_since(int(store_timestamps[0]), store_timestamps)
-        # it counts from the end of the file before
+        # The first item of a file counts from the end of the file before.
         seconds[:1] = _seconds_since(begin, store_timestamps[:1])
         return seconds
 
@@ -167,13 +165,12 @@ class IndexFileAppender(IndexFile):
             return self._slots(file, 0, self._sizes.n_slots)[slots].astype(np.int32)
 
     def _write_slots(self, slots: NDArray[np.int32], numbers: NDArray[np.int32]) -> None:
-        """Set slots, in rising order: few of them one by one, many with one write from first to last."""
+        """Set slots, given in rising order: a few one by one, many in one write."""
         values = numbers.astype(INDEX_SLOT)
         if len(slots) <= _SLOTS_ONE_BY_ONE:
-            for row, slot in enumerate(slots.tolist()):
-                self._disk.write(
-                    self.path, self._slots_at + slot * INDEX_SLOT.itemsize, values[row : row + 1]
-                )
+            positions = self._slots_at + slots.astype(np.int64) * INDEX_SLOT.itemsize
+            for row, position in enumerate(positions.tolist()):
+                self._disk.write(self.path, position, values[row : row + 1])
             return
         low, high = int(slots[0]), int(slots[-1]) + 1
         if self.n_items:
@@ -188,7 +185,10 @@ class IndexFileAppender(IndexFile):
 
 
 def _seconds_since(begin: int, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return whole seconds from ``begin`` on, (n,) as times (ms); 0 for earlier times and if ``begin`` is not set."""
+    """Return the whole seconds from ``begin`` to each time (n,), both in ms.
+
+    0 for earlier times, and if ``begin`` is not set.
+    """
     if begin <= 0:
         return np.zeros(len(timestamps), np.int64)
     seconds: NDArray[np.int64] = np.maximum(timestamps - begin, 0) // 1000

@@ -21,15 +21,13 @@ _MAX_NAME = (1 << 63) - 1
 
 
 def index_files(folder: Path, storage: Storage = LOCAL) -> list[Path]:
-    """Return the index files, oldest first; files whose name is not a Java long are not index files.
+    """Return the index files, oldest first: all files whose name is a Java long.
 
     Raises:
         UnreadableFileError: the folder is not a folder.
     """
-    entries = storage.list_folder(folder)
-    return sorted(
-        folder / entry.name for entry in entries if is_name(entry.name) and not entry.is_folder
-    )
+    files = (entry for entry in storage.list_folder(folder) if not entry.is_folder)
+    return sorted(folder / file.name for file in files if is_name(file.name))
 
 
 def is_name(name: str) -> bool:
@@ -72,16 +70,13 @@ class IndexFile:
         self._items_at = self._slots_at + sizes.n_slots * INDEX_SLOT.itemsize
         with storage.open(path) as file:
             if file.size != sizes.file_size:
-                reason = (
-                    f"{file.size} bytes, {sizes.file_size} are expected for {sizes.n_slots} slots"
-                )
-                raise CorruptIndexError(str(path), 0, reason)
+                expected = f"{sizes.file_size} are expected for {sizes.n_slots} slots"
+                raise CorruptIndexError(str(path), 0, f"{file.size} bytes, {expected}")
             self.header = file.read(0, INDEX_HEADER.itemsize).view(INDEX_HEADER)[0].copy()
         self.header["index_count"] = max(self.header["index_count"], 1)
-        if self.header["index_count"] > sizes.n_items:
-            raise CorruptIndexError(
-                str(path), 36, f"{self.header['index_count']} items, {sizes.n_items} fit"
-            )
+        count = self.header["index_count"]
+        if count > sizes.n_items:
+            raise CorruptIndexError(str(path), 36, f"{count} items, {sizes.n_items} fit")
 
     @property
     def n_items(self) -> int:
@@ -94,12 +89,10 @@ class IndexFile:
             return self._newest_items(file, self.n_items).copy()
 
     def _newest_items(self, file: StoredFile, count: int) -> NDArray[np.void]:
-        """Return the last of the items, INDEX_ITEM (n,)."""
+        """Return the newest ``count`` items, INDEX_ITEM (count,)."""
         first = self.n_items + 1 - count  # the item with number 0 is never used
-        stored = file.read(
-            self._items_at + first * INDEX_ITEM.itemsize, count * INDEX_ITEM.itemsize
-        )
-        return stored.view(INDEX_ITEM)
+        width = INDEX_ITEM.itemsize
+        return file.read(self._items_at + first * width, count * width).view(INDEX_ITEM)
 
     def _slots(self, file: StoredFile, low: int, high: int) -> NDArray[Any]:
         """Return slots by number, INDEX_SLOT (n,)."""
@@ -107,7 +100,7 @@ class IndexFile:
         return file.read(self._slots_at + low * width, (high - low) * width).view(INDEX_SLOT)
 
     def hidden(self, items: NDArray[np.void]) -> Mask:
-        """Return a mask (n,) of the items that no search finds: no chain from a slot leads to them.
+        """Return a mask (n,) of the items that no search finds, because no chain leads to them.
 
         Args:
             items: all items of this file, see :meth:`items`.
@@ -118,23 +111,23 @@ class IndexFile:
         order = np.argsort(slots, kind="stable")
         numbers = np.arange(1, len(slots) + 1)
         expected = np.zeros(len(slots), np.int64)
-        same = slots[order[1:]] == slots[order[:-1]]
-        expected[order[1:][same]] = numbers[order[:-1][same]]
-        last = np.append(~same, True) if len(slots) else np.empty(0, np.bool_)
-        newest = order[last]
+        is_same = slots[order[1:]] == slots[order[:-1]]
+        expected[order[1:][is_same]] = numbers[order[:-1][is_same]]
+        is_newest = np.append(~is_same, True) if len(slots) else np.empty(0, np.bool_)
+        newest = order[is_newest]
         with self._storage.open(self.path) as file:
             stored = self._slots(file, 0, self._sizes.n_slots)[slots[newest]].astype(np.int64)
-        # In a sound file each item leads to the one before it in its slot. Only chains of other
-        # slots are followed.
+        # In a sound file each slot leads to its newest item, and each item to the one before it in
+        # its slot. Only the chains of other slots have to be followed.
         odd = np.union1d(slots[previous != expected], slots[newest[stored != numbers[newest]]])
         is_hidden: Mask = np.isin(slots, odd)
-        reached = stored[np.isin(slots[newest], odd)]
-        while len(reached):
-            reached = reached[(reached > 0) & (reached <= len(items))]
-            is_hidden[reached - 1] = False
-            following = previous[reached - 1]
-            # chains lead to older items only; others would be loops
-            reached = following[following < reached]
+        chained = stored[np.isin(slots[newest], odd)]  # numbers of one item for each chain
+        while len(chained):
+            chained = chained[(chained > 0) & (chained <= len(items))]
+            is_hidden[chained - 1] = False
+            following = previous[chained - 1]
+            # A sound item leads to an older one. Any other would make a loop.
+            chained = following[following < chained]
         return is_hidden
 
     def items_at_end(self, physical_offset: int) -> int:

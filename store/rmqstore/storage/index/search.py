@@ -1,4 +1,4 @@
-"""Look-ups in the index: from hashes of keys to physical offsets, which are candidates until the record agrees.
+"""Look-ups in the index: from hashes of keys to the physical offsets of candidate records.
 
 Source: IndexService.java#queryOffset, IndexFile.java#selectPhyOffset.
 """
@@ -34,7 +34,7 @@ def may_be_stored_within(
     begin: Positions | int,
     end: Positions | int,
 ) -> Mask:
-    """Return a mask (n,) of items whose records may have been stored from ``begin`` to ``end``, both included.
+    """Return a mask (n,) of items whose records may have been stored in ``[begin, end]``.
 
     Items hold whole seconds since the first record of their file. The first item of a file counts
     from another time, and 0 can also mean an earlier time, for instance after a clock was set back.
@@ -48,15 +48,15 @@ def may_be_stored_within(
     """
     seconds = items["seconds"].astype(np.int64)
     stored = begin_timestamp + seconds * 1000
-    vague = (seconds <= 0) | (seconds == _MAX_SECONDS) | (numbers == 1)
-    may_match: Mask = vague | ((stored > np.subtract(begin, 1000)) & (stored <= end))
+    is_vague = (seconds <= 0) | (seconds == _MAX_SECONDS) | (numbers == 1)
+    may_match: Mask = is_vague | ((stored > np.subtract(begin, 1000)) & (stored <= end))
     return may_match
 
 
 class _OpenIndexFile:
-    """One file, open for a look-up.
+    """One file, open for a look-up, and not trusted.
 
-    It is not trusted: numbers are bounded, and chains only lead backwards.
+    Item numbers are checked against its size, and a chain is followed only to older items.
     """
 
     def __init__(self, file: StoredFile, sizes: IndexSizes) -> None:
@@ -90,15 +90,15 @@ class _OpenIndexFile:
                 return
             items = self._read(numbers)
             yield self._chosen(items, numbers, items["key_hash"] == hashes, begin, end)
-            before = items["previous"].astype(np.int64)
-            # items lead to older ones; others would be loops
-            numbers = np.where(before < numbers, before, 0)
+            previous = items["previous"].astype(np.int64)
+            # A sound item leads to an older one. Any other would make a loop.
+            numbers = np.where(previous < numbers, previous, 0)
         yield from self._find_among(int(numbers.max()) + 1, np.unique(hashes), begin, end)
 
     def _find_among(
         self, stop: int, hashes: NDArray[np.int64], begin: int, end: int
     ) -> Iterator[Positions]:
-        """Search all items before ``stop``: for long chains this is faster than following them item by item."""
+        """Search all items before ``stop``, which is faster than to follow long chains."""
         for low in range(1, stop, _ITEMS_AT_ONCE):
             numbers = np.arange(low, min(low + _ITEMS_AT_ONCE, stop))
             stored = np.zeros(len(numbers) * INDEX_ITEM.itemsize, np.uint8)
@@ -125,11 +125,11 @@ class _OpenIndexFile:
         return self._end_timestamp <= until
 
     def span(self) -> Span | None:
-        """Return the range from the first to the last record with keys in the file; None if the file is damaged.
+        """Return the range from the first to the last record with keys in the file.
 
         Header and items both hold these physical offsets. If they differ, the range that both cover
-            counts: a running
-        broker sets the header after the item.
+        counts, because a running broker sets the header after the item. None if the file is
+        damaged.
         """
         first, last = self._read(np.array([1, self._count - 1]))["physical_offset"].tolist()
         span = Span(max(self._first_offset, first), min(self._last_offset, last))
@@ -137,12 +137,11 @@ class _OpenIndexFile:
 
 
 class IndexSearch:
-    """The index files of one store, opened for each look-up, because a broker creates and deletes them.
+    """The index files of one store, opened for each look-up: a broker creates and deletes them.
 
     Args:
         folder: the folder that holds the files.
-        sizes: sizes of the broker's configuration; if they do not fit, those of the files are
-            worked out.
+        sizes: sizes in the broker's configuration; if they do not fit, the files show their own.
         storage: the storage to read the files from.
     """
 
@@ -152,10 +151,12 @@ class IndexSearch:
         self._storage = storage
 
     def _each(self) -> Iterator[_OpenIndexFile]:
-        """Yield the files that hold items, oldest first, one open at a time; others are skipped with a warning."""
-        lengths = {
-            path: length for path, length in self._lengths() if length > INDEX_HEADER.itemsize
-        }
+        """Yield the files that hold items, oldest first, one open at a time.
+
+        A file of another length is skipped with a warning.
+        """
+        min_length = INDEX_HEADER.itemsize + 1
+        lengths = {path: length for path, length in self._lengths() if length >= min_length}
         if self._sizes.file_size not in lengths.values():
             filled = [path for path in lengths if self._holds_items(path)]
             if not filled:
@@ -163,8 +164,10 @@ class IndexSearch:
             self._sizes = find_sizes_in_any(filled, self._sizes, self._storage)
         for path, length in lengths.items():
             if length != self._sizes.file_size:
-                logger.warning("%s has %d bytes, %d are expected of an index file: it is passed over",
-                               path, length, self._sizes.file_size)  # fmt: skip
+                logger.warning(
+                    "%s has %d bytes, %d are expected of an index file: it is passed over",
+                    path, length, self._sizes.file_size,
+                )  # fmt: skip
                 continue
             try:
                 with self._storage.open(path, scattered=True) as file:
@@ -175,10 +178,10 @@ class IndexSearch:
                 continue  # deleted together with its records
 
     def find(self, hashes: NDArray[np.int32], begin: int = 0, end: int = FOREVER) -> Positions:
-        """Return the physical offsets of records that may have a key with one of these hashes, rising and distinct.
+        """Return the physical offsets of candidate records, rising and distinct.
 
-        Some of the records may have other keys with the same hash. Every item that a chain leads to
-        is included.
+        A candidate may have a key with one of these hashes, perhaps another key than the one that
+        is looked for. Every item that a chain leads to is included.
 
         Args:
             hashes: int32 (k,), see ``dispatch_requests.key_hashes``; never negative.
@@ -194,10 +197,10 @@ class IndexSearch:
         return np.unique(np.concatenate(parts)) if parts else _NO_OFFSETS
 
     def spans(self, flushed_until: int = FOREVER) -> list[Span]:
-        """Return the ranges of the log whose keys the files hold, each from its first to its last record.
+        """Return the range of the log whose keys each file holds, sorted.
 
         Args:
-            flushed_until: files with records stored later than this do not count, ms.
+            flushed_until: files with records that were stored later are left out, ms.
         """
         spans = [file.span() for file in self._each() if file.was_flushed(flushed_until)]
         return sorted(span for span in spans if span is not None)

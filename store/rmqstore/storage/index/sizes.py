@@ -1,6 +1,6 @@
-"""The sizes of the index files of a store.
+"""The numbers of slots and items in the index files of a store.
 
-No file records them, but its content follows from them.
+No file holds these sizes, so they are worked out from the content of the files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.storage import Storage
 
 _SIZES_AT_ONCE = 1 << 18
-_MAX_TRIED = 1000  # pairs of sizes whose chains are looked at
+_MAX_TRIED = 1000  # pairs of sizes whose chains are checked
 
 
 class IndexSizes(NamedTuple):
@@ -37,26 +37,24 @@ class IndexSizes(NamedTuple):
     @property
     def file_size(self) -> int:
         """Bytes of a file."""
-        return (
-            INDEX_HEADER.itemsize
-            + self.n_slots * INDEX_SLOT.itemsize
-            + self.n_items * INDEX_ITEM.itemsize
-        )
+        slots_size = self.n_slots * INDEX_SLOT.itemsize
+        items_size = self.n_items * INDEX_ITEM.itemsize
+        return INDEX_HEADER.itemsize + slots_size + items_size
 
 
 def find_sizes(path: Path, guess: IndexSizes, storage: Storage = LOCAL) -> IndexSizes:
-    """Return the numbers of slots and items that an index file was created with, from its length and content.
+    """Work out the numbers of slots and items of an index file from its length and content.
 
     An example: a file of 440 bytes, whose header says that its first record is at 1000. Of the
-        numbers of slots that
-    fit this length, see :func:`_slot_counts`, only 10 leads to an item of that record::
+    numbers of slots that fit this length, see :func:`_slot_counts`, only 10 leads to an item of
+    that record::
 
-        slots   first item at byte   what stands there
+        slots   first item at byte   content at that byte
             5   40 +  20 + 20 =  80  zeros: with 10 slots this is the item that is never used
-           10   40 +  40 + 20 = 100  hash 3, record at 1000: the slot of the hash has to be in use,
-           and is 15   40 +  60 + 20 = 120  hash 13, record at 1300: the second item
+           10   40 +  40 + 20 = 100  hash 3, record at 1000; the slot of the hash is in use
+           15   40 +  60 + 20 = 120  hash 13, record at 1300: the second item
           ...
-        found  10 slots, 18 items
+        result  10 slots, 18 items
 
     Args:
         path: the index file.
@@ -72,21 +70,19 @@ def find_sizes(path: Path, guess: IndexSizes, storage: Storage = LOCAL) -> Index
         return guess
     with storage.open(path) as file:
         data = file.read(0, file.size)
-        found: list[IndexSizes] = []
-        for possible in _possible_sizes(data):
-            found = (
-                [sizes for sizes in possible if _fits(data, sizes)]
-                if len(possible) <= _MAX_TRIED
-                else possible
-            )
-            if found:
+        matches: list[IndexSizes] = []
+        for candidates in _possible_sizes(data):
+            matches = candidates
+            if len(candidates) <= _MAX_TRIED:
+                matches = [sizes for sizes in candidates if _fits(data, sizes)]
+            if matches:
                 break
-    if len(found) != 1:
+    if len(matches) != 1:
         raise StoreStateError(
-            f"{path}: {len(found)} pairs of maxHashSlotNum and maxIndexNum fit its {length} bytes; "
-            "give those of the broker's configuration"
+            f"{path}: {len(matches)} pairs of maxHashSlotNum and maxIndexNum "
+            f"fit its {length} bytes; give those of the broker's configuration"
         )
-    return found[0]
+    return matches[0]
 
 
 def find_sizes_in_any(files: list[Path], guess: IndexSizes, storage: Storage = LOCAL) -> IndexSizes:
@@ -104,8 +100,8 @@ def find_sizes_in_any(files: list[Path], guess: IndexSizes, storage: Storage = L
             lengths[path] = storage.size(path)
         except (FileNotFoundError, UnreadableFileError) as err:
             refused = refused or StoreStateError(str(err))
-    counts = Counter(lengths.values())
-    for path in (path for path in lengths if lengths[path] == counts.most_common(1)[0][0]):
+    usual = Counter(lengths.values()).most_common(1)
+    for path in (path for path, length in lengths.items() if length == usual[0][0]):
         try:
             return find_sizes(path, guess, storage)
         except StoreStateError as err:
@@ -116,7 +112,7 @@ def find_sizes_in_any(files: list[Path], guess: IndexSizes, storage: Storage = L
 
 
 def _slot_counts(length: int) -> range:
-    """Return the numbers of slots that leave room for a whole number of items, at least two, in a file of a length.
+    """Return the numbers of slots after which two or more whole items fill a file of a length.
 
     An item is as long as five slots. For a file of 440 bytes, of which 40 are the header::
 
@@ -126,18 +122,18 @@ def _slot_counts(length: int) -> range:
     slot, item = INDEX_SLOT.itemsize, INDEX_ITEM.itemsize
     room = length - INDEX_HEADER.itemsize
     step = item // slot
-    smallest = next(
-        (count for count in range(1, step + 1) if (room - count * slot) % item == 0), None
-    )
-    return range(0) if smallest is None else range(smallest, (room - 2 * item) // slot + 1, step)
+    for smallest in range(1, step + 1):
+        if (room - smallest * slot) % item == 0:
+            return range(smallest, (room - 2 * item) // slot + 1, step)
+    return range(0)
 
 
 def _possible_sizes(data: Bytes) -> tuple[list[IndexSizes], list[IndexSizes]]:
-    """Return sizes that fit the length of a file and the first item that its header and a slot refer to.
+    """Return sizes that fit the length of a file, its header and its first item.
 
-    The first list has those that also fit the last item that the header refers to. The second has
-    all, because a crash during a put may have left another last item. The lists have few more sizes
-    than can be tried.
+    The first list has only sizes that also fit the last item that the header refers to. The second
+    has all of them, because a crash during a put may have left another last item. A list with more
+    sizes than can be tried is cut short.
     """
     counts = _slot_counts(len(data))
     by_both: list[int] = []
@@ -154,16 +150,19 @@ def _possible_sizes(data: Bytes) -> tuple[list[IndexSizes], list[IndexSizes]]:
 
 
 def _with_items(slot_counts: list[int], length: int) -> list[IndexSizes]:
-    """Return sizes with these numbers of slots, whose items fill the rest of a file of a length."""
+    """Return sizes with these numbers of slots, and with items that fill the rest of the length."""
     room = length - INDEX_HEADER.itemsize
-    return [
-        IndexSizes(count, (room - count * INDEX_SLOT.itemsize) // INDEX_ITEM.itemsize)
-        for count in slot_counts
+    item_counts = [
+        (room - count * INDEX_SLOT.itemsize) // INDEX_ITEM.itemsize for count in slot_counts
     ]
+    return [IndexSizes(*counts) for counts in zip(slot_counts, item_counts, strict=True)]
 
 
 def _know_their_first_item(data: Bytes, n_slots: NDArray[np.int64]) -> Mask:
-    """Return for which numbers of slots the first item is of the header's first record and its slot is used."""
+    """Return a mask of the numbers of slots for which the first item fits header and slots.
+
+    The item has to be of the header's first record, and its slot in use.
+    """
     first_record = data[: INDEX_HEADER.itemsize].view(INDEX_HEADER)[0]["begin_phy_offset"]
     field, field_at = INDEX_ITEM.fields["physical_offset"][:2]  # type: ignore[index]
     items = INDEX_HEADER.itemsize + n_slots * INDEX_SLOT.itemsize + INDEX_ITEM.itemsize
@@ -171,29 +170,29 @@ def _know_their_first_item(data: Bytes, n_slots: NDArray[np.int64]) -> Mask:
     slots = INDEX_HEADER.itemsize + np.maximum(hashes, 0) % n_slots * INDEX_SLOT.itemsize
     is_slot_used = windows(data, INDEX_SLOT.itemsize)[slots].view(INDEX_SLOT) != 0
     is_first_record = windows(data, field.itemsize)[items + field_at].view(field) == first_record
-    # any place that was never written would fit where the first record is at offset 0
+    # Without this check, bytes that were never written would fit a first record at offset 0.
     is_written = hashes != 0
     known: Mask = is_slot_used & is_first_record & is_written
     return known
 
 
 def _know_their_last_item(data: Bytes, n_slots: NDArray[np.int64]) -> Mask:
-    """Return a mask of the numbers of slots for which the last counted item is of the header's last record."""
+    """Return a mask of the numbers of slots for which the last item is of the last record.
+
+    The header says how many items there are, and which record is the last.
+    """
     header = data[: INDEX_HEADER.itemsize].view(INDEX_HEADER)[0]
-    offset, at = INDEX_ITEM.fields["physical_offset"][:2]  # type: ignore[index]
-    items_before = max(int(header["index_count"]) - 1, 0)
-    lasts = (
-        INDEX_HEADER.itemsize + n_slots * INDEX_SLOT.itemsize + items_before * INDEX_ITEM.itemsize
-    )
-    known: Mask = lasts <= len(data) - INDEX_ITEM.itemsize
-    known[known] = (
-        windows(data, offset.itemsize)[lasts[known] + at].view(offset) == header["end_phy_offset"]
-    )
+    field, field_at = INDEX_ITEM.fields["physical_offset"][:2]  # type: ignore[index]
+    n_before = max(int(header["index_count"]) - 1, 0)
+    items = INDEX_HEADER.itemsize + n_slots * INDEX_SLOT.itemsize + n_before * INDEX_ITEM.itemsize
+    known: Mask = items <= len(data) - INDEX_ITEM.itemsize
+    stored = windows(data, field.itemsize)[items[known] + field_at].view(field)
+    known[known] = stored == header["end_phy_offset"]
     return known
 
 
 def _fits(data: Bytes, sizes: IndexSizes) -> bool:
-    """Tell whether a file read with these sizes is an index, perhaps one whose newest slots were not written.
+    """Tell whether a file read with these sizes is an index; its newest slots may be missing.
 
     The unused first item is all zeros, slots point at items that belong to them, and items point at
     older items of their slot.
@@ -208,18 +207,17 @@ def _fits(data: Bytes, sizes: IndexSizes) -> bool:
         return False
     if items[1]["physical_offset"] != header["begin_phy_offset"]:
         return False
-    own = items["key_hash"].astype(np.int64) % sizes.n_slots
+    item_slots = items["key_hash"].astype(np.int64) % sizes.n_slots
     previous = items["previous"].astype(np.int64)
     numbers = np.arange(count)
     if (items["key_hash"] < 0).any() or (previous < 0).any() or (previous[1:] >= numbers[1:]).any():
         return False
     linked = np.flatnonzero(previous)
-    if (own[linked] != own[previous[linked]]).any():
+    if (item_slots[linked] != item_slots[previous[linked]]).any():
         return False
     slots = data[INDEX_HEADER.itemsize : items_at].view(INDEX_SLOT).astype(np.int64)
     used = np.flatnonzero(slots)
-    return bool(
-        len(used)
-        and ((slots[used] > 0) & (slots[used] < count)).all()
-        and (own[slots[used]] == used).all()
-    )
+    newest = slots[used]
+    if not len(used) or not ((newest > 0) & (newest < count)).all():
+        return False
+    return bool((item_slots[newest] == used).all())
