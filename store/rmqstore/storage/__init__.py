@@ -1,1 +1,1 @@
-"""Where the bytes of a store lie: files, the broker's tables, the log, queues and index, and where they end."""
+"""The parts of a store on disk: files, tables of the broker, log, queues, index, and their ends."""

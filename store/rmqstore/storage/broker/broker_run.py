@@ -1,4 +1,4 @@
-"""The current run of the broker of a store: its start, whether it was closed, and the signs of a recovery."""
+"""The current or last run of the broker of a store, and the signs of a recovery."""
 
 from __future__ import annotations
 
@@ -39,14 +39,18 @@ class BrokerRun(NamedTuple):
         return self.started_ns // _NS_PER_MS
 
     def may_have_recovered(self, now: BrokerRun) -> bool:
-        """Tell whether a recovery may lie between this run and a later one; after a clean shutdown there is none."""
+        """Tell whether a recovery may lie between this run and a later one.
+
+        There is none after a clean shutdown.
+        """
         return self.is_open and now.started_ns != self.started_ns
 
 
 class StoreSigns(NamedTuple):
-    """What a recovery changes in the listings of a store: log files are deleted, queue files deleted and created.
+    """The listings of a store that a recovery changes.
 
-    Bytes that a running broker writes into existing files do not count.
+    A recovery deletes log files, and deletes and creates queue files. Bytes that a running broker
+    writes into existing files do not count.
     """
 
     run: BrokerRun
@@ -62,9 +66,8 @@ class StoreSigns(NamedTuple):
             entry.name for folder in paths.commitlogs for entry in paths.storage.list_folder(folder)
         )
         changed = sorted((folder, _changed_ns(paths.storage, Path(folder))) for folder in queues)
-        return cls(
-            run, tuple(log), tuple(changed), run.is_open and not paths.storage.is_locked(paths.lock)
-        )
+        may_be_recovering = run.is_open and not paths.storage.is_locked(paths.lock)
+        return cls(run, tuple(log), tuple(changed), may_be_recovering)
 
 
 def queue_folders(paths: StorePaths) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The ``checkpoint`` file: the store times up to which the parts of a store are known to be on disk."""
+"""The ``checkpoint`` file: the store times up to which parts of a store are on the disk."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Checkpoint(NamedTuple):
 
     @property
     def min_timestamp(self) -> int:
-        """When the checkpoint was written, log and queues were on disk for all records stored up to this time."""
+        """The store time, ms, up to which log and queues were on the disk at the checkpoint."""
         return max(0, min(self.physic_msg_timestamp, self.logics_msg_timestamp) - _SAFETY_MS)
 
     def stored(self) -> bytes:
@@ -40,7 +40,7 @@ class Checkpoint(NamedTuple):
 
 
 def read_checkpoint(paths: StorePaths) -> Checkpoint:
-    """Read the checkpoint of a store; what is missing of it counts as zeros, as it does for a broker.
+    """Read the checkpoint of a store; missing bytes count as zeros, as they do for a broker.
 
     Raises:
         UnreadableFileError: it is not a regular file.

@@ -1,4 +1,4 @@
-"""The broker's tables under ``config/``, such as topics and consumer offsets, and the broker's name. Read-only."""
+"""The broker's tables under ``config/``, such as topics, and the broker's name, read-only."""
 
 from __future__ import annotations
 
@@ -34,9 +34,8 @@ def load_table(storage: Storage, path: Path) -> dict[str, Any]:
         except FileNotFoundError:
             continue
         except UnreadableFileError as err:
-            raise CorruptConfigError(
-                err.path, 0, f"this is {err.found}; {err.wanted} is expected"
-            ) from err
+            reason = f"this is {err.found}; {err.wanted} is expected"
+            raise CorruptConfigError(err.path, 0, reason) from err
         if text.strip():
             return _parse(file, text)
     return {}
@@ -46,17 +45,15 @@ def _parse(file: Path, text: str) -> dict[str, Any]:
     quoted = _UNQUOTED_KEY.sub(lambda match: match[1] or f'{match[2]}"{match[3]}"{match[4]}', text)
     try:
         table = json.loads(quoted)
-        # an escape may stand for half a character, which no other file can hold
+        # An escape may stand for half a character, which no other file can hold.
         if "\\u" in quoted:
             json.dumps(table, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as err:
-        raise CorruptConfigError(
-            str(file), getattr(err, "pos", 0), f"not JSON that a broker writes: {err}"
-        ) from err
+        reason = f"not JSON that a broker writes: {err}"
+        raise CorruptConfigError(str(file), getattr(err, "pos", 0), reason) from err
     if not isinstance(table, dict):
-        raise CorruptConfigError(
-            str(file), 0, f"a {type(table).__name__} where a table is expected"
-        )
+        reason = f"a {type(table).__name__} where a table is expected"
+        raise CorruptConfigError(str(file), 0, reason)
     return table
 
 
@@ -116,7 +113,7 @@ class BrokerConfig:
         return {topic: entry for topic, entry in table.items() if isinstance(entry, dict)}
 
     def committed_offsets(self) -> dict[str, dict[tuple[str, int], int]]:
-        """Return the committed offsets of every consumer group, as :meth:`consumer_offsets` does for one."""
+        """Return the committed offsets of every group, as :meth:`consumer_offsets` does for one."""
         by_group: dict[str, dict[tuple[str, int], int]] = {}
         for key, offsets in self._table("consumerOffset.json", "offsetTable").items():
             group = key.partition("@")[2]
@@ -149,7 +146,9 @@ class BrokerConfig:
         return committed
 
     def delay_offsets(self) -> dict[int, int]:
-        """Return, by delay level, the queue offset in SCHEDULE_TOPIC_XXXX of the next message to deliver.
+        """Return the queue offset of the next message to deliver, by delay level.
+
+        The messages are those of SCHEDULE_TOPIC_XXXX.
 
         Source: ScheduleMessageService.java#decode.
         """
@@ -187,17 +186,14 @@ class BrokerConfig:
             ) from err
 
     def filter_groups(self, topic: str) -> dict[str, int]:
-        """Return the consumer groups that filter a topic by SQL92, with the times when they began to, ms.
+        """Return the consumer groups that filter a topic by SQL92, and since when, ms.
 
         Source: ConsumerFilterManager.java.
         """
         path = self._paths.config / "consumerFilter.json"
         try:
-            filters = (
-                self._table("consumerFilter.json", "filterDataByTopic")
-                .get(topic, {})
-                .get("groupFilterData", {})
-            )
+            by_topic = self._table("consumerFilter.json", "filterDataByTopic")
+            filters = by_topic.get(topic, {}).get("groupFilterData", {})
             return {group: integer(entry["bornTime"]) for group, entry in sorted(filters.items())}
         except (AttributeError, KeyError, TypeError, ValueError) as err:
             raise CorruptConfigError(
@@ -210,7 +206,10 @@ class BrokerConfig:
         return sorted({key.partition("@")[2] for key in keys})
 
     def broker_name(self) -> str:
-        """Return the broker's name: from brokerIdentity, else from its member topic, else the name of the root folder.
+        """Return the broker's name.
+
+        It comes from ``brokerIdentity``, else from the broker's member topic, else from the root
+        folder.
 
         Source: BrokerMetadata.java; BrokerController.java#syncBrokerMemberGroup.
         """

@@ -49,7 +49,10 @@ class StoreConfig:
             object.__setattr__(self, "mapped_file_size_consume_queue", units * 20)
 
     def updated(self, given: Mapping[str, str]) -> StoreConfig:
-        """Return a copy with some values replaced; they are text by the broker's keys, and unknown keys are skipped.
+        """Return a copy with some values replaced.
+
+        Args:
+            given: values as text, by the broker's keys; unknown keys are skipped.
 
         Raises:
             OptionError: a value is not an integer, or not a boolean.
@@ -60,7 +63,8 @@ class StoreConfig:
             for key, value in given.items()
             if key in names
         }
-        return replace(self, **changes)  # type: ignore[arg-type]  # _parse returns the type of each field
+        # _parse returns the type of each field.
+        return replace(self, **changes)  # type: ignore[arg-type]
 
     def _parse(self, name: str, value: str) -> int | bool:
         text = str(value).strip()

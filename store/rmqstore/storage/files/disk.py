@@ -1,8 +1,7 @@
 """All changes that this package makes to files: create, write, flush, rename, delete.
 
-Nothing here interprets bytes.
-
-Every change is one method, so that a test can stop a writer at each of them (tests/crash).
+Nothing here interprets bytes. Every change is one method, so that a test can stop a writer at each
+of them (tests/crash).
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from rmqstore.storage.files.regular import keep_regular, require_regular
 _OPEN_FILES = 64
 _FLUSH_THREADS = 16
 _ZEROS_AT_ONCE = 8 << 20
-# errors of a file system that has none
+# Errors of a file system that has no unnamed files.
 _WITHOUT_UNNAMED_FILES = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL}
 _TO_CHANGE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 @contextmanager
 def named_os_errors(root: Path, consequence: str) -> Iterator[None]:
-    """Turn an error of the operating system into a ``StoreStateError`` that names the store and the consequence."""
+    """Turn an ``OSError`` into a ``StoreStateError`` that names the store and the consequence."""
     try:
         yield
     except OSError as err:
@@ -62,7 +61,7 @@ def open_to_change(path: Path, flags: int = 0) -> int:
 def _new_file(path: Path) -> tuple[int, bool]:
     """Open a new, empty file; return its descriptor, and whether it has its name already.
 
-    It has where a file system knows no files without a name.
+    It has its name if the file system has no unnamed files.
     """
     try:
         return os.open(path.parent, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o644), False
@@ -101,7 +100,7 @@ class Disk:
         self._folders = sorted(folders, key=lambda folder: len(folder.parts), reverse=True)
 
     def require_within(self, path: Path) -> None:
-        """Refuse a path that is outside of the folders, or that is or goes through a link below them.
+        """Refuse a path outside of the folders, and one that is or goes through a link below them.
 
         Raises:
             StoreStateError: the path is refused; nothing was changed.
@@ -115,8 +114,9 @@ class Disk:
         for part in (below, *below.parents):
             if part.parts and (base / part).is_symlink():
                 raise StoreStateError(
-                    f"{base / part} is a symbolic link, which is not followed to change a store: put what it points at "
-                    "in its place, or for a folder of the log, the queues or the index, name its target"
+                    f"{base / part} is a symbolic link, which is not followed to change a store: "
+                    "put what it points at in its place, "
+                    "or for a folder of the log, the queues or the index, name its target"
                 )
 
     def make_folder(self, path: Path) -> None:
@@ -131,8 +131,7 @@ class Disk:
         """Create a sparse file of zeros, which takes no space on the disk until it is written to.
 
         The file gets its name only after it has its full length: a broker refuses a store with a
-            file of another
-        length.
+        file of another length.
 
         Args:
             path: the file to create.
@@ -151,16 +150,15 @@ class Disk:
             if not has_name:
                 # os.link follows the link in /proc only if a folder is given, although the path is
                 # absolute.
-                os.link(
-                    f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True
-                )
+                unnamed = f"/proc/self/fd/{descriptor}"
+                os.link(unnamed, path, src_dir_fd=descriptor, follow_symlinks=True)
         except BaseException:
             os.close(descriptor)
             raise
         self._keep(path, descriptor)
 
     def reserve(self, path: Path, position: int, size: int) -> None:
-        """Allocate space on the disk for bytes that are about to be written; until then they read as zeros.
+        """Allocate space on the disk for bytes that will be written; they are zeros until then.
 
         One allocation is much cheaper than one for every page of a sparse file, and a full disk is
         noticed before anything is written.
@@ -181,7 +179,7 @@ class Disk:
             self.write(path, position, bytes(min(_ZEROS_AT_ONCE, stop - position)))
 
     def scatter(self, path: Path, positions: NDArray[np.int64], values: NDArray[np.void]) -> None:
-        """Write values of one width at many positions, (n,) each, all of them inside bytes that were written before.
+        """Write values of one width at many positions, (n,) each, where bytes were written before.
 
         The values go through a mapping, because one system call for each would be slow. No position
         may lie in a hole of a sparse file: if the disk is full, writing to the mapping there ends
@@ -212,10 +210,9 @@ class Disk:
 
         The flushes run in parallel, because a disk can complete several of them together.
         """
+        folders = {path.parent for path in paths}
         names = [(path, os.O_RDWR) for path in paths]
-        names += [
-            (folder, os.O_RDONLY | os.O_DIRECTORY) for folder in {path.parent for path in paths}
-        ]
+        names += [(folder, os.O_RDONLY | os.O_DIRECTORY) for folder in folders]
 
         def flush(path: Path, flags: int) -> None:
             self.require_within(path)
@@ -239,7 +236,7 @@ class Disk:
         self._forget(path)
 
     def replace(self, path: Path, text: bytes) -> None:
-        """Replace the content of a small file atomically: write a new file, flush it and rename it over the old one."""
+        """Replace a small file atomically: a new file is written, flushed and renamed over it."""
         self.require_within(path.parent)
         fresh = path.with_name(path.name + ".tmp")
         fresh.unlink(missing_ok=True)

@@ -26,13 +26,11 @@ class StoreLock:
     """The lock of a store, held from construction until :meth:`release`.
 
     Raises:
-        StoreLockedError: a broker or another writer holds the store; the writer may be one of this
-            process.
+        StoreLockedError: a broker or another writer holds the store, perhaps in this process.
         StoreStateError: the folder cannot be written to.
         UnreadableFileError: the lock is a link, or not a regular file.
 
-    Source: DefaultMessageStore.java#start, which locks the same byte with FileChannel.tryLock(0,
-    1).
+    Source: DefaultMessageStore.java#start locks the same byte with ``FileChannel.tryLock(0, 1)``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -50,7 +48,8 @@ class StoreLock:
             except OSError as err:
                 os.close(self._descriptor)
                 raise StoreLockedError(
-                    f"{path}: a running broker or another writer has the store; stop it, or write to another store"
+                    f"{path}: a running broker or another writer has the store; "
+                    "stop it, or write to another store"
                 ) from err
             os.pwrite(self._descriptor, _CONTENT, 0)
             self._key = self.identity(os.fstat(self._descriptor))
@@ -70,7 +69,7 @@ class StoreLock:
 
 
 def is_held(path: Path) -> bool:
-    """Tell whether a running broker or another writer holds this lock file, without taking the lock."""
+    """Tell whether a running broker or another writer holds this lock; does not take it."""
     with _guard:
         try:
             if StoreLock.identity(path.stat()) in _held:

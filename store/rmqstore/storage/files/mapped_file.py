@@ -1,7 +1,4 @@
-"""One file, read-only: mapped as bytes, or copied into buffers.
-
-Nothing here interprets the bytes.
-"""
+"""One file, read-only: mapped as bytes, or copied into buffers, without a look at their meaning."""
 
 from __future__ import annotations
 
@@ -20,19 +17,18 @@ from rmqstore.storage.files.sparse import lacks_room_for_holes, map_without_hole
 
 _BLOCK_BYTES = 64 << 10
 _MAX_BYTES = (1 << 31) - 1  # RocketMQ counts the bytes of a file in a Java int
-_FEW_PAGES = 8  # so few pages are read as fast one after the other
+_FEW_PAGES = 8  # fewer pages are read as fast one after the other
 
 
 class MappedFile(Closing):
-    """A file whose bytes are read as they are now, so later writes of a broker to the same file are visible.
+    """A file whose later changes by a broker are visible, because its bytes are read as they are.
 
     The file is mapped on the first read. The mapping lives until the last array over it is
     released; :meth:`close` only drops our own reference. If another process *truncates* a mapped
     file, this process ends with SIGBUS. RocketMQ deletes files instead, which is harmless.
 
     A sparse file on a tmpfs that is nearly full is mapped without its holes: :mod:`.sparse` says
-        why.
-    Bytes written into a hole then become visible only after the file is opened again;
+    why. Bytes written into a hole then become visible only after the file is opened again;
     :meth:`is_outdated` tells when.
 
     Raises:
@@ -56,7 +52,7 @@ class MappedFile(Closing):
         self._is_scattered = scattered
         self._descriptor = -1
         self._data: NDArray[np.uint8] | None = None
-        # status of the file when it was mapped without holes
+        # The status of the file when it was mapped without holes.
         self._without_holes: os.stat_result | None = None
         self._descriptor = open_regular(path)
         status = os.fstat(self._descriptor)
@@ -76,7 +72,7 @@ class MappedFile(Closing):
         return os.fstat(self._descriptor).st_size if self._data is None else len(self._data)
 
     def read(self, start: int, size: int) -> NDArray[np.uint8]:
-        """Return the bytes ``[start, start + size)``, fewer only where the file ends: a view of the mapping."""
+        """Return a view of the bytes ``[start, start + size)``, fewer only at the file's end."""
         return self.data[start : start + size]
 
     def read_in_place(
@@ -86,7 +82,7 @@ class MappedFile(Closing):
         return self.data
 
     def read_each(self, starts: NDArray[np.int64], size: int) -> NDArray[np.void]:
-        """Return ``size`` bytes from each of the starts (n,), void (n,); all of them lie inside the file."""
+        """Return ``size`` bytes from each of the starts (n,), void (n,), all inside the file."""
         if not len(starts):
             return np.empty(0, f"V{size}")
         every = np.ndarray((len(self.data) - size + 1,), f"V{size}", self.data, 0, (1,))
@@ -120,8 +116,8 @@ class MappedFile(Closing):
     def is_outdated(self) -> bool:
         """Tell whether the file has to be opened again.
 
-        It has if another file has its name by now, its length has changed, or its holes were filled
-        or cannot be read.
+        This is so if another file has its name by now, if its length has changed, or if its holes
+        were filled or cannot be read.
         """
         try:
             status = self.path.stat()
@@ -132,7 +128,7 @@ class MappedFile(Closing):
         return _identity(status) != self._identity or lacks_room_for_holes(self._descriptor)
 
     def written_end(self, size: int) -> int:
-        """Return the position after the last byte before ``size`` that is not zero, 0 if all are zero.
+        """Return the position after the last byte before ``size`` that is not zero, or 0.
 
         The holes of a sparse file are skipped: reading them would fill the page cache with zeros.
         """
@@ -163,7 +159,7 @@ class MappedFile(Closing):
         return ranges
 
     def want(self, starts: NDArray[np.int64], _size: int) -> None:
-        """Start reading the pages at all starts, (n,), together; the kernel reads ahead from there."""
+        """Start to read the pages at all starts, (n,), together; the kernel reads on from there."""
         if len(starts) < _FEW_PAGES:
             return
         for page in np.unique(starts // mmap.PAGESIZE).tolist():
@@ -172,7 +168,7 @@ class MappedFile(Closing):
             )
 
     def read_into(self, window: NDArray[np.uint8], start: int) -> int:
-        """Copy bytes from ``start`` on into a window and return their number, smaller only at the file's end."""
+        """Copy bytes from ``start`` on into a window; return their number, less only at the end."""
         done = 0
         while done < len(window):
             count = os.preadv(self._descriptor, [window[done:].data], start + done)

@@ -20,7 +20,7 @@ _MIN_BYTES = 20  # no file that RocketMQ makes is shorter than a unit of a queue
 
 
 class Segment(NamedTuple):
-    """One file of the address space: its name and length say that it covers ``[start, start + size)``."""
+    """One file of the address space, which covers ``[start, start + size)`` by name and length."""
 
     start: int
     size: int
@@ -32,7 +32,9 @@ class Segment(NamedTuple):
 
 
 class MappedFileQueue:
-    """The files of one or several folders, by the offsets in their names, as of creation or the last :meth:`refresh`.
+    """The files of one or several folders, by the offsets in their names.
+
+    They are listed on creation and by :meth:`refresh`.
 
     Args:
         folders: the folders that hold the files.
@@ -47,13 +49,13 @@ class MappedFileQueue:
     ) -> None:
         self._folders = folders
         self._storage = storage
-        # a mapping holds a file descriptor; a store may have thousands of files
+        # A mapping holds a file descriptor, and a store may have thousands of files.
         self._mapped_at_once = mapped_at_once
         self._mapped: OrderedDict[Path, StoredFile] = OrderedDict()
         self.refresh()
 
     def refresh(self) -> None:
-        """List the files again: a running broker creates and deletes files, and a recovery recreates some."""
+        """List the files again: a broker creates and deletes files, a recovery recreates some."""
         for path in [path for path, mapped in self._mapped.items() if mapped.is_outdated()]:
             self._mapped.pop(path).close()
         self.segments = _list_segments(self._folders, self._storage)
@@ -119,7 +121,7 @@ def _list_segments(folders: Sequence[Path], storage: Storage) -> list[Segment]:
 
 
 def _without_strays(segments: list[Segment]) -> list[Segment]:
-    """Leave out files that begin inside of another file, and not at a multiple of the usual file length.
+    """Leave out files that begin inside of another file at an odd offset.
 
     All files of RocketMQ have one length and begin at its multiples. Any other file is not one of
     RocketMQ's, and would hide a part of the file that it overlaps.
@@ -139,10 +141,8 @@ def _without_strays(segments: list[Segment]) -> list[Segment]:
 
 def _apart(segments: list[Segment]) -> list[Segment]:
     """Cut each file where the next one begins: bytes after that belong to the next file."""
-    ends = [
-        *(segment.start for segment in segments[1:]),
-        *(segment.end for segment in segments[-1:]),
-    ]
+    next_starts = (segment.start for segment in segments[1:])
+    ends = [*next_starts, *(segment.end for segment in segments[-1:])]
     return [
         segment._replace(size=min(segment.size, end - segment.start))
         for segment, end in zip(segments, ends, strict=True)

@@ -1,7 +1,4 @@
-"""Where the parts of a store lie under its root, and in which storage; offsets as file names.
-
-Opens no file.
-"""
+"""The paths of the parts of a store, the storage that holds them, and file names from offsets."""
 
 from __future__ import annotations
 
@@ -17,10 +14,9 @@ from rmqstore.storage.files.storage import Storage, is_folder
 
 logger = logging.getLogger(__name__)
 
-# start of an abort file that a writer of ours made; a broker's holds only its process id
+# An abort file of ours begins with this; that of a broker holds only its process id.
 OUR_ABORT = "rmqstore "
 _NAME_DIGITS = 20
-_MAX_NAME_BYTES = 255  # of a folder, on the file systems of Linux
 _MAX_OFFSET = 1 << 62  # above the name of any real file; sums stay inside an int64
 _MAX_QUEUE_ID = (1 << 31) - 1
 _MAX_NAME_BYTES = 255  # NAME_MAX of every file system that RocketMQ runs on
@@ -103,12 +99,10 @@ class StorePaths:
         return self.root / "brokerIdentity"
 
     def given_folders(self) -> list[Path]:
-        """Return the folders that a user named: the root, and each part of the store that lies elsewhere."""
+        """Return the folders that a user named: the root, and parts of the store elsewhere."""
         parts = {*self.commitlogs, self.consumequeue, self.index}
-        return [
-            self.root,
-            *sorted(parts - {self.root / name for name in ("commitlog", "consumequeue", "index")}),
-        ]
+        usual = {self.root / name for name in ("commitlog", "consumequeue", "index")}
+        return [self.root, *sorted(parts - usual)]
 
     @property
     def own(self) -> Path:
@@ -124,7 +118,7 @@ class StorePaths:
         return self._subfolders(self.batch_consumequeue)
 
     def queue_ids(self, topic: str) -> list[int]:
-        """Return the ids of a topic's queues, sorted; a folder that is not named by an int is not a queue."""
+        """Return the ids of a topic's queues, sorted; other folders are left out."""
         return self._queue_ids(self.consumequeue / topic)
 
     def queues(self) -> list[tuple[str, int]]:
@@ -161,12 +155,12 @@ class StorePaths:
         return self.batch_consumequeue / self.queue(topic, queue_id).relative_to(self.consumequeue)
 
     def queue_ext(self, topic: str, queue_id: int) -> Path:
-        """Return the folder of a queue's extension units, which most queues lack; raises as :meth:`queue` does."""
-        return (
-            self.root
-            / "consumequeue_ext"
-            / self.queue(topic, queue_id).relative_to(self.consumequeue)
-        )
+        """Return the folder of a queue's extension units, which most queues lack.
+
+        Raises as :meth:`queue` does.
+        """
+        folder = self.queue(topic, queue_id).relative_to(self.consumequeue)
+        return self.root / "consumequeue_ext" / folder
 
     def queue_files(self, topic: str) -> list[Path]:
         """Return the files of all queues of a topic."""
@@ -196,11 +190,8 @@ class StorePaths:
     @property
     def dledger_logs(self) -> list[Path]:
         """The folders of a DLedger CommitLog. Source: DLedgerConfig.java#getDataStorePath."""
-        return [
-            folder
-            for folder in _dledger_folders(self.storage, self.root)
-            if _segment_files(self.storage, folder)
-        ]
+        folders = _dledger_folders(self.storage, self.root)
+        return [folder for folder in folders if _segment_files(self.storage, folder)]
 
     def _queue_ids(self, folder: Path) -> list[int]:
         return sorted(int(name) for name in self._subfolders(folder) if _is_queue_id(name))
@@ -270,7 +261,10 @@ def _refuse_dledger(base: Path, storage: Storage) -> None:
     if files:
         n_bytes = sum(storage.size(file) for file in files)
         start = min(int(file.name) for file in files)
-        text += f": {len(files)} files of {n_bytes} bytes in {files[0].parent}, from physical offset {start} on"
+        text += (
+            f": {len(files)} files of {n_bytes} bytes in {files[0].parent}, "
+            f"from physical offset {start} on"
+        )
     if _segment_files(storage, older):
         text += f"; the records before that can be read from {older} with commitlogs="
     raise UnsupportedFeatureError(text)
@@ -287,7 +281,7 @@ def _dledger_folders(storage: Storage, root: Path) -> list[Path]:
 
 
 def _segment_files(storage: Storage, folder: Path) -> list[Path]:
-    """Return the files of a folder that are named by an offset, sorted; [] if there is no such folder."""
+    """Return the files of a folder that are named by an offset, sorted; [] without the folder."""
     if not is_folder(storage, folder):
         return []
     names = (entry.name for entry in storage.list_folder(folder))
@@ -302,17 +296,17 @@ def can_name_queues(topic: str) -> bool:
 
 
 def can_have_queue(topic: str, queue_id: int) -> bool:
-    """Tell whether a topic and a queue id, which come from a record, can be those of a queue on disk."""
+    """Tell whether a topic and a queue id, which come from a record, can name a queue on disk."""
     return can_name_queues(topic) and len(topic.encode()) <= _MAX_NAME_BYTES and queue_id >= 0
 
 
 def _is_queue_id(name: str) -> bool:
-    """Tell whether a folder is named as RocketMQ names one for a queue: by an int, without leading zeros."""
-    return (
-        name.isascii() and name.isdigit() and str(int(name)) == name and int(name) <= _MAX_QUEUE_ID
-    )
+    """Tell whether RocketMQ names a queue's folder like this: an int without leading zeros."""
+    if not name.isascii() or not name.isdigit():
+        return False
+    return str(int(name)) == name and int(name) <= _MAX_QUEUE_ID
 
 
 def _is_text(name: str) -> bool:
-    """Tell whether a name is UTF-8 on the disk: Python escapes the bytes of others as lone surrogates."""
+    """Tell whether a name is UTF-8 on the disk: Python escapes any other as lone surrogates."""
     return not any("\ud800" <= char <= "\udfff" for char in name)

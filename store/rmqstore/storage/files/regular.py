@@ -35,7 +35,7 @@ def open_regular(path: Path) -> int:
         UnreadableFileError: it is not a regular file, or it cannot be opened.
     """
     try:
-        # checked first, because merely opening a device can have an effect
+        # Checked first, because opening a device can have an effect.
         require_regular(path, path.stat())
         descriptor = os.open(path, _FLAGS)
     except FileNotFoundError:
@@ -60,7 +60,10 @@ def keep_regular(path: Path, descriptor: int) -> int:
 
 
 def read_head(path: Path, count: int) -> bytes:
-    """Return the first bytes of a file, fewer only if it is shorter; raises as :func:`open_regular` does."""
+    """Return the first bytes of a file, fewer only if it is shorter.
+
+    Raises as :func:`open_regular` does.
+    """
     with os.fdopen(open_regular(path), "rb") as file:
         return file.read(min(count, os.fstat(file.fileno()).st_size))
 

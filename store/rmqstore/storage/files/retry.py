@@ -36,7 +36,7 @@ R = TypeVar("R", bound=Refreshable)
 
 
 def retry_if_deleted(method: Callable[Concatenate[R, P], T]) -> Callable[Concatenate[R, P], T]:
-    """Call a method again with a new listing of the files if retention deleted one that it needed."""
+    """Call a method again, with a new listing of the files, if retention deleted one of them."""
 
     @wraps(method)
     def retrying(self: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -77,10 +77,10 @@ class ChangingStore:
         self._known = signs()
 
     def answer(self, ask: Callable[[], T]) -> T:
-        """Return the result of a call; raise its error if the store has not changed since the last look at its signs.
+        """Return the result of a call, repeated as long as it fails and the store has changed.
 
-        While a recovery may be under way, a store that has changed is given some time to change
-        again.
+        The error is raised if the signs of the store are still those of the last look. While a
+        recovery may be under way, a store that has changed is given some time to change again.
         """
         started = monotonic()
         changed = -float("inf")

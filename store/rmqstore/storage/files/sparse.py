@@ -48,7 +48,7 @@ def _is_in_tmpfs(descriptor: int) -> bool:
 def map_without_holes(
     descriptor: int, size: int, data_ranges: Iterable[tuple[int, int]]
 ) -> mmap.mmap:
-    """Map a file read-only with zeros in place of its holes; they stay zeros even if the file is written there later.
+    """Map a file read-only, with zeros in place of its holes, also if these are filled later.
 
     Args:
         descriptor: descriptor of the file.

@@ -1,9 +1,8 @@
-"""Where the bytes of a store are read from: a small protocol, so that a store need not lie on a local disk.
+"""A small protocol for reading files, so that a store need not lie on a local disk.
 
 Readers access a file system only through a :class:`Storage`, which the paths of a store carry.
-    Paths are names in that
-storage, and their own methods that read the local disk may not be used. Changes go through
-``disk``, which is local.
+Paths are names in that storage, and their own methods that read the local disk may not be used.
+Changes go through ``disk``, which is local.
 """
 
 from __future__ import annotations
@@ -58,14 +57,14 @@ class StoredFile(Protocol):
         """Length of the file in bytes."""
 
     def read(self, start: int, size: int) -> NDArray[uint8]:
-        """Return the bytes ``[start, start + size)``, fewer only at the end of the file; they must not be changed.
+        """Return the bytes ``[start, start + size)``, fewer only at the end; do not change them.
 
         A mapped file gives a view of its mapping, which costs nothing. Any other file fetches the
         bytes, so read no more than is needed.
         """
 
     def read_in_place(self, starts: NDArray[int64], sizes: NDArray[int64]) -> NDArray[uint8]:
-        """Return an array as long as the file that holds some spans of it where they are in the file.
+        """Return an array as long as the file, which holds some spans at their positions.
 
         A mapped file gives its mapping. Any other file fetches the spans together and nothing else;
         the rest of the array is zero, and should take no memory. Spans may overlap, and may reach
@@ -77,10 +76,10 @@ class StoredFile(Protocol):
         """
 
     def read_into(self, window: NDArray[uint8], start: int) -> int:
-        """Copy bytes from ``start`` on into a window and return their number, smaller only at the file's end."""
+        """Copy bytes from ``start`` on into a window; return their number, less only at the end."""
 
     def read_each(self, starts: NDArray[int64], size: int) -> NDArray[void]:
-        """Return ``size`` bytes from each of the starts (n,), void (n,); all of them lie inside the file."""
+        """Return ``size`` bytes from each of the starts (n,), void (n,), all inside the file."""
 
     def want(self, starts: NDArray[int64], size: int) -> None:
         """Announce that ``size`` bytes from each of the starts (n,) will be read next.
@@ -89,10 +88,13 @@ class StoredFile(Protocol):
         """
 
     def written_end(self, size: int) -> int:
-        """Return the position after the last byte before ``size`` that is not zero, 0 if all are zero."""
+        """Return the position after the last byte before ``size`` that is not zero, or 0."""
 
     def is_outdated(self) -> bool:
-        """Tell whether the file has to be opened again: another file has its name by now, or its length has changed."""
+        """Tell whether the file has to be opened again.
+
+        This is so if another file has its name by now, or if its length has changed.
+        """
 
     def close(self) -> None:
         """Close the file. Arrays that were read stay valid."""
@@ -131,10 +133,15 @@ class Storage(Protocol):
         """
 
     def read_bytes(self, path: Path, count: int) -> bytes:
-        """Return the first bytes of a file, fewer only if it is shorter; raises as :meth:`size` does."""
+        """Return the first bytes of a file, fewer only if it is shorter.
+
+        Raises as :meth:`size` does.
+        """
 
     def open(self, path: Path, *, scattered: bool = False) -> StoredFile:
-        """Open a file for reading; raises as :meth:`size` does, and for a file that is longer than any of RocketMQ's.
+        """Open a file for reading.
+
+        Raises as :meth:`size` does, and for a file that is longer than any of RocketMQ's.
 
         Args:
             path: the file to open.
@@ -154,14 +161,12 @@ def read_small(storage: Storage, path: Path, max_bytes: int) -> bytes:
 
     Raises:
         FileNotFoundError: there is no such file.
-        UnreadableFileError: it is not a regular file, or it is longer than files of its kind can
-            be.
+        UnreadableFileError: it is not a regular file, or it is longer than ``max_bytes``.
     """
     content = storage.read_bytes(path, max_bytes + 1)
     if len(content) > max_bytes:
-        raise UnreadableFileError(
-            str(path), f"longer than {max_bytes} bytes", "a file of at most that length"
-        )
+        actual = f"longer than {max_bytes} bytes"
+        raise UnreadableFileError(str(path), actual, "a file of at most that length")
     return content
 
 
