@@ -208,8 +208,7 @@ class BrokerConfig:
     def broker_name(self) -> str:
         """Return the broker's name.
 
-        It comes from ``brokerIdentity``, else from the broker's member topic, else from the root
-        folder.
+        It comes from ``brokerIdentity``, else from its member topic, else from the root folder.
 
         Source: BrokerMetadata.java; BrokerController.java#syncBrokerMemberGroup.
         """

@@ -43,8 +43,7 @@ class StoreConfig:
                     f"{_KEYS[field.name]} {value}: must be an integer from 1 to {_MAX_INT}"
                 )
         if self.mapped_file_size_consume_queue % 20:
-            # Source: MessageStoreConfig.java#getMappedFileSizeConsumeQueue rounds up to whole
-            # units.
+            # Whole units. Source: MessageStoreConfig.java#getMappedFileSizeConsumeQueue.
             units = -(-self.mapped_file_size_consume_queue // 20)
             object.__setattr__(self, "mapped_file_size_consume_queue", units * 20)
 

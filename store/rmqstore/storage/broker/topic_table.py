@@ -36,8 +36,7 @@ def _load(paths: StorePaths) -> dict[str, Any]:
     """Return the content of the file after a check of all that a change relies on.
 
     Raises:
-        CorruptConfigError: an entry is not a table, or a number in it is not an integer or
-            negative.
+        CorruptConfigError: an entry is not a table, or a number of queues is not valid.
     """
     path = paths.topics_json
     content = load_table(paths.storage, path)

@@ -148,8 +148,7 @@ class Disk:
             os.ftruncate(descriptor, size)
             _write_all(descriptor, 0, content)
             if not has_name:
-                # os.link follows the link in /proc only if a folder is given, although the path is
-                # absolute.
+                # os.link follows the link in /proc only with a folder, despite the absolute path.
                 unnamed = f"/proc/self/fd/{descriptor}"
                 os.link(unnamed, path, src_dir_fd=descriptor, follow_symlinks=True)
         except BaseException:

@@ -45,8 +45,7 @@ class MappedFile(Closing):
 
         Args:
             path: the file to open.
-            scattered: only few, scattered bytes will be read, so the kernel is told not to read
-                ahead.
+            scattered: only few, scattered bytes will be read, so the kernel must not read ahead.
         """
         self.path = path
         self._is_scattered = scattered

@@ -63,10 +63,8 @@ def map_without_holes(
     for start, stop in data_ranges:
         start -= start % mmap.PAGESIZE  # noqa: PLW2901 - the page that holds it
         flags = mmap.MAP_SHARED | _MAP_FIXED
-        if (
-            _libc.mmap(base + start, stop - start, mmap.PROT_READ, flags, descriptor, start)
-            == _FAILED
-        ):
+        address = _libc.mmap(base + start, stop - start, mmap.PROT_READ, flags, descriptor, start)
+        if address == _FAILED:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
     return mapped

@@ -145,8 +145,7 @@ class Storage(Protocol):
 
         Args:
             path: the file to open.
-            scattered: only few, scattered bytes will be read, so nothing around them should be
-                fetched.
+            scattered: only few, scattered bytes will be read, so fetch nothing around them.
         """
 
     def full_path(self, path: Path) -> Path:

@@ -58,8 +58,7 @@ class IndexFile:
         storage: the storage to read the file from.
 
     Raises:
-        CorruptIndexError: its length does not fit the sizes, or its header counts more items than
-            fit.
+        CorruptIndexError: its length does not fit the sizes, or its header counts too many items.
     """
 
     def __init__(self, path: Path, sizes: IndexSizes, storage: Storage = LOCAL) -> None:

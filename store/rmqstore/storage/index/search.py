@@ -127,9 +127,8 @@ class _OpenIndexFile:
     def span(self) -> Span | None:
         """Return the range from the first to the last record with keys in the file.
 
-        Header and items both hold these physical offsets. If they differ, the range that both cover
-        counts, because a running broker sets the header after the item. None if the file is
-        damaged.
+        None if the file is damaged. Header and items both hold these physical offsets. If they
+        differ, the range that both cover counts: a running broker sets the header after the item.
         """
         first, last = self._read(np.array([1, self._count - 1]))["physical_offset"].tolist()
         span = Span(max(self._first_offset, first), min(self._last_offset, last))

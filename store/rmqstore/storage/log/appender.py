@@ -77,8 +77,7 @@ class LogAppend:
         file_size: bytes of a CommitLog file.
         intent: the file that holds the start of the append until it is complete. If a crash comes
             before the commit, the bytes after that start may be cleared. If it comes after the
-            commit, readers take a topic that is only in the log for a new one, not for a deleted
-            one.
+            commit, a topic that is only in the log counts as new, not as deleted.
 
     Source: CommitLog.java#asyncPutMessage; unlike there, records can be read only after the commit.
     """
@@ -220,9 +219,8 @@ class LogAppend:
     def _close_segment(self, path: Path, position: int) -> None:
         """Write a blank where the first record will begin: no scan meets the heads written next.
 
-        Without the blank, a broker that recovers the store would write over the first record. If a
-        record of the broker's then ended at one of those heads, the rest of the append would come
-        back.
+        Without the blank, a broker that recovers the store would write over the first record. If
+        its own record then ended at one of those heads, the rest of the append would come back.
         """
         blank = np.array([(self._file_size - position, BLANK_MAGIC)], FRAME_HEAD)
         self._disk.write(path, position, blank)

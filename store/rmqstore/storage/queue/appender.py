@@ -34,8 +34,7 @@ class QueueAppender:
     """The end of one queue. Source: ConsumeQueue.java#putMessagePositionInfo.
 
     Unlike in RocketMQ, every record keeps its queue offset, and a record whose offset cannot be
-    right gets no unit. RocketMQ would store that record, and all later ones, at other queue
-    offsets.
+    right gets no unit. RocketMQ would give that record and all later ones other queue offsets.
 
     Args:
         start: queue offset of the first unit that the files have.
@@ -143,8 +142,7 @@ class QueueAppender:
         """Fill the queue offsets that no record has with the unit of the next record.
 
         A broker then serves that record more than once. A unit that leads to no record would be
-        worse: the broker would skip it together with all units of records in the same file of the
-        log.
+        worse: the broker would skip all further units of records in the same file of the log.
         """
         physical_offset = int(following["physical_offset"][0])
         text = (

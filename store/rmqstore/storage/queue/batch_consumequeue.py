@@ -5,8 +5,7 @@ every queue offset has a unit, and the messages of one inner batch share theirs.
 which of its messages has which queue offset.
 
 Units have no checksum, so a damaged one may claim any queue offsets. A unit that its neighbours
-contradict is not trusted. Queue offsets that no trusted unit covers read as units that were never
-written.
+contradict is not trusted. Queue offsets that no trusted unit covers read as never written.
 """
 
 from __future__ import annotations

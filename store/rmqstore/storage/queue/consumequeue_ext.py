@@ -34,8 +34,7 @@ class ConsumeQueueExt:
     """The extension files of one queue of one topic. Source: ConsumeQueueExt.java.
 
     A broker with ``enableConsumeQueueExt`` puts an address where a queue unit's tags code would be,
-    see ``layout.MAX_EXT_ADDRESS``. Units differ in length, so only an address tells where one
-    begins.
+    see ``layout.MAX_EXT_ADDRESS``. Units differ in length: only an address shows where one begins.
     """
 
     def __init__(self, folder: Path, storage: Storage = LOCAL) -> None:

@@ -50,8 +50,7 @@ class TailBuilder:
         if log_end is not None:
             files_end = queue.cut(queue.begin, files_end, log_end)
             files_end = confirmed_end(log, queue, key, files_end, log_end)
-            # Units before the scanned part of the log count as whole, because nothing could replace
-            # them.
+            # Units before the scanned part of the log count as whole: nothing could replace them.
             scanned_from = min(max(first, queue.begin), files_end)
             files_end = whole_end(queue, scanned_from, files_end)
         # Retention deletes files of a queue after those of the log: a queue that begins later has
