@@ -1,1 +1,1 @@
-"""Writing to a store: encoding messages, the commit, dispatching to queues and index, and repair."""
+"""Writing to a store: encoding, the commit, dispatching to queues and index, and repair."""

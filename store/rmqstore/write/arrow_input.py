@@ -1,4 +1,4 @@
-"""Rows to be written, from anything that implements Arrow's C stream interface, as record batches."""
+"""Rows from anything that implements Arrow's C stream interface, as record batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 
 class ArrowStream(Protocol):
-    """Rows offered through Arrow's C stream interface: a table, a reader, a data frame of pandas, Polars or DuckDB."""
+    """Rows that are offered through Arrow's C stream interface."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
@@ -31,7 +31,7 @@ def record_batches(rows: pa.RecordBatch | ArrowStream) -> Iterator[pa.RecordBatc
         yield from pa.RecordBatchReader.from_stream(rows)
     else:
         raise TypeError(
-            "expected a pyarrow.RecordBatch, or an object with __arrow_c_stream__ (a pyarrow Table, a pandas or "
-            f"Polars DataFrame), got {type(rows).__name__}; pyarrow.table({{'topic': [...], 'body': [...]}}) makes "
-            "a table of lists"
+            "expected a pyarrow.RecordBatch, or an object with __arrow_c_stream__ "
+            f"(a pyarrow Table, a pandas or Polars DataFrame), got {type(rows).__name__}; "
+            "pyarrow.table({'topic': [...], 'body': [...]}) makes a table of lists"
         )

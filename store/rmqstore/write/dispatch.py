@@ -1,7 +1,9 @@
-"""Builds queue units and index items from records of the log: after an append, in a repair and in a rebuild.
+"""Builds queue units and index items from the records of the log.
 
-Source: DefaultMessageStore.java#ReputMessageService, #CommitLogDispatcherBuildConsumeQueue,
-#…BuildIndex.
+This happens after each append, in a repair and in a rebuild.
+
+Source: DefaultMessageStore.java#ReputMessageService, #CommitLogDispatcherBuildConsumeQueue
+and #CommitLogDispatcherBuildIndex.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ class Dispatcher:
         self.misfits: dict[tuple[str, int], CorruptQueueError] = {}
 
     def dispatch(self, start: int, end: int, progress: Progress = ignore_progress) -> None:
-        """Build units and items of the records in ``[start, end)``, except those that exist already.
+        """Build the missing units and items of the records in ``[start, end)``.
 
         Raises:
             CorruptRecordError: the range holds bytes that are not a record, and the dispatcher is
@@ -77,7 +79,9 @@ class Dispatcher:
         """
         for low, high, segment in self._log.stretches(start, end):
             if segment is None:
-                self._meet(self._log.folders, low, f"no file holds the log from {low} to {high}")
+                self._report_damage(
+                    self._log.folders, low, f"no file holds the log from {low} to {high}"
+                )
             else:
                 self._dispatch_file(segment, low, high)
                 progress(high - start, end - start)
@@ -86,22 +90,22 @@ class Dispatcher:
         for window in walk_forward(self._log, segment, start, end):
             self._dispatch_window(window)
             if window.damage is not None:
-                self._meet(str(segment.path), window.stopped, window.damage)
+                self._report_damage(str(segment.path), window.stopped, window.damage)
 
     def _dispatch_window(self, window: Window) -> None:
-        data, base, path = window.data, window.segment.start, str(window.segment.path)
+        path = str(window.segment.path)
         for starts, heads, whole in window.heads():
-            sound = whole & (heads.column("physical_offset") == starts + base)
-            for row in np.flatnonzero(~sound).tolist():
-                self._meet(
-                    path, base + int(starts[row]), "not a whole record with this physical offset"
-                )
-            kept = heads if sound.all() else heads.take(np.flatnonzero(sound))
-            if len(kept):
-                self.put(read_requests(data, kept))
-                self._put_lmq(data, kept)
+            places = starts + window.segment.start
+            sound = whole & (heads.column("physical_offset") == places)
+            for physical_offset in places[~sound].tolist():
+                reason = "not a whole record with this physical offset"
+                self._report_damage(path, physical_offset, reason)
+            sound_heads = heads if sound.all() else heads.take(np.flatnonzero(sound))
+            if len(sound_heads):
+                self.put(read_requests(window.data, sound_heads))
+                self._put_lmq(window.data, sound_heads)
 
-    def _meet(self, path: str, physical_offset: int, reason: str) -> None:
+    def _report_damage(self, path: str, physical_offset: int, reason: str) -> None:
         """Report damage of the log.
 
         Raises:
@@ -109,21 +113,22 @@ class Dispatcher:
         """
         if not self._is_tolerant:
             raise CorruptRecordError(path, physical_offset, f"{reason}; nothing is built after it")
-        self._find("log", f"{path}, {physical_offset}", f"{reason}; nothing was built from it")
+        self._add_finding(
+            "log", f"{path}, {physical_offset}", f"{reason}; nothing was built from it"
+        )
 
-    def _find(self, part: str, place: str, text: str) -> None:
+    def _add_finding(self, part: str, place: str, text: str) -> None:
         if len(self.findings) < _MAX_FINDINGS:
             self.findings.append(Finding(part, place, text))
         elif len(self.findings) == _MAX_FINDINGS:
-            self.findings.append(
-                Finding(part, self._log.folders, f"more than {_MAX_FINDINGS} findings")
-            )
+            text = f"more than {_MAX_FINDINGS} findings"
+            self.findings.append(Finding(part, self._log.folders, text))
 
     def put(self, requests: Requests) -> None:
         """Append the units and items of records that are in the log, in its order."""
-        units = (
-            requests.units if requests.has_unit.all() else requests.units.take(requests.has_unit)
-        )
+        units = requests.units
+        if not requests.has_unit.all():
+            units = units.take(requests.has_unit)
         self._put_units(units)
         if self._config.message_index_enable:
             offsets = requests.units.units["physical_offset"].astype(np.int64)
@@ -136,9 +141,10 @@ class Dispatcher:
 
     def _put_lmq(self, data: Bytes, heads: Heads) -> None:
         """Append units to the light message queues that records name. Source: LmqDispatch.java."""
-        named = lmq_heads(data, heads.take(have_units(heads.column("sys_flag"))))
-        if len(named):
-            self._put_units(read_requests(data, named).units)
+        with_unit = heads.take(have_units(heads.column("sys_flag")))
+        of_queues = lmq_heads(data, with_unit)
+        if len(of_queues):
+            self._put_units(read_requests(data, of_queues).units)
 
     def _put_units(self, units: QueueUnits) -> None:
         """Group units by queue and append those of each queue in the order of the log."""
@@ -149,8 +155,11 @@ class Dispatcher:
                 continue
             if self._is_tolerant and not can_have_queue(*key):
                 for physical_offset in units.units["physical_offset"][rows].tolist():
-                    text = f"the record at {physical_offset} names a topic or queue id that no folder can have"
-                    self._find("queue", f"{key[0]!r}-{key[1]}", f"{text}; it has no unit")
+                    text = (
+                        f"the record at {physical_offset} names a topic or queue id "
+                        "that no folder can have; it has no unit"
+                    )
+                    self._add_finding("queue", f"{key[0]!r}-{key[1]}", text)
                 continue
             try:
                 queue = self._touched.get(key)
@@ -167,7 +176,7 @@ class Dispatcher:
         for (topic, queue_id), queue in self._touched.items():
             queue.settle()
             for _, text in queue.misplaced:
-                self._find("queue", f"{topic}-{queue_id}", text)
+                self._add_finding("queue", f"{topic}-{queue_id}", text)
             queue.misplaced.clear()
         self._disk.flush_all([path for queue in self._touched.values() for path in queue.touched])
         for queue in self._touched.values():

@@ -1,8 +1,11 @@
-"""What an existing store requires of a writer: whether it can be written at all, and the sizes of its files."""
+"""What an existing store requires of a writer: stores that are refused, and the sizes of files."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
+
+import pyarrow as pa
 
 from rmqstore.errors import OptionError, StoreStateError, UnsupportedFeatureError
 from rmqstore.storage.broker.store_config import StoreConfig
@@ -42,12 +45,34 @@ def require_writable(paths: StorePaths) -> None:
         )
     if paths.batch_topics():  # a repair would put their records into queues of the wrong kind
         raise UnsupportedFeatureError(
-            f"{paths.batch_consumequeue} holds BatchConsumeQueues: such a store cannot be written yet"
+            f"{paths.batch_consumequeue} holds BatchConsumeQueues: "
+            "such a store cannot be written yet"
+        )
+
+
+def require_plain_topics(topics: pa.StringArray, batch_topics: Collection[str]) -> None:
+    """Refuse rows of topics that have BatchConsumeQueues.
+
+    Args:
+        topics: the topic of each row, (n,).
+        batch_topics: the topics of the store that have BatchConsumeQueues.
+
+    Raises:
+        UnsupportedFeatureError: a row has such a topic.
+    """
+    if not batch_topics:
+        return
+    refused = {*batch_topics} & set(topics.unique().to_pylist())
+    if refused:
+        raise UnsupportedFeatureError(
+            f"{', '.join(sorted(refused))}: BatchConsumeQueues cannot be written yet"
         )
 
 
 def existing_config(paths: StorePaths, log: CommitLog, config: StoreConfig) -> StoreConfig:
-    """Return the sizes of a store's files, and those of ``config`` for kinds of which it has no file yet.
+    """Return the sizes of a store's files.
+
+    The sizes of ``config`` stay for those kinds of files that the store does not have yet.
 
     Raises:
         StoreStateError: files of one kind differ in length, or no sizes fit an index file.
@@ -57,14 +82,16 @@ def existing_config(paths: StorePaths, log: CommitLog, config: StoreConfig) -> S
         lengths = {LOCAL.size(segment.path) for segment in log.segments} - {0}
         if len(lengths) > 1:
             raise StoreStateError(
-                f"{log.folders}: files of {sorted(lengths)} bytes; a broker requires all files to have the same size"
+                f"{log.folders}: files of {sorted(lengths)} bytes; "
+                "a broker requires all files to have the same size"
             )
         size = next(iter(lengths), config.mapped_file_size_commit_log)
         odd = next((segment for segment in log.segments if segment.start % size), None)
         if odd is not None:
             raise StoreStateError(
-                f"{odd.path}: offset {odd.start} is not a multiple of {size} bytes, the size of this store's log "
-                "files; the file was renamed, or all files are empty and mappedFileSizeCommitLog must be given"
+                f"{odd.path}: offset {odd.start} is not a multiple of {size} bytes, "
+                "the size of this store's log files; the file was renamed, "
+                "or all files are empty and mappedFileSizeCommitLog must be given"
             )
         changes["mapped_file_size_commit_log"] = size
     queue = next((queue for topic in paths.topics() for queue in paths.queue_files(topic)), None)

@@ -1,4 +1,4 @@
-"""Remembers which versions of an application's writes are done, so that a repeated write is skipped.
+"""Remembers the last write of each application, so that a repeated write is skipped.
 
 Before the commit an entry names the first and the last record of a write by physical offset and
 digest. The write is done if and only if the log holds these records. Losing the ledger harms no
@@ -51,10 +51,9 @@ class Ledger:
 
     def settle(self, log: CommitLog) -> None:
         """Look up every unfinished write in the log; called when a store is opened for writing."""
-        entries = LOCAL.list_folder(self._folder)
-        for path in sorted(
-            self._folder / entry.name for entry in entries if entry.name.endswith(".json")
-        ):
+        names = [entry.name for entry in LOCAL.list_folder(self._folder)]
+        for name in sorted(name for name in names if name.endswith(".json")):
+            path = self._folder / name
             entry = self._read(path)
             if entry is None or entry.is_done:
                 continue
@@ -76,9 +75,8 @@ class Ledger:
         """Note durably what is about to be committed to the log."""
         self._disk.make_folder(self._folder)
         previous = self.version(app_id, log)
-        self._write(
-            self._path(app_id), Entry(version, first, last, is_done=False, previous=previous)
-        )
+        entry = Entry(version, first, last, is_done=False, previous=previous)
+        self._write(self._path(app_id), entry)
 
     def done(self, app_id: str) -> None:
         """Note that the intended write was committed."""
@@ -92,17 +90,17 @@ class Ledger:
     @staticmethod
     def _read(path: Path) -> Entry | None:
         try:
-            found = json.loads(read_small(LOCAL, path, _MAX_BYTES))
+            fields = json.loads(read_small(LOCAL, path, _MAX_BYTES))
             first, last = (
-                None if found[name] is None else RecordMark(**found[name])
+                None if fields[name] is None else RecordMark(**fields[name])
                 for name in ("first", "last")
             )
             entry = Entry(
-                found["version"],
+                fields["version"],
                 first,
                 last,
-                is_done=found["is_done"],
-                previous=found.get("previous"),
+                is_done=fields["is_done"],
+                previous=fields.get("previous"),
             )
         except (FileNotFoundError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
             return None  # an entry only caches what the log shows

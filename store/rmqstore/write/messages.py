@@ -1,8 +1,10 @@
-"""Columns of messages as users give them, to columns of records: sets properties, ids and delays, and checks limits.
+"""Turns columns of messages, as users give them, into columns of records.
+
+This sets properties, ids and delays, and checks limits. Errors name the PutMessageStatus of
+RocketMQ.
 
 Source: DefaultMQProducerImpl.java and SendMessageProcessor.java for what a send adds;
-HookUtils.java and
-MessageExtEncoder.java for what is refused. Errors name the PutMessageStatus of RocketMQ.
+HookUtils.java and MessageExtEncoder.java for what is refused.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from numpy.typing import NDArray
 from rmqstore.errors import IllegalMessageError, OptionError
 from rmqstore.format.columns.buffers import array_bytes
 from rmqstore.format.columns.encode import RecordColumns
-from rmqstore.format.columns.hosts import offset_ids, pack_host, pack_hosts
+from rmqstore.format.columns.hosts import pack_host, pack_hosts
 from rmqstore.format.columns.property_encode import (
     find_control_bytes,
     one_property,
@@ -46,7 +48,7 @@ from rmqstore.format.layout import (
 )
 from rmqstore.format.schema import ASSIGNED, WRITE_TYPES
 from rmqstore.format.topics import FORBIDDEN_TOPICS
-from rmqstore.write.unique_keys import UniqueKeys, own_address
+from rmqstore.write.unique_keys import UniqueKeys, are_offset_ids, own_address
 
 # The property that a column sets. The column takes precedence over the column ``properties``.
 _PROPERTY_OF: Final = {
@@ -59,7 +61,6 @@ _PROPERTY_OF: Final = {
 # Source: TopicValidator.java.
 _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _MAX_TOPIC, _MAX_GROUP_TOPIC = 127, 255
-_NO_HOST = "0.0.0.0:0"
 _GROUP_PREFIXES: Final = ("%RETRY%", "%DLQ%")
 
 SELECTORS: Final = ("roundRobin", "hash")
@@ -98,7 +99,9 @@ class WriteSpec:
 
 
 class MessageMaker:
-    """Makes columns of records from batches of messages; keeps the round robin and the counter of ids between batches.
+    """Makes columns of records from batches of messages.
+
+    The round robin over queues and the counter of ids go on from batch to batch.
 
     Args:
         spec: how messages are made.
@@ -138,8 +141,12 @@ class MessageMaker:
         self._set_uniq_keys(overrides, batch, columns, n)
         topics, queue_ids = _delay(overrides, topics, queue_ids, columns)
         properties = self._property_strings(columns.get("properties"), overrides, n, refuse)
-        born = columns.get("bornTimestamp")
         now = now_ms()
+        born = columns.get("bornTimestamp")
+        if born is None:
+            born_timestamps = np.full(n, now)
+        else:
+            born_timestamps = _numbers(born.view(pa.int64()), n, now * 1000) // 1000
         return RecordColumns(
             topics=topics,
             queue_ids=queue_ids,
@@ -147,9 +154,7 @@ class MessageMaker:
             properties=properties,
             flags=_numbers(columns.get("flag"), n),
             sys_flags=flags,
-            born_timestamps=np.full(n, now)
-            if born is None
-            else _numbers(born.view(pa.int64()), n, now * 1000) // 1000,
+            born_timestamps=born_timestamps,
             born_hosts=pack_hosts(_texts(columns.get("bornHost"), n, self._born_host)),
             store_hosts=pack_hosts(_texts(None, n, self.spec.store_host)),
             reconsume_times=_numbers(columns.get("reconsumeTimes"), n),
@@ -163,18 +168,13 @@ class MessageMaker:
                 "no topic: give a column named topic, or WriteSpec.topic for all rows"
             )
         if topics.null_count:
-            refuse(
-                int(np.argmin(topics.is_valid().to_numpy(zero_copy_only=False))),
-                "MESSAGE_ILLEGAL",
-                "topic is null",
-            )
+            refuse(_first_null(topics), "MESSAGE_ILLEGAL", "topic is null")
         encoded = topics.dictionary_encode()
         for code, topic in enumerate(encoded.dictionary.to_pylist()):
             reason = topic_fault(topic, allow_system=self.spec.allow_system_topics)
             if reason:
-                refuse(
-                    int(np.argmax(encoded.indices.to_numpy() == code)), "MESSAGE_ILLEGAL", reason
-                )
+                row = int(np.argmax(encoded.indices.to_numpy() == code))
+                refuse(row, "MESSAGE_ILLEGAL", reason)
         return topics
 
     def _bodies(
@@ -182,11 +182,7 @@ class MessageMaker:
     ) -> tuple[pa.BinaryArray, NDArray[np.int32]]:
         flags = np.zeros(len(bodies), np.int32)
         if bodies.null_count:
-            refuse(
-                int(np.argmin(bodies.is_valid().to_numpy(zero_copy_only=False))),
-                "MESSAGE_ILLEGAL",
-                "body is null",
-            )
+            refuse(_first_null(bodies), "MESSAGE_ILLEGAL", "body is null")
         pack, flag = compressor(self.spec.compression)
         lengths = np.diff(array_bytes(bodies)[1])
         if pack is not None:
@@ -200,7 +196,8 @@ class MessageMaker:
         large = np.flatnonzero(lengths > self.spec.max_message_size)
         if len(large):
             row = int(large[0])
-            text = f"a body of {int(lengths[row])} bytes, maxMessageSize is {self.spec.max_message_size}"
+            limit = self.spec.max_message_size
+            text = f"a body of {int(lengths[row])} bytes, maxMessageSize is {limit}"
             refuse(row, "MESSAGE_ILLEGAL", text)
         return bodies, flags
 
@@ -219,7 +216,10 @@ class MessageMaker:
         lengths = np.diff(array_bytes(strings)[1])
         if (lengths > MAX_PROPERTIES_BYTES).any():
             row = int(lengths.argmax())
-            text = f"properties of {int(lengths[row])} bytes, at most {MAX_PROPERTIES_BYTES} are allowed"
+            text = (
+                f"properties of {int(lengths[row])} bytes, "
+                f"at most {MAX_PROPERTIES_BYTES} are allowed"
+            )
             refuse(row, "PROPERTIES_SIZE_EXCEEDED", text)
         return strings
 
@@ -231,7 +231,8 @@ class MessageMaker:
         encoded = topics.dictionary_encode()
         codes = encoded.indices.to_numpy()
         keys = columns.get("shardingKey") if self.spec.queue_selector == "hash" else None
-        hashes, keyed = None, np.zeros(n, np.bool_)
+        hashes = None
+        keyed = np.zeros(n, np.bool_)
         if keys is not None:
             hashes = java_hashes(*array_bytes(keys.fill_null("").cast(pa.binary())))
             keyed = keys.is_valid().to_numpy(zero_copy_only=False)
@@ -247,8 +248,8 @@ class MessageMaker:
             chosen[turning] = (turn + np.arange(len(turning))) % count
             self._turns[topic] = turn + len(turning)
         if given is not None:
-            says = given.is_valid().to_numpy(zero_copy_only=False)
-            chosen[says] = given.fill_null(0).to_numpy()[says]
+            is_given = given.is_valid().to_numpy(zero_copy_only=False)
+            chosen[is_given] = given.fill_null(0).to_numpy()[is_given]
             if (chosen < 0).any():
                 raise IllegalMessageError(
                     f"row {int(np.argmin(chosen))}: MESSAGE_ILLEGAL: queueId {int(chosen.min())}"
@@ -262,10 +263,14 @@ class MessageMaker:
         columns: Mapping[str, pa.Array],
         n: int,
     ) -> None:
-        """Set UNIQ_KEY from msgId, unless that is an offset message id, otherwise from the properties or a new key."""
-        keys = columns.get("msgId")
-        present = one_property(columns.get("properties"), PROPERTY_UNIQ_KEY, n)
-        keys = present if keys is None else pc.if_else(_offset_ids(batch, keys, n), present, keys)
+        """Set UNIQ_KEY from msgId or from the properties, and generate it where both lack it.
+
+        A msgId that is an offset message id does not count.
+        """
+        keys = one_property(columns.get("properties"), PROPERTY_UNIQ_KEY, n)
+        ids = columns.get("msgId")
+        if ids is not None:
+            keys = pc.if_else(are_offset_ids(ids, batch), keys, ids)
         if self.spec.make_uniq_key and keys.null_count:
             made = self._ids.make(keys.null_count)
             keys = pc.replace_with_mask(keys, keys.is_null(), made)
@@ -301,7 +306,10 @@ def topic_fault(topic: str, *, allow_system: bool) -> str | None:
             f"topic {topic} is a light message queue, whose units point to records of other topics"
         )
     if topic in FORBIDDEN_TOPICS and not allow_system:
-        return f"topic {topic} belongs to the broker; allow_system_topics=True writes to it all the same"
+        return (
+            f"topic {topic} belongs to the broker; "
+            "allow_system_topics=True writes to it all the same"
+        )
     return None
 
 
@@ -340,20 +348,13 @@ def _numbers(column: pa.Array | None, n: int, default: int = 0) -> NDArray[Any]:
     return numbers
 
 
+def _first_null(column: pa.Array) -> int:
+    """Return the row of the first null of a column that has one."""
+    return int(np.argmin(column.is_valid().to_numpy(zero_copy_only=False)))
+
+
 def _texts(column: pa.Array | None, n: int, default: str) -> pa.StringArray:
     return pa.repeat(pa.scalar(default), n) if column is None else column.fill_null(default)
-
-
-def _offset_ids(batch: pa.RecordBatch, keys: pa.StringArray, n: int) -> pa.BooleanArray:
-    """Return a mask (n,) of the msgIds that are the offset message id of a row that was read, and not its UNIQ_KEY."""
-    if "offsetMsgId" in batch.schema.names:
-        return pc.fill_null(pc.equal(keys, batch.column("offsetMsgId")), fill_value=False)
-    if not {"storeHost", "commitLogOffset"} <= set(batch.schema.names):
-        return pa.repeat(pa.scalar(value=False), n)
-    hosts, offsets = batch.column("storeHost"), batch.column("commitLogOffset")
-    known = pc.and_(hosts.is_valid(), offsets.is_valid())
-    ids = offset_ids(pack_hosts(hosts.fill_null(_NO_HOST)), offsets.fill_null(0).to_numpy())
-    return pc.fill_null(pc.and_(known, pc.equal(keys, ids)), fill_value=False)
 
 
 def _delay(
@@ -362,7 +363,9 @@ def _delay(
     queue_ids: NDArray[np.int32],
     columns: Mapping[str, pa.Array],
 ) -> tuple[pa.StringArray, NDArray[np.int32]]:
-    """Send delayed messages to the schedule topic, and note their own topic and queue in their properties.
+    """Send delayed messages to the schedule topic.
+
+    Their properties keep their own topic and queue.
 
     Source: HookUtils.java#transformDelayLevelMessage.
     """
@@ -380,6 +383,5 @@ def _delay(
     overrides[PROPERTY_DELAY] = where_delayed(pa.array(levels).cast(pa.string()))
     overrides[PROPERTY_REAL_TOPIC] = where_delayed(topics)
     overrides[PROPERTY_REAL_QUEUE_ID] = where_delayed(pa.array(queue_ids).cast(pa.string()))
-    return pc.if_else(mask, pa.scalar(SCHEDULE_TOPIC), topics), np.where(
-        delayed, levels - 1, queue_ids
-    ).astype(np.int32)
+    schedule_queue_ids = np.where(delayed, levels - 1, queue_ids).astype(np.int32)
+    return pc.if_else(mask, pa.scalar(SCHEDULE_TOPIC), topics), schedule_queue_ids

@@ -1,4 +1,4 @@
-"""The next queue offset of each queue: assigned to rows, or compared with the offsets that rows bring."""
+"""The next queue offset of each queue: assigned to rows, or compared with the rows' own offsets."""
 
 from __future__ import annotations
 
@@ -48,20 +48,23 @@ class QueueOffsets:
             queued: (n,), rows that get a unit in their queue; the others are ignored.
 
         Raises:
-            IllegalMessageError: a row's offset is not the next one of its queue; a new queue may
-                begin anywhere.
+            IllegalMessageError: a row's offset is not the next one of its queue. A new queue may
+                begin at any offset.
         """
-        places, claimed = np.flatnonzero(queued), dict[tuple[str, int], int | None]()
-        for key, rows in group_by_queue(topics.take(pa.array(places)), queue_ids[places]):
+        claimed: dict[tuple[str, int], int | None] = {}
+        queued_rows = np.flatnonzero(queued)
+        groups = group_by_queue(topics.take(pa.array(queued_rows)), queue_ids[queued_rows])
+        for key, group_rows in groups:
             start = self._peek(key)
-            given = offsets[places[rows]]
+            rows = queued_rows[group_rows]
+            given = offsets[rows]
             expected = np.arange(len(rows)) + (int(given[0]) if start is None else start)
             wrong = np.flatnonzero(given != expected)
             if len(wrong):
-                row = int(places[rows[wrong[0]]])
+                row = int(rows[wrong[0]])
                 raise IllegalMessageError(
-                    f"row {row}: queue offset {int(offsets[row])} of {key[0]}-{key[1]}, the next one is "
-                    f"{int(expected[wrong[0]])}; nothing was written"
+                    f"row {row}: queue offset {int(offsets[row])} of {key[0]}-{key[1]}, "
+                    f"the next one is {int(expected[wrong[0]])}; nothing was written"
                 )
             claimed[key] = int(expected[-1]) + 1
         self._next |= claimed

@@ -27,7 +27,7 @@ from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.files.paths import StorePaths, our_abort
-from rmqstore.storage.files.storage import StoredFile, is_folder
+from rmqstore.storage.files.storage import is_folder
 from rmqstore.storage.index.index_file import index_files, read_header
 from rmqstore.storage.log.append_intent import read_intent
 from rmqstore.storage.log.commitlog import CommitLog
@@ -43,12 +43,12 @@ from rmqstore.storage.recovery.log_end import (
     scan_start,
 )
 from rmqstore.write.dispatch import Dispatcher
+from rmqstore.write.log_truncation import truncate_log
 
 logger = logging.getLogger(__name__)
 
 _UNIT = QUEUE_UNIT.itemsize
 _OFFSET_BYTES = QUEUE_UNIT["physical_offset"].itemsize
-_BLOCK_BYTES = 8 << 20
 _UNITS_AT_ONCE = 1 << 20
 
 
@@ -80,9 +80,10 @@ class Repairer:
         *,
         truncate: bool = False,
     ) -> None:
-        self._disk, self._paths, self._config, self._log = disk, paths, config, log
+        self._disk, self._paths = disk, paths
+        self._config, self._log = config, log
         self._truncate = truncate
-        # a recovery that begins to scan here, or later, gets to the end of the log
+        # a recovery whose scan begins at this physical offset, or later, gets to the log end
         self._whole_from = log.max_offset
         self._cut_folder = paths.root / ".rmqstore" / "cut"
         # holds the old queues during a rebuild
@@ -92,29 +93,28 @@ class Repairer:
         """Repair what the state of the store requires, which is nothing if it was closed cleanly.
 
         Raises:
-            CorruptRecordError: the log is damaged, good records follow, and ``truncate`` is not
-                set.
+            CorruptRecordError: good records follow damage of the log, and ``truncate`` is not set.
         """
         was_closed = not self._paths.has_abort
         checkpoint = read_checkpoint(self._paths)
-        began_at = read_intent(self._paths)
-        end = self._before_our_blank(
-            find_log_end(self._log, Checkpoint.all_safe() if was_closed else checkpoint), began_at
-        )
-        is_our_own = began_at == end.physical_offset
+        # where an append of ours began that was not completed
+        append_start = read_intent(self._paths)
+        end = find_log_end(self._log, Checkpoint.all_safe() if was_closed else checkpoint)
+        end = self._before_our_blank(end, append_start)
+        is_our_own = append_start == end.physical_offset
         if end.reason and not is_our_own:
-            self._require_no_records_behind(end, was_closed=was_closed)
-        self._cut_log(end, keep_copy=not is_our_own)
+            self._require_no_records_after(end, was_closed=was_closed)
+        truncate_log(self._disk, self._log, end, None if is_our_own else self._cut_folder)
         self._whole_from = end.scanned_from
         start = self._log.min_offset
         if not was_closed:
             self._ask_for_recovery(start, checkpoint)
-        reached = self._cut_queues(end.physical_offset, was_closed=was_closed)
-        outdated, indexed = self._outdated_index(
+        queues_end = self._cut_queues(end.physical_offset, was_closed=was_closed)
+        outdated, index_end = self._outdated_index(
             end.physical_offset, None if was_closed else checkpoint
         )
         if was_closed:
-            start = max(min(reached, indexed), start)
+            start = max(min(queues_end, index_end), start)
             if outdated or start < end.physical_offset:
                 self._ask_for_recovery(start, checkpoint)
         for path in outdated:
@@ -127,31 +127,29 @@ class Repairer:
         self._disk.delete(self._paths.append_intent)
         return Repaired(end.physical_offset, end.last_store_timestamp, checkpoint)
 
-    def _before_our_blank(self, end: LogEnd, began_at: int | None) -> LogEnd:
+    def _before_our_blank(self, end: LogEnd, append_start: int | None) -> LogEnd:
         """Return the start of our own append if all that it wrote is a blank; otherwise ``end``."""
-        segment = None if began_at is None else self._log.find(began_at)
-        if began_at is None or segment is None or end.physical_offset != segment.end:
+        if append_start is None:
             return end
-        found = window_at(self._log, segment, began_at, segment.end).records
-        if len(found.starts) or found.kind is not StopKind.BLANK:
+        segment = self._log.find(append_start)
+        if segment is None or end.physical_offset != segment.end:
+            return end
+        written = window_at(self._log, segment, append_start, segment.end).records
+        if len(written.starts) or written.kind is not StopKind.BLANK:
             return end
         # what stands before our append was committed
         scanned_from = min(end.scanned_from, segment.start)
         return end._replace(
-            physical_offset=began_at, path=str(segment.path), scanned_from=scanned_from
+            physical_offset=append_start, path=str(segment.path), scanned_from=scanned_from
         )
 
-    def _require_no_records_behind(self, end: LogEnd, *, was_closed: bool) -> None:
+    def _require_no_records_after(self, end: LogEnd, *, was_closed: bool) -> None:
         segment = self._log.find(end.physical_offset)
         if segment is None:  # the log ends with an empty file, after which there is nothing
             return
         if was_closed:
-            stop = Walk(
-                np.empty(0, np.int64),
-                StopKind.DAMAGE,
-                end.physical_offset - segment.start,
-                end.reason,
-            )
+            position = end.physical_offset - segment.start
+            stop = Walk(np.empty(0, np.int64), StopKind.DAMAGE, position, end.reason)
             if damage_at(self._log, segment, stop, self._queues_end()) is None:
                 return
         follows = self._find_record(segment, end.physical_offset + 1)
@@ -162,67 +160,18 @@ class Repairer:
             raise CorruptRecordError(
                 end.path,
                 end.physical_offset,
-                f"{end.reason}; good records follow at {follows}. A broker that opens this store drops them: copy them "
-                "out first (ignore_log_end=True with mode=DROPMALFORMED reads them; so does rmqstore export "
-                "--ignore-log-end --mode DROPMALFORMED), then open the store with truncate=True (rmqstore rebuild "
-                "--truncate), which keeps a copy of what it cuts",
+                f"{end.reason}; good records follow at {follows}. "
+                "A broker that opens this store drops them: copy them out first "
+                "(ignore_log_end=True with mode=DROPMALFORMED reads them; "
+                "so does rmqstore export --ignore-log-end --mode DROPMALFORMED), "
+                "then open the store with truncate=True (rmqstore rebuild --truncate), "
+                "which keeps a copy of what it cuts",
             )
 
     def _find_record(self, segment: Segment, start: int) -> int | None:
-        """Return where the first whole record of a file from a physical offset on begins, None without any."""
-        found = next_record(self._log, segment, start, segment.end)
-        return found if found < segment.end else None
-
-    def _cut_log(self, end: LogEnd, *, keep_copy: bool) -> None:
-        """Delete files and clear bytes after the end of the log; with ``keep_copy`` what is not zero is kept aside."""
-        for segment in self._log.segments:
-            is_later = segment.start >= end.physical_offset and segment.start > self._log.min_offset
-            if is_later or not segment.size:
-                self._drop(segment, keep_copy=keep_copy)
-            elif segment.start <= end.physical_offset < segment.end:
-                self._clear_tail(segment, end, keep_copy=keep_copy)
-        self._log.refresh()
-
-    def _drop(self, segment: Segment, *, keep_copy: bool) -> None:
-        with LOCAL.open(segment.path) as file:
-            is_empty = not file.written_end(segment.size)
-        if is_empty or not keep_copy:
-            self._disk.delete(segment.path)
-            return
-        self._disk.make_folder(self._cut_folder)
-        target = self._cut_folder / segment.path.name
-        logger.warning("%s lies after the end of the log; it is moved to %s", segment.path, target)
-        self._disk.rename(segment.path, target)
-        self._disk.flush_folder(self._cut_folder)
-        self._disk.flush_folder(segment.path.parent)
-
-    def _clear_tail(self, segment: Segment, end: LogEnd, *, keep_copy: bool) -> None:
-        position = end.physical_offset - segment.start
-        with LOCAL.open(segment.path) as file:
-            stop = file.written_end(segment.size)
-            if stop <= position:
-                return
-            if keep_copy:
-                self._keep(segment, end, file, stop)
-        self._disk.clear(segment.path, position, stop)
-        self._disk.flush(segment.path)
-
-    def _keep(self, segment: Segment, end: LogEnd, file: StoredFile, stop: int) -> None:
-        position = end.physical_offset - segment.start
-        self._disk.make_folder(self._cut_folder)
-        target = self._cut_folder / f"{segment.path.name}.{end.physical_offset}"
-        logger.warning(
-            "%s: the log ends at %d (%s); the %d bytes after it are kept in %s and cleared",
-            segment.path, end.physical_offset, end.reason or "never written", stop - position, target,
-        )  # fmt: skip
-        self._disk.delete(target)
-        self._disk.create(target, 0)
-        for start in range(position, stop, _BLOCK_BYTES):
-            block = np.empty(min(_BLOCK_BYTES, stop - start), np.uint8)
-            file.read_into(block, start)
-            self._disk.write(target, start - position, block)
-        self._disk.flush(target)
-        self._disk.flush_folder(self._cut_folder)
+        """Return where the first whole record of a file from ``start`` on begins, or None."""
+        physical_offset = next_record(self._log, segment, start, segment.end)
+        return physical_offset if physical_offset < segment.end else None
 
     def _queues_end(self) -> int:
         ends = [-1]
@@ -233,35 +182,41 @@ class Repairer:
         return max(ends)
 
     def _cut_queues(self, log_end: int, *, was_closed: bool) -> int:
-        """Remove the units of records after the log end; return the physical offset up to which the queues reach."""
-        reached = 0
+        """Remove the units of records after the log end.
+
+        Returns:
+            The physical offset up to which the queues reach.
+        """
+        queues_end = 0
         for topic, queue_id in self._paths.queues():
             queue = ConsumeQueue(self._paths.queue(topic, queue_id))
             start, end = queue.begin, queue.end()
-            kept = queue.cut(start, end, log_end)
+            new_end = queue.cut(start, end, log_end)
             if not was_closed:
-                kept = whole_end(queue, start, kept)
-            kept = sound_end(queue, start, kept)
-            if kept < end:
+                new_end = whole_end(queue, start, new_end)
+            new_end = sound_end(queue, start, new_end)
+            if new_end < end:
+                n_removed = end - new_end
                 logger.warning(
-                    "%s: %d units after the end of the log are removed", queue.folder, end - kept
+                    "%s: %d units after the end of the log are removed", queue.folder, n_removed
                 )
-                self._clear_units(queue, kept)
-            if kept > start:
-                reached = max(reached, reach(queue, kept))
+                self._clear_units(queue, new_end)
+            if new_end > start:
+                queues_end = max(queues_end, reach(queue, new_end))
             queue.close()
-        return reached
+        return queues_end
 
-    def _clear_units(self, queue: ConsumeQueue, kept: int) -> None:
+    def _clear_units(self, queue: ConsumeQueue, end: int) -> None:
+        """Remove the units of a queue from queue offset ``end`` on."""
         for segment in queue.segments:
-            if segment.start >= kept * _UNIT:
+            if segment.start >= end * _UNIT:
                 self._disk.delete(segment.path)
-            elif segment.end > kept * _UNIT:
-                position = kept * _UNIT - segment.start
+            elif segment.end > end * _UNIT:
+                position = end * _UNIT - segment.start
                 with LOCAL.open(segment.path) as file:
                     written = file.written_end(segment.size)
-                # The physical offset of the first one goes last: a unit with a size and none would
-                # point at offset 0.
+                # The physical offset of the first unit is cleared last: without it a unit that
+                # still has a size would point at the start of the log.
                 self._disk.clear(segment.path, position + _OFFSET_BYTES, written)
                 self._disk.clear(segment.path, position, min(position + _OFFSET_BYTES, written))
                 self._disk.flush(segment.path)
@@ -270,51 +225,51 @@ class Repairer:
     def _outdated_index(
         self, log_end: int, checkpoint: Checkpoint | None
     ) -> tuple[list[Path], int]:
-        """Return the index files that the checkpoint does not vouch for, and the physical offset to rebuild from.
+        """Return the index files that the checkpoint does not vouch for.
+
+        Returns:
+            These files, and the physical offset from which the index is to be built again.
 
         Source: IndexService.java#load.
         """
-        outdated, reached = [], -1
+        outdated: list[Path] = []
+        index_end = -1
         files = index_files(self._paths.index)
         for path in files:
             header = read_header(path)
-            is_late = (
-                checkpoint is not None and header["end_timestamp"] > checkpoint.index_msg_timestamp
-            )
-            if (
-                is_late
-                or header["end_phy_offset"] >= max(log_end, 1)
-                or header["end_timestamp"] == 0
-            ):
+            stored_until, record_end = header["end_timestamp"], header["end_phy_offset"]
+            is_late = checkpoint is not None and stored_until > checkpoint.index_msg_timestamp
+            if is_late or record_end >= max(log_end, 1) or stored_until == 0:
                 outdated.append(path)
             else:
-                reached = int(header["end_phy_offset"])
+                index_end = int(record_end)
         if not self._config.message_index_enable or (files and not outdated):
-            reached = log_end  # nothing is missing, as far as one can tell without reading the log
-        return outdated, reached
+            index_end = log_end  # as far as one can tell without reading the log
+        return outdated, index_end
 
     def _ask_for_recovery(self, start: int, checkpoint: Checkpoint) -> None:
-        """Make a broker that finds this repair unfinished build queues and index again, from ``start`` at the latest.
+        """Make a broker that finds this repair unfinished build queues and index again.
 
-        A queue that is half built would mislead the broker: it puts the units of the records that
-            its recovery reads
-        after those that are there, whatever their queue offsets. But its recovery must not have to
-        pass damage, where it would cut the log. Queues can be built again; records cannot.
+        It has to begin at ``start`` at the latest. A queue that is half built would mislead the
+        broker: it puts the units of the records that its recovery reads after those that are there,
+        whatever their queue offsets. But its recovery must not meet damage, where it would cut the
+        log. Queues can be built again; records cannot.
         """
-        for asked in (
-            checkpoint,
-            checkpoint._replace(physic_msg_timestamp=0, logics_msg_timestamp=0),
-        ):
-            begun = scan_start(self._log, asked)
-            if begun > start:
+        of_first_file = checkpoint._replace(physic_msg_timestamp=0, logics_msg_timestamp=0)
+        for candidate in (checkpoint, of_first_file):
+            scanned_from = scan_start(self._log, candidate)
+            if scanned_from > start:
                 continue
-            if self._is_whole_from(begun):
-                self._disk.replace(self._paths.checkpoint, asked.stored())
+            if self._is_whole_from(scanned_from):
+                self._disk.replace(self._paths.checkpoint, candidate.stored())
                 self._open_as_our_own()
             return
 
     def _open_as_our_own(self) -> None:
-        """Make ``abort`` in a store that was closed; a note of an append that it still has is older than that."""
+        """Make ``abort`` in a store that was closed.
+
+        The note of an append that such a store still has is older than its closing.
+        """
         if not self._paths.has_abort:
             self._disk.delete(self._paths.append_intent)
             self._disk.write_new(self._paths.abort, our_abort())
@@ -336,7 +291,9 @@ class Repairer:
     def _dispatch(
         self, start: int, end: int, progress: Progress = ignore_progress
     ) -> list[Finding]:
-        """Build the missing units and items; a queue whose files do not fit the log is built again from the log.
+        """Build the missing units and items.
+
+        A queue whose files do not fit the log is built again from the log.
 
         Returns:
             What could not be built.
@@ -368,10 +325,10 @@ class Repairer:
         self._disk.flush_folder(folder)
 
     def rebuild(self, end: int, progress: Progress) -> list[Finding]:
-        """Build queues and index again from the log alone, up to ``end``; a repair completes an interrupted rebuild.
+        """Build queues and index again from the log alone, up to ``end``.
 
-        A queue stays as it was if the log holds none of its records any more, because only its
-        files tell its next queue offset.
+        A repair completes a rebuild that was interrupted. A queue stays as it was if the log holds
+        none of its records any more, because only its files tell its next queue offset.
 
         Returns:
             What could not be built.
@@ -392,8 +349,8 @@ class Repairer:
         """Put back the queues that were set aside and not built again; delete the others.
 
         Returns:
-            Queues that are kept although their units point into the log, which holds no record of
-            them.
+            Queues that are kept although their units point into the log, which has none of their
+            records.
         """
         findings = []
         aside = self._replaced / "consumequeue"
@@ -412,21 +369,16 @@ class Repairer:
         if not queue.isdecimal() or int(queue) not in self._paths.queue_ids(topic):
             return []
         with closing(ConsumeQueue(self._paths.queue(topic, int(queue)))) as files:
-            n_wrong = sum(
-                int(
-                    (
-                        files.units(start, min(start + _UNITS_AT_ONCE, high)).physical_offsets
-                        >= self._log.min_offset
-                    ).sum()
-                )
-                for low, high in files.runs(files.begin, files.end())
-                for start in range(low, high, _UNITS_AT_ONCE)
-            )
+            n_wrong = 0
+            for low, high in files.runs(files.begin, files.end()):
+                for start in range(low, high, _UNITS_AT_ONCE):
+                    units = files.units(start, min(start + _UNITS_AT_ONCE, high))
+                    n_wrong += int((units.physical_offsets >= self._log.min_offset).sum())
         if not n_wrong:
             return []
         text = (
-            f"{n_wrong} units point into the log, which holds no record of this queue; the queue is kept because only "
-            "its files tell its next queue offset"
+            f"{n_wrong} units point into the log, which holds no record of this queue; "
+            "the queue is kept because only its files tell its next queue offset"
         )
         logger.warning("%s-%s: %s", topic, queue, text)
         return [Finding("queue", f"{topic}-{queue}", text)]
@@ -435,10 +387,11 @@ class Repairer:
         """Return the appender of a queue."""
         folder = self._paths.queue(topic, queue_id)
         queue = ConsumeQueue(folder)
-        start, end, is_new = queue.begin, queue.end(), not queue.segments
-        reached = reach(queue, end)
+        start, end = queue.begin, queue.end()
+        is_new = not queue.segments
+        log_end = reach(queue, end)
         queue.close()
         file_size = self._config.mapped_file_size_consume_queue
         return QueueAppender(
-            self._disk, folder, file_size, start=start, end=end, reached=reached, is_new=is_new
+            self._disk, folder, file_size, start=start, end=end, reached=log_end, is_new=is_new
         )

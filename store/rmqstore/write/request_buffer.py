@@ -37,7 +37,10 @@ class WaitingRequests:
         self._is_full = False
 
     def add(self, records: Records, heads: Heads, places: Places, end: int) -> None:
-        """Read the requests of records in the background; bytes of the records after their heads must not change."""
+        """Read the requests of records in the background.
+
+        The bytes of the records must not change meanwhile, apart from those of their heads.
+        """
         self._is_full |= self._n_rows > _MAX_WAITING
         if self._is_full:
             return
@@ -50,8 +53,8 @@ class WaitingRequests:
 
     def settle(self) -> None:
         """Wait until all requests are read; raises the error of a read that failed."""
-        for one in self._requests:
-            one.result()
+        for future in self._requests:
+            future.result()
 
     def requests(self) -> Iterator[Requests]:
         """Yield and forget the requests, in the order of the log."""

@@ -1,12 +1,13 @@
-"""A store opened for writing: holds the lock, and brings log, queues, index and checkpoint to disk in order.
+"""A store opened for writing.
 
-Source: DefaultMessageStore.java. FORMAT.md says when an append becomes visible, and what a crash
-leaves.
+The writer holds the lock, and brings log, queues, index and checkpoint to disk in this order.
+FORMAT.md says when an append becomes visible, and what a crash leaves.
+
+Source: DefaultMessageStore.java.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -22,37 +23,39 @@ from rmqstore.errors import (
     CorruptRecordError,
     RmqStoreError,
     StoreStateError,
-    UnsupportedFeatureError,
 )
 from rmqstore.findings import Finding
 from rmqstore.format.columns.decode import topics
-from rmqstore.format.columns.dispatch_requests import Groups, Places, group_by_queue, have_units
+from rmqstore.format.columns.dispatch_requests import Places, group_by_queue, have_units
 from rmqstore.format.columns.encode import Records, encode_batches, require_room, row_batches, stamp
 from rmqstore.format.columns.heads import Heads, read_heads
 from rmqstore.format.layout import Bytes
-from rmqstore.format.topics import SYSTEM_TOPICS
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.store_config import StoreConfig
-from rmqstore.storage.broker.topic_table import queue_nums, register_topics
+from rmqstore.storage.broker.topic_table import queue_nums
 from rmqstore.storage.files.disk import Disk, named_os_errors
 from rmqstore.storage.files.lock import StoreLock
 from rmqstore.storage.files.paths import StorePaths, our_abort
-from rmqstore.storage.index.index_file import index_files, read_header
 from rmqstore.storage.log.appender import LogAppend
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.appender import QueueAppender
 from rmqstore.write.arrow_input import ArrowStream, record_batches
 from rmqstore.write.dispatch import Dispatcher
-from rmqstore.write.existing_store import existing_config, require_local, require_writable
+from rmqstore.write.existing_store import (
+    existing_config,
+    require_local,
+    require_plain_topics,
+    require_writable,
+)
 from rmqstore.write.ledger import Ledger
 from rmqstore.write.messages import MessageMaker, WriteSpec, now_ms
 from rmqstore.write.queue_offsets import QueueOffsets
 from rmqstore.write.repair import Repairer
 from rmqstore.write.request_buffer import WaitingRequests
+from rmqstore.write.saved_checkpoint import SavedCheckpoint
 from rmqstore.write.verbatim import millis, verbatim_columns
-
-logger = logging.getLogger(__name__)
+from rmqstore.write.written_topics import WrittenTopics
 
 _ENCODED_ROWS = 1 << 16
 
@@ -60,8 +63,8 @@ _ENCODED_ROWS = 1 << 16
 class StoreWriter:
     """The only writer of a store. :meth:`flush` makes all appended rows visible at once.
 
-    A context manager: leaving it flushes and closes; leaving it by an exception discards what was
-        not flushed.
+    A context manager: leaving it flushes and closes. Leaving it by an exception discards what was
+    not flushed.
 
     Raises:
         StoreLockedError: a broker or another writer holds the store.
@@ -105,16 +108,16 @@ class StoreWriter:
         self._queues: dict[tuple[str, int], QueueAppender] = {}
         self._waiting = WaitingRequests()
         self._last_store_timestamp = repaired.last_store_timestamp
-        reached = min(repaired.checkpoint.logics_phy_offset, repaired.end)
-        self._checkpoint = repaired.checkpoint._replace(logics_phy_offset=reached)
+        self._checkpoint = SavedCheckpoint(self._disk, self.paths, repaired.checkpoint)
+        self._checkpoint.set_dispatched(min(repaired.checkpoint.logics_phy_offset, repaired.end))
         self._append = self._begin(repaired.end)
         self._offsets = QueueOffsets(self._next_queue_offset)
-        self._highest_queue: dict[str, int] = {}
-        # the contents of the store are known, and queues and index are complete
+        # set by a failed write, after which queues and index may be incomplete
         self._has_failed = False
         self._batch_topics = BrokerConfig(self.paths).batch_topics()
         nums = {**self.queue_nums(), **self._spec.queue_nums}
         self._maker = MessageMaker(replace(self._spec, queue_nums=nums))
+        self._topics = WrittenTopics(self._disk, self.paths, self._spec.default_queue_nums)
         self._ledger = Ledger(self._disk, self.paths.root)
         self._ledger.settle(self._log)
         self._protect()
@@ -125,18 +128,9 @@ class StoreWriter:
         )
 
     def _protect(self) -> None:
-        """Protect the index from a broker's recovery, then mark the store as open.
-
-        A recovery deletes index files that are newer than the checkpoint, and builds again only
-            what its scan reads:
-        the keys of older records would be lost.
-        """
-        files = index_files(self.paths.index)
-        if files:
-            self._disk.flush(files[-1])
-            newest = int(read_header(files[-1])["end_timestamp"])
-            self._checkpoint = self._checkpoint._replace(index_msg_timestamp=newest)
-        self._save_checkpoint(built=self._last_store_timestamp)
+        """Protect the index from a broker's recovery, then mark the store as open."""
+        self._checkpoint.cover_index()
+        self._checkpoint.save(built=self._last_store_timestamp)
         self._disk.write_new(self.paths.abort, our_abort())
 
     def __enter__(self) -> Self:
@@ -160,8 +154,7 @@ class StoreWriter:
         """Append rows, which become visible at :meth:`flush`.
 
         Nothing of a refused batch is appended. Earlier batches of the same table or stream stay
-            appended: to discard
-        them, let the error leave the ``with`` block, or call :meth:`abandon`.
+        appended: to discard them, let the error leave the ``with`` block, or call :meth:`abandon`.
 
         Args:
             rows: a ``pyarrow.RecordBatch``, or anything with ``__arrow_c_stream__`` (a Table, a
@@ -186,37 +179,31 @@ class StoreWriter:
         if not len(batch):
             return
         columns = verbatim_columns(batch) if verbatim else self._maker.make(batch, first_row)
-        self._require_plain(columns.topics)
+        require_plain_topics(columns.topics, self._batch_topics)
         parts = list(encode_batches(columns))
-        require_room(
-            np.concatenate([np.diff(part.starts) for part in parts]), self._file_size, first_row
-        )
+        sizes = np.concatenate([np.diff(part.starts) for part in parts])
+        require_room(sizes, self._file_size, first_row)
         groups = group_by_queue(columns.topics, columns.queue_ids)
         if verbatim:
-            times, queue_offsets = (
-                millis(batch, "storeTimestamp"),
-                batch.column("queueOffset").to_numpy(),
-            )
-            self._offsets.claim(
-                columns.topics, columns.queue_ids, queue_offsets, have_units(columns.sys_flags)
-            )
+            times = millis(batch, "storeTimestamp")
+            queue_offsets = batch.column("queueOffset").to_numpy()
+            has_unit = have_units(columns.sys_flags)
+            self._offsets.claim(columns.topics, columns.queue_ids, queue_offsets, has_unit)
         else:
-            times, queue_offsets = (
-                self._now(len(columns)),
-                self._offsets.assign(groups, len(columns)),
-            )
+            times = self._now(len(columns))
+            queue_offsets = self._offsets.assign(groups, len(columns))
         for rows, records in zip(row_batches(len(columns)), parts, strict=True):
             heads, _ = read_heads(records.data, records.starts[:-1])
             self._write(records, heads, queue_offsets[rows], times[rows])
-        self._note_topics(groups)
+        self._topics.add(groups)
 
     def _now(self, count: int) -> NDArray[np.int64]:
-        # Source: CommitLog.java#asyncPutMessage. Searches by time rely on store times that never
-        # fall.
+        # Searches by time rely on store times that never fall.
+        # Source: CommitLog.java#asyncPutMessage.
         return np.broadcast_to(np.int64(max(now_ms(), self._last_store_timestamp)), count)
 
     def append_encoded(self, data: Bytes, sizes: NDArray[np.int64]) -> None:
-        """Append records that were encoded elsewhere and only lack offsets: see ``columns.encode.encode_records``.
+        """Append records that ``columns.encode.encode_records`` made and that only lack offsets.
 
         Args:
             data: uint8 (nbytes,), records one after the other; they are changed in place.
@@ -229,21 +216,21 @@ class StoreWriter:
         bounds = np.concatenate(([0], np.cumsum(sizes)))
         for rows in row_batches(len(sizes), _ENCODED_ROWS):
             low, high = int(bounds[rows.start]), int(bounds[rows.stop])
-            part, starts = data[low:high], bounds[rows.start : rows.stop + 1] - low
+            part = data[low:high]
+            starts = bounds[rows.start : rows.stop + 1] - low
             heads, whole = read_heads(part, starts[:-1])
             if not (whole & (heads.column("total_size") == sizes[rows])).all():
                 raise CorruptRecordError(
                     "encoded records", low, "not whole records of the given sizes"
                 )
             names = topics(part, heads)
-            self._require_plain(names)
+            require_plain_topics(names, self._batch_topics)
             require_room(sizes[rows], self._file_size, rows.start)
             groups = group_by_queue(names, heads.column("queue_id"))
+            queue_offsets = self._offsets.assign(groups, len(heads))
             records = Records(part, starts, heads.column("sys_flag"))
-            self._write(
-                records, heads, self._offsets.assign(groups, len(heads)), self._now(len(heads))
-            )
-            self._note_topics(groups)
+            self._write(records, heads, queue_offsets, self._now(len(heads)))
+            self._topics.add(groups)
 
     def _write(
         self,
@@ -253,31 +240,17 @@ class StoreWriter:
         times: NDArray[np.int64],
     ) -> None:
         placement = self._append.place(np.diff(records.starts))
+        places = Places(queue_offsets, placement.physical_offsets, times)
         stamp(records, queue_offsets, placement.physical_offsets, times)
         with self._all_or_nothing():
-            self._distrust(int(times.min()))
-            self._waiting.add(
-                records,
-                heads,
-                Places(queue_offsets, placement.physical_offsets, times),
-                placement.end,
-            )
+            self._checkpoint.set_back(int(times.min()))
+            self._waiting.add(records, heads, places, placement.end)
             self._append.write(records, placement)
         self._last_store_timestamp = max(self._last_store_timestamp, int(times[-1]))
 
-    def _distrust(self, store_timestamp: int) -> None:
-        """Set the checkpoint back where records say that they were stored before it, as copies may.
-
-        A recovery begins at the newest file whose first record is older than the checkpoint. At a
-        file of this append it would take for committed what follows, and build no units of what
-        comes before.
-        """
-        if store_timestamp <= self._checkpoint.min_timestamp:
-            self._save_checkpoint(built=store_timestamp)
-
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
-        """On failure discard all that was appended, or raise ``CommitError`` if it is committed already."""
+        """Discard all that was appended if a write fails; raise CommitError after the commit."""
         try:
             yield
         except BaseException as err:
@@ -295,38 +268,16 @@ class StoreWriter:
                 raise
 
     def _require_usable(self) -> None:
-        """Refuse to go on after a failure that left queues or index incomplete, or the log's end unknown.
+        """Refuse to go on after a write that failed.
 
         Raises:
             StoreStateError: the store must be opened again, which repairs it.
         """
         if self._has_failed:
             raise StoreStateError(
-                f"{self.paths.root}: an earlier write failed; close this writer and open the store again"
+                f"{self.paths.root}: an earlier write failed; "
+                "close this writer and open the store again"
             )
-
-    def _require_plain(self, topics: pa.StringArray) -> None:
-        others = (
-            {*self._batch_topics} & set(topics.unique().to_pylist()) if self._batch_topics else None
-        )
-        if others:
-            raise UnsupportedFeatureError(
-                f"{', '.join(sorted(others))}: BatchConsumeQueues cannot be written yet"
-            )
-
-    def _note_topics(self, groups: Groups) -> None:
-        for (topic, queue_id), _ in groups:
-            self._highest_queue[topic] = max(self._highest_queue.get(topic, -1), queue_id)
-
-    def _register_topics(self) -> None:
-        """Add the topics that were written to ``topics.json``, so that a broker serves them."""
-        least = {
-            topic: highest + 1
-            for topic, highest in self._highest_queue.items()
-            if topic not in SYSTEM_TOPICS
-        }
-        register_topics(self._disk, self.paths, least, self._maker.spec.default_queue_nums)
-        self._highest_queue.clear()
 
     def queue_nums(self) -> dict[str, int]:
         """Return the number of write queues of each topic."""
@@ -361,16 +312,17 @@ class StoreWriter:
 
     def abandon(self) -> None:
         """Discard what was appended since the last flush."""
-        had_failed, self._has_failed = self._has_failed, True
+        had_failed = self._has_failed
+        self._has_failed = True
         self._waiting.clear()
         self._append.abandon()
         self._append = self._begin(self._append.start)
         self._offsets.forget()
-        self._highest_queue.clear()
+        self._topics.clear()
         self._has_failed = had_failed
 
     def rebuild(self, progress: Progress = ignore_progress) -> list[Finding]:
-        """Flush, then build queues and index again from the CommitLog alone, whatever they hold now.
+        """Flush, then build queues and index again from the CommitLog alone.
 
         Args:
             progress: called now and then with the number of bytes of the log that are done, and
@@ -381,10 +333,10 @@ class StoreWriter:
                 offset does not fit.
         """
         self.flush()
-        self._checkpoint = self._checkpoint._replace(logics_phy_offset=0)
-        # A recovery builds again what an interrupted rebuild left, unless it would cut the log at
-        # damage on the way.
-        self._save_checkpoint(built=0 if self._repairer.is_whole() else None, index=0)
+        self._checkpoint.set_dispatched(0)
+        # If this is interrupted, a recovery that scans the whole log builds them. Where it would
+        # cut the log at damage, it is not asked to.
+        self._checkpoint.save(built=0 if self._repairer.is_whole() else None, index=0)
         self._has_failed = True
         with named_os_errors(
             self.paths.root, "the next writer that opens the store completes the rebuild"
@@ -402,20 +354,20 @@ class StoreWriter:
         If this is interrupted, the next writer or broker does it.
         """
         self._log.refresh()
-        # The checkpoint comes first: a recovery deletes newer index files, with all the older keys
-        # in them.
-        self._save_checkpoint(index=self._last_store_timestamp)
+        # The checkpoint comes first, because a recovery deletes index files that are newer, with
+        # all the older keys in them.
+        self._checkpoint.save(index=self._last_store_timestamp)
         dispatcher = Dispatcher(self._disk, self._log, self.paths.index, self.config, self._queue)
         for requests in self._waiting.requests():
             dispatcher.put(requests)
         dispatcher.dispatch(self._waiting.end or start, end)
         dispatcher.flush()
         self._waiting.clear()
-        self._register_topics()
+        self._topics.register()
         _, last = self._append.marks()
         assert last is not None, "what was committed has a last record"
-        self._checkpoint = self._checkpoint._replace(logics_phy_offset=last.physical_offset)
-        self._save_checkpoint(built=self._last_store_timestamp)
+        self._checkpoint.set_dispatched(last.physical_offset)
+        self._checkpoint.save(built=self._last_store_timestamp)
         self._append.complete()
 
     def _queue(self, topic: str, queue_id: int) -> QueueAppender:
@@ -427,16 +379,6 @@ class StoreWriter:
     def _next_queue_offset(self, topic: str, queue_id: int) -> int | None:
         queue = self._queue(topic, queue_id)
         return None if queue.is_new else queue.end
-
-    def _save_checkpoint(self, *, built: int | None = None, index: int | None = None) -> None:
-        """Write the checkpoint: store times (ms) up to which log and queues, and index files, are on disk."""
-        if built is not None:
-            self._checkpoint = self._checkpoint._replace(
-                physic_msg_timestamp=built, logics_msg_timestamp=built
-            )
-        if index is not None:
-            self._checkpoint = self._checkpoint._replace(index_msg_timestamp=index)
-        self._disk.replace(self.paths.checkpoint, self._checkpoint.stored())
 
     def close(self) -> None:
         """Flush, mark the store as closed and release the lock.
