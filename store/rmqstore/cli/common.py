@@ -1,7 +1,7 @@
-"""What the verbs share: the command itself, exit codes, consoles, options that choose messages, and progress.
+"""What the verbs share: the command itself, exit codes, consoles, common options and progress.
 
-Exit codes: 0 clean, 1 damage found, 2 wrong usage or an error that ended the command, 141 stdout
-    was closed (SIGPIPE).
+Exit codes: 0 clean, 1 damage, 2 wrong usage or an error that ended the command, 141 stdout was
+closed (SIGPIPE).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Command = Callable[..., None]
 
 
 def out_console() -> Console:
-    """Return the console for tables: as wide as the terminal, or of a fixed width if stdout is not a terminal."""
+    """Return the console for tables, as wide as the terminal if stdout is one."""
     return Console() if sys.stdout.isatty() else Console(width=_WIDE)
 
 
@@ -200,7 +200,10 @@ def counted(
 
 @contextmanager
 def progress_bar(doing: str) -> Iterator[Callable[[int, int], None]]:
-    """Show progress in bytes on stderr; yields the callback that takes the bytes done and their total."""
+    """Show progress in bytes on stderr.
+
+    Yields the callback that takes the bytes that are done, and their total.
+    """
     parts = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -234,7 +237,12 @@ def time_text(timestamp: int | None) -> str:
 
 
 def table_of(rows: list[dict[str, Any]], names: Sequence[str] = ()) -> Table:
-    """Return rows as a table; ``names`` are its columns, which are needed if there may be no rows."""
+    """Return rows as a table.
+
+    Args:
+        rows: the rows, all with the same columns.
+        names: the columns; by default those of the first row, so give them if there may be none.
+    """
     columns = list(names or (rows[0] if rows else ()))
     table = Table(*columns)
     for row in rows:

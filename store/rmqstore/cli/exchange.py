@@ -65,7 +65,10 @@ def export_messages(
     ignore_log_end: bool,
     **choice: Any,  # noqa: ANN401
 ) -> None:
-    """Write messages to TARGET, a Parquet (.parquet) or JSON Lines (.jsonl) file, in the columns of a read."""
+    """Write messages to TARGET, a Parquet (.parquet) or JSON Lines (.jsonl) file.
+
+    Its columns are those of a read.
+    """
     if verbatim and choice["columns"]:
         raise click.UsageError("--verbatim and --columns contradict each other")
     if target == _STDIO:
@@ -150,18 +153,16 @@ def import_messages(
     )
     names = [name.strip() for name in columns.split(",")] if columns else None
     parts = [_read(source, named_format, names, verbatim=verbatim) for source in sources]
-    totals = [count for count, _ in parts]
-    total = None if None in totals else sum(count for count in totals if count is not None)
-    open_writer = (
-        open_for(path, "a", spec=spec, config=sizes)
-        if is_store(path)
-        else create(path, spec=spec, config=sizes)
-    )
-    with open_writer as writer:
+    batches = chain.from_iterable(rows for _, rows in parts)
+    counts = [count for count, _ in parts if count is not None]
+    total = sum(counts) if len(counts) == len(parts) else None
+    if is_store(path):
+        store = open_for(path, "a", spec=spec, config=sizes)
+    else:
+        store = create(path, spec=spec, config=sizes)
+    with store as writer:
         first_row = 0
-        for batch in counted(
-            chain.from_iterable(batches for _, batches in parts), f"importing into {path}", total
-        ):
+        for batch in counted(batches, f"importing into {path}", total):
             writer.append(batch, verbatim=verbatim, first_row=first_row)
             first_row += len(batch)
 

@@ -130,15 +130,12 @@ def _show_messages(
         "starting_timestamp": begin,
         "ending_timestamp": end,
     }
-    candidates = store.session.find(
-        parse_wanted(keys or None, ids or None), parse_selection(**selection)
-    )
-    if candidates.n_uncovered_bytes > SMALL_GAPS:
+    wanted = parse_wanted(keys or None, ids or None)
+    n_uncovered = store.session.find(wanted, parse_selection(**selection)).n_uncovered_bytes
+    if n_uncovered > SMALL_GAPS:
         consequence = "are not searched" if index_only else "are read"
-        click.echo(
-            f"{candidates.n_uncovered_bytes:,} bytes of the log are in no index file: they {consequence}",
-            err=True,
-        )
+        text = f"{n_uncovered:,} bytes of the log are in no index file: they {consequence}"
+        click.echo(text, err=True)
     with err_console.status("searching"):
         batches = store.scan(
             **selection,

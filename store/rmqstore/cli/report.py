@@ -42,9 +42,9 @@ from rmqstore.store import MessageStore
 @click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")
 @ends_clearly
 def report(path: Path, output: Path, with_verify: bool, overwrite: bool) -> None:
-    """Write a page about a store: topics, rates, queues, groups, files and the findings of verify; exit 1 if any.
+    """Write a page about a store: topics, rates, queues, groups, files and findings of verify.
 
-    The page is one HTML file that needs no network.
+    The page is one HTML file that needs no network. The exit code is 1 if there are findings.
     """
     require_libraries()
     if output.exists() and not overwrite:

@@ -46,9 +46,8 @@ def stat(path: Path, topics: tuple[str, ...], with_system: bool, as_json: bool) 
         selected = _queues(store, topics, with_system=with_system)
         if as_json:
             for info in selected:
-                click.echo(
-                    json.dumps({**info._asdict(), "messages": info.max_offset - info.min_offset})
-                )
+                row = {**info._asdict(), "messages": info.max_offset - info.min_offset}
+                click.echo(json.dumps(row))
             return
         table = Table(
             "topic",
@@ -61,10 +60,8 @@ def stat(path: Path, topics: tuple[str, ...], with_system: bool, as_json: bool) 
             "last stored",
         )
         for info in selected:
-            times = [
-                time_text(stored)
-                for stored in (info.first_store_timestamp, info.last_store_timestamp)
-            ]
+            stored = (info.first_store_timestamp, info.last_store_timestamp)
+            times = [time_text(timestamp) for timestamp in stored]
             numbers = (
                 info.queue_id,
                 info.min_offset,
@@ -107,7 +104,11 @@ def dump(path: Path, limit: int | None, ignore_log_end: bool, **choice: Any) -> 
 @click.argument("place")
 @ends_clearly
 def get(path: Path, place: str) -> None:
-    """Show one message by PLACE: an offset message id (32 or 56 hex digits), or a physical offset in decimal."""
+    """Show one message by its PLACE.
+
+    PLACE is an offset message id (32 or 56 hex digits), or a physical offset in decimal.
+    """
+    is_offset = place.isdecimal() and len(place) < _ID_DIGITS
     with open_for(path) as store:
-        message = store.get(int(place) if place.isdecimal() and len(place) < _ID_DIGITS else place)
+        message = store.get(int(place) if is_offset else place)
     click.echo(json.dumps(jsonable(message._asdict()), ensure_ascii=False, indent=2))

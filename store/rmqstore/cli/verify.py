@@ -19,7 +19,10 @@ from rmqstore.opening import open_for
 @as_json_lines
 @ends_clearly
 def verify(path: Path, as_json: bool) -> None:
-    """List every disagreement between CommitLog, ConsumeQueues and IndexFiles; exit 1 if there is one."""
+    """List every disagreement between CommitLog, ConsumeQueues and IndexFiles.
+
+    The exit code is 1 if there is one.
+    """
     with open_for(path) as store, progress_bar(f"reading all of {path}") as progress:
         findings = list(verify_store(store, progress))
         compared = "log, queues and index agree"

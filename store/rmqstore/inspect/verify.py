@@ -43,18 +43,20 @@ _MAX_FINDINGS = 1000  # damaged records that are reported one by one
 
 
 def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterator[Finding]:
-    """Yield disagreements: missing files of the log, damaged records, wrong units, keys that cannot be found.
+    """Yield every disagreement between the log, the queues and the index.
+
+    These are missing files of the log, damaged records, wrong units and keys that cannot be found.
 
     Args:
         store: the store to check, opened for reading.
-        progress: called now and then with the number of bytes of the log that are done, and their
-            total.
+        progress: called now and then with the bytes of the log that are done, and their total.
     """
     yield from _missing_files(store)
     yield from _damaged_records(store)
     end = store.session.log_slice().end
     log = CommitLog(store.paths.commitlogs, store.paths.storage)
-    queues, keys = _Queues(store.paths, log.min_offset), KeysOfLog()
+    queues = _Queues(store.paths, log.min_offset)
+    keys = KeysOfLog()
     for data, heads in _whole_heads(log, end, progress):
         requests = read_requests(data, heads)
         queues.compare(requests)
@@ -80,22 +82,22 @@ def _missing_files(store: MessageStore) -> Iterator[Finding]:
 
 
 def _damaged_records(store: MessageStore) -> Iterator[Finding]:
-    n_named = 0
-    every = store.scan(
+    n_damaged = 0
+    batches = store.scan(
         scan="commitlog", columns=["commitLogOffset"], mode="PERMISSIVE", fail_on_data_loss=False
     )
-    for text in _corrupt(every):
-        n_named += 1
-        if n_named <= _MAX_FINDINGS:
-            yield Finding("log", text.partition(": ")[0], text.partition(": ")[2])
-    if n_named > _MAX_FINDINGS:
-        yield Finding(
-            "log", str(store.paths.root), f"{n_named - _MAX_FINDINGS} more damaged records"
-        )
+    for text in _corrupt(batches):
+        n_damaged += 1
+        if n_damaged <= _MAX_FINDINGS:
+            place, _, reason = text.partition(": ")
+            yield Finding("log", place, reason)
+    n_more = n_damaged - _MAX_FINDINGS
+    if n_more > 0:
+        yield Finding("log", str(store.paths.root), f"{n_more} more damaged records")
 
 
 def _whole_heads(log: CommitLog, end: int, progress: Progress) -> Iterator[tuple[Bytes, Heads]]:
-    """Yield the heads of all whole records in the order of the log, and the bytes that they were read from.
+    """Yield the heads of all whole records, in the order of the log, and the bytes that hold them.
 
     A record that is damaged otherwise, for instance by an impossible time, has its unit and its
     keys all the same.
@@ -105,11 +107,12 @@ def _whole_heads(log: CommitLog, end: int, progress: Progress) -> Iterator[tuple
             return
         for window in walk_forward(log, segment, segment.start, min(end, segment.end)):
             for starts, heads, whole in window.heads():
-                rows = np.flatnonzero(
-                    whole & (heads.column("physical_offset") == starts + segment.start)
-                )
-                if len(rows):
-                    yield window.data, heads if len(rows) == len(heads) else heads.take(rows)
+                is_in_place = heads.column("physical_offset") == starts + segment.start
+                rows = np.flatnonzero(whole & is_in_place)
+                if len(rows) == len(heads):
+                    yield window.data, heads
+                elif len(rows):
+                    yield window.data, heads.take(rows)
             progress(min(window.stopped, end) - log.min_offset, end - log.min_offset)
             if window.records.kind is StopKind.EMPTY:
                 break
@@ -120,15 +123,19 @@ def _lmq_heads(data: Bytes, heads: Heads) -> Heads:
 
 
 def _inner_findings(store: MessageStore) -> Iterator[Finding]:
-    """Yield why messages of BatchConsumeQueues cannot be read: whole units and whole records may still disagree."""
+    """Yield why messages of BatchConsumeQueues cannot be read.
+
+    Units and records may disagree although all of them are whole.
+    """
     topics = store.paths.batch_topics()
     if not topics:
         return
-    every = store.scan(
+    batches = store.scan(
         subscribe=topics, columns=["queueOffset"], mode="PERMISSIVE", fail_on_data_loss=False
     )
-    for text in islice(_corrupt(every), _MAX_FINDINGS):
-        yield Finding("queue", text.partition(": ")[0], text.partition(": ")[2])
+    for text in islice(_corrupt(batches), _MAX_FINDINGS):
+        place, _, reason = text.partition(": ")
+        yield Finding("queue", place, reason)
 
 
 def _corrupt(batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
@@ -148,13 +155,19 @@ class _Tally:
         self.n_matched = self.n_missing = self.n_wrong = 0
         self.first_missing = self.first_wrong = -1
 
-    def have_codes(self, codes: NDArray[np.int64], wanted: NDArray[np.int64]) -> Mask:
-        """Return a mask (n,) of the tags codes, from the queue or its extension, that equal those of the records."""
-        same: Mask = codes == wanted
+    def have_codes(self, codes: NDArray[np.int64], of_records: NDArray[np.int64]) -> Mask:
+        """Return a mask (n,) of the units whose tags code is that of their record.
+
+        Args:
+            codes: tags codes of units, or addresses in the extension of the queue, which holds the
+                codes then, (n,).
+            of_records: tags codes of their records, (n,).
+        """
+        same: Mask = codes == of_records
         rows = np.flatnonzero(codes <= MAX_EXT_ADDRESS)
         if len(rows):
-            found = self._ext.units(codes[rows])
-            same[rows] = found.sound & (found.tags_codes == wanted[rows])
+            ext_units = self._ext.units(codes[rows])
+            same[rows] = ext_units.sound & (ext_units.tags_codes == of_records[rows])
         return same
 
     def close(self) -> None:
@@ -191,21 +204,22 @@ class _Queues:
     @staticmethod
     def _compare_queue(tally: _Tally, units: QueueUnits, rows: NDArray[np.int64]) -> None:
         offsets = units.queue_offsets[rows]
-        there = np.zeros(len(rows), np.bool_)
+        exists = np.zeros(len(rows), np.bool_)
         wrong = np.zeros(len(rows), np.bool_)
-        low, high = max(int(offsets.min()), tally.start), min(int(offsets.max()) + 1, tally.end)
+        low = max(int(offsets.min()), tally.start)
+        high = min(int(offsets.max()) + 1, tally.end)
         for start, stop in tally.queue.runs(low, high) if low < high else ():
-            held = tally.queue.units(start, stop)
+            stored = tally.queue.units(start, stop)
             inside = np.flatnonzero((offsets >= start) & (offsets < stop))
-            at = offsets[inside] - start
-            wanted = units.units[rows[inside]]
-            same = (held.physical_offsets[at] == wanted["physical_offset"]) & (
-                held.sizes[at] == wanted["size"]
-            )
-            same &= tally.have_codes(held.tags_codes[at], wanted["tags_code"].astype(np.int64))
-            there[inside] = held.sizes[at] != 0
-            wrong[inside] = ~same & (held.sizes[at] != 0)
-        missing = np.flatnonzero(~there)
+            places = offsets[inside] - start
+            sizes, tags_codes = stored.sizes[places], stored.tags_codes[places]
+            expected = units.units[rows[inside]]
+            same = stored.physical_offsets[places] == expected["physical_offset"]
+            same &= sizes == expected["size"]
+            same &= tally.have_codes(tags_codes, expected["tags_code"].astype(np.int64))
+            exists[inside] = sizes != 0
+            wrong[inside] = ~same & (sizes != 0)
+        missing = np.flatnonzero(~exists)
         if len(missing) and not tally.n_missing:
             tally.first_missing = int(offsets[missing[0]])
         if wrong.any() and not tally.n_wrong:
@@ -215,7 +229,11 @@ class _Queues:
         tally.n_matched += len(rows) - len(missing)
 
     def findings(self, apart: Container[str]) -> Iterator[Finding]:
-        """Yield the findings queue by queue, without the light message queues in ``apart``, which lie in RocksDB."""
+        """Yield the findings queue by queue.
+
+        Args:
+            apart: light message queues that lie in RocksDB and are left out.
+        """
         for topic, queue_id in (*self._paths.queues(), *self._paths.batch_queues()):
             self._tally(topic, queue_id)
         for (topic, queue_id), tally in sorted(self._tallies.items()):
@@ -223,19 +241,26 @@ class _Queues:
                 continue
             place = f"{topic}-{queue_id}"
             if tally.n_missing:
-                text = f"{tally.n_missing} records have no unit, the first at queue offset {tally.first_missing}"
+                text = (
+                    f"{tally.n_missing} records have no unit, "
+                    f"the first at queue offset {tally.first_missing}"
+                )
                 yield Finding("queue", place, text)
             if tally.n_wrong:
-                text = f"{tally.n_wrong} units differ from their record, the first at queue offset {tally.first_wrong}"
-                yield Finding("queue", place, text)
-            n_extra = (
-                tally.queue.count_units(tally.start, tally.end, self._log_start) - tally.n_matched
-            )
-            if n_extra > 0:
-                yield Finding(
-                    "queue", place, f"{n_extra} units do not point to a record of the queue"
+                text = (
+                    f"{tally.n_wrong} units differ from their record, "
+                    f"the first at queue offset {tally.first_wrong}"
                 )
+                yield Finding("queue", place, text)
+            n_units = tally.queue.count_units(tally.start, tally.end, self._log_start)
+            n_extra = n_units - tally.n_matched
+            if n_extra > 0:
+                text = f"{n_extra} units do not point to a record of the queue"
+                yield Finding("queue", place, text)
             tally.close()
         for (topic, queue_id), count in sorted(self._without_queue.items()):
-            text = f"{count} records have no unit: their topic or queue id cannot be the name of a folder"
+            text = (
+                f"{count} records have no unit: "
+                "their topic or queue id cannot be the name of a folder"
+            )
             yield Finding("queue", f"{topic!r}-{queue_id}", text)

@@ -1,4 +1,4 @@
-"""Compares the index with the log: keys that are missing, keys that a search cannot reach, items without a record."""
+"""Compares the index with the log: missing keys, unreachable keys and items without a record."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from rmqstore.storage.index.search import may_be_stored_within
 from rmqstore.storage.index.sizes import IndexSizes, find_sizes_in_any
 
 _NO_KEYS = np.empty(0, np.int64)
+_PAIR_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # spreads offsets over all 64 bits
 
 
 class KeysOfLog:
@@ -33,7 +34,12 @@ class KeysOfLog:
         self._tags: list[TagKeys] = []
 
     def add(self, requests: Requests, tags: TagKeys) -> None:
-        """Add the dispatch requests of further records, in the order of the log, and the keys of their tags."""
+        """Add the keys of further records, in the order of the log.
+
+        Args:
+            requests: the dispatch requests of the records.
+            tags: the keys that their tags would have.
+        """
         self._tags.append(tags)
         offsets = requests.units.units["physical_offset"].astype(np.int64)
         self._offsets.append(offsets[requests.key_rows])
@@ -42,7 +48,11 @@ class KeysOfLog:
         self._times.append(requests.units.store_timestamps)
 
     def stored_at(self, offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], Mask]:
-        """Return the store times of the records at physical offsets, ms (n,), and a mask (n,) of the known offsets."""
+        """Return the store times of the records at physical offsets.
+
+        Returns:
+            The times, ms (n,), and a mask (n,) of the offsets at which a record begins.
+        """
         places, times = (
             np.concatenate([*parts, np.zeros(1, np.int64)]) for parts in (self._places, self._times)
         )
@@ -50,16 +60,16 @@ class KeysOfLog:
         return times[rows], places[rows] == offsets
 
     def of_tags(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return offsets and hashes of the keys of tags, which brokers add to the index only from 5.4 on."""
+        """Return offsets and hashes of the keys of tags, which only brokers from 5.4 on index."""
         offsets, hashes = zip(*self._tags, strict=True) if self._tags else ((), ())
         return np.concatenate([*offsets, _NO_KEYS]), np.concatenate([*hashes, _NO_KEYS])
 
-    def between(self, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return offsets and hashes of the keys of records from offset ``first`` to offset ``last``, both included."""
+    def starting_at(self, first: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return offsets and hashes of the keys of records from physical offset ``first`` on."""
         offsets = np.concatenate([*self._offsets, np.empty(0, np.int64)])
         hashes = np.concatenate([*self._hashes, np.empty(0, np.int32)]).astype(np.int64)
-        rows = slice(np.searchsorted(offsets, first), np.searchsorted(offsets, last, side="right"))
-        return offsets[rows], hashes[rows]
+        row = int(np.searchsorted(offsets, first))
+        return offsets[row:], hashes[row:]
 
 
 def index_findings(paths: StorePaths, keys: KeysOfLog, log_start: int) -> Iterator[Finding]:
@@ -76,41 +86,46 @@ def index_findings(paths: StorePaths, keys: KeysOfLog, log_start: int) -> Iterat
     if not opened:
         return
     pieces = [file.items() for file in opened]
-    found = np.concatenate([piece["physical_offset"].astype(np.int64) for piece in pieces])
+    offsets = np.concatenate([piece["physical_offset"].astype(np.int64) for piece in pieces])
     hashes = np.concatenate([piece["key_hash"].astype(np.int64) for piece in pieces])
     hidden = [file.hidden(items) for file, items in zip(opened, pieces, strict=True)]
-    # An interrupted put leaves items that no slot leads to. A recovery puts their keys again, so
-    # they are there twice.
-    pairs = _pairs(found, hashes)
-    twice = pairs[~np.concatenate(hidden)]
+    # An interrupted put leaves items that no slot leads to. A recovery puts their keys a second
+    # time, and the second item can be reached.
+    pairs = _pairs(offsets, hashes)
+    reachable = pairs[~np.concatenate(hidden)]
     start = 0
     for file, mask in zip(opened, hidden, strict=True):
         lost = pairs[start : start + len(mask)][mask]
-        n_lost = int((~np.isin(lost, twice)).sum()) if len(lost) else 0
+        n_lost = int((~np.isin(lost, reachable)).sum()) if len(lost) else 0
         if n_lost:
-            yield Finding(
-                "index", str(file.path), f"{n_lost} keys are not in the chain of their slot"
-            )
+            text = f"{n_lost} keys are not in the chain of their slot"
+            yield Finding("index", str(file.path), text)
         start += len(mask)
-    yield from _late(opened, pieces, *keys.stored_at(found))
-    inside = found >= log_start
-    found, hashes = found[inside], hashes[inside]
-    if not len(found):
+    yield from _late(opened, pieces, *keys.stored_at(offsets))
+    inside = offsets >= log_start
+    offsets, hashes = offsets[inside], hashes[inside]
+    if not len(offsets):
         return
-    wanted_offsets, wanted_hashes = keys.between(int(found[0]), 1 << 62)
-    have, want = _pairs(found, hashes), _pairs(wanted_offsets, wanted_hashes)
-    missing = np.flatnonzero(~np.isin(want, have))
+    key_offsets, key_hashes = keys.starting_at(int(offsets[0]))
+    of_items = _pairs(offsets, hashes)
+    of_keys = _pairs(key_offsets, key_hashes)
+    missing = np.flatnonzero(~np.isin(of_keys, of_items))
     # other keys of the first record may have been deleted with an older file
-    if found[0] > log_start:
-        missing = missing[wanted_offsets[missing] != found[0]]
+    if offsets[0] > log_start:
+        missing = missing[key_offsets[missing] != offsets[0]]
     if len(missing):
-        first = wanted_offsets[missing[0]]
-        text = f"{len(missing)} keys are not in an index file, the first of them of the record at {first}"
+        text = (
+            f"{len(missing)} keys are not in an index file, "
+            f"the first of them of the record at {key_offsets[missing[0]]}"
+        )
         yield Finding("index", str(paths.index), text)
-    extra = np.flatnonzero(~np.isin(have, want) & ~np.isin(have, _pairs(*keys.of_tags())))
+    of_tags = _pairs(*keys.of_tags())
+    extra = np.flatnonzero(~np.isin(of_items, of_keys) & ~np.isin(of_items, of_tags))
     if len(extra):
-        first = found[extra[0]]
-        text = f"{len(extra)} items do not belong to a key of their record, the first of them of the record at {first}"
+        text = (
+            f"{len(extra)} items do not belong to a key of their record, "
+            f"the first of them of the record at {offsets[extra[0]]}"
+        )
         yield Finding("index", str(paths.index), text)
 
 
@@ -135,22 +150,24 @@ def _open(paths: list[Path], storage: Storage) -> tuple[list[IndexFile], list[Fi
 def _wrong_headers(files: list[IndexFile]) -> Iterator[Finding]:
     """Yield headers that name another first record than the items, or a later last record.
 
-    An earlier last record is no fault: an interrupted put leaves it, and a search reads the log
-        from there on.
+    An earlier last record is not a fault: an interrupted put leaves it, and a search reads the log
+    from there on.
     """
     for file in files:
         items = file.items()["physical_offset"]
         first, last = int(file.header["begin_phy_offset"]), int(file.header["end_phy_offset"])
         if len(items) and (first != int(items[0]) or last > int(items[-1])):
-            text = f"the header says records from {first} to {last}, the items {int(items[0])} to {int(items[-1])}"
+            text = (
+                f"the header says records from {first} to {last}, "
+                f"the items {int(items[0])} to {int(items[-1])}"
+            )
             yield Finding("index", str(file.path), text)
 
 
 def _pairs(offsets: NDArray[np.int64], hashes: NDArray[np.int64]) -> NDArray[np.uint64]:
     """Return a number that stands for each pair of offset and hash, (n,)."""
-    pairs: NDArray[np.uint64] = offsets.astype(np.uint64) * np.uint64(
-        0x9E3779B97F4A7C15
-    ) + hashes.astype(np.uint64)
+    pairs: NDArray[np.uint64] = offsets.astype(np.uint64) * _PAIR_FACTOR
+    pairs += hashes.astype(np.uint64)
     return pairs
 
 
@@ -175,8 +192,5 @@ def _late(
         )
         start = rows.stop
         if late.any():
-            yield Finding(
-                "index",
-                str(file.path),
-                f"{int(late.sum())} items have other times than their records",
-            )
+            text = f"{int(late.sum())} items have other times than their records"
+            yield Finding("index", str(file.path), text)

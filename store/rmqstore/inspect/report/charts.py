@@ -17,45 +17,53 @@ _SHOWN = 15
 _LABEL_CHARS = 36
 _BAR_HEIGHT, _MARGINS = 24, 70
 _COLOURS: Final = (
-    "#3366cc", "#e07b39", "#3a9c6b", "#b8518f", "#8064a2", "#c9a227", "#4bacc6", "#7a8b99", "#b3b9c0",
+    "#3366cc", "#e07b39", "#3a9c6b", "#b8518f", "#8064a2", "#c9a227", "#4bacc6", "#7a8b99",
+    "#b3b9c0",  # of all topics that have no colour of their own
 )  # fmt: skip
 _ACCENT, _GRID, _INK = "#3366cc", "#e6e9ed", "#1f2933"
 
 
 def draw_charts(facts: StoreFacts) -> dict[str, str]:
-    """Return the charts by name, each a ``div`` with the script that draws it; charts without data are left out."""
-    made: dict[str, dict[str, Any] | None] = {
+    """Return the charts by name, each a ``div`` with the script that draws it.
+
+    A chart without data is left out.
+    """
+    by_bytes = _ranked(facts.topics, lambda topic: topic.n_bytes)
+    by_messages = _ranked(facts.topics, lambda topic: topic.messages)
+    lags = [
+        (f"{group.group} · {group.topic}", group.lag)
+        for group in facts.groups
+        if group.lag and group.lag > 0
+    ]
+    figures: dict[str, dict[str, Any] | None] = {
         "rate": _rate(facts.rates),
-        "bytes": _bars(_ranked(facts.topics, lambda topic: topic.n_bytes), "bytes", "~s"),
-        "messages": _bars(_ranked(facts.topics, lambda topic: topic.messages), "messages", "~s"),
+        "bytes": _bars(by_bytes, "bytes", "~s"),
+        "messages": _bars(by_messages, "messages", "~s"),
         "skew": _skew(facts),
-        "lag": _bars(
-            [(f"{group.group} · {group.topic}", group.lag) for group in facts.groups if group.lag and group.lag > 0],
-            "messages", "~s",
-        ),
-    }  # fmt: skip
-    return {name: _to_html(name, figure) for name, figure in made.items() if figure is not None}
+        "lag": _bars(lags, "messages", "~s"),
+    }
+    return {name: _to_html(name, figure) for name, figure in figures.items() if figure is not None}
 
 
 def script() -> str:
     """Return plotly's JavaScript library, to be inlined in the page."""
     from plotly.offline import get_plotlyjs
 
-    found: str = get_plotlyjs()
-    return found
+    source: str = get_plotlyjs()
+    return source
 
 
 def _to_html(name: str, figure: dict[str, Any]) -> str:
     from plotly.io import to_html
 
-    found: str = to_html(
+    html: str = to_html(
         figure,
         config={"displayModeBar": False},  # the page itself follows the size of its cards
         include_plotlyjs=False,
         full_html=False,
         div_id=f"chart-{name}",
     )
-    return found
+    return html
 
 
 def label(text: str) -> str:
@@ -88,7 +96,10 @@ def _axis(**more: Any) -> dict[str, Any]:  # noqa: ANN401 - plotly's own
 
 
 def _names(texts: list[str]) -> dict[str, Any]:
-    """Return an axis with names at 0, 1 and so on from the top; shortened names need not be distinct."""
+    """Return an axis with names at 0, 1 and so on from the top.
+
+    The names stand beside numbers because two of them may be the same once they are shortened.
+    """
     return _axis(
         tickmode="array",
         tickvals=list(range(len(texts))),
@@ -103,7 +114,7 @@ def _names(texts: list[str]) -> dict[str, Any]:
 
 
 def _bars(rows: Sequence[tuple[str, int]], unit: str, number: str) -> dict[str, Any] | None:
-    """Return a chart of horizontal bars in the order of the rows, the first one on top; None without rows."""
+    """Return a chart of horizontal bars, the first row on top; None without rows."""
     if not rows:
         return None
     shown = rows[:_SHOWN]
@@ -166,7 +177,10 @@ def _rate(rates: Rates | None) -> dict[str, Any] | None:
 
 
 def _skew(facts: StoreFacts) -> dict[str, Any] | None:
-    """Return a chart of how unevenly queues are filled: one point per queue, where 1 is the mean of its topic."""
+    """Return a chart of how unevenly queues are filled.
+
+    It has one point for each queue; 1 is the mean of its topic.
+    """
     topics = [topic for topic in facts.topics if topic.queues > 1 and topic.messages]
     shown = sorted(topics, key=lambda topic: -topic.messages)[:_SHOWN]
     if not shown:

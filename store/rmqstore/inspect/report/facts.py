@@ -32,10 +32,10 @@ logger = logging.getLogger(__name__)
 
 # with more messages their bytes are estimated, because counting would read each unit
 _EXACT_UNITS = 20_000_000
-_TIME_LOOKS = 40_000  # records that are read for their store time, over all queues
-_LOOKS_A_QUEUE = 4, 256
-_FEW = 16
-_BYTES_LOOKS = 16
+_TIME_SAMPLES = 40_000  # records that are read for their store time, over all queues
+_MIN_TIME_SAMPLES, _MAX_TIME_SAMPLES = 4, 256  # for one queue
+_SMALL_QUEUE = 16  # messages; with at most this many, the time of each is read
+_SIZE_SAMPLES = 16
 _MAX_BINS = 120
 _SHOWN_TOPICS = 8
 OTHER_TOPICS = "other topics"
@@ -52,18 +52,18 @@ _WIDTHS_MS = (
 
 @dataclass(slots=True)
 class QueueFacts:
-    """One queue: offsets (``max_offset`` excluded), times in ms, the largest lag of any group; None if not known."""
+    """One queue. Times are in ms; what is not known is None."""
 
     topic: str
     queue_id: int
     min_offset: int | None
-    max_offset: int | None
+    max_offset: int | None  # excluded
     messages: int | None
     n_bytes: int | None
     first: int | None
     last: int | None
     reason: str | None
-    lag: int | None = None
+    lag: int | None = None  # the largest of any group
 
 
 @dataclass(slots=True)
@@ -85,13 +85,13 @@ class TopicFacts:
 
 @dataclass(slots=True)
 class GroupFacts:
-    """One consumer group on one topic: ``lag`` in messages over all queues, ``lag_millis`` of the worst queue."""
+    """One consumer group on one topic."""
 
     group: str
     topic: str
     queues: int
-    lag: int | None
-    lag_millis: int | None
+    lag: int | None  # in messages, over all queues
+    lag_millis: int | None  # of the worst queue
 
 
 @dataclass(slots=True)
@@ -106,11 +106,11 @@ class FileFacts:
 
 
 class Rates(NamedTuple):
-    """Messages by time: ``counts[topic]`` holds those of each bin, (n,); ``starts`` where each bin begins, ms."""
+    """Messages by time, in bins of equal width."""
 
-    starts: NDArray[np.int64]
+    starts: NDArray[np.int64]  # where each bin begins, ms (n,)
     width_ms: int
-    counts: dict[str, NDArray[np.float64]]
+    counts: dict[str, NDArray[np.float64]]  # messages of a topic in each bin, (n,)
 
 
 @dataclass(slots=True)
@@ -222,28 +222,26 @@ def _queues(store: MessageStore) -> tuple[list[QueueFacts], bool]:
 def _estimated_bytes(store: MessageStore, row: dict[str, Any]) -> int | None:
     if not row["messages"]:
         return None if row["messages"] is None else 0
-    samples = store.session.sample(
-        QueueSlice(row["topic"], row["queueId"], row["minOffset"], row["maxOffset"]), _BYTES_LOOKS
-    )
-    return (
-        int(row["messages"] * np.mean([sample.mean_bytes for sample in samples]))
-        if samples
-        else None
-    )
+    whole = QueueSlice(row["topic"], row["queueId"], row["minOffset"], row["maxOffset"])
+    samples = store.session.sample(whole, _SIZE_SAMPLES)
+    if not samples:
+        return None
+    return int(row["messages"] * np.mean([sample.mean_bytes for sample in samples]))
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
     """Return the rows of a view, with times in ms."""
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for batch in batches:
-        columns = [
-            column.cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
-            if column.type == TIMESTAMP
-            else column
-            for column in batch.columns
-        ]
-        found += pa.RecordBatch.from_arrays(columns, names=batch.schema.names).to_pylist()
-    return found
+        columns = [_in_millis(column) for column in batch.columns]
+        rows += pa.RecordBatch.from_arrays(columns, names=batch.schema.names).to_pylist()
+    return rows
+
+
+def _in_millis(column: pa.Array) -> pa.Array:
+    if column.type != TIMESTAMP:
+        return column
+    return column.cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
 
 
 def _topics(queues: Sequence[QueueFacts]) -> list[TopicFacts]:
@@ -254,6 +252,8 @@ def _topics(queues: Sequence[QueueFacts]) -> list[TopicFacts]:
     topics = []
     for topic, parts in by_topic.items():
         counts = [queue.messages or 0 for queue in parts]
+        firsts = [queue.first for queue in parts if queue.first is not None]
+        lasts = [queue.last for queue in parts if queue.last is not None]
         topics.append(
             TopicFacts(
                 topic=topic,
@@ -261,10 +261,8 @@ def _topics(queues: Sequence[QueueFacts]) -> list[TopicFacts]:
                 queues=len(parts),
                 messages=sum(counts),
                 n_bytes=sum(queue.n_bytes or 0 for queue in parts),
-                first=min(
-                    (queue.first for queue in parts if queue.first is not None), default=None
-                ),
-                last=max((queue.last for queue in parts if queue.last is not None), default=None),
+                first=min(firsts, default=None),
+                last=max(lasts, default=None),
                 skew=max(counts) * len(counts) / sum(counts) if sum(counts) else None,
             )
         )
@@ -274,16 +272,16 @@ def _topics(queues: Sequence[QueueFacts]) -> list[TopicFacts]:
 def _groups(
     store: MessageStore, queues: Sequence[QueueFacts], notes: list[str]
 ) -> list[GroupFacts]:
-    """Return the groups, the one with the largest lag first; and set the lag of each queue."""
+    """Return the groups, those with the largest lag first, and set the lag of each queue."""
     try:
         rows = _rows(store.view("groups"))
     except RmqStoreError as err:
         notes.append(f"consumer groups: {err}")
         return []
     by_queue = {(queue.topic, queue.queue_id): queue for queue in queues}
-    found: dict[tuple[str, str], GroupFacts] = {}
+    groups: dict[tuple[str, str], GroupFacts] = {}
     for row in rows:
-        group = found.setdefault(
+        group = groups.setdefault(
             (row["consumerGroup"], row["topic"]),
             GroupFacts(row["consumerGroup"], row["topic"], 0, None, None),
         )
@@ -296,24 +294,28 @@ def _groups(
         queue = by_queue.get((row["topic"], row["queueId"]))
         if queue is not None:
             queue.lag = max(queue.lag or 0, row["lag"])
-    return sorted(found.values(), key=lambda group: (-(group.lag or 0), group.group, group.topic))
+    return sorted(groups.values(), key=lambda group: (-(group.lag or 0), group.group, group.topic))
 
 
 def _files(store: MessageStore) -> list[FileFacts]:
-    found: dict[str, FileFacts] = {}
+    kinds: dict[str, FileFacts] = {}
     states: dict[str, Counter[str]] = {}
     for row in _rows(store.view("files", columns=["kind", "size", "allocated", "state"])):
-        kind = found.setdefault(row["kind"], FileFacts(row["kind"], 0, 0, 0, {}))
-        kind.files, kind.n_bytes = kind.files + 1, kind.n_bytes + row["size"]
+        kind = kinds.setdefault(row["kind"], FileFacts(row["kind"], 0, 0, 0, {}))
+        kind.files += 1
+        kind.n_bytes += row["size"]
         kind.allocated += row["allocated"]
         states.setdefault(row["kind"], Counter())[row["state"]] += 1
     for name, counts in states.items():
-        found[name].states = dict(sorted(counts.items()))
-    return sorted(found.values(), key=lambda kind: -kind.n_bytes)
+        kinds[name].states = dict(sorted(counts.items()))
+    return sorted(kinds.values(), key=lambda kind: -kind.n_bytes)
 
 
 def _rates(store: MessageStore, facts: StoreFacts) -> Rates | None:
-    """Estimate how many messages were stored when, by interpolating between the store times of some messages."""
+    """Estimate how many messages were stored when.
+
+    The store times of some messages are read; between them the estimate is interpolated.
+    """
     first, last = facts.first, facts.last
     if first is None or last is None:
         return None
@@ -331,17 +333,18 @@ def _rates(store: MessageStore, facts: StoreFacts) -> Rates | None:
         for topic in by_messages[:_SHOWN_TOPICS]
         if topic.messages
     }
-    looks = int(np.clip(_TIME_LOOKS // max(len(facts.queues), 1), *_LOOKS_A_QUEUE))
+    share = _TIME_SAMPLES // max(len(facts.queues), 1)
+    n_samples = int(np.clip(share, _MIN_TIME_SAMPLES, _MAX_TIME_SAMPLES))
     for queue in facts.queues:
         if queue.messages:
             name = queue.topic if queue.topic in shown else OTHER_TOPICS
-            reached = counts.setdefault(name, np.zeros(len(edges) - 1))
-            reached += np.diff(_arrived(store, queue, edges, looks))
+            of_topic = counts.setdefault(name, np.zeros(len(edges) - 1))
+            of_topic += np.diff(_stored_before(store, queue, edges, n_samples))
     return Rates(edges[:-1], width, counts)
 
 
-def _arrived(
-    store: MessageStore, queue: QueueFacts, edges: NDArray[np.int64], looks: int
+def _stored_before(
+    store: MessageStore, queue: QueueFacts, edges: NDArray[np.int64], n_samples: int
 ) -> NDArray[np.float64]:
     """Return the number of messages of a queue that were stored before each time, (n,)."""
     assert queue.min_offset is not None
@@ -349,12 +352,15 @@ def _arrived(
     whole = QueueSlice(queue.topic, queue.queue_id, queue.min_offset, queue.max_offset)
     known = {whole.start: queue.first, whole.end - 1: queue.last}
     slices = [whole]
-    if whole.end - whole.start <= _FEW:  # one sample would give everything but their times
-        slices = [whole._replace(start=at, end=at + 1) for at in range(whole.start, whole.end)]
+    if whole.end - whole.start <= _SMALL_QUEUE:
+        # A sample of several messages would not give the time of each.
+        slices = [
+            whole._replace(start=offset, end=offset + 1) for offset in range(whole.start, whole.end)
+        ]
     for piece in slices:
-        # of a damaged record: the times of the others suffice
+        # a damaged record; the times of the others suffice
         with suppress(RmqStoreError, OSError):
-            for sample in store.session.sample(piece, looks):
+            for sample in store.session.sample(piece, n_samples):
                 known[sample.queue_offset] = _time_of(store, sample.physical_offset)
     points = [
         (time, offset - whole.start) for offset, time in sorted(known.items()) if time is not None
@@ -363,16 +369,16 @@ def _arrived(
         return np.zeros(len(edges))
     times = np.maximum.accumulate(np.array([time for time, _ in points], np.int64))
     before = np.array([count for _, count in points], np.float64)
-    # A sampled message was stored at its time, not gradually before: two points a millisecond apart
-    # stand for it.
+    # A sampled message was stored at its time, not gradually before it. So two points that are a
+    # millisecond apart stand for it.
     _, oldest = np.unique(times, return_index=True)
     newest = np.append(oldest[1:], len(times)) - 1
     times = np.stack((times[oldest] - 1, times[oldest]), axis=1).ravel()
-    reached = np.stack((before[oldest], before[newest] + 1), axis=1).ravel()
-    found: NDArray[np.float64] = np.interp(
-        edges - 1, times, reached, left=0.0, right=float(reached[-1])
+    counts = np.stack((before[oldest], before[newest] + 1), axis=1).ravel()
+    at_edges: NDArray[np.float64] = np.interp(
+        edges - 1, times, counts, left=0.0, right=float(counts[-1])
     )
-    return found
+    return at_edges
 
 
 def _time_of(store: MessageStore, physical_offset: int) -> int | None:
@@ -384,9 +390,9 @@ def _time_of(store: MessageStore, physical_offset: int) -> int | None:
 
 
 def _findings(store: MessageStore, progress: Progress) -> list[Finding]:
-    found: list[Finding] = []
+    findings: list[Finding] = []
     try:
-        found.extend(verify(store, progress))
+        findings.extend(verify(store, progress))
     except (RmqStoreError, OSError) as err:
-        found.append(Finding("check", str(store.paths.root), f"could not be finished: {err}"))
-    return found
+        findings.append(Finding("check", str(store.paths.root), f"could not be finished: {err}"))
+    return findings
