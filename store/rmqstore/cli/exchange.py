@@ -134,12 +134,11 @@ def import_messages(
     allow_system_topics: bool,
     config: Path | None,
 ) -> None:
-    """Append all rows of SOURCES to the store at PATH, or after an error none.
-
-    The store is made if it does not exist.
+    """Append all rows of SOURCES to the store at PATH, or after an error none of them.
 
     A source is a Parquet or JSON Lines file, a folder of Parquet files, or - for JSON Lines from
-    stdin. Rows keep their order. No broker may run on the store meanwhile.
+    stdin. Rows keep their order. The store is made if it does not exist. No broker may run on it
+    meanwhile.
     """
     sizes = StoreConfig().updated(read_properties(config)) if config else StoreConfig()
     spec = WriteSpec(

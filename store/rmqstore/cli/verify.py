@@ -54,10 +54,8 @@ def _exit_if_any(findings: list[Finding], *, as_json: bool = False) -> None:
 def rebuild(path: Path, truncate: bool) -> None:
     """Build ConsumeQueues and IndexFiles again from the CommitLog.
 
-    The store is locked meanwhile; no broker may run.
-
-    Records that cannot have a unit, and other damage that remains, are listed; then the exit code
-    is 1.
+    The store is locked meanwhile, so no broker may run on it. Records that cannot have a unit, and
+    other damage that remains, are listed; the exit code is 1 then.
     """
     with (
         open_for(path, "a", truncate=truncate) as store,

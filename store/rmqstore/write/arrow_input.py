@@ -18,9 +18,8 @@ def record_batches(rows: pa.RecordBatch | ArrowStream) -> Iterator[pa.RecordBatc
     """Yield rows as record batches, one at a time.
 
     Args:
-        rows: a ``pyarrow.RecordBatch``, or an object with ``__arrow_c_stream__``: a
-            ``pyarrow.Table`` or ``RecordBatchReader``, a pandas or Polars ``DataFrame``, a DuckDB
-            relation.
+        rows: a ``pyarrow.RecordBatch``, or an object with ``__arrow_c_stream__``, such as a
+            ``pyarrow.Table``, a pandas or Polars ``DataFrame`` or a DuckDB relation.
 
     Raises:
         TypeError: ``rows`` is neither.

@@ -74,8 +74,7 @@ class Dispatcher:
         """Build the missing units and items of the records in ``[start, end)``.
 
         Raises:
-            CorruptRecordError: the range holds bytes that are not a record, and the dispatcher is
-                not tolerant.
+            CorruptRecordError: bytes are not a record, and the dispatcher is not tolerant.
         """
         for low, high, segment in self._log.stretches(start, end):
             if segment is None:

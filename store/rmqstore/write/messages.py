@@ -1,7 +1,6 @@
 """Turns columns of messages, as users give them, into columns of records.
 
-This sets properties, ids and delays, and checks limits. Errors name the PutMessageStatus of
-RocketMQ.
+This sets properties, ids and delays, and checks limits. Errors name RocketMQ's PutMessageStatus.
 
 Source: DefaultMQProducerImpl.java and SendMessageProcessor.java for what a send adds;
 HookUtils.java and MessageExtEncoder.java for what is refused.
@@ -105,8 +104,7 @@ class MessageMaker:
 
     Args:
         spec: how messages are made.
-        turn: the queue at which the round robin begins; tasks that run in parallel begin at
-            different queues.
+        turn: the queue at which the round robin begins, another one for each parallel task.
     """
 
     def __init__(self, spec: WriteSpec, turn: int = 0) -> None:
@@ -121,13 +119,12 @@ class MessageMaker:
         """Return the columns of the records for a batch.
 
         Args:
-            batch: columns of WRITE_TYPES, at least body; those of ASSIGNED only serve to recognise
-                offset message ids.
+            batch: columns of WRITE_TYPES, at least body. Columns of ASSIGNED only serve to
+                recognise offset message ids.
             first_row: number of the first row, for errors.
 
         Raises:
-            IllegalMessageError: a row cannot be stored; the text names the row and RocketMQ's
-                status.
+            IllegalMessageError: a row cannot be stored; the error names it and RocketMQ's status.
         """
         n = len(batch)
         columns = _checked(batch)

@@ -17,8 +17,7 @@ class QueueOffsets:
     """The next offsets of the queues that a writer appends to. Source: QueueOffsetOperator.java.
 
     Args:
-        next_offset: returns the next offset of a queue from the store, None for a queue that does
-            not exist yet.
+        next_offset: returns the next offset of a queue from the store, None for a new queue.
     """
 
     def __init__(self, next_offset: Callable[[str, int], int | None]) -> None:

@@ -1,6 +1,6 @@
 """Extracts dispatch requests in a background thread while records are being written.
 
-So queues and index can be built after the commit without reading the records back.
+Queues and index are then built after the commit without reading the records back.
 """
 
 from __future__ import annotations

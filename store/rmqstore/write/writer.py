@@ -63,8 +63,7 @@ _ENCODED_ROWS = 1 << 16
 class StoreWriter:
     """The only writer of a store. :meth:`flush` makes all appended rows visible at once.
 
-    A context manager: leaving it flushes and closes. Leaving it by an exception discards what was
-    not flushed.
+    A context manager: leaving it flushes and closes. An exception discards what was not flushed.
 
     Raises:
         StoreLockedError: a broker or another writer holds the store.
@@ -161,8 +160,7 @@ class StoreWriter:
                 RecordBatchReader, a pandas or Polars DataFrame). Its columns are those of messages
                 (``format.schema.WRITE_TYPES``), or with ``verbatim`` those of
                 ``format.schema.VERBATIM``.
-            verbatim: store bodies, properties, sysFlag, times, hosts and queue offsets exactly as
-                given.
+            verbatim: store bodies, properties, sysFlag, times, hosts and queue offsets as they are.
             first_row: number of the first row, for errors.
 
         Raises:
@@ -325,12 +323,11 @@ class StoreWriter:
         """Flush, then build queues and index again from the CommitLog alone.
 
         Args:
-            progress: called now and then with the number of bytes of the log that are done, and
-                their total.
+            progress: called now and then with the bytes of the log that are done, and their total.
 
         Returns:
             What could not be built: damage in the log, and records whose topic, queue id or queue
-                offset does not fit.
+            offset does not fit.
         """
         self.flush()
         self._checkpoint.set_dispatched(0)

@@ -1,6 +1,6 @@
 """The charts of a report as HTML, drawn by plotly.
 
-It interprets text as markup, so text from a store is escaped.
+Plotly interprets text as markup, so text from a store is escaped.
 """
 
 from __future__ import annotations

@@ -68,10 +68,7 @@ class QueueFacts:
 
 @dataclass(slots=True)
 class TopicFacts:
-    """One topic.
-
-    ``skew`` is the number of messages of its fullest queue divided by the mean of its queues.
-    """
+    """One topic."""
 
     topic: str
     is_system: bool
@@ -80,7 +77,7 @@ class TopicFacts:
     n_bytes: int
     first: int | None
     last: int | None
-    skew: float | None
+    skew: float | None  # messages of the fullest queue, divided by the mean of all queues
 
 
 @dataclass(slots=True)
