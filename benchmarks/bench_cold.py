@@ -1,4 +1,4 @@
-"""Cold reads: how much tasks read from disk when the page cache is empty, for two ways to plan tasks.
+"""Cold reads: how much tasks read from disk if the page cache is empty, for two ways to plan them.
 
 Every task runs in its own process and finds the store evicted from memory, as with a store larger
 than memory, or with executors on several machines. The connector plans tasks `by log range`; `by
@@ -54,9 +54,8 @@ def read_task(root: Path, slices: list[QueueSlice]) -> None:
 def plans(root: Path) -> dict[str, list[list[QueueSlice]]]:
     """Return the tasks of a store for each way to plan them."""
     with open_for(root, broker_name="bench") as store:
-        slices = store.session.plan_queues(
-            parse_selection(), ReadSpec(schema=select_columns(_COLUMNS))
-        )
+        spec = ReadSpec(schema=select_columns(_COLUMNS))
+        slices = store.session.plan_queues(parse_selection(), spec)
         sampled = [SampledSlice(piece, store.session.sample(piece, _SAMPLES)) for piece in slices]
     by_log = plan_queues(sampled, Limits(_TASK_BYTES))
     return {
@@ -80,19 +79,23 @@ def main() -> None:
         path.stat().st_blocks * 512 for path in (arguments.store / "commitlog").iterdir()
     )
     for name, tasks in plans(arguments.store).items():
-        totals = [0.0, 0.0, 0.0]
+        results: list[list[float]] = []
         for task in tasks:
             evict_all(arguments.store)
             command = [sys.executable, __file__, str(arguments.store), "--task", json.dumps(task)]
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
-            totals = [
-                total + value for total, value in zip(totals, json.loads(done.stdout), strict=True)
-            ]
-        rows, from_disk, seconds = totals
+            process = subprocess.run(command, check=True, capture_output=True, text=True)
+            results.append(json.loads(process.stdout))
+        rows, from_disk, seconds = map(sum, zip(*results, strict=True))
         report(
-            "cold", name, tasks=len(tasks), rows=int(rows), log_bytes=log_bytes, bytes_from_disk=int(from_disk),
-            times_the_log=from_disk / log_bytes, seconds=seconds,
-        )  # fmt: skip
+            "cold",
+            name,
+            tasks=len(tasks),
+            rows=rows,
+            log_bytes=log_bytes,
+            bytes_from_disk=from_disk,
+            times_the_log=from_disk / log_bytes,
+            seconds=seconds,
+        )
 
 
 if __name__ == "__main__":

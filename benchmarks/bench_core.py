@@ -1,9 +1,7 @@
 """The core on one thread: decoding all or some columns, and walking the log.
 
-Costs are given in units of G.
-
-G is the time to gather the bodies (200 bytes) of the same rows, which is the least that any reader
-has to do.
+Costs are given in units of G, the time to gather the bodies (200 bytes) of the same rows. That is
+the least that any reader has to do.
 """
 
 from __future__ import annotations
@@ -81,7 +79,9 @@ def plain_walk(data: Bytes) -> Case:
     """Follow the chain of sizes with a struct loop."""
 
     def run() -> int:
-        view, position, rows, end = memoryview(data), 0, 0, len(data) - _FRAME.size
+        view = memoryview(data)
+        end = len(data) - _FRAME.size
+        position = rows = 0
         unpack = _FRAME.unpack_from
         while position < end:
             size, magic = unpack(view, position)

@@ -1,9 +1,10 @@
-"""Look-ups: one key in an index of 20 million keys, a thousand keys in one Spark job, and a narrow range of time.
+"""Look-ups by key, and reads of a narrow range of time.
 
 Usage: python benchmarks/bench_lookup.py STORE [--entries N] [--passes N]
 
-STORE is read for the narrow range of time. The store with the index is made beside it by this
-package, and kept.
+One key is looked up in an index of 20 million keys, and a thousand keys in one Spark job. STORE is
+read for the narrow range of time. The store with the index is made beside it by this package, and
+kept.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def resident_pages(path: Path) -> int:
 
 
 def warm(root: Path) -> None:
-    """Load all files of a store into the page cache, so that the figures are those of the look-up, not of the disk."""
+    """Load all files of a store into the page cache, so that the disk does not affect figures."""
     for path in root.rglob("*"):
         if path.is_file():
             with path.open("rb") as file:
@@ -90,10 +91,10 @@ def warm(root: Path) -> None:
 
 
 def core(root: Path, n_messages: int, passes: int) -> None:
-    """Time the look-up of one key with a warm cache, and count the pages that a cold look-up reads."""
-    chance = np.random.default_rng(7)
+    """Time look-ups of one key with a warm cache, and count the pages that cold ones read."""
+    rng = np.random.default_rng(7)
     index = next((root / "index").iterdir())
-    numbers = chance.integers(0, n_messages, 200).tolist()
+    numbers = rng.integers(0, n_messages, 200).tolist()
     times = []
     warm(root)
     with rmqstore.open(root) as store:
@@ -163,14 +164,13 @@ def piece_bytes(store: rmqstore.MessageStore, piece: QueueSlice) -> float:
 def jobs(root: Path, n_messages: int, passes: int) -> None:
     """Compare the time of a Spark job for a thousand keys with that of a job for one key."""
     spark = spark_session({"spark.sql.python.filterPushdown.enabled": "true"})
-    chance = np.random.default_rng(11)
-    found: dict[str, list[float]] = {}
+    rng = np.random.default_rng(11)
+    seconds: dict[str, list[float]] = {}
     for number in range(passes + 1):
         warm(root)
         for name, count in (("one", 1), ("thousand", N_KEYS)):
-            keys = [
-                f"order-{one}" for one in chance.choice(n_messages, count, replace=False).tolist()
-            ]
+            orders = rng.choice(n_messages, count, replace=False).tolist()
+            keys = [f"order-{order}" for order in orders]
             for way in ("option", "where"):
                 reader = spark.read.format("rmqstore")
                 started = time.perf_counter()
@@ -181,8 +181,9 @@ def jobs(root: Path, n_messages: int, passes: int) -> None:
                     frame = reader.load(str(root)).where(f"keys IN ({quoted})")
                 assert len(frame.collect()) == count
                 if number:
-                    found.setdefault(f"{way}_{name}", []).append(time.perf_counter() - started)
-    medians = {name: statistics.median(times) for name, times in found.items()}
+                    taken = time.perf_counter() - started
+                    seconds.setdefault(f"{way}_{name}", []).append(taken)
+    medians = {name: statistics.median(times) for name, times in seconds.items()}
     for way in ("option", "where"):
         medians[f"{way}_ratio"] = medians[f"{way}_thousand"] / medians[f"{way}_one"]
     report("lookup", "a job for a thousand keys beside one key, seconds", **medians)

@@ -1,8 +1,8 @@
-"""Compares our append with putMessage of RocketMQ 5.3.3, for the same messages, until queues and index are built.
+"""Compares our append with putMessage of RocketMQ 5.3.3, for the same messages.
 
-RocketMQ's store runs in its own JVM. The loop over messages runs there too, so that the figures
-include no call from Python. RocketMQ flushes in the background (ASYNC_FLUSH, its default); our
-append ends when every byte is on disk.
+Both are timed until queues and index are built. RocketMQ's store runs in its own JVM. The loop over
+messages runs there too, so that the figures include no call from Python. RocketMQ flushes in the
+background (ASYNC_FLUSH, its default); our append ends when every byte is on disk.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ from interop.rocketmq import RocketMQ, resolve_jars  # noqa: E402 - found by the
 def java_messages(real: RocketMQ, batches: list[Any]) -> Any:  # noqa: ANN401 - a java.util.ArrayList
     """Return the rows as MessageExtBrokerInner."""
     address = real.java.net.InetSocketAddress("127.0.0.1", 10911)
-    inner_class, decoder = real.inner_class(), real.rocketmq.common.message.MessageDecoder
-    tags_code, single = (
-        inner_class.tagsString2tagsCode,
-        real.rocketmq.common.TopicFilterType.SINGLE_TAG,
-    )
+    inner_class = real.inner_class()
+    decoder = real.rocketmq.common.message.MessageDecoder
+    tags_code = inner_class.tagsString2tagsCode
+    single = real.rocketmq.common.TopicFilterType.SINGLE_TAG
     messages = real.java.util.ArrayList()
     for row in (row for batch in batches for row in batch.to_pylist()):
         inner = inner_class()
@@ -55,7 +54,7 @@ def java_messages(real: RocketMQ, batches: list[Any]) -> Any:  # noqa: ANN401 - 
 
 
 def put_all(real: RocketMQ, root: Path, messages: Any, rounds: int) -> float:  # noqa: ANN401
-    """Return the seconds in which RocketMQ puts all messages ``rounds`` times into a new store, with its queues."""
+    """Return the seconds in which RocketMQ puts all messages ``rounds`` times into a new store."""
     invoke = real.java.lang.invoke
     with real.open(root) as store:
         kinds = [real.rocketmq.common.message.MessageExtBrokerInner().getClass()]
@@ -82,7 +81,10 @@ def put_all(real: RocketMQ, root: Path, messages: Any, rounds: int) -> float:  #
 
 
 def back_pages(folder: Path, n_bytes: int) -> None:
-    """Make the machine provide the memory that a pass needs: a virtual machine does so when a page is first used."""
+    """Make the machine provide the memory that a pass needs.
+
+    A virtual machine gets a page from its host when the page is first used.
+    """
     path = folder / "pages"
     with path.open("wb") as file:
         for _ in range(n_bytes >> 20):
@@ -91,7 +93,10 @@ def back_pages(folder: Path, n_bytes: int) -> None:
 
 
 def append_all(root: Path, batches: list[Any], rounds: int) -> float:
-    """Return the seconds in which we append all messages ``rounds`` times to a new store, until all is on disk."""
+    """Return the seconds in which we append all messages ``rounds`` times to a new store.
+
+    They end when every byte is on disk.
+    """
     started = time.perf_counter()
     with rmqstore.create(root) as writer:
         for batch in rounds * batches:
@@ -116,7 +121,9 @@ def main() -> None:
         batches = first_rows(store.scan(columns=_WRITTEN), arguments.messages)
     with tempfile.TemporaryDirectory(dir=arguments.store.parent) as folder:
         real = RocketMQ("5.3.3", resolve_jars("5.3.3", ROOT / ".rocketmq"), Path(folder))
-        theirs, ours, n_rows = [], [], sum(map(len, batches)) * arguments.rounds
+        theirs: list[float] = []
+        ours: list[float] = []
+        n_rows = sum(map(len, batches)) * arguments.rounds
         print(f"making {n_rows // arguments.rounds} messages in the JVM", file=sys.stderr)
         messages = java_messages(real, batches)
         gc.collect()

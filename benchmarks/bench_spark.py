@@ -1,8 +1,8 @@
-"""Compares our source in Spark with the ceiling of Spark's Python API: the same batches, prebuilt, in the same run.
+"""Compares our source in Spark with the ceiling of Spark's Python API.
 
-The figures are CPU time per row, of the JVM and the Python workers together, because wall time says
-little on shared cores. The prebuilt batches come from mapped Arrow IPC files, so they cost what any
-Python source has to pay.
+The ceiling is the same batches, prebuilt, in the same run. The figures are CPU time per row, of the
+JVM and the Python workers together, because wall time says little on shared cores. The prebuilt
+batches come from mapped Arrow IPC files, so they cost what any Python source has to pay.
 """
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ class Prebuilt(DataSource):
 
 
 def cpu_seconds(root: int) -> float:
-    """Return the CPU time of a process and of all its descendants, including those that have exited."""
-    parents, times = {}, {}
+    """Return the CPU time of a process and of all its descendants, those that exited included."""
+    parents: dict[int, int] = {}
+    times: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -138,7 +139,7 @@ def compare(
 
 
 def prebuild(store: Path, options: dict[str, str], folder: Path) -> int:
-    """Write the batches of each task of our source to a file of its own; return the number of rows."""
+    """Write the batches of each task of our source to a file of its own; return the row count."""
     from pyspark_rmqstore.batch_reader import RmqStoreReader
     from pyspark_rmqstore.options import parse_read_options
     from pyspark_rmqstore.schema import default_schema

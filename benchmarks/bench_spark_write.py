@@ -1,8 +1,8 @@
-"""Compares the Spark sink with a writer that discards its batches, in the same run, and measures the driver's commit.
+"""Compares the Spark sink with a writer that discards its batches, and measures the commit.
 
-Both write the same prebuilt batches. The figures are CPU time of tasks, of the JVM and the Python
-workers together. The commit is measured by itself: its fsyncs, the rest of its time, and its
-highest anonymous memory.
+Both run in turn and write the same prebuilt batches. The figures are CPU time of tasks, of the JVM
+and the Python workers together. The commit is measured by itself: its fsyncs, the rest of its time,
+and its highest anonymous memory.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class MeasuredWriter(RmqStoreWriter):
     note: str
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        flushing, peak, ended = [0.0], [0], threading.Event()
+        flushing, peak = [0.0], [0]
+        ended = threading.Event()
         before = anonymous_bytes()
 
         def timed(flush: Any) -> Any:  # noqa: ANN401
@@ -90,17 +91,14 @@ class MeasuredWriter(RmqStoreWriter):
         wall, cpu = time.perf_counter() - started, time.process_time() - started_cpu
         ended.set()
         watcher.join()
-        Path(self.note).write_text(
-            json.dumps(
-                {
-                    "wall": wall,
-                    "cpu": cpu,
-                    "fsync": flushing[0],
-                    "peak": peak[0],
-                    "above": peak[0] - before,
-                }
-            )
-        )
+        costs = {
+            "wall": wall,
+            "cpu": cpu,
+            "fsync": flushing[0],
+            "peak": peak[0],
+            "above": peak[0] - before,
+        }
+        Path(self.note).write_text(json.dumps(costs))
 
 
 class Measured(DataSource):
@@ -142,10 +140,7 @@ def compare(spark: SparkSession, jvm: int, arguments: argparse.Namespace, scratc
     rows = prebuild(arguments.store, options, scratch / "rows")
     frame = spark.read.format("prebuilt").schema(schema).load(str(scratch / "rows"))
     target, note = scratch / "target", scratch / "note.json"
-    measured: dict[str, list[float]] = {name: [] for name in (
-        "task CPU", "discarding CPU", "share", "wall", "commit", "commit CPU", "fsync", "commit's share", "RssAnon",
-        "above",
-    )}  # fmt: skip
+    measured: dict[str, list[float]] = {}
     for number in range(arguments.passes + 1):
         before = cpu_seconds(jvm)
         frame.write.format("discarding").mode("append").save()
@@ -159,13 +154,21 @@ def compare(spark: SparkSession, jvm: int, arguments: argparse.Namespace, scratc
         commit = json.loads(note.read_text())
         tasks = ours - commit["cpu"]
         unflushed = commit["wall"] - commit["fsync"]
-        figures = (
-            tasks / rows * 1e6, discarding / rows * 1e6, discarding / tasks, wall, commit["wall"], commit["cpu"],
-            commit["fsync"], unflushed / (wall - commit["fsync"]), commit["peak"] / 1e6, commit["above"] / 1e6,
-        )  # fmt: skip
+        figures = {
+            "task CPU": tasks / rows * 1e6,
+            "discarding CPU": discarding / rows * 1e6,
+            "share": discarding / tasks,
+            "wall": wall,
+            "commit": commit["wall"],
+            "commit CPU": commit["cpu"],
+            "fsync": commit["fsync"],
+            "commit's share": unflushed / (wall - commit["fsync"]),
+            "RssAnon": commit["peak"] / 1e6,
+            "above": commit["above"] / 1e6,
+        }
         if number:
-            for name, figure in zip(measured, figures, strict=True):
-                measured[name].append(figure)
+            for name, figure in figures.items():
+                measured.setdefault(name, []).append(figure)
         print(f"pass {number} of {arguments.passes}", file=sys.stderr)
     medians = {name: statistics.median(values) for name, values in measured.items()}
     report(

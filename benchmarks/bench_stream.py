@@ -1,4 +1,4 @@
-"""Streams: compares a run over all messages with a batch read, and measures a trigger over 16,000 queues.
+"""Streams compared with a batch read of all messages, and a trigger over 16,000 queues.
 
 Usage: python benchmarks/bench_stream.py STORE [--passes N]
 
@@ -43,9 +43,8 @@ def many_queues(root: Path) -> None:
     n = N_TOPICS * N_QUEUES * N_EACH
     numbers = np.arange(n)
     config = rmqstore.StoreConfig().updated({"mappedFileSizeConsumeQueue": 2000})
-    topics = pa.array([f"topic{number:04}" for number in range(N_TOPICS)]).take(
-        pa.array(numbers % N_TOPICS)
-    )
+    names = pa.array([f"topic{number:04}" for number in range(N_TOPICS)])
+    topics = names.take(pa.array(numbers % N_TOPICS))
     queue_ids = pa.array((numbers // N_TOPICS % N_QUEUES).astype(np.int32))
     bodies = pa.array([b"x" * 900]).take(pa.array(np.zeros(n, np.int64)))
     batch = pa.RecordBatch.from_arrays([topics, queue_ids, bodies], ["topic", "queueId", "body"])
@@ -74,20 +73,16 @@ def plan_once(root: Path, seconds_by_call: dict[str, list[float]]) -> None:
 
     source = RmqStoreDataSource({"path": str(root), "startingOffsets": "earliest"})
     reader = source.streamReader(source.schema())
+    limit = ReadAllAvailable()
     start = timed("first look", reader.initialOffset)
-    end = timed(
-        "trigger, all queues have messages", lambda: reader.latestOffset(start, ReadAllAvailable())
-    )
+    end = timed("trigger, all queues have messages", lambda: reader.latestOffset(start, limit))
     timed("tasks, all queues have messages", lambda: reader.partitions(start, end))
-    assert timed("idle trigger", lambda: reader.latestOffset(end, ReadAllAvailable())) == end
+    assert timed("idle trigger", lambda: reader.latestOffset(end, limit)) == end
+    new = pa.RecordBatch.from_pydict({"topic": ["topic0001"] * 100, "body": [b"new"] * 100})
     with rmqstore.open(root, mode="a") as writer:
-        writer.append(
-            pa.RecordBatch.from_pydict({"topic": ["topic0001"] * 100, "body": [b"new"] * 100})
-        )
+        writer.append(new)
         writer.flush()
-        last = timed(
-            "trigger, 4 queues have messages", lambda: reader.latestOffset(end, ReadAllAvailable())
-        )
+        last = timed("trigger, 4 queues have messages", lambda: reader.latestOffset(end, limit))
         timed("tasks, 4 queues have messages", lambda: reader.partitions(end, last))
     reader.stop()
 
@@ -95,7 +90,10 @@ def plan_once(root: Path, seconds_by_call: dict[str, list[float]]) -> None:
 def run_to_the_present(store: Path, scratch: Path, passes: int) -> None:
     """Time a batch read and a stream, one after the other in each pass."""
     spark = spark_session()
-    batches, runs, triggers, n_rows = list[float](), list[float](), list[float](), 0
+    batch_seconds: list[float] = []
+    run_seconds: list[float] = []
+    trigger_seconds: list[float] = []
+    n_rows = 0
     for number in range(passes + 1):
         started = time.perf_counter()
         spark.read.format("rmqstore").load(str(store)).write.format("noop").mode("overwrite").save()
@@ -105,26 +103,33 @@ def run_to_the_present(store: Path, scratch: Path, passes: int) -> None:
             .option("startingOffsets", "earliest")
             .load(str(store))
         )
-        writer = frame.writeStream.format("noop").option(
-            "checkpointLocation", str(scratch / f"checkpoint{number}")
-        )
+        checkpoint = str(scratch / f"checkpoint{number}")
+        writer = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
         ended = time.perf_counter()
         if number:  # the first pass warms up
-            (progress,) = (one for one in query.recentProgress if one.numInputRows)
+            (progress,) = (entry for entry in query.recentProgress if entry.numInputRows)
             n_rows = progress.numInputRows
-            batches.append(between - started)
-            runs.append(ended - between)
-            triggers.append(progress.durationMs["triggerExecution"] / 1000)
+            batch_seconds.append(between - started)
+            run_seconds.append(ended - between)
+            trigger_seconds.append(progress.durationMs["triggerExecution"] / 1000)
         print(f"pass {number} of {passes}", file=sys.stderr)
     spark.stop()
     report(
-        "stream", "AvailableNow, noop", rows_per_second=n_rows / statistics.median(runs),
-        batch_rows_per_second=n_rows / statistics.median(batches), goal_ratio=0.8,
-        ratio=statistics.median(batch / run for batch, run in zip(batches, runs, strict=True)),
-        ratio_of_trigger=statistics.median(batch / one for batch, one in zip(batches, triggers, strict=True)),
-    )  # fmt: skip
+        "stream",
+        "AvailableNow, noop",
+        rows_per_second=n_rows / statistics.median(run_seconds),
+        batch_rows_per_second=n_rows / statistics.median(batch_seconds),
+        goal_ratio=0.8,
+        ratio=median_ratio(batch_seconds, run_seconds),
+        ratio_of_trigger=median_ratio(batch_seconds, trigger_seconds),
+    )
+
+
+def median_ratio(numerators: list[float], denominators: list[float]) -> float:
+    """Return the median over passes of the ratio of two times."""
+    return statistics.median(a / b for a, b in zip(numerators, denominators, strict=True))
 
 
 if __name__ == "__main__":

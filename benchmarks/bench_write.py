@@ -1,8 +1,7 @@
 """The write path of the core on one thread: encoding, indexing, appending.
 
-Some costs are given in units of G.
-
-G is the time to gather the bodies of the same rows; see bench_core.py.
+Some costs are given in units of G, the time to gather the bodies of the same rows; see
+bench_core.py.
 """
 
 from __future__ import annotations
@@ -63,13 +62,10 @@ class NoFlush(Disk):
 def encoding(batches: Sequence[pa.RecordBatch], *, crc: bool) -> Case:
     """Encode batches as stored."""
     columns = [verbatim_columns(batch) for batch in batches]
+    body_crcs = encode.body_crcs if crc else lambda bodies: np.zeros(len(bodies), np.int32)
 
     def run() -> int:
-        with mock.patch.object(
-            encode,
-            "body_crcs",
-            encode.body_crcs if crc else lambda bodies: np.zeros(len(bodies), np.int32),
-        ):
+        with mock.patch.object(encode, "body_crcs", body_crcs):
             return sum(
                 len(records.starts) - 1
                 for part in columns
@@ -110,17 +106,15 @@ def indexing(root: Path, n_rows: int, scratch: Path) -> Case:
 
     def run() -> int:
         shutil.rmtree(scratch, ignore_errors=True)
-        file, total = (
-            IndexFileAppender.create(NoFlush(), scratch / "20260101000000000", _SIZES, None),
-            0,
-        )
+        path = scratch / "20260101000000000"
+        file = IndexFileAppender.create(NoFlush(), path, _SIZES, None)
         keys = []
-        for one in requests:
-            offsets = one.units.units["physical_offset"].astype(np.int64)[one.key_rows]
-            keys.append(
-                IndexKeys(one.key_hashes, offsets, one.units.store_timestamps[one.key_rows])
-            )
-            total += len(one.key_rows)
+        total = 0
+        for batch in requests:
+            rows = batch.key_rows
+            offsets = batch.units.units["physical_offset"].astype(np.int64)[rows]
+            keys.append(IndexKeys(batch.key_hashes, offsets, batch.units.store_timestamps[rows]))
+            total += len(rows)
         file.put(IndexKeys(*(np.concatenate(column) for column in zip(*keys, strict=True))))
         return total
 

@@ -66,8 +66,8 @@ HEAD = np.dtype(
 )
 PROPERTIES_LENGTH = np.dtype(">i2")
 
-# Source: CommitLog.java, DefaultAppendMessageCallback#doAppend; END_FILE_MIN_BLANK_LENGTH is its
-# size.
+# Its size is END_FILE_MIN_BLANK_LENGTH.
+# Source: CommitLog.java, DefaultAppendMessageCallback#doAppend.
 BLANK = np.dtype([("rest", ">i4"), ("magic", ">u4")])
 
 # Source: ConsumeQueue.java, CQ_STORE_UNIT_SIZE.
@@ -202,7 +202,7 @@ STORE_PORT = 10_911
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The properties of n messages that are chosen before their bytes; arrays (n,), int64 unless bool.
+    """What is chosen of n messages before their bytes. Arrays are (n,), and int64 unless bool.
 
     ``topic``, ``property_set``, ``host`` and ``tag`` are places in the tables of the kind and of
     this module.
@@ -236,14 +236,10 @@ def one_key(rows: Rows, rng: np.random.Generator) -> Spans:
 
 def two_keys(rows: Rows, rng: np.random.Generator) -> Spans:
     """KEYS: two keys with the space of MessageConst.java#KEY_SEPARATOR between them."""
-    count, order = len(rows.number), one_key(rows, rng)
-    return join(
-        [
-            order,
-            literal(b" user-", count),
-            decimal(rng.integers(10**USER_DIGITS, size=count), USER_DIGITS),
-        ]
-    )
+    count = len(rows.number)
+    order = one_key(rows, rng)
+    user = decimal(rng.integers(10**USER_DIGITS, size=count), USER_DIGITS)
+    return join([order, literal(b" user-", count), user])
 
 
 def unique_key(rows: Rows, _rng: np.random.Generator) -> Spans:
@@ -280,11 +276,11 @@ def always(text: bytes) -> Value:
 
 
 class PropertySet(NamedTuple):
-    """Names and values in their order in the bytes; ``closed``: the last value ends with 0x02 too."""
+    """Names and values in their order in the bytes."""
 
     share: float
     entries: tuple[tuple[str, Value], ...]
-    closed: bool = True
+    closed: bool = True  # the last value ends with 0x02 too
 
 
 class Topic(NamedTuple):
@@ -312,10 +308,8 @@ def stretched(stem: str, chars: int) -> str:
 KEYS, UNIQ_KEY, TAG = ("KEYS", one_key), ("UNIQ_KEY", unique_key), ("TAGS", tag)
 REGION, TRACE_ID = ("region", region), ("traceId", trace_id)
 WAIT, TRACE_ON = ("WAIT", always(b"true")), ("TRACE_ON", always(b"true"))
-CLUSTER, MSG_REGION = (
-    ("CLUSTER", always(b"DefaultCluster")),
-    ("MSG_REGION", always(b"DefaultRegion")),
-)
+CLUSTER = ("CLUSTER", always(b"DefaultCluster"))
+MSG_REGION = ("MSG_REGION", always(b"DefaultRegion"))
 EMPTY_VALUE = ("note", always(b""))  # Java drops such an entry
 
 KINDS = {
@@ -411,9 +405,8 @@ def draw_bodies(rng: np.random.Generator, count: int, mean: int) -> Spans:
     least, most = max(mean - BODY_SPREAD, 0), mean + BODY_SPREAD - 1
     cells = np.frombuffer(rng.bytes(count * most), np.uint8).reshape(count, most)
     printable = rng.random((count, 1)) < BODY_PRINTABLE_SHARE
-    return left_aligned(
-        np.where(printable, PRINTABLE[cells], cells), rng.integers(least, most + 1, size=count)
-    )
+    lengths = rng.integers(least, most + 1, size=count)
+    return left_aligned(np.where(printable, PRINTABLE[cells], cells), lengths)
 
 
 def body_crcs(bodies: Spans) -> Longs:
@@ -445,13 +438,13 @@ def draw_properties(kind: Kind, rows: Rows, rng: np.random.Generator) -> Spans:
         np.flatnonzero(rows.property_set == number) for number in range(len(kind.property_sets))
     ]
     groups = [
-        property_strings(one, rows.at(numbers), rng)
-        for one, numbers in zip(kind.property_sets, by_set, strict=True)
+        property_strings(chosen, rows.at(numbers), rng)
+        for chosen, numbers in zip(kind.property_sets, by_set, strict=True)
     ]
-    shape = len(rows.number), max(group.cells.shape[1] for group in groups)
-    mixed = Spans(
-        np.zeros(shape, np.uint8), np.zeros(shape, np.bool_), np.zeros(shape[0], np.int64)
-    )
+    count = len(rows.number)
+    shape = count, max(group.cells.shape[1] for group in groups)
+    lengths = np.zeros(count, np.int64)
+    mixed = Spans(np.zeros(shape, np.uint8), np.zeros(shape, np.bool_), lengths)
     for numbers, group in zip(by_set, groups, strict=True):
         width = group.cells.shape[1]
         mixed.cells[numbers, :width], mixed.keep[numbers, :width], mixed.lengths[numbers] = group
@@ -459,7 +452,7 @@ def draw_properties(kind: Kind, rows: Rows, rng: np.random.Generator) -> Spans:
 
 
 def topic_field(topic: Topic) -> bytes:
-    """Return the topic with its length before it: one byte, or two in the second version of the record."""
+    """Return the topic after its length, which has two bytes in the record's second version."""
     name = topic.name.encode()
     return len(name).to_bytes(2 if is_v2(topic) else 1, "big") + name
 
@@ -476,9 +469,8 @@ def record_heads(kind: Kind, rows: Rows, bodies: Spans) -> Structs:
     """Return HEAD (n,) with all but the total size and the physical offset."""
     born_v6, store_v6 = rows.born_v6.astype(np.int64), rows.store_v6.astype(np.int64)
     heads = np.zeros(len(rows.number), HEAD)
-    heads["magic"] = np.array([MAGIC_V2 if is_v2(topic) else MAGIC_V1 for topic in kind.topics])[
-        rows.topic
-    ]
+    magics = np.array([MAGIC_V2 if is_v2(topic) else MAGIC_V1 for topic in kind.topics])
+    heads["magic"] = magics[rows.topic]
     heads["body_crc"] = body_crcs(bodies)
     heads["queue_id"] = rows.queue_id
     heads["queue_offset"] = rows.queue_offset
@@ -495,9 +487,8 @@ def record_heads(kind: Kind, rows: Rows, bodies: Spans) -> Structs:
 
 def head_spans(heads: Structs, rows: Rows) -> Spans:
     """Return views of the heads in which IPv4 addresses have four bytes."""
-    keep = np.zeros(
-        len(heads), np.dtype([(name, "?", (HEAD[name].itemsize,)) for name in HEAD.names or ()])
-    )
+    fields = [(name, "?", (HEAD[name].itemsize,)) for name in HEAD.names or ()]
+    keep = np.zeros(len(heads), np.dtype(fields))
     cells = as_bytes(keep).view(np.bool_)
     cells[:] = True
     keep["born_address"][:, IPV4_BYTES:] = rows.born_v6[:, np.newaxis]
@@ -525,8 +516,10 @@ class CommitLog:
         """
         needed = int(sizes.max()) + BLANK.itemsize
         if needed > self._segment_bytes:
-            message = f"A segment must hold a record and a blank: {needed} bytes, got {self._segment_bytes}."
-            raise ValueError(message)
+            raise ValueError(
+                "A segment must hold a record and a blank: "
+                f"{needed} bytes, got {self._segment_bytes}."
+            )
         offsets = self._end + np.cumsum(sizes) - sizes
         fit = 0
         while fit < len(sizes):
@@ -574,9 +567,8 @@ def java_hash(text: str) -> int:
 def tags_codes(kind: Kind, rows: Rows) -> Longs:
     """Return the hash of the TAGS property, or 0 if there is none."""
     has_tag = np.array([TAG in chosen.entries for chosen in kind.property_sets])
-    return np.where(
-        has_tag[rows.property_set], np.array([java_hash(tag) for tag in TAGS])[rows.tag], 0
-    )
+    codes = np.array([java_hash(tag) for tag in TAGS])
+    return np.where(has_tag[rows.property_set], codes[rows.tag], 0)
 
 
 def append_units(folder: Path, first: int, units: Structs) -> None:
@@ -599,13 +591,10 @@ def append_queues(folder: Path, kind: Kind, rows: Rows, units: Structs) -> None:
     """Write one unit per row, in physical order, into the queue of the row."""
     for place, topic in enumerate(kind.topics):
         for queue_id in range(topic.queues):
-            mine = np.flatnonzero((rows.topic == place) & (rows.queue_id == queue_id))
-            if len(mine):
-                append_units(
-                    folder / topic.name / str(queue_id),
-                    int(rows.queue_offset[mine[0]]),
-                    units[mine],
-                )
+            of_queue = np.flatnonzero((rows.topic == place) & (rows.queue_id == queue_id))
+            if len(of_queue):
+                first = int(rows.queue_offset[of_queue[0]])
+                append_units(folder / topic.name / str(queue_id), first, units[of_queue])
 
 
 def topic_config(topic: Topic) -> dict[str, object]:
@@ -652,11 +641,8 @@ def encode(
     records = join(pieces)
     log.append(offsets, sizes, records.cells[records.keep])
     units = np.zeros(len(sizes), QUEUE_UNIT)
-    units["physical_offset"], units["size"], units["tags_code"] = (
-        offsets,
-        sizes,
-        tags_codes(kind, rows),
-    )
+    units["physical_offset"], units["size"] = offsets, sizes
+    units["tags_code"] = tags_codes(kind, rows)
     return units
 
 
@@ -669,7 +655,9 @@ def generate(  # one argument an option of the command line
     *,
     body_bytes: int = 200,
 ) -> None:
-    """Write a store: log, queues, checkpoint, topic table and lock file; no index and no abort file.
+    """Write a store that was closed: log, queues, checkpoint, topic table and lock file.
+
+    It has no index.
 
     Args:
         path: the store's root; created, and not yet a store.
@@ -687,8 +675,11 @@ def generate(  # one argument an option of the command line
     if messages < 1:
         message = f"A store needs at least one message, got {messages}."
         raise ValueError(message)
-    root, content, rng = Path(path), KINDS[kind], np.random.default_rng(seed)
-    source, log = RowSource(content, rng), CommitLog(root / "commitlog", segment_bytes)
+    root = Path(path)
+    content = KINDS[kind]
+    rng = np.random.default_rng(seed)
+    source = RowSource(content, rng)
+    log = CommitLog(root / "commitlog", segment_bytes)
     for done in range(0, messages, CHUNK_MESSAGES):
         rows = source.draw(min(CHUNK_MESSAGES, messages - done))
         units = encode(content, rows, rng, log, body_bytes)

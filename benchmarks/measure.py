@@ -1,4 +1,4 @@
-"""Interleaved timing: each pass runs every case once, so that other load on the machine affects all cases alike."""
+"""Interleaved timing: each pass runs every case once, so other load affects all cases alike."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ Case = Callable[[], int]  # does the work once and returns the number of rows
 
 
 def spark_session(settings: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
-    """Return the Spark session of all benchmarks, with further settings; its workers can import from this folder."""
+    """Return the Spark session of all benchmarks, whose workers can import from this folder."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = (
-        str(Path(__file__).parent) + os.pathsep + os.environ.get("PYTHONPATH", "")
-    )
+    folders = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(folders)
     builder = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
@@ -49,20 +48,20 @@ def evict(path: Path) -> None:
 
 def measure(cases: Mapping[str, Case], passes: int = 5) -> dict[str, list[float]]:
     """Return the CPU nanoseconds per row of each case, pass by pass, after one pass to warm up."""
-    found: dict[str, list[float]] = {name: [] for name in cases}
+    costs: dict[str, list[float]] = {name: [] for name in cases}
     for number in range(passes + 1):
         for name, case in cases.items():
             started = time.process_time()
             rows = case()
             if number:
-                found[name].append((time.process_time() - started) / rows * 1e9)
+                costs[name].append((time.process_time() - started) / rows * 1e9)
         print(f"pass {number} of {passes}", file=sys.stderr)
-    return found
+    return costs
 
 
-def ratio(found: Mapping[str, list[float]], name: str, unit: str) -> float:
+def ratio(costs: Mapping[str, list[float]], name: str, unit: str) -> float:
     """Return the median over passes of the cost of a case in units of another case."""
-    return statistics.median(a / b for a, b in zip(found[name], found[unit], strict=True))
+    return statistics.median(a / b for a, b in zip(costs[name], costs[unit], strict=True))
 
 
 def report(benchmark: str, case: str, **figures: Any) -> None:  # noqa: ANN401 - figures are numbers or texts

@@ -1,4 +1,6 @@
-"""Read a topic into a DataFrame: choose topics, columns and offsets, and show damage instead of failing on it.
+"""Read a topic into a DataFrame.
+
+This chooses topics, columns and offsets, and shows damage instead of failing on it.
 
 Usage: python examples/01_read_topic.py STORE TOPIC
 """
@@ -45,9 +47,8 @@ def main(store: str, topic: str) -> None:
         .option("scan", "commitlog")
         .load(store)
     )
-    print(
-        f"{records.where('_corrupt_record IS NOT NULL').count()} damaged records in the whole log"
-    )
+    damaged = records.where("_corrupt_record IS NOT NULL")
+    print(f"{damaged.count()} damaged records in the whole log")
     spark.stop()
 
 

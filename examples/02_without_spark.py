@@ -15,12 +15,11 @@ import rmqstore
 def main(path: str, topic: str) -> None:
     with rmqstore.open(path) as store:
         for queue in store.queues(topic):
-            print(
-                f"{queue.topic}-{queue.queue_id}: {queue.min_offset} to {queue.max_offset}, {queue.n_bytes:,} bytes"
-            )
+            offsets = f"{queue.min_offset} to {queue.max_offset}"
+            print(f"{queue.topic}-{queue.queue_id}: {offsets}, {queue.n_bytes:,} bytes")
 
-        # A RecordBatchReader reads only when batches are requested. pandas, Polars and DuckDB
-        # accept it directly.
+        # A RecordBatchReader reads only when batches are requested. It can be given to pandas,
+        # Polars and DuckDB as it is.
         reader: pa.RecordBatchReader = store.scan(
             subscribe=topic, columns="queueId,queueOffset,tags,commitLogOffset"
         )
@@ -33,12 +32,8 @@ def main(path: str, topic: str) -> None:
         assert store.get(message.offsetMsgId) == message
 
         # The first message at or after a time.
-        print(
-            "offset at",
-            message.storeTimestamp,
-            "is",
-            store.offset_at(topic, message.queueId, message.storeTimestamp),
-        )
+        offset = store.offset_at(topic, message.queueId, message.storeTimestamp)
+        print("offset at", message.storeTimestamp, "is", offset)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Archive a store to Parquet, partitioned by topic, and bring messages back from the archive into a store.
+"""Archive a store to Parquet by topic, and bring messages back from the archive into a store.
 
 Usage: python examples/04_archive_to_parquet.py STORE ARCHIVE RESTORED
 """
@@ -31,9 +31,8 @@ def main(store: str, archive: str, restored: str) -> None:
     )
     print(f"{spark.read.parquet(archive).count()} messages in {archive}")
 
-    # The store assigns new offsets and store times; one warning says that the archived ones are
-    # ignored. Each queue is in one partition and sorted, because rows of a partition keep their
-    # order within a queue.
+    # The store assigns new offsets and store times; a warning says that the archived ones are
+    # ignored. Rows of a partition keep their order, so each queue is sorted and in one partition.
     archived = spark.read.schema(messages.schema).parquet(archive)
     (
         archived.repartition("topic", "queueId")
@@ -43,9 +42,8 @@ def main(store: str, archive: str, restored: str) -> None:
         .option("uniqKey", "keep")
         .save(restored)
     )
-    spark.read.format("rmqstore").load(restored).groupBy("topic").count().orderBy("topic").show(
-        truncate=False
-    )
+    counts = spark.read.format("rmqstore").load(restored).groupBy("topic").count()
+    counts.orderBy("topic").show(truncate=False)
     spark.stop()
 
 

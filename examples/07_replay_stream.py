@@ -1,9 +1,9 @@
-"""Follow a store and replay the messages of some tags into another store, each once, until it is stopped.
+"""Follow a store and replay the messages of some tags into another store, each once.
 
 Usage: python examples/07_replay_stream.py STORE TARGET CHECKPOINT TOPIC TAGS [--once]
 
-TAGS are written as in a subscription: "TagA || TagB". With --once it ends when all present messages
-    are replayed.
+TAGS are written as in a subscription: "TagA || TagB". This runs until it is stopped, or with --once
+until all present messages are replayed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 
 def lag(query: StreamingQuery) -> int | None:
-    """Return how many messages the query is behind, as of its last trigger; None before the first."""
+    """Return how many messages the query is behind as of its last trigger, None before that."""
     if query.lastProgress is None:
         return None
     (source,) = json.loads(query.lastProgress.json)["sources"]
@@ -53,9 +53,11 @@ def main(store: str, target: str, checkpoint: str, topic: str, tags: str, once: 
         .option("checkpointLocation", checkpoint)
         .outputMode("append")
     )
-    query = (
-        writer.trigger(availableNow=True) if once else writer.trigger(processingTime="1 second")
-    ).start(target)
+    if once:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime="1 second")
+    query = writer.start(target)
     while not query.awaitTermination(10):
         print(f"{lag(query)} messages behind", flush=True)
     print(f"replayed into {target}")

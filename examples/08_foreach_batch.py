@@ -1,4 +1,4 @@
-"""Keep a table of messages and bytes by topic and hour from a store, batch by batch, each counted once.
+"""Keep a table of the messages and bytes of a store by topic and hour; each message counts once.
 
 Usage: python examples/08_foreach_batch.py STORE TABLE CHECKPOINT
 """

@@ -1,4 +1,6 @@
-"""Find messages: by key through the index, by a WHERE that is pushed down, by a filter; and find pending messages.
+"""Find messages by key, by a condition and by a filter, and find pending messages.
+
+Keys are looked up in the index, and the condition, a WHERE, is pushed down.
 
 Usage: python examples/09_find_messages.py STORE KEY [KEY ...]
 """
@@ -26,8 +28,8 @@ def main(store: str, *keys: str) -> None:
             "columns", "topic,queueId,queueOffset,storeTimestamp,tags,keys,msgId"
         )
 
-    # All keys in one pass: the index names candidates, and the parts of the log that it does not
-    # cover are read.
+    # All keys are looked up in one pass. The index names candidates, and those parts of the log
+    # that it does not cover are read.
     matches = reader().option("msgKey", json.dumps(keys)).load(store)
     matches.orderBy("storeTimestamp").show(truncate=False)
     print(f"{matches.count()} messages by {len(keys)} keys")

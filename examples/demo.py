@@ -58,9 +58,8 @@ def main() -> None:
     ).orderBy("topic", "queueId", "queueOffset").show(8, truncate=False)
 
     print("Messages per topic and queue:")
-    messages.groupBy("topic", "queueId").count().orderBy("topic", "queueId").show(
-        50, truncate=False
-    )
+    counts = messages.groupBy("topic", "queueId").count()
+    counts.orderBy("topic", "queueId").show(50, truncate=False)
     spark.stop()
 
 

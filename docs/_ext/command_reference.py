@@ -1,4 +1,4 @@
-"""The directive ``command-reference``: what a verb of the command line takes, from the click command itself."""
+"""The directive ``command-reference``: what a verb of the command line takes, asked of click."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ class CommandReference(Directive):
 def _options(command: click.Command, context: click.Context) -> list[tuple[str, str]]:
     """Return the names of each option, with its type, and its help text, with its default."""
     options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
-    return [record for option in options if (record := option.get_help_record(context))]
+    records = [option.get_help_record(context) for option in options]
+    return [record for record in records if record is not None]
 
 
 def _table(options: list[tuple[str, str]]) -> nodes.table:
     group = nodes.tgroup("", nodes.colspec(colwidth=35), nodes.colspec(colwidth=65), cols=2)
     group += nodes.thead("", _row(nodes.Text("option"), nodes.Text("meaning")))
-    group += nodes.tbody(
-        "", *(_row(nodes.literal(names, names), nodes.Text(meaning)) for names, meaning in options)
-    )
+    rows = [_row(nodes.literal(names, names), nodes.Text(meaning)) for names, meaning in options]
+    group += nodes.tbody("", *rows)
     return nodes.table("", group)
 
 
