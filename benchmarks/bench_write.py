@@ -16,6 +16,7 @@ from unittest import mock
 
 import numpy as np
 import pyarrow as pa
+from bench_core import first_segment
 from measure import Case, measure, ratio, report
 
 import rmqstore
@@ -28,7 +29,6 @@ from rmqstore.format.layout import BATCH_ROWS
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.index.file_appender import IndexFileAppender, IndexKeys
 from rmqstore.storage.index.sizes import IndexSizes
-from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.write.verbatim import verbatim_columns
 
 _WRITTEN = (
@@ -77,8 +77,7 @@ def encoding(batches: Sequence[pa.RecordBatch], *, crc: bool) -> Case:
 
 def gathering(root: Path, n_rows: int) -> Case:
     """Gather the bodies of the same number of rows."""
-    log = CommitLog([root / "commitlog"])
-    data = log.data(log.segments[0])
+    data = first_segment(root)
     starts = walk(data, 0, len(data), 0).starts[:n_rows]
     parts = [
         read_heads(data, starts[start : start + BATCH_ROWS])[0]
@@ -95,8 +94,7 @@ def gathering(root: Path, n_rows: int) -> Case:
 
 def indexing(root: Path, n_rows: int, scratch: Path) -> Case:
     """Put the keys of rows into an index file; the costs are per key."""
-    log = CommitLog([root / "commitlog"])
-    data = log.data(log.segments[0])
+    data = first_segment(root)
     starts = walk(data, 0, len(data), 0).starts[:n_rows]
     heads = [
         read_heads(data, starts[start : start + BATCH_ROWS])[0]
