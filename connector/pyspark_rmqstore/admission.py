@@ -1,6 +1,6 @@
 """How much one trigger reads: its limits are shared among queues in proportion to their backlog.
 
-Pure.
+Pure: no session, no files.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pyspark_rmqstore.offsets import Key
 
 
 class Weight(NamedTuple):
-    """The messages between two offsets of a queue: their estimated bytes, and the physical offset of the first one."""
+    """The messages between two offsets of a queue."""
 
-    n_bytes: float
-    physical_offset: int
+    n_bytes: float  # an estimate
+    physical_offset: int  # of the first message
 
 
 Weigh = Callable[[Key, int, int], Weight]
@@ -26,7 +26,9 @@ RowsWithin = Callable[[Key, int, int, int], int]
 
 
 def limit_rows(starts: Mapping[Key, int], ends: Mapping[Key, int], max_rows: int) -> dict[Key, int]:
-    """Return ends that admit at most ``max_rows`` messages after the starts, shared among queues by backlog.
+    """Return ends that admit at most ``max_rows`` messages after the starts.
+
+    The messages are shared among queues by their backlog.
 
     Args:
         starts: the start of every queue in ``ends``.
@@ -46,16 +48,15 @@ def limit_bytes(
     weigh: Weigh,
     rows_within: RowsWithin,
 ) -> dict[Key, int]:
-    """Return ends that admit messages of at most ``max_bytes`` stored bytes, but always the oldest message.
+    """Return ends that admit at most ``max_bytes`` stored bytes, but always the oldest message.
 
     Args:
         starts: the start of every queue in ``ends``.
         ends: how far each queue reaches.
-        max_bytes: shared among queues by the estimated bytes of their backlog; what is admitted is
-            counted exactly.
+        max_bytes: shared among queues by the estimated bytes of their backlog. What is admitted is
+            counted, not estimated.
         weigh: estimates the messages of a queue between two offsets.
-        rows_within: counts the messages of a queue, from one offset up to another, that fit into a
-            number of bytes.
+        rows_within: counts the messages after an offset of a queue that fit into some bytes.
     """
     keys = [key for key in ends if ends[key] > starts[key]]
     if not keys:
@@ -63,7 +64,8 @@ def limit_bytes(
     weights = [weigh(key, starts[key], ends[key]) for key in keys]
     backlog = np.array([weight.n_bytes for weight in weights]) + 1.0
     limited = dict(ends)
-    for key, share in zip(keys, (backlog * (max_bytes / backlog.sum())).tolist(), strict=True):
+    shares = backlog * (max_bytes / backlog.sum())
+    for key, share in zip(keys, shares.tolist(), strict=True):
         limited[key] = starts[key] + rows_within(key, starts[key], ends[key], int(share))
     oldest = keys[min(range(len(keys)), key=lambda number: weights[number].physical_offset)]
     limited[oldest] = max(limited[oldest], starts[oldest] + 1)
@@ -71,10 +73,13 @@ def limit_bytes(
 
 
 def _share(backlog: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
-    """Share a limit among queues by backlog, int64 (n,); the shares sum up to the limit or to the whole backlog.
+    """Share a limit among queues by their backlog.
 
     What rounding down leaves is given out in turn, first to queues that got nothing, so that large
     queues do not starve small ones.
+
+    Returns:
+        The shares, int64 (n,). Their sum is the limit, or the whole backlog if that is less.
     """
     total = int(backlog.sum())
     if total <= limit:
@@ -90,5 +95,8 @@ def _share(backlog: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
 
 
 def _turn(backlog: NDArray[np.int64]) -> int:
-    """Return the queue that a round begins with: another one each time, but the same if a trigger is planned again."""
+    """Return the queue that a round begins with.
+
+    It changes from trigger to trigger, but is the same if a trigger is planned again.
+    """
     return int(backlog.sum()) % len(backlog)

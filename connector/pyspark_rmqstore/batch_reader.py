@@ -40,14 +40,16 @@ class RmqStoreReader(DataSourceReader):
         selection = self._options.selection
         by_queue = self._options.scan == "queue" and not self._options.wanted
         splits: list[InputPartition] = []
-        known, names = dict[str, set[int]](), BrokerNames()
+        known: dict[str, set[int]] = {}
+        names = BrokerNames()
         for ref in self._options.stores:
             with open_ref(ref) as store:
                 names.add(store.broker_name, ref.path)
                 if self._splits.pushed.pruning.keeps_broker(store.broker_name):
                     splits += self._plan(ref, store)
-                for topic, queues in store.named_queues(selection).items() if by_queue else ():
-                    known.setdefault(topic, set()).update(queues)
+                if by_queue:
+                    for topic, queue_ids in store.named_queues(selection).items():
+                        known.setdefault(topic, set()).update(queue_ids)
         if by_queue:
             require_named(selection, known, ", ".join(ref.path for ref in self._options.stores))
         if self._options.msg_key_limit is not None:
@@ -57,9 +59,9 @@ class RmqStoreReader(DataSourceReader):
 
     def _plan(self, ref: StoreRef, store: StoreSession) -> Sequence[InputPartition]:
         if self._options.wanted:
-            return (
-                self._splits.split_lookup(ref, store) if self._options.msg_key_limit is None else []
-            )
+            if self._options.msg_key_limit is not None:
+                return []  # planned over all stores at once
+            return self._splits.split_lookup(ref, store)
         if self._options.scan == "commitlog":
             return self._splits.split_log(ref, store)
         store.warn_without_queues()
@@ -69,13 +71,11 @@ class RmqStoreReader(DataSourceReader):
             others += self._splits.split_pending(ref, store)
         if self._splits.pushed.conditions:
             return [*self._splits.split_pruned(ref, store, slices), *others]
-        return [
-            *self._splits.split_queues(ref, store, self._splits.sampled(store, slices)),
-            *others,
-        ]
+        sampled = self._splits.sampled(store, slices)
+        return [*self._splits.split_queues(ref, store, sampled), *others]
 
     def _newest(self, limit: int) -> list[InputPartition]:
-        """Return the tasks that read the newest ``limit`` messages of a look-up, over all stores."""
+        """Return the tasks that read the newest messages of a look-up over all stores."""
         matches = []
         for ref in self._options.stores:
             with open_ref(ref) as store:
@@ -83,11 +83,9 @@ class RmqStoreReader(DataSourceReader):
         newest = sorted(matches)[-limit:]
         splits: list[InputPartition] = []
         for ref in self._options.stores:
-            offsets = np.array(
-                sorted(offset for _, path, offset in newest if path == ref.path), np.int64
-            )
+            offsets = sorted(offset for _, path, offset in newest if path == ref.path)
             with open_ref(ref) as store:
-                splits += self._splits.split_records(ref, store, offsets)
+                splits += self._splits.split_records(ref, store, np.array(offsets, np.int64))
         return splits
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -106,8 +104,8 @@ class FilteringReader(RmqStoreReader):
 
         Runs in a worker, before :meth:`partitions`.
         """
-        self._splits.pushed, left = push_filters(filters, self._splits.schema)
-        return left
+        self._splits.pushed, rest = push_filters(filters, self._splits.schema)
+        return rest
 
 
 def log_to_spark() -> None:
@@ -121,5 +119,5 @@ def log_to_spark() -> None:
 
 
 def pushes_filters() -> bool:
-    """Tell whether Spark is about to push filters down, which it does in a worker with this module."""
+    """Tell whether Spark is about to push filters down, for which its worker has a module."""
     return "pyspark.sql.worker.data_source_pushdown_filters" in sys.modules

@@ -1,4 +1,4 @@
-"""The progress of a stream in the form of a consumer group's, for tools that read ``consumerOffset.json``."""
+"""The progress of a stream as that of a consumer group, in the form of ``consumerOffset.json``."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def write_consumer_offsets(file: Path, group: str, queues: Mapping[tuple[str, in
     for (topic, queue_id), offset in sorted(queues.items()):
         table.setdefault(f"{topic}@{group}", {})[str(queue_id)] = offset
     file.parent.mkdir(parents=True, exist_ok=True)
-    made = file.with_name(f"{file.name}.tmp")
-    made.write_text(json.dumps({"offsetTable": table}, indent=1), encoding="utf-8")
-    made.replace(file)
+    new_file = file.with_name(f"{file.name}.tmp")
+    new_file.write_text(json.dumps({"offsetTable": table}, indent=1), encoding="utf-8")
+    new_file.replace(file)

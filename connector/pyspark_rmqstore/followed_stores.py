@@ -1,4 +1,7 @@
-"""The stores that one stream follows: how far they reach, where each queue continues, and which messages were lost."""
+"""The stores that one stream follows.
+
+They tell how far queues reach, where each queue continues, and which messages were lost.
+"""
 
 from __future__ import annotations
 
@@ -64,16 +67,16 @@ class FollowedStores:
         return ChangingStore(self._signs, self._doubt)
 
     def answer(self, ask: Callable[[], T]) -> T:
-        """Return the answer to a question about the stores, which is asked again while a recovery changes them."""
+        """Return an answer; the question is asked again while a recovery changes a store."""
         return self._changing.answer(ask)
 
     def _signs(self) -> AllSigns:
-        found = [paths_of(ref) for ref in self._options.stores]
-        return AllSigns(tuple(StoreSigns.of(paths, queue_folders(paths)) for paths in found))
+        all_paths = [paths_of(ref) for ref in self._options.stores]
+        return AllSigns(tuple(StoreSigns.of(paths, queue_folders(paths)) for paths in all_paths))
 
     def _doubt(self) -> None:
-        for one in self._opened.values():
-            one.tail.doubt()
+        for followed in self._opened.values():
+            followed.tail.doubt()
 
     def __getitem__(self, broker: str) -> Followed:
         return self._all()[broker]
@@ -81,32 +84,35 @@ class FollowedStores:
     def look(self) -> None:
         """Look for changes in all stores."""
         if self._opened:
-            for one in self._opened.values():
-                one.tail.look()
+            for followed in self._opened.values():
+                followed.tail.look()
         else:
             self._all()
 
     def close(self) -> None:
         """Close the stores."""
-        for one in self._opened.values():
-            one.store.close()
+        for followed in self._opened.values():
+            followed.store.close()
         self._opened = {}
 
     def _all(self) -> dict[str, Followed]:
         if not self._opened:
-            opened, names, selection = dict[str, Followed](), BrokerNames(), self._options.selection
+            opened: dict[str, Followed] = {}
+            names = BrokerNames()
+            selection = self._options.selection
             for ref in self._options.stores:
                 store = open_ref(ref)
                 names.add(store.broker_name, ref.path)
                 store.warn_unknown_topics(selection, "they are followed once they appear")
-                opened[store.broker_name] = one = Followed(ref, StoreTail(store, selection))
-                one.tail.look()
+                followed = Followed(ref, StoreTail(store, selection))
+                opened[store.broker_name] = followed
+                followed.tail.look()
                 self._refuse_lost(store)
             self._opened = opened
         return self._opened
 
     def _refuse_lost(self, store: StoreSession) -> None:
-        """Refuse, or report, damage of the log that may have held messages of queues that are taken from the log.
+        """Refuse or report damage of the log that may have held messages of recovered queues.
 
         Raises:
             CorruptRecordError, OffsetOutOfRangeError: as in a batch read.
@@ -121,28 +127,28 @@ class FollowedStores:
         """Return the end of each queue as of the last look."""
         return {
             (broker, *queue): end
-            for broker, one in self._all().items()
-            for queue, end in one.tail.ends.items()
+            for broker, followed in self._all().items()
+            for queue, end in followed.tail.ends.items()
         }
 
     def marks(self) -> dict[str, LogMark]:
         """Return the newest record of each store, as of the last look."""
         return {
-            broker: one.tail.mark
-            for broker, one in self._all().items()
-            if one.tail.mark is not None
+            broker: followed.tail.mark
+            for broker, followed in self._all().items()
+            if followed.tail.mark is not None
         }
 
     def initial(self) -> dict[Key, int]:
         """Return the offset in each queue at which the options start."""
         options = self._options
-        return {
-            (broker, *queue): start
-            for broker, one in self._all().items()
-            for queue, start in one.store.starts(
-                options.selection, one.tail.spans, fail_on_data_loss=options.fail_on_data_loss
-            ).items()
-        }
+        initial: dict[Key, int] = {}
+        for broker, (_, tail) in self._all().items():
+            starts = tail.store.starts(
+                options.selection, tail.spans, fail_on_data_loss=options.fail_on_data_loss
+            )
+            initial |= {(broker, *queue): start for queue, start in starts.items()}
+        return initial
 
     def cut(self, since: StreamOffset) -> set[str]:
         """Return the brokers whose log was cut by a recovery since an offset was made."""
@@ -154,23 +160,29 @@ class FollowedStores:
         }
 
     def stops(self, until: StreamOffset, ends: Mapping[Key, int]) -> dict[Key, int]:
-        """Return, for each queue of ``ends``, the end of the messages before an offset that the store still holds.
+        """Return for each queue of ``ends`` where the messages before an offset end.
 
-        If a recovery has cut the log since the offset was made, other messages may have replaced
-        some of them. These belong after the offset.
+        Only messages that the store still holds count. If a recovery has cut the log since the
+        offset was made, other messages may have replaced some of them. These belong after the
+        offset.
         """
-        opened, reached, cut = self._all(), self.ends(), self.cut(until)
+        opened, cut = self._all(), self.cut(until)
+        current_ends = self.ends()
         stops = {}
         for key, end in ends.items():
-            stops[key] = min(end, reached.get(key, 0))
-            if key[0] in cut:
-                stops[key] = min(
-                    stops[key], opened[key[0]].tail.first_after(key[1:], until.marks[key[0]])
-                )
+            stop = min(end, current_ends.get(key, 0))
+            broker, queue = key[0], key[1:]
+            if broker in cut:
+                mark = until.marks[broker]
+                stop = min(stop, opened[broker].tail.first_after(queue, mark))
+            stops[key] = stop
         return stops
 
     def look_confirmed(self, slices: Mapping[str, list[QueueSlice]]) -> bool:
-        """Tell whether the logs confirm ranges of queues, by broker; the next look at one that does not covers all."""
+        """Tell whether the logs confirm ranges of queues, by broker.
+
+        The next look at a store whose log does not confirm them covers all of it.
+        """
         wrong = [
             broker
             for broker, ranges in slices.items()
@@ -187,11 +199,12 @@ class FollowedStores:
     def starts(
         self, since: StreamOffset, ends: Mapping[Key, int], cut: AbstractSet[str]
     ) -> dict[Key, int]:
-        """Return where each queue of ``ends`` continues: after what was delivered, unless that was cut off or deleted.
+        """Return where each queue of ``ends`` continues.
+
+        This is after what was delivered, unless that was cut off or deleted.
 
         Args:
-            since: how far messages were delivered. A queue that it does not name starts at its
-                first message.
+            since: how far messages were delivered. Other queues start at their first message.
             ends: how far each queue reaches.
             cut: what :meth:`cut` returns for ``since``.
 
@@ -201,36 +214,34 @@ class FollowedStores:
         opened = self._all()
         starts = {}
         for key, end in ends.items():
-            delivered = since.queues.get(key)
-            if key[0] not in opened or (delivered == end and key[0] not in cut):
+            broker, delivered = key[0], since.queues.get(key)
+            is_cut = broker in cut
+            if broker not in opened or (delivered == end and not is_cut):
                 starts[key] = delivered or 0
             else:
-                starts[key] = self._start(
-                    key, delivered, end, since.marks.get(key[0]), is_cut=key[0] in cut
-                )
+                mark = since.marks.get(broker)
+                starts[key] = self._start(key, delivered, end, mark, is_cut=is_cut)
         return starts
 
     def _start(
         self, key: Key, delivered: int | None, end: int, mark: LogMark | None, *, is_cut: bool
     ) -> int:
         tail, queue = self._all()[key[0]].tail, key[1:]
-        reached, start = tail.ends.get(queue, 0), delivered or 0
-        if delivered is not None and (is_cut or delivered > reached):
+        start = delivered or 0
+        queue_end = tail.ends.get(queue, 0)
+        if delivered is not None and (is_cut or delivered > queue_end):
             if not is_cut and mark is not None and tail.began_after(queue, mark):
-                # The queue was deleted with its messages and made again, and its offsets start
-                # over.
-                logger.warning(
-                    "%s-%d of broker %s starts over at offset %d", *queue, key[0], tail.first(queue)
-                )
-                return tail.first(queue)
-            # Delivered messages are not delivered again. Those that replaced them were all stored
-            # after the mark.
-            start = min(delivered, reached if mark is None else tail.first_after(queue, mark))
+                # The queue was deleted with its messages and made again, so its offsets start over.
+                first = tail.first(queue)
+                logger.warning("%s-%d of broker %s starts over at offset %d", *queue, key[0], first)
+                return first
+            # Delivered messages are not delivered again. All messages that replaced them were
+            # stored after the mark.
+            replaced_from = queue_end if mark is None else tail.first_after(queue, mark)
+            start = min(delivered, replaced_from)
             if start < delivered:
-                self.report_loss(
-                    key,
-                    f"delivered up to offset {delivered}, but a recovery cut it at {start} since",
-                )
+                text = f"delivered up to offset {delivered}, but a recovery cut it at {start} since"
+                self.report_loss(key, text)
         if start >= end and delivered is not None:
             return start
         first = tail.first(queue)

@@ -8,4 +8,4 @@ from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
 
 
 class LimitedStreamReader(RmqStoreStreamReader, SupportsTriggerAvailableNow):
-    """Keeps the limits of a trigger; under ``Trigger.AvailableNow`` it reads in as many micro-batches as they take."""
+    """Keeps the limits of a trigger, also those of each micro-batch of ``Trigger.AvailableNow``."""

@@ -17,11 +17,11 @@ Key = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """A queue offset for every queue, and for every broker the newest record that was known when the offset was made.
+    """A queue offset for every queue, and a mark for every broker.
 
-    The record is a mark: it shows that a recovery has cut the log and the broker has gone on, which
-        queue offsets alone
-    would not. As JSON, with ``queues`` in the form of option ``startingOffsets``::
+    The mark is the newest record that was known when the offset was made. It shows that a recovery
+    has cut the log and the broker has gone on, which queue offsets alone would not. As JSON, with
+    ``queues`` in the form of option ``startingOffsets``::
 
         {"version": 1,
          "queues": {"TopicA": {"broker-a": {"0": 23, "1": 17}}},
@@ -53,7 +53,8 @@ class StreamOffset:
         version = stored.get("version")
         if isinstance(version, int) and version > _VERSION:
             raise UnsupportedFeatureError(
-                f"the checkpoint holds offsets of version {version}, but this release knows version {_VERSION}: "
+                f"the checkpoint holds offsets of version {version}, "
+                f"but this release knows version {_VERSION}: "
                 "use the release that wrote it, or a later one"
             )
         try:
@@ -71,8 +72,8 @@ class StreamOffset:
             )
         except (AttributeError, KeyError, TypeError, ValueError) as err:
             raise OptionError(
-                f"the checkpoint does not hold an offset of rmqstore ({err!r}): {str(stored)[:200]}; give the query "
-                "its own checkpointLocation"
+                f"the checkpoint does not hold an offset of rmqstore ({err!r}): "
+                f"{str(stored)[:200]}; give the query its own checkpointLocation"
             ) from err
 
 

@@ -1,8 +1,7 @@
-"""Spark's option names beside the argument names of the core, and errors of the core told in option names.
+"""Spark's option names for the argument names of the core, also in the errors of the core.
 
 The core knows nothing of Spark: its errors say ``fail_on_data_loss=False`` where a user of Spark
-    has to set
-``failOnDataLoss=false``. Each entry of Spark into this package translates them on their way out.
+has to set ``failOnDataLoss=false``. Every method that Spark calls translates such errors.
 """
 
 from __future__ import annotations
@@ -52,25 +51,24 @@ _OPTIONS = {
     for option, argument in (SELECTION_ARGUMENTS | VIEW_ARGUMENTS | _OTHER_ARGUMENTS).items()
     if argument != option
 }
-# A plain word is a name only where "=" follows, and nothing is a name inside a path or a quoted
-# value.
+# A plain word is a name only if "=" follows. In paths and quoted values there are no names.
 _NAMES = "|".join(argument if "_" in argument else f"{argument}(?==)" for argument in _OPTIONS)
 _ARGUMENT = re.compile(rf"(?<![\w./'\"-])({_NAMES})(?![\w./'\"-])(=True\b|=False\b|=(?!\S))?")
 
 
 def in_option_names(text: str) -> str:
-    """Return a text of the core with options in the place of arguments, and their values as Spark writes them."""
-    return _ARGUMENT.sub(
-        lambda match: _OPTIONS[match[1]] + (match[2] or "").lower().rstrip("="), text
-    )
+    """Return a text of the core with options, and values as Spark writes them, for arguments."""
+
+    def as_option(match: re.Match[str]) -> str:
+        value = match[2] or ""
+        return _OPTIONS[match[1]] + value.lower().rstrip("=")
+
+    return _ARGUMENT.sub(as_option, text)
 
 
 @contextmanager
 def option_names() -> Iterator[None]:
-    """Let errors of the core leave in option names.
-
-    A context manager, and a decorator of functions.
-    """
+    """Let errors of the core leave in option names; for use as a context manager or decorator."""
     try:
         yield
     except RmqStoreError as err:

@@ -1,4 +1,4 @@
-"""Keys and values of options, for reads and writes: keys regardless of case, words, numbers, sizes and paths."""
+"""Keys of options, whatever their case, and values: words, numbers, durations, sizes and paths."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def known_options(options: Mapping[str, str], names: Iterable[str]) -> dict[str,
 def _unknown(key: str, spellings: Mapping[str, str]) -> str:
     close = get_close_matches(key.lower(), spellings, n=1)
     suggestion = f", did you mean {spellings[close[0]]}?" if close else ";"
-    return f"unknown option {key!r}{suggestion} known options are: {', '.join(sorted(spellings.values()))}"
+    known = ", ".join(sorted(spellings.values()))
+    return f"unknown option {key!r}{suggestion} known options are: {known}"
 
 
 def stated_paths(options: Mapping[str, str], remedy: str) -> list[str]:
@@ -60,7 +61,8 @@ def stated_paths(options: Mapping[str, str], remedy: str) -> list[str]:
         values += _path_list(by_lower["paths"])
     if not values:
         raise OptionError(
-            f"path is missing: name the root of the store, the folder that holds commitlog/: {remedy}"
+            "path is missing: name the root of the store, "
+            f"the folder that holds commitlog/: {remedy}"
         )
     return values
 
@@ -117,7 +119,7 @@ def count(given: Mapping[str, str], name: str) -> int | None:
 
 
 def duration(given: Mapping[str, str], name: str, default: str) -> float:
-    """Return a duration in seconds, given as a number with a unit; without one it is in milliseconds, as in Spark."""
+    """Return a duration in seconds. A number without a unit counts milliseconds, as in Spark."""
     value = given.get(name, default)
     parts = _DURATION.fullmatch(value.strip())
     if not parts:

@@ -1,7 +1,4 @@
-"""Read options: their keys and defaults, and how their text is parsed.
-
-Unknown keys are refused by name.
-"""
+"""Read options: keys, defaults, and how their text is parsed. Unknown keys are refused by name."""
 
 from __future__ import annotations
 
@@ -32,19 +29,20 @@ from rmqstore.query.sql92.filter import Filter, parse_filter
 STORE_PATHS = ("storePathCommitLog", "storePathConsumeQueue", "storePathIndex")
 _OTHERS = (
     "includeSystemTopics", "tags", "columns", "scan", "minPartitions", "maxRecordsPerPartition",
-    "maxBytesPerPartition", "mode", "columnNameOfCorruptRecord", "checkCRC", "failOnDataLoss", "ignoreLogEnd",
-    "brokerName", "msgKey", "msgKeyLimit", "msgId", "indexOnly",
-    "filter", "includePending",
+    "maxBytesPerPartition", "mode", "columnNameOfCorruptRecord", "checkCRC", "failOnDataLoss",
+    "ignoreLogEnd", "brokerName", "msgKey", "msgKeyLimit", "msgId", "indexOnly", "filter",
+    "includePending",
 )  # fmt: skip
 _LOOKUP = ("msgKey", "msgKeyLimit", "msgId", "indexOnly")
 _STREAM = (
-    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger", "consumerOffsetFile",
-    "consumerGroup",
+    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger",
+    "consumerOffsetFile", "consumerGroup",
 )  # fmt: skip
 NAMES = (*SELECTION_ARGUMENTS, *STORE_PATHS, *_OTHERS, *_STREAM, "view")
 
 _NO_PATH = (
-    "load('/path/to/store'). Spark keeps the options of a table only if it was created without a list of columns; "
+    "load('/path/to/store'). "
+    "Spark keeps the options of a table only if it was created without a list of columns; "
     "read other tables by SELECT … FROM t WITH (path = '/path/to/store')"
 )
 DEFAULT_SPLIT, _DEFAULT_DELAY = "128m", "15m"
@@ -141,7 +139,8 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     misplaced = [name for name in _STREAM if name in given]
     if misplaced:
         raise OptionError(
-            f"{', '.join(misplaced)}: for streams only; use readStream, or leave it out of a batch read"
+            f"{', '.join(misplaced)}: for streams only; "
+            "use readStream, or leave it out of a batch read"
         )
     return _read_options(options, given, streaming=False)
 
@@ -160,18 +159,22 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
         raise UnsupportedFeatureError(
             "scan=commitlog: a stream follows queues; scan the log in a batch read"
         )
+    max_bytes = None
+    if "maxBytesPerTrigger" in given:
+        max_bytes = size(given, "maxBytesPerTrigger", "1")
     file = given.get("consumerOffsetFile")
     if (file is None) != ("consumerGroup" not in given):
         raise OptionError("consumerOffsetFile and consumerGroup: give both, or none")
+    consumer_offset_file = None
+    if file is not None:
+        consumer_offset_file = _outside(Path(absolute_path(file)), read.stores)
     return StreamOptions(
         read=read,
         max_rows=max_rows,
         min_rows=min_rows,
-        max_bytes=size(given, "maxBytesPerTrigger", "1") if "maxBytesPerTrigger" in given else None,
+        max_bytes=max_bytes,
         max_delay_seconds=duration(given, "maxTriggerDelay", _DEFAULT_DELAY),
-        consumer_offset_file=None
-        if file is None
-        else _outside(Path(absolute_path(file)), read.stores),
+        consumer_offset_file=consumer_offset_file,
         consumer_group=given.get("consumerGroup", ""),
     )
 
@@ -183,7 +186,8 @@ def _outside(file: Path, stores: tuple[StoreRef, ...]) -> Path:
         )
     if file.resolve().is_relative_to(Path(stores[0].path).resolve()):
         raise OptionError(
-            f"consumerOffsetFile {file} lies in the store, into which reading never writes: put it elsewhere"
+            f"consumerOffsetFile {file} lies in the store, "
+            "into which reading never writes: put it elsewhere"
         )
     return file
 
@@ -191,24 +195,24 @@ def _outside(file: Path, stores: tuple[StoreRef, ...]) -> Path:
 def _read_options(
     options: Mapping[str, str], given: dict[str, str], *, streaming: bool
 ) -> ReadOptions:
+    arguments = {
+        SELECTION_ARGUMENTS[name]: value
+        for name, value in given.items()
+        if name in SELECTION_ARGUMENTS
+    }
     selection = parse_selection(
-        **{
-            SELECTION_ARGUMENTS[name]: value
-            for name, value in given.items()
-            if name in SELECTION_ARGUMENTS
-        },
+        **arguments,
         include_system_topics=boolean(given, "includeSystemTopics", default=False),
         streaming=streaming,
     )
     chosen = parse_column_options(options)
-    wanted = _wanted(given, selection, streaming=streaming)
-    if chosen.include_pending and (
-        streaming or wanted or given.get("scan", "queue").lower() != "queue"
-    ):
+    wanted = _parse_look_up(given, selection, streaming=streaming)
+    is_by_queue = given.get("scan", "queue").lower() == "queue"
+    if chosen.include_pending and (streaming or wanted or not is_by_queue):
         raise UnsupportedFeatureError(
-            "includePending: only a batch read by queue finds pending messages; with a stream, a look-up or "
-            "scan=commitlog, read them in the topics SCHEDULE_TOPIC_XXXX, RMQ_SYS_TRANS_HALF_TOPIC and "
-            "rmq_sys_wheel_timer"
+            "includePending: only a batch read by queue finds pending messages; "
+            "with a stream, a look-up or scan=commitlog, read them in the topics "
+            "SCHEDULE_TOPIC_XXXX, RMQ_SYS_TRANS_HALF_TOPIC and rmq_sys_wheel_timer"
         )
     return ReadOptions(
         columns=chosen.columns,
@@ -231,7 +235,7 @@ def _read_options(
     )
 
 
-def _wanted(given: Mapping[str, str], selection: Selection, *, streaming: bool) -> Wanted:
+def _parse_look_up(given: Mapping[str, str], selection: Selection, *, streaming: bool) -> Wanted:
     named = [name for name in _LOOKUP if name in given]
     if streaming and named:
         raise UnsupportedFeatureError(
@@ -250,14 +254,14 @@ def _one_or_many(given: Mapping[str, str], name: str) -> str | list[str] | None:
     if value is None or not value.startswith("["):
         return value
     try:
-        many = json.loads(value)
+        values = json.loads(value)
     except json.JSONDecodeError as err:
         raise OptionError(
             f'{name} {value!r}: must be one text, or a JSON list like ["a","b"] ({err})'
         ) from err
-    if not all(isinstance(one, str) for one in many):
+    if not all(isinstance(text, str) for text in values):
         raise OptionError(f"{name} {value!r}: must be a JSON list of texts")
-    return list(many)
+    return list(values)
 
 
 def _corrupt_column(given: Mapping[str, str]) -> str:
@@ -283,13 +287,20 @@ def _scan(given: Mapping[str, str], selection: Selection, *, streaming: bool) ->
     if scan == "commitlog" and not streaming:
         selection.require_by_log()
     if scan == "commitlog" and "maxRecordsPerPartition" in given:
-        raise OptionError("maxRecordsPerPartition: scan=commitlog cannot count records before it reads them; "
-                          "use maxBytesPerPartition")  # fmt: skip
+        raise OptionError(
+            "maxRecordsPerPartition: scan=commitlog cannot count records before it reads them; "
+            "use maxBytesPerPartition"
+        )
     return scan
 
 
 def parse_stores(options: Mapping[str, str], given: Mapping[str, str]) -> tuple[StoreRef, ...]:
-    """Return the stores that the options name; ``given`` holds the options by their documented spelling."""
+    """Return the stores that the options name.
+
+    Args:
+        options: the options as Spark passes them.
+        given: the options by their documented spelling.
+    """
     paths = [path for pattern in stated_paths(options, _NO_PATH) for path in _expand(pattern)]
     if len(set(paths)) < len(paths):
         raise OptionError(f"path names a store twice: {paths}")
@@ -299,15 +310,12 @@ def parse_stores(options: Mapping[str, str], given: Mapping[str, str]) -> tuple[
             f"{', '.join(elsewhere)} can be given for one store only, but path names {len(paths)}"
         )
     names = _broker_names(given.get("brokerName"), paths)
+    commitlogs = [part.strip() for part in elsewhere.get("storePathCommitLog", "").split(",")]
     return tuple(
         StoreRef(
             path=path,
             broker_name=names.get(path),
-            commitlogs=tuple(
-                part.strip()
-                for part in elsewhere.get("storePathCommitLog", "").split(",")
-                if part.strip()
-            ),
+            commitlogs=tuple(part for part in commitlogs if part),
             consumequeue=elsewhere.get("storePathConsumeQueue"),
             index=elsewhere.get("storePathIndex"),
             ignore_log_end=boolean(given, "ignoreLogEnd", default=False),
@@ -349,6 +357,7 @@ def _broker_names(value: str | None, paths: list[str]) -> dict[str, str]:
         return names
     if len(paths) > 1:
         raise OptionError(
-            f"brokerName {value!r}: path names {len(paths)} stores; give a JSON object of names by path"
+            f"brokerName {value!r}: path names {len(paths)} stores; "
+            "give a JSON object of names by path"
         )
     return {paths[0]: value}

@@ -27,7 +27,7 @@ from rmqstore.storage.queue.units import RecoveredUnits
 
 @dataclass(frozen=True)
 class QueueSplit(InputPartition):
-    """A task by queue: ranges of queues of one store, and the units that were recovered from its log."""
+    """A task by queue: ranges of queues of one store, with units that its log gave."""
 
     store: StoreRef
     slices: tuple[QueueSlice, ...]
@@ -36,7 +36,7 @@ class QueueSplit(InputPartition):
 
 @dataclass(frozen=True)
 class LostSplit(InputPartition):
-    """A task by queue for the damaged parts of one store's CommitLog that may have held messages of its queues."""
+    """A task by queue for damage of one store's CommitLog that may have held messages of queues."""
 
     store: StoreRef
     stretches: tuple[LostStretch, ...]
@@ -89,7 +89,10 @@ class SampledSlice(NamedTuple):
     samples: Sequence[Sample]
 
     def with_a_sample(self) -> SampledSlice:
-        """Return the range with at least one sample; a queue whose files are missing has none, and gets weight 0."""
+        """Return the range with at least one sample.
+
+        A queue whose files are missing has no sample. It gets one of 0 bytes.
+        """
         return self if self.samples else self._replace(samples=[Sample(self.piece.start, 0, 0.0)])
 
 
@@ -110,16 +113,17 @@ def plan_queues(sampled: Sequence[SampledSlice], limits: Limits) -> list[tuple[Q
         limits: ``max_bytes`` is a goal, ``max_records`` is never exceeded, and ``min_partitions``
             is reached if there are enough messages.
     """
-    sampled = [one.with_a_sample() for one in sampled if one.piece.start < one.piece.end]
-    if not sampled:
+    ranges = [item.with_a_sample() for item in sampled if item.piece.start < item.piece.end]
+    if not ranges:
         return []
-    weights = [_weights(one) for one in sampled]
-    n_records = sum(one.piece.end - one.piece.start for one in sampled)
-    n_tasks = _task_count(sum(float(one.sum()) for one in weights), n_records, limits)
-    cuts = _cuts([_sample_positions(one) for one in sampled], weights, n_tasks)
+    weights = [_weights(item) for item in ranges]
+    n_bytes = sum(float(weight.sum()) for weight in weights)
+    n_records = sum(item.piece.end - item.piece.start for item in ranges)
+    n_tasks = _task_count(n_bytes, n_records, limits)
+    cuts = _cuts([_sample_positions(item) for item in ranges], weights, n_tasks)
     tasks: list[list[QueueSlice]] = [[] for _ in range(len(cuts) + 1)]
-    for one in sampled:
-        for task, piece in _cut_slice(one, cuts):
+    for item in ranges:
+        for task, piece in _cut_slice(item, cuts):
             tasks[task].append(piece)
     parts = [part for task in tasks if task for part in _within_records(task, limits.max_records)]
     return [tuple(part) for part in _at_least(parts, min(limits.min_partitions or 1, n_records))]
@@ -132,62 +136,70 @@ def _task_count(n_bytes: float, n_records: int, limits: Limits) -> int:
     return min(count, n_records)
 
 
-def _sample_positions(one: SampledSlice) -> NDArray[np.float64]:
-    """Return the physical offsets of the samples and the end of the last message, never falling, (n + 1,)."""
-    last = one.samples[-1]
-    positions = [sample.physical_offset for sample in one.samples] + [
-        last.physical_offset + last.mean_bytes
-    ]
+def _sample_positions(sampled: SampledSlice) -> NDArray[np.float64]:
+    """Return the physical offsets of the samples and the end of the last message.
+
+    Returns:
+        (n + 1,), never falling.
+    """
+    last = sampled.samples[-1]
+    positions: list[float] = [sample.physical_offset for sample in sampled.samples]
+    positions.append(last.physical_offset + last.mean_bytes)
     return np.maximum.accumulate(np.array(positions, np.float64))
 
 
 def _cuts(
     positions: Sequence[NDArray[np.float64]], weights: Sequence[NDArray[np.float64]], n_tasks: int
 ) -> NDArray[np.float64]:
-    """Return the physical offsets at which one task ends and the next begins, (n_tasks - 1,), never falling.
+    """Return the physical offsets at which one task ends and the next begins.
 
     The bytes of a queue are assumed to be spread evenly over the log between two of its samples. So
-    the number of bytes to be read before a physical offset is a piecewise linear function, which
-    bends only at samples.
+    the number of bytes to be read before a physical offset is a piecewise linear function of this
+    offset, which bends only at samples.
 
-    Example: a queue has 100 bytes between the physical offsets 0 and 100 (samples overlap, as
-        estimates may), another
-    one has 100 bytes between 50 and 100. There are 50 bytes before offset 50, and 3 per byte of the
-    log after it. So two tasks of 100 bytes are cut at offset 66.7.
+    Example: a queue has 100 bytes between the physical offsets 0 and 100, and another one has 100
+    bytes between 50 and 100, for estimates may overlap. There are 50 bytes before offset 50, and 3
+    per byte of the log after it. So two tasks of 100 bytes are cut at offset 66.7.
 
     Args:
         positions: for each queue the physical offsets of its samples and the end of its last
             message, (n + 1,).
         weights: for each queue the bytes from each sample to the next, (n,).
         n_tasks: number of tasks.
+
+    Returns:
+        (n_tasks - 1,), never falling.
     """
-    widths = [np.maximum(np.diff(one), 1.0) for one in positions]
+    if n_tasks == 1:
+        return np.empty(0)
+    widths = [np.maximum(np.diff(offsets), 1.0) for offsets in positions]
     slopes = np.concatenate([weight / width for weight, width in zip(weights, widths, strict=True)])
-    begins = np.concatenate([one[:-1] for one in positions])
+    begins = np.concatenate([offsets[:-1] for offsets in positions])
     bends = np.concatenate((begins, begins + np.concatenate(widths)))
     order = np.argsort(bends, kind="stable")
-    bends, turns = bends[order], np.concatenate((slopes, -slopes))[order]
-    reached = np.concatenate(([0.0], np.cumsum(np.cumsum(turns)[:-1] * np.diff(bends))))
-    goals = reached[-1] * np.arange(1, n_tasks) / n_tasks
-    return np.maximum.accumulate(np.interp(goals, reached, bends)) if n_tasks > 1 else np.empty(0)
+    bends = bends[order]
+    turns = np.concatenate((slopes, -slopes))[order]
+    bytes_before = np.concatenate(([0.0], np.cumsum(np.cumsum(turns)[:-1] * np.diff(bends))))
+    goals = bytes_before[-1] * np.arange(1, n_tasks) / n_tasks
+    return np.maximum.accumulate(np.interp(goals, bytes_before, bends))
 
 
-def _cut_slice(one: SampledSlice, cuts: NDArray[np.float64]) -> list[tuple[int, QueueSlice]]:
+def _cut_slice(sampled: SampledSlice, cuts: NDArray[np.float64]) -> list[tuple[int, QueueSlice]]:
     """Return the parts of a range, each with the number of its task."""
-    start, end = one.piece.start, one.piece.end
-    offsets = np.array([*(sample.queue_offset for sample in one.samples), end], np.float64)
-    inner = np.ceil(np.interp(cuts, _sample_positions(one), offsets))
+    start, end = sampled.piece.start, sampled.piece.end
+    offsets = np.array([*(sample.queue_offset for sample in sampled.samples), end], np.float64)
+    inner = np.ceil(np.interp(cuts, _sample_positions(sampled), offsets))
     bounds = np.concatenate(([start], np.clip(inner, start, end), [end])).astype(np.int64)
     bounds = np.maximum.accumulate(bounds).tolist()
     return [
-        (task, one.piece._replace(start=low, end=high))
+        (task, sampled.piece._replace(start=low, end=high))
         for task, (low, high) in enumerate(pairwise(bounds))
         if low < high
     ]
 
 
 def _within_records(task: list[QueueSlice], max_records: int | None) -> list[list[QueueSlice]]:
-    """Halve a task, each of its ranges in the middle, until no part has more than ``max_records``."""
+    """Halve a task until no part has more than ``max_records``; ranges are cut in the middle."""
     if max_records is None or sum(piece.end - piece.start for piece in task) <= max_records:
         return [task]
     return [part for half in _halves(task) for part in _within_records(half, max_records)]
@@ -200,11 +212,10 @@ def _at_least(tasks: list[list[QueueSlice]], count: int) -> list[list[QueueSlice
         n_missing = count - len(tasks)
         largest = sorted(range(len(tasks)), key=sizes.__getitem__, reverse=True)[:n_missing]
         chosen = {number for number in largest if sizes[number] > 1}
-        tasks = [
-            part
-            for number, task in enumerate(tasks)
-            for part in (_halves(task) if number in chosen else [task])
-        ]
+        halved: list[list[QueueSlice]] = []
+        for number, task in enumerate(tasks):
+            halved += _halves(task) if number in chosen else [task]
+        tasks = halved
     return tasks
 
 
@@ -212,18 +223,15 @@ def _halves(task: list[QueueSlice]) -> list[list[QueueSlice]]:
     """Cut a task of more than one record in two, each of its ranges in the middle if one can be."""
     if all(piece.end - piece.start == 1 for piece in task):
         middle = len(task) // 2
-        halves = [task[:middle], task[middle:]]
-    else:
-        middles = [(piece.start + piece.end + 1) // 2 for piece in task]
-        halves = [
-            [piece._replace(end=middle) for piece, middle in zip(task, middles, strict=True)],
-            [
-                piece._replace(start=middle)
-                for piece, middle in zip(task, middles, strict=True)
-                if middle < piece.end
-            ],
-        ]
-    return halves
+        return [task[:middle], task[middle:]]
+    first: list[QueueSlice] = []
+    second: list[QueueSlice] = []
+    for piece in task:
+        middle = (piece.start + piece.end + 1) // 2
+        first.append(piece._replace(end=middle))
+        if middle < piece.end:
+            second.append(piece._replace(start=middle))
+    return [first, second]
 
 
 def plan_log(whole: LogSlice, heads: Sequence[int], limits: Limits) -> list[LogSlice]:

@@ -1,7 +1,6 @@
 """Filters that Spark pushes down, as conditions on columns. No session, no files.
 
-Filters are recognised by the names of their classes, because PySpark 4.0 does not have these
-classes.
+Filters are recognised by the names of their classes, which PySpark 4.0 does not have.
 
 Source: DataSourceReader.pushFilters of PySpark.
 """
@@ -51,42 +50,46 @@ def push_filters(
         filters: filters that rows must all meet.
         schema: the Arrow schema of the read.
     """
-    conditions, left = [], []
-    for one in filters:
-        condition = _condition(one, schema)
+    conditions: list[Comparison] = []
+    rest: list[Filter] = []
+    for pushed in filters:
+        condition = _condition(pushed, schema)
         if condition is None:
-            left.append(one)
+            rest.append(pushed)
         else:
             conditions.append(condition)
     pruning = reduce(Pruning.met, (condition.pruning() for condition in conditions), NO_PRUNING)
-    return PushedFilters(tuple(conditions), pruning), left
+    return PushedFilters(tuple(conditions), pruning), rest
 
 
-def _condition(one: Filter, schema: pa.Schema) -> Comparison | None:
-    attribute: tuple[str, ...] = getattr(one, "attribute", ())
-    if (
-        len(attribute) != 1
-        or attribute[0] not in schema.names
-        or attribute[0] not in PRUNED_COLUMNS
-    ):
+def _condition(pushed: Filter, schema: pa.Schema) -> Comparison | None:
+    attribute: tuple[str, ...] = getattr(pushed, "attribute", ())
+    if len(attribute) != 1:
         return None
-    name, kind = attribute[0], type(one).__name__
+    name, kind = attribute[0], type(pushed).__name__
+    if name not in schema.names or name not in PRUNED_COLUMNS:
+        return None
     if kind == "IsNotNull":
         return Comparison(name, "IS NOT NULL")
     if kind == "StringStartsWith":
-        return starting_with(name, one.value) if name == "topic" else None  # type: ignore[attr-defined]
+        return starting_with(name, pushed.value) if name == "topic" else None  # type: ignore[attr-defined]
     column = schema.field(name).type
     known = _EQUAL if pa.types.is_string(column) else _EQUAL | _ORDERS
     if kind not in known:
         return None
-    values = _values(tuple(one.value) if kind == "In" else (one.value,), column)  # type: ignore[attr-defined]
+    value = pushed.value  # type: ignore[attr-defined]
+    values = _values(tuple(value) if kind == "In" else (value,), column)
     if values is None or (kind != "In" and not values):
         return None
     return Comparison(name, known[kind], values)
 
 
 def _values(values: tuple[Any, ...], kind: pa.DataType) -> tuple[Any, ...] | None:
-    """Return values as a column has them, without nulls; None if Spark alone knows what they mean to the column."""
+    """Return values as a column has them, without nulls.
+
+    Returns:
+        None if only Spark knows what they mean in a comparison with the column.
+    """
     try:
         return tuple(pa.array([value for value in values if value is not None], kind).to_pylist())
     except (pa.ArrowException, TypeError, OverflowError, ValueError):

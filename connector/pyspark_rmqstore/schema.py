@@ -40,22 +40,18 @@ SPARK_TYPES: dict[pa.DataType, DataType] = {
     PROPERTIES: MapType(StringType(), StringType()),
 }
 _MAY_BE_NULL = {"tags", "keys"}
+_NULL_IF_PENDING = {"queueOffset", "tagsCode"}
 
 
 def default_schema(options: ColumnOptions) -> StructType:
     """Return the columns that the options request, as Spark types."""
     corrupt = options.corrupt_column if options.mode == "PERMISSIVE" else None
-    names = list(
-        options.columns or [*MESSAGE.names, *(PENDING.names if options.include_pending else ())]
-    )
+    extra = _extra(options)
+    names = list(options.columns or (*MESSAGE.names, *extra))
     if corrupt is not None and corrupt not in names:
         names.append(corrupt)
-    extra = _extra(options)
-    chosen = [
-        *select_columns(name for name in names if name != corrupt and name not in extra),
-        *PENDING,
-    ]
-    types = {field.name: SPARK_TYPES[field.type] for field in chosen}
+    own = select_columns(name for name in names if name != corrupt and name not in extra)
+    types = {field.name: SPARK_TYPES[field.type] for field in (*own, *PENDING)}
     return StructType([StructField(name, types.get(name, StringType())) for name in names])
 
 
@@ -64,7 +60,7 @@ def _extra(options: ColumnOptions) -> list[str]:
 
 
 def arrow_schema(schema: StructType, options: ColumnOptions) -> pa.Schema:
-    """Return the Arrow schema for a Spark schema, which may be a user's projection with other types.
+    """Return the Arrow schema for a Spark schema, which may be a user's projection.
 
     Raises:
         OptionError: a column is unknown or named twice, its type is neither its own nor a safe
@@ -77,11 +73,11 @@ def arrow_schema(schema: StructType, options: ColumnOptions) -> pa.Schema:
 def require_names(
     schema: StructType, columns: Sequence[str] | None, but: str | None = None
 ) -> None:
-    """Refuse a schema that names a column twice, or other columns than option ``columns`` if that is given.
+    """Refuse a schema that names a column twice, or other columns than option ``columns``.
 
     Args:
         schema: the schema to check.
-        columns: the columns that option ``columns`` names.
+        columns: the columns that option ``columns`` names, None without the option.
         but: a column that only one of the two may name.
     """
     names = schema.fieldNames()
@@ -89,20 +85,19 @@ def require_names(
         raise OptionError(f"schema: name at least one column, and each only once; got {names}")
     if columns is not None and {*columns} - {but} != {*names} - {but}:
         raise OptionError(
-            f"columns ({', '.join(columns)}) and the schema ({', '.join(names)}) disagree; give only one of them"
+            f"columns ({', '.join(columns)}) and the schema ({', '.join(names)}) disagree; "
+            "give only one of them"
         )
 
 
 def _arrow_field(field: StructField, options: ColumnOptions) -> pa.Field:
     extra = _extra(options)
     may_be_null = field.name in _MAY_BE_NULL or options.mode == "PERMISSIVE"
-    may_be_null = (
-        may_be_null
-        or field.name in extra
-        or (bool(extra) and field.name in ("queueOffset", "tagsCode"))
-    )
+    if field.name in extra or (extra and field.name in _NULL_IF_PENDING):
+        may_be_null = True
     if field.name == options.corrupt_column:
-        allowed, may_be_null = (pa.string(),), True
+        allowed = (pa.string(),)
+        may_be_null = True
         if options.mode != "PERMISSIVE":
             raise OptionError(
                 f"schema: column {field.name} needs mode=PERMISSIVE, not {options.mode}"
@@ -127,8 +122,7 @@ def as_allowed(
     """Return the Arrow field for a Spark field, of one of the allowed types.
 
     Raises:
-        OptionError: the field has none of these types, or is declared NOT NULL although it may be
-            null.
+        OptionError: the field has none of these types, or may be null but is declared NOT NULL.
     """
     for kind in allowed:
         if _same_type(field.dataType, SPARK_TYPES[kind]):

@@ -1,6 +1,7 @@
-"""Writes to a store from many tasks: each task stages its encoded rows in a file, and one process appends them all.
+"""Writes to a store from many tasks.
 
-This is what batches and micro-batches have in common.
+Each task stages its encoded rows in a file, and one process appends all of them. This is what
+batches and micro-batches have in common.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ class StoreSink:
         self._ignored = [name for name in schema.names if name in ASSIGNED]
         self._spec, self._file_size = options.spec, options.config.mapped_file_size_commit_log
         if is_store(options.path):
-            # A store that a broker holds is refused before any work. Another job that begins holds
-            # it only briefly.
+            # A store that a broker holds is refused before any work. Another job holds the store
+            # only briefly while it begins.
             with _open(options, patience) as store:
                 self._spec = replace(options.spec, queue_nums=store.queue_nums())
                 self._file_size = store.config.mapped_file_size_commit_log
@@ -95,10 +96,8 @@ class StoreSink:
 
         Runs on the driver.
         """
-        staged = sorted(
-            (message for message in messages if isinstance(message, Staged)),
-            key=lambda one: one.partition,
-        )
+        staged = [message for message in messages if isinstance(message, Staged)]
+        staged.sort(key=lambda message: message.partition)
         with _open(self._options, COMMIT_SECONDS) as store:
             if txn is not None:
                 done = store.done_version(txn[0])
@@ -107,14 +106,17 @@ class StoreSink:
                         "%s version %d is in %s already; skipped", *txn, self._options.path
                     )
                     return
-            for one in staged:
-                for data, sizes in read_part(one.part):
+            for message in staged:
+                for data, sizes in read_part(message.part):
                     store.append_encoded(data, sizes)
             store.flush(txn=txn)
 
 
 def _open(options: WriteOptions, patience: float) -> StoreWriter:
-    """Open the store, or make it; wait at most ``patience`` seconds for another job that holds it."""
+    """Open the store, or make it.
+
+    If another job holds the store, this waits at most ``patience`` seconds for it.
+    """
     until = monotonic() + patience
     while True:
         try:
@@ -133,7 +135,8 @@ def _check_columns(schema: StructType, options: WriteOptions) -> None:
     unknown = [name for name in schema.names if name not in WRITE_TYPES and name not in ASSIGNED]
     if unknown:
         raise IllegalMessageError(
-            f"unknown columns {', '.join(unknown)}; a message has {', '.join(WRITE_TYPES)}: select or rename columns"
+            f"unknown columns {', '.join(unknown)}; a message has {', '.join(WRITE_TYPES)}: "
+            "select or rename columns"
         )
     if "body" not in schema.names:
         raise IllegalMessageError(

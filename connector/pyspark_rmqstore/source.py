@@ -1,7 +1,4 @@
-"""The data source that Spark sees; wiring only.
-
-Other modules are imported inside methods, see the package.
-"""
+"""The data source that Spark sees. Its methods import the other modules; the package says why."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class RmqStoreDataSource(DataSource):
-    """``spark.read.format("rmqstore").load(path)``: messages of an Apache RocketMQ store, read from its files.
+    """``spark.read.format("rmqstore").load(path)``: messages of an Apache RocketMQ store.
 
     The manual in ``docs/`` describes the options and columns.
     """
@@ -96,5 +93,8 @@ class RmqStoreDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Register the source with a session, in case Spark's own look-up fails because of another package."""
+    """Register the source with a session.
+
+    This is needed only if Spark's own look-up fails because of another package.
+    """
     spark.dataSource.register(RmqStoreDataSource)

@@ -1,5 +1,6 @@
-"""Files in which tasks leave encoded records for the driver, one folder per job under ``.rmqstore/staging``.
+"""Files in which tasks leave encoded records for the driver.
 
+Each job has a folder of its own under ``.rmqstore/staging``.
 The commit only uses the files that the messages of the tasks name; other files in the folder are of
 failed attempts.
 """
@@ -46,10 +47,7 @@ def job_folder(root: str, job_id: str) -> Path:
 
 
 class PartWriter:
-    """The file of one attempt of one task: records one after the other.
-
-    A file beside it holds the size of each.
-    """
+    """The file with the records of one attempt of one task, and a file with the size of each."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder, self._name = folder, name
@@ -80,7 +78,7 @@ class PartWriter:
         self._n_bytes += len(records)
 
     def _reserve(self, size: int) -> None:
-        """Reserve disk space in large blocks before writing, which is much cheaper than page by page."""
+        """Reserve disk space in large blocks, which is much cheaper than page by page."""
         assert self._data is not None, "files are open"
         if self._n_bytes + size <= self._reserved:
             return
@@ -99,7 +97,7 @@ class PartWriter:
 
 
 def _new_file(path: Path) -> BinaryIO:
-    """Make and open a new file in place of whatever had its name, so that links are not followed."""
+    """Make and open a new file in place of whatever had its name; a link is not followed."""
     path.unlink(missing_ok=True)
     return path.open("xb")
 
@@ -109,25 +107,24 @@ def _sizes_of(path: Path) -> Path:
 
 
 def read_part(part: StagedPart) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.int64]]]:
-    """Yield staged records as bytes, which may be changed, and their sizes, one window at a time; then remove the data.
+    """Yield staged records, one window at a time, then remove the file that held them.
 
-    The data is not needed again, and the store's own files take its place in the page cache.
+    The file is not needed again, and the store's own files take its place in the page cache.
+
+    Yields:
+        The records as bytes, which may be changed, and their sizes.
     """
     if not part.n_records:
         return
     path = Path(part.path)
     stored = read_small(LOCAL, _sizes_of(path), part.n_records * _SIZE.itemsize)
-    sizes = np.frombuffer(stored[: len(stored) // _SIZE.itemsize * _SIZE.itemsize], _SIZE).astype(
-        np.int64
-    )
-    if (
-        len(sizes) != part.n_records
-        or LOCAL.size(path) != part.n_bytes
-        or int(sizes.sum()) != part.n_bytes
-    ):
+    n_sizes = len(stored) // _SIZE.itemsize
+    sizes = np.frombuffer(stored, _SIZE, n_sizes).astype(np.int64)
+    totals = (len(sizes), int(sizes.sum()), LOCAL.size(path))
+    if totals != (part.n_records, part.n_bytes, part.n_bytes):
         raise OSError(
-            f"{path} does not hold what its task staged: {part.n_records} records, {part.n_bytes} bytes; "
-            "the file was changed or cut"
+            f"{path} does not hold what its task staged: "
+            f"{part.n_records} records, {part.n_bytes} bytes; the file was changed or cut"
         )
     ends = np.cumsum(sizes)
     row = 0
@@ -150,14 +147,17 @@ def begin(root: str, job_id: str) -> None:
 
 
 def join(root: str, job_id: str) -> None:
-    """Make the folder of a job unless another task has: the driver of a stream does not know the query it plans for."""
+    """Make the folder of a job unless another task has made it.
+
+    Tasks of a stream do this, because its driver does not know the id of the query.
+    """
     disk = _disk_of(root)
     disk.make_folder(job_folder(root, job_id))
     _sweep_abandoned(disk, root, job_id)
 
 
 def _disk_of(root: str) -> Disk:
-    """Return the object for changes to a store's files; it does not follow links inside the store."""
+    """Return what changes a store's files; it does not follow links inside the store."""
     disk = Disk()
     disk.keep_within(Path(root))
     return disk
@@ -172,7 +172,10 @@ def _sweep_abandoned(disk: Disk, root: str, job_id: str) -> None:
 
 
 def _last_change(folder: Path) -> float:
-    """Return when something in a folder was last changed, or the present time if the folder is being removed."""
+    """Return when something in a folder was last changed.
+
+    If the folder is being removed, this is the present time.
+    """
     try:
         return max(path.lstat().st_mtime for path in (folder, *folder.rglob("*")))
     except FileNotFoundError:
@@ -181,7 +184,8 @@ def _last_change(folder: Path) -> float:
 
 def sweep(root: str, job_id: str) -> None:
     """Remove the folder of a job, and the folders above it that are empty then."""
-    folder, disk = job_folder(root, job_id), _disk_of(root)
+    folder = job_folder(root, job_id)
+    disk = _disk_of(root)
     # a task that is being killed may still make a file while the others are removed
     for _ in range(_MAX_RETRIES):
         disk.delete_tree(folder)

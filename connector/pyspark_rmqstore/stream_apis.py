@@ -1,4 +1,4 @@
-"""Chooses the stream classes for the installed PySpark, whose API for streams grew from release to release."""
+"""Chooses the stream classes for the installed PySpark, whose API for streams is still growing."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ def stream_reader(schema: StructType, options: StreamOptions) -> DataSourceStrea
     """Return a reader of micro-batches, with limits from PySpark 4.2 on.
 
     Raises:
-        UnsupportedFeatureError: the options set limits, which the installed PySpark does not
-            support.
+        UnsupportedFeatureError: the options set limits, and the installed PySpark supports none.
     """
     if find_spec("pyspark.sql.streaming.datasource"):
         from pyspark_rmqstore.limited_stream_reader import LimitedStreamReader

@@ -31,10 +31,8 @@ if TYPE_CHECKING:
 class RmqStoreStreamReader(DataSourceStreamReader):
     """Reads new messages of one or several stores.
 
-    Its offsets are those of ``offsets.StreamOffset``.
-
-    Limits are imported where they are used, because PySpark 4.0 and 4.1 do not have them; see
-    ``stream_apis``.
+    Its offsets are ``offsets.StreamOffset``. Limits are imported where they are used, because
+    PySpark 4.0 and 4.1 do not have them; see ``stream_apis``.
     """
 
     def __init__(self, schema: StructType, options: StreamOptions) -> None:
@@ -48,9 +46,9 @@ class RmqStoreStreamReader(DataSourceStreamReader):
     @option_names()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where a new query starts."""
-        return self._stores.answer(
-            lambda: StreamOffset(self._stores.initial(), self._stores.marks())
-        ).json()
+        stores = self._stores
+        offset = stores.answer(lambda: StreamOffset(stores.initial(), stores.marks()))
+        return offset.json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return one of the limits that are set.
@@ -80,43 +78,44 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         self._target = self._stores.ends()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return how far the next micro-batch reaches; ``start`` itself if there is nothing to read yet."""
+        """Return how far the next micro-batch reaches; ``start`` if there is nothing to read."""
         from pyspark.sql.streaming.datasource import ReadAllAvailable
 
         return self.next_offset(start, is_limited=not isinstance(limit, ReadAllAvailable))
 
     @option_names()
     def next_offset(self, start: dict[str, Any], *, is_limited: bool) -> dict[str, Any]:
-        """Return how far the next micro-batch reaches, with or without the limits of the options."""
+        """Return how far the next micro-batch reaches, within the limits of the options or not."""
         return self._stores.answer(lambda: self._next_offset(start, is_limited=is_limited))
 
     def _next_offset(self, start: dict[str, Any], *, is_limited: bool) -> dict[str, Any]:
         self._stores.look()
-        begun, ends = StreamOffset.of_json(start), self._stores.ends()
+        since = StreamOffset.of_json(start)
+        ends = self._stores.ends()
         if self._target is not None:
             ends = {key: min(ends.get(key, 0), end) for key, end in self._target.items()}
-        cut = self._stores.cut(begun)
-        starts = self._stores.starts(begun, ends, cut)
+        cut = self._stores.cut(since)
+        starts = self._stores.starts(since, ends, cut)
         ends = {key: max(end, starts[key]) for key, end in ends.items()}
         if is_limited:
             ends = self._admitted(starts, ends)
-        # these may start over
-        gone = {key: 0 for key in begun.queues if key[0] in cut and key not in ends}
-        queues = {**begun.queues, **gone, **ends}
-        if queues == begun.queues and not cut:
+        # queues that a recovery removed; they start over if they come back
+        removed = {key: 0 for key in since.queues if key[0] in cut and key not in ends}
+        queues = {**since.queues, **removed, **ends}
+        if queues == since.queues and not cut:
             return start
         self._last_trigger = monotonic()
-        return StreamOffset(queues, {**begun.marks, **self._stores.marks()}).json()
+        return StreamOffset(queues, {**since.marks, **self._stores.marks()}).json()
 
     def _admitted(self, starts: Mapping[Key, int], ends: dict[Key, int]) -> dict[Key, int]:
         """Return how far a trigger may read within the limits of the options."""
-        options, n_rows = self._options, sum(ends[key] - starts[key] for key in ends)
-        if (
-            self._target is None  # otherwise the query has to reach its end
-            and n_rows < (options.min_rows or 0)
-            and monotonic() - self._last_trigger < options.max_delay_seconds
-        ):
-            return {key: starts[key] for key in ends}
+        options = self._options
+        n_rows = sum(ends[key] - starts[key] for key in ends)
+        may_wait = self._target is None  # otherwise the query has to reach its end
+        if may_wait and n_rows < (options.min_rows or 0):
+            delay = monotonic() - self._last_trigger
+            if delay < options.max_delay_seconds:
+                return {key: starts[key] for key in ends}
         if options.max_rows is not None:
             ends = limit_rows(starts, ends, options.max_rows)
         if options.max_bytes is not None:
@@ -131,55 +130,55 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         return Weight(mean * (end - start), samples[0].physical_offset)
 
     def _rows_within(self, key: Key, start: int, end: int, n_bytes: int) -> int:
-        return self._stores[key[0]].store.rows_within(
-            QueueSlice(key[1], key[2], start, end), n_bytes
-        )
+        whole = QueueSlice(key[1], key[2], start, end)
+        return self._stores[key[0]].store.rows_within(whole, n_bytes)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return how far the queues reach, for the query's progress: the difference to its ``endOffset`` is the lag."""
+        """Return how far the queues reach, for the query's progress.
+
+        The difference to its ``endOffset`` is the lag.
+        """
         return StreamOffset(self._stores.ends(), self._stores.marks()).json()
 
     @option_names()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a micro-batch, the same ones if it is planned again."""
-        begun, until = StreamOffset.of_json(start), StreamOffset.of_json(end)
-        return self._stores.answer(lambda: self._planned(begun, until))
+        since, until = StreamOffset.of_json(start), StreamOffset.of_json(end)
+        return self._stores.answer(lambda: self._plan(since, until))
 
-    def _planned(self, begun: StreamOffset, until: StreamOffset) -> Sequence[InputPartition]:
-        slices = self._slices(begun, until)
+    def _plan(self, since: StreamOffset, until: StreamOffset) -> Sequence[InputPartition]:
+        slices = self._slices(since, until)
         if not self._options.read.fail_on_data_loss and not self._stores.look_confirmed(slices):
-            slices = self._stores.confirmed(self._slices(begun, until))
-        return [
-            StreamSplit(split, until.marks.get(broker))
-            for broker, pieces in slices.items()
-            for one in (self._stores[broker],)
-            for split in self._splits.split_queues(
-                one.ref, one.store, self._splits.sampled(one.store, pieces)
-            )
-        ]
+            slices = self._stores.confirmed(self._slices(since, until))
+        tasks: list[InputPartition] = []
+        for broker, pieces in slices.items():
+            ref, tail = self._stores[broker]
+            sampled = self._splits.sampled(tail.store, pieces)
+            splits = self._splits.split_queues(ref, tail.store, sampled)
+            tasks += [StreamSplit(split, until.marks.get(broker)) for split in splits]
+        return tasks
 
-    def _slices(self, begun: StreamOffset, until: StreamOffset) -> dict[str, list[QueueSlice]]:
+    def _slices(self, since: StreamOffset, until: StreamOffset) -> dict[str, list[QueueSlice]]:
         """Return the ranges of queues between two offsets, by broker."""
         self._stores.look()
-        cut = self._stores.cut(begun)
+        cut = self._stores.cut(since)
         ends = {
-            key: at
-            for key, at in until.queues.items()
-            if begun.queues.get(key) != at or key[0] in cut
+            key: end
+            for key, end in until.queues.items()
+            if since.queues.get(key) != end or key[0] in cut
         }
-        starts, stops = self._stores.starts(begun, ends, cut), self._stores.stops(until, ends)
+        starts = self._stores.starts(since, ends, cut)
+        stops = self._stores.stops(until, ends)
         slices: dict[str, list[QueueSlice]] = {}
-        for key, at in ends.items():
+        for key, end in ends.items():
             start, stop = starts[key], stops[key]
-            if stop < at and start < at:
-                self._stores.report_loss(
-                    key, f"offsets {max(stop, start)} to {at} (excluded) are gone"
-                )
+            if stop < end and start < end:
+                text = f"offsets {max(stop, start)} to {end} (excluded) are gone"
+                self._stores.report_loss(key, text)
             if start < stop:
-                found = self._stores[key[0]].store.slices(
-                    *key[1:], start, stop, tolerant=self._is_tolerant
-                )
-                slices.setdefault(key[0], []).extend(found)
+                store = self._stores[key[0]].store
+                pieces = store.slices(*key[1:], start, stop, tolerant=self._is_tolerant)
+                slices.setdefault(key[0], []).extend(pieces)
         return slices
 
     @property
@@ -195,12 +194,16 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         )
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Write the progress to ``consumerOffsetFile``, if that is set: all messages before ``end`` are processed."""
+        """Write the progress to ``consumerOffsetFile`` if that is set.
+
+        All messages before ``end`` are processed.
+        """
         options = self._options
         if options.consumer_offset_file is not None:
+            offset = StreamOffset.of_json(end)
             queues = {
-                (topic, queue_id): at
-                for (_, topic, queue_id), at in StreamOffset.of_json(end).queues.items()
+                (topic, queue_id): queue_offset
+                for (_, topic, queue_id), queue_offset in offset.queues.items()
             }
             write_consumer_offsets(options.consumer_offset_file, options.consumer_group, queues)
 

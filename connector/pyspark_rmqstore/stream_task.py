@@ -1,4 +1,7 @@
-"""One task of a stream: reads what was planned, of a store that a broker may have recovered, or recovers, since."""
+"""One task of a stream, which reads what was planned.
+
+A broker may have recovered the store since it was planned, or may be recovering it now.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,10 @@ from rmqstore.storage.files.retry import ChangingStore
 
 @dataclass(frozen=True)
 class StreamSplit(InputPartition):
-    """A task of a stream: ranges of queues, and the newest record of their store when they were planned."""
+    """A task of a stream."""
 
     planned: QueueSplit
-    mark: LogMark | None
+    mark: LogMark | None  # the newest record of the store when the task was planned
 
 
 def read_task(
@@ -32,27 +35,27 @@ def read_task(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a task."""
     task = _StreamTask(reader, split, fail_on_data_loss=fail_on_data_loss)
-    # from before the store is opened: what is listed may go then
+    # The signs are taken before the store is opened: a file may be deleted while it is opened.
     changing = ChangingStore(task.signs, task.doubt)
     with option_names(), open_ref(split.planned.store) as store:
-        # Rows that are handed on stay so: after the first batch, what fails is a matter for Spark's
-        # own attempts.
+        # Rows that Spark has got cannot be taken back. So only the first batch is read again here;
+        # what fails later is left to Spark's own attempts.
         yield from changing.answer(lambda: task.begin(store))
 
 
 class _StreamTask:
     def __init__(self, reader: SplitReader, split: StreamSplit, *, fail_on_data_loss: bool) -> None:
-        self._reader, self._planned, self._mark = reader, split.planned, split.mark
+        self._reader = reader
+        self._planned, self._mark = split.planned, split.mark
         self._fail_on_data_loss = fail_on_data_loss
         self._is_in_doubt = False
 
     def signs(self) -> StoreSigns:
         paths = paths_of(self._planned.store)
         queues = {(piece.topic, piece.queue_id) for piece in self._planned.slices}
-        folders = (
-            str(folder(*key)) for key in queues for folder in (paths.queue, paths.batch_queue)
-        )
-        return StoreSigns.of(paths, folders)
+        folders = [paths.queue(*key) for key in queues]
+        folders += [paths.batch_queue(*key) for key in queues]
+        return StoreSigns.of(paths, [str(folder) for folder in folders])
 
     def doubt(self) -> None:
         self._is_in_doubt = True
@@ -61,23 +64,20 @@ class _StreamTask:
         """Return the batches, the first of which is read already.
 
         A broker that starts after the plan was checked and before it is read may cut the log and
-        write other records in the place of those that were planned. What was read is dropped then,
-        and all is checked and read again.
+        write other records in the place of those that were planned. The first batch is dropped
+        then, and everything is checked and read again.
         """
         while True:
             run = BrokerRun.of(store.paths)
-            left = self._planned if self._stands(store) else self._look_anew(store)
-            batches = self._reader.rows(store, left)
+            split = self._planned if self._stands(store) else self._plan_again(store)
+            batches = self._reader.rows(store, split)
             first = next(batches, None)
             if BrokerRun.of(store.paths) == run:
                 return batches if first is None else chain([first], batches)
             self._is_in_doubt = True
 
     def _stands(self, store: StoreSession) -> bool:
-        """Tell whether the store is still what was planned.
-
-        One that was closed is not recovered.
-        """
+        """Tell whether the store still holds what was planned; one that was closed does."""
         if self._is_in_doubt:
             return False
         store.ends.recovered = self._planned.recovered
@@ -88,18 +88,19 @@ class _StreamTask:
     def _has_mark(self, store: StoreSession) -> bool:
         return self._mark is None or self._mark.stands_in(store.log)
 
-    def _look_anew(self, store: StoreSession) -> QueueSplit:
-        """Take from the log what queues lack by now; leave out what a recovery cut off, if that is allowed."""
+    def _plan_again(self, store: StoreSession) -> QueueSplit:
+        """Take from the log what queues lack by now.
+
+        What a recovery cut off is left out if ``failOnDataLoss`` is false.
+        """
         store.forget()
         slices = self._planned.slices
         if not self._fail_on_data_loss:
-            # Messages that took the place of what was cut off are stored later, and come with the
-            # next micro-batch.
-            until = (
-                LATEST_TIME
-                if self._mark is None or self._has_mark(store)
-                else self._mark.store_timestamp
-            )
+            # Messages that took the place of those that were cut off were stored later than the
+            # mark, and come with the next micro-batch.
+            until = LATEST_TIME
+            if self._mark is not None and not self._has_mark(store):
+                until = self._mark.store_timestamp
             confirmed = (store.confirmed(piece, store.log.max_offset, until) for piece in slices)
             slices = tuple(part for parts in confirmed for part in parts)
         return replace(self._planned, slices=slices, recovered=store.ends.recovered)

@@ -1,4 +1,4 @@
-"""The streaming sink: appends every micro-batch exactly once, whatever process is killed at any time.
+"""The streaming sink: appends every micro-batch exactly once, whatever process is killed when.
 
 A micro-batch is identified by the id of its query, which is kept in the checkpoint, and its number.
 The store's ledger holds the number of the newest micro-batch, and the log decides whether it was
@@ -26,23 +26,22 @@ _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 @dataclass
 class StagedOfQuery(Staged):
-    """The message of a task to the driver with the id of the query, which Spark does not tell a stream writer."""
+    """The message of a task to the driver."""
 
-    query_id: str
+    query_id: str  # which Spark does not tell a stream writer
 
 
 class RmqStoreStreamWriter:
     """Appends the rows of one micro-batch to one store.
 
-    Spark makes one writer for the tasks and another to commit.
-
-    ``stream_apis`` chooses the class of PySpark that it is combined with.
+    Spark makes one writer for the tasks and another to commit. ``stream_apis`` chooses the class of
+    PySpark that this class is combined with.
     """
 
     def __init__(self, schema: StructType, options: WriteOptions) -> None:
         self._path = options.path
-        # A query does not hold the store between its micro-batches, and another query may commit
-        # for a long time.
+        # A query does not hold the store between its micro-batches, so another query may commit
+        # now, which can take long.
         self._sink = StoreSink(schema, options, patience=COMMIT_SECONDS)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -52,7 +51,8 @@ class RmqStoreStreamWriter:
         query_id, batch_id = (context.getLocalProperty(name) for name in (_QUERY_ID, _BATCH_ID))
         if not query_id or not batch_id:
             raise StoreStateError(
-                f"Spark has not set {_QUERY_ID} and {_BATCH_ID}: a repeated micro-batch could not be recognised"
+                f"Spark has not set {_QUERY_ID} and {_BATCH_ID}: "
+                "a repeated micro-batch could not be recognised"
             )
         job_id = _job_id(query_id, int(batch_id))
         join(self._path, job_id)

@@ -1,10 +1,8 @@
 """The options of SQL tables.
 
-Spark passes them to ``schema()`` when a table is created, and never again.
-
-But Spark keeps the schema and gives it to every reader, so the options are stored in the metadata
-of a column. Only reads take them from there: the schema of a write is that of its rows, which may
-come from another table.
+Spark passes them to ``schema()`` when a table is created, and never again. But it keeps the schema
+and gives it to every reader, so the options are stored in the metadata of a column. Only reads
+take them from there: the schema of a write is that of its rows, which may come from another table.
 """
 
 from __future__ import annotations
@@ -36,8 +34,9 @@ def stated_options(options: Mapping[str, str]) -> dict[str, str]:
     stated = {
         key.removeprefix(_STATED): value for key, value in given.items() if key.startswith(_STATED)
     }
-    # LOCATION is passed as path
-    return stated | {key: given[key] for key in ("path",) if key in given}
+    if "path" in given:  # the LOCATION of the table
+        stated["path"] = given["path"]
+    return stated
 
 
 def keep_options(schema: StructType, options: Mapping[str, str]) -> StructType:
@@ -50,8 +49,8 @@ def keep_options(schema: StructType, options: Mapping[str, str]) -> StructType:
 def options_of_read(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
     """Return the options of a read: those of its table, and those that ``WITH (…)`` adds.
 
-    A read that names a path has its own options only: it reads no table, or another store than the
-        table's.
+    A read that names a path has only its own options, because it does not read a table, or reads
+    another store than the table's.
     """
     given = stated_options(options)
     if {"path", "paths"} & _lowered(given).keys():

@@ -1,4 +1,4 @@
-"""Plans tasks from ranges of queues, and reads the rows of a task, for batches and streams alike."""
+"""Plans tasks from ranges of queues, and reads the rows of a task, for batches and streams."""
 
 from __future__ import annotations
 
@@ -38,12 +38,13 @@ from rmqstore.read.scan.record_filter import LogFilter, log_filter
 from rmqstore.read.scan.rows import UnitRows
 from rmqstore.read.scan.spec import ReadSpec
 from rmqstore.read.session import StoreSession, open_session
-from rmqstore.spans import QueueSlice
+from rmqstore.spans import LogSlice, QueueSlice
 from rmqstore.storage.files.paths import StorePaths, find_store
 
 logger = logging.getLogger(__name__)
 
 _SAMPLES_PER_TASK = 16
+_MAX_SAMPLES = 1024
 # records; a range of at most this many is sampled at its first and last record only
 _SMALL_QUEUE = 64
 
@@ -89,7 +90,7 @@ class SplitReader:
     def split_lost(
         self, ref: StoreRef, store: StoreSession, slices: Sequence[QueueSlice]
     ) -> list[LostSplit]:
-        """Return the task for damage of the log that reads of ranges of queues would not notice, if there is any."""
+        """Return the task for damage of the log that reads of these ranges would not notice."""
         lost = store.lost(() if self.pushed.conditions else slices, self.spec(store))
         return [LostSplit(ref, tuple(lost))] if lost else []
 
@@ -98,14 +99,18 @@ class SplitReader:
     ) -> list[InputPartition]:
         """Return the tasks that read what pushed filters leave of ranges of queues."""
         pruned = StorePruner(store, self.pushed.pruning).queues(slices)
-        n_all, n_left = (
-            sum(piece.end - piece.start for piece in some) for some in (slices, pruned.slices)
-        )
         n_single = 0 if pruned.single is None else len(pruned.single.physical_offsets)
         logger.info(
-            "%s: pushed filters leave %d of %d messages in %d of %d ranges of queues, and %d that the index gives: %s",
-            ref.path, n_left, n_all, len(pruned.slices), len(slices), n_single, self.pushed.pruning,
-        )  # fmt: skip
+            "%s: pushed filters leave %d of %d messages in %d of %d ranges of queues, "
+            "and %d that the index gives: %s",
+            ref.path,
+            _total_length(pruned.slices),
+            _total_length(slices),
+            len(pruned.slices),
+            len(slices),
+            n_single,
+            self.pushed.pruning,
+        )
         single = [] if pruned.single is None else self.split_units(ref, pruned.single)
         return [*self.split_queues(ref, store, self.sampled(store, pruned.slices)), *single]
 
@@ -114,14 +119,18 @@ class SplitReader:
         # refuses what contradicts itself before any task runs
         log_filter(self._options.selection, self.schema.names)
         store.warn_unknown_topics(self._options.selection)
-        whole, pruner = store.log_slice(), StorePruner(store, self.pushed.pruning)
+        whole = store.log_slice()
+        pruner = StorePruner(store, self.pushed.pruning)
         if not self.pushed.conditions:
             return [LogSplit(ref, piece) for piece in plan_log(whole, pruner.heads, self._limits())]
         pieces = pruner.log(whole)
         logger.info(
             "%s: pushed filters leave %d of %d bytes of the log: %s",
-            ref.path, sum(piece.end - piece.start for piece in pieces), whole.end - whole.start, self.pushed.pruning,
-        )  # fmt: skip
+            ref.path,
+            _total_length(pieces),
+            _total_length([whole]),
+            self.pushed.pruning,
+        )
         return [
             LogSplit(ref, part)
             for piece in pieces
@@ -129,7 +138,10 @@ class SplitReader:
         ]
 
     def split_lookup(self, ref: StoreRef, store: StoreSession) -> list[InputPartition]:
-        """Return the tasks of a look-up: records that the index names, and the parts of the log it does not cover."""
+        """Return the tasks of a look-up.
+
+        They read the records that the index names, and the parts of the log that it does not cover.
+        """
         options = self._options
         log_filter(options.selection, self.schema.names, options.wanted)
         store.warn_unknown_topics(options.selection)
@@ -138,8 +150,10 @@ class SplitReader:
         offsets = candidates.places_outside(uncovered)
         logger.info(
             "%s: the index names %d records and does not cover %d bytes of the log",
-            ref.path, len(candidates.places), candidates.n_uncovered_bytes,
-        )  # fmt: skip
+            ref.path,
+            len(candidates.places),
+            candidates.n_uncovered_bytes,
+        )
         heads = store.log_heads() if uncovered else []
         parts = [part for piece in uncovered for part in plan_log(piece, heads, self._limits())]
         return [*self.split_records(ref, store, offsets), *(LogSplit(ref, part) for part in parts)]
@@ -163,14 +177,20 @@ class SplitReader:
         return [PendingSplit(ref, rows.take(np.arange(part.start, part.stop))) for part in parts]
 
     def _cut_offsets(self, store: StoreSession, offsets: NDArray[np.int64]) -> list[slice]:
-        return cut_rows(np.full(len(offsets), store.finder.mean_size(offsets)), self._limits())
+        sizes = np.full(len(offsets), store.finder.mean_size(offsets))
+        return cut_rows(sizes, self._limits())
 
     def stored_records(self, ref: StoreRef, store: StoreSession) -> list[tuple[datetime, str, int]]:
-        """Return store time, path of the store and physical offset of each message that a look-up finds."""
+        """Return the messages that a look-up finds.
+
+        Pushed filters do not apply, because the newest messages are chosen before they do.
+
+        Returns:
+            For each message its store time, the path of its store and its physical offset.
+        """
         options = self._options
         schema = select_columns(["storeTimestamp", "commitLogOffset"])
-        # The newest messages are chosen before pushed filters apply. A damaged message has no store
-        # time.
+        # A damaged message has no store time, so it cannot be chosen.
         mode = options.mode if options.mode == "FAILFAST" else "DROPMALFORMED"
         spec = replace(self.spec(store), schema=schema, mode=mode, tags=options.tags)
         rows = (
@@ -193,9 +213,9 @@ class SplitReader:
     def rows(self, store: StoreSession, split: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task from its store."""
         for batch in self._read_split(store, split, self.spec(store)):
-            left = self.pushed.keep(batch)
-            if left.num_rows:
-                yield left
+            matches = self.pushed.keep(batch)
+            if matches.num_rows:
+                yield matches
 
     def _read_split(
         self, store: StoreSession, split: InputPartition, spec: ReadSpec
@@ -212,13 +232,12 @@ class SplitReader:
             case PendingSplit():
                 yield from read_pending(store, split.rows, spec, self._options.selection)
             case RecordSplit():
-                yield from store.finder.read_places(
-                    split.physical_offsets, spec, self._wanted(spec)
-                )
+                offsets = split.physical_offsets
+                yield from store.finder.read_places(offsets, spec, self._log_filter(spec))
             case LogSplit():
-                yield from store.read_log(split.piece, spec, self._wanted(spec))
+                yield from store.read_log(split.piece, spec, self._log_filter(spec))
 
-    def _wanted(self, spec: ReadSpec) -> LogFilter:
+    def _log_filter(self, spec: ReadSpec) -> LogFilter:
         """Return the filter of records by topic, time, key and id, for a read of these columns."""
         return log_filter(self._options.selection, spec.schema.names, self._options.wanted)
 
@@ -231,18 +250,21 @@ class SplitReader:
         )
 
     def _sample_count(self, store: StoreSession, piece: QueueSlice) -> int:
-        """Return how many samples a range needs to be cut evenly: several for each task that it fills."""
+        """Return how many samples a range needs to be cut evenly."""
         n_records = piece.end - piece.start
         if n_records <= _SMALL_QUEUE:
             return 2
-        first = store.sample(piece, 2)[0]
+        n_bytes = n_records * store.sample(piece, 2)[0].mean_bytes
         limits = self._limits()
-        goal = limits.max_bytes / _SAMPLES_PER_TASK
+        task_bytes = float(limits.max_bytes)
         if limits.min_partitions:
-            goal = min(
-                goal, n_records * first.mean_bytes / (limits.min_partitions * _SAMPLES_PER_TASK)
-            )
-        return int(min(2 + n_records * first.mean_bytes / max(goal, 1.0), n_records, 1024))
+            task_bytes = min(task_bytes, n_bytes / limits.min_partitions)
+        step = max(task_bytes / _SAMPLES_PER_TASK, 1.0)
+        return int(min(2 + n_bytes / step, n_records, _MAX_SAMPLES))
+
+
+def _total_length(pieces: Iterable[QueueSlice | LogSlice]) -> int:
+    return sum(piece.end - piece.start for piece in pieces)
 
 
 def open_ref(ref: StoreRef) -> StoreSession:
@@ -272,5 +294,6 @@ class BrokerNames:
         other = self._paths.setdefault(name, path)
         if other != path:
             raise OptionError(
-                f"{other} and {path} are both of broker {name}; set brokerName to a JSON object of names by path"
+                f"{other} and {path} are both of broker {name}; "
+                "set brokerName to a JSON object of names by path"
             )

@@ -1,4 +1,7 @@
-"""The micro-batch source for PySpark 4.0 and 4.1, which neither limit a trigger nor tell how far a query has got."""
+"""The micro-batch source for PySpark 4.0 and 4.1.
+
+They neither limit a trigger nor tell how far a query has got.
+"""
 
 from __future__ import annotations
 
@@ -52,6 +55,7 @@ def _require_no_limits(options: StreamOptions) -> None:
     named = [name for name, value in limits.items() if value is not None]
     if named:
         raise UnsupportedFeatureError(
-            f"{', '.join(named)}: limits on triggers of a Python data source need PySpark 4.2 or later; "
+            f"{', '.join(named)}: "
+            "limits on triggers of a Python data source need PySpark 4.2 or later; "
             "without these options a trigger reads everything that is available"
         )

@@ -1,7 +1,4 @@
-"""Options of a view: those options of a read that have a meaning for views.
-
-Others are refused by name.
-"""
+"""Options of a view: those of a read that mean something for it; others are refused by name."""
 
 from __future__ import annotations
 
@@ -26,7 +23,8 @@ from rmqstore.read.views.schema import (
 from rmqstore.read.views.source import ViewLimits
 
 _EVERYWHERE = {
-    "view", "columns", "brokerName", *STORE_PATHS, "ignoreLogEnd", "minPartitions", "maxBytesPerPartition",
+    "view", "columns", "brokerName", *STORE_PATHS, "ignoreLogEnd", "minPartitions",
+    "maxBytesPerPartition",
 }  # fmt: skip
 
 _MESSAGES = "messages"
@@ -59,26 +57,26 @@ def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
     """Parse the options of a view.
 
     Raises:
-        OptionError: the view or an option is unknown, an option has no meaning for the view, or a
-            value is out of its domain.
+        OptionError: the view or an option is unknown, an option has no meaning for the view, or
+            its value is out of its domain.
     """
-    view, given = view_name(options), known_options(options, NAMES)
+    view = view_name(options)
     assert view is not None, "the options ask for messages"
-    known = view_columns(view)
+    given = known_options(options, NAMES)
+    columns = view_columns(view)
     for name in given:
         if name not in _EVERYWHERE:
             _require_allowed(view, name)
-    columns = given.get("columns")
+    named = given.get("columns")
+    if named is not None:
+        columns = select_view_columns(view, (name.strip() for name in named.split(",")))
+    max_bytes = size(given, "maxBytesPerPartition", DEFAULT_SPLIT)
     parsed = ViewOptions(
         view=view,
         stores=parse_stores(options, given),
-        columns=known
-        if columns is None
-        else select_view_columns(view, (name.strip() for name in columns.split(","))),
-        has_named_columns=columns is not None,
-        limits=ViewLimits(
-            size(given, "maxBytesPerPartition", DEFAULT_SPLIT), count(given, "minPartitions")
-        ),
+        columns=columns,
+        has_named_columns=named is not None,
+        limits=ViewLimits(max_bytes, count(given, "minPartitions")),
         arguments=_arguments(given),
     )
     parsed.spec(parsed.columns)  # refuses values out of their domain
@@ -88,11 +86,9 @@ def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
 def _require_allowed(view: str, name: str) -> None:
     views = ALLOWED.get(VIEW_ARGUMENTS.get(name, ""), ())
     if view not in views:
-        where = (
-            f"it is for view {', '.join(views)}, and for messages"
-            if views
-            else "it is for messages"
-        )
+        where = "it is for messages"
+        if views:
+            where = f"it is for view {', '.join(views)}, and for messages"
         raise OptionError(f"{name} has no meaning with view {view}: {where}")
 
 

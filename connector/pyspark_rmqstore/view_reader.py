@@ -1,7 +1,4 @@
-"""The batch reader of views: plans on the driver and reads in tasks.
-
-It has no state besides options.
-"""
+"""The batch reader of views: plans on the driver and reads in tasks, without a state of its own."""
 
 from __future__ import annotations
 
@@ -42,27 +39,22 @@ class RmqStoreViewReader(DataSourceReader):
     @option_names()
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks. Runs on the driver."""
-        spec, splits = self._spec, list[InputPartition]()
-        known, names = dict[str, set[int]](), BrokerNames()
-        for ref in self._options.stores:
+        spec, stores = self._spec, self._options.stores
+        splits: list[InputPartition] = []
+        known: dict[str, set[int]] = {}
+        names = BrokerNames()
+        for ref in stores:
             with open_ref(ref) as store:
                 names.add(store.view_broker_name, ref.path)
-                for topic, queues in (
-                    store.named_queues(spec.selection).items() if spec.names_topics else ()
-                ):
-                    known.setdefault(topic, set()).update(queues)
-                splits += [
-                    ViewSplit(ref, piece) for piece in store.plan_view(spec, self._options.limits)
-                ]
+                if spec.names_topics:
+                    for topic, queue_ids in store.named_queues(spec.selection).items():
+                        known.setdefault(topic, set()).update(queue_ids)
+                pieces = store.plan_view(spec, self._options.limits)
+                splits += [ViewSplit(ref, piece) for piece in pieces]
         if spec.names_topics:
-            require_named(
-                spec.selection, known, ", ".join(ref.path for ref in self._options.stores)
-            )
+            require_named(spec.selection, known, ", ".join(ref.path for ref in stores))
         logger.info(
-            "planned %d tasks of view %s over %d stores",
-            len(splits),
-            spec.view,
-            len(self._options.stores),
+            "planned %d tasks of view %s over %d stores", len(splits), spec.view, len(stores)
         )
         return splits
 

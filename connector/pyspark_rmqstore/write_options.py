@@ -1,7 +1,4 @@
-"""Write options: their keys and defaults, and how their text is parsed.
-
-Unknown keys are refused by name.
-"""
+"""Write options: keys, defaults, and how their text is parsed. Unknown keys are refused by name."""
 
 from __future__ import annotations
 
@@ -22,15 +19,18 @@ from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.write.messages import SELECTORS, WriteSpec
 
 _SIZES = (
-    "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum", "messageIndexEnable",
+    "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum",
+    "messageIndexEnable",
 )  # fmt: skip
 _OTHERS = (
-    "topic", "queueNums", "queueSelector", "compression", "compressMsgBodyOverHowmuch", "storeHost", "bornHost",
-    "uniqKey", "allowSystemTopics", "txnAppId", "txnVersion",
+    "topic", "queueNums", "queueSelector", "compression", "compressMsgBodyOverHowmuch", "storeHost",
+    "bornHost", "uniqKey", "allowSystemTopics", "txnAppId", "txnVersion",
 )  # fmt: skip
 _NO_PATH = (
-    "save('/path/to/store'). Spark does not pass the options of a table to a Python data source that is written to: "
-    "use INSERT INTO t WITH (path = '/path/to/store') …, or insert into a temporary view created with this option"
+    "save('/path/to/store'). "
+    "Spark does not pass the options of a table to a Python data source that is written to: "
+    "use INSERT INTO t WITH (path = '/path/to/store') …, "
+    "or insert into a temporary view created with this option"
 )
 _COMPRESSIONS = ("none", "zlib", "lz4", "zstd")
 
@@ -53,10 +53,12 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         OptionError: a key is unknown, a value out of its domain, or two contradict each other.
     """
     given = known_options(options, (*_SIZES, *_OTHERS))
-    paths, defaults = stated_paths(options, _NO_PATH), WriteSpec()
+    paths = stated_paths(options, _NO_PATH)
     if len(paths) != 1:
         raise OptionError(f"path: only one store can be written to, but {len(paths)} are named")
-    queue_nums, over = count(given, "queueNums"), count(given, "compressMsgBodyOverHowmuch")
+    defaults = WriteSpec()
+    queue_nums = count(given, "queueNums")
+    compress_over = count(given, "compressMsgBodyOverHowmuch")
     return WriteOptions(
         path=absolute_path(paths[0]),
         spec=WriteSpec(
@@ -64,7 +66,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
             default_queue_nums=defaults.default_queue_nums if queue_nums is None else queue_nums,
             queue_selector=word(given, "queueSelector", SELECTORS),
             compression=word(given, "compression", _COMPRESSIONS),
-            compress_over=defaults.compress_over if over is None else over,
+            compress_over=defaults.compress_over if compress_over is None else compress_over,
             store_host=given.get("storeHost", defaults.store_host),
             born_host=given.get("bornHost"),
             make_uniq_key=word(given, "uniqKey", ("make", "keep")) == "make",
@@ -80,8 +82,8 @@ def parse_stream_write_options(options: Mapping[str, str]) -> WriteOptions:
     parsed = parse_write_options(options)
     if parsed.txn is not None:
         raise OptionError(
-            "txnAppId and txnVersion: a micro-batch is identified by its query and number; use these options for batch "
-            "writes, as in foreachBatch"
+            "txnAppId and txnVersion: a micro-batch is identified by its query and number; "
+            "use these options for batch writes, as in foreachBatch"
         )
     return parsed
 
