@@ -411,7 +411,8 @@ def draw_bodies(rng: np.random.Generator, count: int, mean: int) -> Spans:
 
 def body_crcs(bodies: Spans) -> Longs:
     """Return CRC-32 without its top bit, as RocketMQ stores it."""
-    data, width = bodies.cells.tobytes(), bodies.cells.shape[1]
+    data = bodies.cells.tobytes()
+    width = bodies.cells.shape[1]
     spans = zip(range(0, len(data), width), bodies.lengths.tolist(), strict=True)
     crcs = [zlib.crc32(data[start : start + length]) for start, length in spans]
     return np.array(crcs, np.int64) & CRC_MASK

@@ -166,7 +166,8 @@ class FollowedStores:
         offset was made, other messages may have replaced some of them. These belong after the
         offset.
         """
-        opened, cut = self._all(), self.cut(until)
+        opened = self._all()
+        cut = self.cut(until)
         current_ends = self.ends()
         stops = {}
         for key, end in ends.items():
@@ -214,7 +215,8 @@ class FollowedStores:
         opened = self._all()
         starts = {}
         for key, end in ends.items():
-            broker, delivered = key[0], since.queues.get(key)
+            broker = key[0]
+            delivered = since.queues.get(key)
             is_cut = broker in cut
             if broker not in opened or (delivered == end and not is_cut):
                 starts[key] = delivered or 0
@@ -226,14 +228,15 @@ class FollowedStores:
     def _start(
         self, key: Key, delivered: int | None, end: int, mark: LogMark | None, *, is_cut: bool
     ) -> int:
-        tail, queue = self._all()[key[0]].tail, key[1:]
+        broker, queue = key[0], key[1:]
+        tail = self._all()[broker].tail
         start = delivered or 0
         queue_end = tail.ends.get(queue, 0)
         if delivered is not None and (is_cut or delivered > queue_end):
             if not is_cut and mark is not None and tail.began_after(queue, mark):
                 # The queue was deleted with its messages and made again, so its offsets start over.
                 first = tail.first(queue)
-                logger.warning("%s-%d of broker %s starts over at offset %d", *queue, key[0], first)
+                logger.warning("%s-%d of broker %s starts over at offset %d", *queue, broker, first)
                 return first
             # Delivered messages are not delivered again. All messages that replaced them were
             # stored after the mark.
@@ -250,7 +253,7 @@ class FollowedStores:
             if delivered is not None or queue in tail.discovered:
                 self.report_loss(key, text)
             else:
-                logger.info("%s-%d of broker %s is new to this query: %s", *queue, key[0], text)
+                logger.info("%s-%d of broker %s is new to this query: %s", *queue, broker, text)
         return max(start, first)
 
     def report_loss(self, key: Key, text: str) -> None:

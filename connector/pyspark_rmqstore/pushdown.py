@@ -66,9 +66,10 @@ def _condition(pushed: Filter, schema: pa.Schema) -> Comparison | None:
     attribute: tuple[str, ...] = getattr(pushed, "attribute", ())
     if len(attribute) != 1:
         return None
-    name, kind = attribute[0], type(pushed).__name__
+    name = attribute[0]
     if name not in schema.names or name not in PRUNED_COLUMNS:
         return None
+    kind = type(pushed).__name__
     if kind == "IsNotNull":
         return Comparison(name, "IS NOT NULL")
     if kind == "StringStartsWith":

@@ -244,7 +244,8 @@ class Repairer:
             else:
                 index_end = int(record_end)
         if not self._config.message_index_enable or (files and not outdated):
-            index_end = log_end  # as far as one can tell without reading the log
+            # nothing is missing, as far as one can tell without reading the log
+            index_end = log_end
         return outdated, index_end
 
     def _ask_for_recovery(self, start: int, checkpoint: Checkpoint) -> None:
@@ -389,9 +390,9 @@ class Repairer:
         queue = ConsumeQueue(folder)
         start, end = queue.begin, queue.end()
         is_new = not queue.segments
-        log_end = reach(queue, end)
+        records_end = reach(queue, end)
         queue.close()
         file_size = self._config.mapped_file_size_consume_queue
         return QueueAppender(
-            self._disk, folder, file_size, start=start, end=end, reached=log_end, is_new=is_new
+            self._disk, folder, file_size, start=start, end=end, reached=records_end, is_new=is_new
         )
