@@ -13,8 +13,8 @@ from typing import Any
 FOLDER = Path(__file__).parent / "golden"
 
 PLAIN = (
-    "basic", "edges", "v2", "compressed", "ipv6", "prop-crc", "expired", "expired2", "empty", "one", "default-sizes",
-    "preblank", "live", "v49",
+    "basic", "edges", "v2", "compressed", "ipv6", "prop-crc", "expired", "expired2", "empty", "one",
+    "default-sizes", "preblank", "live", "v49",
 )  # fmt: skip
 CRASHED = ("crash", "crash2", "crash3", "crash4", "crash5")
 BY_QUEUE = (*PLAIN, "cq-ext", "lmq")  # one message a unit

@@ -27,12 +27,13 @@ _NUMBERS = (
     1e308,
 )
 _JSON_TEXTS = (
-    "", "{", "[]", "null", "1e999", '{"a": NaN}', '{"a": Infinity}', "\x00\x01", '"' + "x" * 5000 + '"', "[" * 3000,
-    "\ufeff{}", '{"a": 1, "a": 2}', "{}{}",
+    "", "{", "[]", "null", "1e999", '{"a": NaN}', '{"a": Infinity}', "\x00\x01",
+    '"' + "x" * 5000 + '"', "[" * 3000, "\ufeff{}", '{"a": 1, "a": 2}', "{}{}",
 )  # fmt: skip
 _FILE_NAMES = (
-    "99999999999999999999", "18446744073709551616", "09223372036854775807", "00000000000000000001", "-1", "x",
-    "4294967296", "2147483648", "9223372036854775807", "%LMQ%", "a b", "\N{SNOWMAN}", ".hidden", "1e5", "٣",
+    "99999999999999999999", "18446744073709551616", "09223372036854775807", "00000000000000000001",
+    "-1", "x", "4294967296", "2147483648", "9223372036854775807", "%LMQ%", "a b", "\N{SNOWMAN}",
+    ".hidden", "1e5", "٣",
 )  # fmt: skip
 
 Mutation = Callable[[Path, random.Random], str]
@@ -284,5 +285,6 @@ def _poisoned(value: object, rng: random.Random) -> object:
 
 _MUTATIONS: tuple[Mutation, ...] = (
     *map(_on_bytes, (_flip, _flip, _flip, _zero, _zero, _fill, _swap, _swap, _cut, _grow, _number, _number)),
-    _rename, _rename_folder, _delete, _delete_folder, _copy, _special, _special, _new_entry, _hostile_json,
+    _rename, _rename_folder, _delete, _delete_folder, _copy, _special, _special, _new_entry,
+    _hostile_json,
 )  # fmt: skip

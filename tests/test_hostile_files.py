@@ -135,9 +135,10 @@ def put_terabyte(path: Path) -> None:
 
 PUTS: list[Callable[[Path], None]] = [put_fifo, put_endless, put_loop, put_folder, put_terabyte]
 FILES = [
-    "checkpoint", "lock", "brokerIdentity", "abort", "config/topics.json", "config/consumerOffset.json",
-    "config/delayOffset.json", "config/consumerFilter.json", "config/timercheck", ".rmqstore/append",
-    ".rmqstore/ledger/app.json", "commitlog/00000000000000004096", "commitlog/00000000000000008192",
+    "checkpoint", "lock", "brokerIdentity", "abort", "config/topics.json",
+    "config/consumerOffset.json", "config/delayOffset.json", "config/consumerFilter.json",
+    "config/timercheck", ".rmqstore/append", ".rmqstore/ledger/app.json",
+    "commitlog/00000000000000004096", "commitlog/00000000000000008192",
     "consumequeue/T/0/00000000000000000000", "index/20200101000000000",
 ]  # fmt: skip
 # Each file is two other things in the normal tier; the slow tier has all the others.
@@ -281,9 +282,10 @@ def test_a_small_file_is_read_whole_and_of_a_large_one_what_is_wanted(tmp_path: 
 
 REFUSED = ["commitlog", "consumequeue", "index", "config", ".rmqstore", "lock"]
 LINKED = [  # some are written to only after a crash, or are replaced
-    *REFUSED, "consumequeue/T", "consumequeue/T/0", "consumequeue/T/0/00000000000000000000", "abort", "checkpoint",
-    "commitlog/00000000000000000000", "commitlog/00000000000000004096", "commitlog/00000000000000008192",
-    ".rmqstore/cut", ".rmqstore/replaced", ".rmqstore/ledger", ".rmqstore/append", "config/topics.json",
+    *REFUSED, "consumequeue/T", "consumequeue/T/0", "consumequeue/T/0/00000000000000000000",
+    "abort", "checkpoint", "commitlog/00000000000000000000", "commitlog/00000000000000004096",
+    "commitlog/00000000000000008192", ".rmqstore/cut", ".rmqstore/replaced", ".rmqstore/ledger",
+    ".rmqstore/append", "config/topics.json",
 ]  # fmt: skip
 
 
@@ -410,10 +412,11 @@ def test_json_of_every_type_in_every_place(root: Path, file: str, form: str, val
     (root / "config" / file).write_text(form.format(json.dumps(value)))
     config = BrokerConfig(find_store(root))
     for ask in (
-        config.topics, config.topic_entries, config.batch_topics, config.committed_offsets, config.delay_offsets,
-        config.groups, config.broker_name, lambda: config.consumer_offsets("g"), lambda: config.filter_groups("T"),
-        lambda: queue_nums(find_store(root)), lambda: read_view(root, "topics"), lambda: read_view(root, "groups"),
-        lambda: append(root),
+        config.topics, config.topic_entries, config.batch_topics, config.committed_offsets,
+        config.delay_offsets, config.groups, config.broker_name,
+        lambda: config.consumer_offsets("g"), lambda: config.filter_groups("T"),
+        lambda: queue_nums(find_store(root)), lambda: read_view(root, "topics"),
+        lambda: read_view(root, "groups"), lambda: append(root),
     ):  # fmt: skip
         told = refusal(ask)
         assert told is None or f"{root}/config/" in told
@@ -593,12 +596,14 @@ def test_a_ledger_of_other_types_is_no_ledger(root: Path) -> None:
 
 NAMES = [
     "consumequeue/T/0/04611686018427387900", "consumequeue/T/0/00000000000000000007",
-    "consumequeue/T/2147483647/00000000000000000000", "consumequeue/T/2147483648/00000000000000000000",
-    "consumequeue/a\nb/0/00000000000000000000", "batchconsumequeue/B/0/00000000000000000000",
-    "batchconsumequeue/T/0/04611686018427387900", "consumequeue_ext/T/0/04611686018427387900",
-    "commitlog/04611686018427387900", "commitlog/00000000000000000100", "commitlog/00001099511627776000",
-    "index/99999999999999999", "index/9999999999999999999", "index/20261399999999999", "index/20260101000000000",
-    "config/topics.json.bak", ".rmqstore/cut", ".rmqstore/replaced", "consumequeue/CURRENT", "consumequeue_ext",
+    "consumequeue/T/2147483647/00000000000000000000",
+    "consumequeue/T/2147483648/00000000000000000000", "consumequeue/a\nb/0/00000000000000000000",
+    "batchconsumequeue/B/0/00000000000000000000", "batchconsumequeue/T/0/04611686018427387900",
+    "consumequeue_ext/T/0/04611686018427387900", "commitlog/04611686018427387900",
+    "commitlog/00000000000000000100", "commitlog/00001099511627776000", "index/99999999999999999",
+    "index/9999999999999999999", "index/20261399999999999", "index/20260101000000000",
+    "config/topics.json.bak", ".rmqstore/cut", ".rmqstore/replaced", "consumequeue/CURRENT",
+    "consumequeue_ext",
 ]  # fmt: skip
 NUMBERS = [
     0, 1, -1, (1 << 31) - 1, -(1 << 31), 300_000_000, 1 << 40, 1 << 62, (1 << 63) - 1, -(1 << 63),

@@ -250,9 +250,9 @@ def test_the_architecture_page_shows_these_layers() -> None:
 # through a Disk.
 PURE_OS = {"PathLike", "fspath", "fsencode", "getpid"}
 LOOKS = {
-    "absolute", "chmod", "exists", "expanduser", "glob", "is_dir", "is_file", "is_symlink", "iterdir", "lstat", "mkdir",
-    "open", "read_bytes", "read_text", "readlink", "resolve", "rglob", "rmdir", "samefile", "stat", "symlink_to",
-    "touch", "unlink", "write_bytes", "write_text",
+    "absolute", "chmod", "exists", "expanduser", "glob", "is_dir", "is_file", "is_symlink",
+    "iterdir", "lstat", "mkdir", "open", "read_bytes", "read_text", "readlink", "resolve", "rglob",
+    "rmdir", "samefile", "stat", "symlink_to", "touch", "unlink", "write_bytes", "write_text",
 }  # fmt: skip
 NOT_PATHS = {
     "storage",

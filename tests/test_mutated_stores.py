@@ -66,8 +66,9 @@ OTHERS = (
 )
 MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 COLUMNS = [
-    "topic", "queueId", "queueOffset", "body", "properties", "tags", "keys", "msgId", "bodyCRC", "sysFlag", "flag",
-    "bornTimestamp", "storeTimestamp", "commitLogOffset", "storeSize", "preparedTransactionOffset", "reconsumeTimes",
+    "topic", "queueId", "queueOffset", "body", "properties", "tags", "keys", "msgId", "bodyCRC",
+    "sysFlag", "flag", "bornTimestamp", "storeTimestamp", "commitLogOffset", "storeSize",
+    "preparedTransactionOffset", "reconsumeTimes",
 ]  # fmt: skip
 WALL_SECONDS, CPU_SECONDS, MEMORY_BYTES = 60, 30, 1 << 30
 V1, V2 = 0xDAA320A7, 0xDAA320AB

@@ -26,9 +26,10 @@ SOURCES = {
     "pyspark_rmqstore": ROOT / "connector" / "pyspark_rmqstore",
 }
 DOORS = {  # packages and modules of the core that the connector enters by
-    "rmqstore.errors", "rmqstore.spans", "rmqstore.format.schema", "rmqstore.query", "rmqstore.read", "rmqstore.write",
-    "rmqstore.opening", "rmqstore.format.columns.encode", "rmqstore.storage.broker.store_config",
-    "rmqstore.storage.broker.broker_run", "rmqstore.storage.queue.units", "rmqstore.storage.files",
+    "rmqstore.errors", "rmqstore.spans", "rmqstore.format.schema", "rmqstore.query",
+    "rmqstore.read", "rmqstore.write", "rmqstore.opening", "rmqstore.format.columns.encode",
+    "rmqstore.storage.broker.store_config", "rmqstore.storage.broker.broker_run",
+    "rmqstore.storage.queue.units", "rmqstore.storage.files",
 }  # fmt: skip
 CONNECTOR = sorted(SOURCES["pyspark_rmqstore"].glob("**/*.py"))
 
@@ -37,8 +38,8 @@ def run(*arguments: str, folder: Path = ROOT) -> str:
     """Run this Python in a process of its own, warnings being errors of ours only; return what it printed."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=120,
-        check=False,
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True,
+        timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout

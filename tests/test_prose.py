@@ -22,11 +22,13 @@ TEXTS = sorted(
 # Add a phrase as soon as none of the texts has it.
 BANNED = (
     # says nothing
-    "aforementioned", "basically", "hereby", "in order to", "it is important to", "it should be noted",
-    "needless to say", "obviously", "of course", "please", "simply", "the fact that", "worth noting",
+    "aforementioned", "basically", "hereby", "in order to", "it is important to",
+    "it should be noted", "needless to say", "obviously", "of course", "please", "simply",
+    "the fact that", "worth noting",
     # praises
-    "best-in-class", "blazing", "cutting edge", "easy to use", "leverage", "out of the box", "powerful", "robust",
-    "seamless", "state of the art", "under the hood", "utilize", "world-class",
+    "best-in-class", "blazing", "cutting edge", "easy to use", "leverage", "out of the box",
+    "powerful", "robust", "seamless", "state of the art", "under the hood", "utilize",
+    "world-class",
     # is not English
     "allows to", "anew", "dearest", "enables to", "informations", "is no record", "so many",
     # names the house instead of the thing

@@ -35,9 +35,9 @@ from rmqstore import (
 from rmqstore.format.compression import decompress
 
 DEFAULT_COLUMNS = [  # INTERFACE.md, section 2
-    "topic", "queueId", "queueOffset", "body", "tags", "keys", "msgId", "properties", "bornTimestamp", "storeTimestamp",
-    "bornHost", "storeHost", "flag", "sysFlag", "reconsumeTimes", "bodyCRC", "preparedTransactionOffset",
-    "commitLogOffset", "storeSize", "brokerName",
+    "topic", "queueId", "queueOffset", "body", "tags", "keys", "msgId", "properties",
+    "bornTimestamp", "storeTimestamp", "bornHost", "storeHost", "flag", "sysFlag", "reconsumeTimes",
+    "bodyCRC", "preparedTransactionOffset", "commitLogOffset", "storeSize", "brokerName",
 ]  # fmt: skip
 
 
@@ -71,8 +71,10 @@ def test_default_columns_come_in_the_documented_order_and_types(tmp_path: Path) 
 
 def test_message_has_what_the_record_holds(tmp_path: Path) -> None:
     record = build.Record(
-        topic="Topic", queue_id=3, body=b"body", flag=-7, sys_flag=8, reconsume_times=2, prepared_transaction_offset=99,
-        properties=build.properties({"TAGS": "t", "KEYS": "a b", "UNIQ_KEY": "U", "x": "ü"}), born_host=build.HOST_V6,
+        topic="Topic", queue_id=3, body=b"body", flag=-7, sys_flag=8, reconsume_times=2,
+        prepared_transaction_offset=99,
+        properties=build.properties({"TAGS": "t", "KEYS": "a b", "UNIQ_KEY": "U", "x": "ü"}),
+        born_host=build.HOST_V6,
     )  # fmt: skip
     _write(tmp_path / "s", record)
     with rmqstore.open(tmp_path / "s") as store:

@@ -45,8 +45,9 @@ def test_a_type_checker_knows_the_arguments_of_reads(tmp_path: Path) -> None:
         str(file),
     ]
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", *arguments], cwd=tmp_path, env={**os.environ, "COLUMNS": "300"},
-        capture_output=True, text=True, timeout=600, check=False,
+        [sys.executable, "-m", "mypy", *arguments], cwd=tmp_path,
+        env={**os.environ, "COLUMNS": "300"}, capture_output=True, text=True, timeout=600,
+        check=False,
     )  # fmt: skip
     every = re.findall(r"snippet\.py:(\d+): error: .*\[([\w-]+)\]", done.stdout)
     found = list(dict.fromkeys(every))  # a call that fits no overload may be named once for each

@@ -379,7 +379,8 @@ def test_times_bound_queues(
     spark: SparkSession, golden_store: GoldenStore, start: str, end: str
 ) -> None:
     found = read(
-        spark, golden_store("basic"), subscribePattern="Topic.*", startingTimestamp=start, endingTimestamp=end,
+        spark, golden_store("basic"), subscribePattern="Topic.*", startingTimestamp=start,
+        endingTimestamp=end,
         startingOffsets={"TopicA": {"0": 190}},  # times stand above offsets
     )  # fmt: skip
     expected = _between("basic", "Topic.*", _times(START), _times(END))
@@ -799,8 +800,8 @@ def test_the_column_of_the_reason_may_have_another_name_and_place(
 ) -> None:
     root, victim = damaged
     found = read(
-        spark, root, schema="why string, commitLogOffset long", mode="PERMISSIVE", columnNameOfCorruptRecord="why",
-        subscribe="TopicA",
+        spark, root, schema="why string, commitLogOffset long", mode="PERMISSIVE",
+        columnNameOfCorruptRecord="why", subscribe="TopicA",
     )  # fmt: skip
     assert len(found) == 721
     assert [row["commitLogOffset"] for row in found if row["why"]] == [victim["physicalOffset"]]

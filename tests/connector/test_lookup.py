@@ -60,9 +60,10 @@ def conditions(name: str) -> list[str]:
         f"storeTimestamp BETWEEN timestamp_millis({times[0]}) AND timestamp_millis({times[1]})",
         f"storeTimestamp < timestamp_millis({times[0]}) AND tags IS NOT NULL",
         f"storeTimestamp IN (timestamp_millis({times[0]}), timestamp_millis({times[1]}))",
-        "tags = 'TagA'", "tags IN ('TagA', 'TagB') AND queueOffset < 5", "tags IS NULL", "tags <> 'TagA'",
-        f"keys = '{keyed['keys']}'", f"keys IN ('{keyed['keys']}', 'none', null)", "keys = 'none'", "keys = ''",
-        f"msgId = '{ids[0]}'", f"msgId IN ({', '.join(repr(one) for one in ids)})", f"msgId = '{one['msgId']}'",
+        "tags = 'TagA'", "tags IN ('TagA', 'TagB') AND queueOffset < 5", "tags IS NULL",
+        "tags <> 'TagA'", f"keys = '{keyed['keys']}'", f"keys IN ('{keyed['keys']}', 'none', null)",
+        "keys = 'none'", "keys = ''", f"msgId = '{ids[0]}'",
+        f"msgId IN ({', '.join(repr(one) for one in ids)})", f"msgId = '{one['msgId']}'",
         f"msgId = '{ids[0]}' AND storeTimestamp > timestamp_millis({times[0]})",
         "queueOffset = 1 OR queueOffset = 4", "queueOffset > 9 AND queueOffset < 3", "topic > 'T'",
         "queueId <=> 1", "brokerName = 'nobody'", "body IS NOT NULL AND queueOffset >= 2",
@@ -144,7 +145,8 @@ def test_each_filter_leaves_less_to_be_planned(golden_store: GoldenStore) -> Non
         ([StringStartsWith(("topic",), one["topic"][:5])], whole - 1),
         ([LessThanOrEqual(("queueOffset",), 0)], len(goldens.queues("live"))),
         ([LessThanOrEqual(("commitLogOffset",), rows[0]["physicalOffset"])], whole - 1),
-        ([EqualTo(("msgId",), key)], 8), ([In(("msgId",), (key, "none"))], 8), ([EqualTo(("keys",), "none")], 0),
+        ([EqualTo(("msgId",), key)], 8), ([In(("msgId",), (key, "none"))], 8),
+        ([EqualTo(("keys",), "none")], 0),
     ]:  # fmt: skip
         found, left = reader(path, *filters)
         assert left == []
@@ -154,8 +156,9 @@ def test_each_filter_leaves_less_to_be_planned(golden_store: GoldenStore) -> Non
 def test_what_cannot_be_answered_is_left_to_spark(golden_store: GoldenStore) -> None:
     filters = [
         EqualTo(("body",), b""), Not(EqualTo(("topic",), "T")), GreaterThan(("topic",), "T"),
-        EqualTo(("queueId",), "text"), EqualTo(("properties", "a"), "b"), EqualTo(("queueOffset",), 1 << 70),
-        StringStartsWith(("keys",), "k"), EqualTo(("absent",), 1),
+        EqualTo(("queueId",), "text"), EqualTo(("properties", "a"), "b"),
+        EqualTo(("queueOffset",), 1 << 70), StringStartsWith(("keys",), "k"),
+        EqualTo(("absent",), 1),
     ]  # fmt: skip
     found, left = reader(golden_store("basic"), *filters)
     assert left == filters
@@ -259,7 +262,8 @@ def test_a_look_up_that_cannot_be_is_refused(
     spark: SparkSession, golden_store: GoldenStore
 ) -> None:
     for options, named in [
-        ({"msgKey": "a b"}, "blank"), ({"msgKey": "[1]"}, "JSON list of texts"), ({"msgKeyLimit": "3"}, "msgKey"),
+        ({"msgKey": "a b"}, "blank"), ({"msgKey": "[1]"}, "JSON list of texts"),
+        ({"msgKeyLimit": "3"}, "msgKey"),
         ({"msgKey": "a", "startingOffsets": '{"TopicA":{"0":1}}'}, "startingTimestamp"),
     ]:  # fmt: skip
         with pytest.raises(PySparkException, match=named):

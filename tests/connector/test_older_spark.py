@@ -58,8 +58,8 @@ def grown(tmp_path: Path) -> Path:
 def test_the_source_works_with_the_api_of_an_older_release(grown: Path, version: str) -> None:
     missing = ",".join(OF_4_1) if version == "4.0" else ""
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(grown), STREAM_LIMITS, missing], capture_output=True, text=True, timeout=120,
-        check=False,
+        [sys.executable, "-c", SCRIPT, str(grown), STREAM_LIMITS, missing], capture_output=True,
+        text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert tuple(done.stdout.split()) == AS_OF[version]

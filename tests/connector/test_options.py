@@ -211,16 +211,21 @@ def test_options_that_contradict_each_other_are_refused_by_name(
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("scan", "queues"), ("mode", "FAILFASTER"), ("startingOffsetsByTimestampStrategy", "earliest"),
-        ("checkCRC", "yes"), ("failOnDataLoss", "1"), ("includeSystemTopics", ""), ("ignoreLogEnd", "on"),
-        ("minPartitions", "0"), ("minPartitions", "-1"), ("minPartitions", "2.0"), ("minPartitions", "many"),
-        ("minPartitions", "²"), ("maxRecordsPerPartition", "0"), ("maxRecordsPerPartition", "1k"),
-        ("subscribe", ""), ("subscribe", "A,,B"), ("subscribePattern", "A("), ("assign", "A"), ("assign", "[1]"),
-        ("assign", '{"A":1}'), ("assign", '{"A":["x"]}'), ("assign", '{"A":[true]}'),
-        ("startingOffsets", "begin"), ("startingOffsets", '{"A":1}'), ("startingOffsets", '{"A":{"0":-3}}'),
-        ("startingOffsets", '{"A":{"x":1}}'), ("startingOffsets", '{"A":{"0":1.5}}'), ("endingOffsets", "[]"),
+        ("scan", "queues"), ("mode", "FAILFASTER"),
+        ("startingOffsetsByTimestampStrategy", "earliest"), ("checkCRC", "yes"),
+        ("failOnDataLoss", "1"), ("includeSystemTopics", ""), ("ignoreLogEnd", "on"),
+        ("minPartitions", "0"), ("minPartitions", "-1"), ("minPartitions", "2.0"),
+        ("minPartitions", "many"), ("minPartitions", "²"), ("maxRecordsPerPartition", "0"),
+        ("maxRecordsPerPartition", "1k"),
+        ("subscribe", ""), ("subscribe", "A,,B"), ("subscribePattern", "A("), ("assign", "A"),
+        ("assign", "[1]"), ("assign", '{"A":1}'), ("assign", '{"A":["x"]}'),
+        ("assign", '{"A":[true]}'),
+        ("startingOffsets", "begin"), ("startingOffsets", '{"A":1}'),
+        ("startingOffsets", '{"A":{"0":-3}}'), ("startingOffsets", '{"A":{"x":1}}'),
+        ("startingOffsets", '{"A":{"0":1.5}}'), ("endingOffsets", "[]"),
         ("startingTimestamp", "yesterday"), ("endingTimestamp", "2026-13-01"),
-        ("startingOffsetsByTimestamp", "5"), ("endingOffsetsByTimestamp", '{"A":{"0":"soon"}}'), ("tags", "||"),
+        ("startingOffsetsByTimestamp", "5"), ("endingOffsetsByTimestamp", '{"A":{"0":"soon"}}'),
+        ("tags", "||"),
     ],
 )  # fmt: skip
 def test_a_value_out_of_its_domain_is_refused_with_the_name_of_its_option(
@@ -292,8 +297,9 @@ def test_a_store_that_two_globs_match_is_refused(brokers: Path) -> None:
 @pytest.mark.parametrize(
     ("pattern", "names"),
     [
-        ("broker-*", ["broker-a", "broker-b", "broker-c"]), ("broker-[ac]", ["broker-a", "broker-c"]),
-        ("?ther", ["other"]), ("broker-a", ["broker-a"]), ("with*", ["with space"]), ("not-there", ["not-there"]),
+        ("broker-*", ["broker-a", "broker-b", "broker-c"]),
+        ("broker-[ac]", ["broker-a", "broker-c"]), ("?ther", ["other"]), ("broker-a", ["broker-a"]),
+        ("with*", ["with space"]), ("not-there", ["not-there"]),
     ],
 )  # fmt: skip
 def test_globs_are_expanded_to_sorted_absolute_paths(
@@ -326,8 +332,9 @@ def test_a_leading_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("uri", "names"),
     [
-        ("file:{}/broker-a", ["broker-a"]), ("file://{}/broker-a", ["broker-a"]), ("FILE:{}/broker-a", ["broker-a"]),
-        ("file:{}/with%20space", ["with space"]), ("file:{}/broker-[ab]", ["broker-a", "broker-b"]),
+        ("file:{}/broker-a", ["broker-a"]), ("file://{}/broker-a", ["broker-a"]),
+        ("FILE:{}/broker-a", ["broker-a"]), ("file:{}/with%20space", ["with space"]),
+        ("file:{}/broker-[ab]", ["broker-a", "broker-b"]),
         ("file:{}/broker-?", ["broker-a", "broker-b", "broker-c"]), ("file://{}/*-c", ["broker-c"]),
         ("file:{}/a#b", ["a#b"]),
     ],
@@ -437,8 +444,9 @@ def test_a_stream_starts_at_the_latest_messages_and_takes_all_there_is() -> None
 
 def test_limits_of_triggers_and_the_file_of_progress_are_parsed() -> None:
     options = parse_stream(
-        maxOffsetsPerTrigger="100", minoffsetspertrigger="10", maxBytesPerTrigger="8m", maxTriggerDelay="90s",
-        consumerOffsetFile="/data/progress/consumerOffset.json", consumerGroup="archive", startingOffsets="earliest",
+        maxOffsetsPerTrigger="100", minoffsetspertrigger="10", maxBytesPerTrigger="8m",
+        maxTriggerDelay="90s", consumerOffsetFile="/data/progress/consumerOffset.json",
+        consumerGroup="archive", startingOffsets="earliest",
     )  # fmt: skip
     assert (options.max_rows, options.min_rows, options.max_bytes, options.max_delay_seconds) == (
         100,

@@ -167,12 +167,15 @@ def test_a_map_without_null_values_keeps_that_in_arrow() -> None:
     [
         pytest.param(name, kind, id=f"{name} as {kind.simpleString()}")
         for name, kind in [
-            ("topic", BinaryType()), ("queueId", ShortType()), ("queueId", StringType()), ("queueId", DoubleType()),
-            ("queueOffset", IntegerType()), ("commitLogOffset", IntegerType()), ("tagsCode", IntegerType()),
-            ("queueOffset", DecimalType(20, 0)), ("flag", DecimalType(10, 0)), ("msgId", BinaryType()),
-            ("storeTimestamp", LongType()), ("storeTimestamp", StringType()), ("bornTimestamp", DateType()),
-            ("bornTimestamp", TimestampNTZType()), ("body", LongType()), ("properties", BinaryType()),
-            ("properties", MapType(StringType(), BinaryType())), ("properties", MapType(StringType(), LongType())),
+            ("topic", BinaryType()), ("queueId", ShortType()), ("queueId", StringType()),
+            ("queueId", DoubleType()), ("queueOffset", IntegerType()),
+            ("commitLogOffset", IntegerType()), ("tagsCode", IntegerType()),
+            ("queueOffset", DecimalType(20, 0)), ("flag", DecimalType(10, 0)),
+            ("msgId", BinaryType()), ("storeTimestamp", LongType()),
+            ("storeTimestamp", StringType()), ("bornTimestamp", DateType()),
+            ("bornTimestamp", TimestampNTZType()), ("body", LongType()),
+            ("properties", BinaryType()), ("properties", MapType(StringType(), BinaryType())),
+            ("properties", MapType(StringType(), LongType())),
             ("properties", MapType(IntegerType(), StringType())), ("bornHost", LongType()),
         ]
     ],
@@ -200,8 +203,8 @@ def test_the_order_of_the_users_schema_is_kept() -> None:
     found = arrow_schema(asked, options())
     assert found == pa.schema(
         [
-            pa.field("body", pa.string()), pa.field("tags", pa.string()), pa.field("queueId", pa.int64()),
-            pa.field("topic", pa.string(), nullable=False),
+            pa.field("body", pa.string()), pa.field("tags", pa.string()),
+            pa.field("queueId", pa.int64()), pa.field("topic", pa.string(), nullable=False),
         ]
     )  # fmt: skip
 

@@ -31,8 +31,8 @@ from rmqstore.write.writer import StoreWriter
 pytestmark = pytest.mark.spark
 
 SMALL = {
-    "mappedFileSizeCommitLog": "65536", "mappedFileSizeConsumeQueue": "600", "maxHashSlotNum": "100",
-    "maxIndexNum": "400",
+    "mappedFileSizeCommitLog": "65536", "mappedFileSizeConsumeQueue": "600",
+    "maxHashSlotNum": "100", "maxIndexNum": "400",
 }  # fmt: skip
 
 

@@ -21,8 +21,8 @@ from rmqstore.opening import create
 # What Spark 4.0 to 4.3 hand over for: CREATE TABLE … USING rmqstore OPTIONS (tags 'a') LOCATION
 # '/s' COMMENT 'c' TBLPROPERTIES ('colour' = 'red').
 CREATED = {
-    "location": "file:/s", "path": "file:/s", "option.tags": "a", "tags": "a", "owner": "root", "provider": "rmqstore",
-    "comment": "c", "colour": "red", "external": "true",
+    "location": "file:/s", "path": "file:/s", "option.tags": "a", "tags": "a", "owner": "root",
+    "provider": "rmqstore", "comment": "c", "colour": "red", "external": "true",
 }  # fmt: skip
 
 

@@ -72,8 +72,8 @@ def test_a_name_that_a_record_repeats_is_told_from_others_however_many_there_are
 
 def test_java_hash_equals_string_hash_code() -> None:
     known = {  # from a JVM
-        "": 0, "a": 97, "Aa": 2112, "BB": 2112, "TagA": 2598919, "a||b": 3012833, "polygenelubricants": -(1 << 31),
-        "hello": 99162322, "消息": 31 * 0x6D88 + 0x606F,
+        "": 0, "a": 97, "Aa": 2112, "BB": 2112, "TagA": 2598919, "a||b": 3012833,
+        "polygenelubricants": -(1 << 31), "hello": 99162322, "消息": 31 * 0x6D88 + 0x606F,
     }  # fmt: skip
     assert {text: java_hash(text) for text in known} == known
     assert java_hash("😀") == 31 * 0xD83D + 0xDE00  # by UTF-16 units

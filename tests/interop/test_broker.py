@@ -13,7 +13,8 @@ from interop.rocketmq import RocketMQ
 from rmqstore.inspect.verify import verify
 
 SIZES = {
-    "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 2000, "maxHashSlotNum": 100, "maxIndexNum": 400,
+    "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 2000, "maxHashSlotNum": 100,
+    "maxIndexNum": 400,
 }  # fmt: skip
 N = 500
 

@@ -15,7 +15,8 @@ from interop.rocketmq import RealStore, RocketMQ
 from rmqstore.errors import OffsetOutOfRangeError
 
 SIZES = {
-    "mappedFileSizeCommitLog": 16384, "mappedFileSizeConsumeQueue": 20 * 20, "maxHashSlotNum": 50, "maxIndexNum": 400,
+    "mappedFileSizeCommitLog": 16384, "mappedFileSizeConsumeQueue": 20 * 20, "maxHashSlotNum": 50,
+    "maxIndexNum": 400,
 }  # fmt: skip
 TOPIC, N_QUEUES = "Live", 3
 

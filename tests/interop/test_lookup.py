@@ -12,7 +12,8 @@ from interop.rocketmq import RocketMQ
 from rmqstore.format.topics import HALF_TOPIC
 
 SIZES = {
-    "mappedFileSizeCommitLog": 32768, "mappedFileSizeConsumeQueue": 20 * 20, "maxHashSlotNum": 20, "maxIndexNum": 150,
+    "mappedFileSizeCommitLog": 32768, "mappedFileSizeConsumeQueue": 20 * 20, "maxHashSlotNum": 20,
+    "maxIndexNum": 150,
 }  # fmt: skip
 TOPICS = ["T", "Other", HALF_TOPIC]
 WORDS = [

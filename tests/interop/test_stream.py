@@ -26,7 +26,8 @@ from interop.rocketmq import RocketMQ, resolve_jars
 from rmqstore.inspect.verify import verify
 
 SIZES = {
-    "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 4000, "maxHashSlotNum": 1000, "maxIndexNum": 4000,
+    "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 4000, "maxHashSlotNum": 1000,
+    "maxIndexNum": 4000,
 }  # fmt: skip
 SECONDS = 60
 _PAUSE_SECONDS = 0.002  # after each message: the query is to have some of the machine too

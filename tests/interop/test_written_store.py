@@ -18,7 +18,8 @@ from rmqstore.storage.files.paths import find_store
 from rmqstore.write.writer import StoreWriter
 
 SIZES = {
-    "mappedFileSizeCommitLog": 65536, "mappedFileSizeConsumeQueue": 20 * 30, "maxHashSlotNum": 100, "maxIndexNum": 400,
+    "mappedFileSizeCommitLog": 65536, "mappedFileSizeConsumeQueue": 20 * 30, "maxHashSlotNum": 100,
+    "maxIndexNum": 400,
 }  # fmt: skip
 CONFIG = StoreConfig().updated({name: str(value) for name, value in SIZES.items()})
 N = 600

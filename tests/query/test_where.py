@@ -187,8 +187,9 @@ def test_no_condition_asks_for_all_rows(nothing: str | None) -> None:
 
 TABLE = pa.schema(
     [
-        ("topic", pa.string()), ("queueId", pa.int32()), ("queueOffset", pa.int64()), ("body", pa.binary()),
-        ("storeTimestamp", pa.timestamp("us", "UTC")), ("isValid", pa.bool_()),
+        ("topic", pa.string()), ("queueId", pa.int32()), ("queueOffset", pa.int64()),
+        ("body", pa.binary()), ("storeTimestamp", pa.timestamp("us", "UTC")),
+        ("isValid", pa.bool_()),
     ]
 )  # fmt: skip
 VALUES: dict[str, list[Any]] = {
@@ -200,8 +201,8 @@ VALUES: dict[str, list[Any]] = {
     "isValid": [True, False, None],
 }
 PLAIN: dict[str, Callable[[Any, Any], bool]] = {
-    "=": operator.eq, "<>": operator.ne, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt,
-    ">=": operator.ge,
+    "=": operator.eq, "<>": operator.ne, "!=": operator.ne, "<": operator.lt, "<=": operator.le,
+    ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
 Judge = Callable[[dict[str, Any]], bool | None]
 

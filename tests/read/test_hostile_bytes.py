@@ -31,9 +31,10 @@ SECONDS = 10
 MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 SCANS = ("queue", "commitlog")
 COLUMNS = [
-    "topic", "queueId", "queueOffset", "body", "tags", "keys", "msgId", "properties", "bornTimestamp", "storeTimestamp",
-    "bornHost", "storeHost", "flag", "sysFlag", "reconsumeTimes", "bodyCRC", "preparedTransactionOffset",
-    "commitLogOffset", "storeSize", "brokerName", "offsetMsgId",
+    "topic", "queueId", "queueOffset", "body", "tags", "keys", "msgId", "properties",
+    "bornTimestamp", "storeTimestamp", "bornHost", "storeHost", "flag", "sysFlag", "reconsumeTimes",
+    "bodyCRC", "preparedTransactionOffset", "commitLogOffset", "storeSize", "brokerName",
+    "offsetMsgId",
 ]  # fmt: skip
 
 

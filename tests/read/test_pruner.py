@@ -26,7 +26,8 @@ from rmqstore.spans import Span
 GoldenStore = Callable[[str], Path]
 Row = dict[str, Any]
 STORES = [
-    "basic", "expired", "expired2", "preblank", "crash", "crash2", "crash3", "crash4", "v49", "live", "empty",
+    "basic", "expired", "expired2", "preblank", "crash", "crash2", "crash3", "crash4", "v49",
+    "live", "empty",
     "lmq", "batch-cq",
 ]  # fmt: skip
 
@@ -34,8 +35,8 @@ STORES = [
 def meets(row: Row, pruning: Pruning) -> bool:
     """Tell plainly whether a row meets the conditions."""
     asked = [
-        (pruning.topics, row["topic"]), (pruning.queue_ids, row["queueId"]), (pruning.tags, row["tags"]),
-        (pruning.keys, row["keys"]), (pruning.msg_ids, row["msgId"]),
+        (pruning.topics, row["topic"]), (pruning.queue_ids, row["queueId"]),
+        (pruning.tags, row["tags"]), (pruning.keys, row["keys"]), (pruning.msg_ids, row["msgId"]),
     ]  # fmt: skip
     spans = [
         (pruning.queue_offsets, row["queueOffset"]), (pruning.places, row["commitLogOffset"]),

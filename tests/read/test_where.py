@@ -25,8 +25,8 @@ from rmqstore.read.scan.merge import merge_by_place
 GoldenStore = Callable[[str], Path]
 STORES = ["basic", "expired2", "crash3", "live", "lmq", "batch-cq"]
 COLUMNS = (
-    "topic", "queueId", "queueOffset", "commitLogOffset", "storeTimestamp", "tags", "keys", "msgId", "brokerName",
-    "sysFlag",
+    "topic", "queueId", "queueOffset", "commitLogOffset", "storeTimestamp", "tags", "keys", "msgId",
+    "brokerName", "sysFlag",
 )  # fmt: skip
 ORDERS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 

@@ -221,8 +221,8 @@ def main() -> None:
     print("python", platform.python_version(), versions)
     smoke = Smoke(session, store, n_messages, scratch)
     parts = (
-        smoke.core_reads, smoke.batch_read, smoke.filters, smoke.append, smoke.stream_read, smoke.stream_read_limited,
-        smoke.stream_write, smoke.views, smoke.tables,
+        smoke.core_reads, smoke.batch_read, smoke.filters, smoke.append, smoke.stream_read,
+        smoke.stream_read_limited, smoke.stream_write, smoke.views, smoke.tables,
     )  # fmt: skip
     for part in parts:
         part()

@@ -23,8 +23,8 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / ".versions"
 STORE = "basic"
 PARTS = (
-    "core_reads", "batch_read", "filters", "append", "stream_read", "stream_read_limited", "stream_write", "views",
-    "tables",
+    "core_reads", "batch_read", "filters", "append", "stream_read", "stream_read_limited",
+    "stream_write", "views", "tables",
 )  # fmt: skip
 NEWEST = ""  # what pyproject allows and pip finds
 OLDEST_NUMPY, OLDEST_PYARROW = "==2.0.0", "==18.0.0"

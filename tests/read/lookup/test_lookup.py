@@ -217,9 +217,10 @@ def test_hashes_of_keys_are_javas() -> None:
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        ({"msg_key": ""}, "empty"), ({"msg_key": "a b"}, "blank"), ({"msg_key": []}, "at least one"),
-        ({"msg_key": "a", "msg_id": "b"}, "one of them"), ({"msg_id": [""]}, "empty"),
-        ({"msg_key": "k" * 40_000}, "32767"), ({"msg_key": "a", "starting_offsets": {"TopicA": {"0": 1}}}, "queue"),
+        ({"msg_key": ""}, "empty"), ({"msg_key": "a b"}, "blank"),
+        ({"msg_key": []}, "at least one"), ({"msg_key": "a", "msg_id": "b"}, "one of them"),
+        ({"msg_id": [""]}, "empty"), ({"msg_key": "k" * 40_000}, "32767"),
+        ({"msg_key": "a", "starting_offsets": {"TopicA": {"0": 1}}}, "queue"),
         ({"msg_key": "a", "columns": "tagsCode"}, "tagsCode"),
     ],
 )  # fmt: skip

@@ -176,8 +176,9 @@ def test_a_record_that_names_the_queue_is_its_message(
 @pytest.mark.parametrize(
     ("names", "numbers"),
     [
-        ("%LMQ%a", "1"), ("%LMQ%b", "0"), ("%LMQ%a,%LMQ%b", "0"), ("%LMQ%a", "0,0"), ("%LMQ%a", "x"), ("%LMQ%ab", "0"),
-        ("%LMQ%a", "9" * 30), (",%LMQ%a", "0,"), ("%LMQ%a", "-0"), ("%LMQ%a,", "0"),
+        ("%LMQ%a", "1"), ("%LMQ%b", "0"), ("%LMQ%a,%LMQ%b", "0"), ("%LMQ%a", "0,0"),
+        ("%LMQ%a", "x"), ("%LMQ%ab", "0"), ("%LMQ%a", "9" * 30), (",%LMQ%a", "0,"),
+        ("%LMQ%a", "-0"), ("%LMQ%a,", "0"),
     ],
 )  # fmt: skip
 def test_a_record_that_does_not_is_damage(tmp_path: Path, names: str, numbers: str) -> None:

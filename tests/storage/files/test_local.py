@@ -32,8 +32,8 @@ def test_a_status_tells_what_has_a_name(tmp_path: Path) -> None:
         assert status is not None
         kinds[name] = status.kind
     assert kinds == {
-        "": A_FOLDER, "file": A_FILE, "link": A_FILE, "dangling": A_DANGLING_LINK, "loop": A_DANGLING_LINK,
-        "fifo": "a FIFO",
+        "": A_FOLDER, "file": A_FILE, "link": A_FILE, "dangling": A_DANGLING_LINK,
+        "loop": A_DANGLING_LINK, "fifo": "a FIFO",
     }  # fmt: skip
     status = LOCAL.status(tmp_path / "link")
     assert status is not None
