@@ -41,7 +41,10 @@ def _jvms_that_start_fast() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def golden_store(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return the root of a golden store by name, unpacked once a session; tests that change it copy it first."""
+    """Return a function that unpacks a golden store by name, once a session, and returns its root.
+
+    Tests that change the store work on a copy.
+    """
 
     @cache
     def unpacked(name: str) -> Path:
@@ -51,7 +54,7 @@ def golden_store(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
 
 
 def _require_java() -> None:
-    """Look for a Java: without one a test is skipped with the reason, and fails where nothing may be skipped."""
+    """Skip the test, with the reason, if there is no Java; fail if nothing may be skipped."""
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java") or (home and Path(home, "bin", "java").exists()):
         return

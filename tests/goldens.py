@@ -1,4 +1,4 @@
-"""The golden stores: unpacking them, and the answers of the real RocketMQ that lie beside them (golden/README.md)."""
+"""Unpacks the golden stores, and reads RocketMQ's answers beside them (see golden/README.md)."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def queues(name: str) -> dict[tuple[str, int], list[Row]]:
 
 
 def asked(row: Row, broker_name: str | None) -> Row:
-    """Return the row of `expected` under our column names, at the place in a queue where it was asked for."""
+    """Return a row of `expected` under our column names, at the queue offset that was requested."""
     return message(row, broker_name) | {
         name: row[name] for name in ("topic", "queueId", "queueOffset")
     }

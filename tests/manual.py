@@ -1,4 +1,4 @@
-"""The snippets of the manual, and the folders that they name: real stores, so that each snippet can run."""
+"""The snippets of the manual and the folders that they name, with real stores so that all run."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def uses_spark(page: Path) -> bool:
 
 
 def make_store(golden_store: Callable[[str], Path], path: Path) -> None:
-    """Make the store of most pages: one that a real broker wrote, and a topic of orders with keys and properties."""
+    """Make the store of most pages: a golden store, plus a topic of orders that have keys."""
     shutil.copytree(golden_store("live"), path)
     orders = pa.table(
         {
@@ -100,7 +100,7 @@ def run_python(snippet: Snippet, page: Path, folder: Path, names: dict[str, Any]
 
 
 def run_console(snippet: Snippet, folder: Path) -> None:
-    """Run the commands of a block and hold what they print against what the page shows; `…` stands for anything."""
+    """Run a block's commands and compare the output with the page; `…` stands for anything."""
     for block in re.split(r"^\$ ", snippet.code, flags=re.MULTILINE)[1:]:
         command, *shown = block.splitlines()
         expected = int(found[1]) if (found := re.search(r"# exit (\d+)$", command)) else 0

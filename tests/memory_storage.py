@@ -1,4 +1,4 @@
-"""A storage that is no file system: copies of files in memory, without a mapping, which counts what is asked of it."""
+"""A storage that is not a file system: copies of files in memory, unmapped, with counted reads."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class MemoryFile:
 
 
 class MemoryStorage:
-    """Copies of the files below a folder, under the same paths below ``NOWHERE``, which is not on the disk."""
+    """Copies of the files below a folder, under paths below ``NOWHERE``, a folder of no disk."""
 
     def __init__(self, folder: Path) -> None:
         self.root = serve(folder)
@@ -157,7 +157,7 @@ def serve(path: Path) -> Path:
 
 
 def refuse_direct_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every look of this process at a path below ``NOWHERE`` that goes round the storage fail the test."""
+    """Fail the test if it looks at a path below ``NOWHERE`` other than through the storage."""
     for module, name in _FILE_SYSTEM:
         monkeypatch.setattr(module, name, _refusing(getattr(module, name)))
 

@@ -284,7 +284,8 @@ def _poisoned(value: object, rng: random.Random) -> object:
 
 
 _MUTATIONS: tuple[Mutation, ...] = (
-    *map(_on_bytes, (_flip, _flip, _flip, _zero, _zero, _fill, _swap, _swap, _cut, _grow, _number, _number)),
+    *map(_on_bytes, (_flip, _flip, _flip, _zero, _zero, _fill, _swap, _swap)),
+    *map(_on_bytes, (_cut, _grow, _number, _number)),
     _rename, _rename_folder, _delete, _delete_folder, _copy, _special, _special, _new_entry,
     _hostile_json,
 )  # fmt: skip

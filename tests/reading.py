@@ -56,7 +56,7 @@ def by_queue(found: Iterable[Row]) -> dict[tuple[str, int], list[Row]]:
 
 
 def state(folder: Path) -> dict[str, tuple[int, int, str]]:
-    """Return what stands in a folder: of each entry the time of its last change, its size, a digest of its bytes."""
+    """Return the modification time, size and digest of each file below a folder."""
     found = {}
     for path in sorted(folder.rglob("*")):
         told, digest = path.stat(), ""

@@ -1,4 +1,4 @@
-"""Stores built by hand with struct.pack from the format's description; imports nothing of the package under test."""
+"""Stores built by hand with struct.pack from the format's description, without our own package."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ class Store:
 def write_queue(
     folder: Path, units: list[tuple[int, int, int]], first: int = 0, units_per_file: int = 20
 ) -> None:
-    """Write the files of a queue whose first unit is number ``first``, a multiple of ``units_per_file``."""
+    """Write a queue's files; its first offset ``first`` is a multiple of ``units_per_file``."""
     assert first % units_per_file == 0
     folder.mkdir(parents=True, exist_ok=True)
     for at in range(0, len(units), units_per_file):

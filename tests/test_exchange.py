@@ -1,4 +1,4 @@
-"""Messages out to Parquet and JSON Lines and back into a store: by the verbs, judged by what real RocketMQ wrote."""
+"""Export to Parquet and JSON Lines and back into a store, by the verbs, judged by golden stores."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ import store_builder as build
 from rmqstore.cli import main
 
 Golden = Callable[[str], Path]
-SIZES = "mappedFileSizeCommitLog=65536\nmappedFileSizeConsumeQueue=2000\nmaxHashSlotNum=100\nmaxIndexNum=400\n"
+SIZES = (
+    "mappedFileSizeCommitLog=65536\nmappedFileSizeConsumeQueue=2000\n"
+    "maxHashSlotNum=100\nmaxIndexNum=400\n"
+)
 # What "the same message" means; properties without what the store adds.
 SAME = [
     "topic",

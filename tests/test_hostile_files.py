@@ -1,4 +1,4 @@
-"""Names of a store that stand for something else, and values that no broker writes: errors of ours, nothing else.
+"""Store entries that are links or devices, and values no broker writes: only errors of our own.
 
 A read changes nothing and a write leaves what links point at alone. Each of these once blocked,
 filled the memory, escaped as a traceback or changed files outside of the store.
@@ -64,7 +64,7 @@ MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 
 @pytest.fixture(autouse=True)
 def _limits() -> Iterator[None]:
-    """A call that waits for another process, or that takes more than a GiB of memory, fails instead."""
+    """A call that waits for another process, or uses more than a GiB of memory, fails instead."""
 
     def late(*_: object) -> None:
         raise TimeoutError(f"more than {SECONDS} s")
@@ -341,12 +341,16 @@ def test_changes_stay_within_the_folders(tmp_path: Path) -> None:
     disk.keep_within(inside)
     before = tree(outside)
     for refused in (
-        lambda: disk.write(inside / "link/file", 0, b"x"), lambda: disk.write(inside / "file-link", 0, b"x"),
+        lambda: disk.write(inside / "link/file", 0, b"x"),
+        lambda: disk.write(inside / "file-link", 0, b"x"),
         lambda: disk.create(inside / "link/new", 0), lambda: disk.make_folder(inside / "link/new"),
         lambda: disk.delete(inside / "link/file"), lambda: disk.delete_tree(inside / "link/x"),
-        lambda: disk.rename(inside / "link/file", inside / "x"), lambda: disk.rename(inside / "file", outside / "x"),
-        lambda: disk.replace(inside / "link/file", b"x"), lambda: disk.write(outside / "file", 0, b"x"),
-        lambda: disk.write_new(inside / "link/file", b"x"), lambda: disk.flush_all([inside / "file-link"]),
+        lambda: disk.rename(inside / "link/file", inside / "x"),
+        lambda: disk.rename(inside / "file", outside / "x"),
+        lambda: disk.replace(inside / "link/file", b"x"),
+        lambda: disk.write(outside / "file", 0, b"x"),
+        lambda: disk.write_new(inside / "link/file", b"x"),
+        lambda: disk.flush_all([inside / "file-link"]),
     ):  # fmt: skip
         with pytest.raises(StoreStateError, match=r"symbolic link|outside of the store"):
             refused()
@@ -380,7 +384,7 @@ ONE_OF_A_TYPE = ("None", "inf", "'x'", "[]", "{'a': 1}")
 
 
 def _value(value: object) -> Any:
-    """Return a case of a table of values; the slow tier has those of whose type there is another."""
+    """Return a case of a table of values; a second one of its type belongs to the slow tier."""
     return pytest.param(
         value, id=repr(value), marks=[] if repr(value) in ONE_OF_A_TYPE else pytest.mark.slow
     )
@@ -423,7 +427,7 @@ def test_json_of_every_type_in_every_place(root: Path, file: str, form: str, val
 
 
 def refusal(ask: Callable[[], object]) -> str | None:
-    """Return how a broken table is refused, None if what was asked for does not need what is broken."""
+    """Return the refusal of a broken table, or None if the call does not need what is broken."""
     try:
         ask()
     except CorruptConfigError as err:
@@ -582,8 +586,13 @@ def test_filler_of_a_large_file_is_written_in_pieces(
 def test_a_ledger_of_other_types_is_no_ledger(root: Path) -> None:
     path = root / ".rmqstore/ledger/app.json"
     sound = json.loads(path.read_bytes())
-    for change in ({"version": float("inf")}, {"first": {"physical_offset": "x", "size": 1, "sha256": ""}},
-                   {"previous": []}, {"is_done": 1}, {"last": 5}):  # fmt: skip
+    for change in (
+        {"version": float("inf")},
+        {"first": {"physical_offset": "x", "size": 1, "sha256": ""}},
+        {"previous": []},
+        {"is_done": 1},
+        {"last": 5},
+    ):
         path.write_text(json.dumps(sound | change))
         with rmqstore.open(root, mode="a") as writer:
             assert writer.done_version("app") is None
@@ -626,7 +635,7 @@ def files_of(root: Path, *folders: str) -> list[Path]:
 
 
 def put_something(root: Path, rng: random.Random) -> None:
-    """Put something else, or the bytes of another file, in place of a file, or where no file is expected."""
+    """Replace a file by something else or by another file's bytes, or add an unexpected file."""
     path = root / rng.choice(FILES + NAMES)
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)

@@ -180,7 +180,7 @@ def test_format_modules_open_no_file(path: Path) -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=module_name)
 def test_only_the_package_of_queues_knows_their_kinds(path: Path) -> None:
-    """The others ask a queue what it is: a new kind is then opened in one place and known in no other."""
+    """Others use the queue's protocol, so a new kind is known only where it is opened."""
     name = module_name(path)
     if package_of(name) == "storage.queue":
         return

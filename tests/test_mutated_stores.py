@@ -1,4 +1,4 @@
-"""Stores damaged at random, read, checked, rebuilt and appended to: only errors of our own, soon, in little memory.
+"""Randomly damaged stores, read, checked, rebuilt and appended to: quick errors of our own only.
 
 Each seed damages a store that the real RocketMQ wrote (``mutations``). A process of its own then
 does all that can be done with a store, with bounds on its memory and time. What it reads is held
@@ -161,7 +161,7 @@ class Trial:
                 )
 
     def must_be_there(self, root: Path, log: _Log, scan: str) -> set[int]:
-        """Return the physical offsets of messages of which neither the record nor the unit was touched."""
+        """Return the physical offsets of the messages whose record and unit were not touched."""
         sound = _log(self.golden)
         found = set()
         kind = "expected" if scan == "queue" else "commitlog"
@@ -387,7 +387,7 @@ def _in_a_process(trial: Trial) -> list[str]:
 
 
 def _await(child: int, reading: int) -> tuple[bytes, int]:
-    """Return what a child says and the most memory of its own that it had, in bytes; too much ends it."""
+    """Return what a child printed and its peak memory in bytes; too much memory ends it."""
     most = 0
     with os.fdopen(reading, "rb") as pipe:
         while not select.select([pipe], [], [], 0.02)[0]:

@@ -35,7 +35,7 @@ CONNECTOR = sorted(SOURCES["pyspark_rmqstore"].glob("**/*.py"))
 
 
 def run(*arguments: str, folder: Path = ROOT) -> str:
-    """Run this Python in a process of its own, warnings being errors of ours only; return what it printed."""
+    """Run this Python in its own process, our warnings being errors; return what it printed."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True,
@@ -133,7 +133,10 @@ def test_the_unpacked_wheel_reads_a_store_by_itself(
 
 def test_importing_the_connector_imports_nothing_of_the_core() -> None:
     """An import that fails there would hide every other Python data source from Spark's look-up."""
-    script = "import sys, pyspark_rmqstore; print(pyspark_rmqstore.DefaultSource.name(), *sorted(sys.modules))"
+    script = (
+        "import sys, pyspark_rmqstore; "
+        "print(pyspark_rmqstore.DefaultSource.name(), *sorted(sys.modules))"
+    )
     name, *modules = run("-c", script).split()
     assert name == "rmqstore"
     assert not [module for module in modules if module.split(".")[0] == "rmqstore"]
@@ -173,7 +176,7 @@ def test_the_core_reads_a_store_where_pyspark_cannot_be_imported(
 
 
 def _imports(path: Path) -> set[str]:
-    """Return the modules that a file imports, also inside functions; `from a import b` is module a."""
+    """Return the modules that a file imports, also in functions; `from a import b` is module a."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -185,12 +188,16 @@ def _imports(path: Path) -> set[str]:
 
 
 def test_names_of_the_package_are_imported_when_they_are_asked_for() -> None:
-    told = run(
-        "-c",
-        "import sys, rmqstore, pyspark_rmqstore.schema; print('rmqstore.read.session' in sys.modules)",
+    script = (
+        "import sys, rmqstore, pyspark_rmqstore.schema; "
+        "print('rmqstore.read.session' in sys.modules)"
     )
-    assert told.split() == ["False"], "Spark asks a process of its own for the schema alone"
-    everything = "import rmqstore; print(*[getattr(rmqstore, name) is not None for name in rmqstore.__all__])"
+    # Spark starts a process for the schema alone.
+    assert run("-c", script).split() == ["False"]
+    everything = (
+        "import rmqstore; "
+        "print(*[getattr(rmqstore, name) is not None for name in rmqstore.__all__])"
+    )
     assert set(run("-c", everything).split()) == {"True"}
     assert "StoreWriter" in run("-c", "import rmqstore; print(dir(rmqstore))")
 

@@ -1,4 +1,4 @@
-"""What ships is written in plain sentences: phrases that say nothing, or that no English reader knows, stay out."""
+"""What ships is written in plain sentences: empty phrases and unidiomatic ones stay out."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ANY = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, BANNED))})(?!\w)", re.IG
 
 
 def banned_phrases(text: str) -> list[str]:
-    """Return the banned phrases of a text, also those that a line of a comment or docstring breaks."""
+    """Return the banned phrases of a text, also where a line of a comment or docstring ends."""
     joined = re.sub(r"\s*\n\s*(?:#+ )?", " ", text)
     return [found.group().lower() for found in _ANY.finditer(joined)]
 

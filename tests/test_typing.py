@@ -1,4 +1,4 @@
-"""What a type checker tells those who use the package: arguments by name and values by type, also handed on."""
+"""What a type checker tells users of the package about arguments, also when they are handed on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from rmqstore.query.selection import parse_selection
 SNIPPET = """
 import rmqstore
 with rmqstore.open("s") as store:
-    store.scan(subscribe="T", mode="PERMISSIVE", where="queueOffset > 5", starting_timestamp=0, limit=3).read_all()
+    scan = store.scan(subscribe="T", mode="PERMISSIVE", where="queueOffset > 5", limit=3)
+    scan.read_all()
+    store.scan(starting_timestamp=0)
     n: int = store.count(subscribe=["T"], scan="commitlog", check_crc=False)
     store.view("queues", subscribe_pattern="T.*", mode="DROPMALFORMED", where="messages > 0")
     store.scan(limits=3)  # wrong: call-arg

@@ -1,4 +1,4 @@
-"""Which cases of a long table the normal tier of the tests takes; the slow tier takes all others, or every one."""
+"""Which cases of a long table the normal tier takes; the slow tier takes the rest, or all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 
 def sampled(normal: int, every: int) -> list[Any]:
-    """Return how much a test takes of its table: a sample in the normal tier, and every case in the slow one."""
+    """Return how much of its table a test takes: a sample in the normal tier, all in the slow."""
     return [
         pytest.param(normal, id="sample"),
         pytest.param(every, id="every", marks=pytest.mark.slow),
@@ -18,7 +18,7 @@ def sampled(normal: int, every: int) -> list[Any]:
 
 
 def split(cases: Iterable[Any], normal: int) -> list[Any]:
-    """Return the cases of a table; those after the first ``normal`` ones belong to the slow tier."""
+    """Return the cases of a table; those after the first ``normal`` belong to the slow tier."""
     listed = list(cases)
     return [
         *listed[:normal],
@@ -27,7 +27,7 @@ def split(cases: Iterable[Any], normal: int) -> list[Any]:
 
 
 def spread(step: int, *tables: Iterable[Any]) -> list[Any]:
-    """Return all combinations of the values of tables; all but every ``step``-th belong to the slow tier.
+    """Return all combinations of tables; all but every ``step``-th belong to the slow tier.
 
     Choose a step so that each value still comes up: one that does not divide the length of the last
         table does that.

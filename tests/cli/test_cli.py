@@ -192,7 +192,7 @@ def test_rebuild_refuses_a_store_that_somebody_has(golden_store: Golden, tmp_pat
     assert "another writer" in shown.stderr or "this process" in shown.stderr
 
 
-def test_good_records_behind_damage_are_exported_before_they_are_cut(
+def test_good_records_after_damage_are_exported_before_they_are_cut(
     golden_store: Golden, tmp_path: Path
 ) -> None:
     root = Path(shutil.copytree(golden_store("crash2"), tmp_path / "s"))

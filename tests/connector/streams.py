@@ -41,9 +41,9 @@ def stream(spark: SparkSession, path: Path | list[Path], **options: object) -> D
     )
     for name, value in options.items():
         reader = reader.option(name, value if isinstance(value, str) else json.dumps(value))
-    return reader.option("paths", json.dumps([str(one) for one in path])).load() if isinstance(path, list) else (
-        reader.load(str(path))
-    )  # fmt: skip
+    if isinstance(path, list):
+        return reader.option("paths", json.dumps([str(root) for root in path])).load()
+    return reader.load(str(path))
 
 
 def drain(
@@ -81,7 +81,7 @@ def start(
 
 
 def delivered(spark: SparkSession, folder: Path) -> dict[tuple[str, int], list[tuple[int, str]]]:
-    """Return what queries gave: of each queue the offsets and bodies, sorted; what came twice is there twice."""
+    """Return the offsets and bodies that queries wrote, by queue and sorted, with duplicates."""
     found: dict[tuple[str, int], list[tuple[int, str]]] = {}
     if (folder / "rows").exists():
         rows = spark.read.schema("topic string, queueId int, queueOffset long, body string").json(

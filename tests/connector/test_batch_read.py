@@ -1,4 +1,4 @@
-"""Batch reads through Spark: what the real RocketMQ wrote must come out of `spark.read` as it reads it."""
+"""Batch reads: `spark.read` returns what the real RocketMQ wrote, as RocketMQ reads it."""
 
 from __future__ import annotations
 
@@ -123,8 +123,8 @@ def test_without_options_the_documented_columns_of_user_topics_come(
         name for name in EVERY_COLUMN if name not in ("offsetMsgId", "tagsCode")
     ]
     found = collect(frame)
-    user = ("LiveAutoCreated", "LiveBatch", "LiveDelay", "LiveOrder", "LivePlain", "LivePop", "LiveRetry", "LiveTimer",
-            "LiveTx")  # fmt: skip
+    user = ("LiveAutoCreated", "LiveBatch", "LiveDelay", "LiveOrder", "LivePlain", "LivePop",
+            "LiveRetry", "LiveTimer", "LiveTx")  # fmt: skip
     assert offsets(found) == physical(
         [row for row in goldens.lines("live", "expected") if row["topic"] in user]
     )
@@ -135,8 +135,8 @@ def test_sql_over_a_temporary_view_names_its_options(
     spark: SparkSession, golden_store: GoldenStore
 ) -> None:
     spark.sql(
-        f"CREATE TEMPORARY VIEW basic_messages USING rmqstore OPTIONS (path '{golden_store('basic')}', "
-        "subscribe 'TopicA,TopicB')"
+        "CREATE TEMPORARY VIEW basic_messages USING rmqstore "
+        f"OPTIONS (path '{golden_store('basic')}', subscribe 'TopicA,TopicB')"
     )
     try:
         found = spark.sql(
@@ -172,7 +172,12 @@ def test_reading_changes_nothing_in_the_folder(
         ),
         pytest.param(
             {"subscribePattern": "Topic[AB]|.*RETRY.*"},
-            [*(("TopicA", queue) for queue in range(4)), ("TopicB", 0), ("TopicB", 1), ("%RETRY%group-1", 0)],
+            [
+                *(("TopicA", queue) for queue in range(4)),
+                ("TopicB", 0),
+                ("TopicB", 1),
+                ("%RETRY%group-1", 0),
+            ],
             id="subscribePattern",
         ),
         pytest.param({"subscribePattern": "opic"}, [], id="a pattern matches whole names"),
@@ -268,7 +273,7 @@ ASSIGNED = {"assign": {"TopicA": [0, 1]}, "columns": "queueId,queueOffset,commit
 
 
 def spans(found: list[Row]) -> dict[int, tuple[int, int, int]]:
-    """Return of each queue the first offset, the one behind the last, and how many messages came."""
+    """Return the first offset, the end offset and the number of messages of each queue."""
     listed: dict[int, list[int]] = {}
     for row in found:
         listed.setdefault(row["queueId"], []).append(row["queueOffset"])
@@ -353,7 +358,10 @@ START, END = "2023-11-14T22:30:00", "2023-11-14T23:00:00.500"
 
 
 def _between(name: str, topics: str, start: int, end: int) -> set[int]:
-    """Return what lies between the first message at or after the one time, and that of the other, in each queue."""
+    """Return the offsets of the messages from one time up to another, of every queue.
+
+    Both bounds are the first message of the queue at or after the time.
+    """
     chosen: set[int] = set()
     for (topic, _), rows in goldens.queues(name).items():
         if re.fullmatch(topics, topic):
@@ -392,11 +400,12 @@ def test_times_by_queue_bound_only_the_queues_named(
     spark: SparkSession, golden_store: GoldenStore
 ) -> None:
     middle = [queue_rows("basic", "TopicA", queue)[50]["storeTimestamp"] for queue in (0, 1)]
+    ending = datetime.fromtimestamp(middle[1] / 1000, UTC).isoformat()
     found = spans(
         read(
             spark, golden_store("basic"), **ASSIGNED,
             startingOffsetsByTimestamp={"TopicA": {"0": middle[0]}},
-            endingOffsetsByTimestamp={"TopicA": {"1": datetime.fromtimestamp(middle[1] / 1000, UTC).isoformat()}},
+            endingOffsetsByTimestamp={"TopicA": {"1": ending}},
         )
     )  # fmt: skip
     first = [
@@ -524,9 +533,13 @@ def test_selecting_columns_in_spark_gives_the_same_as_the_option(
 def test_a_schema_of_the_user_widens_and_turns_bytes_to_text(
     spark: SparkSession, golden_store: GoldenStore
 ) -> None:
-    schema = "body string, queueId bigint, commitLogOffset bigint, storeSize bigint, topic string NOT NULL, keys string"
+    schema = (
+        "body string, queueId bigint, commitLogOffset bigint, storeSize bigint, "
+        "topic string NOT NULL, keys string"
+    )
     found = load(spark, golden_store("v49"), schema=schema)
-    own = load(spark, golden_store("v49"), columns="body,queueId,commitLogOffset,storeSize,topic,keys").select(
+    columns = "body,queueId,commitLogOffset,storeSize,topic,keys"
+    own = load(spark, golden_store("v49"), columns=columns).select(
         F.decode("body", "UTF-8").alias("body"), F.col("queueId").cast("bigint"), "commitLogOffset",
         F.col("storeSize").cast("bigint"), "topic", "keys",
     )  # fmt: skip
@@ -701,7 +714,8 @@ def test_folders_that_lie_apart_are_named_by_options(
     refused(load(spark, root), "NotAStoreError", "storePathCommitLog")
     found = read(
         spark, root, includeSystemTopics="true", columns="commitLogOffset",
-        storePathCommitLog=", ".join(map(str, logs)), storePathConsumeQueue=str(tmp_path / "queues"),
+        storePathCommitLog=", ".join(map(str, logs)),
+        storePathConsumeQueue=str(tmp_path / "queues"),
     )  # fmt: skip
     assert offsets(found) == physical(goldens.lines("basic", "expected"))
 
@@ -718,7 +732,7 @@ def test_what_is_no_store_is_refused(spark: SparkSession, tmp_path: Path, path: 
 def damaged(
     golden_store: GoldenStore, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Row]:
-    """Return a copy of `basic` with a byte of a body flipped, and the answer key's row of that message."""
+    """Return a copy of `basic` with a flipped body byte, and the message's answer-key row."""
     root = Path(
         shutil.copytree(golden_store("basic"), tmp_path_factory.mktemp("damaged") / "basic")
     )
@@ -853,7 +867,7 @@ def test_the_queues_of_a_crashed_store_give_every_record_of_its_log(
     assert {*served} <= {row["commitLogOffset"] for row in found}
 
 
-def test_ignore_log_end_reads_on_behind_the_end(
+def test_ignore_log_end_reads_beyond_the_end(
     spark: SparkSession, golden_store: GoldenStore
 ) -> None:
     options = {
@@ -873,7 +887,7 @@ def test_ignore_log_end_reads_on_behind_the_end(
 
 
 def _tasks(frame: DataFrame) -> list[list[tuple[str, int, int, int]]]:
-    """Return the rows of each partition, in the order in which they come, as topic, queue, queue and log offset."""
+    """Return each partition's rows in reading order: topic, queue, queue offset, log offset."""
     numbered = frame.select(
         F.spark_partition_id().alias("part"), "topic", "queueId", "queueOffset", "commitLogOffset"
     ).toArrow()

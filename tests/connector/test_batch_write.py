@@ -184,7 +184,8 @@ def test_every_column_and_what_overrides_what(spark: SparkSession, tmp_path: Pat
 
     born = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
     rows = [
-        ("T", 7, bytearray(b"a"), "tag", None, "ID1", {"TAGS": "old", "KEYS": "gone", "x": "1", "DELAY": "3"}, 9, born,
+        ("T", 7, bytearray(b"a"), "tag", None, "ID1",
+         {"TAGS": "old", "KEYS": "gone", "x": "1", "DELAY": "3"}, 9, born,
          "[2001:db8:0:0:0:0:0:20]:99", 2),
         ("T", None, bytearray(b""), None, "k1 k2", None, None, None, None, None, None),
     ]  # fmt: skip
@@ -377,7 +378,7 @@ def test_a_version_of_an_application_is_written_once(spark: SparkSession, tmp_pa
 
 
 def test_the_log_decides_whether_a_version_is_done(spark: SparkSession, tmp_path: Path) -> None:
-    """An intent whose records do not stand in the log is no write, whatever the ledger was about to say."""
+    """If an intent's records are not in the log, nothing was written, whatever the ledger says."""
     root = tmp_path / "s"
     write(numbered(spark, 50), root, txnAppId="a", txnVersion="1", **SMALL)
     entry = root / ".rmqstore" / "ledger" / "a.json"

@@ -13,8 +13,10 @@ from rmqstore.read.log_cursor import LogMark
 
 # Never to be changed: checkpoints of users hold it.
 VERSION_1 = (
-    '{"version": 1, "queues": {"TopicA": {"broker-a": {"0": 23, "2": 5, "10": 7}, "broker-b": {"0": 1}}, '
-    '"TopicB": {"broker-a": {"0": 0}}}, "log": {"broker-a": {"physicalOffset": 4711, "storeTimestamp": 1700000000000}}}'
+    '{"version": 1, "queues": {'
+    '"TopicA": {"broker-a": {"0": 23, "2": 5, "10": 7}, "broker-b": {"0": 1}}, '
+    '"TopicB": {"broker-a": {"0": 0}}}, '
+    '"log": {"broker-a": {"physicalOffset": 4711, "storeTimestamp": 1700000000000}}}'
 )
 OFFSET = StreamOffset(
     {

@@ -41,7 +41,8 @@ source.reader(source.schema())
 reader = source.streamReader(source.schema())
 source = pyspark_rmqstore.DefaultSource({**options, "topic": "T"})
 from pyspark.sql.types import MapType, StringType, StructType
-writers = [make(StructType().add("body", "string"), False) for make in (source.writer, source.streamWriter)]
+rows = StructType().add("body", "string")
+writers = [make(rows, False) for make in (source.writer, source.streamWriter)]
 print(type(reader).__name__, type(writers[1]).__name__)
 """
 

@@ -1,4 +1,4 @@
-"""Errors of the core as users of Spark see them: in the names of options, and otherwise the same."""
+"""Errors of the core as users of Spark see them: with Spark's option names, otherwise unchanged."""
 
 from __future__ import annotations
 

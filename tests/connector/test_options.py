@@ -70,8 +70,12 @@ GIVEN = {
     "subscribePattern": ("T.*", lambda read: read.selection.subscribe_pattern == "T.*"),
     "assign": ('{"T":[1]}', lambda read: read.selection.assign == {"T": frozenset({1})}),
     "includeSystemTopics": ("true", lambda read: read.selection.include_system_topics),
-    "startingOffsets": ('{"T":{"0":5}}', lambda read: read.selection.start.offsets == {(None, "T", 0): 5}),
-    "endingOffsets": ('{"T":{"0":6}}', lambda read: read.selection.end.offsets == {(None, "T", 0): 6}),
+    "startingOffsets": (
+        '{"T":{"0":5}}', lambda read: read.selection.start.offsets == {(None, "T", 0): 5},
+    ),
+    "endingOffsets": (
+        '{"T":{"0":6}}', lambda read: read.selection.end.offsets == {(None, "T", 0): 6},
+    ),
     "startingTimestamp": ("7", lambda read: read.selection.start.timestamp == 7),
     "endingTimestamp": ("1970-01-01T00:00:01", lambda read: read.selection.end.timestamp == 1000),
     "startingOffsetsByTimestamp": (
@@ -80,7 +84,9 @@ GIVEN = {
     "endingOffsetsByTimestamp": (
         '{"T":{"0":9}}', lambda read: read.selection.end.by_timestamp == {(None, "T", 0): 9},
     ),
-    "startingOffsetsByTimestampStrategy": ("ERROR", lambda read: read.selection.timestamp_strategy == "error"),
+    "startingOffsetsByTimestampStrategy": (
+        "ERROR", lambda read: read.selection.timestamp_strategy == "error",
+    ),
     "tags": ("A || B", lambda read: read.tags == {"A", "B"}),
     "columns": (" body , topic", lambda read: read.columns == ("body", "topic")),
     "scan": ("CommitLog", lambda read: read.scan == "commitlog"),
@@ -91,7 +97,9 @@ GIVEN = {
     "columnNameOfCorruptRecord": ("Broken", lambda read: read.corrupt_column == "Broken"),
     "checkCRC": ("False", lambda read: not read.check_crc),
     "failOnDataLoss": ("false", lambda read: not read.fail_on_data_loss),
-    "storePathCommitLog": ("/x/a, /x/b", lambda read: read.stores[0].commitlogs == ("/x/a", "/x/b")),
+    "storePathCommitLog": (
+        "/x/a, /x/b", lambda read: read.stores[0].commitlogs == ("/x/a", "/x/b"),
+    ),
     "storePathConsumeQueue": ("/x/q", lambda read: read.stores[0].consumequeue == "/x/q"),
     "storePathIndex": ("/x/i", lambda read: read.stores[0].index == "/x/i"),
     "ignoreLogEnd": ("true", lambda read: read.stores[0].ignore_log_end),
@@ -477,13 +485,18 @@ def test_delays_are_times_with_a_unit(value: str, seconds: float) -> None:
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({"endingOffsets": '{"T":{"0":5}}'}, "endingOffsets"), ({"endingTimestamp": "7"}, "endingOffsets"),
-        ({"endingOffsetsByTimestamp": '{"T":{"0":5}}'}, "endingOffsets"), ({"scan": "commitlog"}, "scan=commitlog"),
-        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger"), ({"maxTriggerDelay": "soon"}, "maxTriggerDelay"),
+        ({"endingOffsets": '{"T":{"0":5}}'}, "endingOffsets"),
+        ({"endingTimestamp": "7"}, "endingOffsets"),
+        ({"endingOffsetsByTimestamp": '{"T":{"0":5}}'}, "endingOffsets"),
+        ({"scan": "commitlog"}, "scan=commitlog"),
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger"),
+        ({"maxTriggerDelay": "soon"}, "maxTriggerDelay"),
         ({"maxBytesPerTrigger": "-1"}, "maxBytesPerTrigger"),
         ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "minOffsetsPerTrigger"),
-        ({"consumerOffsetFile": "/data/x.json"}, "consumerGroup"), ({"consumerGroup": "g"}, "consumerOffsetFile"),
-        ({"consumerOffsetFile": f"{STORE}/config/consumerOffset.json", "consumerGroup": "g"}, "lies in the store"),
+        ({"consumerOffsetFile": "/data/x.json"}, "consumerGroup"),
+        ({"consumerGroup": "g"}, "consumerOffsetFile"),
+        ({"consumerOffsetFile": f"{STORE}/config/consumerOffset.json", "consumerGroup": "g"},
+         "lies in the store"),
     ],
 )  # fmt: skip
 def test_what_a_stream_cannot_have_is_refused_by_name(given: dict[str, str], named: str) -> None:

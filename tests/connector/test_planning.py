@@ -48,7 +48,7 @@ class MadeQueue(NamedTuple):
 def make_log(
     rng: np.random.Generator, n_queues: int, n_records: int, mean_bytes: int = 1000
 ) -> list[MadeQueue]:
-    """Return the queues of a log whose records are dealt to queues by chance, to some much more than to others."""
+    """Return the queues of a log whose records go to random queues, to some more than to others."""
     shares = rng.exponential(size=n_queues) ** 2 + 1e-9
     owners = rng.choice(n_queues, n_records, p=shares / shares.sum())
     sizes = rng.integers(100, 2 * mean_bytes - 100, n_records)
@@ -71,7 +71,7 @@ def random_limits(rng: np.random.Generator, n_bytes: int) -> Limits:
 
 
 def assert_exact(tasks: Tasks, pieces: Sequence[QueueSlice]) -> None:
-    """Every offset of every range is in one task; over the tasks each queue goes on where it stopped; none is empty."""
+    """Check that every offset is in one task, in queue order, and that no task is empty."""
     reached = {(piece.topic, piece.queue_id): piece.start for piece in pieces}
     for task in tasks:
         assert task
@@ -388,7 +388,7 @@ def test_an_empty_log_gives_no_task(heads: list[int]) -> None:
 
 
 def test_cuts_lie_where_the_bytes_of_all_queues_add_up() -> None:
-    """The example of ``planning._cuts``: 50 bytes before physical offset 50, then 3 per byte of the log up to 100."""
+    """The example of ``planning._cuts``: 50 bytes up to offset 50, then 3 per byte up to 100."""
     sparse = SampledSlice(QueueSlice("A", 0, 0, 100), [Sample(0, 0, 1.0), Sample(99, 99, 1.0)])
     dense = SampledSlice(QueueSlice("B", 0, 0, 100), [Sample(0, 50, 1.0), Sample(98, 99, 1.0)])
     first, second = plan_queues([sparse, dense], Limits(max_bytes=100))

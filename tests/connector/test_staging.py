@@ -1,4 +1,4 @@
-"""Staging inside a store from someone else: links in it lead neither a file nor the sweep out of the store."""
+"""Staging in a store with hostile links: no file is written or removed outside the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream asked as Spark asks it, without Spark: stores that are cut, made anew, damaged, deleted from meanwhile."""
+"""Planning of streams, without Spark: stores are cut, recreated, damaged or shortened meanwhile."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_limits_count_from_where_a_queue_was_cut(cut: tuple[Path, dict[str, Any]
     ] + [[]]
 
 
-def test_a_queue_that_expired_and_began_anew_is_no_loss(tmp_path: Path) -> None:
+def test_a_queue_that_expired_and_began_again_is_no_loss(tmp_path: Path) -> None:
     store = grow(grow(build.Store(), 10), 60, topic="B", late=100)
     query = Query(store.write(tmp_path / "s"))
     assert len(query.trigger()) == 70
@@ -195,7 +195,7 @@ def test_a_file_that_was_shorter_when_it_was_listed_is_read_on(
     assert [len(query.trigger()) for _ in range(2)] == [60, 0]
 
 
-def test_a_file_that_was_made_anew_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
+def test_a_recreated_file_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
     root = grow(grow(build.Store(), 30), 40, prefix="old", late=1000).write(
         tmp_path / "s", abort=True
     )
@@ -209,7 +209,7 @@ def test_a_file_that_was_made_anew_is_not_taken_for_the_old_one(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("n_chosen", [0, 1])
-def test_a_cut_behind_the_newest_chosen_record_is_noticed(tmp_path: Path, n_chosen: int) -> None:
+def test_a_cut_after_the_newest_chosen_record_is_noticed(tmp_path: Path, n_chosen: int) -> None:
     def made(n: int, pad: int, n_new: int) -> build.Store:
         store = grow(grow(build.Store(segment_bytes=65536), n_chosen, topic="T"), 5, topic="Other")
         return grow(
@@ -227,7 +227,7 @@ def test_a_cut_behind_the_newest_chosen_record_is_noticed(tmp_path: Path, n_chos
     assert query.bodies() == [f"t{number}" for number in range(6)]
 
 
-def test_stale_records_behind_the_end_of_a_log_are_written_over(tmp_path: Path) -> None:
+def test_stale_records_after_the_end_of_a_log_are_written_over(tmp_path: Path) -> None:
     stale, store = grow(build.Store(), 40), grow(build.Store(), 20)
     torn = stale.placed[20]
     stale.put(torn.physical_offset + 80, bytes(torn.size - 80))
@@ -249,7 +249,7 @@ def test_stale_records_behind_the_end_of_a_log_are_written_over(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("mode", "n_rows"), [("PERMISSIVE", 100), ("DROPMALFORMED", 99), ("FAILFAST", None)]
 )
-def test_a_damaged_head_hides_nothing_behind_it(
+def test_a_damaged_head_hides_no_later_record(
     tmp_path: Path, mode: str, n_rows: int | None
 ) -> None:
     store = grow(build.Store(segment_bytes=65536), 100)
@@ -296,7 +296,7 @@ def test_a_record_of_a_topic_that_is_no_name_ends_no_query(
     assert Query(root, **options).offset["queues"]["T"]
 
 
-def test_a_topic_that_was_deleted_and_made_anew_is_read_from_its_start(tmp_path: Path) -> None:
+def test_a_topic_that_was_deleted_and_recreated_is_read_from_its_start(tmp_path: Path) -> None:
     store = build.Store()
     store.first_units["A", 0] = 40
     root = grow(store, 10).write(tmp_path / "s", abort=True)
@@ -382,15 +382,17 @@ def test_offsets_that_a_group_committed_meanwhile_are_no_loss(
 
 
 def test_a_stream_plans_and_reads_without_importing_pandas(tmp_path: Path) -> None:
-    """Spark starts a process for a source and one for its tasks, in which it would cost more than all that they do."""
+    """Spark starts a process for the source and one for its tasks; pandas would dominate both."""
     with create(tmp_path / "store", config=SIZES) as writer:
         put(writer, "A", 0, ["a", "b"])
     script = (
         "import sys; from pyspark_rmqstore import DefaultSource\n"
         "source = DefaultSource({'path': sys.argv[1], 'startingOffsets': 'earliest'})\n"
         "reader = source.streamReader(source.schema()); start = reader.initialOffset()\n"
-        "reader.prepareForTriggerAvailableNow(); end = reader.latestOffset(start, reader.getDefaultReadLimit())\n"
-        "rows = sum(batch.num_rows for part in reader.partitions(start, end) for batch in reader.read(part))\n"
+        "reader.prepareForTriggerAvailableNow()\n"
+        "end = reader.latestOffset(start, reader.getDefaultReadLimit())\n"
+        "parts = reader.partitions(start, end)\n"
+        "rows = sum(batch.num_rows for part in parts for batch in reader.read(part))\n"
         "print(rows, 'pandas' in sys.modules)"
     )
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""A stream over what a power cut and a recovery leave: stale records and units after the ends that were set."""
+"""Streams after a power cut and a recovery: stale records and units remain after the new ends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def old_store(tmp_path: Path) -> tuple[build.Store, Path]:
 
 
 def recover(root: Path, old: build.Store, new: build.Store) -> None:
-    """Write a store over another one in place; what is longer of the old one stays, as after a recovery."""
+    """Write a store over another one; the rest of a longer old file stays, as after a recovery."""
     for start, data in new.segments.items():
         stale = old.segments.get(start, bytearray(len(data)))
         end = max(
@@ -127,7 +127,7 @@ def test_stale_records_that_a_blank_spares_are_not_messages(tmp_path: Path, reop
 
 
 @reopened
-def test_a_query_that_is_behind_the_cut_gets_the_kept_and_the_new_messages(
+def test_a_query_that_had_not_reached_the_cut_gets_the_kept_and_the_new_messages(
     tmp_path: Path, reopen: Reopen
 ) -> None:
     old, root = old_store(tmp_path)

@@ -1,4 +1,4 @@
-"""Streams: every message once, in triggers of the size asked for, from stores that grow, age and are cut meanwhile."""
+"""Streams: every message once, in triggers of the requested size, while the stores change."""
 
 from __future__ import annotations
 
@@ -322,7 +322,7 @@ def checkpointed_store(n_first: int, n_second: int = 0) -> build.Store:
 def test_a_query_goes_on_from_a_checkpoint_of_version_1(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """A checkpoint as the first release wrote it, of a query that had planned batch 1 and was killed."""
+    """A checkpoint of the first release, of a query that was killed after planning batch 1."""
     golden = Path(__file__).parent / "checkpoint-v1"
     shutil.copytree(golden, tmp_path / "q" / "checkpoint")
     root = checkpointed_store(50, 5).write(tmp_path / "s")

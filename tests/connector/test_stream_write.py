@@ -175,7 +175,10 @@ class _Task:
 
 
 class Driver:
-    """Runs micro-batches as Spark does: one writer for the tasks, another one to commit; counts attempts of tasks."""
+    """Runs micro-batches as Spark does: one writer for the tasks and another one to commit.
+
+    It counts the attempts of tasks.
+    """
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._options = parse_stream_write_options({"path": str(root), **SMALL})

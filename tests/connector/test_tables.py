@@ -1,4 +1,4 @@
-"""SQL tables and views: what Spark adds to their options, what it keeps of them, and what it does not."""
+"""SQL tables and views: which options Spark adds, which ones it keeps, and which ones it loses."""
 
 from __future__ import annotations
 
@@ -118,7 +118,8 @@ def test_a_table_may_be_a_view_of_a_store_and_a_stream(
     sql.sql(f"CREATE TABLE others USING rmqstore OPTIONS (view 'topics') LOCATION '{root}'")
     assert bodies(sql, "SELECT topic FROM others") == ["A", "B"]
     sql.sql(
-        f"CREATE TABLE messages USING rmqstore OPTIONS (startingOffsets 'earliest') LOCATION '{root}'"
+        "CREATE TABLE messages USING rmqstore "
+        f"OPTIONS (startingOffsets 'earliest') LOCATION '{root}'"
     )
     writer = (
         sql.readStream.table("messages").selectExpr("string(body)").writeStream.format("parquet")
@@ -141,7 +142,8 @@ def test_an_insert_names_the_store_or_goes_through_a_temporary_view(
     sql.sql(f"INSERT INTO messages WITH (path = '{root}') (topic, body) VALUES ('A', binary('a2'))")
     sql.sql(f"CREATE TABLE others USING rmqstore LOCATION '{root.parent / 'other'}'")
     sql.sql(
-        f"INSERT INTO others WITH (path = '{root.parent / 'other'}') SELECT * FROM messages WHERE topic = 'B'"
+        f"INSERT INTO others WITH (path = '{root.parent / 'other'}') "
+        "SELECT * FROM messages WHERE topic = 'B'"
     )
     assert bodies(sql, "SELECT string(body) FROM others") == ["b0"]
     names = sql.table("opened").columns

@@ -1,4 +1,4 @@
-"""Views through Spark: the same rows as the core gives, in parallel, and options that have no meaning refused."""
+"""Views through Spark: the rows of the core, in parallel; options without a meaning are refused."""
 
 from __future__ import annotations
 

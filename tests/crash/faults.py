@@ -1,4 +1,4 @@
-"""A disk that dies at a chosen change, and what is left then: as after a kill, or after a power cut."""
+"""A disk that dies at a chosen change, and what a kill or a power cut then leaves of the files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that is killed at a chosen change to the disk: each system call that changes a file, and half of a write.
+"""A process that is killed at a chosen change to the disk: a system call, or half of a write.
 
 Unlike ``FaultyDisk`` it knows nothing of the code that it kills, and what it leaves is what SIGKILL
 leaves.
@@ -34,7 +34,7 @@ def repair(root: Path, config: StoreConfig) -> None:
 
 
 def rebuild(root: Path, config: StoreConfig) -> None:
-    """Build queues and index of a store anew."""
+    """Rebuild the queues and the index of a store."""
     with StoreWriter(find_store(root), config) as writer:
         writer.rebuild()
 
@@ -91,7 +91,7 @@ class Killer:
         return written
 
     def _scattering(self, scatter: Callable[..., None]) -> Callable[..., None]:
-        """Return ``Disk.scatter`` with its half: its writes go through a mapping, by no system call."""
+        """Return ``Disk.scatter`` with a step halfway: it writes through a mapping."""
 
         def scattered(disk: Disk, path: Path, positions: Any, values: Any) -> None:
             scatter(
@@ -115,7 +115,7 @@ def _run(verb: Verb, root: Path, config: StoreConfig, at: int | None, telling: C
 
 
 def run(verb: Verb, root: Path, config: StoreConfig, at: int | None = None) -> list[str]:
-    """Run a verb in a process of its own, to its end or until it is killed; return the changes of one that ended."""
+    """Run a verb in its own process until it ends or is killed; return the changes if it ended."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     hearing, telling = context.Pipe(duplex=False)

@@ -1,4 +1,4 @@
-"""Cut an append at every change that it makes to the disk: its rows are there, all of them, or none; no key is lost."""
+"""Cut an append at every change to the disk: all of its rows are there or none; keys are kept."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ CASES = [  # (store, rows, power, at how many changes)
 
 
 def places(disk: FaultyDisk, at_most: int, seed: int) -> list[int]:
-    """Every change, or a sample of them; the commit of an append and its neighbours are always among them."""
+    """Return every change, or a sample with the commit of the append and its neighbours."""
     changes = range(disk.n_changes)
     around_commit = range(disk.commit - 1, disk.commit + 2) if disk.commit >= 0 else ()
     sample = random.Random(seed).sample(changes, min(disk.n_changes, at_most))
@@ -227,7 +227,7 @@ def append_copies(root: Path, disk: FaultyDisk, copies: pa.Table) -> None:
 def test_copies_that_are_older_than_the_store_appear_all_or_none(
     golden_store: GoldenStore, tmp_path: Path
 ) -> None:
-    """A recovery begins at the newest file whose first record is older than the checkpoint: not at one of theirs."""
+    """A recovery begins at the newest file older than the checkpoint, not at one of the copies."""
     with rmqstore.open(golden_store("basic")) as store:
         copies = store.scan(verbatim=True, scan="commitlog", subscribe="TopicA").read_all()
     copies = copies.filter(pc.equal(copies["queueId"], 0))

@@ -1,4 +1,7 @@
-"""The disk is full or closed to us: nothing is appended, or what was committed is completed later; said clearly."""
+"""The disk is full or read-only: nothing is appended, or what was committed is completed later.
+
+Either way the error says so clearly.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ N = 120
 
 
 class FullDisk(Disk):
-    """Refuses write number ``at``, counted from when it is armed; with ``stays`` also all behind it."""
+    """Refuses write number ``at`` after it is armed; with ``stays`` also every later write."""
 
     def __init__(self, *, stays: bool = False) -> None:
         super().__init__()
@@ -140,7 +143,7 @@ def test_a_disk_that_gets_full_during_a_rebuild_is_named(
 
 
 class WatchedDisk(Disk):
-    """Refuses to write through a mapping where no place on the disk was taken: there a full disk kills the process."""
+    """Refuses to write through a mapping where no blocks are reserved: a full disk kills there."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -243,7 +246,7 @@ with rmqstore.open(sys.argv[1]) as store:
 def test_no_size_of_a_small_disk_kills_a_process_that_uses_sparse_files(
     golden_store: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """In a tmpfs, reading a hole through a mapping takes a page: without one left, the process would die of SIGBUS."""
+    """Reading a hole of a tmpfs through a mapping takes a page; SIGBUS kills if there is none."""
     mount, sparse = tmp_path / "small", golden_store("default-sizes")
     mount.mkdir()
     occupied = sum(path.stat().st_blocks // 2 for path in sparse.rglob("*"))

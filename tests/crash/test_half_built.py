@@ -1,4 +1,4 @@
-"""What a broker meets where a repair or a rebuild was cut: it must build anew what is half built, and keep the log."""
+"""A broker opens a store whose repair or rebuild was cut: it rebuilds the queues, keeps the log."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def damage_first_record(root: Path) -> None:
 
 
 class CountingDisk(FaultyDisk):
-    """Notes the numbers of the changes that build queues: after the first of them one is half built."""
+    """Notes which changes build queues: after the first of them, a queue is half built."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class CountingDisk(FaultyDisk):
 
 
 @pytest.mark.parametrize("name", ["crash", "crash3", "crash4"])
-def test_a_broker_builds_anew_what_a_repair_left_half_built(
+def test_a_broker_rebuilds_what_a_repair_left_half_built(
     golden_store: GoldenStore, tmp_path: Path, name: str
 ) -> None:
     disk = CountingDisk()

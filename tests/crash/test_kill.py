@@ -1,4 +1,4 @@
-"""A process that appends is killed with SIGKILL at any moment: what it flushed is there, what it did not is not."""
+"""A process that appends is killed with SIGKILL at any moment: exactly what it flushed is there."""
 
 from __future__ import annotations
 

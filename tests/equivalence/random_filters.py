@@ -1,4 +1,4 @@
-"""Random SQL92 expressions and properties: seeded, of RocketMQ's grammar, near it, and beyond it."""
+"""Random SQL92 expressions and properties by seed: in RocketMQ's grammar, near it and beyond it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def random_properties(rng: random.Random) -> dict[str, str]:
 
 
 def random_expression(rng: random.Random) -> str:
-    """Return an expression, most of them of the grammar; the rest is damaged, or noise of its tokens."""
+    """Return an expression, usually of the grammar; sometimes a damaged one, or random tokens."""
     kind = rng.random()
     if kind < 0.1:
         return _joined(rng, rng.choices(_TOKENS, k=rng.randrange(1, 8)))

@@ -123,7 +123,10 @@ def fake_head(rng: random.Random) -> bytes:
 
 
 def random_log(seed: int, n_records: int, base: int = 0) -> tuple[bytes, list[int]]:
-    """Return the bytes of a file and where its records begin; by seed all alike in their properties, or none."""
+    """Return the bytes of a file and where its records begin.
+
+    With every third seed all records have the same property names.
+    """
     rng = random.Random(seed)
     template = rng.sample(
         ["TAGS", "KEYS", "UNIQ_KEY", "CLUSTER", "größe", "a"], rng.randrange(1, 6)

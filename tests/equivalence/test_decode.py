@@ -100,7 +100,7 @@ def _verdicts(
 @pytest.mark.parametrize("check_crc", [True, False])
 @pytest.mark.parametrize("seed", range(120))
 def test_masks_are_false_exactly_where_the_reference_refuses(seed: int, *, check_crc: bool) -> None:
-    """Damage of three sorts: bytes anywhere, bytes of fixed parts (lengths!), a cut; and positions that are none."""
+    """Damage anywhere, in fixed parts (lengths!) or by a cut; and positions without a record."""
     data, starts = random_log(seed, 25, BASE)
     rng = random.Random(seed)
     damaged = bytearray(data)

@@ -1,4 +1,4 @@
-"""Filters on columns give what the plain evaluator gives for each message; property columns hold what was parsed."""
+"""Filters on columns agree with the plain evaluator; property columns hold what was parsed."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ BASE = 1 << 30
 
 
 def _long_log(seed: int, n_bytes: int) -> tuple[bytearray, list[int]]:
-    """Return a log long enough for many chains; some bodies hold what looks like records that know their place."""
+    """Return a log with many chains; some bodies hold a fake record that fits its position."""
     rng = random.Random(seed)
     packed, starts = bytearray(), []
     body_bytes = rng.choice((50, 500, 5_000))

@@ -1,4 +1,4 @@
-"""The property string as RocketMQ reads it, the record CRC in it, hosts and ids: known strings, known answers."""
+"""Property strings as RocketMQ reads them, record CRCs, hosts and ids: known inputs and results."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_property_string_is_parsed_as_rocketmq_does(
 def test_a_name_that_a_record_repeats_is_told_from_others_however_many_there_are(
     n_names: int,
 ) -> None:
-    """Sums of bits that stand for names must not overflow: nine times the 62nd once looked like none."""
+    """The bit sums that stand for names must not overflow, as nine times the 62nd once did."""
     stored = [b"".join(b"n%d\x01v\x02" % number for number in range(n_names))]
     stored += [
         b"".join(b"n%d\x01%d\x02" % (n_names - 1, turn) for turn in range(count))

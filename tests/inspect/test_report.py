@@ -1,4 +1,4 @@
-"""The report: its numbers are those of the real store, nothing of a store is markup in it, and a browser draws it."""
+"""The report: its numbers are those of the store, it escapes all data, and a browser draws it."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ def test_report_names_the_extra_where_a_library_is_missing(
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Return Debian's chromium; where it is missing tests are skipped, and fail where nothing may be skipped."""
+    """Return Debian's chromium; without it skip the tests, or fail if nothing may be skipped."""
     binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if binary is None or driver is None:
         reason = "no chromium and chromedriver (Debian: apt-get install chromium chromium-driver)"
@@ -321,7 +321,10 @@ def _open(browser: Any, page: Path) -> None:
     for log in ("performance", "browser"):
         browser.get_log(log)  # what went before
     browser.get(page.as_uri())
-    drawn = "return [...document.querySelectorAll('.plotly-graph-div')].every(chart => chart.querySelector('.main-svg'))"
+    drawn = (
+        "return [...document.querySelectorAll('.plotly-graph-div')]"
+        ".every(chart => chart.querySelector('.main-svg'))"
+    )
     _wait(browser, drawn)
 
 
@@ -363,7 +366,8 @@ def test_a_browser_draws_the_charts_without_errors_or_network(
     _open(browser, page)
     for name in CHARTS:
         width, height = browser.execute_script(
-            "const box = document.querySelector(`#chart-${arguments[0]} .main-svg`).getBoundingClientRect();"
+            "const chart = document.querySelector(`#chart-${arguments[0]} .main-svg`);"
+            "const box = chart.getBoundingClientRect();"
             "return [box.width, box.height]", name,
         )  # fmt: skip
         assert width > 300, name
@@ -378,15 +382,18 @@ def test_a_browser_draws_the_charts_without_errors_or_network(
 
 # Returns what lies outside of its card, or of its chart, by more than a pixel of rounding.
 OVERFLOWING = """
-const outside = (part, box) => part.right > box.right + 1 || part.left < box.left - 1;
+const box = part => part.getBoundingClientRect();
+const beyond = (part, box) => part.right > box.right + 1 || part.left < box.left - 1;
+const outside = (part, around) => beyond(box(part), box(around));
+const labels = ".xtick text, .ytick text, .xtitle, .ytitle, .legendtext";
 const found = [];
 for (const card of document.querySelectorAll("section, .key"))
   for (const part of card.querySelectorAll(":not(svg *, script)"))
-    if (!part.closest(".scroll *") && outside(part.getBoundingClientRect(), card.getBoundingClientRect()))
+    if (!part.closest(".scroll *") && outside(part, card))
       found.push([card.innerText.split("\\n")[0], part.tagName, part.getAttribute("class")]);
 for (const chart of document.querySelectorAll(".plotly-graph-div"))
-  for (const text of chart.querySelectorAll(".xtick text, .ytick text, .xtitle, .ytitle, .legendtext"))
-    if (outside(text.getBoundingClientRect(), chart.getBoundingClientRect())) found.push([chart.id, text.textContent]);
+  for (const text of chart.querySelectorAll(labels))
+    if (outside(text, chart)) found.push([chart.id, text.textContent]);
 return found;
 """
 
@@ -402,8 +409,11 @@ def test_nothing_runs_out_of_its_card(
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
     try:
         _open(browser, page)
-        _wait(browser, "return [...document.querySelectorAll('.plotly-graph-div')].every(chart =>"
-                       " chart.querySelector('.main-svg').clientWidth === chart.clientWidth)")  # fmt: skip
+        _wait(
+            browser,
+            "return [...document.querySelectorAll('.plotly-graph-div')].every("
+            "chart => chart.querySelector('.main-svg').clientWidth === chart.clientWidth)",
+        )
         assert browser.execute_script("return document.documentElement.clientWidth") in range(
             width - 20, width + 1
         )

@@ -146,7 +146,7 @@ def test_a_cut_chain_is_counted(copied: GoldenStore) -> None:
 
 
 def test_an_item_that_was_put_twice_may_be_hidden_once(copied: GoldenStore) -> None:
-    """As after a put that was cut before its slots were written: recovery puts the keys once more."""
+    """A put was cut before it wrote its slots, and the recovery put the keys again."""
     root = copied("basic")
     newest = max((root / "index").iterdir())
     data = newest.read_bytes()
@@ -154,7 +154,7 @@ def test_an_item_that_was_put_twice_may_be_hidden_once(copied: GoldenStore) -> N
     last = data[items_at + 20 * (count - 1) : items_at + 20 * count]
     slot = int.from_bytes(last[:4]) % 100
     assert int.from_bytes(data[40 + 4 * slot : 44 + 4 * slot]) == count - 1
-    change(newest, items_at + 20 * count, last)  # its chain goes on behind the hidden one
+    change(newest, items_at + 20 * count, last)  # its chain goes on after the hidden one
     change(newest, 40 + 4 * slot, count.to_bytes(4))
     change(newest, 36, (count + 1).to_bytes(4))
     assert findings(root) == []

@@ -1,4 +1,4 @@
-"""A real name server and a real broker that serves a store, with real producers and consumers, all in one JVM."""
+"""A real name server and a real broker that serves a store, and real clients, all in one JVM."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class RealBroker:
         self.announce(topic)
 
     def announce(self, topic: str, seconds: float = 30) -> None:
-        """Tell the name server of a topic, until it knows: its first answers come before it has the broker."""
+        """Register a topic until the name server knows it with its broker."""
         config = self.controller.getTopicConfigManager().selectTopicConfig(topic)
         until = time.monotonic() + seconds
         while self._namesrv.getRouteInfoManager().pickupTopicRouteData(topic) is None:
@@ -107,7 +107,7 @@ class RealBroker:
             time.sleep(0.2)
 
     def expire(self, n_files: int) -> None:
-        """Delete the oldest files of the log, and what of the queues points into them, as retention does."""
+        """Delete the oldest log files and the units that point into them, as retention does."""
         store = self.controller.getMessageStore()
         store.getCommitLog().deleteExpiredFile(0, 0, 1, True, n_files)
         start = store.getCommitLog().getMinOffset()
@@ -116,7 +116,10 @@ class RealBroker:
                 queue.deleteExpiredFile(start)
 
     def consume(self, topic: str, group: str, count: int, seconds: float = 60) -> list[Message]:
-        """Return what a consumer of a new group gets, at least ``count`` messages, and those that follow at once."""
+        """Return what a consumer of a new group receives: at least ``count`` messages.
+
+        Messages that arrive directly after these are returned as well.
+        """
         client = self._real.rocketmq.client.consumer.DefaultLitePullConsumer(group)
         client.setNamesrvAddr(self.namesrv_address)
         where = self._real.rocketmq.common.consumer.ConsumeFromWhere

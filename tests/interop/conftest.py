@@ -15,7 +15,7 @@ JARS = Path(__file__).parents[2] / ".rocketmq"
 
 
 def _start(version: str, home: Path) -> RocketMQ:
-    """Start it; where that cannot be, the tests are skipped with the reason, and fail where nothing may be skipped."""
+    """Start RocketMQ, or skip the tests with the reason; fail if nothing may be skipped."""
     reason = "no Java 17"
     if shutil.which("java") or os.environ.get("JAVA_HOME"):
         try:

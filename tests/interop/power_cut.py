@@ -1,4 +1,4 @@
-"""A broker that loses power while a stream follows it: the real store, what a cut leaves of it, and the query."""
+"""A broker that loses power while a stream follows it: store, damage and query."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Queue = tuple[str, int]
 
 
 class Query:
-    """A streaming query as Spark drives it: a batch is planned, noted, read, and done; a restart plans it again."""
+    """A streaming query as Spark drives it: it plans, notes and reads; a restart plans again."""
 
     def __init__(self, root: Path, options: dict[str, str], dice: random.Random) -> None:
         given = {
@@ -120,7 +120,7 @@ class Durable(NamedTuple):
 
 
 def cut_files(root: Path, durable: Durable, dice: random.Random) -> None:
-    """Clear what a power cut loses of files that were written to and not flushed: an end, or pages here and there."""
+    """Clear what a power cut loses of unflushed bytes: an end of the log, or scattered pages."""
     log = root / "commitlog"
     ends = dice.random() < 0.5
     place = dice.randint(durable.log_end, written_end(log)) if ends else 0
@@ -271,14 +271,14 @@ class Trial:
         self._durable = Durable(self.real.store.getMaxPhyOffset(), ends)
 
     def _start(self) -> RealStore:
-        """Start a broker that knows the store by a name of its own, so that a dead one changes nothing in it."""
+        """Start a broker with its own path to the store, so that a dead one cannot change it."""
         self._n_starts += 1
         name = self._folder / f"broker-{self._n_starts}"
         name.symlink_to(self.root)
         return self._rocketmq.open(name, **self._sizes)
 
     def lose_power(self) -> None:
-        """Leave of the store what a power cut leaves of it: a copy made while it runs, less what was not flushed."""
+        """Replace the store by what a power cut leaves: a live copy less unflushed bytes."""
         copy, dead = self._folder / "copy", self._folder / f"dead-{self._n_starts}"
         shutil.copytree(self.root, copy)
         self.root.rename(dead)

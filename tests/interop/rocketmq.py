@@ -1,4 +1,4 @@
-"""The real RocketMQ, driven from Python: its jars by Spark's own package resolution, its classes through py4j.
+"""The real RocketMQ, driven from Python: jars by Spark's package resolution, classes by py4j.
 
 Loads and kills stay on this machine; only processes started here are ended.
 """
@@ -47,7 +47,7 @@ class JarsUnavailableError(Exception):
 
 
 def resolve_jars(version: str, folder: Path) -> Path:
-    """Return the folder with the jars of a version; resolved once, found there later, also by other processes."""
+    """Return the folder with the jars of a version, which is resolved once for all processes."""
     jars = folder / version / "jars"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"{version}.lock").open("w") as lock:
@@ -137,7 +137,7 @@ class RocketMQ:
         return found
 
     def spell_messages(self, messages: Any) -> list[Message]:
-        """Return a java.util.List of MessageExt as tables, the names and values as its getters give them."""
+        """Return a java.util.List of MessageExt as dicts of the names and values of the getters."""
         loopback = self.java.net.InetSocketAddress("127.0.0.1", 1)
         hosts = []
         for message in messages:
@@ -246,7 +246,7 @@ class RealStore:
         )
 
     def messages(self, topic: str, queue_id: int) -> Iterator[Message]:
-        """Yield what the real store serves of a queue, each message as its own MessageDecoder reads it."""
+        """Yield the messages that the real store serves of a queue, by its own decoder."""
         at, end = self.queue_range(topic, queue_id)
         while at < end:
             found = self.store.getMessage("interop", topic, queue_id, at, PAGE, None)
@@ -260,7 +260,7 @@ class RealStore:
             yield from self._real.spell_messages(decoded)
 
     def records(self, topic: str, queue_id: int) -> Iterator[tuple[int, bytes]]:
-        """Yield what the real store serves of a queue, as bytes: each record with the queue offset it was asked for."""
+        """Yield the records that the real store serves of a queue, with requested offsets."""
         at, end = self.queue_range(topic, queue_id)
         has_begun = False
         while at < end:
@@ -291,14 +291,14 @@ class RealStore:
         return offsets
 
     def index_files(self) -> list[str]:
-        """Return the paths of its index files; two that it made in the same millisecond share one, and its keys."""
+        """Return the paths of its index files; two of the same millisecond share one path."""
         return [
             file.getFileName()
             for file in _field(_field(self.store, "indexService"), "indexFileList")
         ]
 
     def expire(self, n_files: int) -> int:
-        """Delete the oldest files of the log, and what of the queues points into them, as retention does."""
+        """Delete the oldest log files and the units that point into them, as retention does."""
         deleted = self.commitlog.deleteExpiredFile(0, 0, 1, True, n_files)
         start = self.commitlog.getMinOffset()
         for queues in self.store.getConsumeQueueTable().values():

@@ -1,4 +1,4 @@
-"""A real broker serves a store that Spark wrote: real consumers get every message, delayed ones when they are due."""
+"""A real broker serves a store that Spark wrote: every message arrives, delayed ones when due."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real RocketMQ opens what a dead append left: its rows are there, all of them, or none; no older key is lost."""
+"""The real RocketMQ opens the store of a dead append: all of its rows or none, and all old keys."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_dead_append_does_not_come_back_when_the_real_store_goes_on(
     tmp_path: Path,
     version: str,
 ) -> None:
-    """Its messages have the length of those that died, so that they end where heads of these may stand."""
+    """Its messages are as long as the dead ones, so they end where heads of dead ones may begin."""
     rocketmq: RocketMQ = request.getfixturevalue(version)
     sizes = {key: int(value) for key, value in goldens.summary("basic")["conf"].items()}
     body, n = b"of one length", 16
@@ -156,7 +156,7 @@ def test_a_dead_append_does_not_come_back_when_the_real_store_goes_on(
 def test_rocketmq_brings_back_its_own_records_after_a_torn_one(
     rocketmq: RocketMQ, tmp_path: Path
 ) -> None:
-    """What is left to us where an append spans several files of the log is a rule of RocketMQ's own recovery."""
+    """RocketMQ's recovery decides what is left of an append over several files of the log."""
     root, n = tmp_path / "s", 16
     sizes = {"mappedFileSizeCommitLog": 65536, "mappedFileSizeConsumeQueue": 400}
     with rocketmq.open(root, **sizes) as real:

@@ -1,4 +1,4 @@
-"""The real RocketMQ opens what a killed repair, rebuild or append left, and writes on: nothing is lost or misplaced."""
+"""The real RocketMQ opens the store of a killed writer and writes: nothing is lost or misplaced."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Trial:
             return served(real)
 
     def judge(self, at: int) -> None:
-        """Kill the verb after one change; look at the store that is left, once a broker has written to it."""
+        """Kill the verb after one change; check the store once a broker has written to it."""
         root, where = self._copy(f"{at}"), f"killed after change {at}: {self.changes[at]}"
         killed.run(self._verb, root, self._config, at)
         with self._rocketmq.open(root, **self._sizes) as real:

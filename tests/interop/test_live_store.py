@@ -26,7 +26,7 @@ def body_of(queue_id: int, queue_offset: int) -> bytes:
 
 
 class Appender(threading.Thread):
-    """Appends round the queues until it is left; ``last`` is how many messages each queue has for certain."""
+    """Appends to the queues in turn until the block is left; ``last`` counts their messages."""
 
     def __init__(self, real: RealStore, *, expire_every: int = 0) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Appender(threading.Thread):
 
 
 def judge(rows: list[dict[str, Any]], floor: list[int]) -> list[int]:
-    """Every queue's messages without a gap, each with its own body, at least as far as ``floor``; return the ends."""
+    """Check that queues have no gap, their own bodies and reach ``floor``; return their ends."""
     ends = []
     for queue_id in range(N_QUEUES):
         offsets = [row["queueOffset"] for row in rows if row["queueId"] == queue_id]
@@ -112,7 +112,7 @@ def test_a_store_is_read_while_its_broker_appends(
 def test_a_store_is_read_while_its_broker_deletes(
     rocketmq: RocketMQ, tmp_path: Path, scan: str
 ) -> None:
-    """What is deleted under a read is data loss, said so or stepped over as asked for; what comes is right."""
+    """Files that are deleted under a read are reported or skipped; all rows that come are right."""
     n_lost = n_read = 0
     with (
         rocketmq.open(tmp_path / "s", **SIZES) as real,

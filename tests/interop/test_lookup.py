@@ -79,8 +79,13 @@ def _compare(
             subscribe=topics,
             columns="topic,keys,commitLogOffset",
         )
-        expected = {at for (topic, key), places in put.items() if key in {key for _, key in asked} and topic in topics
-                    for at in places}  # fmt: skip
+        keys = {key for _, key in asked}
+        expected = {
+            physical_offset
+            for (topic, key), physical_offsets in put.items()
+            if key in keys and topic in topics
+            for physical_offset in physical_offsets
+        }
         assert sorted(expected) == [
             at for batch in batches for at in batch.column("commitLogOffset").to_pylist()
         ]

@@ -1,4 +1,4 @@
-"""A stream over the store of a real broker that loses power, recovers and goes on; see ``power_cut``."""
+"""A stream over the store of a real broker that loses power and recovers; see ``power_cut``."""
 
 from __future__ import annotations
 

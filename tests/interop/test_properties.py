@@ -33,7 +33,7 @@ PIECES = [
 
 
 def damaged(rng: random.Random) -> bytes:
-    """Return a property string with bits flipped, separators among them, and pieces put in and taken out."""
+    """Return a property string with flipped bits and separators, and parts inserted and removed."""
     text = bytearray(rng.choice(STORED))
     for _ in range(rng.randrange(4)):
         at = rng.randrange(len(text) + 1)

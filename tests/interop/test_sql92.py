@@ -1,4 +1,4 @@
-"""RocketMQ's own filter module judges ours: what it refuses, and what each expression gives for each message."""
+"""RocketMQ's own filter module judges ours: which expressions it refuses, and all their results."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class RealFilters:
     def _function(
         self, bound: Any, owner: Any, name: str, takes: Any, thrown: str | None = None
     ) -> Any:
-        """Return a method of an object as a java.util.function.Function that gives ``thrown`` where it throws."""
+        """Return a method as a java.util.function.Function that returns ``thrown`` if it throws."""
         invoke = self._java.lang.invoke
         result = self._expression if name == "compile" else self._class("java.lang.Object")
         method = invoke.MethodHandles.publicLookup().findVirtual(
@@ -152,7 +152,7 @@ def plainly(compiled: Filter, properties: Mapping[str, str]) -> str:
 
 
 def compare(real: RealFilters, texts: list[str], rows: list[dict[str, str]]) -> Counter[str]:
-    """Hold ours against the real one for every expression and message; return how often it gave what."""
+    """Compare our result with the real one for every expression and message; count the results."""
     contexts = real.contexts(rows)
     columns = {name: pa.array([row.get(name) for row in rows], pa.string()) for name in NAMES}
     met: Counter[str] = Counter()
@@ -195,7 +195,7 @@ def test_expressions_by_hand_give_what_the_real_filter_gives(real: RealFilters) 
 def test_stored_messages_are_kept_that_the_real_filter_matches(
     real: RealFilters, tmp_path: Path, text: str
 ) -> None:
-    """From the bytes of a log that a broker wrote to the mask; the real one is given what it parsed itself."""
+    """From the bytes of a broker's log to the mask; the real filter gets the parsed properties."""
     data = np.fromfile(goldens.unpack("cq-ext", tmp_path) / "commitlog" / ("0" * 20), np.uint8)
     rows = [row for row in goldens.lines("cq-ext", "expected") if row["physicalOffset"] < len(data)]
     heads, whole = read_heads(data, np.array([row["physicalOffset"] for row in rows]))

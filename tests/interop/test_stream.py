@@ -1,4 +1,4 @@
-"""A stream follows a real broker that real producers send to, and writes to a store that the real one then opens."""
+"""A stream follows a real broker and real producers; the real store then opens what it wrote."""
 
 from __future__ import annotations
 
@@ -40,15 +40,16 @@ import sys
 from pyspark.sql import SparkSession
 source, sink, checkpoint, once = sys.argv[1:]
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-frame = spark.readStream.format("rmqstore").option("startingOffsets", "earliest").option("brokerName", "interop")
-writer = frame.load(source).writeStream.format("rmqstore").option("checkpointLocation", checkpoint)
+reader = spark.readStream.format("rmqstore").option("startingOffsets", "earliest")
+frame = reader.option("brokerName", "interop").load(source)
+writer = frame.writeStream.format("rmqstore").option("checkpointLocation", checkpoint)
 trigger = {"availableNow": True} if once == "once" else {"processingTime": "300 milliseconds"}
 writer.trigger(**trigger).start(sink).awaitTermination()
 """
 
 
 class Sender(threading.Thread):
-    """Sends messages one by one with a real producer until it is left; remembers those that the broker acknowledged."""
+    """Sends messages with a real producer until the end; remembers those that were acknowledged."""
 
     def __init__(self, real: RocketMQ, namesrv_address: str) -> None:
         super().__init__()
@@ -142,7 +143,7 @@ class Query:
 
 @contextmanager
 def victim(home: Path) -> Iterator[Callable[[], RocketMQ]]:
-    """Give a function that starts a JVM with RocketMQ to be killed; the last one is closed in the end."""
+    """Return a function that starts a JVM with RocketMQ to be killed; the last one is closed."""
     started: list[RocketMQ] = []
 
     def start() -> RocketMQ:
@@ -176,7 +177,7 @@ def bodies(root: Path) -> dict[tuple[str, int], tuple[int, list[bytes]]]:
 def test_every_message_of_a_real_broker_comes_once_and_in_order(
     spark: SparkSession, rocketmq: RocketMQ, tmp_path: Path
 ) -> None:
-    """Through a minute with the query killed twice, the broker killed, a topic and queues added, segments expiring."""
+    """One minute: the query and the broker are killed, topics and queues added, segments expire."""
     del spark  # only its environment is needed, which says where the packages are
     source, dice = tmp_path / "broker", random.Random(3)
     query = Query(source, tmp_path)

@@ -1,4 +1,4 @@
-"""The real RocketMQ opens what we wrote: serves every message, finds every key, goes on appending; and we after it."""
+"""The real RocketMQ opens what we wrote, serves all of it and appends; then we append again."""
 
 from __future__ import annotations
 

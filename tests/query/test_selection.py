@@ -1,4 +1,4 @@
-"""Which messages are chosen: options in, queues and bounds out, and refusals that name the option."""
+"""Which messages are chosen: from options to queues and bounds, and errors that name the option."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rmqstore.query.selection import EARLIEST, LATEST, parse_selection, parse_ta
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of topics A (queues 0, 1), B, %RETRY%g; message n of each queue is stored at T0 + 10 n."""
+    """A store of topics A (queues 0, 1), B, %RETRY%g; message n of a queue has time T0 + 10 n."""
     store = build.Store()
     for number in range(12):
         for topic, queue_id in (("A", 0), ("A", 1), ("B", 0), ("%RETRY%g", 0)):

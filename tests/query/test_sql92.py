@@ -1,4 +1,4 @@
-"""SQL92 filters: what is understood, what is refused and how, what each rule gives; answers worked out by hand."""
+"""SQL92 filters: the grammar, refusals and their texts, and the rules, with answers by hand."""
 
 from __future__ import annotations
 

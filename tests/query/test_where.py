@@ -1,4 +1,4 @@
-"""Conditions on columns: what is understood, what is refused and how, which rows meet them, what they leave out."""
+"""Conditions on columns: the grammar, refusals and their texts, matching rows, and pruning."""
 
 from __future__ import annotations
 
@@ -51,11 +51,13 @@ def texts(*values: str) -> frozenset[str]:
         ("queueOffset > 5 AND queueOffset <= 9", Pruning(queue_offsets=Within(5, 9))),
         ("commitLogOffset IN (7, 3, 9)", Pruning(places=Within(3, 9))),
         ("storeTimestamp >= '2026-11-20'", Pruning(store_timestamps=Within(low=DAY_MS))),
-        ("storeTimestamp < '2026-11-20T01:00+01:00'", Pruning(store_timestamps=Within(high=DAY_MS))),
+        ("storeTimestamp < '2026-11-20T01:00+01:00'",
+         Pruning(store_timestamps=Within(high=DAY_MS))),
         (f"storeTimestamp = {DAY_MS}", Pruning(store_timestamps=Within(DAY_MS, DAY_MS))),
         ("tags = 'x' AND keys = 'k'", Pruning(tags=texts("x"), keys=texts("k"))),
         ("msgId = 'm' AND brokerName = 'b'", Pruning(msg_ids=texts("m"), broker_names=texts("b"))),
-        ("NOT (queueId <> 3 OR NOT queueOffset < 8)", Pruning(queue_ids=frozenset([3]), queue_offsets=Within(high=8))),
+        ("NOT (queueId <> 3 OR NOT queueOffset < 8)",
+         Pruning(queue_ids=frozenset([3]), queue_offsets=Within(high=8))),
         ("topic = 'A' OR topic = 'B'", Pruning(topics=texts("A", "B"))),
         ("queueOffset = 1 OR queueOffset = 9", Pruning(queue_offsets=Within(1, 9))),
         ("topic = 'A' OR tags = 'x'", NO_PRUNING),
@@ -122,7 +124,7 @@ def test_the_columns_that_a_condition_asks_for() -> None:
 def test_an_expression_that_cannot_be_taken_apart_names_its_columns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A later pyarrow may spell expressions in another way: then nothing is left out, and nothing is lost."""
+    """A later pyarrow may spell expressions differently: nothing is pruned and nothing lost."""
     expression = (FIELD("flag") == 1) & (FIELD("topic") == "A")
     monkeypatch.setattr("rmqstore.query.where.expressions._METADATA", "-- another heading --\n")
     found = where(expression)
@@ -136,7 +138,8 @@ def test_an_expression_that_cannot_be_taken_apart_names_its_columns(
     ("condition", "reason"),
     [
         ("queuOffset = 1", "character 1: 'queuOffset' is not a column: did you mean queueOffset?"),
-        ("topic = 'A' OR queue_id = 1", "character 16: 'queue_id' is not a column: did you mean queueId?"),
+        ("topic = 'A' OR queue_id = 1",
+         "character 16: 'queue_id' is not a column: did you mean queueId?"),
         ("price > 5", "'price' is not a column: there are topic, .*properties go into filter="),
         ("topic = 1", "character 9: expected text in single quotes to compare topic with, found 1"),
         ("queueId = '1'", "character 11: expected an integer to compare queueId with, found '1'"),
@@ -145,7 +148,8 @@ def test_an_expression_that_cannot_be_taken_apart_names_its_columns(
         ("queueId = " + "9" * 5000, "character 11: 9{200}… is beyond 64 bits"),
         ("storeTimestamp > 'soon'", "character 18: 'soon' is not an ISO-8601 time"),
         ("storeTimestamp > 9223372036854775807", "9223372036854775807 ms is beyond the calendar"),
-        ("storeTimestamp > tomorrow", "expected a time in quotes, or epoch ms, to compare storeTimestamp with"),
+        ("storeTimestamp > tomorrow",
+         "expected a time in quotes, or epoch ms, to compare storeTimestamp with"),
         ("properties = 'x'", "properties cannot be compared; filter= asks for properties"),
         ("queueId LIKE '1%'", "character 9: LIKE compares text, and queueId holds none"),
         ("topic LIKE 5", "expected a pattern in single quotes, found 5"),
@@ -165,7 +169,8 @@ def test_an_expression_that_cannot_be_taken_apart_names_its_columns(
         ("topic = '\ud800'", "character 9: text that UTF-8 cannot hold"),
         ("(" * 65 + "queueId = 1" + ")" * 65, "character 65: nested deeper than 64 levels"),
         ("NOT " * 65 + "queueId = 1", "nested deeper than 64 levels"),
-        (FIELD("queuOffset") == 1, "where .*: 'queuOffset' is not a column: did you mean queueOffset"),
+        (FIELD("queuOffset") == 1,
+         "where .*: 'queuOffset' is not a column: did you mean queueOffset"),
         (FIELD("topic") == 1, "where .*: Function 'equal' has no kernel matching input types"),
         (FIELD("topic"), "where topic: Filter expression must evaluate to bool"),
         (FIELD(0) == "A", "name columns, their numbers change"),
@@ -173,7 +178,7 @@ def test_an_expression_that_cannot_be_taken_apart_names_its_columns(
         (5, "where: text or a pyarrow.compute.Expression, got int"),
         (lambda row: row, "where: text or a pyarrow.compute.Expression, got function"),
     ],
-    ids=lambda value: getattr(value, "__name__", str(value)[:40]).encode("ascii", "replace").decode(),
+    ids=lambda value: ascii(getattr(value, "__name__", str(value)[:40])),
 )  # fmt: skip
 def test_what_is_refused_and_why(condition: Any, reason: str) -> None:
     with pytest.raises(OptionError, match=reason):
@@ -219,7 +224,7 @@ def spelled(value: Any) -> str:
 
 
 def random_condition(chance: random.Random, depth: int = 0) -> tuple[str, Judge]:
-    """Return a condition, and what tells plainly, as SQL does, whether a row meets it: yes, no, or unknown."""
+    """Return a condition, and a plain function that says, as SQL does, whether a row meets it."""
     kind = chance.choice(["leaf", "leaf", "AND", "OR", "NOT"]) if depth < 4 else "leaf"
     if kind == "leaf":
         return random_comparison(chance)

@@ -1,4 +1,4 @@
-"""How much of a log is fetched from a storage that is no file system: what a read asks for, and little more."""
+"""How many bytes of a log a read fetches from a remote storage: little more than it needs."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_records_that_a_damaged_size_hides_are_found_over_windows(
 
 
 def _small(folder: Path, damaged_size: int) -> MemoryStorage:
-    """Return a store of twelve records of some 400 bytes; the third one says another size unless that is 0."""
+    """Return a store of twelve 400-byte records; a size other than 0 is that of the third one."""
     store = build.Store(segment_bytes=8192)
     for number in range(12):
         store.append(build.Record(body=b"%02d" % number * 150))

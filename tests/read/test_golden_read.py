@@ -194,7 +194,7 @@ def test_get_between_records_finds_no_message(golden_store: GoldenStore, name: s
 
 
 @pytest.mark.parametrize("name", ["crash", "crash2", "crash5"])
-def test_get_behind_the_end_of_a_crashed_log_finds_no_message(
+def test_get_after_the_end_of_a_crashed_log_finds_no_message(
     golden_store: GoldenStore, name: str
 ) -> None:
     end = goldens.summary(name)["maxPhyOffset"]
@@ -217,7 +217,7 @@ def test_log_end_of_a_crashed_store_is_where_the_real_recovery_ends(
 def test_scan_of_a_crashed_store_by_queue_gives_every_record_of_its_log(
     golden_store: GoldenStore, name: str
 ) -> None:
-    """More than the real store serves after its recovery, which loses some: golden/README.md, facts 27 and 28."""
+    """The real store serves less after its recovery: facts 27 and 28 of golden/README.md."""
     expected: dict[tuple[str, int], list[dict[str, Any]]] = {}
     with rmqstore.open(golden_store(name), broker_name="b") as store:
         for row in read(store, scan="commitlog", include_system_topics=True):
@@ -239,7 +239,7 @@ def test_scan_of_a_crashed_store_by_queue_gives_every_record_of_its_log(
     assert served <= {(key, row["queueOffset"]) for key, rows in found.items() for row in rows}
 
 
-def test_units_behind_the_end_of_a_crashed_log_are_no_messages(golden_store: GoldenStore) -> None:
+def test_units_after_the_end_of_a_crashed_log_are_not_messages(golden_store: GoldenStore) -> None:
     on_disk = {
         (row["topic"], row["queueId"]): row["onDiskBefore"]
         for row in goldens.summary("crash2")["queues"]
@@ -270,8 +270,8 @@ def test_checked_crc_does_not_move_the_end_of_a_crashed_log(golden_store: Golden
     assert offsets(found) == [row["physicalOffset"] for row in goldens.records("crash2")]
 
 
-def test_ignore_log_end_reads_on_behind_the_damage(golden_store: GoldenStore) -> None:
-    """The flipped body byte of crash2 costs one record when the scan goes on: good ones follow it."""
+def test_ignore_log_end_reads_on_after_the_damage(golden_store: GoldenStore) -> None:
+    """The flipped body byte of crash2 costs one record if the scan goes on: good ones follow it."""
     end = goldens.summary("crash2")["maxPhyOffset"]
     with rmqstore.open(golden_store("crash2"), ignore_log_end=True) as store:
         found = offsets(

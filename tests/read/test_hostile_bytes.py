@@ -1,4 +1,4 @@
-"""Any byte changed, any file cut: a read ends in an error that names a file, or in messages that are right.
+"""Any byte changed, any file cut: a read raises an error with a path or returns right messages.
 
 The judge here knows the format by itself (struct), the damage by comparing bytes, and nothing of
 the code under test.
@@ -158,7 +158,7 @@ class Judge:
         }
         if units is not None:
             unit = units.get((row["topic"], row["queueId"], row["queueOffset"]), b"")
-            # What a queue lacks is taken from the log: behind its files, and where a crash may have
+            # What a queue lacks is taken from the log: after its files, and where a crash may have
             # left it wrong.
             is_recovered = self.abort or not unit.strip(b"\0")
             facts["unit"] = unit[:12] == struct.pack(">qi", at, size) or is_recovered
@@ -339,7 +339,7 @@ def test_missing_files(judge: Judge, file: str) -> None:
 )
 @pytest.mark.parametrize("file", LOG_FILES + QUEUE_FILES + OTHER_FILES)
 def test_grown_files(judge: Judge, file: str, tail: bytes) -> None:
-    """The judge looks at what a file of the right length would hold; nothing of that may be lost in silence."""
+    """The judge reads a file of the right length; nothing in it may be lost without an error."""
     data = (judge.root / file).read_bytes()
     _run(judge, file, [(f"{len(tail)} bytes more", data + tail)])
 
@@ -366,7 +366,7 @@ def test_every_cut(judge: Judge, file: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100))
 def test_several_bytes_changed_at_once(judge: Judge, seed: int) -> None:
-    """With damage in several places only soundness of what comes is judged, and that nothing escapes or hangs."""
+    """With several changed bytes, rows need only be right, and nothing may escape or hang."""
     rng = random.Random(seed)
     saved = {file: (judge.root / file).read_bytes() for file in LOG_FILES + QUEUE_FILES}
     wrong = []

@@ -1,4 +1,4 @@
-"""Queues that are taken from a damaged log: a read by queue tells of the damage as a read by log does, and goes on."""
+"""Queues rebuilt from a damaged log: reads by queue report damage as reads by log do."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_a_missing_file_is_data_loss_of_queues_that_are_gone(
 
 
 def test_damage_before_the_place_where_a_recovery_begins(tmp_path: Path) -> None:
-    """A queue without files is rebuilt from all of the log; what a checkpoint vouches for is damage there."""
+    """A queue without files is rebuilt from the whole log, so all of its damage counts."""
     store = made(200)
     hurt = store.placed[10]
     break_magic(store, hurt)
@@ -197,9 +197,7 @@ def test_damage_before_the_place_where_a_recovery_begins(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_ignoring_the_end_of_a_log_recovers_queues_behind_it(
-    tmp_path: Path, damage: Damage
-) -> None:
+def test_ignoring_the_end_of_a_log_recovers_queues_after_it(tmp_path: Path, damage: Damage) -> None:
     store = made()
     hurt = store.placed[60]
     damage(store, hurt)
@@ -217,7 +215,7 @@ def test_ignoring_the_end_of_a_log_recovers_queues_behind_it(
 def test_what_a_recovery_cut_of_a_store_that_was_closed_since_does_not_come_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Damage
 ) -> None:
-    """A broker cut the log by moving its end, and its queues; stale records follow, whole and in their places."""
+    """A broker cut the log and its queues by moving their ends; whole stale records follow."""
     store = made()
     end = store.placed[81]
     damage(store, end)
@@ -246,7 +244,7 @@ def test_a_record_out_of_line_is_damage_and_no_end_of_its_queue(tmp_path: Path) 
 
 
 def test_a_crashed_queue_that_lost_its_first_file_is_taken_from_the_log(tmp_path: Path) -> None:
-    """A power cut loses names of files that were not flushed; retention deletes those of the log first."""
+    """A power cut loses the names of unflushed files; retention deletes those of the log first."""
     store = made()
     root = store.write(tmp_path / "s", abort=True)
     (root / "checkpoint").unlink()

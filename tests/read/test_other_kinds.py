@@ -1,4 +1,4 @@
-"""Stores that lie in part where this version does not read: every way to read them refuses, or says what it lacks."""
+"""Stores of which this version cannot read a part: every read refuses, or says what it lacks."""
 
 from __future__ import annotations
 

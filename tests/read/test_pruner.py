@@ -264,7 +264,7 @@ def test_a_clock_that_was_set_back_loses_nothing(seed: int) -> None:
             assert inside or not times.low <= at <= times.high, (place, times)
 
 
-def test_times_before_and_behind_all_points_leave_the_ends() -> None:
+def test_times_before_and_after_all_points_leave_the_ends() -> None:
     points = steady(10)
     assert parts_stored_within(points, WHOLE, Within(high=0)).n_bytes == 0
     assert parts_stored_within(points, WHOLE, Within(low=9_000_000)).spans[-1].end == 1000

@@ -1,4 +1,4 @@
-"""A store is read through its storage alone: one that is no file system gives the same answers as the disk."""
+"""A store is read only through its storage: one without a file system gives the same answers."""
 
 from __future__ import annotations
 

@@ -314,7 +314,7 @@ def test_rows_within_bytes_are_counted_by_units(golden_store: Callable[[str], Pa
 
 
 def test_a_blank_before_an_empty_segment_may_still_become_a_record(tmp_path: Path) -> None:
-    """As a commit does it: the blank stands there for a moment, also in a log that has no record before it."""
+    """As in a commit: the blank is there for a moment, even in a log without a record before it."""
     root = build.Store().write(tmp_path / "s")
     first, following = (root / "commitlog" / f"{at:020d}" for at in (0, 4096))
     first.write_bytes(build.pack_blank(4096).ljust(4096, b"\0"))

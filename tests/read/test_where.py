@@ -1,4 +1,4 @@
-"""Scans with a condition: the rows, in the order, of a plain scan whose rows are held against it; and less is read."""
+"""Scans with a condition: the matching rows of a plain scan, in its order, from fewer bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A compact check of one combination of Python, PySpark, numpy and pyarrow; runs with nothing else installed.
+"""A check of one combination of Python, PySpark, numpy and pyarrow that needs nothing else.
 
 Usage: python smoke.py STORE N_MESSAGES SCRATCH, with a store of so many messages. Prints a line for
     each part.
@@ -28,7 +28,7 @@ BORN = [datetime(2026, 10, 25, hour, 30, tzinfo=UTC) for hour in (0, 1)]  # in B
 
 
 class Smoke:
-    """The parts, each a method that takes a session and leaves what it makes in a folder of its own."""
+    """The parts of the check; each method takes a session and uses a folder of its own."""
 
     def __init__(self, spark: SparkSession, store: Path, n_messages: int, scratch: Path) -> None:
         self.spark, self.store, self.n_messages, self.scratch = spark, store, n_messages, scratch
@@ -133,7 +133,7 @@ class Smoke:
     # ---- what the parts share
 
     def insert(self, table: str, options: str = "") -> None:
-        """Insert a message, all other columns being null: PySpark 4.0 takes no list of some columns."""
+        """Insert a message whose other columns are null: PySpark 4.0 takes no list of columns."""
         values = {"topic": "'T0'", "body": "binary('inserted')"}
         columns = ", ".join(
             f"{values.get(name, 'NULL')} AS {name}" for name in self.spark.table(table).columns
@@ -149,7 +149,10 @@ class Smoke:
             (f"T{number % 2}", f"body {number}".encode(), "tag", {"k": "v"}, BORN[number % 2])
             for number in range(n_rows)
         ]
-        schema = "topic string, body binary, tags string, properties map<string,string>, bornTimestamp timestamp"
+        schema = (
+            "topic string, body binary, tags string, properties map<string,string>, "
+            "bornTimestamp timestamp"
+        )
         return self.spark.createDataFrame(rows, schema)
 
     def check(self, root: Path, n_rows: int) -> None:

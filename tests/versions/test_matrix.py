@@ -1,4 +1,4 @@
-"""The smoke check in every combination of Python, PySpark, numpy and pyarrow that stands for what pyproject allows.
+"""The smoke check for representative versions of Python, PySpark, numpy and pyarrow.
 
 Each combination has a virtual environment of its own under ``.versions``, made by pip from the
 registry and kept.
@@ -59,7 +59,7 @@ COMBINATIONS = (
 
 @cache
 def interpreter(version: str) -> Path | None:
-    """Return a Python of a version, on PATH or of pyenv; a shim that has nothing to start counts as none."""
+    """Return a Python of a version, from PATH or pyenv; a shim without one does not count."""
     found = shutil.which(f"python{version}")
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
     candidates = [Path(found)] if found else []

@@ -1,4 +1,4 @@
-"""What a writer takes: anything that speaks Arrow's C interface, and a clear refusal of all else."""
+"""What a writer takes: anything with Arrow's C interface; everything else is refused clearly."""
 
 from __future__ import annotations
 

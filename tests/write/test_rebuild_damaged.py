@@ -1,4 +1,4 @@
-"""Rebuilding from a log whose records say wrong things: all that can be built is built, and the rest is named."""
+"""Rebuilding from a log with wrong records: what can be built is built, and the rest is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening a store for writing after any exit: it ends as a broker's recovery leaves it, with nothing missing."""
+"""Opening a store for writing after any exit completes it as a broker's recovery does."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_what_was_repaired_is_sound_when_opened_again(copied: GoldenStore, name:
     assert data_files(root) == before
 
 
-def test_good_records_behind_damage_are_cut_only_when_asked_for_and_kept_aside(
+def test_good_records_after_damage_are_cut_only_on_request_and_kept_aside(
     copied: GoldenStore,
 ) -> None:
     root = copied("crash2")
@@ -106,7 +106,7 @@ def test_good_records_behind_damage_are_cut_only_when_asked_for_and_kept_aside(
 
 
 @pytest.mark.parametrize("lost", ["consumequeue", "index", "both"])
-def test_queues_and_index_are_built_anew_from_the_log(copied: GoldenStore, lost: str) -> None:
+def test_queues_and_index_are_rebuilt_from_the_log(copied: GoldenStore, lost: str) -> None:
     root = copied("basic")
     before = data_files(root)
     for folder in ("consumequeue", "index"):
@@ -124,7 +124,7 @@ def test_queues_and_index_are_built_anew_from_the_log(copied: GoldenStore, lost:
     assert indexes[0] == indexes[1]
 
 
-def test_a_queue_whose_newest_file_is_gone_is_built_anew(copied: GoldenStore) -> None:
+def test_a_queue_whose_newest_file_is_gone_is_rebuilt(copied: GoldenStore) -> None:
     root = copied("basic")
     before = data_files(root)
     newest = max((root / "consumequeue/TopicA/2").iterdir())
@@ -137,7 +137,7 @@ def test_a_queue_whose_newest_file_is_gone_is_built_anew(copied: GoldenStore) ->
     }
 
 
-def test_a_queue_with_a_hole_is_built_anew(copied: GoldenStore) -> None:
+def test_a_queue_with_a_hole_is_rebuilt(copied: GoldenStore) -> None:
     root = copied("basic")
     before = data_files(root)
     files = sorted((root / "consumequeue/TopicA/2").iterdir())
@@ -176,7 +176,7 @@ def test_rebuilding_gives_what_rocketmq_built(copied: GoldenStore, name: str) ->
     after = data_files(root)
     assert rows(root, include_system_topics=True) == read
     assert not (root / ".rmqstore" / "replaced").exists()
-    if name != "expired":  # files that hold units of deleted records only are not built anew
+    if name != "expired":  # files with units of deleted records only are not rebuilt
         assert {k: v for k, v in after.items() if "index/" not in k} == {
             k: v for k, v in before.items() if "index/" not in k
         }

@@ -1,4 +1,4 @@
-"""Arrow arrays from arrays and lists, made without what imports pandas: they equal those of ``pyarrow.array``."""
+"""Arrow arrays that are built without pandas equal those of ``pyarrow.array``."""
 
 from __future__ import annotations
 

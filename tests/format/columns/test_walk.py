@@ -93,7 +93,7 @@ def test_walk_reads_the_record_that_begins_before_the_end_of_the_range(walker: W
         pytest.param(
             build.pack(build.Record(total_size=0), 0), StopKind.DAMAGE, id="size 0 with a magic"
         ),
-        pytest.param(b"\0\0\0\0junk", StopKind.DAMAGE, id="junk behind a zero size"),
+        pytest.param(b"\0\0\0\0junk", StopKind.DAMAGE, id="junk after a zero size"),
         pytest.param(
             build.pack(build.Record(magic=0xDAA320A8), 0), StopKind.DAMAGE, id="unknown magic"
         ),
@@ -121,7 +121,7 @@ def test_empty_range_has_no_records(walker: Walker) -> None:
     assert (found.starts.tolist(), found.kind, found.position) == ([], StopKind.END, 0)
 
 
-def test_next_record_is_looked_for_behind_damage() -> None:
+def test_the_next_record_is_found_after_damage() -> None:
     junk = b"\xda\xa3\x20" * 7
     record = build.pack(build.Record(), len(junk))
     assert find_next_record(_buf(junk + record), 0, len(junk + record), 0) == len(junk)

@@ -36,7 +36,7 @@ def log(tmp_path: Path) -> CommitLog:
 def look_up(
     tmp_path: Path, log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Lookup]:
-    """Return what makes a look-up whose index files tell of some ranges, and answer every key with some places."""
+    """Return a look-up whose index files cover some ranges and give some offsets for every key."""
 
     def make(spans: list[Span], places: list[int], log_end: int | None) -> Lookup:
         monkeypatch.setattr(IndexSearch, "spans", lambda *_: spans)

@@ -1,4 +1,4 @@
-"""Look-ups by key, id and time, judged by what the real store answers to queryMessage and getOffsetInQueueByTime."""
+"""Look-ups by key, id and time, judged by RocketMQ's queryMessage and getOffsetInQueueByTime."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ INDEXED = [name for name in goldens.EVERY if name not in (*goldens.CRASHED, "emp
 
 
 def has_key(record: Row, topic: str, key: str) -> bool:
-    """Tell whether a record answers to a key, by the key of the CommitLog: fact 21 of the golden stores' README."""
+    """Tell whether a record has a key in its CommitLog: fact 21 of the golden stores' README."""
     is_rollback = record["sysFlag"] & ROLLBACK == ROLLBACK
     keys = (record["uniqKey"], *(record["keys"] or "").split(" "))
     return record["topic"] == topic and not is_rollback and key in keys
@@ -122,8 +122,11 @@ def test_a_scan_by_keys_gives_what_all_queries_give(name: str, golden_store: Gol
     asked = [(row["topic"], row["key"]) for row in goldens.lines(name, "keys")][::5]
     records = goldens.records(name)
     topics, keys = {topic for topic, _ in asked}, sorted({key for _, key in asked})
-    right = [row["physicalOffset"] for row in records if any(has_key(row, row["topic"], key) for key in keys)
-             and row["topic"] in topics]  # fmt: skip
+    right = [
+        row["physicalOffset"]
+        for row in records
+        if row["topic"] in topics and any(has_key(row, row["topic"], key) for key in keys)
+    ]
     with rmqstore.open(golden_store(name)) as store:
         found = read(
             store, msg_key=keys, subscribe=sorted(topics), columns="topic,keys,commitLogOffset"
@@ -232,7 +235,7 @@ def test_what_no_look_up_can_answer_is_refused(
 
 
 def small_store(folder: Path) -> tuple[Path, list[Key]]:
-    """Make a store with one small index file; return it with its keys and where their messages stand."""
+    """Make a store with one small index file; return it with its keys and physical offsets."""
     root = folder / "small"
     with rmqstore.create(
         root, config=StoreConfig(1 << 16, 400, max_hash_slot_num=5, max_index_num=24)
@@ -255,7 +258,10 @@ def small_store(folder: Path) -> tuple[Path, list[Key]]:
 
 
 def damaged_answers(root: Path, keys: list[Key]) -> tuple[bool, bool]:
-    """Return whether all keys are still found, and whether ``verify`` names damage; wrong answers fail."""
+    """Return whether all keys are still found and whether ``verify`` names damage.
+
+    A wrong answer fails.
+    """
     found_all = True
     with rmqstore.open(root) as store:
         for key, place, stored in keys:
@@ -423,7 +429,10 @@ def test_a_store_that_is_open_elsewhere_is_told_by_its_lock_and_stays_locked(
     root = keyed(tmp_path, "a")
     assert not is_held(root / "lock")
     assert not is_held(root / "nothing")
-    code = f"import rmqstore, sys; w = rmqstore.open({str(root)!r}, mode='a'); print('open', flush=True); sys.stdin.read()"
+    code = (
+        f"import rmqstore, sys; w = rmqstore.open({str(root)!r}, mode='a'); "
+        "print('open', flush=True); sys.stdin.read()"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:

@@ -59,8 +59,12 @@ def test_what_is_on_its_way_is_found_with_its_real_topic_queue_and_time(
         stored = records[row["commitLogOffset"]]["storeTimestamp"]
         assert (row["topic"], row["queueId"]) == (record["REAL_TOPIC"], int(record["REAL_QID"]))
         assert row["queueOffset"] is None
-        due = {"transaction": None, "timer": int(record.get("TIMER_OUT_MS", 0)),
-               "delay": stored + LEVELS_MS[int(record.get("DELAY", 1)) - 1]}[row["pending"]]  # fmt: skip
+        due_times = {
+            "transaction": None,
+            "timer": int(record.get("TIMER_OUT_MS", 0)),
+            "delay": stored + LEVELS_MS[int(record.get("DELAY", 1)) - 1],
+        }
+        due = due_times[row["pending"]]
         found = row["dueTimestamp"]
         assert (None if found is None else round(found.timestamp() * 1000)) == due
 
@@ -108,9 +112,10 @@ def test_a_commit_that_no_op_record_names_yet_decides_its_half(tmp_path: Path) -
     half = {"REAL_TOPIC": "T", "REAL_QID": "2", "TRAN_MSG": "true"}
     store = build.Store()
     for number in range(4):
+        properties = half | {"UNIQ_KEY": f"ID{number % 3}", "KEYS": f"k{number}"}
         store.append(build.Record(
             topic="RMQ_SYS_TRANS_HALF_TOPIC", queue_offset=number, body=b"%d" % number,
-            properties=build.properties(half | {"UNIQ_KEY": f"ID{number % 3}", "KEYS": f"k{number}"}),
+            properties=build.properties(properties),
         ))  # fmt: skip
     store.append(build.Record(
         topic="T", queue_id=2, body=b"1", sys_flag=build.COMMIT, prepared_transaction_offset=0,
@@ -128,10 +133,15 @@ def test_a_commit_that_no_op_record_names_yet_decides_its_half(tmp_path: Path) -
 
 def test_hostile_properties_name_no_place(tmp_path: Path) -> None:
     store = build.Store()
-    for number, place in enumerate([{"REAL_TOPIC": "T"}, {"REAL_QID": "1"}, {"REAL_TOPIC": "T", "REAL_QID": "x" * 9},
-                                    {"REAL_TOPIC": "T", "REAL_QID": "9" * 18}]):  # fmt: skip
+    hostile = [
+        {"REAL_TOPIC": "T"},
+        {"REAL_QID": "1"},
+        {"REAL_TOPIC": "T", "REAL_QID": "x" * 9},
+        {"REAL_TOPIC": "T", "REAL_QID": "9" * 18},
+    ]
+    for number, properties in enumerate(hostile):
         store.append(build.Record(topic="RMQ_SYS_TRANS_HALF_TOPIC", queue_offset=number,
-                                  properties=build.properties(place)))  # fmt: skip
+                                  properties=build.properties(properties)))  # fmt: skip
     assert pending(store.write(tmp_path / "s")) == []
 
 

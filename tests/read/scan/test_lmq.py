@@ -1,4 +1,4 @@
-"""Light message queues: units that point at records of other topics, as RocketMQ wrote them, lost and damaged."""
+"""Light message queues: units that point at records of other topics, intact, lost and damaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Units of many queues in the order of the log: equal to sorting all of them, and read without needless visits."""
+"""Units of many queues in log order: equal to sorting them all, and without needless reads."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Queues:
         return list(UnitMerge(self.slices, self.read, self.sample, window_units).windows())
 
     def expected(self) -> NDArray[np.int64]:
-        """Return slice, queue offset and physical offset, by the highest physical offset so far in the slice."""
+        """Return slice, queue and physical offsets, by the slice's highest offset so far."""
         rows = [
             (key, number, FIRST + row, units[row])
             for number, units in enumerate(self.physical_offsets)

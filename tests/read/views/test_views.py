@@ -29,8 +29,8 @@ GoldenStore = Callable[[str], Path]
 STALE_MINIMUM = ("expired2", "preblank")
 KEYS = ("physicalOffset", "size", "topic", "queueId", "queueOffset", "sysFlag", "storeTimestamp",
         "preparedTransactionOffset", "magic")  # fmt: skip
-OURS = ("commitLogOffset", "storeSize", "topic", "queueId", "queueOffset", "sysFlag", "storeTimestamp",
-        "preparedTransactionOffset", "magic")  # fmt: skip
+OURS = ("commitLogOffset", "storeSize", "topic", "queueId", "queueOffset", "sysFlag",
+        "storeTimestamp", "preparedTransactionOffset", "magic")  # fmt: skip
 PLAIN_QUEUES = (*goldens.PLAIN, "cq-ext")
 
 
@@ -78,7 +78,7 @@ def test_commitlog_ends_with_the_place_where_the_real_store_says_the_log_ends(
     assert (last["kind"], last["commitLogOffset"]) == ("end", goldens.summary(name)["maxPhyOffset"])
 
 
-def test_commitlog_tells_why_the_log_of_a_crashed_store_ends_and_what_lies_behind_it(
+def test_commitlog_says_why_the_log_of_a_crashed_store_ends_and_what_follows(
     golden_store: GoldenStore,
 ) -> None:
     last = view(golden_store("crash"), "commitlog")[-1]
@@ -94,18 +94,18 @@ def test_commitlog_of_an_empty_store_has_no_rows(golden_store: GoldenStore) -> N
     assert view(golden_store("empty"), "commitlog") == []
 
 
-def test_commitlog_shows_what_lies_behind_the_end_when_that_is_ignored(
+def test_commitlog_shows_what_follows_the_end_when_that_is_ignored(
     golden_store: GoldenStore,
 ) -> None:
     """crash2: a flipped byte of a body ends the log; good records follow."""
     with rmqstore.open(golden_store("crash2"), ignore_log_end=True) as store:
         found = rows(store.view("commitlog"))
     end = goldens.summary("crash2")["maxPhyOffset"]
-    behind = [row for row in found if row["commitLogOffset"] >= end and row["kind"] == "record"]
-    assert not behind[0]["isValid"]
-    assert "CRC of the body" in behind[0]["reason"]
-    assert len(behind) > 1
-    assert all(row["isValid"] for row in behind[1:])
+    following = [row for row in found if row["commitLogOffset"] >= end and row["kind"] == "record"]
+    assert not following[0]["isValid"]
+    assert "CRC of the body" in following[0]["reason"]
+    assert len(following) > 1
+    assert all(row["isValid"] for row in following[1:])
 
 
 @pytest.mark.parametrize("name", ["basic", "edges", "crash", "live"])
@@ -602,7 +602,7 @@ def test_names_that_are_no_text_stop_no_view(golden_store: GoldenStore, tmp_path
 def test_no_damage_stops_a_view(
     golden_store: GoldenStore, tmp_path: Path, name: str, seed: int
 ) -> None:
-    """Bytes are changed, cut, added and zeroed; only a broken consumerOffset.json is an error, of view groups."""
+    """Bytes are changed, cut, added and zeroed; only a broken consumerOffset.json raises."""
     root = shutil.copytree(golden_store(name), tmp_path / "s")
     rng = random.Random(seed)
     files = sorted(

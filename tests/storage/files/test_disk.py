@@ -69,7 +69,7 @@ def test_a_flush_reaches_the_kernel(
     flush: Callable[[Disk, Path], None],
     flushed: list[str],
 ) -> None:
-    """What is flushed is told by inode: a file may get its name only after its bytes are on the disk."""
+    """Flushes are recorded by inode: a file gets its name only after its bytes are on the disk."""
     synced: set[int] = set()
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.add(os.fstat(descriptor).st_ino))
     for name in ("a", "b"):

@@ -1,4 +1,4 @@
-"""Questions to a store that changes while they are asked; the clock and the store are told what to say."""
+"""Questions to a store that changes while they are answered, with a scripted clock and store."""
 
 from __future__ import annotations
 

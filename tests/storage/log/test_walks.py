@@ -1,4 +1,4 @@
-"""The walks that all share: forward over damage, back to the last records, on logs built by hand."""
+"""The walks that all readers share, on logs built by hand: over damage, and to the last records."""
 
 from __future__ import annotations
 

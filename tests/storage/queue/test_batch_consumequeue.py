@@ -1,4 +1,4 @@
-"""BatchConsumeQueues: several messages in one record, as RocketMQ wrote them, made by hand, and damaged."""
+"""BatchConsumeQueues, where a record holds several messages: of RocketMQ, by hand, and damaged."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ def test_each_column_alone_equals_the_column_among_all(
     golden_store: GoldenStore, column: str
 ) -> None:
     with rmqstore.open(golden_store(NAME), broker_name="b") as store:
-        found = read(store, columns=["queueOffset", column] if column != "queueOffset" else "queueOffset",
-                     assign={"BatchB": [1]})  # fmt: skip
+        columns = list(dict.fromkeys(["queueOffset", column]))
+        found = read(store, columns=columns, assign={"BatchB": [1]})
     assert [row[column] for row in found] == [row[column] for row in EVERYTHING["BatchB", 1]]
 
 
@@ -115,7 +115,7 @@ def test_queues_begin_and_end_where_those_of_rocketmq_do(golden_store: GoldenSto
 
 
 def test_offset_at_is_the_first_message_at_a_time(golden_store: GoldenStore) -> None:
-    """RocketMQ's own search stops at a file's bounds: eight of its answers are not the first record at the time."""
+    """RocketMQ's search stops at file bounds: eight of its answers are not the first message."""
     n_same = n_asked = 0
     with rmqstore.open(golden_store(NAME)) as store:
         for query in goldens.summary(NAME)["timeQueries"]:
@@ -279,7 +279,10 @@ def make(
     units_per_file: int = 4,
     **more: Any,
 ) -> Path:
-    """Write a store whose only queue, B-0, has a record for each list of messages; one of one is a record itself."""
+    """Write a store with one queue, B-0, and one record for each list of messages.
+
+    A list of one message becomes a plain record.
+    """
     store, units, base = build.Store(**more), [], 0
     for number, batch in enumerate(batches):
         body = b"".join(batch) if len(batch) > 1 else batch[0]
@@ -527,7 +530,7 @@ def test_a_compressed_batch_that_does_not_inflate_is_damage(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("step", tiers.sampled(7, 1))
 def test_changed_bytes_never_escape(tmp_path: Path, step: int) -> None:
-    """Every byte of log and queue: a row that comes whole is a message of the store; errors are ours."""
+    """Every byte of log and queue: a whole row is a message of the store; errors are our own."""
     batches = [[b"alone"], *bodies(6)]
     root = make(tmp_path / "s", batches, packed=True)
     with rmqstore.open(root) as store:

@@ -28,7 +28,7 @@ def test_the_example_of_trusted_units() -> None:
 
 
 def test_a_unit_that_nothing_contradicts_is_trusted() -> None:
-    """Without the units on both sides of it, the damaged one of the example has no neighbour that is linked."""
+    """Without its two neighbours, the damaged unit of the example has no linked unit next to it."""
     found = trusted(_units([EXAMPLE[2]]), 0)
     assert (found.starts.tolist(), found.ends.tolist()) == ([99], [101])
 

@@ -33,11 +33,11 @@ def _store(n_records: int = 30) -> build.Store:
 
 
 @pytest.mark.parametrize("count", [0, 1, 19, 20, 21, 40, 50])
-def test_end_is_behind_the_last_unit_written(tmp_path: Path, count: int) -> None:
+def test_the_end_follows_the_last_written_unit(tmp_path: Path, count: int) -> None:
     assert _queue(tmp_path / "0", UNITS[:count]).end() == count
 
 
-def test_end_of_files_made_ahead_is_behind_the_last_unit(tmp_path: Path) -> None:
+def test_the_end_of_preallocated_files_follows_the_last_unit(tmp_path: Path) -> None:
     queue = _queue(tmp_path / "0", [*UNITS[:25], *[build.NO_UNIT] * 35])
     assert queue.end() == 25
 
@@ -143,7 +143,7 @@ def test_damaged_unit_is_never_a_silent_loss(
     store = _store(60)
     store.queues["T", 0][place] = unit
     root = store.write(tmp_path / "s", abort=abort)
-    never_written = unit[0] < 0 or unit[1] < 0  # as a crash may leave it: a recovery builds it anew
+    never_written = unit[0] < 0 or unit[1] < 0  # as a crash may leave it: a recovery rebuilds it
     with rmqstore.open(root) as opened:
         if abort and never_written:
             assert [row["commitLogOffset"] for row in read(opened)] == [

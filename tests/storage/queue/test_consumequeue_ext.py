@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections.abc import Callable
@@ -67,7 +68,7 @@ def test_messages_have_every_column_that_rocketmq_gives(golden_store: GoldenStor
 
 
 def test_groups_are_matched_by_the_bits_of_the_unit(golden_store: GoldenStore) -> None:
-    """Which groups this store had is not known: one is made up whose bits are among those of the fullest bit map."""
+    """The store's groups are unknown: one is invented whose bits are in the fullest bit map."""
     maps = {
         row["queueOffset"]: bytes.fromhex(row["ext"]["filterBitMapHex"])
         for row in rows_of("ExtA", 0)
@@ -101,9 +102,10 @@ def test_what_was_stored_before_a_filter_was_registered_may_match(copied: Path) 
         row for row in rows_of("ExtA", 0) if not any(bytes.fromhex(row["ext"]["filterBitMapHex"]))
     )
     (copied / "config").mkdir(exist_ok=True)
-    told = '{"filterDataByTopic":{"ExtA":{"groupFilterData":{"old":{"bornTime":%d},"new":{"bornTime":%d}}}}}'
-    at = row["ext"]["msgStoreTime"]
-    (copied / "config/consumerFilter.json").write_text(told % (at - 1, at), encoding="utf-8")
+    stored_ms = row["ext"]["msgStoreTime"]
+    groups = {"old": {"bornTime": stored_ms - 1}, "new": {"bornTime": stored_ms}}
+    filters = {"filterDataByTopic": {"ExtA": {"groupFilterData": groups}}}
+    (copied / "config/consumerFilter.json").write_text(json.dumps(filters), encoding="utf-8")
     with rmqstore.open(copied) as store:
         assert store.matched_groups("ExtA", 0, row["queueOffset"]) == ["new"]
 
@@ -174,7 +176,7 @@ def test_without_its_files_an_extended_queue_is_read_without_codes(copied: Path)
 
 @pytest.mark.parametrize("step", tiers.sampled(4, 1))
 def test_changed_and_cut_bytes_never_escape(copied: Path, step: int) -> None:
-    """Every byte of one file, and cuts: rows that come are messages of the store; errors are ours."""
+    """Every byte of one file, and cuts: each row is a message of the store; errors are our own."""
     path = copied / "consumequeue_ext/ExtB/0" / f"{0:020d}"
     sound, rng = path.read_bytes(), random.Random(7)
     rows = rows_of("ExtB", 0)

@@ -1,4 +1,4 @@
-"""Where messages of a queue lie in the log: the examples of the docstrings, and units that are not there."""
+"""Estimates of where a queue's messages lie in the log: docstring examples and missing units."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def test_the_example_of_an_estimate(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("voting_units")
 def test_only_units_of_the_range_vote(tmp_path: Path) -> None:
     queue = _queue(tmp_path / "0", [300, 500, 600, 700, 900])
-    assert [estimate_physical_offset(queue, 2, low, high, 1000) for low, high in ((0, 5), (2, 5), (0, 3), (4, 5))] == [
-        600, 700, 500, 900,
-    ]  # fmt: skip
+    ranges = ((0, 5), (2, 5), (0, 3), (4, 5))
+    estimates = [estimate_physical_offset(queue, 2, low, high, 1000) for low, high in ranges]
+    assert estimates == [600, 700, 500, 900]
 
 
 def test_an_estimate_of_damaged_units_is_none(tmp_path: Path) -> None:

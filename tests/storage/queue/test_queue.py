@@ -1,4 +1,4 @@
-"""Queues of every kind behind one protocol, by their files and with an end that the log tells."""
+"""Queues of every kind through one protocol, as their files and with an end from the log."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_torn_tail_without_abort_is_damage(tmp_path: Path) -> None:
 
 
 def test_record_with_a_broken_body_ends_a_log_that_was_not_closed(tmp_path: Path) -> None:
-    """Good records behind it are dropped by recovery, so they are no messages; ignoring the end shows them."""
+    """A recovery drops the good records after it: they count only if the end is ignored."""
     store = _store()
     broken = store.placed[40]
     store.put(broken.physical_offset + 88, b"X")
@@ -118,8 +118,8 @@ def test_next_file_made_ahead_is_no_damage(tmp_path: Path) -> None:
             assert len(read(opened)) == 20
 
 
-def test_stale_bytes_behind_the_end_of_a_closed_store_are_no_damage(tmp_path: Path) -> None:
-    """A recovery cuts a log by moving its end; what stood behind stays until it is overwritten."""
+def test_stale_bytes_after_the_end_of_a_closed_store_are_not_damage(tmp_path: Path) -> None:
+    """A recovery cuts a log by moving its end; what follows stays until it is overwritten."""
     store = _store(10)
     stale = build.pack(build.Record(body=b"old" * 50), 3_000)
     store.put(store.end, stale[37:] + stale)
@@ -326,7 +326,7 @@ def test_a_closed_store_whose_newest_record_is_in_its_queue_is_taken_at_its_word
 def test_a_queue_whose_records_do_not_follow_on_it_is_read_as_it_is(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """5.3.3 gives a queue offset out twice after a loss: the first record of the two is in no queue."""
+    """5.3.3 assigns an offset twice after a loss: the first of the two records is in no queue."""
     store = _store(30)
     store.append(build.Record(topic="T", queue_offset=29), queued=False)
     with (
@@ -352,7 +352,7 @@ def test_short_checkpoint_counts_as_zeros(tmp_path: Path, n_bytes: int) -> None:
 
 @pytest.mark.parametrize("hurt", range(0, 60, 7))
 def test_damaged_record_does_not_spoil_the_search_for_a_time(tmp_path: Path, hurt: int) -> None:
-    """The search may meet the damaged record; modes that bear damage must then find their way round it."""
+    """The search may meet the damaged record; modes that tolerate damage then search around it."""
     store = _store()
     store.put(store.placed[hurt].physical_offset + 4, b"XXXX")
     with rmqstore.open(store.write(tmp_path / "s")) as opened:
@@ -366,7 +366,7 @@ def test_damaged_record_does_not_spoil_the_search_for_a_time(tmp_path: Path, hur
 
 
 def test_damaged_record_spoils_no_look_at_the_queues(tmp_path: Path) -> None:
-    """Times of a queue are told by its first and last record; where these are damaged it is an error with a place."""
+    """A queue's times come from its first and last record; damage there is an error with a path."""
     store = _store()
     store.put(store.placed[0].physical_offset + 4, b"XXXX")
     with rmqstore.open(store.write(tmp_path / "s")) as opened:
