@@ -20,10 +20,10 @@ PACKAGES = [Path(__file__).parents[1] / folder for folder in ("store", "connecto
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_wait_for_the_disk() -> Iterator[None]:
-    """Let a flush in this process return at once, for no test cuts the power of this machine.
+    """Let a flush in this process return at once: no test cuts the power of this machine.
 
-    Tests of power cuts hold what was not flushed themselves, and ``test_disk.py`` holds that each
-    flush reaches the kernel. What stands in for it refuses a closed descriptor too.
+    Tests of power cuts keep track of unflushed bytes themselves, and ``test_disk.py`` checks that
+    each flush reaches the kernel. The replacement refuses a closed descriptor, too.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", os.fstat)
@@ -66,10 +66,7 @@ def _require_java() -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Return the session.
-
-    The source is not registered: that Spark finds it by itself is tested by use.
-    """
+    """Return the session, without registering the source: Spark has to find it by itself."""
     _require_java()
     with pytest.MonkeyPatch.context() as patch:
         inherited = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []

@@ -1,7 +1,7 @@
 """Store entries that are links or devices, and values no broker writes: only errors of our own.
 
-A read changes nothing and a write leaves what links point at alone. Each of these once blocked,
-filled the memory, escaped as a traceback or changed files outside of the store.
+A read changes nothing, and a write does not touch the targets of links. Each of these cases once
+blocked, filled the memory, escaped as a traceback or changed files outside the store.
 """
 
 from __future__ import annotations

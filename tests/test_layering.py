@@ -1,7 +1,7 @@
-"""The floor plan: which package may import which, and what each must never know.
+"""The layers: which package may import which, and what each must never know.
 
 A module imports from its own package and from layers above its own. The table in
-store/ARCHITECTURE.md shows the same layers, and a test holds the two together.
+store/ARCHITECTURE.md shows the same layers, and a test compares the two.
 """
 
 from __future__ import annotations
@@ -76,8 +76,7 @@ BANS = [
         {"rmqstore.storage", "rmqstore.read", "rmqstore.write"},
     ),
 ]
-# The classes of queues, and the modules outside of storage.queue that are made for queues of one
-# kind alone.
+# The classes of queues, and the modules outside storage.queue that are for one kind of queue only.
 QUEUE_KINDS: dict[str, set[str]] = {
     "BatchConsumeQueue": set(),
     "ConsumeQueue": {"read.views.consumequeue", "write.repair"},
@@ -246,8 +245,8 @@ def test_the_architecture_page_shows_these_layers() -> None:
     assert shown == LAYERS
 
 
-# What looks at a file system, and who may: files of a store are seen through a Storage and changed
-# through a Disk.
+# Calls to the file system, and who may make them: everyone else reads the files of a store through
+# a Storage and changes them through a Disk.
 PURE_OS = {"PathLike", "fspath", "fsencode", "getpid"}
 LOOKS = {
     "absolute", "chmod", "exists", "expanduser", "glob", "is_dir", "is_file", "is_symlink",

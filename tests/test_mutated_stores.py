@@ -1,8 +1,8 @@
 """Randomly damaged stores, read, checked, rebuilt and appended to: quick errors of our own only.
 
 Each seed damages a store that the real RocketMQ wrote (``mutations``). A process of its own then
-does all that can be done with a store, with bounds on its memory and time. What it reads is held
-against the bytes on the disk by ``struct`` alone.
+does all that can be done with a store, with bounds on its memory and time. The messages that it
+reads are compared with the bytes on the disk by ``struct`` alone.
 """
 
 from __future__ import annotations

@@ -29,8 +29,7 @@ def split(cases: Iterable[Any], normal: int) -> list[Any]:
 def spread(step: int, *tables: Iterable[Any]) -> list[Any]:
     """Return all combinations of tables; all but every ``step``-th belong to the slow tier.
 
-    Choose a step so that each value still comes up: one that does not divide the length of the last
-        table does that.
+    Every value still comes up if ``step`` does not divide the length of the last table.
     """
     every = enumerate(itertools.product(*tables))
     return [

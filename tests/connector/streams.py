@@ -49,9 +49,9 @@ def stream(spark: SparkSession, path: Path | list[Path], **options: object) -> D
 def drain(
     spark: SparkSession, path: Path | list[Path], folder: Path, **options: object
 ) -> list[dict[str, Any]]:
-    """Run a query to what is there now; return the progress of its triggers that had rows.
+    """Run a query over what is there now; return the progress of its triggers that had rows.
 
-    ``folder`` is its state.
+    ``folder`` holds the state of the query.
     """
     query = start(spark, path, folder, once=True, **options)
     query.awaitTermination()

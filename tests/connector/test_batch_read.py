@@ -795,8 +795,7 @@ def test_permissive_gives_a_row_with_the_reason_for_the_damaged_record(
         "storeSize": victim["storeSize"],
     }
     for name, value in known.items():
-        # The queue tells these of the record; by log they stand in the damaged record alone, which
-        # proves nothing.
+        # The queue confirms these values; a scan by log has only the damaged record for them.
         assert broken[name] == value or (options["scan"] == "commitlog" and broken[name] is None)
     sound = {row["commitLogOffset"]: row for row in found if row["_corrupt_record"] is None}
     for row in messages("basic"):

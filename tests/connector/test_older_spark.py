@@ -1,7 +1,4 @@
-"""What PySpark 4.0 and 4.1 lack: the source stands without it, and says what a later one has.
-
-No session.
-"""
+"""What PySpark 4.0 and 4.1 lack: the source works without it, and says which release has it."""
 
 from __future__ import annotations
 
@@ -20,8 +17,7 @@ from pyspark_rmqstore.unlimited_stream_reader import UnlimitedStreamReader
 from rmqstore.errors import OffsetOutOfRangeError, UnsupportedFeatureError
 from rmqstore.opening import create
 
-# Names of pyspark.sql.datasource by the release that brought them, as far as the connector knows
-# them.
+# Names of pyspark.sql.datasource that the connector uses, by the release that brought them.
 OF_4_1 = ("Filter", "EqualTo", "In", "IsNotNull", "StringStartsWith", "DataSourceStreamArrowWriter")
 STREAM_LIMITS = "pyspark.sql.streaming.datasource"  # since 4.2
 AS_OF = {

@@ -1,7 +1,4 @@
-"""Planning: ranges in, tasks out.
-
-No session, no files; the logs are made up, with true sizes to judge by.
-"""
+"""Planning, from ranges to tasks, without a session or files: invented logs of known sizes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Spark's schema and Arrow's: the documented columns, and what a schema of the user may ask.
-
-No session.
-"""
+"""Spark's schema and Arrow's: documented columns and what a user's schema may ask (no session)."""
 
 from __future__ import annotations
 

@@ -273,8 +273,7 @@ def test_a_batch_that_is_cut_anywhere_comes_once(
         shutil.rmtree(root)
 
 
-# Copies a store by small micro-batches until it is killed, or all is there; runs in a process of
-# its own.
+# Copies a store by small micro-batches, in its own process, until it is done or killed.
 COPY = """
 import sys
 from pyspark.sql import SparkSession

@@ -21,10 +21,10 @@ class Cut(Exception):  # noqa: N818 - an event, not an error of ours
 
 
 class FaultyDisk(Disk):
-    """Dies in the middle of change number ``at``; counts them all with ``at=None``.
+    """Dies in the middle of change number ``at``; with ``at=None`` it only counts the changes.
 
     Args:
-        power: also lose, at random, what was not flushed: writes, and names of new files.
+        power: also lose random unflushed writes and names of new files, as a power cut does.
     """
 
     def __init__(self, at: int | None = None, power: random.Random | None = None) -> None:

@@ -1,7 +1,7 @@
 """A process that is killed at a chosen change to the disk: a system call, or half of a write.
 
-Unlike ``FaultyDisk`` it knows nothing of the code that it kills, and what it leaves is what SIGKILL
-leaves.
+Unlike ``FaultyDisk`` it knows nothing of the code that it kills, and it leaves exactly what
+SIGKILL leaves.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def append(root: Path, config: StoreConfig) -> None:
 
 
 class Killer:
-    """Counts changes of this process; ends it after change number ``at``.
+    """Counts the changes of this process, and ends it after change number ``at``.
 
-    A write counts twice: its half, all of it.
+    A write counts twice: after its first half and at its end.
     """
 
     def __init__(self, at: int | None) -> None:

@@ -24,8 +24,7 @@ def _long_log(seed: int, n_bytes: int) -> tuple[bytearray, list[int]]:
         body = rng.randbytes(rng.randrange(body_bytes))
         at = len(packed)
         if rng.random() < 0.2:
-            # A copy of a record at the very place where it lies in the file: only the chain tells
-            # it is none.
+            # A fake record whose physical offset fits its position: only the chain rules it out.
             inside = at + 88 + len(body)
             fake = build.pack(build.Record(body=bytes(rng.randrange(200))), BASE + inside)
             body += fake[: rng.choice((12, 60, len(fake), len(fake)))] + rng.randbytes(

@@ -10,8 +10,7 @@ import pytest
 
 from rmqstore.format.bloom import bit_positions, has_bits, may_match
 
-# Set by a broker with 32 expected consumers at 20 % error for CGSQL#Normal, whose positions it
-# noted as 10, 70, 93.
+# Of a broker with 32 expected consumers at 20 % error: CGSQL#Normal has the bits 10, 70, 93.
 BIT_MAP = bytes.fromhex("0004000000000000400000200000")
 
 

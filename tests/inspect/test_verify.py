@@ -97,10 +97,7 @@ def test_damaged_records_are_named(copied: GoldenStore) -> None:
 
 
 def test_a_record_with_an_impossible_time_has_its_unit_and_its_keys(copied: GoldenStore) -> None:
-    """Brokers serve it and find it by its keys.
-
-    A read cannot say its time, so it is damaged, and nothing else is.
-    """
+    """A broker serves it and finds it by key; only its time, which no column can hold, is damage."""
     root = copied("basic")
     with rmqstore.open(root) as store:
         place = (

@@ -25,14 +25,12 @@ def free_ports(count: int) -> list[int]:
 
 
 class RealBroker:
-    """A NamesrvController and a BrokerController over the store at ``root``.
-
-    A context manager: stopped in order.
+    """A NamesrvController and a BrokerController over the store at ``root``, as a context manager.
 
     Args:
         sizes: fields of MessageStoreConfig.
-        ports: of the name server, the broker and its replicas: those of a broker that this one
-            comes after.
+        ports: ports of the name server, the broker and its replicas, to reuse those of the broker
+            that this one replaces.
     """
 
     def __init__(

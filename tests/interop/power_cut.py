@@ -53,10 +53,7 @@ class Query:
         self._reader = RmqStoreStreamReader(SCHEMA, parse_stream_options(self._options))
 
     def trigger(self, *, may_die: float = 0.0) -> list[str]:
-        """Run a micro-batch; return what it delivered.
-
-        With some probability the query dies on the way.
-        """
+        """Run a micro-batch, which may die on the way; return what it delivered."""
         try:
             return self._run(may_die)
         except RmqStoreError as err:
@@ -173,11 +170,10 @@ def written_end(folder: Path) -> int:
 
 
 class Served(NamedTuple):
-    """What the real store has.
+    """The messages of the real store, and those that may be delivered or not.
 
-    A second recovery of 5.3.3 may leave a queue in which units point at the records of other queue
-    offsets, or that lacks records of the log, where a power cut took the first page of the queue.
-    These may be delivered, or not.
+    If a power cut took the first page of a queue, a second recovery of 5.3.3 may leave units that
+    point to records of other queue offsets, or leave out records of the log.
     """
 
     rightly: Counter[str]
@@ -198,9 +194,9 @@ class Trial:
     """
 
     def __init__(self, rocketmq: RocketMQ, folder: Path, seed: int, undertaker: Executor) -> None:
-        """Start it.
+        """Start the broker.
 
-        ``undertaker`` shuts down brokers that are not needed any more, which takes seconds each.
+        ``undertaker`` shuts down brokers that are no longer needed, which takes seconds each.
         """
         self._rocketmq, self._folder, self._undertaker = rocketmq, folder, undertaker
         self._dice = random.Random(seed)

@@ -1,6 +1,6 @@
 """The real RocketMQ, driven from Python: jars by Spark's package resolution, classes by py4j.
 
-Loads and kills stay on this machine; only processes started here are ended.
+It ends only processes that it started itself.
 """
 
 from __future__ import annotations
@@ -154,10 +154,7 @@ class RocketMQ:
 
 
 class RealStore:
-    """A DefaultMessageStore.
-
-    A context manager: it is shut down as a broker does that is stopped.
-    """
+    """A DefaultMessageStore, as a context manager that shuts it down as a stopping broker does."""
 
     def __init__(self, real: RocketMQ, root: Path, sizes: dict[str, Any]) -> None:
         self._real, self.root = real, root

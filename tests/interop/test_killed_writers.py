@@ -53,10 +53,10 @@ def damaged_parts(root: Path) -> set[str]:
 
 
 class Trial:
-    """What one verb leaves of one store when it is killed, and what the real one makes of it.
+    """What one killed verb leaves of one store, and what the real RocketMQ makes of that.
 
     Attributes:
-        changes: what the verb does to the disk, one after the other.
+        changes: the verb's changes to the disk, in order.
     """
 
     def __init__(self, rocketmq: RocketMQ, golden: Path, folder: Path, verb: killed.Verb) -> None:

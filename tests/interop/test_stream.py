@@ -33,8 +33,7 @@ SECONDS = 60
 _PAUSE_SECONDS = 0.002  # after each message: the query is to have some of the machine too
 TOPIC, LATE_TOPIC, LATE_QUEUE = "Orders", "Late", 6
 
-# Copies a store to another one by micro-batches, until it is killed or, asked for what is there
-# now, done.
+# Copies a store to another one by micro-batches until it is killed; with "once" it ends by itself.
 COPY = """
 import sys
 from pyspark.sql import SparkSession

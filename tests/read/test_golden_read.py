@@ -354,8 +354,7 @@ def test_offsets_and_times_bound_each_queue(golden_store: GoldenStore) -> None:
         assert offsets(found) == [
             row["physicalOffset"] for row in rows if 3 <= row["queueOffset"] < 9
         ]
-        # Times do not run with the log here: a bound is the first message of the queue at or after
-        # the time.
+        # Times do not rise with the log here; a bound is a queue's first message at or after it.
         late = read(store, starting_timestamp=middle)
         early = read(store, ending_timestamp=middle)
     expected_late = set()

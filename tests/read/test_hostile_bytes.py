@@ -158,8 +158,8 @@ class Judge:
         }
         if units is not None:
             unit = units.get((row["topic"], row["queueId"], row["queueOffset"]), b"")
-            # What a queue lacks is taken from the log: after its files, and where a crash may have
-            # left it wrong.
+            # Units that a queue lacks are taken from the log: after the end of its files, and where
+            # a crash may have damaged it.
             is_recovered = self.abort or not unit.strip(b"\0")
             facts["unit"] = unit[:12] == struct.pack(">qi", at, size) or is_recovered
         placed = next((known for known in self.store.placed if known.physical_offset == at), None)

@@ -1,7 +1,7 @@
 """A check of one combination of Python, PySpark, numpy and pyarrow that needs nothing else.
 
-Usage: python smoke.py STORE N_MESSAGES SCRATCH, with a store of so many messages. Prints a line for
-    each part.
+Usage: python smoke.py STORE N_MESSAGES SCRATCH, where STORE has N_MESSAGES messages. It prints a
+line for each part.
 """
 
 from __future__ import annotations

@@ -110,8 +110,8 @@ def test_what_the_index_lost_is_said_and_read_if_asked_for(
             assert set(at) <= set(right)
             lost += at != right
             assert at == right or not found.is_complete
-    # crash3 has no index/, crash not its newest file; what RocketMQ would throw away of the others
-    # is little, and read.
+    # crash3 has no index/, and crash lacks its newest file. The index files that RocketMQ would
+    # delete of the others cover little, and that part of the log is read.
     assert bool(lost) == (name in ("crash", "crash3"))
 
 

@@ -1,8 +1,8 @@
-"""Messages on their way, worked out by hand from the records of `live` and what its driver did.
+"""Pending messages, worked out by hand from the records of `live` and the actions of its driver.
 
 Of 18 transactions every third was committed, every third after it rolled back, the others left
-open; messages with delay levels 1 and 2 and timers of a few seconds were delivered before the store
-was closed.
+open. Messages with delay levels 1 and 2 and timers of a few seconds were delivered before the
+store was closed.
 """
 
 from __future__ import annotations
@@ -124,8 +124,7 @@ def test_a_commit_that_no_op_record_names_yet_decides_its_half(tmp_path: Path) -
     store.append(build.Record(topic="RMQ_SYS_TRANS_OP_HALF_TOPIC", body=b"2,",
                               properties=build.properties({"TAGS": "d"})))  # fmt: skip
     rows = pending(store.write(tmp_path / "s"))
-    # ID0 was asked about again (3 is its newer copy), ID1 was committed, ID2 is named by an op
-    # record.
+    # ID0 was checked again (3 is its newer copy), ID1 was committed, an op record names ID2.
     assert [(row["topic"], row["queueId"], row["keys"], row["body"]) for row in rows] == [
         ("T", 2, "k3", b"3")
     ]

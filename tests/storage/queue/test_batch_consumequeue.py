@@ -448,10 +448,7 @@ DAMAGES = [
 def test_a_damaged_unit_costs_its_own_messages_only(
     tmp_path: Path, number: int, field: int, code: str, value: int
 ) -> None:
-    """Each of 12 records has two messages.
-
-    The last unit tells of none then: one row stands for what it was.
-    """
+    """Each of 12 records has two messages; one row stands for those of a damaged last unit."""
     root = make(tmp_path / "s", [[inner(b"%d" % at), inner(b"%d'" % at)] for at in range(12)])
     path = _change(root, number, field, code, value)
     good = [at for at in range(24) if at // 2 != number]
