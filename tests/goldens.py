@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 
 def unpack(name: str, folder: Path) -> Path:
-    """Unpack a store into ``folder`` with its holes (`default-sizes` has 1 GiB); return its root."""
+    """Unpack a store into ``folder``, its holes kept (one has a 1 GiB file); return its root."""
     with tarfile.open(FOLDER / f"{name}.tar.xz") as archive:
         archive.extractall(folder, filter="data")
     return folder / name

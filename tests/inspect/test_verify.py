@@ -97,7 +97,7 @@ def test_damaged_records_are_named(copied: GoldenStore) -> None:
 
 
 def test_a_record_with_an_impossible_time_has_its_unit_and_its_keys(copied: GoldenStore) -> None:
-    """A broker serves it and finds it by key; only its time, which no column can hold, is damage."""
+    """A broker serves it and finds it by key; only its time, which a column cannot hold, counts."""
     root = copied("basic")
     with rmqstore.open(root) as store:
         place = (
