@@ -116,15 +116,15 @@ def run_console(snippet: Snippet, folder: Path) -> None:
 
 def _run_pipe(words: list[str]) -> tuple[str, int]:
     """Run `rmqstore …`, or what another command says to it: `echo … | rmqstore …`."""
-    said = None
+    piped = None
     if "|" in words:
         bar = words.index("|")
-        said = subprocess.run(words[:bar], capture_output=True, text=True, check=True).stdout
+        piped = subprocess.run(words[:bar], capture_output=True, text=True, check=True).stdout
         words = words[bar + 1 :]
     assert words[0] == "rmqstore", (
         f"{words[0]}: mark what is not rmqstore with <!-- not run: reason -->"
     )
-    done = CliRunner().invoke(main, words[1:], input=said)
+    done = CliRunner().invoke(main, words[1:], input=piped)
     if done.exception and not isinstance(done.exception, SystemExit):
         raise done.exception
     return done.output, done.exit_code

@@ -23,7 +23,7 @@ _FILE_SYSTEM = [
 
 
 class MemoryFile:
-    """The bytes of one file. Whatever is read is a copy of just the bytes that were asked for."""
+    """The bytes of one file. A read returns a copy of just the requested bytes."""
 
     def __init__(self, storage: MemoryStorage, path: Path) -> None:
         self.path, self._storage, self._content = path, storage, storage.content(path)
@@ -62,12 +62,12 @@ class MemoryFile:
             return np.empty(0, np.uint8)
         # pages that nothing is written to take no memory
         whole = np.frombuffer(mmap.mmap(-1, self.size), np.uint8)
-        reached = 0
+        counted_to = 0
         for start, end in sorted(zip(starts.tolist(), (starts + sizes).tolist(), strict=True)):
-            if end > reached:
-                low = max(start, reached)
+            if end > counted_to:
+                low = max(start, counted_to)
                 whole[low:end] = self._fetch(low, end - low)
-                reached = end
+                counted_to = end
         return whole
 
     def read_into(self, window: NDArray[np.uint8], start: int) -> int:

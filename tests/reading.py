@@ -37,7 +37,7 @@ def plain(row: Row) -> Row:
 
 
 def read(store: MessageStore, **options: Any) -> list[Row]:
-    """Scan with every column the scan has, unless told otherwise."""
+    """Scan with every column of the scan unless ``columns`` is given."""
     default = LOG_COLUMNS if options.get("scan") == "commitlog" else EVERY_COLUMN
     return rows(store.scan(**{"columns": default, "include_system_topics": True, **options}))
 
@@ -59,13 +59,13 @@ def state(folder: Path) -> dict[str, tuple[int, int, str]]:
     """Return the modification time, size and digest of each file below a folder."""
     found = {}
     for path in sorted(folder.rglob("*")):
-        told, digest = path.stat(), ""
+        status, digest = path.stat(), ""
         if path.is_file():
             hashed = hashlib.blake2b(
-                path.read_bytes() if told.st_size < 1 << 24 else _head_and_tail(path)
+                path.read_bytes() if status.st_size < 1 << 24 else _head_and_tail(path)
             )
             digest = hashed.hexdigest()
-        found[str(path.relative_to(folder))] = (told.st_mtime_ns, told.st_size, digest)
+        found[str(path.relative_to(folder))] = (status.st_mtime_ns, status.st_size, digest)
     return found
 
 

@@ -55,7 +55,7 @@ def body_crc(body: bytes) -> int:
 
 
 def pack(record: Record, physical_offset: int) -> bytes:
-    """Return the bytes of a record that stands at ``physical_offset``."""
+    """Return the bytes of a record at ``physical_offset``."""
     wide_born, wide_store = (len(host[0]) == 16 for host in (record.born_host, record.store_host))
     sys_flag = record.sys_flag | (BORN_V6 if wide_born else 0) | (STORE_V6 if wide_store else 0)
     topic = record.topic.encode() if isinstance(record.topic, str) else record.topic
@@ -106,7 +106,7 @@ def java_hash(text: str) -> int:
 
 @dataclass(slots=True)
 class Placed:
-    """A record as it stands in the store."""
+    """A record as it is stored."""
 
     record: Record
     physical_offset: int

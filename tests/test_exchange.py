@@ -118,7 +118,7 @@ def test_export_takes_what_was_chosen(golden_store: Golden, tmp_path: Path) -> N
     assert parquet.ParquetFile(target).metadata.row_group(0).column(1).compression == "ZSTD"
 
 
-def test_export_replaces_nothing_unasked(golden_store: Golden, tmp_path: Path) -> None:
+def test_export_replaces_nothing_without_the_option(golden_store: Golden, tmp_path: Path) -> None:
     target = tmp_path / "there.jsonl"
     target.write_text("mine")
     shown = run("export", golden_store("basic"), target)
@@ -250,7 +250,7 @@ def test_rows_of_one_file_keep_their_order(tmp_path: Path) -> None:
     assert bodies == [str(number).encode() for number in range(n)]
 
 
-def test_what_is_no_parquet_is_named(tmp_path: Path) -> None:
+def test_what_is_not_parquet_is_named(tmp_path: Path) -> None:
     bad = tmp_path / "bad.parquet"
     bad.write_bytes(gzip.compress(b"x"))
     shown = run("import", tmp_path / "s", bad)
@@ -274,7 +274,7 @@ def test_import_of_a_folder_takes_columns_that_only_some_files_have(tmp_path: Pa
     ]
 
 
-def test_import_names_bytes_that_are_no_utf8_and_parquet_that_ends_early(tmp_path: Path) -> None:
+def test_import_names_bytes_that_are_not_utf8_and_parquet_that_ends_early(tmp_path: Path) -> None:
     lines = tmp_path / "rows.jsonl"
     lines.write_bytes(b'{"topic": "T", "body": "\xff"}\n')
     table = pa.table({"topic": ["T"] * 1000, "body": [b"%d" % number for number in range(1000)]})

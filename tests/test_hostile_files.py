@@ -219,10 +219,10 @@ def test_what_is_not_a_file_of_the_store_is_refused_and_left_alone(
     path.unlink(missing_ok=True)
     put(path)
     before = tree(root)
-    told = read_everything(root)
+    refusals = read_everything(root)
     assert tree(root) == before
-    told += write_everything(root)
-    assert [text for text in told if str(root) not in text] == []
+    refusals += write_everything(root)
+    assert [text for text in refusals if str(root) not in text] == []
 
 
 @pytest.mark.parametrize(
@@ -310,11 +310,11 @@ def test_a_link_in_a_store_leads_no_change_out_of_it(
     if crashed and name != "abort":
         (root / "abort").touch()
     before = tree(outside)
-    told = write_everything(root)
+    refusals = write_everything(root)
     assert tree(outside) == before
     if name in REFUSED:
-        assert len(told) == 2
-        assert all("symbolic link" in text for text in told)
+        assert len(refusals) == 2
+        assert all("symbolic link" in text for text in refusals)
 
 
 def test_folders_that_the_user_names_may_be_links(root: Path, tmp_path: Path) -> None:
@@ -422,8 +422,8 @@ def test_json_of_every_type_in_every_place(root: Path, file: str, form: str, val
         lambda: queue_nums(find_store(root)), lambda: read_view(root, "topics"),
         lambda: read_view(root, "groups"), lambda: append(root),
     ):  # fmt: skip
-        told = refusal(ask)
-        assert told is None or f"{root}/config/" in told
+        reason = refusal(ask)
+        assert reason is None or f"{root}/config/" in reason
 
 
 def refusal(ask: Callable[[], object]) -> str | None:
@@ -462,7 +462,7 @@ def test_an_integer_is_one_that_java_holds(value: object) -> None:
     ]
 
 
-def test_names_that_are_no_queue_ids_or_topics_are_passed_over(root: Path) -> None:
+def test_names_that_are_not_queue_ids_or_topics_are_passed_over(root: Path) -> None:
     queues = root / "consumequeue"
     for name in ("99999999999", "2147483648", "007", "-1", "\u0663", "9" * 200):
         shutil.copytree(queues / "T" / "0", queues / "T" / name)
@@ -583,7 +583,7 @@ def test_filler_of_a_large_file_is_written_in_pieces(
         assert opened.queue_range("T", 0) == (1_500_000, 1_500_001)
 
 
-def test_a_ledger_of_other_types_is_no_ledger(root: Path) -> None:
+def test_a_ledger_of_other_types_is_not_a_ledger(root: Path) -> None:
     path = root / ".rmqstore/ledger/app.json"
     sound = json.loads(path.read_bytes())
     for change in (

@@ -193,8 +193,8 @@ def test_only_the_package_of_queues_knows_their_kinds(path: Path) -> None:
             and isinstance(node.func, ast.Name)
             and node.func.id in ("isinstance", "type")
         ):
-            asked = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-            assert not asked & set(QUEUE_KINDS), f"{name}, line {node.lineno}"
+            names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+            assert not names & set(QUEUE_KINDS), f"{name}, line {node.lineno}"
 
 
 def test_the_kinds_of_queues_do_not_inherit() -> None:
@@ -232,7 +232,7 @@ def test_a_folder_fits_on_a_screen(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=module_name)
-def test_a_module_is_no_longer_than_one_reads_at_once(path: Path) -> None:
+def test_a_module_is_not_longer_than_one_reads_at_once(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= MOST_LINES
 
 

@@ -354,8 +354,8 @@ def _deadline() -> Iterator[None]:
 def _state(root: Path) -> dict[str, tuple[int, int, int]]:
     found = {}
     for path in sorted(root.rglob("*")):
-        told = path.lstat()
-        found[str(path.relative_to(root))] = (told.st_mtime_ns, told.st_size, told.st_mode)
+        status = path.lstat()
+        found[str(path.relative_to(root))] = (status.st_mtime_ns, status.st_size, status.st_mode)
     return found
 
 
@@ -376,13 +376,13 @@ def _in_a_process(trial: Trial) -> list[str]:
         finally:
             os._exit(0)
     os.close(writing)
-    told, most = _await(child, reading)
+    output, most = _await(child, reading)
     _, status = os.waitpid(child, 0)
     if most > MEMORY_BYTES:
         return [f"{most >> 20} MiB of memory"]
-    if not told:
+    if not output:
         return [f"the process died with status {status}"]
-    done, complaints = json.loads(told)
+    done, complaints = json.loads(output)
     return [f"{done}: {text}" for text in complaints]
 
 

@@ -1,4 +1,4 @@
-"""What is built and what is imported: one wheel of two packages, of which the core stands alone."""
+"""What is built and imported: one wheel of two packages, whose core does not need the other."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def _imports(path: Path) -> set[str]:
     return found
 
 
-def test_names_of_the_package_are_imported_when_they_are_asked_for() -> None:
+def test_names_of_the_package_are_imported_lazily() -> None:
     script = (
         "import sys, rmqstore, pyspark_rmqstore.schema; "
         "print('rmqstore.read.session' in sys.modules)"

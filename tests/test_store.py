@@ -109,7 +109,7 @@ def test_message_has_what_the_record_holds(tmp_path: Path) -> None:
     }
 
 
-def test_path_without_a_log_is_no_store(tmp_path: Path) -> None:
+def test_a_path_without_a_log_is_not_a_store(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing"):
         with pytest.raises(NotAStoreError, match=str(path)):
             rmqstore.open(path)
@@ -150,7 +150,7 @@ def test_folders_may_lie_apart(tmp_path: Path) -> None:
         assert offsets(read(opened)) == offsets(read(opened, scan="commitlog")) == expected
 
 
-def test_tags_with_equal_hashes_are_told_apart(tmp_path: Path) -> None:
+def test_tags_with_equal_hashes_are_distinguished(tmp_path: Path) -> None:
     tags = ["Aa", "BB", "Aa", "C", "BB", "AaAa", "BBBB", "AaBB"]
     records = [build.Record(properties=build.properties({"TAGS": tag})) for tag in tags]
     store = _write(tmp_path / "s", *records, build.Record(), tags=[*tags, ""])
@@ -184,12 +184,12 @@ def test_unit_that_points_at_another_record_is_damage(tmp_path: Path) -> None:
         with pytest.raises(CorruptRecordError, match="queue id is 1, not 0"):
             read(opened, assign={"T": [0]})
         assert len(read(opened, mode="DROPMALFORMED")) == 2
-        told = [
+        warnings = [
             row["_corrupt_record"]
             for row in read(opened, mode="PERMISSIVE")
             if row["_corrupt_record"]
         ]
-        assert len(told) == 2
+        assert len(warnings) == 2
 
 
 def test_units_out_of_the_order_of_the_log_keep_the_order_of_their_queue(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_corrupt_column_is_null_where_the_mode_never_fills_it(tmp_path: Path) ->
         assert read(opened, columns=schema) == [{"queueOffset": 0, "_corrupt_record": None}]
 
 
-def test_damage_of_a_column_not_asked_for_is_found_all_the_same(tmp_path: Path) -> None:
+def test_damage_of_a_column_that_is_not_requested_is_found_all_the_same(tmp_path: Path) -> None:
     _write(tmp_path / "s", build.Record(body_crc=1))
     with rmqstore.open(tmp_path / "s") as opened, pytest.raises(CorruptRecordError):
         read(opened, columns="queueOffset")
@@ -499,7 +499,7 @@ def test_errors_survive_pickling(error: RmqStoreError) -> None:
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_errors_can_be_told_in_other_words(error: RmqStoreError) -> None:
+def test_errors_can_be_put_in_other_words(error: RmqStoreError) -> None:
     shouted = error.rephrased(str.upper)
     assert type(shouted) is type(error)
     assert shouted.args == tuple(

@@ -68,7 +68,7 @@ def test_a_store_with_rocksdb_queues_is_verified_without_them(golden_store: Gold
     )
 
 
-def test_dump_writes_the_messages_asked_for(golden_store: Golden) -> None:
+def test_dump_writes_the_requested_messages(golden_store: Golden) -> None:
     shown = run("dump", golden_store("live"), "-t", "LivePlain", "-i", 0, "-o", 10, "-n", 2)
     assert shown.exit_code == 0
     rows = [json.loads(line) for line in shown.stdout.splitlines()]
@@ -86,7 +86,7 @@ def test_dump_takes_a_condition_on_columns(golden_store: Golden) -> None:
     assert [json.loads(line)["queueOffset"] for line in shown.stdout.splitlines()] == [3, 5]
 
 
-def test_dump_gives_a_body_that_is_no_text_as_base64(tmp_path: Path) -> None:
+def test_dump_gives_a_body_that_is_not_text_as_base64(tmp_path: Path) -> None:
     store = build.Store()
     store.append(build.Record(body=b"\xff\x00"))
     shown = run("dump", store.write(tmp_path / "s"))
@@ -127,7 +127,7 @@ def test_permissive_dump_shows_damage_among_the_rest_and_ends_with_1(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         pytest.param(["get", "259"], "no message begins", id="no message there"),
         pytest.param(["get", "ABCDEF"], "32 or 56 hex digits", id="no id"),
@@ -151,13 +151,13 @@ def test_permissive_dump_shows_damage_among_the_rest_and_ends_with_1(tmp_path: P
         ),
     ],
 )
-def test_usage_errors_end_with_2(golden_store: Golden, arguments: list[str], said: str) -> None:
+def test_usage_errors_end_with_2(golden_store: Golden, arguments: list[str], message: str) -> None:
     shown = run(arguments[0], golden_store("basic"), *arguments[1:])
     assert shown.exit_code == 2
-    assert said in shown.stderr
+    assert message in shown.stderr
 
 
-def test_folder_that_is_no_store_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_store_is_named(tmp_path: Path) -> None:
     shown = run("stat", tmp_path)
     assert shown.exit_code == 2
     assert f"{tmp_path} is not a RocketMQ store" in shown.stderr
@@ -225,5 +225,5 @@ def test_the_package_runs_as_the_command_and_ends_when_its_reader_has_gone(
         assert json.loads(process.stdout.readline())["topic"]
         process.stdout.close()
         assert process.stderr is not None
-        said = process.stderr.read()
-    assert (process.returncode, said) == (141, b"")
+        stderr = process.stderr.read()
+    assert (process.returncode, stderr) == (141, b"")

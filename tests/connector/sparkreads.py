@@ -22,7 +22,7 @@ def load(
     schema: str | None = None,
     **options: object,
 ) -> DataFrame:
-    """Return a read of one store or several; options that are no text become JSON."""
+    """Return a read of one store or several; options that are not text become JSON."""
     reader = spark.read.format("rmqstore")
     if schema is not None:
         reader = reader.schema(schema)

@@ -35,7 +35,7 @@ def put(writer: StoreWriter, topic: str, queue_id: int, bodies: list[str]) -> No
 
 
 def stream(spark: SparkSession, path: Path | list[Path], **options: object) -> DataFrame:
-    """Return a stream of one store or several; options that are no text become JSON."""
+    """Return a stream of one store or several; options that are not text become JSON."""
     reader = spark.readStream.format("rmqstore").schema(
         "topic string, queueId int, queueOffset long, body string"
     )
@@ -66,7 +66,7 @@ def start(
     once: bool = False,
     **options: object,
 ) -> StreamingQuery:
-    """Start a query whose rows :func:`delivered` tells."""
+    """Start a query whose rows :func:`delivered` returns."""
     writer = (
         stream(spark, path, **options)
         .writeStream.format("json")

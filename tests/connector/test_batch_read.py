@@ -512,10 +512,10 @@ def test_tags_choose_messages(spark: SparkSession, golden_store: GoldenStore, sc
 
 
 def test_columns_are_those_of_the_full_read(spark: SparkSession, golden_store: GoldenStore) -> None:
-    asked = ["commitLogOffset", "tags", "body", "queueId", "topic"]
-    found = load(spark, golden_store("basic"), columns=", ".join(asked))
+    names = ["commitLogOffset", "tags", "body", "queueId", "topic"]
+    found = load(spark, golden_store("basic"), columns=", ".join(names))
     assert_df_equality(
-        found, load(spark, golden_store("basic")).select(*asked), ignore_row_order=True
+        found, load(spark, golden_store("basic")).select(*names), ignore_row_order=True
     )
 
 
@@ -523,8 +523,8 @@ def test_selecting_columns_in_spark_gives_the_same_as_the_option(
     spark: SparkSession, golden_store: GoldenStore
 ) -> None:
     assert load(spark, golden_store("basic"), includeSystemTopics="true").count() == 1478
-    asked = COMPARABLE.split(",")
-    chosen = load(spark, golden_store("edges")).select(*asked)
+    names = COMPARABLE.split(",")
+    chosen = load(spark, golden_store("edges")).select(*names)
     assert_df_equality(
         load(spark, golden_store("edges"), columns=COMPARABLE), chosen, ignore_row_order=True
     )
@@ -545,9 +545,9 @@ def test_a_schema_of_the_user_widens_and_turns_bytes_to_text(
     )  # fmt: skip
     text = {row["commitLogOffset"] for row in messages("v49") if _is_text(row["body"])}
     assert len(text) > 100
-    wanted = F.col("commitLogOffset").isin(*text)
+    has_text = F.col("commitLogOffset").isin(*text)
     assert_df_equality(
-        found.where(wanted), own.where(wanted), ignore_row_order=True, ignore_nullable=True
+        found.where(has_text), own.where(has_text), ignore_row_order=True, ignore_nullable=True
     )
 
 
@@ -559,7 +559,7 @@ def _is_text(body: bytes) -> bool:
     return True
 
 
-def test_bodies_that_are_no_text_do_not_fail_when_read_as_string(
+def test_bodies_that_are_not_text_do_not_fail_when_read_as_string(
     spark: SparkSession, golden_store: GoldenStore
 ) -> None:
     found = read(spark, golden_store("edges"), schema="commitLogOffset long, body string")
@@ -585,7 +585,7 @@ def test_properties_as_string_are_the_stored_text(
     assert {row["commitLogOffset"]: row["properties"] for row in found} == expected
 
 
-def test_a_map_without_nulls_may_be_asked_for(
+def test_a_schema_may_have_a_map_without_nulls(
     spark: SparkSession, golden_store: GoldenStore
 ) -> None:
     from pyspark.sql.types import LongType, MapType, StringType, StructField, StructType
@@ -721,7 +721,7 @@ def test_folders_that_lie_apart_are_named_by_options(
 
 
 @pytest.mark.parametrize("path", ["not/there", "."])
-def test_what_is_no_store_is_refused(spark: SparkSession, tmp_path: Path, path: str) -> None:
+def test_what_is_not_a_store_is_refused(spark: SparkSession, tmp_path: Path, path: str) -> None:
     refused(load(spark, tmp_path / path), "NotAStoreError", str(tmp_path))
 
 
@@ -820,7 +820,7 @@ def test_the_column_of_the_reason_may_have_another_name_and_place(
     assert [row["commitLogOffset"] for row in found if row["why"]] == [victim["physicalOffset"]]
 
 
-def test_without_checks_a_flipped_byte_in_a_body_comes_as_it_stands(
+def test_without_checks_a_flipped_byte_in_a_body_is_returned_as_it_is(
     spark: SparkSession, damaged_scan: tuple[Path, Row, dict[str, str]]
 ) -> None:
     root, victim, options = damaged_scan
@@ -979,7 +979,7 @@ def test_damage_in_one_of_many_tasks_is_still_found(
         ]
 
 
-def test_damage_of_a_log_whose_queues_are_gone_is_no_silent_end(
+def test_damage_of_a_log_whose_queues_are_gone_is_not_a_silent_end(
     spark: SparkSession, golden_store: GoldenStore, tmp_path: Path
 ) -> None:
     root = Path(shutil.copytree(golden_store("crash4"), tmp_path / "s"))
@@ -992,8 +992,8 @@ def test_damage_of_a_log_whose_queues_are_gone_is_no_silent_end(
     options = {"columns": "commitLogOffset", "includeSystemTopics": "true"}
     refused(load(spark, root, **options), "CorruptRecordError", str(file), str(victim))
     assert offsets(read(spark, root, mode="DROPMALFORMED", **options)) == physical(records[:-1])
-    told = read(spark, root, mode="PERMISSIVE", **options)
-    assert [row["commitLogOffset"] for row in told if row["_corrupt_record"]] == [victim]
+    rows = read(spark, root, mode="PERMISSIVE", **options)
+    assert [row["commitLogOffset"] for row in rows if row["_corrupt_record"]] == [victim]
 
 
 # ---- queues that cannot be read yet

@@ -93,25 +93,24 @@ def test_explain_names_what_was_pushed(pushing: SparkSession, golden_store: Gold
         "topic = 'TopicA' AND tags = 'TagA' AND body IS NOT NULL"
     )
     mode = pushing._jvm.org.apache.spark.sql.execution.ExplainMode.fromString("formatted")
-    told = frame._jdf.queryExecution().explainString(mode)
-    pushed = next(line for line in told.splitlines() if line.startswith("PushedFilters"))
+    plan = frame._jdf.queryExecution().explainString(mode)
+    pushed = next(line for line in plan.splitlines() if line.startswith("PushedFilters"))
     assert "EqualTo(topic,TopicA)" in pushed
     assert "EqualTo(tags,TagA)" in pushed
     assert "body" not in pushed
 
 
-def test_worker_logs_tell_how_much_is_left(
-    pushing: SparkSession, golden_store: GoldenStore
-) -> None:
+def test_worker_logs_say_how_much_is_left(pushing: SparkSession, golden_store: GoldenStore) -> None:
     pushing.conf.set("spark.sql.pyspark.worker.logging.enabled", "true")
     try:
         assert load(pushing, golden_store("basic")).where("topic = 'TopicA'").count()
-        told = [row["msg"] for row in pushing.tvf.python_worker_logs().collect()]
+        messages = [row["msg"] for row in pushing.tvf.python_worker_logs().collect()]
     finally:
         pushing.conf.unset("spark.sql.pyspark.worker.logging.enabled")
     assert any(
-        "pushed filters leave 721 of" in text and text.endswith("topics TopicA") for text in told
-    ), told
+        "pushed filters leave 721 of" in text and text.endswith("topics TopicA")
+        for text in messages
+    ), messages
 
 
 def reader(path: object, *filters: Filter, **options: str) -> tuple[FilteringReader, list[Filter]]:
@@ -217,14 +216,14 @@ def test_ids_limits_columns_and_tasks_go_together(
         and row["topic"] == "TopicA"
         and row["sysFlag"] & 12 != 12
     ]
-    asked: dict[str, Any] = {
+    query: dict[str, Any] = {
         "msgKey": "order-25",
         "subscribe": "TopicA",
         "columns": "commitLogOffset",
     }
-    assert offsets(collect(load(spark, path, **asked))) == set(every)
-    assert offsets(collect(load(spark, path, **asked, msgKeyLimit="2"))) == set(every[-2:])
-    cut = load(spark, path, **asked, maxRecordsPerPartition="1")
+    assert offsets(collect(load(spark, path, **query))) == set(every)
+    assert offsets(collect(load(spark, path, **query, msgKeyLimit="2"))) == set(every[-2:])
+    cut = load(spark, path, **query, maxRecordsPerPartition="1")
     assert cut.rdd.getNumPartitions() >= len(every)
     assert offsets(collect(cut)) == set(every)
     some = goldens.lines("basic", "expected")[::97]
@@ -288,9 +287,9 @@ def test_an_sql92_filter_keeps_what_the_broker_would_deliver(
         if row["properties"].get("TAGS") == "TagA" and "KEYS" in row["properties"]
     }
     assert 0 < len(right) < len(rows)
-    asked = "TAGS = 'TagA' AND KEYS IS NOT NULL"
+    sql92 = "TAGS = 'TagA' AND KEYS IS NOT NULL"
     for scan in ("queue", "commitlog"):
-        frame = load(spark, golden_store("basic"), subscribe="TopicA", filter=asked, scan=scan)
+        frame = load(spark, golden_store("basic"), subscribe="TopicA", filter=sql92, scan=scan)
         assert right <= offsets(collect(frame))
         if scan == "queue":
             assert offsets(collect(frame)) == right

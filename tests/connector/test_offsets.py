@@ -51,6 +51,6 @@ def test_offsets_of_a_newer_release_are_refused() -> None:
 @pytest.mark.parametrize(
     "stored", [{}, {"version": 1}, {"topic": {"0": 3}}, {"version": 1, "queues": [], "log": {}}]
 )
-def test_what_is_no_offset_of_ours_is_refused(stored: dict[str, object]) -> None:
+def test_what_is_not_an_offset_of_ours_is_refused(stored: dict[str, object]) -> None:
     with pytest.raises(OptionError, match="checkpointLocation"):
         StreamOffset.of_json(stored)

@@ -90,7 +90,7 @@ def test_triggers_take_all_that_is_there_once(grown: Path) -> None:
     stream.stop()
 
 
-def test_a_query_goes_on_after_a_restart_without_being_told_where_it_stands(grown: Path) -> None:
+def test_a_query_continues_after_a_restart_from_its_checkpoint_alone(grown: Path) -> None:
     stream = reader(grown)
     end = stream.latestOffset()  # as under Trigger.AvailableNow, before anything else is asked
     assert rows_of(stream, stream.initialOffset(), end) == list(range(10))

@@ -255,7 +255,7 @@ def test_sizes_are_bytes_or_have_a_unit(value: str, n_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "0", "0m", "-1", "1.5m", "m", "12x", "1 2", "128mm", "1e6"])
-def test_what_is_no_size_is_refused(value: str) -> None:
+def test_what_is_not_a_size_is_refused(value: str) -> None:
     with pytest.raises(OptionError, match="maxBytesPerPartition"):
         parse(maxBytesPerPartition=value)
 
@@ -274,7 +274,7 @@ def test_what_cannot_be_done_yet_is_refused_by_name(given: dict[str, str], named
 @pytest.mark.parametrize(
     "given", [{"includePending": "false"}, {"includepending": "FALSE"}, {"view": "messages"}]
 )
-def test_asking_for_what_is_the_default_anyway_is_no_error(given: dict[str, str]) -> None:
+def test_asking_for_the_default_is_not_an_error(given: dict[str, str]) -> None:
     assert parse(**given) == parse()
 
 

@@ -19,7 +19,7 @@ UNLIMITED = 1 << 60
 
 
 class MadeQueue(NamedTuple):
-    """A queue of a made-up log: its range, and where each message of it lies and how long it is."""
+    """A queue of an invented log: its range, and the physical offset and size of each message."""
 
     piece: QueueSlice
     physical_offsets: NDArray[np.int64]
@@ -69,7 +69,7 @@ def random_limits(rng: np.random.Generator, n_bytes: int) -> Limits:
 
 def assert_exact(tasks: Tasks, pieces: Sequence[QueueSlice]) -> None:
     """Check that every offset is in one task, in queue order, and that no task is empty."""
-    reached = {(piece.topic, piece.queue_id): piece.start for piece in pieces}
+    next_offsets = {(piece.topic, piece.queue_id): piece.start for piece in pieces}
     for task in tasks:
         assert task
         assert len({(part.topic, part.queue_id) for part in task}) == len(task), (
@@ -77,9 +77,9 @@ def assert_exact(tasks: Tasks, pieces: Sequence[QueueSlice]) -> None:
         )
         for part in task:
             assert part.start < part.end
-            assert part.start == reached[part.topic, part.queue_id]
-            reached[part.topic, part.queue_id] = part.end
-    assert reached == {
+            assert part.start == next_offsets[part.topic, part.queue_id]
+            next_offsets[part.topic, part.queue_id] = part.end
+    assert next_offsets == {
         (piece.topic, piece.queue_id): max(piece.start, piece.end) for piece in pieces
     }
 
@@ -166,19 +166,19 @@ def test_tasks_are_ranges_of_the_log_so_that_each_page_is_read_once(seed: int) -
     assert sum(spans) < 1.25 * whole
 
 
-@pytest.mark.parametrize("asked", [1, 2, 7, 64, 500])
+@pytest.mark.parametrize("n_tasks", [1, 2, 7, 64, 500])
 @pytest.mark.parametrize("seed", range(8))
-def test_there_are_as_many_tasks_as_asked_for_when_there_are_as_many_messages(
-    seed: int, asked: int
+def test_there_are_as_many_tasks_as_requested_when_there_are_as_many_messages(
+    seed: int, n_tasks: int
 ) -> None:
     rng = np.random.default_rng(seed)
     queues = make_log(rng, int(rng.integers(1, 20)), int(rng.integers(1, 1000)))
     total = sum(n_records([queue.piece]) for queue in queues)
-    n_samples = min(total, 16 * asked + 2)
+    n_samples = min(total, 16 * n_tasks + 2)
     tasks = plan_queues(
-        [queue.sampled(n_samples) for queue in queues], Limits(UNLIMITED, min_partitions=asked)
+        [queue.sampled(n_samples) for queue in queues], Limits(UNLIMITED, min_partitions=n_tasks)
     )
-    assert len(tasks) >= min(asked, total)
+    assert len(tasks) >= min(n_tasks, total)
     assert_exact(tasks, [queue.piece for queue in queues])
 
 
@@ -370,13 +370,13 @@ def test_a_piece_of_the_log_is_too_long_only_where_no_head_lies_in_it_and_never_
         )
 
 
-@pytest.mark.parametrize("asked", [1, 3, 10, 100])
-def test_the_log_is_cut_into_as_many_pieces_as_asked_for(asked: int) -> None:
+@pytest.mark.parametrize("n_tasks", [1, 3, 10, 100])
+def test_the_log_is_cut_into_the_requested_number_of_pieces(n_tasks: int) -> None:
     whole = LogSlice(4096, 4096 + 1_000_000, is_closed=True)
     heads = list(range(4096, 4096 + 1_000_000, 250))
-    pieces = plan_log(whole, heads, Limits(UNLIMITED, None, asked))
-    assert asked <= len(pieces) <= asked + 2
-    assert max(piece.end - piece.start for piece in pieces) <= 1_000_000 // asked
+    pieces = plan_log(whole, heads, Limits(UNLIMITED, None, n_tasks))
+    assert n_tasks <= len(pieces) <= n_tasks + 2
+    assert max(piece.end - piece.start for piece in pieces) <= 1_000_000 // n_tasks
 
 
 @pytest.mark.parametrize("heads", [[], [0], [7], [0, 7, 9]], ids=str)

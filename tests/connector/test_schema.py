@@ -143,13 +143,13 @@ def test_in_mode_permissive_no_column_can_be_not_null(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, kind in EVERY.items() if kind == IntegerType()])
-def test_an_int_may_be_asked_as_a_long(name: str) -> None:
+def test_an_int_may_be_requested_as_a_long(name: str) -> None:
     assert one(name, LongType()).type == pa.int64()
 
 
 @pytest.mark.parametrize("name", ["body", "properties"])
 @pytest.mark.parametrize("nullable", [True, False])
-def test_body_and_properties_may_be_asked_as_strings(name: str, nullable: bool) -> None:
+def test_body_and_properties_may_be_requested_as_strings(name: str, nullable: bool) -> None:
     assert one(name, StringType(), nullable=nullable) == pa.field(name, pa.string(), nullable)
 
 
@@ -194,10 +194,10 @@ def test_an_unknown_column_is_refused_with_those_known(name: str) -> None:
 
 
 def test_the_order_of_the_users_schema_is_kept() -> None:
-    asked = struct(body=StringType(), tags=StringType(), queueId=LongType()).add(
+    schema = struct(body=StringType(), tags=StringType(), queueId=LongType()).add(
         "topic", StringType(), nullable=False
     )
-    found = arrow_schema(asked, options())
+    found = arrow_schema(schema, options())
     assert found == pa.schema(
         [
             pa.field("body", pa.string()), pa.field("tags", pa.string()),
@@ -215,12 +215,12 @@ def test_a_schema_of_no_column_or_one_named_twice_is_refused(schema: StructType)
 
 
 def test_the_column_of_corrupt_records_comes_anywhere_but_only_in_mode_permissive() -> None:
-    asked = struct(why=StringType(), topic=StringType())
+    schema = struct(why=StringType(), topic=StringType())
     given = {"columnNameOfCorruptRecord": "why"}
-    assert arrow_schema(asked, options(mode="PERMISSIVE", **given)).names == ["why", "topic"]
+    assert arrow_schema(schema, options(mode="PERMISSIVE", **given)).names == ["why", "topic"]
     for mode in ("FAILFAST", "DROPMALFORMED"):
         with pytest.raises(OptionError, match=f"why.*PERMISSIVE.*{mode}"):
-            arrow_schema(asked, options(mode=mode, **given))
+            arrow_schema(schema, options(mode=mode, **given))
     with pytest.raises(OptionError, match="why"):
         one("why", BinaryType(), mode="PERMISSIVE", **given)
 
@@ -236,7 +236,7 @@ def test_columns_and_a_schema_that_disagree_are_refused(columns: str) -> None:
 
 
 def test_columns_and_a_schema_that_agree_are_fine() -> None:
-    asked = struct(topic=StringType(), body=StringType(), _corrupt_record=StringType())
+    schema = struct(topic=StringType(), body=StringType(), _corrupt_record=StringType())
     assert (
-        arrow_schema(asked, options(columns="body,topic", mode="PERMISSIVE")).names == asked.names
+        arrow_schema(schema, options(columns="body,topic", mode="PERMISSIVE")).names == schema.names
     )

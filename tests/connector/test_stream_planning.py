@@ -133,7 +133,7 @@ def test_limits_count_from_where_a_queue_was_cut(cut: tuple[Path, dict[str, Any]
     ] + [[]]
 
 
-def test_a_queue_that_expired_and_began_again_is_no_loss(tmp_path: Path) -> None:
+def test_a_queue_that_expired_and_began_again_is_not_a_loss(tmp_path: Path) -> None:
     store = grow(grow(build.Store(), 10), 60, topic="B", late=100)
     query = Query(store.write(tmp_path / "s"))
     assert len(query.trigger()) == 70
@@ -283,7 +283,7 @@ def test_damage_of_a_log_whose_queues_are_gone_fails_a_stream_or_costs_its_recor
 
 @pytest.mark.parametrize("topic", [b"\xff\xfe", b"../x", b"a/b", b"", b"%LMQ%x"])
 @pytest.mark.parametrize("options", [{}, {"subscribe": "T"}])
-def test_a_record_of_a_topic_that_is_no_name_ends_no_query(
+def test_a_record_of_an_illegal_topic_does_not_end_a_query(
     tmp_path: Path, topic: bytes, options: dict[str, str]
 ) -> None:
     store = grow(build.Store(), 5, topic="T")
@@ -362,7 +362,7 @@ def test_a_planned_batch_of_a_store_that_is_not_named_any_more(tmp_path: Path) -
     assert len(Query(tmp_path / "a", **LENIENT).rows(both.offset, end)) == 5
 
 
-def test_offsets_that_a_group_committed_meanwhile_are_no_loss(
+def test_offsets_that_a_group_committed_meanwhile_are_not_a_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "s"

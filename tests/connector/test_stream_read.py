@@ -101,13 +101,13 @@ def test_a_running_query_sees_what_is_written_new_queues_and_topics_too(
             put(writer, "A", 0, numbered(10, 500))  # over the ends of several files
             put(writer, "A", 1, numbered(0, 5))
             put(writer, "New", 2, numbered(0, 7))
-            wanted = {("A", 0): rows(10, 500), ("A", 1): rows(0, 5), ("New", 2): rows(0, 7)}
-            wait_for(lambda: delivered(spark, tmp_path / "q") == wanted or query.exception())
+            expected = {("A", 0): rows(10, 500), ("A", 1): rows(0, 5), ("New", 2): rows(0, 7)}
+            wait_for(lambda: delivered(spark, tmp_path / "q") == expected or query.exception())
             put(writer, "New", 2, numbered(7, 9))
-            wanted["New", 2] = rows(0, 9)
-            wait_for(lambda: delivered(spark, tmp_path / "q") == wanted or query.exception())
+            expected["New", 2] = rows(0, 9)
+            wait_for(lambda: delivered(spark, tmp_path / "q") == expected or query.exception())
             assert query.exception() is None, str(query.exception())
-            assert delivered(spark, tmp_path / "q") == wanted
+            assert delivered(spark, tmp_path / "q") == expected
         finally:
             query.stop()
 
@@ -163,10 +163,10 @@ def test_few_messages_wait_for_more_or_for_the_delay(spark: SparkSession, tmp_pa
         try:
             # the first does not wait
             wait_for(lambda: len(delivered(spark, tmp_path / "q").get(("A", 0), [])) == 10)
-            begun = time.monotonic()
+            started = time.monotonic()
             put(writer, "A", 0, numbered(10, 20))
             wait_for(lambda: len(delivered(spark, tmp_path / "q")["A", 0]) == 20)
-            assert time.monotonic() - begun > 2
+            assert time.monotonic() - started > 2
             put(writer, "A", 0, numbered(20, 200))
             wait_for(lambda: len(delivered(spark, tmp_path / "q")["A", 0]) == 200)
         finally:
@@ -204,7 +204,7 @@ def test_several_stores_are_one_stream(spark: SparkSession, tmp_path: Path) -> N
         ({"startingTimestamp": "1000"}, 0),
     ],
 )
-def test_a_new_query_starts_where_it_is_told_to(
+def test_a_new_query_starts_where_its_options_say(
     spark: SparkSession, tmp_path: Path, options: dict[str, object], first: int
 ) -> None:
     with create(tmp_path / "s", config=SIZES) as writer:
@@ -289,7 +289,7 @@ def test_what_a_recovery_cut_off_is_data_loss_and_what_took_its_place_is_deliver
     assert (100 + refill, "last") in delivered(spark, state)["A", 0]
 
 
-def test_a_queue_that_vanished_and_was_read_to_its_end_is_no_loss(
+def test_a_queue_that_vanished_and_was_read_to_its_end_is_not_a_loss(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     root, state = tmp_path / "s", tmp_path / "q"

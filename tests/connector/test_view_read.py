@@ -55,7 +55,7 @@ def test_a_view_is_read_by_sql_in_many_tasks(
 
 
 @pytest.mark.spark
-def test_several_stores_in_one_view_tell_themselves_apart(
+def test_several_stores_in_one_view_are_distinguished(
     spark: SparkSession, golden_store: GoldenStore
 ) -> None:
     paths = [golden_store("basic"), golden_store("v2")]
@@ -88,7 +88,7 @@ def test_a_schema_is_a_projection_with_wider_types(
 
 
 @pytest.mark.spark
-def test_views_are_no_streams(spark: SparkSession, golden_store: GoldenStore) -> None:
+def test_views_are_not_streams(spark: SparkSession, golden_store: GoldenStore) -> None:
     reader = spark.readStream.format("rmqstore").option("view", "queues")
     with pytest.raises(PySparkException, match="views are for batch reads"):
         reader.load(str(golden_store("basic"))).writeStream.format(
@@ -127,7 +127,7 @@ def test_tasks_carry_what_planning_found_of_a_crashed_store(golden_store: Golden
 
 
 @pytest.mark.parametrize(
-    ("view", "options", "told"),
+    ("view", "options", "reason"),
     [
         (
             "queues",
@@ -152,9 +152,9 @@ def test_tasks_carry_what_planning_found_of_a_crashed_store(golden_store: Golden
     ],
 )
 def test_an_option_without_meaning_is_refused_by_name(
-    view: str, options: dict[str, str], told: str
+    view: str, options: dict[str, str], reason: str
 ) -> None:
-    with pytest.raises(OptionError, match=told):
+    with pytest.raises(OptionError, match=reason):
         parse_view_options({"path": "/data", "view": view, **options})
 
 
@@ -175,7 +175,7 @@ def test_options_with_meaning_are_taken(view: str, options: dict[str, str]) -> N
     assert parse_view_options({"path": "/data", "View": view, **options}).view == view.lower()
 
 
-def test_messages_are_no_view() -> None:
+def test_messages_are_not_a_view() -> None:
     assert view_name({"path": "/data"}) is None
     assert view_name({"VIEW": "Messages"}) is None
 

@@ -263,14 +263,14 @@ done
     if "unshare" in done.stderr or "mount:" in done.stderr:
         pytest.skip(f"no file system of its own to be had here: {done.stderr}")
     assert done.returncode == 0, done.stdout + done.stderr
-    said = done.stdout.splitlines()
-    counts = [int(line) - len(rows(sparse)) for line in said if line.isdigit()]
+    lines = done.stdout.splitlines()
+    counts = [int(line) - len(rows(sparse)) for line in lines if line.isdigit()]
     assert len(counts) == len(SMALL_DISKS)
     assert all(count % 100 == 0 for count in counts)
     assert counts[-1] == 1800, "the largest of these disks has room for all"
-    ends = {line.partition(":")[0] for line in said if not line.isdigit()}
+    ends = {line.partition(":")[0] for line in lines if not line.isdigit()}
     assert ends <= {"done", "StoreStateError", "CommitError"}
-    assert any("CREATE_MAPPED_FILE_FAILED" in line for line in said)
+    assert any("CREATE_MAPPED_FILE_FAILED" in line for line in lines)
 
 
 def test_a_folder_that_cannot_be_written_to_is_refused(golden_store: Callable[[str], Path]) -> None:

@@ -52,9 +52,9 @@ def append_and_kill(root: Path, seconds: float) -> int:
     assert process.stdout.readline() == "open\n"
     time.sleep(seconds)
     process.send_signal(signal.SIGKILL)
-    said = process.stdout.read().split()
+    acknowledged = process.stdout.read().split()
     process.wait()
-    return len(said)
+    return len(acknowledged)
 
 
 @pytest.mark.parametrize("seed", tiers.split(range(8), 3))

@@ -136,17 +136,17 @@ def test_masks_agree_with_the_reference_on_what_queue_units_say(seed: int) -> No
     for part in parts:
         name = next((name for name in names if name.encode() == part.topic), "u")
         name = rng.choice(names) if rng.random() < 0.2 else name
-        said = [int(part.fixed[column]) for column in ("queue_id", "queue_offset", "total_size")]
+        fields = [int(part.fixed[column]) for column in ("queue_id", "queue_offset", "total_size")]
         if rng.random() < 0.3:
-            said[rng.randrange(3)] += rng.choice((-1, 1, 1 << 20))
+            fields[rng.randrange(3)] += rng.choice((-1, 1, 1 << 20))
         codes.append(names.index(name))
-        expected.append(Expected(name, *said))
+        expected.append(Expected(name, *fields))
     buf = as_array(data)
     heads, sound = read_heads(buf, np.array(starts, np.int64))
     sound &= check_heads(heads, BASE)
-    sound &= heads.column("queue_id") == np.array([said.queue_id for said in expected])
-    sound &= heads.column("queue_offset") == np.array([said.queue_offset for said in expected])
-    sound &= heads.column("total_size") == np.array([said.size for said in expected])
+    sound &= heads.column("queue_id") == np.array([record.queue_id for record in expected])
+    sound &= heads.column("queue_offset") == np.array([record.queue_offset for record in expected])
+    sound &= heads.column("total_size") == np.array([record.size for record in expected])
     sound &= sound_topics(buf, heads, names, np.array(codes))[0]
     verdicts = _verdicts(data, starts, expected, check_crc=False)
     assert sound.tolist() == verdicts
@@ -188,7 +188,7 @@ def test_uniform_names_take_the_template_way() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_inflated_bodies_are_those_of_the_reference_and_broken_ones_are_told(seed: int) -> None:
+def test_inflated_bodies_are_those_of_the_reference_and_broken_ones_are_reported(seed: int) -> None:
     rng = random.Random(seed)
     lz4_frame = pytest.importorskip("lz4.frame")
     zstandard = pytest.importorskip("zstandard")

@@ -51,7 +51,7 @@ def test_property_string_is_parsed_as_rocketmq_does(
 
 
 @pytest.mark.parametrize("n_names", [1, 40, 48, 49, 62, 63, 200])
-def test_a_name_that_a_record_repeats_is_told_from_others_however_many_there_are(
+def test_a_name_that_a_record_repeats_is_distinguished_from_any_number_of_others(
     n_names: int,
 ) -> None:
     """The bit sums that stand for names must not overflow, as nine times the 62nd once did."""

@@ -122,7 +122,7 @@ def test_bytes_of_large_stores_are_estimated(
     assert "≈" in render(facts, MADE_AT)
 
 
-def test_groups_tell_how_far_they_are_behind(golden_store: GoldenStore) -> None:
+def test_groups_show_how_far_they_are_behind(golden_store: GoldenStore) -> None:
     offsets = re.search(r'"LivePlain@CG_part":\{([^}]*)\}', _text(golden_store("live")))
     assert offsets is not None
     committed = {
@@ -222,7 +222,7 @@ def test_the_page_names_nothing_of_the_network(golden_store: GoldenStore) -> Non
 # ---- the verb
 
 
-def test_report_writes_a_page_and_tells_by_its_exit_code_what_verify_found(
+def test_report_writes_a_page_and_its_exit_code_says_what_verify_found(
     golden_store: GoldenStore, tmp_path: Path
 ) -> None:
     clean, damaged = tmp_path / "clean.html", tmp_path / "damaged.html"
@@ -238,7 +238,7 @@ def test_report_writes_a_page_and_tells_by_its_exit_code_what_verify_found(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["clean.html", "damaged.html"]
 
 
-def test_report_replaces_nothing_unasked_and_writes_nothing_into_the_store(
+def test_report_replaces_nothing_without_the_option_and_writes_nothing_into_the_store(
     golden_store: GoldenStore, tmp_path: Path
 ) -> None:
     (tmp_path / "there.html").write_text("mine")
@@ -336,8 +336,8 @@ def _wait(browser: Any, script: str) -> None:
 
 
 def _requested(browser: Any) -> list[str]:
-    told = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    sent = [event["params"] for event in told if event["method"] == "Network.requestWillBeSent"]
+    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    sent = [event["params"] for event in events if event["method"] == "Network.requestWillBeSent"]
     return [
         params["request"]["url"]
         for params in sent

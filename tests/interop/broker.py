@@ -90,7 +90,7 @@ class RealBroker:
             client.shutdown()
 
     def set_queues(self, topic: str, count: int) -> None:
-        """Let a topic have so many queues, as mqadmin updateTopic does."""
+        """Give a topic ``count`` queues, as mqadmin updateTopic does."""
         config = self._real.rocketmq.common.TopicConfig(topic, count, count)
         self.controller.getTopicConfigManager().updateTopicConfig(config)
         self.announce(topic)

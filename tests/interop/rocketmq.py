@@ -305,7 +305,7 @@ class RealStore:
 
 
 def _field(owner: Any, name: str) -> Any:
-    """Return what stands in a field of a Java object that no getter tells."""
+    """Return a field of a Java object that has no getter."""
     field = owner.getClass().getDeclaredField(name)
     field.setAccessible(True)
     return field.get(owner)

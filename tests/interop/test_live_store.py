@@ -50,7 +50,7 @@ class Appender(threading.Thread):
             self._failure.append(err)
 
     def until(self, n_messages: int) -> None:
-        """Wait until every queue has so many."""
+        """Wait until every queue has that many messages."""
         while min(self.last) < n_messages:
             self.check()
             time.sleep(0.01)

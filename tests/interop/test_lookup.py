@@ -61,9 +61,9 @@ def test_every_key_is_answered_as_the_real_store_does_while_it_appends(
 def _compare(
     real: object, put: dict[tuple[str, str], list[int]], root: Path, chance: random.Random
 ) -> None:
-    asked = chance.sample(sorted(put), min(len(put), 120))
+    sample = chance.sample(sorted(put), min(len(put), 120))
     with rmqstore.open(root) as store:
-        for topic, key in asked:
+        for topic, key in sample:
             answer = store.query(topic, key)
             ours = [message.commitLogOffset for message in answer]
             assert ours == put[topic, key]
@@ -73,13 +73,13 @@ def _compare(
                 theirs = set(real.query(topic, key))  # type: ignore[attr-defined]
                 assert set(ours) <= theirs or len(theirs) >= 64
         assert not store.query("T", "nowhere")
-        topics = sorted({topic for topic, _ in asked})
+        topics = sorted({topic for topic, _ in sample})
         batches = store.scan(
-            msg_key=[key for _, key in asked],
+            msg_key=[key for _, key in sample],
             subscribe=topics,
             columns="topic,keys,commitLogOffset",
         )
-        keys = {key for _, key in asked}
+        keys = {key for _, key in sample}
         expected = {
             physical_offset
             for (topic, key), physical_offsets in put.items()

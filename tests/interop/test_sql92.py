@@ -75,7 +75,7 @@ EXPRESSIONS = [
 
 
 class RealFilters:
-    """RocketMQ's SqlFilter, asked of many expressions and messages in one call each."""
+    """RocketMQ's SqlFilter, applied to many expressions and messages in one call each."""
 
     def __init__(self, real: RocketMQ) -> None:
         self._java, self._rocketmq = real.java, real.rocketmq

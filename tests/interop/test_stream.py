@@ -82,7 +82,7 @@ class Sender(threading.Thread):
                 time.sleep(0.1)
 
     def wait_for(self, n_more: int, seconds: float = 90) -> None:
-        """Wait until so many more messages are acknowledged."""
+        """Wait until that many more messages are acknowledged."""
         goal, until = len(self.acknowledged) + n_more, time.monotonic() + seconds
         while len(self.acknowledged) < goal:
             assert time.monotonic() < until, f"{self.n_failed} messages could not be sent"
@@ -119,7 +119,7 @@ class Query:
         assert self._process.poll() is None, self._log.read_text(errors="replace")[-4000:]
 
     def wait_for_batches(self, n_more: int, seconds: float = 120) -> None:
-        """Wait until so many more micro-batches with rows are committed."""
+        """Wait until that many more micro-batches with rows are committed."""
         goal, until = self._n_batches() + n_more, time.monotonic() + seconds
         while self._n_batches() < goal:
             self.check()
@@ -191,7 +191,7 @@ def test_every_message_of_a_real_broker_comes_once_and_in_order(
         jvm = start_jvm()
         broker = RealBroker(jvm, source, SIZES)
         broker.set_queues(TOPIC, 4)
-        begun = time.monotonic()
+        started = time.monotonic()
         with Sender(rocketmq, broker.namesrv_address) as sender:
             sender.wait_for(100)
             query.start()
@@ -213,7 +213,7 @@ def test_every_message_of_a_real_broker_comes_once_and_in_order(
             len(list((source / "commitlog").iterdir()))
             broker.expire(2)
             query.wait_for_batches(3)
-            while time.monotonic() - begun < SECONDS:
+            while time.monotonic() - started < SECONDS:
                 sender.wait_for(10)
             query.check()
         query.kill()

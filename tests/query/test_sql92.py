@@ -69,7 +69,7 @@ def test_integers_are_of_the_class_that_holds_them() -> None:
     assert kinds == [int, Long, int]
 
 
-def test_names_are_told_once_in_the_order_of_the_text() -> None:
+def test_names_are_listed_once_in_the_order_of_the_text() -> None:
     assert compile_filter("b = 1 AND (a > c OR b IN ('a')) AND Not d$ CONTAINS 'x'").names == (
         "b",
         "a",
@@ -91,7 +91,7 @@ def test_names_are_told_once_in_the_order_of_the_text() -> None:
         ("a = 1 /* c */ ", ""),
     ],
 )
-def test_what_rocketmq_does_not_read_is_told(text: str, unread: str) -> None:
+def test_text_that_rocketmq_does_not_read_is_kept_as_unread(text: str, unread: str) -> None:
     assert compile_filter(text).unread == unread
 
 
@@ -342,7 +342,7 @@ def test_a_filter_on_a_column_that_the_store_assigns_is_refused(name: str) -> No
         parse_filter(f"a = 1 OR {name} >= 0")
 
 
-def test_a_filter_on_a_property_that_is_named_as_a_column_is_told_of(
+def test_a_filter_on_a_property_with_the_name_of_a_column_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     found = parse_filter("topic = 'x' AND TAGS = 'a'")

@@ -124,7 +124,7 @@ def test_queue_range_is_that_of_the_real_store(golden_store: GoldenStore, name: 
 
 
 @pytest.mark.parametrize("name", BY_QUEUE)
-def test_queue_info_tells_times_and_bytes_of_the_messages(
+def test_queue_info_has_times_and_bytes_of_the_messages(
     golden_store: GoldenStore, name: str
 ) -> None:
     with rmqstore.open(golden_store(name)) as store:
@@ -254,7 +254,7 @@ def test_units_after_the_end_of_a_crashed_log_are_not_messages(golden_store: Gol
 
 @pytest.mark.parametrize("name", CRASHED)
 @pytest.mark.parametrize("mode", ["DROPMALFORMED", "PERMISSIVE"])
-def test_the_end_of_a_crashed_log_is_no_damage_in_any_mode(
+def test_the_end_of_a_crashed_log_is_not_damage_in_any_mode(
     golden_store: GoldenStore, name: str, mode: str
 ) -> None:
     with rmqstore.open(golden_store(name)) as store:
@@ -367,7 +367,7 @@ def test_offsets_and_times_bound_each_queue(golden_store: GoldenStore) -> None:
     assert set(offsets(early)) == {row["physicalOffset"] for row in lines} - expected_late
 
 
-def test_system_topics_are_left_out_unless_asked_for(golden_store: GoldenStore) -> None:
+def test_system_topics_are_left_out_unless_requested(golden_store: GoldenStore) -> None:
     user = {
         "LiveAutoCreated",
         "LiveBatch",

@@ -79,7 +79,7 @@ def keep_units(store: build.Store, kept: int) -> None:
 
 
 @pytest.mark.parametrize(("hurts", "kept"), tiers.spread(3, HURTS, [0, 3]))
-def test_by_queue_tells_of_damage_as_by_log(
+def test_a_read_by_queue_reports_damage_as_a_read_by_log(
     tmp_path: Path, hurts: tuple[Damage, int], kept: int
 ) -> None:
     """``kept`` units are in the files of each queue: the queues are gone, or lag behind the log."""
@@ -103,10 +103,10 @@ def test_by_queue_tells_of_damage_as_by_log(
             assert sorted(offsets(row for row in rows if row["_corrupt_record"] is None)) == good, (
                 scan
             )
-            told = [row["commitLogOffset"] for row in rows if row["_corrupt_record"]]
-            assert hurt.physical_offset in told, scan
+            corrupt = [row["commitLogOffset"] for row in rows if row["_corrupt_record"]]
+            assert hurt.physical_offset in corrupt, scan
             # whose remainder is no record either
-            assert len(told) == 1 or damage is overstate_size, scan
+            assert len(corrupt) == 1 or damage is overstate_size, scan
     assert state(root) == before
 
 
@@ -148,11 +148,11 @@ def test_each_queue_offset_that_damage_hides_is_a_row_of_its_own(tmp_path: Path)
         zero(store, at)
     keep_units(store, 0)
     with rmqstore.open(store.write(tmp_path / "s")) as opened:
-        told = [row for row in read(opened, mode="PERMISSIVE") if row["_corrupt_record"]]
-    assert sorted((row["topic"], row["queueId"], row["queueOffset"]) for row in told) == sorted(
+        corrupt = [row for row in read(opened, mode="PERMISSIVE") if row["_corrupt_record"]]
+    assert sorted((row["topic"], row["queueId"], row["queueOffset"]) for row in corrupt) == sorted(
         (str(at.record.topic), at.record.queue_id, at.record.queue_offset) for at in hurt
     )
-    assert {row["commitLogOffset"] for row in told} == {hurt[0].physical_offset}
+    assert {row["commitLogOffset"] for row in corrupt} == {hurt[0].physical_offset}
 
 
 def test_tags_do_not_hide_what_is_lost(tmp_path: Path) -> None:
@@ -222,11 +222,11 @@ def test_what_a_recovery_cut_of_a_store_that_was_closed_since_does_not_come_back
     keep_units(store, 27)
     with rmqstore.open(store.write(tmp_path / "s")) as opened, caplog.at_level(logging.WARNING):
         assert offsets(read(opened)) == [at.physical_offset for at in store.placed[:81]]
-    told = [
+    warnings = [
         record.getMessage() for record in caplog.records if "scan=commitlog" in record.getMessage()
     ]
-    assert len(told) == 1
-    assert "bytes that follow" in told[0]
+    assert len(warnings) == 1
+    assert "bytes that follow" in warnings[0]
 
 
 def test_a_record_out_of_line_is_damage_and_no_end_of_its_queue(tmp_path: Path) -> None:
@@ -265,13 +265,13 @@ def test_records_after_the_end_of_a_crashed_log_are_counted(
     n_bytes = sum(at.size for at in store.placed[51:])
     with rmqstore.open(root) as opened, caplog.at_level(logging.WARNING):
         assert len(read(opened)) == 50
-    told = [
+    warnings = [
         record.getMessage()
         for record in caplog.records
         if "ignore_log_end=True" in record.getMessage()
     ]
-    assert len(told) == 1
-    assert f"39 records of {n_bytes} bytes" in told[0]
+    assert len(warnings) == 1
+    assert f"39 records of {n_bytes} bytes" in warnings[0]
 
 
 def test_more_damage_than_is_named_one_by_one_hides_nothing(

@@ -59,7 +59,7 @@ def test_queues_in_files_are_read_where_others_lie_in_rocksdb(
 
 
 @pytest.mark.parametrize("name", LIGHT_APART)
-def test_light_queues_that_lie_in_rocksdb_alone_are_told_with_numbers(
+def test_light_queues_that_are_only_in_rocksdb_are_reported_with_numbers(
     golden_store: GoldenStore, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     counts = light_counts(name)
@@ -77,10 +77,10 @@ def test_light_queues_that_lie_in_rocksdb_alone_are_told_with_numbers(
         caplog.clear()
         with rmqstore.open(golden_store(name)) as store, caplog.at_level(logging.WARNING):
             way(store)
-        told = [text for text in warnings(caplog) if "RocksDB" in text]
-        assert len(told) == 1
-        assert told[0].startswith(f"{n_messages} messages of light message queues ")
-        assert min(counts) in told[0]
+        about_rocksdb = [text for text in warnings(caplog) if "RocksDB" in text]
+        assert len(about_rocksdb) == 1
+        assert about_rocksdb[0].startswith(f"{n_messages} messages of light message queues ")
+        assert min(counts) in about_rocksdb[0]
     with rmqstore.open(golden_store(name)) as store:
         topic = min(counts)
         for selection in ({"subscribe": [topic]}, {"assign": {topic: [0]}}):
@@ -94,7 +94,7 @@ def test_light_queues_that_lie_in_rocksdb_alone_are_told_with_numbers(
 
 
 @pytest.mark.parametrize("name", IN_BOTH)
-def test_verify_leaves_out_what_lies_in_rocksdb_and_says_so(
+def test_verify_leaves_out_what_is_in_rocksdb_and_says_so(
     golden_store: GoldenStore, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with rmqstore.open(golden_store(name)) as store, caplog.at_level(logging.WARNING):
@@ -117,12 +117,12 @@ def test_look_ups_find_every_key_beside_rocksdb(
     golden_store: GoldenStore, name: str, step: int
 ) -> None:
     with rmqstore.open(golden_store(name)) as store:
-        for asked in goldens.lines(name, "keys")[::step]:
+        for keyed in goldens.lines(name, "keys")[::step]:
             found = {
-                message.commitLogOffset for message in store.query(asked["topic"], asked["key"])
+                message.commitLogOffset for message in store.query(keyed["topic"], keyed["key"])
             }
-            assert found <= set(asked["physicalOffsets"])
-            assert found or not asked["physicalOffsets"]
+            assert found <= set(keyed["physicalOffsets"])
+            assert found or not keyed["physicalOffsets"]
 
 
 def test_a_look_up_without_topics_is_refused_where_only_rocksdb_knows_them(
@@ -139,7 +139,7 @@ def test_a_look_up_without_topics_is_refused_where_only_rocksdb_knows_them(
 def test_a_log_that_goes_on_in_dledger_is_refused_as_a_whole(
     golden_store: GoldenStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its newer half lies in dledger-n0/data, from physical offset 131072 on."""
+    """Its newer half is in dledger-n0/data, from physical offset 131072 on."""
     root = golden_store("dledger-mixed")
     older = root / "commitlog"
     match = rf"DLedger.*from physical offset 131072 on.*read from {older} with commitlogs="
@@ -158,7 +158,7 @@ def test_a_log_that_goes_on_in_dledger_is_refused_as_a_whole(
     assert any("the log goes on in" in text for text in warnings(caplog))
 
 
-def test_an_empty_commitlog_beside_a_dledger_log_is_no_empty_store(
+def test_an_empty_commitlog_beside_a_dledger_log_is_not_an_empty_store(
     golden_store: GoldenStore, tmp_path: Path
 ) -> None:
     root = Path(shutil.copytree(golden_store("dledger-mixed"), tmp_path / "s"))

@@ -34,7 +34,7 @@ STORES = [
 
 def meets(row: Row, pruning: Pruning) -> bool:
     """Tell plainly whether a row meets the conditions."""
-    asked = [
+    conditions = [
         (pruning.topics, row["topic"]), (pruning.queue_ids, row["queueId"]),
         (pruning.tags, row["tags"]), (pruning.keys, row["keys"]), (pruning.msg_ids, row["msgId"]),
     ]  # fmt: skip
@@ -43,7 +43,7 @@ def meets(row: Row, pruning: Pruning) -> bool:
         (pruning.store_timestamps, row["storeTimestamp"]),
     ]  # fmt: skip
     return (
-        all(values is None or value in values for values, value in asked)
+        all(values is None or value in values for values, value in conditions)
         and all(span.low <= value <= span.high for span, value in spans)
         and all(row["topic"].startswith(prefix) for prefix in pruning.topic_prefixes)
     )
@@ -180,15 +180,15 @@ def test_one_key_reads_its_messages_and_nothing_else(golden_store: GoldenStore) 
     with rmqstore.open(golden_store("live")) as store:
         spec = ReadSpec(MESSAGE, broker_name="b")
         slices = store.session.plan_queues(parse_selection(include_system_topics=True), spec)
-        for asked in goldens.lines("live", "keys")[::20]:
-            pruned = StorePruner(store.session, Pruning(msg_ids=frozenset([asked["key"]]))).queues(
+        for keyed in goldens.lines("live", "keys")[::20]:
+            pruned = StorePruner(store.session, Pruning(msg_ids=frozenset([keyed["key"]]))).queues(
                 slices
             )
             assert pruned.slices == []
             if pruned.single is not None:
                 assert (
                     len(pruned.single.physical_offsets)
-                    <= len(read(store, msg_key=asked["key"], columns="msgId")) * 5
+                    <= len(read(store, msg_key=keyed["key"], columns="msgId")) * 5
                 )
 
 

@@ -70,7 +70,7 @@ def put_back(root: Path, before: Path) -> None:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the queues that were asked where they end, one after the other."""
+    """Return the queues whose ends were looked up, in order."""
     found: list[str] = []
     plain = tail_module.open_files
 
@@ -112,7 +112,7 @@ def test_what_is_written_shows_at_the_next_look(tmp_path: Path) -> None:
         assert len(tail.discovered) > 4
 
 
-def test_only_queues_that_new_records_name_are_asked(tmp_path: Path, asked: list[str]) -> None:
+def test_only_queues_that_new_records_name_are_read(tmp_path: Path, asked: list[str]) -> None:
     with create(tmp_path / "s", config=SIZES) as writer:
         for topic in ("A", "B", "C"):
             for queue_id in range(4):
@@ -134,7 +134,7 @@ def test_only_queues_that_new_records_name_are_asked(tmp_path: Path, asked: list
         assert not asked
 
 
-def test_a_unit_that_is_built_while_its_queue_is_asked_counts(
+def test_a_unit_that_is_built_while_its_queue_is_read_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = build.Store()
@@ -156,7 +156,7 @@ def test_a_unit_that_is_built_while_its_queue_is_asked_counts(
     assert tail.ends == {("T", 0): 10}
 
 
-def test_a_queue_that_is_behind_the_log_is_asked_until_it_has_caught_up(
+def test_a_queue_that_is_behind_the_log_is_read_until_it_has_caught_up(
     tmp_path: Path, asked: list[str]
 ) -> None:
     store = build.Store()

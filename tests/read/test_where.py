@@ -137,7 +137,7 @@ def test_a_key_is_read_through_the_index_in_the_order_of_the_log(golden_store: G
 
 
 def test_messages_that_the_index_has_and_those_after_it_come_in_order(tmp_path: Path) -> None:
-    """The index covers the first part of the log; a key stands in both parts, in several queues."""
+    """The index covers the first part of the log; a key is in both parts, in several queues."""
     root = tmp_path / "s"
     batch = pa.record_batch(
         {
@@ -226,7 +226,7 @@ def test_a_condition_on_pending_messages(golden_store: GoldenStore) -> None:
             store.scan(where="pending IS NULL")
 
 
-def test_damage_in_what_a_condition_leaves_is_told_as_ever(tmp_path: Path) -> None:
+def test_damage_in_what_a_condition_leaves_is_reported_as_ever(tmp_path: Path) -> None:
     store = build.Store()
     placed = [
         store.append(build.Record(queue_id=at % 2, body_crc=1 if at == 3 else None))

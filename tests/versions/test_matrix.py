@@ -73,7 +73,7 @@ def interpreter(version: str) -> Path | None:
 
 
 def environment(combination: Combination) -> Path:
-    """Return the Python of a combination's environment, with this project as it stands now."""
+    """Return the Python of a combination's environment, with this project as it is now."""
     python = interpreter(combination.python)
     if python is None:
         pytest.skip(f"not run: no python{combination.python} on PATH and none of pyenv")
@@ -82,10 +82,10 @@ def environment(combination: Combination) -> Path:
     pip = [own, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     if not (folder / ".ready").exists():
         _run(python, "-m", "venv", "--clear", folder)
-        wanted = [
+        requirements = [
             f"{name}{value}" for name, value in combination._asdict().items() if name != "python"
         ]
-        _run(*pip, *wanted, f"{ROOT}[spark,cli,lz4,zstd]", "pandas>=2.2")
+        _run(*pip, *requirements, f"{ROOT}[spark,cli,lz4,zstd]", "pandas>=2.2")
         (folder / ".ready").touch()
     _run(*pip, "--no-deps", "--force-reinstall", ROOT)
     return own
@@ -115,10 +115,10 @@ def test_a_combination_passes_the_smoke_check(
 ) -> None:
     python = environment(combination)
     n_messages = str(len(goldens.lines(STORE, "expected")))
-    told = _run(
+    output = _run(
         python, Path(__file__).with_name("smoke.py"), store, n_messages, tmp_path / "scratch"
     )
-    lines = told.splitlines()  # of the JVM, too
+    lines = output.splitlines()  # of the JVM, too
     (versions,) = [line for line in lines if line.startswith("python ")]
     print(versions)  # noqa: T201 - what `pytest -rP` shows
     assert versions.startswith(f"python {combination.python}.")

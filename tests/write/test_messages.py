@@ -49,7 +49,7 @@ def test_property_strings_end_as_5x_ends_them() -> None:
     assert made.properties.to_pylist() == [b"a\x011\x02TAGS\x01t\x02"]
 
 
-def test_an_id_that_names_a_place_is_no_key() -> None:
+def test_an_id_that_names_a_place_is_not_a_key() -> None:
     place = {"storeHost": "127.0.0.1:10911", "commitLogOffset": 257}
     rows = [
         {"msgId": "7F00000100002A9F0000000000000101", **place},

@@ -157,9 +157,9 @@ def check(golden_store: GoldenStore, folder: Path, seed: int) -> None:
     name = rng.choice(STORES)
     root = Path(shutil.copytree(golden_store(name), folder / f"{seed}"))
     mutate(root, name, rng)
-    told = rebuild(root)
+    findings_of_rebuild = rebuild(root)
     found = findings(root)
-    assert lacking(found) <= named(told), (seed, name, found, told)
+    assert lacking(found) <= named(findings_of_rebuild), (seed, name, found, findings_of_rebuild)
     assert not any(one.part == "index" for one in found), (seed, name, found)
     shutil.rmtree(root)
 

@@ -206,14 +206,14 @@ def test_a_queue_without_records_keeps_its_offset_when_all_is_rebuilt(copied: Go
     assert after == before
 
 
-def test_rebuild_tells_how_far_it_is(copied: GoldenStore) -> None:
-    root, told = copied("basic"), list[tuple[int, int]]()
+def test_rebuild_reports_its_progress(copied: GoldenStore) -> None:
+    root, reports = copied("basic"), list[tuple[int, int]]()
     with StoreWriter(find_store(root), StoreConfig()) as writer:
-        writer.rebuild(lambda done, total: told.append((done, total)))
+        writer.rebuild(lambda done, total: reports.append((done, total)))
     end = goldens.summary("basic")["maxPhyOffset"]
-    assert told == sorted(told)
-    assert told[-1] == (end, end)
-    assert len(told) > 2
+    assert reports == sorted(reports)
+    assert reports[-1] == (end, end)
+    assert len(reports) > 2
 
 
 def test_a_log_whose_only_file_is_empty_goes_on_where_it_was(copied: GoldenStore) -> None:

@@ -69,7 +69,7 @@ def test_a_verbatim_copy_is_byte_for_byte_what_rocketmq_wrote(
     assert not (copy / "abort").exists()
 
 
-def test_large_index_files_tell_their_sizes(tmp_path: Path) -> None:
+def test_large_index_files_show_their_sizes(tmp_path: Path) -> None:
     """Millions of pairs of sizes give this length; they are not tried one by one."""
     config = StoreConfig(max_hash_slot_num=400_001, max_index_num=16_000_000)
     batch = pa.RecordBatch.from_pylist(

@@ -100,7 +100,7 @@ def test_walk_reads_the_record_that_begins_before_the_end_of_the_range(walker: W
         pytest.param(b"\xff" * 100, StopKind.DAMAGE, id="noise"),
     ],
 )
-def test_walk_tells_what_ended_it(walker: Walker, tail: bytes, kind: StopKind) -> None:
+def test_a_walk_says_what_ended_it(walker: Walker, tail: bytes, kind: StopKind) -> None:
     packed, starts = _three()
     found = walker(_buf(packed + tail), 0, len(packed + tail))
     assert (found.starts.tolist(), found.kind, found.position) == (starts, kind, len(packed))
@@ -129,7 +129,7 @@ def test_the_next_record_is_found_after_damage() -> None:
     assert find_next_record(_buf(junk + record), 0, len(junk), 0) == len(junk)
 
 
-def test_record_from_another_place_is_no_next_record() -> None:
+def test_a_record_from_another_place_is_not_the_next_record() -> None:
     junk = bytes(13)
     stale = build.pack(build.Record(), 4_000)
     assert find_next_record(_buf(junk + stale), 0, len(junk + stale), 0) == len(junk + stale)

@@ -52,7 +52,7 @@ def numbered(spans: list[tuple[int, int]]) -> list[Span]:
 
 
 @pytest.mark.parametrize(
-    ("told", "is_newest_whole", "uncovered"),
+    ("ranges", "is_newest_whole", "uncovered"),
     [
         pytest.param([(2, 4), (4, 5), (7, 8)], True, [(0, 3), (6, 8), (9, 10)], id="as written"),
         pytest.param(
@@ -67,13 +67,13 @@ def numbered(spans: list[tuple[int, int]]) -> list[Span]:
 @pytest.mark.parametrize("log_end", [N_RECORDS * RECORD_BYTES, None])
 def test_the_worked_example_of_uncovered(
     look_up: Callable[..., Lookup],
-    told: list[tuple[int, int]],
+    ranges: list[tuple[int, int]],
     is_newest_whole: bool,
     uncovered: list[tuple[int, int]],
     log_end: int | None,
 ) -> None:
-    spans = numbered(told)
-    places = [spans[-1].end] if told and is_newest_whole else []
+    spans = numbered(ranges)
+    places = [spans[-1].end] if ranges and is_newest_whole else []
     assert look_up(spans, places, log_end).uncovered() == numbered(uncovered)
 
 

@@ -56,12 +56,12 @@ def test_every_key_is_answered_as_the_real_store_does_without_hash_twins(
     records = {row["physicalOffset"]: row for row in goldens.records(name)}
     n_twins = 0
     with rmqstore.open(golden_store(name)) as store:
-        for asked in goldens.lines(name, "keys")[::step]:
-            answers = sorted(set(asked["physicalOffsets"]))
-            right = [at for at in answers if has_key(records[at], asked["topic"], asked["key"])]
+        for keyed in goldens.lines(name, "keys")[::step]:
+            answers = sorted(set(keyed["physicalOffsets"]))
+            right = [at for at in answers if has_key(records[at], keyed["topic"], keyed["key"])]
             n_twins += len(answers) - len(right)
-            found = store.query(asked["topic"], asked["key"])
-            assert [message.commitLogOffset for message in found] == right, asked
+            found = store.query(keyed["topic"], keyed["key"])
+            assert [message.commitLogOffset for message in found] == right, keyed
             assert found.is_complete
     if name == "basic":
         assert n_twins, "the store has keys of one hash, which must be told apart"
@@ -75,25 +75,25 @@ def test_times_are_met_to_the_millisecond_and_a_limit_keeps_the_newest(
     records = {row["physicalOffset"]: row for row in goldens.records(name)}
     widened = 0
     with rmqstore.open(golden_store(name)) as store:
-        for asked in goldens.summary(name)["keyQueries"][::step]:
-            topic, key, begin, end = (asked[part] for part in ("topic", "key", "begin", "end"))
+        for query in goldens.summary(name)["keyQueries"][::step]:
+            topic, key, begin, end = (query[part] for part in ("topic", "key", "begin", "end"))
             right = [
                 at for at, row in records.items()
                 if has_key(row, topic, key) and begin <= row["storeTimestamp"] <= end
             ]  # fmt: skip
-            right = right[-asked["maxNum"] :]
+            right = right[-query["maxNum"] :]
             found = [
                 message.commitLogOffset
-                for message in store.query(topic, key, begin, end, asked["maxNum"])
+                for message in store.query(topic, key, begin, end, query["maxNum"])
             ]
-            assert found == right, asked
-            widened += not asked["physicalOffsets"] and bool(right)
+            assert found == right, query
+            widened += not query["physicalOffsets"] and bool(right)
     assert widened, "the real store's times have whole seconds: some windows must show it"
 
 
 @pytest.mark.parametrize("step", tiers.sampled(31, 7))
 @pytest.mark.parametrize("name", goldens.CRASHED)
-def test_what_the_index_lost_is_said_and_read_if_asked_for(
+def test_what_the_index_lost_is_reported_and_read_on_request(
     name: str, golden_store: GoldenStore, step: int
 ) -> None:
     records = goldens.records(name)
@@ -119,9 +119,9 @@ def test_what_the_index_lost_is_said_and_read_if_asked_for(
     "name", ["basic", "crash", "crash3", "live", "expired2", "v49", "rocksdb-cq"]
 )
 def test_a_scan_by_keys_gives_what_all_queries_give(name: str, golden_store: GoldenStore) -> None:
-    asked = [(row["topic"], row["key"]) for row in goldens.lines(name, "keys")][::5]
+    pairs = [(row["topic"], row["key"]) for row in goldens.lines(name, "keys")][::5]
     records = goldens.records(name)
-    topics, keys = {topic for topic, _ in asked}, sorted({key for _, key in asked})
+    topics, keys = {topic for topic, _ in pairs}, sorted({key for _, key in pairs})
     right = [
         row["physicalOffset"]
         for row in records
@@ -190,22 +190,22 @@ def test_every_id_is_found_be_it_given_by_the_client_or_by_the_place(
 def test_times_lead_to_offsets_in_every_queue(name: str, golden_store: GoldenStore) -> None:
     queues = {(row["topic"], row["queueId"]): row for row in goldens.summary(name)["queues"]}
     with rmqstore.open(golden_store(name)) as store:
-        for asked in goldens.summary(name)["timeQueries"][:200]:
-            found = store.offsets_at(asked["topic"], asked["timestamp"], asked["boundary"].lower())
-            assert found[asked["queueId"]] == asked["offset"], asked
-            assert set(found) == {queue for topic, queue in queues if topic == asked["topic"]}
+        for query in goldens.summary(name)["timeQueries"][:200]:
+            found = store.offsets_at(query["topic"], query["timestamp"], query["boundary"].lower())
+            assert found[query["queueId"]] == query["offset"], query
+            assert set(found) == {queue for topic, queue in queues if topic == query["topic"]}
 
 
 @pytest.mark.parametrize("step", tiers.sampled(61, 9))
 def test_long_chains_are_found_as_short_ones(
     golden_store: GoldenStore, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    asked = goldens.lines("basic", "keys")[::step]
+    sample = goldens.lines("basic", "keys")[::step]
     with rmqstore.open(golden_store("basic")) as store:
-        usual = [store.query(row["topic"], row["key"]).messages for row in asked]
+        usual = [store.query(row["topic"], row["key"]).messages for row in sample]
         monkeypatch.setattr(index_search, "_MAX_STEPS", 1)
         monkeypatch.setattr(index_search, "_ITEMS_AT_ONCE", 7)
-        assert [store.query(row["topic"], row["key"]).messages for row in asked] == usual
+        assert [store.query(row["topic"], row["key"]).messages for row in sample] == usual
 
 
 def test_hashes_of_keys_are_javas() -> None:
@@ -317,10 +317,10 @@ def test_an_index_cut_short_or_empty_is_passed_over(
     whole = path.read_bytes()
     for length in (0, 10, 40, 41, len(whole) - 1):
         path.write_bytes(whole[:length])
-        asked = goldens.lines("one", "keys")[0]
+        keyed = goldens.lines("one", "keys")[0]
         with rmqstore.open(root) as store:
-            wanted = asked["topic"], asked["key"]
-            assert len(store.query(*wanted, scan_uncovered=True)) == 1
+            topic_and_key = keyed["topic"], keyed["key"]
+            assert len(store.query(*topic_and_key, scan_uncovered=True)) == 1
 
 
 def test_the_bodies_of_messages_that_tags_or_a_filter_drop_are_not_looked_at(
@@ -343,8 +343,8 @@ def test_the_bodies_of_messages_that_tags_or_a_filter_drop_are_not_looked_at(
             assert [row["queueOffset"] for row in found] == [0, 2]
         with pytest.raises(rmqstore.CorruptRecordError, match="CRC"):
             read(opened, columns="queueOffset,body", tags="BB")
-        told = read(opened, columns="queueOffset", mode="PERMISSIVE", tags="BB || Aa")
-        assert [(row["queueOffset"], row["_corrupt_record"] is None) for row in told] == [
+        rows = read(opened, columns="queueOffset", mode="PERMISSIVE", tags="BB || Aa")
+        assert [(row["queueOffset"], row["_corrupt_record"] is None) for row in rows] == [
             (0, True),
             (1, False),
             (2, True),
@@ -381,21 +381,21 @@ def test_slots_that_lead_to_items_not_counted_yet_hide_no_older_ones(tmp_path: P
     assert [places(root, f"k{number}")[0] for number in range(40)] == usual
 
 
-def test_what_is_not_covered_is_asked_before_the_index(
+def test_what_is_not_covered_is_determined_before_the_index_is_searched(
     golden_store: GoldenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
+    calls = []
     for name in ("spans", "find"):
         ask = getattr(index_search.IndexSearch, name)
         monkeypatch.setattr(
             index_search.IndexSearch,
             name,
-            lambda *a, ask=ask, name=name: asked.append(name) or ask(*a),
+            lambda *a, ask=ask, name=name: calls.append(name) or ask(*a),
         )
     with rmqstore.open(golden_store("live")) as store:
         store.query("LivePlain", "key-1")
-    assert asked[0] == "spans"
-    assert asked[-1] == "find"
+    assert calls[0] == "spans"
+    assert calls[-1] == "find"
 
 
 @pytest.mark.parametrize("step", tiers.sampled(35, 5))
@@ -410,20 +410,20 @@ def test_index_files_that_a_recovery_throws_away_are_not_relied_on(
     newest.write_bytes(data)
     records = goldens.records(name)
     with rmqstore.open(root) as store:
-        for asked in goldens.lines(name, "keys")[::step]:
+        for keyed in goldens.lines(name, "keys")[::step]:
             right = [
                 row["physicalOffset"]
                 for row in records
-                if has_key(row, asked["topic"], asked["key"])
+                if has_key(row, keyed["topic"], keyed["key"])
             ]
-            found = store.query(asked["topic"], asked["key"])
+            found = store.query(keyed["topic"], keyed["key"])
             at = [message.commitLogOffset for message in found]
             assert at == right or not found.is_complete
-            every = store.query(asked["topic"], asked["key"], scan_uncovered=True)
+            every = store.query(keyed["topic"], keyed["key"], scan_uncovered=True)
             assert [message.commitLogOffset for message in every] == right
 
 
-def test_a_store_that_is_open_elsewhere_is_told_by_its_lock_and_stays_locked(
+def test_a_store_that_is_open_elsewhere_is_known_by_its_lock_and_stays_locked(
     tmp_path: Path,
 ) -> None:
     root = keyed(tmp_path, "a")
@@ -515,14 +515,14 @@ def test_messages_in_files_that_were_deleted_since_are_not_there(tmp_path: Path)
     rows = [{"topic": "T", "body": b"x" * 500, "keys": f"k{at % 4}"} for at in range(200)]
     with rmqstore.create(tmp_path / "s", config=config) as writer:
         writer.append(pa.RecordBatch.from_pylist(rows))
-    asked: list[Callable[[rmqstore.MessageStore], list[int]]] = [
+    questions: list[Callable[[rmqstore.MessageStore], list[int]]] = [
         lambda store: [message.commitLogOffset for message in store.query("T", "k3")],
         lambda store: offsets(read(store, msg_key="k3", columns="commitLogOffset")),
         lambda store: offsets(
             read(store, msg_key=["k3", "k9"], fail_on_data_loss=False, columns="commitLogOffset")
         ),
     ]
-    for ask in asked:
+    for ask in questions:
         with rmqstore.open(tmp_path / "s") as store:
             before = ask(store)
         with rmqstore.open(tmp_path / "s") as store:
@@ -556,7 +556,9 @@ def test_a_topic_that_nobody_knows_is_named(
         assert "knows Nope" in caplog.text
 
 
-def test_the_id_of_a_client_is_told_from_one_of_a_broker(golden_store: GoldenStore) -> None:
+def test_the_id_of_a_client_is_distinguished_from_one_of_a_broker(
+    golden_store: GoldenStore,
+) -> None:
     with rmqstore.open(golden_store("live")) as store:
         one = read(store, subscribe="LivePlain")[0]
         assert len(one["msgId"]) in (32, 56)
@@ -611,7 +613,7 @@ def test_sizes_of_a_large_index_are_found_at_once(tmp_path: Path) -> None:
         tracemalloc.stop()
 
 
-def test_a_log_file_cut_to_a_byte_is_no_foreign_error(
+def test_a_log_file_cut_to_a_byte_raises_an_error_of_ours(
     golden_store: GoldenStore, tmp_path: Path
 ) -> None:
     root = Path(shutil.copytree(golden_store("expired"), tmp_path / "s"))

@@ -36,8 +36,8 @@ LEVELS_MS = [
 
 def pending(root: Path, **options: Any) -> list[dict[str, Any]]:
     with rmqstore.open(root) as store:
-        asked = {"columns": COLUMNS, "include_system_topics": False, "include_pending": True}
-        return [row for row in read(store, **(asked | options)) if row["pending"]]
+        defaults = {"columns": COLUMNS, "include_system_topics": False, "include_pending": True}
+        return [row for row in read(store, **(defaults | options)) if row["pending"]]
 
 
 def names(rows: list[dict[str, Any]], kind: str) -> set[str]:
@@ -160,7 +160,7 @@ def test_numbers_that_python_does_not_read_are_damage(
         pending(root)
 
 
-def test_config_that_is_no_table_is_damage(tmp_path: Path, golden_store: GoldenStore) -> None:
+def test_config_that_is_not_a_table_is_damage(tmp_path: Path, golden_store: GoldenStore) -> None:
     root = shutil.copytree(golden_store("live"), tmp_path / "live")
     (root / "config" / "delayOffset.json").write_text(json.dumps({"offsetTable": {"1": "x"}}))
     with pytest.raises(rmqstore.CorruptConfigError, match="delayOffset"):
@@ -171,9 +171,9 @@ HALF, DELAY, TIMER = "RMQ_SYS_TRANS_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX", "rmq_sys
 
 
 def on_its_way(key: str, topic: str, **more: str) -> build.Record:
-    asked = {"UNIQ_KEY": key, "KEYS": key, "REAL_TOPIC": "T", "REAL_QID": "0"} | more
+    properties = {"UNIQ_KEY": key, "KEYS": key, "REAL_TOPIC": "T", "REAL_QID": "0"} | more
     queue_id = int(more.get("DELAY", 1)) - 1 if topic == DELAY else 0
-    return build.Record(topic=topic, queue_id=queue_id, properties=build.properties(asked))
+    return build.Record(topic=topic, queue_id=queue_id, properties=build.properties(properties))
 
 
 def arrived(key: str, sys_flag: int = 0) -> build.Record:
@@ -192,7 +192,7 @@ def waiting(folder: Path, *records: build.Record, op: str = "", **options: Any) 
     return [row["keys"] for row in pending(store.write(folder / "s"), **options)]
 
 
-def test_a_half_that_was_asked_about_again_is_decided_when_one_of_its_copies_is(
+def test_a_half_message_that_was_checked_again_is_decided_when_one_of_its_copies_is(
     tmp_path: Path,
 ) -> None:
     half = on_its_way("A", HALF)

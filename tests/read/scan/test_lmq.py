@@ -32,7 +32,7 @@ def copied(golden_store: GoldenStore, tmp_path: Path) -> Path:
     return Path(shutil.copytree(golden_store(NAME), tmp_path / "s"))
 
 
-def test_messages_are_at_the_place_where_they_were_asked_for(golden_store: GoldenStore) -> None:
+def test_messages_are_at_the_requested_queue_offset(golden_store: GoldenStore) -> None:
     with rmqstore.open(golden_store(NAME), broker_name="b") as store:
         assert by_queue(read(store)) == EVERYTHING
         assert by_queue(read(store, subscribe=LMQ)) == {(LMQ, 0): EVERYTHING[LMQ, 0]}
@@ -193,7 +193,7 @@ def test_a_record_that_does_not_is_damage(tmp_path: Path, names: str, numbers: s
 
 
 def test_copies_in_retry_and_schedule_topics_are_not_dispatched(tmp_path: Path) -> None:
-    """They carry the properties of a message that stands in the queue already."""
+    """They have the properties of a message that is in the queue already."""
     store = _store("%LMQ%a", "0")
     pairs = build.properties({"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": "0"})
     for topic in ("%RETRY%g", "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"):

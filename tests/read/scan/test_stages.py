@@ -108,7 +108,7 @@ def test_a_step_changes_neither_its_input_nor_what_other_rows_share_with_it() ->
     assert (ended.all_places().tolist(), len(ended.sound), len(dropped.sound)) == ([0, 2], 3, 5)
 
 
-def test_reasons_are_named_by_the_row_that_was_asked_for() -> None:
+def test_reasons_are_named_by_the_requested_row() -> None:
     source, starts, units = _source(_records())
     rows = check(source, starts, units).narrow(np.array([1, 3, 4]))
     rows = rows.drop_damaged(np.array([True, False, True]), {1: "third"})
@@ -144,7 +144,7 @@ def test_a_record_with_a_crc_of_its_own_is_verified_before_its_properties_choose
     assert _queue_offsets(choose(verify_properties(rows), spec, None)) == []
 
 
-def test_what_is_not_asked_for_is_not_damaged() -> None:
+def test_rows_that_are_not_chosen_are_not_damaged() -> None:
     records = [
         replace(record, store_timestamp=build.T0 + row) for row, record in enumerate(_records())
     ]

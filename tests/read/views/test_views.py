@@ -1,4 +1,4 @@
-"""The views: what they show must be what the real RocketMQ wrote, and what stands in the files."""
+"""Views must show what the real RocketMQ wrote and what is in the files."""
 
 from __future__ import annotations
 
@@ -155,14 +155,14 @@ def test_commitlog_shows_damage_in_its_place_and_goes_on(tmp_path: Path) -> None
     _overwrite(log, clean[3]["commitLogOffset"] + 88, b"y")  # the first byte of a body
     _overwrite(log, clean[4]["commitLogOffset"] + 28, struct.pack(">q", 7))  # its own place
     found = view(root, "commitlog")
-    told = [
+    found_rows = [
         (row["commitLogOffset"], row["kind"], row["isValid"])
         for row in found
         if row["kind"] != "end"
     ]
     kinds = ["record", "damage", "record", "record", "record", "record"]
     valid = [True, False, True, False, False, True]
-    assert told == [
+    assert found_rows == [
         (row["commitLogOffset"], *pair)
         for row, pair in zip(clean, zip(kinds, valid, strict=True), strict=True)
     ]
@@ -286,7 +286,7 @@ def test_no_view_fails_for_queues_of_another_kind(
     assert found or name in ("groups", "consumequeue", "queues", "topics")
 
 
-def test_topics_sum_their_queues_and_tell_what_the_broker_knows(golden_store: GoldenStore) -> None:
+def test_topics_sum_their_queues_and_show_what_the_broker_knows(golden_store: GoldenStore) -> None:
     found = {
         row["topic"]: row
         for row in view(golden_store("live"), "topics", include_system_topics=True)
@@ -345,7 +345,7 @@ def test_units_are_those_that_the_real_store_wrote(golden_store: GoldenStore, na
     assert len(found) >= len(expected)
 
 
-def test_units_that_are_none_tell_why(golden_store: GoldenStore) -> None:
+def test_invalid_units_say_why(golden_store: GoldenStore) -> None:
     found = view(golden_store("preblank"), "consumequeue")
     assert {row["reason"] for row in found} == {
         None,
@@ -404,11 +404,12 @@ def test_items_are_what_the_files_hold(golden_store: GoldenStore) -> None:
     expected = []
     for file in sorted((golden_store("basic") / "index").iterdir()):
         stored = file.read_bytes()
-        begun, count = struct.unpack_from(">q", stored)[0], struct.unpack_from(">i", stored, 36)[0]
+        (begin_ms,) = struct.unpack_from(">q", stored)
+        (count,) = struct.unpack_from(">i", stored, 36)
         for number in range(1, count):
             item = struct.unpack_from(">iqii", stored, 40 + 4 * 100 + 20 * number)
             expected.append(
-                (file.name, number, item[0] % 100, *item[:3], begun + 1000 * item[2], item[3])
+                (file.name, number, item[0] % 100, *item[:3], begin_ms + 1000 * item[2], item[3])
             )
     columns = (
         "file",
@@ -434,7 +435,7 @@ def test_items_of_default_sizes_are_found(golden_store: GoldenStore) -> None:
     assert {(row["keyHash"], row["commitLogOffset"]) for row in found} == keys
 
 
-def test_damaged_items_tell_what_is_wrong(golden_store: GoldenStore, tmp_path: Path) -> None:
+def test_damaged_items_say_what_is_wrong(golden_store: GoldenStore, tmp_path: Path) -> None:
     root = shutil.copytree(golden_store("basic"), tmp_path / "s")
     files = sorted((root / "index").iterdir())
     item = 40 + 4 * 100
@@ -442,16 +443,16 @@ def test_damaged_items_tell_what_is_wrong(golden_store: GoldenStore, tmp_path: P
     _overwrite(files[1], item + 20 * 7 + 16, struct.pack(">i", 9))  # an older item that is newer
     _overwrite(files[2], 36, struct.pack(">i", 1 << 30))  # the number of items
     found = view(root, "index")
-    told = {(row["file"], row["number"]): row["reason"] for row in found if not row["isValid"]}
-    assert told[files[1].name, 5] == "the hash is negative"
-    assert told[files[1].name, 7] == "previous is not an older item"
-    assert "its header counts up to item 1073741824" in told[files[2].name, None]
+    reasons = {(row["file"], row["number"]): row["reason"] for row in found if not row["isValid"]}
+    assert reasons[files[1].name, 5] == "the hash is negative"
+    assert reasons[files[1].name, 7] == "previous is not an older item"
+    assert "its header counts up to item 1073741824" in reasons[files[2].name, None]
     kept = view(root, "index", mode="DROPMALFORMED")
     assert [row for row in found if row["isValid"]] == kept
 
 
 @pytest.mark.parametrize("stored", [b"", b"\xff" * 39, b"\0" * 8440, b"\xff" * 8440])
-def test_a_file_that_is_no_index_is_a_row(
+def test_a_file_that_is_not_an_index_is_a_row(
     golden_store: GoldenStore, tmp_path: Path, stored: bytes
 ) -> None:
     root = shutil.copytree(golden_store("basic"), tmp_path / "s")
@@ -545,7 +546,7 @@ def test_files_are_those_of_the_store(golden_store: GoldenStore, name: str) -> N
     assert by_kind <= {"commitlog"}
 
 
-def test_files_tell_their_range_and_state(golden_store: GoldenStore) -> None:
+def test_files_show_their_range_and_state(golden_store: GoldenStore) -> None:
     found = {row["path"]: row for row in view(golden_store("crash"), "files")}
     last, ahead = found[f"commitlog/{196608:020d}"], found[f"commitlog/{262144:020d}"]
     assert (last["rangeStart"], last["rangeEnd"], last["state"]) == (196608, 262144, "live")
@@ -584,7 +585,9 @@ def test_a_file_that_was_cut_is_named(golden_store: GoldenStore, tmp_path: Path)
     assert found[str(index.relative_to(root))] == "cut"
 
 
-def test_names_that_are_no_text_stop_no_view(golden_store: GoldenStore, tmp_path: Path) -> None:
+def test_names_that_are_not_text_do_not_stop_a_view(
+    golden_store: GoldenStore, tmp_path: Path
+) -> None:
     root = shutil.copytree(golden_store("one"), tmp_path / "s")
     strange = bytes(root / "consumequeue") + b"/\xff\xfe"
     (Path(strange.decode("utf-8", "surrogateescape")) / "0").mkdir(parents=True)
@@ -633,7 +636,7 @@ def test_no_damage_stops_a_view(
 
 
 @pytest.mark.parametrize("name", sorted(VIEWS))
-def test_views_have_their_documented_columns_and_only_those_asked_for(
+def test_views_have_their_documented_columns_and_only_the_requested_ones(
     golden_store: GoldenStore, name: str
 ) -> None:
     with rmqstore.open(golden_store("live")) as store:
@@ -654,7 +657,7 @@ def test_reading_views_changes_nothing(golden_store: GoldenStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "told"),
+    ("name", "options", "reason"),
     [
         ("nonsense", {}, "messages, queues, topics, commitlog"),
         ("messages", {}, "view 'messages'"),
@@ -669,9 +672,9 @@ def test_reading_views_changes_nothing(golden_store: GoldenStore) -> None:
     ],
 )
 def test_what_has_no_meaning_is_refused_by_name(
-    golden_store: GoldenStore, name: str, options: dict[str, Any], told: str
+    golden_store: GoldenStore, name: str, options: dict[str, Any], reason: str
 ) -> None:
-    with rmqstore.open(golden_store("one")) as store, pytest.raises(OptionError, match=told):
+    with rmqstore.open(golden_store("one")) as store, pytest.raises(OptionError, match=reason):
         store.view(name, **options)
 
 

@@ -20,7 +20,7 @@ from rmqstore.storage.files.storage import (
 )
 
 
-def test_a_status_tells_what_has_a_name(tmp_path: Path) -> None:
+def test_a_status_says_what_a_path_is(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"12345")
     (tmp_path / "link").symlink_to("file")
     (tmp_path / "dangling").symlink_to("nothing")
@@ -59,7 +59,7 @@ def test_a_name_of_which_nothing_can_be_known_is_a_clear_error(tmp_path: Path) -
         LOCAL.exists(tmp_path / ("x" * 256))
 
 
-def test_a_listing_tells_folders_and_links(tmp_path: Path) -> None:
+def test_a_listing_distinguishes_folders_and_links(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("folder")

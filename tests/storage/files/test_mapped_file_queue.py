@@ -1,4 +1,4 @@
-"""Files as one address space: what lies over what, where names or lengths are wrong."""
+"""Files as one address space, also where wrong names or lengths make them overlap."""
 
 from __future__ import annotations
 

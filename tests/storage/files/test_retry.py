@@ -20,7 +20,7 @@ class Signs(NamedTuple):
 
 
 class Asked:
-    """A store that says of itself what it is told to, and a question that fails some times."""
+    """A store with scripted signs of change, and a question that fails ``n_failures`` times."""
 
     def __init__(
         self, signs: Iterator[Signs], n_failures: float, err: RmqStoreError = DAMAGE
@@ -67,44 +67,44 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
     return read
 
 
-def test_a_store_at_rest_is_asked_once(clock: Callable[[], float]) -> None:
-    asked = Asked(signs_of(1), n_failures=1)
+def test_a_store_at_rest_is_read_once(clock: Callable[[], float]) -> None:
+    question = Asked(signs_of(1), n_failures=1)
     with pytest.raises(CorruptQueueError):
-        asked.answer()
-    assert (asked.n_asked, asked.n_forgotten, clock()) == (1, 0, 0.0)
+        question.answer()
+    assert (question.n_asked, question.n_forgotten, clock()) == (1, 0, 0.0)
 
 
-def test_a_store_that_is_being_recovered_is_asked_until_it_answers() -> None:
-    asked = Asked(signs_of(1, 2, 2, 3, 3, 3), n_failures=5)
-    assert asked.answer() == "answer"
-    assert asked.n_forgotten == 5
+def test_a_store_that_is_being_recovered_is_read_until_it_answers() -> None:
+    question = Asked(signs_of(1, 2, 2, 3, 3, 3), n_failures=5)
+    assert question.answer() == "answer"
+    assert question.n_forgotten == 5
 
 
-def test_a_recovery_that_stands_still_is_given_up(clock: Callable[[], float]) -> None:
-    asked = Asked(signs_of(1, 2), n_failures=float("inf"))
+def test_a_recovery_without_progress_is_given_up(clock: Callable[[], float]) -> None:
+    question = Asked(signs_of(1, 2), n_failures=float("inf"))
     with pytest.raises(CorruptQueueError):
-        asked.answer()
+        question.answer()
     assert 0.5 < clock() < 2
 
 
 def test_a_store_that_never_stops_changing_is_given_up(clock: Callable[[], float]) -> None:
-    asked = Asked(
+    question = Asked(
         (Signs(number, may_be_recovering=True) for number in count()), n_failures=float("inf")
     )
     with pytest.raises(CorruptQueueError):
-        asked.answer()
+        question.answer()
     assert 10 < clock() < 60
 
 
 def test_a_store_that_no_recovery_can_change_is_not_waited_for(clock: Callable[[], float]) -> None:
-    asked = Asked(signs_of(1, 2, may_be_recovering=False), n_failures=float("inf"))
+    question = Asked(signs_of(1, 2, may_be_recovering=False), n_failures=float("inf"))
     with pytest.raises(CorruptQueueError):
-        asked.answer()
-    assert (asked.n_asked, asked.n_forgotten, clock()) == (2, 1, 0.0)
+        question.answer()
+    assert (question.n_asked, question.n_forgotten, clock()) == (2, 1, 0.0)
 
 
 def test_what_no_recovery_brings_about_is_raised_at_once() -> None:
-    asked = Asked(signs_of(1, 2, 3), n_failures=1, err=NotAStoreError("x"))
+    question = Asked(signs_of(1, 2, 3), n_failures=1, err=NotAStoreError("x"))
     with pytest.raises(NotAStoreError):
-        asked.answer()
-    assert asked.n_asked == 1
+        question.answer()
+    assert question.n_asked == 1

@@ -113,7 +113,7 @@ def test_records_that_a_damaged_size_hides_are_rejoined(tmp_path: Path) -> None:
     assert window.rejoined()[1].tolist() == every
 
 
-def test_a_window_ends_where_it_is_told_and_is_searched_beyond(tmp_path: Path) -> None:
+def test_a_window_ends_at_its_bound_and_is_searched_beyond(tmp_path: Path) -> None:
     store = _store(10)
     log = _log(store, tmp_path)
     every = [at.physical_offset for at in store.placed]

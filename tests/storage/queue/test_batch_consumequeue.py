@@ -255,7 +255,7 @@ def test_a_stream_finds_where_they_end(golden_store: GoldenStore) -> None:
 
 
 def inner(body: bytes, tags: str = "", flag: int = 0) -> bytes:
-    """Return a message as it stands in an inner batch."""
+    """Return a message as it is stored in an inner batch."""
     properties = build.properties({"TAGS": tags}) if tags else b""
     rest = (
         struct.pack(">iiii", 0, 0, flag, len(body))
@@ -331,9 +331,9 @@ def test_batches_of_any_packing_are_unpacked(tmp_path: Path, packed: bool, colum
         found = read(store, columns=columns)
         later = read(store, columns=columns, starting_offsets={"B": {"0": 7}})
         assert list(verify(store)) == []
-    wanted = columns.split(",")
+    names = columns.split(",")
     rows = [{**row, "queueOffset": at} for at, row in enumerate(expected)]
-    assert found == [{name: row[name] for name in wanted} for row in rows]
+    assert found == [{name: row[name] for name in names} for row in rows]
     assert later == found[7:]
 
 
@@ -493,7 +493,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("body", BROKEN.values(), ids=BROKEN)
 @pytest.mark.parametrize("n_batches", [1, 40])  # chains are followed one by one, and side by side
-def test_a_body_that_is_no_chain_of_messages_is_damage(
+def test_a_body_that_is_not_a_chain_of_messages_is_damage(
     tmp_path: Path, body: bytes, n_batches: int
 ) -> None:
     batches = [[inner(b"x"), inner(b"y")] for _ in range(n_batches)]
@@ -580,9 +580,9 @@ def test_units_of_random_bytes_end_in_reasonable_time(tmp_path: Path, seed: int)
     queue = BatchConsumeQueue(root / "batchconsumequeue/B/0")
     begin, end = queue.begin, queue.end()
     runs = list(queue.runs(begin, end))
-    asked = np.unique(np.linspace(max(begin - 2, 0), end + 2, 500).astype(np.int64))
-    units = [tuple(map(int, unit)) for unit in zip(*queue.units_of(asked), strict=True)]
-    assert units == [queue.unit(at) for at in asked.tolist()]
+    queue_offsets = np.unique(np.linspace(max(begin - 2, 0), end + 2, 500).astype(np.int64))
+    units = [tuple(map(int, unit)) for unit in zip(*queue.units_of(queue_offsets), strict=True)]
+    assert units == [queue.unit(at) for at in queue_offsets.tolist()]
     for low, high in runs:
         assert begin <= low < high <= end
         assert len(queue.units(low, min(high, low + 1000)).sizes) == min(high - low, 1000)

@@ -21,8 +21,8 @@ def _units(messages: list[tuple[int, int]]) -> np.ndarray:
 
 def test_the_example_of_trusted_units() -> None:
     found = trusted(_units(EXAMPLE), 40)
-    told = list(zip(found.starts.tolist(), found.ends.tolist(), strict=True))
-    assert told == [(0, 3), (3, 7), (9, 11), (11, 15), (15, 16), (16, 18)]
+    spans = list(zip(found.starts.tolist(), found.ends.tolist(), strict=True))
+    assert spans == [(0, 3), (3, 7), (9, 11), (11, 15), (15, 16), (16, 18)]
     assert found.numbers.tolist() == [40, 41, 43, 44, 45, 46]
     assert found.physical_offsets.tolist() == [0, 100, 300, 400, 500, 600]
 

@@ -62,12 +62,12 @@ def test_single_units_are_those_of_ranges_and_zeros_elsewhere(
     if recovered_from is not None:
         units = np.array([(7000 + at, 70, -at) for at in range(8)], QUEUE_UNIT)
         queue = RecoveredQueue(queue, RecoveredUnits(recovered_from, units))
-    asked = np.array([0, 59, 60, 61, 79, 80, 94, 95, 99, 100, 102, 103, 109, 110, 117, 118])
-    asked = asked[asked < queue.end()]
-    found = [tuple(map(int, unit)) for unit in zip(*queue.units_of(asked), strict=True)]
-    assert found == [queue.unit(at) for at in asked.tolist()]
+    queue_offsets = np.array([0, 59, 60, 61, 79, 80, 94, 95, 99, 100, 102, 103, 109, 110, 117, 118])
+    queue_offsets = queue_offsets[queue_offsets < queue.end()]
+    found = [tuple(map(int, unit)) for unit in zip(*queue.units_of(queue_offsets), strict=True)]
+    assert found == [queue.unit(at) for at in queue_offsets.tolist()]
     assert 5 < len(found) - found.count((0, 0, 0)) < len(found)
-    assert [len(column) for column in queue.units_of(asked[:0])] == [0, 0, 0]
+    assert [len(column) for column in queue.units_of(queue_offsets[:0])] == [0, 0, 0]
 
 
 def test_units_of_a_deleted_file_are_out_of_range(tmp_path: Path) -> None:
@@ -117,8 +117,8 @@ def test_zero_unit_in_the_middle_costs_one_message_where_damage_is_borne(
         found = read(opened, mode=mode, columns="queueOffset")
     good = [row["queueOffset"] for row in found if row.get("_corrupt_record") is None]
     assert good == [at for at in range(20) if at != place]
-    told = [row["queueOffset"] for row in found if row.get("_corrupt_record") is not None]
-    assert told == ([place] if mode == "PERMISSIVE" else [])
+    corrupt = [row["queueOffset"] for row in found if row.get("_corrupt_record") is not None]
+    assert corrupt == ([place] if mode == "PERMISSIVE" else [])
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_log_scan_does_not_fail_on_a_damaged_queue(tmp_path: Path, place: int) -
     assert offsets(found) == [at.physical_offset for at in store.placed]
 
 
-def test_fillers_before_the_first_message_are_no_messages(tmp_path: Path) -> None:
+def test_fillers_before_the_first_message_are_not_messages(tmp_path: Path) -> None:
     store = build.Store()
     store.first_units["T", 0] = 20
     store.queues["T", 0] = [build.PRE_BLANK] * 13
@@ -216,7 +216,7 @@ def test_queue_whose_records_are_all_deleted_is_empty_at_its_end(tmp_path: Path)
 
 @pytest.mark.parametrize("abort", [False, True])
 def test_units_beyond_the_end_of_the_log(tmp_path: Path, *, abort: bool) -> None:
-    """In a store that was not closed they are no messages; in a closed one they are damage."""
+    """In a store that was not closed they are not messages; in a closed one they are damage."""
     store = _store(30)
     end = store.end
     store.queues["T", 0] += [(end, 100, 0), (end + 100, 100, 0)]
@@ -229,8 +229,8 @@ def test_units_beyond_the_end_of_the_log(tmp_path: Path, *, abort: bool) -> None
             with pytest.raises(rmqstore.CorruptRecordError, match=rf"physical offset {end}\b"):
                 read(opened)
             assert len(read(opened, mode="DROPMALFORMED")) == 30
-            told = [row for row in read(opened, mode="PERMISSIVE") if row["_corrupt_record"]]
-            assert [(row["topic"], row["queueId"], row["queueOffset"]) for row in told] == [
+            corrupt = [row for row in read(opened, mode="PERMISSIVE") if row["_corrupt_record"]]
+            assert [(row["topic"], row["queueId"], row["queueOffset"]) for row in corrupt] == [
                 ("T", 0, 30),
                 ("T", 0, 31),
             ]

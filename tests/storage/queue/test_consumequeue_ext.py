@@ -48,8 +48,8 @@ def test_units_are_those_rocketmq_reads(golden_store: GoldenStore, queue: tuple[
     assert rows
     order = random.Random(1).sample(range(len(rows)), len(rows))  # across files, in any order
     ext = ConsumeQueueExt(golden_store(NAME) / "consumequeue_ext" / queue[0] / str(queue[1]))
-    asked = addresses([rows[at] for at in order])
-    found, maps = ext.units(asked), ext.bit_maps(asked).to_pylist()
+    unit_addresses = addresses([rows[at] for at in order])
+    found, maps = ext.units(unit_addresses), ext.bit_maps(unit_addresses).to_pylist()
     assert found.sound.all()
     expected = [rows[at]["ext"] for at in order]
     assert found.tags_codes.tolist() == [unit["tagsCode"] for unit in expected]
@@ -111,7 +111,7 @@ def test_what_was_stored_before_a_filter_was_registered_may_match(copied: Path) 
 
 
 def _damage(root: Path) -> tuple[dict[str, Any], Path, int]:
-    """Damage the size of one unit; return its message, its file and where it stands in it."""
+    """Damage the size of one unit; return its message, its file and its position there."""
     row = next(row for row in rows_of("ExtA", 1)[5:] if row["tags"])
     offset = int(addresses([row])[0] & (1 << 63) - 1)
     path = root / "consumequeue_ext/ExtA/1" / f"{0:020d}"
@@ -180,8 +180,8 @@ def test_changed_and_cut_bytes_never_escape(copied: Path, step: int) -> None:
     path = copied / "consumequeue_ext/ExtB/0" / f"{0:020d}"
     sound, rng = path.read_bytes(), random.Random(7)
     rows = rows_of("ExtB", 0)
-    asked = addresses(rows)
-    hostile = np.concatenate((asked, [-(1 << 63), -(1 << 31) - 1, -(1 << 40)]))
+    unit_addresses = addresses(rows)
+    hostile = np.concatenate((unit_addresses, [-(1 << 63), -(1 << 31) - 1, -(1 << 40)]))
     places = {row["physicalOffset"] for row in rows}
     for at in range(0, len(sound.rstrip(b"\0")), step):
         data = bytearray(sound)

@@ -25,7 +25,7 @@ KEY = ("T", 0)
 
 
 class Put(NamedTuple):
-    """A record of a queue: where it stands, how long it is, how many messages it holds."""
+    """A record of a queue: its physical offset, its size and its number of messages."""
 
     physical_offset: int
     size: int
@@ -70,7 +70,7 @@ KINDS = [
 
 
 def answers(queue: Queue, bounds: list[int]) -> dict[str, object]:
-    """Return what a queue answers, asked about ranges between these queue offsets."""
+    """Return what a queue answers for ranges between these queue offsets."""
     end = bounds[-1]
     spans = [(low, high) for row, low in enumerate(bounds) for high in bounds[row:]]
     places = [0, 1000, 1150, 1300, 4000, 6000, 9000, 12000]
@@ -103,7 +103,7 @@ def answers(queue: Queue, bounds: list[int]) -> dict[str, object]:
 def test_a_recovered_queue_answers_as_files_that_lack_nothing(
     tmp_path: Path, write: Write, put: Callable[[int], list[Put]], n_in_files: int, n_stale: int
 ) -> None:
-    """What the files have where the log tells, as a recovery leaves it there, does not count."""
+    """Units in the files do not count where the log has its own, as after a recovery."""
     records = put(30)
     write(tmp_path / "whole", records)
     stale = [Put(90_000 + 300 * row, 77, 1) for row in range(n_stale)]
@@ -123,7 +123,7 @@ def test_a_recovered_queue_answers_as_files_that_lack_nothing(
 
 
 @pytest.mark.parametrize(("write", "put"), KINDS)
-def test_units_that_the_log_does_not_tell_of_are_out_of_range(
+def test_units_that_do_not_follow_from_the_log_are_out_of_range(
     tmp_path: Path, write: Write, put: Callable[[int], list[Put]]
 ) -> None:
     write(tmp_path, put(4))
@@ -151,14 +151,12 @@ def test_a_range_that_ends_before_it_starts_has_no_units(
 
 
 @pytest.mark.parametrize("is_batch", [False, True])
-def test_a_queue_without_a_folder_is_of_the_kind_that_is_asked_for(
-    tmp_path: Path, is_batch: bool
-) -> None:
+def test_a_queue_without_a_folder_is_of_the_requested_kind(tmp_path: Path, is_batch: bool) -> None:
     queue = open_files(paths(tmp_path), *KEY, is_batch=is_batch)
     assert (queue.is_batch, queue.is_present, queue.begin, queue.end()) == (is_batch, False, 0, 0)
 
 
-def test_the_folder_of_a_queue_tells_its_kind(tmp_path: Path) -> None:
+def test_the_folder_of_a_queue_decides_its_kind(tmp_path: Path) -> None:
     write_batch(tmp_path, put_batch(3))
     assert open_files(paths(tmp_path), *KEY).is_batch
     assert not open_files(paths(tmp_path), "T", 1).is_batch

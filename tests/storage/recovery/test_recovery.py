@@ -49,10 +49,12 @@ def test_torn_tail_with_abort_is_the_end(tmp_path: Path, caplog: pytest.LogCaptu
         assert opened.log_end.physical_offset == last.physical_offset
         with pytest.raises(MessageNotFoundError):
             opened.get(last.physical_offset)
-    told = [record.getMessage() for record in caplog.records if "log ends" in record.getMessage()]
-    assert len(told) == 1
-    assert str(last.physical_offset) in told[0]
-    assert str(root) in told[0]
+    warnings = [
+        record.getMessage() for record in caplog.records if "log ends" in record.getMessage()
+    ]
+    assert len(warnings) == 1
+    assert str(last.physical_offset) in warnings[0]
+    assert str(root) in warnings[0]
 
 
 def test_torn_tail_without_abort_is_damage(tmp_path: Path) -> None:
@@ -65,8 +67,8 @@ def test_torn_tail_without_abort_is_damage(tmp_path: Path) -> None:
                 read(opened, scan=scan)
             assert caught.value.offset == last.physical_offset
             assert len(read(opened, scan=scan, mode="DROPMALFORMED")) == 59
-            told = read(opened, scan=scan, mode="PERMISSIVE")
-            assert [row["commitLogOffset"] for row in told if row["_corrupt_record"]] == [
+            rows = read(opened, scan=scan, mode="PERMISSIVE")
+            assert [row["commitLogOffset"] for row in rows if row["_corrupt_record"]] == [
                 last.physical_offset
             ]
         with pytest.raises(CorruptRecordError):
@@ -96,7 +98,7 @@ def test_record_with_a_broken_body_ends_a_log_that_was_not_closed(tmp_path: Path
 
 
 def test_recovery_starts_where_the_checkpoint_says_all_was_safe(tmp_path: Path) -> None:
-    """Damage before that place is no end of the log; it is damage, for the mode to decide on."""
+    """Damage before that offset is not the end of the log; it is damage, and the mode decides."""
     store = _store(120)
     broken = store.placed[3]
     store.put(broken.physical_offset + 88, b"X")
@@ -109,7 +111,7 @@ def test_recovery_starts_where_the_checkpoint_says_all_was_safe(tmp_path: Path) 
         assert len(read(opened, mode="DROPMALFORMED", scan="commitlog")) == 119
 
 
-def test_next_file_made_ahead_is_no_damage(tmp_path: Path) -> None:
+def test_a_preallocated_next_file_is_not_damage(tmp_path: Path) -> None:
     for abort in (False, True):
         store = _store(20)
         store.segments[max(store.segments) + store.segment_bytes] = bytearray(store.segment_bytes)
@@ -142,8 +144,8 @@ def test_zeros_amid_the_log_of_a_closed_store_are_damage(tmp_path: Path) -> None
                 read(opened, scan=scan)
             assert caught.value.offset == lost[0].physical_offset
             assert len(read(opened, scan=scan, mode="DROPMALFORMED")) == 57
-        told = [row for row in read(opened, mode="PERMISSIVE") if row["_corrupt_record"]]
-        assert [row["queueOffset"] for row in told] == [20, 21, 22]
+        corrupt = [row for row in read(opened, mode="PERMISSIVE") if row["_corrupt_record"]]
+        assert [row["queueOffset"] for row in corrupt] == [20, 21, 22]
 
 
 def test_damaged_sizes_cost_no_record_but_their_own(tmp_path: Path) -> None:
