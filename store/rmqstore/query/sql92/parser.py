@@ -1,9 +1,8 @@
 """Text to tree, by RocketMQ's grammar and with its refusals.
 
 Two of its habits are kept because its consumers live by them. Text after a complete expression is
-    not read:
-``a = 0L`` is ``a = 0``, for only other integers take an ``L``. And ``--`` begins a comment only if
-a line ends after it.
+not read: ``a = 0L`` is ``a = 0``, for only other integers take an ``L``. And ``--`` begins a
+comment only if a line ends after it.
 
 Source: SelectorParser.jj; the refusals: ComparisonExpression.java, ConstantExpression.java.
 """
@@ -12,9 +11,8 @@ from __future__ import annotations
 
 import math
 import re
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
-from rmqstore.errors import OptionError
 from rmqstore.query.sql92.numbers import INT_MAX, Number, compare_doubles, parse_double, parse_long
 from rmqstore.query.sql92.tree import (
     And,
@@ -35,14 +33,16 @@ from rmqstore.query.sql92.tree import (
     is_truth,
     walk,
 )
+from rmqstore.query.tokens import Token, Tokens, shortened
 
 MAX_DEPTH = 64  # of parentheses, and of the tree; each level takes several frames of Python's stack
-_SHOWN = 200  # characters of an expression that an error repeats
 
 _TOKEN = re.compile(
     r"""
-    (?P<skip>    [ \t\n\r\f]+ | --[^\n\r]*[\n\r] | /\*.*?\*/ )
-    | (?P<float>   [0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)? | \.[0-9]+(?:[eE][+-]?[0-9]+)? | [0-9]+[eE][+-]?[0-9]+ )
+    (?P<blank>     [ \t\n\r\f]+ | --[^\n\r]*[\n\r] | /\*.*?\*/ )
+    | (?P<float>   [0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?
+                 | \.[0-9]+(?:[eE][+-]?[0-9]+)?
+                 | [0-9]+[eE][+-]?[0-9]+ )
     | (?P<integer> 0 | [1-9][0-9]*[lL]? )
     | (?P<string>  '(?:''|[^'])*' )
     | (?P<name>    [a-zA-Z_$][a-zA-Z0-9_$]* )
@@ -50,36 +50,21 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_KEYWORDS = frozenset(
-    {
-        "NOT",
-        "AND",
-        "OR",
-        "BETWEEN",
-        "IN",
-        "TRUE",
-        "FALSE",
-        "NULL",
-        "IS",
-        "CONTAINS",
-        "STARTSWITH",
-        "ENDSWITH",
-    }
-)
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _CONSTANTS = {"TRUE": True, "FALSE": False, "NULL": None}
 _ORDERS = frozenset({"<", "<=", ">", ">="})
 _SEARCHES = frozenset({"CONTAINS", "STARTSWITH", "ENDSWITH"})
-_END = "end"
-
-
-class _Token(NamedTuple):
-    kind: str  # float, integer, string, name, end; a keyword or symbol is its own kind
-    text: str
-    at: int  # its first character
+_WORDS = frozenset({"NOT", "AND", "OR", "BETWEEN", "IN", "IS"})
+_KEYWORDS = _WORDS.union(_SEARCHES, _CONSTANTS)
 
 
 class Parsed(NamedTuple):
-    """A tree, and the text after it that RocketMQ does not read, with blanks and comments before it left out."""
+    """What an expression says.
+
+    Attributes:
+        tree: of the part that RocketMQ reads.
+        unread: the text after it, from the first character that is not a blank or a comment.
+    """
 
     tree: Node
     unread: str
@@ -94,94 +79,73 @@ def parse(text: str) -> Parsed:
     return _Parser(text).parse()
 
 
-class _Parser:
-    """One token ahead, as RocketMQ's: nothing after an expression's end and one more token is looked at."""
+class _Parser(Tokens):
+    """Looks one token ahead, as RocketMQ's parser does: text after that may be anything."""
+
+    _SUBJECT = "SQL92 filter"
+    _PATTERN = _TOKEN
+    _KEYWORDS = _KEYWORDS
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._open = 0  # parentheses and signs around the present place
-        lone = next((at for at, char in enumerate(text) if "\ud800" <= char <= "\udfff"), None)
-        if lone is not None:
-            self._refuse(lone, "half of a surrogate pair, which no property holds")
-        self._token = self._read(0)
+        if surrogate := _SURROGATE.search(text):
+            reason = "half of a surrogate pair, which no property holds"
+            raise self._refused(surrogate.start(), reason)
+        super().__init__(text)
 
     def parse(self) -> Parsed:
-        start = self._token.at
+        start = self._token.start
         tree = self._truth(self._disjunction(), start)
         if any(depth > MAX_DEPTH for _, depth in walk(tree)):
-            self._refuse(
+            raise self._refused(
                 start, f"more than {MAX_DEPTH} operators one upon the other; write it with fewer"
             )
-        return Parsed(tree, self._text[self._token.at :])
+        return Parsed(tree, self._text[self._token.start :])
 
-    # Tokens
-
-    def _read(self, at: int) -> _Token:
-        """Return the token at or after a position."""
-        while at < len(self._text):
-            match = _TOKEN.match(self._text, at)
-            if match is None:
-                self._refuse(at, _unreadable(self._text, at))
-            if match.lastgroup != "skip":
-                found, kind = match[0], str(match.lastgroup)
-                if kind == "symbol" or found.upper() in _KEYWORDS:
-                    kind = found.upper()
-                return _Token(kind, found, at)
-            at = match.end()
-        return _Token(_END, "", at)
-
-    def _take(self) -> _Token:
-        taken = self._token
-        self._token = self._read(taken.at + len(taken.text))
-        return taken
-
-    def _accept(self, *kinds: str) -> _Token | None:
-        return self._take() if self._token.kind in kinds else None
-
-    def _expect(self, kind: str, wanted: str) -> _Token:
-        if self._token.kind != kind:
-            self._refuse_token(wanted)
-        return self._take()
-
-    def _refuse_token(self, wanted: str) -> NoReturn:
-        found = "the end" if self._token.kind == _END else f"{_shortened(self._token.text)}"
-        self._refuse(self._token.at, f"expected {wanted}, found {found}")
-
-    def _refuse(self, at: int, reason: str) -> NoReturn:
-        raise OptionError(f"SQL92 filter {_shortened(self._text)!r}, character {at + 1}: {reason}")
+    def _unreadable(self, start: int) -> str:
+        if self._text.startswith("'", start):
+            return "a string that does not end"
+        if self._text.startswith("/*", start):
+            return "a comment that does not end"
+        if self._text.startswith('"', start):
+            return "expected an expression, found a double quote; strings stand in single quotes"
+        if self._text.startswith("!=", start):
+            return "expected an operator, found !=; write <>"
+        return f"{self._text[start]!r} has no place in an expression"
 
     # Grammar, from what binds least to what binds most
 
     def _disjunction(self) -> Node:
-        at = self._token.at
+        start = self._token.start
         left = self._conjunction()
         if self._token.kind != "OR":
             return left
-        operands = [self._truth(left, at)]
+        operands = [self._truth(left, start)]
         while self._accept("OR"):
-            at = self._token.at
-            operands.append(self._truth(self._conjunction(), at))
+            start = self._token.start
+            operands.append(self._truth(self._conjunction(), start))
         return Or(tuple(operands))
 
     def _conjunction(self) -> Node:
-        at = self._token.at
+        start = self._token.start
         left = self._equality()
         if self._token.kind != "AND":
             return left
-        operands = [self._truth(left, at)]
+        operands = [self._truth(left, start)]
         while self._accept("AND"):
-            at = self._token.at
-            operands.append(self._truth(self._equality(), at))
+            start = self._token.start
+            operands.append(self._truth(self._equality(), start))
         return And(tuple(operands))
 
     def _equality(self) -> Node:
-        at = self._token.at
+        start = self._token.start
         left = self._comparison()
         while True:
             if operator := self._accept("=", "<>"):
-                right_at = self._token.at
+                right_start = self._token.start
                 right = self._comparison()
-                self._require_equatable(left, at, right, right_at)
+                self._require_equatable(left, start, right, right_start)
                 left = Equal(left, right) if operator.kind == "=" else Not(Equal(left, right))
             elif self._accept("IS"):
                 negated = self._accept("NOT")
@@ -191,57 +155,52 @@ class _Parser:
                 return left
 
     def _comparison(self) -> Node:
-        at = self._token.at
+        start = self._token.start
         left = self._unary()
         while True:
             if operator := self._accept(*_ORDERS):
-                right_at = self._token.at
+                right_start = self._token.start
                 right = self._unary()
-                self._require_orderable(left, at)
-                self._require_orderable(right, right_at)
+                self._require_orderable(left, start)
+                self._require_orderable(right, right_start)
                 left = Order(operator.kind, left, right)
                 continue
             negated = self._accept("NOT") is not None
             if operator := self._accept(*_SEARCHES):
                 left = Search(operator.kind, left, self._string(), negated)
             elif self._accept("BETWEEN"):
-                left = self._between(left, at, negated=negated)
+                left = self._between(left, start, negated=negated)
             elif self._accept("IN"):
-                left = self._in(left, at)
+                left = self._in(left, start)
                 left = Not(left) if negated else left
             elif negated:
-                self._refuse_token("BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH after NOT")
+                raise self._unexpected("BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH after NOT")
             else:
                 return left
 
-    def _between(self, operand: Node, at: int, *, negated: bool) -> Node:
-        low_at = self._token.at
+    def _between(self, operand: Node, start: int, *, negated: bool) -> Node:
+        low_start = self._token.start
         low = self._unary()
         self._expect("AND", "AND between the two ends of BETWEEN")
-        high_at = self._token.at
+        high_start = self._token.start
         high = self._unary()
-        for node, place in ((operand, at), (low, low_at), (high, high_at)):
-            self._require_orderable(node, place)
+        self._require_orderable(operand, start)
+        self._require_orderable(low, low_start)
+        self._require_orderable(high, high_start)
         if negated:
             return NotBetween(operand, low, high)
-        if (
-            isinstance(low, Literal)
-            and isinstance(high, Literal)
-            and _is_above(low.value, high.value)
-        ):
-            self._refuse(
-                low_at, f"BETWEEN {low.value} AND {high.value} has its ends the wrong way round"
-            )
+        if isinstance(low, Literal) and isinstance(high, Literal):
+            self._require_ascending(low.value, high.value, low_start)
         return Between(operand, low, high)
 
-    def _in(self, operand: Node, at: int) -> Node:
+    def _in(self, operand: Node, start: int) -> Node:
         self._expect("(", '"(" and strings after IN')
         texts = [self._string()]
         while self._accept(","):
             texts.append(self._string())
         self._expect(")", '"," or ")"')
         if not isinstance(operand, Property):
-            self._refuse(at, "expected the name of a property before IN")
+            raise self._refused(start, "expected the name of a property before IN")
         return In(operand, frozenset(texts))
 
     def _unary(self) -> Node:
@@ -249,11 +208,11 @@ class _Parser:
         if operator is None:
             return self._primary()
         self._deepen(operator)
-        at = self._token.at
+        start = self._token.start
         operand = self._unary()
         self._open -= 1
         if operator.kind == "NOT":
-            return Not(self._truth(operand, at))
+            return Not(self._truth(operand, start))
         return Negate(operand) if operator.kind == "-" else operand
 
     def _primary(self) -> Node:
@@ -275,11 +234,11 @@ class _Parser:
             return Literal(_CONSTANTS[token.kind])
         return Property(self._expect("name", 'a property, a literal or "("').text)
 
-    def _deepen(self, token: _Token) -> None:
+    def _deepen(self, token: Token) -> None:
         self._open += 1
         if self._open > MAX_DEPTH:
-            self._refuse(
-                token.at,
+            raise self._refused(
+                token.start,
                 f"nested deeper than {MAX_DEPTH} levels; write it with fewer parentheses and signs",
             )
 
@@ -289,71 +248,54 @@ class _Parser:
         token = self._expect("string", "a string in single quotes")
         return token.text[1:-1].replace("''", "'")
 
-    def _integer(self, token: _Token) -> Number:
-        found = parse_long(token.text.rstrip("lL"))
-        if found is None:
-            self._refuse(
-                token.at, f"{_shortened(token.text)} is above the highest integer, {(1 << 63) - 1}"
-            )
-        return int(found) if found <= INT_MAX else found
+    def _integer(self, token: Token) -> Number:
+        value = parse_long(token.text.rstrip("lL"))
+        if value is None:
+            highest = (1 << 63) - 1
+            reason = f"{shortened(token.text)} is above the highest integer, {highest}"
+            raise self._refused(token.start, reason)
+        return int(value) if value <= INT_MAX else value
 
-    def _double(self, token: _Token) -> float:
-        found = parse_double(token.text)
-        if not found or math.isinf(found):
-            self._refuse(
-                token.at,
-                f"{_shortened(token.text)} is zero or beyond a double, which no literal may be; write 0",
-            )
-        return found
+    def _double(self, token: Token) -> float:
+        value = parse_double(token.text)
+        if not value or math.isinf(value):
+            number = shortened(token.text)
+            reason = f"{number} is zero or beyond a double, which no literal may be; write 0"
+            raise self._refused(token.start, reason)
+        return value
 
     # What may stand where
 
-    def _truth(self, node: Node, at: int) -> Node:
+    def _truth(self, node: Node, start: int) -> Node:
         if isinstance(node, Property):
             return IsTrue(node)
         if not is_truth(node):
-            self._refuse(at, "expected a condition, found a value; compare it with something")
+            reason = "expected a condition, found a value; compare it with something"
+            raise self._refused(start, reason)
         return node
 
-    def _require_equatable(self, left: Node, at: int, right: Node, right_at: int) -> None:
-        for node, place in ((left, at), (right, right_at)):
+    def _require_equatable(self, left: Node, start: int, right: Node, right_start: int) -> None:
+        for node, node_start in ((left, start), (right, right_start)):
             if isinstance(node, Literal) and node.value is None:
-                self._refuse(
-                    place, "= and <> do not compare with NULL; write IS NULL or IS NOT NULL"
-                )
-        if (
-            isinstance(left, Literal)
-            and isinstance(right, Literal)
-            and is_truth(left)
-            and not is_truth(right)
-        ):
-            self._refuse(at, "TRUE and FALSE do not compare with a literal of another kind")
+                reason = "= and <> do not compare with NULL; write IS NULL or IS NOT NULL"
+                raise self._refused(node_start, reason)
+        are_literals = isinstance(left, Literal) and isinstance(right, Literal)
+        if are_literals and is_truth(left) and not is_truth(right):
+            reason = "TRUE and FALSE do not compare with a literal of another kind"
+            raise self._refused(start, reason)
 
-    def _require_orderable(self, node: Node, at: int) -> None:
-        is_number = (
-            isinstance(node, Literal) and isinstance(node.value, int | float) and not is_truth(node)
-        )
-        if is_truth(node) or (isinstance(node, Literal) and not is_number):
-            self._refuse(
-                at, "expected a number or a property: <, <=, >, >= and BETWEEN compare nothing else"
+    def _require_orderable(self, node: Node, start: int) -> None:
+        is_string = isinstance(node, Literal) and isinstance(node.value, str)
+        if is_truth(node) or is_string:
+            raise self._refused(
+                start,
+                "expected a number or a property: <, <=, >, >= and BETWEEN compare nothing else",
             )
 
-
-def _unreadable(text: str, at: int) -> str:
-    """Return what is wrong with a place where no token begins."""
-    if text.startswith("'", at):
-        return "a string that does not end"
-    if text.startswith("/*", at):
-        return "a comment that does not end"
-    if text[at] == '"':
-        return "expected an expression, found a double quote; strings stand in single quotes"
-    if text.startswith("!=", at):
-        return "expected an operator, found !=; write <>"
-    return f"{text[at]!r} has no place in an expression"
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    def _require_ascending(self, low: object, high: object, start: int) -> None:
+        if _is_above(low, high):
+            reason = f"BETWEEN {low} AND {high} has its ends the wrong way round"
+            raise self._refused(start, reason)
 
 
 def _is_above(low: object, high: object) -> bool:

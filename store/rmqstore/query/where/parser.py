@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 
-from rmqstore.errors import OptionError
+from rmqstore.query.tokens import END, Token, Tokens, shortened
 from rmqstore.query.where.columns import require_column
 from rmqstore.query.where.comparison import EPOCH, Comparison, Kind
 from rmqstore.query.where.condition import Condition, Joined, negated
 
 _MAX_DEPTH: Final = 64  # of parentheses and NOTs; each takes several frames of Python's stack
-_LONGEST_SHOWN: Final = 200  # characters of a condition that an error repeats
 _INT64: Final = 1 << 63
 
 _TOKEN: Final = re.compile(
@@ -31,19 +30,13 @@ _TOKEN: Final = re.compile(
     """,
     re.VERBOSE,
 )
+_NUMBER: Final = re.compile(r"[+-]?[0-9]")
 _KEYWORDS: Final = frozenset({"AND", "OR", "NOT", "IN", "BETWEEN", "LIKE", "IS", "NULL"})
 
-
-_COMPARED: Final[dict[str, Kind]] = {
+_OPERATORS: Final[dict[str, Kind]] = {
     "=": "IN", "<>": "NOT IN", "!=": "NOT IN", "<": "<", "<=": "<=", ">": ">", ">=": ">=",
 }  # fmt: skip
 _TRUTHS: Final = {"TRUE": True, "FALSE": False}
-
-
-class _Token(NamedTuple):
-    kind: str  # integer, string, name, end; a keyword or symbol is its own kind
-    text: str
-    start: int  # its first character
 
 
 def parse(text: str, columns: pa.Schema) -> Condition:
@@ -59,50 +52,33 @@ def parse(text: str, columns: pa.Schema) -> Condition:
     return _Parser(text, columns).parse()
 
 
-class _Parser:
+class _Parser(Tokens):
+    _SUBJECT = "where"
+    _PATTERN = _TOKEN
+    _KEYWORDS = _KEYWORDS
+
     def __init__(self, text: str, columns: pa.Schema) -> None:
-        self._text, self._columns = text, columns
+        super().__init__(text)
+        self._columns = columns
         self._depth = 0
-        self._token = self._read(0)
 
     def parse(self) -> Condition:
         condition = self._disjunction()
-        if self._token.kind != "end":
+        if self._token.kind != END:
             raise self._unexpected("AND, OR or the end")
         return condition
 
-    def _read(self, start: int) -> _Token:
-        """Return the first token from a character on."""
-        while start < len(self._text):
-            match = _TOKEN.match(self._text, start)
-            if match is None:
-                raise self._refused(start, _unreadable(self._text[start:]))
-            if match.lastgroup != "blank":
-                kind, found = str(match.lastgroup), match[0]
-                is_word = kind == "symbol" or found.upper() in _KEYWORDS
-                return _Token(found.upper() if is_word else kind, found, start)
-            start = match.end()
-        return _Token("end", "", start)
-
-    def _take(self) -> _Token:
-        taken = self._token
-        self._token = self._read(taken.start + len(taken.text))
-        return taken
-
-    def _accept(self, *kinds: str) -> _Token | None:
-        return self._take() if self._token.kind in kinds else None
-
-    def _expect(self, kind: str, wanted: str) -> _Token:
-        if self._token.kind != kind:
-            raise self._unexpected(wanted)
-        return self._take()
-
-    def _unexpected(self, wanted: str) -> OptionError:
-        found = "the end" if self._token.kind == "end" else _shortened(self._token.text)
-        return self._refused(self._token.start, f"expected {wanted}, found {found}")
-
-    def _refused(self, start: int, reason: str) -> OptionError:
-        return OptionError(f"where {_shortened(self._text)!r}, character {start + 1}: {reason}")
+    def _unreadable(self, start: int) -> str:
+        first = self._text[start]
+        if first == "'":
+            return "text that does not end"
+        if first == '"':
+            return (
+                "expected a column or a value, found a double quote; text stands in single quotes"
+            )
+        if _NUMBER.match(self._text, start):
+            return "columns hold integers only; write a number without a fraction"
+        return f"{first!r} has no place in a condition"
 
     # Grammar, from what binds least to what binds most
 
@@ -134,32 +110,31 @@ class _Parser:
         return inner
 
     def _comparison(self) -> Condition:
-        token = self._expect("name", 'a column, NOT or "("')
-        name = token.text
-        require_column(
-            name,
-            self._columns.names,
-            f"where {_shortened(self._text)!r}, character {token.start + 1}",
-        )
+        column = self._expect("name", 'a column, NOT or "("')
+        name = column.text
+        require_column(name, self._columns.names, self._place(column.start))
         if self._accept("IS"):
-            is_negated = self._accept("NOT") is not None
-            self._expect("NULL", "NULL" if is_negated else "NULL or NOT NULL")
-            return Comparison(name, "IS NOT NULL" if is_negated else "IS NULL")
-        if operator := self._accept(*_COMPARED):
-            return Comparison(name, _COMPARED[operator.kind], (self._value(name),))
+            return self._null_test(name)
+        if operator := self._accept(*_OPERATORS):
+            return Comparison(name, _OPERATORS[operator.kind], (self._value(name),))
         is_negated = self._accept("NOT") is not None
-        found = self._listed(name)
-        return negated(found) if is_negated else found
+        comparison = self._word_comparison(name)
+        return negated(comparison) if is_negated else comparison
 
-    def _listed(self, name: str) -> Condition:
+    def _null_test(self, name: str) -> Condition:
+        if self._accept("NOT"):
+            self._expect("NULL", "NULL")
+            return Comparison(name, "IS NOT NULL")
+        self._expect("NULL", "NULL or NOT NULL")
+        return Comparison(name, "IS NULL")
+
+    def _word_comparison(self, name: str) -> Condition:
         """Return the comparison by one of the words that NOT may stand before."""
         if self._accept("BETWEEN"):
-            low = self._value(name)
+            low = Comparison(name, ">=", (self._value(name),))
             self._expect("AND", "AND between the two ends of BETWEEN")
-            return Joined(
-                "AND",
-                (Comparison(name, ">=", (low,)), Comparison(name, "<=", (self._value(name),))),
-            )
+            high = Comparison(name, "<=", (self._value(name),))
+            return Joined("AND", (low, high))
         if self._accept("IN"):
             self._expect("(", '"(" and values after IN')
             values = [self._value(name)]
@@ -170,83 +145,68 @@ class _Parser:
         if operator := self._accept("LIKE"):
             if not pa.types.is_string(self._columns.field(name).type):
                 raise self._refused(operator.start, f"LIKE compares text, and {name} holds none")
-            return Comparison(
-                name, "LIKE", (self._string(self._expect("string", "a pattern in single quotes")),)
-            )
+            pattern = self._expect("string", "a pattern in single quotes")
+            return Comparison(name, "LIKE", (self._string(pattern),))
         raise self._unexpected("=, <>, <, <=, >, >=, IN, BETWEEN, LIKE or IS")
 
     # Values
 
     def _value(self, name: str) -> Any:  # noqa: ANN401 - of the column's type
         """Return the next value, as the column that it is compared with has it."""
-        kind, token = self._columns.field(name).type, self._token
-        if pa.types.is_integer(kind):
+        column_type = self._columns.field(name).type
+        if pa.types.is_integer(column_type):
             return self._integer(self._expect("integer", f"an integer to compare {name} with"))
-        if pa.types.is_timestamp(kind) and self._accept("integer"):
-            return self._from_millis(token)
-        if pa.types.is_timestamp(kind):
-            return self._time(
-                self._expect("string", f"a time in quotes, or epoch ms, to compare {name} with")
-            )
-        if pa.types.is_string(kind) or pa.types.is_binary(kind):
-            text = self._string(
-                self._expect("string", f"text in single quotes to compare {name} with")
-            )
-            return text if pa.types.is_string(kind) else text.encode()
-        if pa.types.is_boolean(kind):
-            truth = self._expect("name", f"TRUE or FALSE to compare {name} with")
-            if truth.text.upper() in _TRUTHS:
-                return _TRUTHS[truth.text.upper()]
-            raise self._refused(
-                truth.start, f"expected TRUE or FALSE, found {_shortened(truth.text)}"
-            )
+        if pa.types.is_timestamp(column_type):
+            if millis := self._accept("integer"):
+                return self._from_millis(millis)
+            description = f"a time in quotes, or epoch ms, to compare {name} with"
+            return self._time(self._expect("string", description))
+        if pa.types.is_string(column_type) or pa.types.is_binary(column_type):
+            description = f"text in single quotes to compare {name} with"
+            text = self._string(self._expect("string", description))
+            return text if pa.types.is_string(column_type) else text.encode()
+        if pa.types.is_boolean(column_type):
+            return self._truth(self._expect("name", f"TRUE or FALSE to compare {name} with"))
         raise self._refused(
-            token.start,
-            f"{name} cannot be compared; filter= asks for properties, where= takes a pyarrow expression too",
+            self._token.start,
+            f"{name} cannot be compared; "
+            "filter= asks for properties, where= takes a pyarrow expression too",
         )
 
-    def _string(self, token: _Token) -> str:
+    def _string(self, token: Token) -> str:
         try:
             token.text.encode()
         except UnicodeEncodeError as err:
             raise self._refused(token.start, "text that UTF-8 cannot hold") from err
         return token.text[1:-1].replace("''", "'")
 
-    def _integer(self, token: _Token) -> int:
+    def _integer(self, token: Token) -> int:
         digits = token.text.lstrip("+-").lstrip("0")
-        value = int(token.text) if len(digits) < len(str(_INT64)) + 1 else _INT64
+        # Python refuses to convert very long texts, so these count as the first number too large.
+        value = int(token.text) if len(digits) <= len(str(_INT64)) else _INT64
         if not -_INT64 <= value < _INT64:
-            raise self._refused(token.start, f"{_shortened(token.text)} is beyond 64 bits")
+            raise self._refused(token.start, f"{shortened(token.text)} is beyond 64 bits")
         return value
 
-    def _from_millis(self, token: _Token) -> datetime:
+    def _truth(self, token: Token) -> bool:
+        truth = _TRUTHS.get(token.text.upper())
+        if truth is None:
+            raise self._refused(
+                token.start, f"expected TRUE or FALSE, found {shortened(token.text)}"
+            )
+        return truth
+
+    def _from_millis(self, token: Token) -> datetime:
         try:
             return EPOCH + timedelta(milliseconds=self._integer(token))
         except OverflowError as err:
-            raise self._refused(
-                token.start, f"{_shortened(token.text)} ms is beyond the calendar"
-            ) from err
+            reason = f"{shortened(token.text)} ms is beyond the calendar"
+            raise self._refused(token.start, reason) from err
 
-    def _time(self, token: _Token) -> datetime:
+    def _time(self, token: Token) -> datetime:
         try:
-            found = datetime.fromisoformat(token.text[1:-1])
-            return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+            time = datetime.fromisoformat(token.text[1:-1])
+            return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC)
         except (ValueError, OverflowError) as err:
-            raise self._refused(
-                token.start, f"{_shortened(token.text)} is not an ISO-8601 time"
-            ) from err
-
-
-def _unreadable(rest: str) -> str:
-    """Return what is wrong with text that begins with no token."""
-    if rest[0] == "'":
-        return "text that does not end"
-    if rest[0] == '"':
-        return "expected a column or a value, found a double quote; text stands in single quotes"
-    if re.match(r"[+-]?[0-9]", rest):
-        return "columns hold integers only; write a number without a fraction"
-    return f"{rest[0]!r} has no place in a condition"
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+            reason = f"{shortened(token.text)} is not an ISO-8601 time"
+            raise self._refused(token.start, reason) from err

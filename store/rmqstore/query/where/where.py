@@ -11,13 +11,13 @@ import pyarrow.compute as pc
 
 from rmqstore.errors import OptionError
 from rmqstore.query.conditions import Pruning
+from rmqstore.query.tokens import shortened
 from rmqstore.query.where.columns import require_columns
 from rmqstore.query.where.condition import Condition, comparisons, mask_of, pruning_of
 from rmqstore.query.where.expressions import Expressed, take_apart
 from rmqstore.query.where.parser import parse
 
 _ROWS_AT_ONCE: Final = 1 << 15  # more are shared out among threads, which do not keep their order
-_LONGEST_SHOWN: Final = 200  # characters of an expression that an error repeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def parse_where(where: str | pc.Expression | None, columns: pa.Schema) -> Where 
             f"where: text or a pyarrow.compute.Expression, got {type(where).__name__}"
         )
     known = take_apart(where) or _by_name(where, columns)
-    require_columns(known.columns, columns.names, f"where {_shortened(str(where))}")
+    require_columns(known.columns, columns.names, f"where {shortened(str(where))}")
     _filtered(pa.RecordBatch.from_pylist([], columns), where)
     return Where(_fields(known.columns, columns), known.pruning, where)
 
@@ -81,7 +81,7 @@ def _by_name(where: pc.Expression, columns: pa.Schema) -> Expressed:
     text = str(where)
     if "FieldPath(" in text:
         raise OptionError(
-            f"where {_shortened(text)}: name columns, their numbers change with what a scan reads"
+            f"where {shortened(text)}: name columns, their numbers change with what a scan reads"
         )
     return Expressed(Pruning(), frozenset(name for name in columns.names if name in text))
 
@@ -98,10 +98,6 @@ def _filtered(batch: pa.RecordBatch, expression: pc.Expression) -> pa.RecordBatc
         kept = pa.concat_tables([part.filter(expression) for part in parts]).combine_chunks()
     except (pa.ArrowException, TypeError) as err:
         raise OptionError(
-            f"where {_shortened(str(expression))}: {str(err).partition(chr(10))[0]}"
+            f"where {shortened(str(expression))}: {str(err).partition(chr(10))[0]}"
         ) from err
     return next(iter(kept.to_batches()), batch.slice(0, 0))
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"

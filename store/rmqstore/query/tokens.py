@@ -1,0 +1,97 @@
+"""The tokens of a condition's text: what the parsers of both grammars have in common."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from typing import ClassVar, Final, NamedTuple
+
+from rmqstore.errors import OptionError
+
+END: Final = "end"  # the kind of the token after the last one
+
+_LONGEST_SHOWN: Final = 200  # characters of a text that an error repeats
+
+
+class Token(NamedTuple):
+    """A part of the text that a grammar does not take apart.
+
+    Attributes:
+        kind: the group of the pattern that matched, or END. A keyword and a symbol are kinds of
+            their own, in upper case.
+        text: the token as it is written.
+        start: the position of its first character.
+    """
+
+    kind: str
+    text: str
+    start: int
+
+
+class Tokens(ABC):
+    """Reads a text one token ahead. A parser extends it with the rules of its grammar.
+
+    Nothing after the next token is looked at, so a parser decides how much of the text must be
+    readable.
+    """
+
+    _SUBJECT: ClassVar[str]  # what the text is, as errors call it
+    _PATTERN: ClassVar[re.Pattern[str]]  # its group `blank` is skipped, `symbol` stands for itself
+    _KEYWORDS: ClassVar[frozenset[str]]  # in upper case; the text may have them in any
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._token = self._read(0)
+
+    @abstractmethod
+    def _unreadable(self, start: int) -> str:
+        """Return what is wrong with a character that begins no token."""
+
+    def _read(self, start: int) -> Token:
+        """Return the first token at or after a position."""
+        while start < len(self._text):
+            match = self._PATTERN.match(self._text, start)
+            if match is None:
+                raise self._refused(start, self._unreadable(start))
+            if match.lastgroup != "blank":
+                return Token(self._kind(match), match[0], start)
+            start = match.end()
+        return Token(END, "", start)
+
+    def _kind(self, match: re.Match[str]) -> str:
+        word = match[0].upper()
+        if match.lastgroup == "symbol" or word in self._KEYWORDS:
+            return word
+        return str(match.lastgroup)
+
+    def _take(self) -> Token:
+        token = self._token
+        self._token = self._read(token.start + len(token.text))
+        return token
+
+    def _accept(self, *kinds: str) -> Token | None:
+        """Take the next token if it is of one of these kinds."""
+        return self._take() if self._token.kind in kinds else None
+
+    def _expect(self, kind: str, description: str) -> Token:
+        """Take the next token, which must be of this kind."""
+        if self._token.kind != kind:
+            raise self._unexpected(description)
+        return self._take()
+
+    def _unexpected(self, expected: str) -> OptionError:
+        """Return the error that says what should stand in place of the next token."""
+        actual = "the end" if self._token.kind == END else shortened(self._token.text)
+        return self._refused(self._token.start, f"expected {expected}, found {actual}")
+
+    def _refused(self, start: int, reason: str) -> OptionError:
+        return OptionError(f"{self._place(start)}: {reason}")
+
+    def _place(self, start: int) -> str:
+        """Return the text and a position in it, as errors name them."""
+        return f"{self._SUBJECT} {shortened(self._text)!r}, character {start + 1}"
+
+
+def shortened(text: str) -> str:
+    """Return a text as an error repeats it."""
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
