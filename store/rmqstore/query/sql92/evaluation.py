@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from rmqstore.query.sql92.numbers import (
     Long,
@@ -30,6 +31,12 @@ from rmqstore.query.sql92.tree import (
     Search,
     Value,
 )
+
+_SEARCHES: Final[dict[str, Callable[[str, str], bool]]] = {
+    "CONTAINS": str.__contains__,
+    "STARTSWITH": str.startswith,
+    "ENDSWITH": str.endswith,
+}
 
 
 class EvaluationError(Exception):
@@ -60,9 +67,9 @@ def evaluate(node: Node, properties: Mapping[str, str]) -> Value:
             return properties.get(name)
         case Negate(operand):
             value = evaluate(operand, properties)
-            return (
-                -value if isinstance(value, int | float) and not isinstance(value, bool) else None
-            )
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                return None
+            return -value
         case IsTrue(operand):
             return None if evaluate(operand, properties) is None else False
         case _:
@@ -84,12 +91,14 @@ def _truth(node: Node, properties: Mapping[str, str]) -> bool | None:
         case Order(symbol, left, right):
             return _order(symbol, evaluate(left, properties), right, properties)
         case Between(operand, low, high):
-            # Java evaluates the operand for each end, which doubles the work of each BETWEEN upon a
-            # BETWEEN.
-            value, ends = evaluate(operand, properties), ((">=", low), ("<=", high))
+            # Java evaluates the operand once for each end, which takes twice the time at each level
+            # of nested BETWEENs.
+            value = evaluate(operand, properties)
+            ends = ((">=", low), ("<=", high))
             return _all(_order(symbol, value, end, properties) for symbol, end in ends)
         case NotBetween(operand, low, high):
-            value, ends = evaluate(operand, properties), (("<", low), (">", high))
+            value = evaluate(operand, properties)
+            ends = (("<", low), (">", high))
             return _not(_all(_not(_order(symbol, value, end, properties)) for symbol, end in ends))
         case In(operand, texts):
             value = evaluate(operand, properties)
@@ -104,13 +113,13 @@ def _not(value: Value) -> bool | None:
 
 
 def _all(values: Iterable[Value]) -> bool | None:
-    """Return whether all are TRUE, null if that cannot be known; after the first FALSE nothing is evaluated."""
-    known = True
+    """Return whether all are TRUE, null if that is unknown; stop at the first FALSE."""
+    is_known = True
     for value in values:
         if value is False:
             return False
-        known &= value is not None
-    return True if known else None
+        is_known &= value is not None
+    return True if is_known else None
 
 
 def _equal(left: Value, right: Value) -> bool | None:
@@ -119,9 +128,8 @@ def _equal(left: Value, right: Value) -> bool | None:
             return True
         return None if left is None else False
     if isinstance(left, bool) and isinstance(right, str):
-        raise EvaluationError(
-            "a truth on the left is not compared with a string"
-        )  # Java casts the wrong one of the two
+        # Java casts the wrong one of the two.
+        raise EvaluationError("a truth on the left is not compared with a string")
     if isinstance(left, str) and isinstance(right, bool):
         return (left.lower() == "true") is right
     if isinstance(left, str) and isinstance(right, str):
@@ -151,24 +159,23 @@ def _search(node: Search, properties: Mapping[str, str]) -> bool:
     value = evaluate(node.operand, properties)
     if not isinstance(value, str):
         return False
-    found = {"CONTAINS": str.__contains__, "STARTSWITH": str.startswith, "ENDSWITH": str.endswith}[
-        node.how
-    ]
-    return bool(found(value, node.text)) is not node.negated
+    return _SEARCHES[node.how](value, node.text) is not node.negated
 
 
 def _parsed(text: str, kind: type) -> Number:
     """Return a string as a number of one of Java's three classes."""
     parse: Callable[[str], Number | None]
     parse = parse_double if kind is float else parse_long if kind is Long else parse_integer
-    found = parse(text)
-    if found is None:
+    number = parse(text)
+    if number is None:
         raise EvaluationError(f"{text!r} is not a valid {kind.__name__}")
-    return found
+    return number
 
 
 def _compare(left: str | Number, right: str | Number) -> int:
-    """Return less than, equal to or greater than 0; of a string and a number the string is parsed as the other's class.
+    """Return a number less than, equal to or greater than 0.
+
+    A string that is compared with a number is parsed as the number's class.
 
     Source: ComparisonExpression.java#__compare.
     """

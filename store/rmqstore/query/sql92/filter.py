@@ -1,4 +1,4 @@
-"""A filter as users write it: compiled once, then asked of one message or of many."""
+"""A filter as users write it: compiled once, then applied to one message or to many."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rmqstore.query.sql92.tree import Node, Property, walk
 logger = logging.getLogger(__name__)
 
 _COLUMNS: Final = frozenset(ALL_COLUMNS.names)
-# an ordinary word, which a property may be named
+# Not `pending`, an ordinary word that may well be the name of a property.
 _ASSIGNED: Final = frozenset({*ASSIGNED, "queueId"}) - {"pending"}
 
 
@@ -28,15 +28,21 @@ class Filter:
     """A compiled expression; picklable, so that tasks can be given it.
 
     Made by :func:`compile_filter`.
+
+    Attributes:
+        text: the expression as it was given.
+        tree: the expression, parsed.
+        names: the properties that it compares, each once, in the order of the text.
+        unread: text after the end of the expression, which a broker does not read either.
     """
 
     text: str
     tree: Node
-    names: tuple[str, ...]  # the properties it asks for, each once, as they first stand in the text
-    unread: str  # text after the end of the expression, which a broker does not read either
+    names: tuple[str, ...]
+    unread: str
 
     def keep(self, columns: Mapping[str, pa.Array], n: int) -> Mask:
-        """Return a mask (n,) of the messages that a broker would deliver to a consumer with this expression.
+        """Return a mask (n,) of the messages that a broker would deliver.
 
         Args:
             columns: each property of ``names``, string (n,), null where a message has none; as
@@ -44,14 +50,15 @@ class Filter:
             n: how many messages; ``1 = 1`` names no property.
 
         Raises:
-            OptionError: a column of ``names`` is not there, or is none of n strings.
+            OptionError: a column of ``names`` is missing, or does not hold n strings.
         """
         for name in self.names:
             column = columns.get(name)
             if column is None or len(column) != n or column.type != pa.string():
-                found = "nothing" if column is None else f"{len(column)} of {column.type}"
+                actual = "nothing" if column is None else f"{len(column)} of {column.type}"
                 raise OptionError(
-                    f"SQL92 filter {self.text!r} needs {n} strings of property {name}, found {found}"
+                    f"SQL92 filter {self.text!r} needs {n} strings of property {name}, "
+                    f"found {actual}"
                 )
         return masks.keep(self.tree, columns, n)
 
@@ -78,36 +85,39 @@ def compile_filter(text: str) -> Filter:
 
 
 def parse_filter(text: str | None) -> Filter | None:
-    """Compile the option ``filter``; None and empty ask for all.
+    """Compile the option ``filter``; None and empty text select all messages.
 
-    A broker compares properties only, so a name of a column finds nothing. Names that the store
-    itself assigns are refused, since no producer has cause to give them to a property; words such
-    as ``topic`` may well be a property's.
+    A broker compares properties only, so the name of a column matches nothing. Names that the
+    store itself assigns are refused, since no producer has cause to give them to a property; words
+    such as ``topic`` may well be a property's.
 
     Raises:
-        OptionError: as :func:`compile_filter`; or a broker would read only the beginning of the
-            expression, which nobody means who writes it; or it names a column that the store
-            assigns.
+        OptionError: as :func:`compile_filter`; or the expression ends before the text does; or it
+            names a column that the store assigns.
     """
     if text is None or not text.strip():
         return None
-    found = compile_filter(text)
-    if found.unread:
+    compiled = compile_filter(text)
+    if compiled.unread:
         raise OptionError(
-            f"filter {text!r}: RocketMQ ends the expression before {found.unread!r} and passes over the rest; "
-            "write AND or OR there, or leave it out (it knows CONTAINS, STARTSWITH and ENDSWITH, but no LIKE)"
+            f"filter {text!r}: RocketMQ ends the expression before {compiled.unread!r} "
+            "and passes over the rest; write AND or OR there, or leave it out "
+            "(it knows CONTAINS, STARTSWITH and ENDSWITH, but no LIKE)"
         )
-    for name in found.names:
+    for name in compiled.names:
         if name in _ASSIGNED:
             raise OptionError(
-                f"filter {text!r}: {name} is a column, and a filter compares properties only: put the condition into "
-                f"where= (in Spark, .where()). For a property of that name hold it against column properties: "
+                f"filter {text!r}: {name} is a column, and a filter compares properties only: "
+                "put the condition into where= (in Spark, .where()). "
+                "For a property of that name hold it against column properties: "
                 f"where=pc.map_lookup(pc.field('properties'), '{name}', 'first') == '…', in Spark "
                 f"properties['{name}'] = '…'"
             )
         if name in _COLUMNS:
             logger.warning(
-                "filter %r compares the property %s, not the column of that name; conditions on columns go into where",
-                text, name,
-            )  # fmt: skip
-    return found
+                "filter %r compares the property %s, not the column of that name; "
+                "conditions on columns go into where",
+                text,
+                name,
+            )
+    return compiled

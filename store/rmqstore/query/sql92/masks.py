@@ -1,8 +1,8 @@
-"""Many messages at once: columns of properties in, masks out; equals ``evaluation`` on each message.
+"""Evaluates an expression for many messages at once, with the same results as ``evaluation``.
 
-Strings are looked at by Arrow, numbers compared by numpy; only strings that are no plain numbers
-are parsed in Python, once for each distinct one. A truth is three masks, and null where none of
-them is set.
+Arrow compares strings and numpy compares numbers. Only strings that are not plain numbers are
+parsed in Python, once for each distinct one. A truth is three masks, and null where none of them
+is set.
 """
 
 from __future__ import annotations
@@ -41,10 +41,15 @@ from rmqstore.query.sql92.tree import (
 
 _PLAIN_INTEGER = r"^-?[0-9]{1,18}$"  # Arrow's casts and Java's parsers agree on these
 _PLAIN_DOUBLE = r"^-?[0-9]{1,19}(\.[0-9]{1,25})?([eE][+-]?[0-9]{1,2})?$"
+_SEARCHES = {
+    "CONTAINS": pc.match_substring,
+    "STARTSWITH": pc.starts_with,
+    "ENDSWITH": pc.ends_with,
+}
 
 
 class Truth(NamedTuple):
-    """What a condition gives for n messages; at most one of the masks (n,) is set for each, none for null."""
+    """The result for n messages: at most one mask (n,) is set for each, none for null."""
 
     true: Mask
     false: Mask
@@ -52,7 +57,7 @@ class Truth(NamedTuple):
 
 
 class _Texts(NamedTuple):
-    """A property of n messages, or what is known of it."""
+    """A property of n messages, or a constant as if each of them had it."""
 
     name: str
     values: pa.StringArray  # (n,)
@@ -86,10 +91,12 @@ def keep(tree: Node, columns: Mapping[str, pa.Array], n: int) -> Mask:
 
 class _Evaluator:
     def __init__(self, columns: Mapping[str, pa.Array], n: int) -> None:
-        self._columns, self._n = columns, n
+        self._columns = columns
+        self._n = n
         self._texts: dict[str, _Texts] = {}
         self._numbers: dict[tuple[str, type], _Numbers] = {}
-        self._nowhere, self._everywhere = np.zeros(n, np.bool_), np.ones(n, np.bool_)
+        self._nowhere = np.zeros(n, np.bool_)
+        self._everywhere = np.ones(n, np.bool_)
 
     def truth(self, node: Node) -> Truth:  # noqa: C901, PLR0911 - one line for each kind of condition
         match node:
@@ -138,25 +145,24 @@ class _Evaluator:
         except EvaluationError:
             return Truth(self._nowhere, self._nowhere, self._everywhere)
         if value is None or isinstance(value, bool):
-            true, false = (
-                self._everywhere if value is known else self._nowhere for known in (True, False)
-            )
+            true = self._everywhere if value is True else self._nowhere
+            false = self._everywhere if value is False else self._nowhere
             return Truth(true, false, self._nowhere)
         return value
 
     def _constant(self, node: Node) -> Truth:
         assert isinstance(node, Literal)
-        found = self._constant_operand(node)
-        assert isinstance(found, Truth)
-        return found
+        truth = self._constant_operand(node)
+        assert isinstance(truth, Truth)
+        return truth
 
     def _property(self, name: str) -> _Texts:
-        found = self._texts.get(name)
-        if found is None:
+        texts = self._texts.get(name)
+        if texts is None:
             values = self._columns[name]
             given = values.is_valid().to_numpy(zero_copy_only=False)
-            found = self._texts[name] = _Texts(name, values, given)
-        return found
+            texts = self._texts[name] = _Texts(name, values, given)
+        return texts
 
     def _states(self, operand: _Operand) -> tuple[Mask, Mask]:
         """Return where an operand is not null, and where Java throws."""
@@ -165,14 +171,17 @@ class _Evaluator:
         return operand.given if isinstance(operand, _Texts) else self._everywhere, self._nowhere
 
     def _all(self, conditions: Iterable[Callable[[], Truth]]) -> Truth:
-        """Return whether all hold: each is evaluated only for messages that none before was FALSE of."""
+        """Return whether all conditions hold.
+
+        As in Java, a condition counts only for messages for which no earlier one is FALSE or fails.
+        """
         true, false, failed = self._everywhere, self._nowhere, self._nowhere
         for condition in conditions:
-            found = condition()
-            asked = ~(false | failed)
-            true = true & found.true
-            false = false | (asked & found.false)
-            failed = failed | (asked & found.failed)
+            truth = condition()
+            undecided = ~(false | failed)
+            true = true & truth.true
+            false = false | (undecided & truth.false)
+            failed = failed | (undecided & truth.failed)
             if (false | failed).all():
                 break
         return Truth(true, false, failed)
@@ -180,40 +189,41 @@ class _Evaluator:
     # Comparisons
 
     def _equal(self, left: _Operand, right: _Operand) -> Truth:
-        (left_given, left_failed), (right_given, right_failed) = (
-            self._states(left),
-            self._states(right),
-        )
-        same, broken = self._same(left, right)
+        left_given, left_failed = self._states(left)
+        right_given, right_failed = self._states(right)
+        same, incomparable = self._same(left, right)
         both = left_given & right_given
-        failed = left_failed | right_failed | (both & broken)
-        nothing = ~(left_given | right_given)
-        true = (both & same) | nothing
+        neither = ~(left_given | right_given)
+        failed = left_failed | right_failed | (both & incomparable)
+        true = (both & same) | neither
         false = (both & ~same) | (left_given & ~right_given)
         return Truth(true & ~failed, false & ~failed, failed)
 
     def _same(self, left: _Operand, right: _Operand) -> tuple[Mask, Mask]:
-        """Return where the operands are equal, and where Java throws; what it says where one is null is not used."""
+        """Return where the operands are equal, and where Java throws.
+
+        Neither mask means anything where an operand is null.
+        """
         if isinstance(left, Truth):
             if isinstance(right, Truth):
                 return left.true == right.true, self._nowhere
-            return self._nowhere, self._everywhere if isinstance(
-                right, _Texts | str
-            ) else self._nowhere
+            is_string = isinstance(right, _Texts | str)
+            return self._nowhere, self._everywhere if is_string else self._nowhere
         if isinstance(right, Truth):
             if isinstance(left, _Texts | str):
                 return self._spells_true(left) == right.true, self._nowhere
             return self._nowhere, self._nowhere
-        if isinstance(left, _Texts) and isinstance(right, _Texts | str):
-            return _as_mask(
-                pc.equal(left.values, right if isinstance(right, str) else right.values)
-            ), self._nowhere
-        if isinstance(right, _Texts) and isinstance(left, str):
-            return _as_mask(pc.equal(right.values, left)), self._nowhere
+        if isinstance(left, _Texts | str) and isinstance(right, _Texts | str):
+            return self._same_text(left, right), self._nowhere
+        signs, incomparable = self._signs(left, right)
+        return signs == 0, incomparable
+
+    def _same_text(self, left: _Texts | str, right: _Texts | str) -> Mask:
         if isinstance(left, str) and isinstance(right, str):
-            return self._everywhere if left == right else self._nowhere, self._nowhere
-        signs, broken = self._signs(left, right)
-        return signs == 0, broken
+            return self._everywhere if left == right else self._nowhere
+        left_values = left.values if isinstance(left, _Texts) else left
+        right_values = right.values if isinstance(right, _Texts) else right
+        return _as_mask(pc.equal(left_values, right_values))
 
     def _spells_true(self, text: _Texts | str) -> Mask:
         """Tell where a string is "true" in any case. Source: Boolean.java#valueOf of the JDK."""
@@ -222,52 +232,50 @@ class _Evaluator:
         return _as_mask(pc.equal(pc.ascii_lower(text.values), "true"))
 
     def _order(self, symbol: str, left: _Operand, right: _Operand) -> Truth:
-        (left_given, left_failed), (right_given, right_failed) = (
-            self._states(left),
-            self._states(right),
-        )
+        left_given, left_failed = self._states(left)
+        right_given, right_failed = self._states(right)
         both = left_given & right_given
         failed = left_failed | (left_given & right_failed)
-        # null for all: no condition may stand here
+        # A truth here is null for all messages: the parser refuses any other condition.
         if isinstance(left, Truth) or isinstance(right, Truth):
             return Truth(self._nowhere, self._nowhere, failed)
-        signs, broken = self._signs(left, right)
-        failed = failed | (both & broken)
-        compared, holds = both & ~failed, _ordered(symbol, signs)
-        return Truth(compared & holds, compared & ~holds, failed)
+        signs, incomparable = self._signs(left, right)
+        failed = failed | (both & incomparable)
+        comparable = both & ~failed
+        holds = _ordered(symbol, signs)
+        return Truth(comparable & holds, comparable & ~holds, failed)
 
     def _between(self, node: Between | NotBetween) -> Truth:
         operand = self.operand(node.operand)
-        inside = isinstance(node, Between)
-        ends = (
-            ((">=", node.low), ("<=", node.high)) if inside else (("<", node.low), (">", node.high))
-        )
-        found = (partial(self._order, symbol, operand, self.operand(end)) for symbol, end in ends)
-        if inside:
-            return self._all(found)
-        return _not(self._all(partial(_denied, condition) for condition in found))
+        is_inside = isinstance(node, Between)
+        low_symbol, high_symbol = (">=", "<=") if is_inside else ("<", ">")
+        ends = ((low_symbol, node.low), (high_symbol, node.high))
+        orders = (partial(self._order, symbol, operand, self.operand(end)) for symbol, end in ends)
+        if is_inside:
+            return self._all(orders)
+        return _not(self._all(partial(_denied, order) for order in orders))
 
     def _signs(
         self, left: _Texts | str | Number, right: _Texts | str | Number
     ) -> tuple[NDArray[np.int8], Mask]:
-        """Return the signs of left against right as numbers, int8 (n,), and where a string is no such number."""
+        """Return the signs of left minus right, int8 (n,), and where a string is not a number."""
         kinds = [type(side) for side in (left, right) if isinstance(side, int | float)]
         if len(kinds) == 2:
             kind: type = float if float in kinds else Long
         else:
             kind = kinds[0] if kinds else float
-        lower, upper = self._as_numbers(left, kind), self._as_numbers(right, kind)
-        signs = (lower.keys > upper.keys).astype(np.int8) - (lower.keys < upper.keys).astype(
-            np.int8
-        )
-        return signs, ~(lower.sound & upper.sound)
+        lower = self._as_numbers(left, kind)
+        upper = self._as_numbers(right, kind)
+        is_greater = (lower.keys > upper.keys).astype(np.int8)
+        is_less = (lower.keys < upper.keys).astype(np.int8)
+        return is_greater - is_less, ~(lower.sound & upper.sound)
 
     def _as_numbers(self, side: _Texts | str | Number, kind: type) -> _Numbers:
         if isinstance(side, _Texts):
-            found = self._numbers.get((side.name, kind))
-            if found is None:
-                found = self._numbers[side.name, kind] = _parse(side.values, kind)
-            return found
+            numbers = self._numbers.get((side.name, kind))
+            if numbers is None:
+                numbers = self._numbers[side.name, kind] = _parse(side.values, kind)
+            return numbers
         if isinstance(side, str):
             only = _parse(pa.array([side]), kind)
             return _Numbers(np.repeat(only.keys, self._n), np.repeat(only.sound, self._n))
@@ -278,9 +286,10 @@ class _Evaluator:
 
     def _in(self, operand: Node, texts: frozenset[str]) -> Truth:
         assert isinstance(operand, Property)
-        found = self._property(operand.name)
-        among = _as_mask(pc.is_in(found.values, value_set=pa.array(sorted(texts), pa.string())))
-        return Truth(found.given & among, found.given & ~among, self._nowhere)
+        column = self._property(operand.name)
+        listed = pa.array(sorted(texts), pa.string())
+        is_listed = _as_mask(pc.is_in(column.values, value_set=listed))
+        return Truth(column.given & is_listed, column.given & ~is_listed, self._nowhere)
 
     def _search(self, node: Search) -> Truth:
         if not node.text:
@@ -291,13 +300,8 @@ class _Evaluator:
         if not isinstance(operand, _Texts):
             failed = self._states(operand)[1]
             return Truth(self._nowhere, ~failed, failed)
-        how = {
-            "CONTAINS": pc.match_substring,
-            "STARTSWITH": pc.starts_with,
-            "ENDSWITH": pc.ends_with,
-        }[node.how]
-        hits = _as_mask(how(operand.values, node.text))
-        true = operand.given & (~hits if node.negated else hits)
+        matches = _as_mask(_SEARCHES[node.how](operand.values, node.text))
+        true = operand.given & (~matches if node.negated else matches)
         return Truth(true, ~true, self._nowhere)
 
 
@@ -311,34 +315,33 @@ def _denied(condition: Callable[[], Truth]) -> Truth:
 
 def _as_mask(values: pa.BooleanArray) -> Mask:
     """Return a boolean array as a mask, null as False."""
-    found: Mask = pc.fill_null(values, False).to_numpy(zero_copy_only=False)  # noqa: FBT003 - Arrow's own parameter
-    return found
+    mask: Mask = pc.fill_null(values, fill_value=False).to_numpy(zero_copy_only=False)
+    return mask
 
 
 def _ordered(symbol: str, signs: NDArray[np.int8]) -> Mask:
-    compared: dict[str, Mask] = {"<": signs < 0, "<=": signs <= 0, ">": signs > 0, ">=": signs >= 0}
-    return compared[symbol]
+    masks: dict[str, Mask] = {"<": signs < 0, "<=": signs <= 0, ">": signs > 0, ">=": signs >= 0}
+    return masks[symbol]
 
 
 def _parse(values: pa.StringArray, kind: type) -> _Numbers:
     """Parse strings as numbers of one of Java's classes: int, Long or float."""
-    plain = pc.match_substring_regex(values, _PLAIN_DOUBLE if kind is float else _PLAIN_INTEGER)
-    plain = pc.fill_null(plain, False)  # noqa: FBT003
-    cast = pc.if_else(plain, values, pa.scalar("0")).cast(
-        pa.float64() if kind is float else pa.int64()
-    )
-    numbers, sound = cast.to_numpy().copy(), plain.to_numpy(zero_copy_only=False).copy()
-    odd = np.flatnonzero(~sound & values.is_valid().to_numpy(zero_copy_only=False))
-    if len(odd):
-        encoded = values.take(pa.array(odd)).dictionary_encode()
+    is_double = kind is float
+    is_plain = pc.match_substring_regex(values, _PLAIN_DOUBLE if is_double else _PLAIN_INTEGER)
+    is_plain = pc.fill_null(is_plain, fill_value=False)
+    plain_texts = pc.if_else(is_plain, values, pa.scalar("0"))
+    numbers = plain_texts.cast(pa.float64() if is_double else pa.int64()).to_numpy().copy()
+    sound = is_plain.to_numpy(zero_copy_only=False).copy()
+    odd_rows = np.flatnonzero(~sound & values.is_valid().to_numpy(zero_copy_only=False))
+    if len(odd_rows):
+        odd_texts = values.take(pa.array(odd_rows)).dictionary_encode()
+        codes = odd_texts.indices.to_numpy()
         parse: Callable[[str], Number | None]
-        parse = parse_double if kind is float else parse_long if kind is Long else parse_integer
-        parsed = [parse(text) for text in encoded.dictionary.to_pylist()]
-        codes = encoded.indices.to_numpy()
-        numbers[odd] = np.array(
-            [0 if number is None else number for number in parsed], numbers.dtype
-        )[codes]
-        sound[odd] = np.array([number is not None for number in parsed])[codes]
+        parse = parse_double if is_double else parse_long if kind is Long else parse_integer
+        parsed = [parse(text) for text in odd_texts.dictionary.to_pylist()]
+        parsed_or_zero = [0 if number is None else number for number in parsed]
+        numbers[odd_rows] = np.array(parsed_or_zero, numbers.dtype)[codes]
+        sound[odd_rows] = np.array([number is not None for number in parsed])[codes]
     if kind is float:
         return _Numbers(_double_keys(numbers), sound)
     if kind is int:
@@ -347,6 +350,9 @@ def _parse(values: pa.StringArray, kind: type) -> _Numbers:
 
 
 def _double_keys(numbers: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return integers that compare as Double.compare does: all NaN are one, above all; 0.0 is above -0.0."""
+    """Return integers that compare as Double.compare does.
+
+    All NaN are one number, above all others, and 0.0 is above -0.0.
+    """
     bits = np.where(np.isnan(numbers), np.nan, numbers).view(np.int64)
     return np.where(bits < 0, bits ^ np.int64((1 << 63) - 1), bits)

@@ -12,7 +12,7 @@ import re
 INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
 LONG_MIN, LONG_MAX = -(1 << 63), (1 << 63) - 1
 _LONG_DIGITS = 19
-# there a double is zero or infinite, however many digits stand before it
+# With this exponent a double is zero or infinite, however many digits stand before it.
 _FARTHEST_EXPONENT = "999999999"
 
 _BLANKS = "".join(map(chr, range(0x21)))  # what String.trim takes away
@@ -46,9 +46,12 @@ def parse_integer(text: str) -> int | None:
 
 
 def parse_long(text: str) -> Long | None:
-    """Return the Long that a string spells, None for none. Source: Long.java#valueOf of the JDK."""
-    found = _parse_digits(text, LONG_MIN, LONG_MAX)
-    return None if found is None else Long(found)
+    """Return the Long that a string spells, None for none.
+
+    Source: Long.java#valueOf of the JDK.
+    """
+    value = _parse_digits(text, LONG_MIN, LONG_MAX)
+    return None if value is None else Long(value)
 
 
 def _parse_digits(text: str, lowest: int, highest: int) -> int | None:
@@ -92,7 +95,9 @@ def _hexadecimal(significand: str, exponent: str) -> float:
 
 
 def compare_doubles(left: float, right: float) -> int:
-    """Return less than, equal to or greater than 0: NaN is above all and equals itself, 0.0 is above -0.0.
+    """Return a number less than, equal to or greater than 0.
+
+    NaN is above all other numbers and equals itself; 0.0 is above -0.0.
 
     Source: Double.java#compare of the JDK.
     """
@@ -102,6 +107,6 @@ def compare_doubles(left: float, right: float) -> int:
         return 1
     if math.isnan(left) or math.isnan(right):
         return math.isnan(left) - math.isnan(right)
-    return (math.copysign(1, left) > math.copysign(1, right)) - (
-        math.copysign(1, left) < math.copysign(1, right)
-    )
+    left_sign = math.copysign(1, left)
+    right_sign = math.copysign(1, right)
+    return (left_sign > right_sign) - (left_sign < right_sign)

@@ -1,4 +1,4 @@
-"""Text to tree, by RocketMQ's grammar and with its refusals.
+"""Parses an expression by RocketMQ's grammar, and refuses what RocketMQ refuses.
 
 Two of its habits are kept because its consumers live by them. Text after a complete expression is
 not read: ``a = 0L`` is ``a = 0``, for only other integers take an ``L``. And ``--`` begins a

@@ -6,7 +6,7 @@ A value is what Java has there: None, bool, str, int (Integer), Long, float (Dou
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, get_args
 
 from rmqstore.query.sql92.numbers import Number
 
@@ -32,9 +32,9 @@ class Negate(NamedTuple):
 
 
 class IsTrue(NamedTuple):
-    """A property where a truth is wanted: FALSE, for it is a string, or null.
+    """A property in place of a truth: FALSE, because it is a string, or null.
 
-    Source: #createBooleanCast.
+    Source: UnaryExpression.java#createBooleanCast.
     """
 
     operand: Node
@@ -111,7 +111,7 @@ class In(NamedTuple):
 class Search(NamedTuple):
     """A string in a string, by CONTAINS, STARTSWITH or ENDSWITH; FALSE for null, also with NOT.
 
-    Source: ComparisonExpression.java#ContainsExpression and its five likes.
+    Source: ComparisonExpression.java#ContainsExpression and the five classes like it.
     """
 
     how: str
@@ -136,9 +136,7 @@ Node: TypeAlias = (
     | In
     | Search
 )
-_PARTS = (
-    Literal, Property, Negate, IsTrue, Not, And, Or, Equal, IsNull, Order, Between, NotBetween, In, Search,
-)  # fmt: skip
+_PARTS = get_args(Node)
 _OPERANDS = (Literal, Property, Negate)
 
 
@@ -153,7 +151,7 @@ def is_truth(node: Node) -> bool:
 
 
 def walk(tree: Node) -> Iterator[tuple[Node, int]]:
-    """Yield every part with its depth, the root's is 1, from left to right; without recursion."""
+    """Yield every part of a tree from left to right, with its depth; the root has depth 1."""
     waiting = [(tree, 1)]
     while waiting:
         node, depth = waiting.pop()

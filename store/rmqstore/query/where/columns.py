@@ -8,7 +8,7 @@ from typing import Final
 
 from rmqstore.errors import OptionError
 
-_ALIKE: Final = 0.75  # of 1; price is not a slip for topic
+_ALIKE: Final = 0.75  # how alike two names must be, of 1: `price` is not a slip for `topic`
 
 
 def require_column(name: str, known: Sequence[str], where: str) -> None:
@@ -24,13 +24,12 @@ def require_column(name: str, known: Sequence[str], where: str) -> None:
     """
     if name in known:
         return
-    plain = {column.replace("_", "").lower(): column for column in known}
-    near = get_close_matches(name.replace("_", "").lower(), plain, 1, _ALIKE)
-    hint = (
-        f"did you mean {plain[near[0]]}?"
-        if near
-        else f"there are {', '.join(known)}; properties go into filter="
-    )
+    columns = {column.replace("_", "").lower(): column for column in known}
+    matches = get_close_matches(name.replace("_", "").lower(), columns, 1, _ALIKE)
+    if matches:
+        hint = f"did you mean {columns[matches[0]]}?"
+    else:
+        hint = f"there are {', '.join(known)}; properties go into filter="
     raise OptionError(f"{where}: {name[:100]!r} is not a column: {hint}")
 
 

@@ -24,11 +24,14 @@ _OPPOSITES: Final[dict[Kind, Kind]] = {
     "NOT LIKE": "LIKE", "IS NULL": "IS NOT NULL", "IS NOT NULL": "IS NULL",
 }  # fmt: skip
 _ORDERS: Final = {"<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal}
-# The columns whose values leave out queues, parts of the log or messages, and the field of Pruning
-# that says so.
+# The columns that prune, each with its field of Pruning.
 _TEXTS: Final = {
-    "topic": "topics", "tags": "tags", "keys": "keys", "msgId": "msg_ids", "brokerName": "broker_names",
-}  # fmt: skip
+    "topic": "topics",
+    "tags": "tags",
+    "keys": "keys",
+    "msgId": "msg_ids",
+    "brokerName": "broker_names",
+}
 _NUMBERS: Final = {"queueOffset": "queue_offsets", "commitLogOffset": "places"}
 PRUNED_COLUMNS: Final = frozenset({*_TEXTS, *_NUMBERS, "queueId", "storeTimestamp"})
 _BEFORE_WILDCARDS = re.compile(r"(?:[^%_\\]|\\[%_\\])*")
@@ -36,9 +39,12 @@ _BEFORE_WILDCARDS = re.compile(r"(?:[^%_\\]|\\[%_\\])*")
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A column, how it is compared, and with what: one value for an order or a pattern, any number for a list.
+    """A comparison of a column with values. As in SQL, null meets nothing but ``IS NULL``.
 
-    As in SQL, null meets nothing but ``IS NULL``.
+    Attributes:
+        column: its name.
+        kind: how it is compared.
+        values: one for an order or a pattern, any number for IN, none for IS NULL.
     """
 
     column: str
@@ -46,7 +52,10 @@ class Comparison:
     values: tuple[Any, ...] = ()
 
     def negated(self) -> Comparison:
-        """Return the comparison that is true exactly where this one is false; null meets neither."""
+        """Return the comparison that is true exactly where this one is false.
+
+        Null meets neither.
+        """
         return replace(self, kind=_OPPOSITES[self.kind])
 
     def mask(self, column: pa.Array) -> pa.Array:
@@ -56,16 +65,17 @@ class Comparison:
         if self.kind == "IS NOT NULL":
             return column.is_valid()
         if pa.types.is_integer(column.type):
-            # as wide as any value, which the column's own type need not hold
+            # A value need not fit into the column's own type.
             column = column.cast(pa.int64())
         if self.kind in _ORDERS:
             return _true(_ORDERS[self.kind](column, pa.scalar(self.values[0], column.type)))
         if self.kind in ("LIKE", "NOT LIKE"):
-            met = pc.match_like(column, self.values[0])
+            is_met = pc.match_like(column, self.values[0])
         else:
-            met = pc.is_in(column, value_set=pa.array(self.values, column.type))
-        met = pc.invert(met) if self.kind.startswith("NOT") else met
-        return pc.and_(_true(met), column.is_valid())
+            is_met = pc.is_in(column, value_set=pa.array(self.values, column.type))
+        if self.kind.startswith("NOT"):
+            is_met = pc.invert(is_met)
+        return pc.and_(_true(is_met), column.is_valid())
 
     def pruning(self) -> Pruning:
         """Return what the comparison leaves of a read."""
@@ -92,9 +102,9 @@ class Comparison:
         return Within()
 
 
-def _true(met: pa.Array) -> pa.Array:
+def _true(mask: pa.Array) -> pa.Array:
     """Return where a mask is true; it is null where the column is."""
-    return pc.fill_null(met, fill_value=False)
+    return pc.fill_null(mask, fill_value=False)
 
 
 def starting_with(column: str, prefix: str) -> Comparison:
@@ -103,9 +113,9 @@ def starting_with(column: str, prefix: str) -> Comparison:
 
 
 def _prefix_of(pattern: str) -> str:
-    """Return the text before the first wildcard of a pattern; every text that matches begins with it."""
-    found = _BEFORE_WILDCARDS.match(pattern)
-    return re.sub(r"\\(.)", r"\1", found[0]) if found else ""
+    """Return the text before the first wildcard of a pattern, with which every match begins."""
+    match = _BEFORE_WILDCARDS.match(pattern)
+    return re.sub(r"\\(.)", r"\1", match[0]) if match else ""
 
 
 def _pruning(field: str, value: Any) -> Pruning:  # noqa: ANN401 - of the field

@@ -1,8 +1,7 @@
 """Comparisons joined by AND and OR: which rows meet them, and what they leave of a read.
 
 NOT does not stand in the tree: it is moved into the comparisons as the tree is made. So a row that
-    SQL neither accepts
-nor rejects, for a null, need not be distinguished from one that it rejects.
+SQL neither accepts nor rejects, for a null, need not be distinguished from one that it rejects.
 """
 
 from __future__ import annotations
@@ -38,19 +37,16 @@ Condition: TypeAlias = Comparison | Joined | Unknown
 def negated(condition: Condition) -> Condition:
     """Return the condition that is true exactly where another one is false."""
     if isinstance(condition, Joined):
-        return Joined(
-            "OR" if condition.by == "AND" else "AND", tuple(map(negated, condition.parts))
-        )
+        parts = tuple(map(negated, condition.parts))
+        return Joined("OR" if condition.by == "AND" else "AND", parts)
     return condition if isinstance(condition, Unknown) else condition.negated()
 
 
 def pruning_of(condition: Condition) -> Pruning:
     """Return what a condition leaves of a read."""
     if isinstance(condition, Joined):
-        return reduce(
-            Pruning.met if condition.by == "AND" else Pruning.joined,
-            map(pruning_of, condition.parts),
-        )
+        join = Pruning.met if condition.by == "AND" else Pruning.joined
+        return reduce(join, map(pruning_of, condition.parts))
     return NO_PRUNING if isinstance(condition, Unknown) else condition.pruning()
 
 

@@ -1,10 +1,9 @@
 """Takes a pyarrow expression apart, as far as its parts are comparisons that leave something out.
 
 pyarrow shows no parts of an expression. But it pickles one as an Arrow file: the schema's metadata
-    spell the tree, one
-entry a line (``call: 'equal'``, ``field_ref: 'topic'``, ``literal: '0'``, ``end: 'equal'``), and
-the columns of its one row are the literals and options that the entries number. What is spelled
-otherwise by another version is not known here, and then nothing is left out: the rows are always
+spell the tree, one entry a line (``call: 'equal'``, ``field_ref: 'topic'``, ``literal: '0'``,
+``end: 'equal'``), and the columns of its one row are the literals and options that the entries
+number. If another version spells it in another way, nothing is left out: the rows are always
 chosen by pyarrow.
 """
 
@@ -31,12 +30,20 @@ _JOINS: Final[dict[str, Literal["AND", "OR"]]] = {
     "or_kleene": "OR",
     "or": "OR",
 }
-_COMPARED: Final[dict[str, Kind]] = {
-    "equal": "IN", "not_equal": "NOT IN", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">=",
-}  # fmt: skip
+_OPERATORS: Final[dict[str, Kind]] = {
+    "equal": "IN",
+    "not_equal": "NOT IN",
+    "less": "<",
+    "less_equal": "<=",
+    "greater": ">",
+    "greater_equal": ">=",
+}
 _MIRRORED: Final[dict[str, str]] = {
-    "less": "greater", "less_equal": "greater_equal", "greater": "less", "greater_equal": "less_equal",
-}  # fmt: skip
+    "less": "greater",
+    "less_equal": "greater_equal",
+    "greater": "less",
+    "greater_equal": "less_equal",
+}
 
 
 class _Field(NamedTuple):
@@ -78,15 +85,13 @@ def _spelled(expression: pc.Expression) -> tuple[list[tuple[str, str]], list[pa.
     pickled = expression.__reduce__()[1][0]
     with pa.ipc.open_file(pickled) as file:
         row = file.get_batch(0)
-    spelled = row.schema.to_string(truncate_metadata=False, show_schema_metadata=True).partition(
-        _METADATA
-    )[2]
-    matches = [_ENTRY.fullmatch(line) for line in spelled.splitlines()]
+    schema = row.schema.to_string(truncate_metadata=False, show_schema_metadata=True)
+    metadata = schema.partition(_METADATA)[2]
+    matches = [_ENTRY.fullmatch(line) for line in metadata.splitlines()]
     if not all(matches):
-        raise ValueError(spelled)
-    return [(match[1], match[2]) for match in matches if match], [
-        column[0] for column in row.columns
-    ]
+        raise ValueError(metadata)
+    entries = [(match[1], match[2]) for match in matches if match]
+    return entries, [column[0] for column in row.columns]
 
 
 def _tree(entries: Sequence[tuple[str, str]], values: Sequence[pa.Scalar]) -> Condition:
@@ -95,7 +100,7 @@ def _tree(entries: Sequence[tuple[str, str]], values: Sequence[pa.Scalar]) -> Co
     Raises:
         ValueError, LookupError: they do not spell one.
     """
-    # the arguments of the calls that are open, and below them the whole
+    # A stack: the whole expression at the bottom, then the arguments of each call that is open.
     calls: list[list[_Part]] = [[]]
     for kind, text in entries:
         if kind == "call":
@@ -114,12 +119,11 @@ def _tree(entries: Sequence[tuple[str, str]], values: Sequence[pa.Scalar]) -> Co
 
 
 def _call(name: str, arguments: list[_Part]) -> _Part:
-    """Return what a call is as a condition; what is not known leaves nothing out."""
+    """Return a call as a condition; an unknown one leaves nothing out."""
     if name in _JOINS:
-        parts = map(_as_condition, arguments)
-        return Joined(
-            _JOINS[name], tuple(same for part in parts for same in _parts(part, _JOINS[name]))
-        )
+        join = _JOINS[name]
+        conditions = map(_as_condition, arguments)
+        return Joined(join, tuple(part for inner in conditions for part in _parts(inner, join)))
     match name, arguments:
         case "invert", [part]:
             return negated(_as_condition(part))
@@ -131,7 +135,7 @@ def _call(name: str, arguments: list[_Part]) -> _Part:
 
 
 def _parts(condition: Condition, by: str) -> tuple[Condition, ...]:
-    """Return the parts that a condition adds where it is joined to others: a long chain makes a flat tree."""
+    """Return the parts of a condition that is joined alike, or itself, so that chains are flat."""
     return condition.parts if isinstance(condition, Joined) and condition.by == by else (condition,)
 
 
@@ -139,14 +143,15 @@ def _compared(name: str, column: str, value: Any) -> Condition:  # noqa: ANN401 
     """Return the comparison of a column with a literal, or with what stands in options."""
     if isinstance(value, dict):
         return _with_options(name, column, value)
-    if name in _COMPARED and _is_comparable(value):
-        return Comparison(column, _COMPARED[name], (value,))
+    if name in _OPERATORS and _is_comparable(value):
+        return Comparison(column, _OPERATORS[name], (value,))
     return _UNKNOWN
 
 
 def _with_options(name: str, column: str, options: dict[str, Any]) -> Condition:
-    values, pattern = options.get("value_set"), options.get("pattern")
-    # a null would match nulls
+    values = options.get("value_set")
+    pattern = options.get("pattern")
+    # A null among the values would match nulls, and is not comparable.
     if name == "is_in" and isinstance(values, list) and all(map(_is_comparable, values)):
         return Comparison(column, "IN", tuple(values))
     if isinstance(pattern, str) and options.get("ignore_case") is False:
@@ -158,7 +163,7 @@ def _with_options(name: str, column: str, options: dict[str, Any]) -> Condition:
 
 
 def _is_comparable(value: object) -> bool:
-    """Tell whether a value is of a kind that comparisons leave something out by; a time says its zone."""
+    """Tell whether a comparison with a value can prune: text, an integer, or a time with a zone."""
     if isinstance(value, datetime):
         return value.tzinfo is not None
     return isinstance(value, str | int) and not isinstance(value, bool)

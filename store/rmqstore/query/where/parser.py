@@ -1,6 +1,6 @@
-"""The text of a condition on columns to its tree, by the grammar of a SQL WHERE.
+"""Parses the text of a condition on columns, by the grammar of a SQL WHERE.
 
-It is not RocketMQ's SQL92, which asks properties and has habits of its own: here NOT binds less
+It is not RocketMQ's SQL92, which compares properties and has habits of its own: here NOT binds less
 than a comparison, and all of the text counts.
 """
 

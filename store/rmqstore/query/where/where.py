@@ -17,7 +17,7 @@ from rmqstore.query.where.condition import Condition, comparisons, mask_of, prun
 from rmqstore.query.where.expressions import Expressed, take_apart
 from rmqstore.query.where.parser import parse
 
-_ROWS_AT_ONCE: Final = 1 << 15  # more are shared out among threads, which do not keep their order
+_ROWS_AT_ONCE: Final = 1 << 15  # pyarrow shares out more among threads, and their order is lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,9 @@ class Where:
     """Which rows a read selects. Made by :func:`parse_where`.
 
     Attributes:
-        columns: the fields of those that it asks for.
+        columns: the columns that it compares.
         pruning: conditions that all selected rows meet; other rows may meet them too.
+        condition: as it was parsed, or as pyarrow computes it.
     """
 
     columns: tuple[pa.Field, ...]
@@ -60,16 +61,16 @@ def parse_where(where: str | pc.Expression | None, columns: pa.Schema) -> Where 
         return None
     if isinstance(where, str):
         condition = parse(where, columns)
-        names = {one.column for one in comparisons(condition)}
+        names = {comparison.column for comparison in comparisons(condition)}
         return Where(_fields(names, columns), pruning_of(condition), condition)
     if not isinstance(where, pc.Expression):
         raise OptionError(
             f"where: text or a pyarrow.compute.Expression, got {type(where).__name__}"
         )
-    known = take_apart(where) or _by_name(where, columns)
-    require_columns(known.columns, columns.names, f"where {shortened(str(where))}")
+    expressed = take_apart(where) or _by_name(where, columns)
+    require_columns(expressed.columns, columns.names, f"where {shortened(str(where))}")
     _filtered(pa.RecordBatch.from_pylist([], columns), where)
-    return Where(_fields(known.columns, columns), known.pruning, where)
+    return Where(_fields(expressed.columns, columns), expressed.pruning, where)
 
 
 def _fields(names: Iterable[str], columns: pa.Schema) -> tuple[pa.Field, ...]:
@@ -77,7 +78,7 @@ def _fields(names: Iterable[str], columns: pa.Schema) -> tuple[pa.Field, ...]:
 
 
 def _by_name(where: pc.Expression, columns: pa.Schema) -> Expressed:
-    """Return what is known of an expression that cannot be taken apart: its text shows the columns that it names."""
+    """Return what is known of an expression that cannot be taken apart: the columns in its text."""
     text = str(where)
     if "FieldPath(" in text:
         raise OptionError(
@@ -95,9 +96,9 @@ def _filtered(batch: pa.RecordBatch, expression: pc.Expression) -> pa.RecordBatc
     starts = range(0, max(batch.num_rows, 1), _ROWS_AT_ONCE)
     parts = [pa.Table.from_batches([batch.slice(start, _ROWS_AT_ONCE)]) for start in starts]
     try:
-        kept = pa.concat_tables([part.filter(expression) for part in parts]).combine_chunks()
+        rows = pa.concat_tables([part.filter(expression) for part in parts]).combine_chunks()
     except (pa.ArrowException, TypeError) as err:
         raise OptionError(
             f"where {shortened(str(expression))}: {str(err).partition(chr(10))[0]}"
         ) from err
-    return next(iter(kept.to_batches()), batch.slice(0, 0))
+    return next(iter(rows.to_batches()), batch.slice(0, 0))
