@@ -1,4 +1,4 @@
-"""The keyword arguments of reads, typed once for type checkers and editors wherever they are passed on."""
+"""The keyword arguments of reads, typed once for all functions that pass them on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ Time: TypeAlias = int | str | datetime
 
 
 class FolderArguments(TypedDict, total=False):
-    """The parts of a store that lie outside of its folder; ``storage.files.paths.find_store`` has the defaults."""
+    """The parts of a store that lie outside of its folder.
+
+    The defaults are those of ``storage.files.paths.find_store``.
+    """
 
     commitlogs: Sequence[str]
     consumequeue: str | None
@@ -23,7 +26,7 @@ class FolderArguments(TypedDict, total=False):
 
 
 class TopicArguments(TypedDict, total=False):
-    """Which topics: by name, by pattern or with queues; all user topics if none of these is given."""
+    """Which topics: by name, by pattern or with queues. If none is given, all user topics."""
 
     subscribe: str | Iterable[str] | None
     subscribe_pattern: str | None
@@ -32,7 +35,10 @@ class TopicArguments(TypedDict, total=False):
 
 
 class SelectionArguments(TopicArguments, total=False):
-    """Which topics, and where their queues start and end; ``selection.parse_selection`` has the defaults."""
+    """Which topics, and where their queues start and end.
+
+    The defaults are those of ``selection.parse_selection``.
+    """
 
     starting_offsets: str | Mapping[str, Any] | None
     ending_offsets: str | Mapping[str, Any]
@@ -44,7 +50,10 @@ class SelectionArguments(TopicArguments, total=False):
 
 
 class ScanArguments(SelectionArguments, total=False):
-    """Which messages, and how damage is treated; ``MessageStore.scan`` has the defaults."""
+    """Which messages, and what is done with damage.
+
+    The defaults are those of ``MessageStore.scan``.
+    """
 
     where: str | pc.Expression | None
     filter: str | None

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 _LOWEST, _HIGHEST = -(1 << 63), 1 << 63
 _FAR = 1 << 60  # ms; small enough that sums do not overflow
-_CLOCK_SLACK_MS = 1000  # the minimum, because points that lie close together would give none
+_CLOCK_SLACK_MS = 1000  # at least, because points that lie close together would give none
 _NEIGHBOURS = 2  # parts on each side whose intervals widen those of a part
 _MAX_LISTED = 8  # values of one condition in a log line
 _MAX_PARTS = 1024  # of a log
@@ -49,7 +49,10 @@ ANY_NUMBER: Final = Within()
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """Conditions that all requested rows meet; None, or all numbers, if a column may have any value."""
+    """Conditions that all requested rows meet.
+
+    None, or ANY_NUMBER, if a column may have any value.
+    """
 
     topics: frozenset[str] | None = None
     topic_prefixes: tuple[str, ...] = ()
@@ -65,8 +68,8 @@ class Pruning:
     def __str__(self) -> str:
         """Return the conditions, for a log line."""
         texts = []
-        for one in fields(self):
-            value = getattr(self, one.name)
+        for condition in fields(self):
+            value = getattr(self, condition.name)
             if isinstance(value, Within):
                 low = "" if value.low == _LOWEST else value.low
                 high = "" if value.high == _HIGHEST else value.high
@@ -75,7 +78,8 @@ class Pruning:
                 value = f"{len(value)} of them"
             elif value is not None:
                 value = ", ".join(map(str, sorted(value)))
-            texts += [f"{one.name} {value}"] if value else []
+            if value:
+                texts.append(f"{condition.name} {value}")
         return "; ".join(texts) or "no conditions that leave anything out"
 
     def met(self, other: Pruning) -> Pruning:
@@ -94,8 +98,9 @@ class Pruning:
         )
 
     def joined(self, other: Pruning) -> Pruning:
-        """Return conditions of all rows that meet one of the two, column by column; other rows may meet them too.
+        """Return conditions that all rows meet which meet one of the two.
 
+        They are joined column by column, so other rows may meet them too.
         ``topic = 'A' AND queueId = 0 OR topic = 'B' AND queueId = 1`` leaves queues 0 and 1 of
         topics A and B.
         """
@@ -120,9 +125,9 @@ class Pruning:
 
     def keeps_topic(self, topic: str) -> bool:
         """Tell whether rows of a topic can meet the conditions."""
-        return (self.topics is None or topic in self.topics) and all(
-            map(topic.startswith, self.topic_prefixes)
-        )
+        if self.topics is not None and topic not in self.topics:
+            return False
+        return all(map(topic.startswith, self.topic_prefixes))
 
     def keeps(self, topic: str, queue_id: int) -> bool:
         """Tell whether rows of a queue can meet the conditions."""
@@ -133,13 +138,11 @@ class Pruning:
         """The keys or ids to look up in the index, none if the index cannot help."""
         if self.msg_ids is not None:
             return Wanted(msg_ids=self.msg_ids)
-        words = [
-            next((word for word in key.split(KEY_SEPARATOR) if word), None)
-            for key in self.keys or ()
-        ]
-        if not words or None in words:
+        if not self.keys:
             return Wanted()
-        return Wanted(keys=frozenset(word for word in words if word))
+        # The index holds words of KEYS: the first word of each key is enough to find its messages.
+        words = {next(filter(None, key.split(KEY_SEPARATOR)), "") for key in self.keys}
+        return Wanted() if "" in words else Wanted(keys=frozenset(words))
 
     @property
     def has_times(self) -> bool:
@@ -151,16 +154,16 @@ class Pruning:
         return _met(self.tags, tags)
 
 
-def _met(one: frozenset[T] | None, other: frozenset[T] | None) -> frozenset[T] | None:
-    """Return the values that are in both, where None is all values."""
-    if one is None or other is None:
-        return other if one is None else one
-    return one & other
+def _met(left: frozenset[T] | None, right: frozenset[T] | None) -> frozenset[T] | None:
+    """Return the values that are in both sets, where None is all values."""
+    if left is None:
+        return right
+    return left if right is None else left & right
 
 
-def _joined(one: frozenset[T] | None, other: frozenset[T] | None) -> frozenset[T] | None:
-    """Return the values that are in one of the two, where None is all values."""
-    return None if one is None or other is None else one | other
+def _joined(left: frozenset[T] | None, right: frozenset[T] | None) -> frozenset[T] | None:
+    """Return the values that are in one of two sets, where None is all values."""
+    return None if left is None or right is None else left | right
 
 
 NO_PRUNING: Final = Pruning()
@@ -193,7 +196,7 @@ class LogParts(NamedTuple):
         return cls(tuple(joined))
 
     def met(self, other: LogParts) -> LogParts:
-        """Return what is in both."""
+        """Return the ranges that lie in both."""
         common = [
             Span(max(a.start, b.start), min(a.end, b.end)) for a in self.spans for b in other.spans
         ]
@@ -210,8 +213,8 @@ def parts_stored_within(points: Points, whole: Span, times: Within) -> LogParts:
 
     Where all records are known, the parts are those of the records that match, joined if little
     lies between them. Otherwise the points cut the log into parts, and a part holds the times from
-    one of its ends to the other, widened as :func:`_widened` says. Nothing bounds the times before
-    the first point and after the last one on the far side.
+    one of its ends to the other, widened as :func:`_widened` says. The part before the first point
+    may hold any earlier time, and the part after the last point any later one.
 
     For example, points at 100, 200, 300 and 400 of a log of 500 bytes, whose records were stored at
     seconds 10, 12, 15 and 20, leave three of five parts for a question about second 23::
@@ -241,7 +244,7 @@ def parts_stored_within(points: Points, whole: Span, times: Within) -> LogParts:
 
 
 def _widened(times: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the lowest and highest store times that each of the n + 1 parts around n points can hold, ms.
+    """Return the lowest and highest store times of each of the n + 1 parts around n points, ms.
 
     A clock that is set back further than the time from one point to the next shows at the points,
     whose times then fall. A smaller step hides between them. So the times of each part are widened,
@@ -262,13 +265,18 @@ def _widened(times: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.in
 
 
 def _joined_parts(bounds: Positions, mask: Mask, whole: Span) -> LogParts:
-    """Return the parts between neighbouring bounds, (n + 1,), that a mask sets, (n,), joining close ones."""
+    """Return the chosen parts of a log, those that lie close together joined.
+
+    Args:
+        bounds: (n + 1,), where the parts begin and end.
+        mask: (n,), the parts to choose.
+        whole: the range of the whole log.
+    """
     edges = bounds[np.flatnonzero(np.diff(np.concatenate(([False], mask, [False]))))]
     starts, ends = edges[0::2], edges[1::2]
-    apart = np.flatnonzero(starts[1:] - ends[:-1] > (whole.end - whole.start) // _MAX_PARTS)
-    spans = (
-        zip(starts[np.append(0, apart + 1)], ends[np.append(apart, -1)], strict=True)
-        if len(starts)
-        else ()
-    )
+    if not len(starts):
+        return LogParts(())
+    joined_gap = (whole.end - whole.start) // _MAX_PARTS
+    gaps = np.flatnonzero(starts[1:] - ends[:-1] > joined_gap)
+    spans = zip(starts[np.append(0, gaps + 1)], ends[np.append(gaps, -1)], strict=True)
     return LogParts.of([Span(int(start), int(end)) for start, end in spans])

@@ -40,15 +40,17 @@ def parse_wanted(msg_key: str | Sequence[str] | None, msg_id: str | Sequence[str
     for key in keys:
         if not key or KEY_SEPARATOR in key:
             raise OptionError(
-                f"msg_key {key!r}: a key must not be empty or hold a blank; give several keys as a list"
+                f"msg_key {key!r}: a key must not be empty or hold a blank; "
+                "give several keys as a list"
             )
         _require_storable("msg_key", key)
-    for one in ids:
-        if not one:
+    for message_id in ids:
+        if not message_id:
             raise OptionError("msg_id: an id must not be empty")
-        _require_storable("msg_id", one)
-    spelled = (one.upper() for one in ids if is_offset_id(one))  # as RocketMQ spells it
-    return Wanted(frozenset(keys), frozenset((*ids, *spelled)))
+        _require_storable("msg_id", message_id)
+    # RocketMQ writes these in upper case.
+    offset_ids = (message_id.upper() for message_id in ids if is_offset_id(message_id))
+    return Wanted(frozenset(keys), frozenset((*ids, *offset_ids)))
 
 
 def _require_storable(name: str, text: str) -> None:
@@ -63,7 +65,8 @@ def _require_storable(name: str, text: str) -> None:
         raise OptionError(f"{name} {text!r} cannot be encoded in UTF-8") from err
     if n_bytes > MAX_PROPERTIES_BYTES:
         raise OptionError(
-            f"{name}: {len(text)} characters; the properties of a message take {MAX_PROPERTIES_BYTES}"
+            f"{name}: {len(text)} characters; "
+            f"the properties of a message take {MAX_PROPERTIES_BYTES}"
         )
 
 

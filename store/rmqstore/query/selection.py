@@ -19,7 +19,8 @@ from rmqstore.format.topics import is_system_topic
 # Source: KafkaOffsetRangeLimit, whose numbers Spark users know.
 LATEST, EARLIEST = -1, -2
 GROUP_PREFIX = "group:"
-_TRIMMED = "".join(map(chr, range(0x21)))  # by String.trim of Java
+_WORDS = {"earliest": EARLIEST, "latest": LATEST}
+_BLANKS = "".join(map(chr, range(0x21)))  # the characters that String.trim of Java takes away
 
 # (broker name or None, topic, queue id)
 QueueKey = tuple[str | None, str, int]
@@ -62,17 +63,18 @@ class Selection:
 
     def __post_init__(self) -> None:
         """Refuse values that contradict each other."""
-        given = {
+        choices = {
             "subscribe": self.subscribe,
             "subscribe_pattern": self.subscribe_pattern,
             "assign": self.assign,
         }
-        named = [name for name, value in given.items() if value is not None]
-        if len(named) > 1:
-            raise OptionError(f"{' and '.join(named)}: give at most one of them")
+        names = [name for name, value in choices.items() if value is not None]
+        if len(names) > 1:
+            raise OptionError(f"{' and '.join(names)}: give at most one of them")
         if self.timestamp_strategy not in ("latest", "error"):
             raise OptionError(
-                f"starting_offsets_by_timestamp_strategy {self.timestamp_strategy!r}: must be latest or error"
+                f"starting_offsets_by_timestamp_strategy {self.timestamp_strategy!r}: "
+                "must be latest or error"
             )
 
     @property
@@ -83,28 +85,22 @@ class Selection:
     @property
     def named_topics(self) -> set[str]:
         """All topics that are named, whether to be read or in tables of offsets and times."""
-        tables = (
-            self.start.offsets,
-            self.start.by_timestamp,
-            self.end.offsets,
-            self.end.by_timestamp,
-        )
-        in_tables = {topic for table in tables for _, topic, _ in table}
+        in_tables = {topic for table in self._tables for _, topic, _ in table}
         return {*(self.subscribe or ()), *(self.assign or {}), *in_tables}
 
     @property
     def bounds_by_queue(self) -> bool:
         """Whether start or end is given by queue, which a scan by the log cannot honour."""
-        plain = self.start.default == EARLIEST and self.end.default == LATEST
-        tables = (
-            self.start.offsets,
-            self.start.by_timestamp,
-            self.end.offsets,
-            self.end.by_timestamp,
-        )
-        return (
-            not plain or any(tables) or self.start.group is not None or self.end.group is not None
-        )
+        if self.start.default != EARLIEST or self.end.default != LATEST:
+            return True
+        has_group = self.start.group is not None or self.end.group is not None
+        return has_group or any(self._tables)
+
+    @property
+    def _tables(self) -> tuple[Mapping[QueueKey, int], ...]:
+        """The tables of offsets and times by queue."""
+        start, end = self.start, self.end
+        return start.offsets, start.by_timestamp, end.offsets, end.by_timestamp
 
     def require_by_log(self) -> None:
         """Refuse a selection that a scan by the log cannot honour.
@@ -114,25 +110,27 @@ class Selection:
         """
         if self.bounds_by_queue:
             raise OptionError(
-                "scan=commitlog and look-ups know no queue offsets: start and end them by starting_timestamp and "
-                "ending_timestamp"
+                "scan=commitlog and look-ups know no queue offsets: "
+                "start and end them by starting_timestamp and ending_timestamp"
             )
         if self.timestamp_strategy == "error":
             raise OptionError(
-                "starting_offsets_by_timestamp_strategy=error: scan=commitlog and look-ups do not look at queues"
+                "starting_offsets_by_timestamp_strategy=error: "
+                "scan=commitlog and look-ups do not look at queues"
             )
 
 
 def parse_topics(value: str | Iterable[str]) -> tuple[str, ...]:
     """Parse ``subscribe``: topics as a list, or as a comma list."""
-    topics = [topic.strip() for topic in (value.split(",") if isinstance(value, str) else value)]
+    names = value.split(",") if isinstance(value, str) else value
+    topics = [name.strip() for name in names]
     if not topics or not all(topics):
         raise OptionError(f"subscribe {value!r}: a comma list of topics, none of them empty")
     return tuple(dict.fromkeys(topics))
 
 
 def parse_pattern(value: str) -> str:
-    """Check ``subscribe_pattern``; a topic is chosen when the whole of it matches, as in Spark's Kafka source."""
+    """Check ``subscribe_pattern``, which the whole name of a topic must match."""
     try:
         re.compile(value)
     except re.error as err:
@@ -145,18 +143,20 @@ def parse_pattern(value: str) -> str:
 def parse_assign(value: str | Mapping[str, Iterable[int]]) -> dict[str, frozenset[int]]:
     """Parse ``assign``: ``{"topic": [queue, …]}``."""
     table = _table("assign", value, '{"topic":[0,1]}')
-    chosen: dict[str, frozenset[int]] = {}
+    queue_ids: dict[str, frozenset[int]] = {}
     for topic, queues in table.items():
         if not isinstance(queues, list | tuple | set | frozenset | range):
             raise OptionError(f"assign: {topic!r} needs a list of queue ids, got {queues!r}")
-        chosen[topic] = frozenset(_integer("assign", queue) for queue in queues)
-    return chosen
+        queue_ids[topic] = frozenset(_integer("assign", queue) for queue in queues)
+    return queue_ids
 
 
 def parse_timestamp(name: str, value: str | float | datetime) -> int:
-    """Parse a time: epoch ms, ISO-8601 (UTC unless it says otherwise), or a datetime.
+    """Return a time as epoch ms.
 
-    Returns epoch ms.
+    Args:
+        name: of the option.
+        value: epoch ms, ISO-8601 or a datetime; in UTC unless it names another zone.
     """
     text = str(value).strip()
     if not isinstance(value, datetime):
@@ -171,19 +171,22 @@ def parse_timestamp(name: str, value: str | float | datetime) -> int:
 
 
 def parse_offsets(name: str, value: str | Mapping[str, Any], default: int) -> Bound:
-    """Parse ``starting_offsets`` or ``ending_offsets``: a word, ``group:NAME``, or offsets by topic and queue."""
+    """Parse ``starting_offsets`` or ``ending_offsets``.
+
+    Args:
+        name: of the option.
+        value: earliest, latest, ``group:NAME``, or offsets by topic and queue.
+        default: for queues that the offsets do not name.
+    """
     if isinstance(value, str):
-        words = {"earliest": EARLIEST, "latest": LATEST}
-        if value.strip().lower() in words:
-            return Bound(words[value.strip().lower()])
+        word = value.strip().lower()
+        if word in _WORDS:
+            return Bound(_WORDS[word])
         if value.startswith(GROUP_PREFIX):
-            return Bound(
-                EARLIEST if name == "starting_offsets" else LATEST,
-                group=value.removeprefix(GROUP_PREFIX),
-            )
-    return Bound(
-        default, offsets=_by_queue(name, value, "offsets", lambda offset: _offset(name, offset))
-    )
+            without_offset = EARLIEST if name == "starting_offsets" else LATEST
+            return Bound(without_offset, group=value.removeprefix(GROUP_PREFIX))
+    offsets = _by_queue(name, value, "offsets", lambda offset: _offset(name, offset))
+    return Bound(default, offsets=offsets)
 
 
 def parse_timestamps(name: str, value: str | Mapping[str, Any]) -> dict[QueueKey, int]:
@@ -220,7 +223,14 @@ def _table(name: str, value: object, example: str) -> Mapping[str, Any]:
 
 
 def _by_queue(name: str, value: object, what: str, parse: Any) -> dict[QueueKey, int]:  # noqa: ANN401
-    """Parse ``{"topic": {"0": value}}``, or with brokers ``{"topic": {"broker": {"0": value}}}``."""
+    """Parse ``{"topic": {"0": value}}``, or with brokers ``{"topic": {"broker": {"0": value}}}``.
+
+    Args:
+        name: of the option.
+        value: the table, or its JSON.
+        what: the values, for errors.
+        parse: reads one value.
+    """
     table = _table(name, value, '{"topic":{"0":23,"1":-2}}')
     by_queue: dict[QueueKey, int] = {}
     for topic, queues in table.items():
@@ -230,10 +240,8 @@ def _by_queue(name: str, value: object, what: str, parse: Any) -> dict[QueueKey,
             )
         for key, inner in queues.items():
             if isinstance(inner, Mapping):
-                by_queue |= {
-                    (str(key), topic, _integer(name, queue)): parse(one)
-                    for queue, one in inner.items()
-                }
+                for queue, leaf in inner.items():
+                    by_queue[str(key), topic, _integer(name, queue)] = parse(leaf)
             else:
                 by_queue[None, topic, _integer(name, key)] = parse(inner)
     return by_queue
@@ -244,12 +252,12 @@ def parse_tags(tags: str | None) -> frozenset[str] | None:
 
     Source: FilterAPI.java.
     """
-    if tags is None or tags.strip(_TRIMMED) in ("", "*"):
+    if tags is None or tags.strip(_BLANKS) in ("", "*"):
         return None
-    chosen = frozenset(tag.strip(_TRIMMED) for tag in tags.split("||")) - {""}
-    if not chosen:
+    names = frozenset(tag.strip(_BLANKS) for tag in tags.split("||")) - {""}
+    if not names:
         raise OptionError(f"tags {tags!r}: must be tags separated by ||, or *")
-    return chosen
+    return names
 
 
 def require_arguments(given: Iterable[str], known: Iterable[str]) -> None:
@@ -261,9 +269,12 @@ def require_arguments(given: Iterable[str], known: Iterable[str]) -> None:
     known = sorted(known)
     for name in given:
         if name not in known:
-            plain = {one.replace("_", ""): one for one in known}
-            near = get_close_matches(name.replace("_", "").lower(), plain, 1)
-            hint = f"did you mean {plain[near[0]]}?" if near else f"there are {', '.join(known)}"
+            arguments = {argument.replace("_", ""): argument for argument in known}
+            matches = get_close_matches(name.replace("_", "").lower(), arguments, 1)
+            if matches:
+                hint = f"did you mean {arguments[matches[0]]}?"
+            else:
+                hint = f"there are {', '.join(known)}"
             raise OptionError(f"unknown argument {name}: {hint}")
 
 
@@ -293,11 +304,9 @@ def parse_selection(
         OptionError: a value is out of its domain, or two contradict each other.
     """
     default = LATEST if streaming else EARLIEST
-    start = (
-        Bound(default)
-        if starting_offsets is None
-        else parse_offsets("starting_offsets", starting_offsets, default)
-    )
+    start = Bound(default)
+    if starting_offsets is not None:
+        start = parse_offsets("starting_offsets", starting_offsets, default)
     end = parse_offsets("ending_offsets", ending_offsets, LATEST)
     if not streaming:
         _require_span(start, end)
@@ -309,14 +318,13 @@ def parse_selection(
         raise OptionError(
             "ending_offsets, ending_timestamp and ending_offsets_by_timestamp: a stream has no end"
         )
-    times = {"starting_timestamp": starting_timestamp, "ending_timestamp": ending_timestamp}
-    start_time, end_time = (
-        None if value is None else parse_timestamp(name, value) for name, value in times.items()
-    )
+    start_time = _optional_time("starting_timestamp", starting_timestamp)
+    end_time = _optional_time("ending_timestamp", ending_timestamp)
     by_start = parse_timestamps(
         "starting_offsets_by_timestamp", starting_offsets_by_timestamp or {}
     )
     by_end = parse_timestamps("ending_offsets_by_timestamp", ending_offsets_by_timestamp or {})
+    strategy = starting_offsets_by_timestamp_strategy or ("error" if streaming else "latest")
     return Selection(
         subscribe=None if subscribe is None else parse_topics(subscribe),
         subscribe_pattern=None if subscribe_pattern is None else parse_pattern(subscribe_pattern),
@@ -324,31 +332,34 @@ def parse_selection(
         include_system_topics=include_system_topics,
         start=replace(start, timestamp=start_time, by_timestamp=by_start),
         end=replace(end, timestamp=end_time, by_timestamp=by_end),
-        timestamp_strategy=(
-            starting_offsets_by_timestamp_strategy or ("error" if streaming else "latest")
-        ).lower(),
+        timestamp_strategy=strategy.lower(),
     )
+
+
+def _optional_time(name: str, value: int | str | datetime | None) -> int | None:
+    return None if value is None else parse_timestamp(name, value)
 
 
 def _require_span(start: Bound, end: Bound) -> None:
     """Refuse bounds that leave a batch nothing to read."""
     if start.default == LATEST:
         raise OptionError(
-            "starting_offsets=latest: a batch read would have nothing to read; name offsets or a time"
+            "starting_offsets=latest: a batch read would have nothing to read; "
+            "name offsets or a time"
         )
     if end.default == EARLIEST:
         raise OptionError(
-            "ending_offsets=earliest: a batch read would have nothing to read; name offsets or a time"
+            "ending_offsets=earliest: a batch read would have nothing to read; "
+            "name offsets or a time"
         )
-    for name, bound, refused in (
-        ("starting_offsets", start, LATEST),
-        ("ending_offsets", end, EARLIEST),
-    ):
-        if refused in bound.offsets.values():
-            meaning = "latest" if refused == LATEST else "earliest"
-            raise OptionError(
-                f"{name}: {refused} ({meaning}) would leave a batch read nothing of that queue"
-            )
+    if LATEST in start.offsets.values():
+        raise OptionError(
+            f"starting_offsets: {LATEST} (latest) would leave a batch read nothing of that queue"
+        )
+    if EARLIEST in end.offsets.values():
+        raise OptionError(
+            f"ending_offsets: {EARLIEST} (earliest) would leave a batch read nothing of that queue"
+        )
 
 
 def require_named(selection: Selection, known: Mapping[str, set[int]], where: str) -> None:
@@ -364,14 +375,14 @@ def require_named(selection: Selection, known: Mapping[str, set[int]], where: st
     """
     missing = sorted(selection.named_topics - set(known))
     if missing:
-        raise OptionError(
-            f"no topic {', '.join(missing)} in {where}; it has: {', '.join(sorted(known)) or 'none'}"
-        )
+        existing = ", ".join(sorted(known)) or "none"
+        raise OptionError(f"no topic {', '.join(missing)} in {where}; it has: {existing}")
     for topic, queues in (selection.assign or {}).items():
-        lacking = sorted(queues - known[topic])
-        if lacking:
+        missing_ids = sorted(queues - known[topic])
+        if missing_ids:
+            existing_ids = sorted(known[topic])
             raise OptionError(
-                f"topic {topic} has no queue {lacking} in {where}; it has {sorted(known[topic])}"
+                f"topic {topic} has no queue {missing_ids} in {where}; it has {existing_ids}"
             )
 
 
