@@ -9,7 +9,8 @@ import pytest
 
 import store_builder as build
 from rmqstore.errors import MalformedBytesError
-from rmqstore.format.columns.walk import find_next_record, walk, walk_plainly
+from rmqstore.format.columns.search import find_next_record
+from rmqstore.format.columns.walk import walk, walk_plainly
 from rmqstore.format.record import split_record
 
 BASE = 1 << 30

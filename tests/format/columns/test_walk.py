@@ -8,15 +8,8 @@ import numpy as np
 import pytest
 
 import store_builder as build
-from rmqstore.format.columns.walk import (
-    StopKind,
-    Walk,
-    cut_batches,
-    find_next_record,
-    knows_its_place,
-    walk,
-    walk_plainly,
-)
+from rmqstore.format.columns.search import find_next_record, knows_its_place
+from rmqstore.format.columns.walk import StopKind, Walk, cut_batches, walk, walk_plainly
 
 Walker = Any
 

@@ -1,8 +1,8 @@
-"""Finds where records begin, by walking the chain of total sizes: plainly, or along many chains at once.
+"""Finds where records begin, by walking the chain of their total sizes.
 
-Only the chain proves where records begin; a magic inside a body proves nothing. So the fast walk
-only *guesses* positions to start more chains from, and keeps a chain only if the previous one ends
-exactly where it starts.
+Only the chain proves where records begin; a magic inside a body proves nothing. The fast walk
+follows many chains at once. It *guesses* where the others start, and keeps a chain only if the
+previous one ends exactly where it starts.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.format.columns.buffers import aligned_words, gather_words, has_aligned_words, windows
+from rmqstore.format.columns.buffers import aligned_words, gather_words, has_aligned_words
 from rmqstore.format.columns.heads import Heads, read_heads
+from rmqstore.format.columns.search import find_next_record, guess_heads
 from rmqstore.format.layout import (
     BATCH_BYTES,
     BATCH_ROWS,
     BLANK_MAGIC,
-    FIXED_PART_V4,
     FRAME_HEAD,
     MESSAGE_MAGIC_V1,
     MESSAGE_MAGIC_V2,
@@ -33,20 +33,14 @@ from rmqstore.format.layout import (
 )
 
 _FRAME_HEAD = struct.Struct(">ii")
-# V1 and V2 differ in the last byte only
-_MAGIC_HEAD = MESSAGE_MAGIC_V1.to_bytes(4, signed=True)[:3]
-_BLANK_HEAD = BLANK_MAGIC.to_bytes(4, signed=True)
-_MAGIC_AT = FRAME_HEAD.fields["magic"][1]  # type: ignore[index]
-_OFFSET_AT = FIXED_PART_V4.fields["physical_offset"][1]  # type: ignore[index]
+# Compared in memory order, so that only the sizes have to be swapped to native order.
+_RAW_MAGIC_V1, _RAW_MAGIC_V2 = np.array([MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2], ">i4").view(np.int32)
 
 _STRIPES = 1024  # more stripes cost more in TLB misses than they save in calls
 _MIN_STRIPE_BYTES = 32 << 10
 _FEW_CHAINS = 16  # up to this number it is cheaper to follow chains one by one
-_SYNC_BYTES = 8 << 10
-_SYNC_TRIES = 8
-_BLOCK_STEPS = 4, 64
+_FEWEST_STEPS, _MOST_STEPS = 4, 64  # of all chains between two checks
 _WORD_BITS, _IN_WORD, _WORD_WIDTH = np.uint64(3), np.uint64(7), np.uint64(64)
-_RESYNC_BLOCKS = 4 << 10, 1 << 20
 
 
 class StopKind(Enum):
@@ -59,12 +53,18 @@ class StopKind(Enum):
 
 
 class Walk(NamedTuple):
-    """Records that follow one another, and what ended the walk."""
+    """Records that follow one another, and what ended the walk.
+
+    Attributes:
+        starts: int64 (n,), where the records begin.
+        kind: why the walk ended.
+        position: where it ended: at the end of the range or beyond, or at bytes that are not the
+            head of a record.
+        reason: what is wrong with these bytes, if they are damaged.
+    """
 
     starts: Positions
     kind: StopKind
-    # where the walk ended: at the end of the range or beyond, or at bytes that are not a record's
-    # head
     position: int
     reason: str = ""
 
@@ -79,15 +79,15 @@ def walk_plainly(buf: Bytes, start: int, end: int) -> Walk:
 
     Source: CommitLog.java#recoverNormally.
     """
-    starts, position, view = [], start, buf.data
+    view = buf.data
+    starts = []
+    position = start
     while position < end:
-        if len(buf) - position < FRAME_HEAD.itemsize:
+        left = len(buf) - position
+        if left < FRAME_HEAD.itemsize:
             break
         total_size, magic = _FRAME_HEAD.unpack_from(view, position)
-        if (
-            magic not in TOPIC_LENGTH_BYTES
-            or not MIN_RECORD_BYTES <= total_size <= len(buf) - position
-        ):
+        if magic not in TOPIC_LENGTH_BYTES or not MIN_RECORD_BYTES <= total_size <= left:
             break
         starts.append(position)
         position += total_size
@@ -95,32 +95,29 @@ def walk_plainly(buf: Bytes, start: int, end: int) -> Walk:
 
 
 def _stopped(buf: Bytes, starts: Positions, position: int, end: int) -> Walk:
-    """Return a walk that ended at a position, with what is there."""
-    left = len(buf) - position
+    """Return a walk that ended at a position, with the bytes there as the reason."""
     if position >= end:
         return Walk(starts, StopKind.END, position)
+    left = len(buf) - position
     if left < FRAME_HEAD.itemsize:
         kind = StopKind.DAMAGE if buf[position:].any() else StopKind.EMPTY
-        return Walk(
-            starts, kind, position, f"{left} bytes are left, too few for a record or a blank"
-        )
+        reason = f"{left} bytes are left, too few for a record or a blank"
+        return Walk(starts, kind, position, reason)
     total_size, magic = _FRAME_HEAD.unpack_from(buf.data, position)
-    if magic == BLANK_MAGIC:
-        # Source: CommitLog.java#checkMessageAndReturnSize: a shorter blank ends the file too
-        if total_size <= left:
-            return Walk(starts, StopKind.BLANK, position)
-        return Walk(
-            starts,
-            StopKind.DAMAGE,
-            position,
-            f"a blank of {total_size} bytes where {left} bytes are left",
-        )
+    # Source: CommitLog.java#checkMessageAndReturnSize: a shorter blank ends the file too.
+    if magic == BLANK_MAGIC and total_size <= left:
+        return Walk(starts, StopKind.BLANK, position)
     if total_size == 0 and magic == 0:
         return Walk(starts, StopKind.EMPTY, position)
-    if magic not in TOPIC_LENGTH_BYTES:
+    if magic == BLANK_MAGIC:
+        reason = f"a blank of {total_size} bytes where {left} bytes are left"
+    elif magic not in TOPIC_LENGTH_BYTES:
         reason = f"magic {magic & 0xFFFFFFFF:#010x} is neither a record's nor a blank's"
-        return Walk(starts, StopKind.DAMAGE, position, reason)
-    reason = f"total size {total_size} is not between {MIN_RECORD_BYTES} and the {left} bytes left in the file"
+    else:
+        reason = (
+            f"total size {total_size} is not between {MIN_RECORD_BYTES} "
+            f"and the {left} bytes left in the file"
+        )
     return Walk(starts, StopKind.DAMAGE, position, reason)
 
 
@@ -134,14 +131,12 @@ def walk(buf: Bytes, start: int, end: int, physical_base: int) -> Walk:
     n_stripes = min(_STRIPES, (end - start) // _MIN_STRIPE_BYTES)
     if n_stripes < 2 or not has_aligned_words(buf):
         return walk_plainly(buf, start, end)
-    heads = _guess_heads(
-        buf, np.linspace(start, end, n_stripes, endpoint=False).astype(np.int64)[1:], physical_base
-    )
-    heads = np.unique(np.append(heads, start))
+    stripes = np.linspace(start, end, n_stripes, endpoint=False).astype(np.int64)
+    guesses = guess_heads(buf, stripes[1:], physical_base)
+    heads = np.unique(np.append(guesses, start))
     bounds = np.append(heads[1:], end)
     chains, counts, last = _follow(buf, heads, bounds)
-    broken = np.flatnonzero(last != bounds)
-    if not len(broken):
+    if (last == bounds).all():
         return _stopped(buf, chains, int(last[-1]), end)
     return _mend(buf, end, heads, chains, counts, last)
 
@@ -159,41 +154,21 @@ def _mend(
     while position < end:
         chain = int(np.searchsorted(heads, position))
         is_head = chain < len(heads) and heads[chain] == position
-        following = chain + 1 if is_head else chain
-        goal = int(heads[following]) if following < len(heads) else end
+        next_chain = chain + 1 if is_head else chain
+        next_head = int(heads[next_chain]) if next_chain < len(heads) else end
         if is_head:
-            starts, stop = chains[firsts[chain] : firsts[chain + 1]], int(last[chain])
+            starts = chains[firsts[chain] : firsts[chain + 1]]
+            stop = int(last[chain])
         else:
-            plain = walk_plainly(buf, position, goal)
-            starts, stop = plain.starts, plain.position
+            plain = walk_plainly(buf, position, next_head)
+            starts = plain.starts
+            stop = plain.position
         parts.append(starts)
-        is_stuck = stop < goal or stop == position
+        is_stuck = stop < next_head or stop == position
         position = stop
         if is_stuck:
             break
     return _stopped(buf, np.concatenate(parts) if parts else np.empty(0, np.int64), position, end)
-
-
-def _guess_heads(buf: Bytes, stripes: Positions, physical_base: int) -> Positions:
-    """Return for each stripe the first position that looks like a head: a magic, and the right physical offset."""
-    guesses = []
-    for stripe in stripes.tolist():
-        near = buf[stripe : stripe + _SYNC_BYTES].tobytes()
-        magic = near.find(_MAGIC_HEAD, _MAGIC_AT)
-        for _ in range(_SYNC_TRIES):
-            head = magic - _MAGIC_AT
-            if magic < 0 or head + FIXED_PART_V4.itemsize > len(near):
-                break
-            offset = int.from_bytes(near[head + _OFFSET_AT : head + _OFFSET_AT + 8], signed=True)
-            if offset == physical_base + stripe + head:
-                guesses.append(stripe + head)
-                break
-            magic = near.find(_MAGIC_HEAD, magic + 1)
-    return np.array(guesses, np.int64)
-
-
-# Compared in memory order, so that only the sizes have to be swapped to native order.
-_RAW_MAGICS = np.array([MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2], ">i4").view(np.int32)
 
 
 def _follow(
@@ -204,14 +179,14 @@ def _follow(
     Returns:
         All starts, chain by chain; the number of records of each chain; where each chain ended.
     """
-    last, counts = heads.copy(), np.zeros(len(heads), np.int64)
+    last = heads.copy()
+    counts = np.zeros(len(heads), np.int64)
     phases: list[_Phase] = []
     alive = np.arange(len(heads))
     while len(alive):
         follow = _follow_together if len(alive) > _FEW_CHAINS else _follow_singly
-        phase, ends, running = follow(
-            buf, _Chains(alive, last[alive], counts[alive], bounds[alive])
-        )
+        chains = _Chains(alive, last[alive], counts[alive], bounds[alive])
+        phase, ends, running = follow(buf, chains)
         phases.append(phase)
         last[alive] = ends
         counts[alive] += phase.moved
@@ -232,20 +207,21 @@ class _Chains(NamedTuple):
     """Chains to be followed side by side."""
 
     numbers: NDArray[np.int64]
-    cursors: Positions  # where each chain has got to
+    cursors: Positions  # where the next record of each chain begins
     before: NDArray[np.int64]  # number of records that each chain has so far
     bounds: Positions  # where each chain has to end
 
 
 def _follow_together(buf: Bytes, chains: _Chains) -> tuple[_Phase, Positions, Mask]:
-    """Take a block of steps on all chains without checking them, then count how many steps of each chain were valid.
+    """Take a block of steps on all chains, then count how many steps of each were valid.
 
     Returns:
         The phase; where each chain is now; a mask of the chains that have not ended yet.
     """
-    cursors, n_chains = chains.cursors, len(chains.numbers)
+    cursors = chains.cursors
+    n_chains = len(cursors)
     words = aligned_words(buf)
-    following = words[1:]
+    next_words = words[1:]
     last_head = len(buf) - 2 * FRAME_HEAD.itemsize
     limit = np.uint64(last_head)
     n_steps = _block_steps(buf, chains)
@@ -253,17 +229,18 @@ def _follow_together(buf: Bytes, chains: _Chains) -> tuple[_Phase, Positions, Ma
     heads = np.empty((n_steps, n_chains), np.uint64)
     for step in range(n_steps):
         visited[step] = cursors
-        # a negative cursor becomes a huge one
+        # As an unsigned number a negative cursor is beyond the limit too.
         positions = np.minimum(cursors.view(np.uint64), limit)
         word = (positions >> _WORD_BITS).view(np.int64)
         shift = (positions & _IN_WORD) << _WORD_BITS
-        heads[step] = (words[word] >> shift) | (following[word] << (_WORD_WIDTH - shift))
+        heads[step] = (words[word] >> shift) | (next_words[word] << (_WORD_WIDTH - shift))
         cursors = cursors + heads[step].view(np.int32)[0::2].byteswap()
     visited[n_steps] = cursors
     raw = heads.view(np.int32).reshape(n_steps, n_chains, 2)
-    sizes, magics = raw[:, :, 0].byteswap(), raw[:, :, 1]
+    sizes = raw[:, :, 0].byteswap()
+    magics = raw[:, :, 1]
     begins = visited[:-1]
-    is_valid = (magics == _RAW_MAGICS[0]) | (magics == _RAW_MAGICS[1])
+    is_valid = (magics == _RAW_MAGIC_V1) | (magics == _RAW_MAGIC_V2)
     is_valid &= (begins < chains.bounds) & (begins <= last_head)
     is_valid &= (sizes >= MIN_RECORD_BYTES) & (sizes <= len(buf) - begins)
     is_valid = np.logical_and.accumulate(is_valid, axis=0)
@@ -273,24 +250,22 @@ def _follow_together(buf: Bytes, chains: _Chains) -> tuple[_Phase, Positions, Ma
 
 
 def _follow_singly(buf: Bytes, chains: _Chains) -> tuple[_Phase, Positions, Mask]:
-    """Do the same as :func:`_follow_together`, but follow one chain after the other, each to its end."""
+    """Follow one chain after the other, each to its end; returns as :func:`_follow_together`."""
     pairs = zip(chains.cursors.tolist(), chains.bounds.tolist(), strict=True)
     walks = [walk_plainly(buf, cursor, bound) for cursor, bound in pairs]
-    moved = np.array([len(one.starts) for one in walks])
-    phase = _Phase(
-        chains.numbers, chains.before, moved, np.concatenate([one.starts for one in walks])
-    )
-    return phase, np.array([one.position for one in walks]), np.zeros(len(walks), np.bool_)
+    moved = np.array([len(walked.starts) for walked in walks])
+    starts = np.concatenate([walked.starts for walked in walks])
+    phase = _Phase(chains.numbers, chains.before, moved, starts)
+    return phase, np.array([walked.position for walked in walks]), np.zeros(len(walks), np.bool_)
 
 
 def _block_steps(buf: Bytes, chains: _Chains) -> int:
     """Estimate how many steps most chains still need."""
     heads = gather_words(buf, np.minimum(chains.cursors, len(buf) - FRAME_HEAD.itemsize))
     sizes = heads.view(np.int32)[0::2].byteswap()
-    steps = np.median(chains.bounds - chains.cursors) / max(
-        float(np.median(sizes)), MIN_RECORD_BYTES
-    )
-    return int(np.clip(steps, *_BLOCK_STEPS))
+    record_bytes = max(float(np.median(sizes)), MIN_RECORD_BYTES)
+    steps = np.median(chains.bounds - chains.cursors) / record_bytes
+    return int(np.clip(steps, _FEWEST_STEPS, _MOST_STEPS))
 
 
 def _join(phases: list[_Phase], counts: NDArray[np.int64]) -> Positions:
@@ -298,15 +273,18 @@ def _join(phases: list[_Phase], counts: NDArray[np.int64]) -> Positions:
     firsts = np.cumsum(counts) - counts
     starts = np.empty(int(counts.sum()), np.int64)
     for phase in phases:
-        ranks = np.arange(len(phase.starts)) - np.repeat(
-            np.cumsum(phase.moved) - phase.moved, phase.moved
-        )
-        starts[np.repeat(firsts[phase.chains] + phase.before, phase.moved) + ranks] = phase.starts
+        phase_firsts = np.cumsum(phase.moved) - phase.moved
+        ranks = np.arange(len(phase.starts)) - np.repeat(phase_firsts, phase.moved)
+        targets = np.repeat(firsts[phase.chains] + phase.before, phase.moved)
+        starts[targets + ranks] = phase.starts
     return starts
 
 
 def total_sizes(buf: Bytes, starts: Positions) -> NDArray[np.int64]:
-    """Return the total sizes that the heads at ``starts`` give, int64 (n,), cut off at the end of the buffer."""
+    """Return the total sizes of the records at ``starts``, int64 (n,).
+
+    They are taken from the heads, and cut off at the end of the buffer.
+    """
     if len(buf) < FRAME_HEAD.itemsize:  # a truncated file
         return np.zeros(len(starts), np.int64)
     heads = gather_words(buf, np.minimum(starts, len(buf) - FRAME_HEAD.itemsize))
@@ -314,78 +292,8 @@ def total_sizes(buf: Bytes, starts: Positions) -> NDArray[np.int64]:
     return np.clip(heads.view(np.int32)[0::2].byteswap().astype(np.int64), 0, left)
 
 
-def knows_its_place(buf: Bytes, position: int, physical_offset: int) -> bool:
-    """Tell whether a head at ``position`` names this physical offset, whether or not its record is whole."""
-    head = buf[position : position + FIXED_PART_V4.itemsize]
-    if len(head) < FIXED_PART_V4.itemsize:
-        return False
-    fixed = head.view(FIXED_PART_V4)[0]
-    return (
-        int(fixed["magic"]) in TOPIC_LENGTH_BYTES
-        and int(fixed["physical_offset"]) == physical_offset
-    )
-
-
-def know_their_places(buf: Bytes, positions: Positions, physical_base: int) -> Mask:
-    """Return :func:`knows_its_place` of any positions, for the physical offsets that they have, as a mask (n,)."""
-    mask = (positions >= 0) & (positions <= len(buf) - FIXED_PART_V4.itemsize)
-    inside = positions[mask]
-    if len(inside):
-        fixed = windows(buf, FIXED_PART_V4.itemsize)[inside].view(FIXED_PART_V4)
-        has_magic = np.isin(fixed["magic"].astype(np.int64), list(TOPIC_LENGTH_BYTES))
-        mask[mask] = has_magic & (fixed["physical_offset"] == inside + physical_base)
-    return mask
-
-
-def find_next_record(buf: Bytes, start: int, end: int, physical_base: int) -> int:
-    """Return the first position in ``[start, end)`` of a whole record with the right physical offset, or ``end``.
-
-    This is how a walk goes on after damage. It could only be misled by a body that holds a copy of
-    a record at exactly the physical offset that the copy names.
-    """
-    for low, high in search_blocks(start, end):
-        heads = find_heads(buf, low, high, physical_base)
-        if len(heads):
-            records = heads[read_heads(buf, heads)[1]]
-            if len(records):
-                return int(records[0])
-    return end
-
-
-def search_blocks(start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the parts of ``[start, end)`` in which a search for the next record looks one after the other."""
-    size = _RESYNC_BLOCKS[0]
-    while start < end:
-        yield start, min(start + size, end)
-        start += size
-        size = min(2 * size, _RESYNC_BLOCKS[1])
-
-
-def find_heads(buf: Bytes, start: int, end: int, physical_base: int) -> Positions:
-    """Return the positions in ``[start, end)``, rising, of all heads that know their place, of whole records or not."""
-    near = buf[start + _MAGIC_AT : end + FRAME_HEAD.itemsize]
-    hits = near == _MAGIC_HEAD[0]
-    for index, byte in enumerate(_MAGIC_HEAD[1:], start=1):
-        hits[:-index] &= near[index:] == byte
-    hits[1 - len(_MAGIC_HEAD) :] = False
-    candidates = np.flatnonzero(hits) + start
-    candidates = candidates[candidates < end]
-    return candidates[know_their_places(buf, candidates, physical_base)]
-
-
-def find_blanks(buf: Bytes, start: int, end: int) -> Positions:
-    """Return the positions in ``[start, end)``, rising, of what would be a blank that reaches to the buffer's end."""
-    near = buf[start : end + FRAME_HEAD.itemsize]
-    if near.tobytes().find(_BLANK_HEAD) < 0:  # mostly there is none
-        return np.empty(0, np.int64)
-    heads = windows(near, FRAME_HEAD.itemsize).view(FRAME_HEAD)
-    places = np.flatnonzero(heads["magic"] == BLANK_MAGIC) + start
-    closing: Positions = places[heads["total_size"][places - start] == len(buf) - places]
-    return closing
-
-
 def cut_batches(sizes: NDArray[np.int64], max_rows: int, max_bytes: int) -> Iterator[slice]:
-    """Yield slices that cover all records in order, each within ``max_rows`` and ``max_bytes``, or of one record."""
+    """Yield slices that cover all records in order, within both limits or of one record each."""
     ends = np.cumsum(sizes)
     start = 0
     while start < len(sizes):
@@ -397,16 +305,19 @@ def cut_batches(sizes: NDArray[np.int64], max_rows: int, max_bytes: int) -> Iter
 
 
 def heads_of(buf: Bytes, walked: Walk) -> Iterator[tuple[Positions, Heads, Mask]]:
-    """Yield the starts of walked records, their heads and a mask of the whole ones, one batch at a time."""
-    for rows in cut_batches(
-        np.diff(walked.starts, append=walked.position), BATCH_ROWS, BATCH_BYTES
-    ):
+    """Yield batches of walked records: where they begin, their heads, and which are whole."""
+    sizes = np.diff(walked.starts, append=walked.position)
+    for rows in cut_batches(sizes, BATCH_ROWS, BATCH_BYTES):
         starts = walked.starts[rows]
         yield starts, *read_heads(buf, starts)
 
 
 def rejoin(data: Bytes, physical_base: int, walked: Walk) -> tuple[Positions, NDArray[np.int64]]:
-    """Find the records that a walk stepped over because of a damaged total size; return all starts, and all sizes."""
+    """Find the records that a walk stepped over because of a damaged total size.
+
+    Returns:
+        Where all records begin, and their sizes, int64 (n,) each.
+    """
     _, whole = read_heads(data, walked.starts)
     if whole.all():
         return walked.starts, np.diff(walked.starts, append=walked.position)
@@ -424,7 +335,7 @@ def rejoin(data: Bytes, physical_base: int, walked: Walk) -> tuple[Positions, ND
 
 
 def _records_inside(data: Bytes, physical_base: int, start: int, limit: int) -> list[Positions]:
-    """Return the starts of the records between two positions, which need not be those of records."""
+    """Return the starts of the records between two positions; no record need begin at these."""
     parts: list[Positions] = []
     position = find_next_record(data, start, limit, physical_base)
     while position < limit:

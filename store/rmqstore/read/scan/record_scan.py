@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from rmqstore.errors import OffsetOutOfRangeError
-from rmqstore.format.columns.walk import know_their_places, total_sizes
+from rmqstore.format.columns.search import know_their_places
+from rmqstore.format.columns.walk import total_sizes
 from rmqstore.format.layout import FIXED_PART_V4, Positions
 from rmqstore.read.scan.assembler import Assembler, plain_pipeline
 from rmqstore.read.scan.record_filter import LogFilter

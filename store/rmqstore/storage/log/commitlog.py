@@ -15,7 +15,7 @@ from rmqstore.errors import (
     MessageNotFoundError,
     OffsetOutOfRangeError,
 )
-from rmqstore.format.columns.walk import knows_its_place
+from rmqstore.format.columns.search import knows_its_place
 from rmqstore.format.layout import (
     FIRST_TIMESTAMP,
     FIXED_PART,

@@ -18,16 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.format.columns.heads import Heads, read_heads
-from rmqstore.format.columns.walk import (
-    StopKind,
-    Walk,
-    find_heads,
-    heads_of,
-    rejoin,
-    search_blocks,
-    total_sizes,
-    walk,
-)
+from rmqstore.format.columns.search import find_heads, search_blocks
+from rmqstore.format.columns.walk import StopKind, Walk, heads_of, rejoin, total_sizes, walk
 from rmqstore.format.layout import FIXED_PART_V4, Bytes, Mask, Positions
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog

@@ -9,13 +9,8 @@ import numpy as np
 
 from rmqstore.errors import MalformedBytesError
 from rmqstore.format.columns.decode import stored_bodies
-from rmqstore.format.columns.walk import (
-    StopKind,
-    Walk,
-    find_blanks,
-    know_their_places,
-    knows_its_place,
-)
+from rmqstore.format.columns.search import find_blanks, know_their_places, knows_its_place
+from rmqstore.format.columns.walk import StopKind, Walk
 from rmqstore.format.hashing import body_crcs
 from rmqstore.format.layout import (
     FIXED_PART_V4,

@@ -1,0 +1,140 @@
+"""Finds records by what their heads say, where no chain of total sizes leads to them.
+
+A head has a magic, and the physical offset at which it lies: a copy of a record inside a body has
+another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rmqstore.format.columns.buffers import windows
+from rmqstore.format.columns.heads import read_heads
+from rmqstore.format.layout import (
+    BLANK_MAGIC,
+    FIXED_PART_V4,
+    FRAME_HEAD,
+    MESSAGE_MAGIC_V1,
+    TOPIC_LENGTH_BYTES,
+    Bytes,
+    Mask,
+    Positions,
+)
+
+# V1 and V2 differ in the last byte only.
+_MAGIC_HEAD = MESSAGE_MAGIC_V1.to_bytes(4, signed=True)[:3]
+_BLANK_HEAD = BLANK_MAGIC.to_bytes(4, signed=True)
+_MAGIC_AT = FRAME_HEAD.fields["magic"][1]  # type: ignore[index]
+_OFFSET_AT = FIXED_PART_V4.fields["physical_offset"][1]  # type: ignore[index]
+
+_GUESS_BYTES = 8 << 10  # searched for one guess
+_GUESS_TRIES = 8  # magics looked at for one guess
+_SMALLEST_BLOCK, _LARGEST_BLOCK = 4 << 10, 1 << 20
+
+
+def guess_heads(buf: Bytes, stripes: Positions, physical_base: int) -> Positions:
+    """Return the first position in each stripe that looks like a head; some stripes have none.
+
+    Args:
+        buf: uint8 (nbytes,), one CommitLog file.
+        stripes: (n,), where the stripes begin; only the first bytes of each are searched.
+        physical_base: physical offset of the buffer's first byte.
+    """
+    guesses = []
+    for stripe in stripes.tolist():
+        stored = buf[stripe : stripe + _GUESS_BYTES].tobytes()
+        magic = stored.find(_MAGIC_HEAD, _MAGIC_AT)
+        for _ in range(_GUESS_TRIES):
+            head = magic - _MAGIC_AT
+            if magic < 0 or head + FIXED_PART_V4.itemsize > len(stored):
+                break
+            offset_bytes = stored[head + _OFFSET_AT : head + _OFFSET_AT + 8]
+            if int.from_bytes(offset_bytes, signed=True) == physical_base + stripe + head:
+                guesses.append(stripe + head)
+                break
+            magic = stored.find(_MAGIC_HEAD, magic + 1)
+    return np.array(guesses, np.int64)
+
+
+def knows_its_place(buf: Bytes, position: int, physical_offset: int) -> bool:
+    """Tell whether a head at ``position`` holds this physical offset.
+
+    Its record need not be whole.
+    """
+    head = buf[position : position + FIXED_PART_V4.itemsize]
+    if len(head) < FIXED_PART_V4.itemsize:
+        return False
+    fixed = head.view(FIXED_PART_V4)[0]
+    if int(fixed["magic"]) not in TOPIC_LENGTH_BYTES:
+        return False
+    return int(fixed["physical_offset"]) == physical_offset
+
+
+def know_their_places(buf: Bytes, positions: Positions, physical_base: int) -> Mask:
+    """Return a mask (n,) of the positions at which :func:`knows_its_place` holds.
+
+    Args:
+        buf: uint8 (nbytes,), one CommitLog file.
+        positions: int64 (n,), any positions, which may lie outside of ``buf``.
+        physical_base: physical offset of the buffer's first byte.
+    """
+    mask = (positions >= 0) & (positions <= len(buf) - FIXED_PART_V4.itemsize)
+    inside = positions[mask]
+    if len(inside):
+        fixed = windows(buf, FIXED_PART_V4.itemsize)[inside].view(FIXED_PART_V4)
+        has_magic = np.isin(fixed["magic"].astype(np.int64), list(TOPIC_LENGTH_BYTES))
+        mask[mask] = has_magic & (fixed["physical_offset"] == inside + physical_base)
+    return mask
+
+
+def find_next_record(buf: Bytes, start: int, end: int, physical_base: int) -> int:
+    """Return where the first whole record begins in ``[start, end)``, or ``end``.
+
+    This is how a walk goes on after damage. It could only be misled by a body that holds a copy of
+    a record at exactly the physical offset that the copy names.
+    """
+    for low, high in search_blocks(start, end):
+        heads = find_heads(buf, low, high, physical_base)
+        if len(heads):
+            records = heads[read_heads(buf, heads)[1]]
+            if len(records):
+                return int(records[0])
+    return end
+
+
+def search_blocks(start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield ``[start, end)`` in blocks: small ones first, as the next record is mostly near."""
+    size = _SMALLEST_BLOCK
+    while start < end:
+        yield start, min(start + size, end)
+        start += size
+        size = min(2 * size, _LARGEST_BLOCK)
+
+
+def find_heads(buf: Bytes, start: int, end: int, physical_base: int) -> Positions:
+    """Return the positions of the heads in ``[start, end)``, rising, also of records cut off.
+
+    A head has a magic and its own physical offset.
+    """
+    stored = buf[start + _MAGIC_AT : end + FRAME_HEAD.itemsize]
+    is_magic = stored == _MAGIC_HEAD[0]
+    for index, byte in enumerate(_MAGIC_HEAD[1:], start=1):
+        is_magic[:-index] &= stored[index:] == byte
+    is_magic[1 - len(_MAGIC_HEAD) :] = False
+    candidates = np.flatnonzero(is_magic) + start
+    candidates = candidates[candidates < end]
+    return candidates[know_their_places(buf, candidates, physical_base)]
+
+
+def find_blanks(buf: Bytes, start: int, end: int) -> Positions:
+    """Return the positions in a range at which a blank would reach to the buffer's end, rising."""
+    stored = buf[start : end + FRAME_HEAD.itemsize]
+    if stored.tobytes().find(_BLANK_HEAD) < 0:  # mostly there is none
+        return np.empty(0, np.int64)
+    heads = windows(stored, FRAME_HEAD.itemsize).view(FRAME_HEAD)
+    indices = np.flatnonzero(heads["magic"] == BLANK_MAGIC)
+    positions = indices + start
+    blanks: Positions = positions[heads["total_size"][indices] == len(buf) - positions]
+    return blanks
