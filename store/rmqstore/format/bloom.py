@@ -1,4 +1,6 @@
-"""Bloom filters, in which a broker notes which consumer groups' SQL92 expressions a message matches. Opens no file.
+"""Bloom filters, in which a broker notes the consumer groups that a message may concern.
+
+A bit map stands for the groups whose SQL92 expressions the message matches. Opens no file.
 
 Source: BloomFilter.java, BitsArray.java, ExpressionMessageFilter.java.
 """
@@ -27,10 +29,12 @@ def bit_positions(group: str, topic: str, n_bits: int, n_hashes: int = N_HASHES)
         import mmh3
     except ImportError as err:
         raise UnsupportedFeatureError(
-            "Bloom filters need murmur3, whose library is not installed: pip install 'pyspark-rmqstore[bloom]'"
+            "Bloom filters need murmur3, whose library is not installed: "
+            "pip install 'pyspark-rmqstore[bloom]'"
         ) from err
     low = int(mmh3.hash64(f"{group}#{topic}".encode(), 0, x64arch=True, signed=False)[0])
-    first, second = _as_int(low), _as_int(low >> 32)
+    first = _as_int(low)
+    second = _as_int(low >> 32)
     positions = []
     for number in range(1, n_hashes + 1):
         combined = _as_int(first + number * second)
@@ -59,5 +63,8 @@ def may_match(bit_map: bytes, group: str, topic: str) -> bool:
 
 
 def has_bits(bit_map: bytes, positions: list[int]) -> bool:
-    """Tell whether the bits at all positions are set; the lowest bit of the first byte has position 0."""
+    """Tell whether the bits at all positions are set.
+
+    The lowest bit of the first byte has position 0.
+    """
     return all(bit_map[position // 8] >> position % 8 & 1 for position in positions)

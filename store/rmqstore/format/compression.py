@@ -39,7 +39,9 @@ _ZLIB_LEVEL = 5  # Source: DefaultMQProducer.java#compressLevel
 
 
 def compressor(codec: str) -> tuple[Callable[[bytes], bytes] | None, int]:
-    """Return the function that compresses a body (None for the codec ``none``) and the bits of sysFlag for the codec.
+    """Return the function that compresses bodies, and the bits of sysFlag for its codec.
+
+    The function is None for the codec ``none``.
 
     Raises:
         OptionError: the codec is unknown.
@@ -111,8 +113,8 @@ def _inflate_zstd(stored: bytes) -> bytes:
     return _whole(body, complete=inflater.eof, codec="ZSTD")
 
 
-# A block has at least 4 bytes and inflates to at most 128 KiB, so a frame this small cannot exceed
-# MAX_BODY_BYTES.
+# A block has at least 4 bytes and inflates to at most 128 KiB, so a frame of at most this size does
+# not exceed MAX_BODY_BYTES.
 _ZSTD_SMALL = MAX_BODY_BYTES // (128 << 10) * 4
 
 
@@ -126,5 +128,6 @@ def _whole(body: bytes, *, complete: bool, codec: str) -> bytes:
 
 def _missing(codec: str, extra: str) -> UnsupportedFeatureError:
     return UnsupportedFeatureError(
-        f"a body is compressed with {codec}, whose library is not installed: pip install 'pyspark-rmqstore[{extra}]'"
+        f"a body is compressed with {codec}, whose library is not installed: "
+        f"pip install 'pyspark-rmqstore[{extra}]'"
     )

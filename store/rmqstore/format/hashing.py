@@ -20,7 +20,7 @@ crc32: Callable[[bytes | memoryview], int] = _crc32
 
 
 def body_crc(body: bytes | memoryview) -> int:
-    """Return the checksum that a record holds of its stored body: CRC-32 without its top bit, 0 for an empty body.
+    """Return the checksum of a stored body: CRC-32 without its top bit, 0 for an empty body.
 
     Source: UtilAll.java#crc32.
     """
@@ -36,7 +36,10 @@ def body_crcs(bodies: Iterable[bytes]) -> NDArray[np.int32]:
 
 
 def java_hash(text: str) -> int:
-    """Return Java's ``String.hashCode``: 31-based over UTF-16 code units, wrapped to a signed 32-bit integer."""
+    """Return Java's ``String.hashCode``, a polynomial in 31 over UTF-16 code units.
+
+    The result is a signed 32-bit integer.
+    """
     code = 0
     for unit in np.frombuffer(text.encode("utf-16-be", "surrogatepass"), ">u2").tolist():
         code = (31 * code + unit) & 0xFFFFFFFF
@@ -64,18 +67,18 @@ _INVERSE_POWERS = _powers(_INVERSE_31, _POWERS_AT_ONCE)
 
 
 def java_hashes(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Return Java's ``String.hashCode`` of many strings, int32 (n,); equals :func:`java_hash` of each.
+    """Return :func:`java_hash` of each of many strings, int32 (n,).
 
     Args:
         data: uint8 (nbytes,), the strings in UTF-8, one after the other.
-        offsets: int64 (n + 1,), where each string begins in ``data``; strings are shorter than 64
-            KiB.
+        offsets: int64 (n + 1,), where each string begins in ``data``. A string is shorter than
+            64 KiB.
     """
     lengths = np.diff(offsets)
     n = len(lengths)
     hashes = np.zeros(n, np.uint32)
     done = 0
-    while done < n:  # at once as many strings as the table of powers covers
+    while done < n:  # as many strings at once as the table of powers covers
         stop = int(np.searchsorted(offsets, offsets[done] + _POWERS_AT_ONCE, side="right")) - 1
         stop = max(stop, done + 1)
         base = int(offsets[done])
@@ -87,12 +90,10 @@ def java_hashes(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[
             hashes[done + filled] = sums * _POWERS[offsets[done + 1 : stop + 1][filled] - base - 1]
         done = stop
     if len(data) and (data[int(offsets[0]) : int(offsets[-1])] & 0x80).any():
-        # Outside ASCII a UTF-16 code unit is not a byte of UTF-8, so these strings are hashed one
-        # by one.
-        high_bits = np.add.reduceat(
-            np.append(data >> 7, np.uint8(0)).astype(np.int64), offsets[:-1]
-        ) * (lengths > 0)
-        for row in np.flatnonzero(high_bits).tolist():
+        # A UTF-16 code unit outside of ASCII is not one byte of UTF-8: hash these strings singly.
+        is_high = np.append(data >> 7, np.uint8(0)).astype(np.int64)
+        n_high = np.add.reduceat(is_high, offsets[:-1]) * (lengths > 0)
+        for row in np.flatnonzero(n_high).tolist():
             text_bytes = data[int(offsets[row]) : int(offsets[row + 1])].tobytes()
             hashes[row] = java_hash(decode_text(text_bytes)) & 0xFFFFFFFF
     return hashes.view(np.int32)
@@ -114,7 +115,7 @@ def appended_hashes(
 
 
 def tags_code(tags: str | None) -> int:
-    """Return what a ConsumeQueue unit holds for a tag: its hash code, or 0 for a message without tags.
+    """Return what a ConsumeQueue unit holds for a tag: its hash code, or 0 if there is none.
 
     Source: MessageExtBrokerInner.java#tagsString2tagsCode.
     """

@@ -10,8 +10,8 @@ def parse_properties(stored: bytes) -> dict[str, str]:
     """Parse a stored property string as RocketMQ does.
 
     A property without a separator, a name or a value is dropped. Of two properties with the same
-    name the last one wins. The last 0x02 may be missing. Bytes that are not UTF-8 become U+FFFD as
-    in Java.
+    name the last one wins. The last 0x02 may be missing. Bytes that are not UTF-8 become U+FFFD,
+    as in Java.
 
     Source: MessageDecoder.java#string2messageProperties.
     """
@@ -20,7 +20,7 @@ def parse_properties(stored: bytes) -> dict[str, str]:
         name, _, value = entry.partition(bytes([NAME_VALUE_SEPARATOR]))
         if name and value:
             text = decode_text(name)
-            # a repeated name takes its last position, as in the columnar parser
+            # A repeated name takes its last position, as in the columnar parser.
             properties.pop(text, None)
             properties[text] = decode_text(value)
     return properties

@@ -39,8 +39,8 @@ from rmqstore.format.schema import Message
 from rmqstore.format.utf8 import decode_text
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Offset message ids: host bytes, port, physical offset. Source:
-# MessageDecoder.java#createMessageId.
+# Offset message ids: host bytes, port, physical offset.
+# Source: MessageDecoder.java#createMessageId.
 _ID_PORT_BYTES, _ID_OFFSET_BYTES = 4, 8
 
 
@@ -54,7 +54,7 @@ class Expected(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """The parts of a record: the fixed part by field name, and the three variable parts as stored."""
+    """The parts of a record: the fixed part by field name, and the variable parts as stored."""
 
     fixed: np.void
     body: bytes
@@ -63,7 +63,7 @@ class Parts(NamedTuple):
 
 
 def split_record(buf: bytes | memoryview, position: int) -> Parts:
-    """Split the record at ``position`` into its parts, checking every length against the record and the buffer.
+    """Split the record at ``position`` into its parts, and check every length.
 
     Raises:
         MalformedBytesError: there is not a whole V1 or V2 record at ``position``.
@@ -80,7 +80,8 @@ def split_record(buf: bytes | memoryview, position: int) -> Parts:
             f"a record needs at least {MIN_RECORD_BYTES} bytes, the file has {max(left, 0)} left"
         )
     fixed = np.frombuffer(buf, FIXED_PART_V4, 1, position)[0]
-    total_size, magic = int(fixed["total_size"]), int(fixed["magic"])
+    total_size = int(fixed["total_size"])
+    magic = int(fixed["magic"])
     if magic not in TOPIC_LENGTH_BYTES:
         raise refuse(f"magic {magic & 0xFFFFFFFF:#010x} is not that of a record")
     if not MIN_RECORD_BYTES <= total_size <= left:
@@ -88,25 +89,20 @@ def split_record(buf: bytes | memoryview, position: int) -> Parts:
             f"total size {total_size} is not between {MIN_RECORD_BYTES} and the {left} bytes left"
         )
     kind = FIXED_PART[int(fixed["sys_flag"]) & SysFlag.HOSTS_V6]
-    if kind.itemsize + TOPIC_LENGTH_BYTES[magic] + PROPERTIES_LENGTH_BYTES > total_size:
+    topic_width = TOPIC_LENGTH_BYTES[magic]
+    longest_body = total_size - kind.itemsize - topic_width - PROPERTIES_LENGTH_BYTES
+    if longest_body < 0:
         raise refuse(f"total size {total_size} is too small for its IPv6 hosts")
     fixed = np.frombuffer(buf, kind, 1, position)[0]
     view = memoryview(buf)[position : position + total_size]
     parts = []
     done = kind.itemsize  # bytes of the record that are parsed
     body_length = int(fixed["body_length"])
-    if (
-        not 0
-        <= body_length
-        <= total_size - done - TOPIC_LENGTH_BYTES[magic] - PROPERTIES_LENGTH_BYTES
-    ):
+    if not 0 <= body_length <= longest_body:
         raise refuse(f"body length {body_length} does not fit the total size {total_size}")
     parts.append(bytes(view[done : done + body_length]))
     done += body_length
-    for name, width in (
-        ("topic", TOPIC_LENGTH_BYTES[magic]),
-        ("properties", PROPERTIES_LENGTH_BYTES),
-    ):
+    for name, width in (("topic", topic_width), ("properties", PROPERTIES_LENGTH_BYTES)):
         length = int.from_bytes(view[done : done + width], signed=True)
         done += width
         rest = total_size - done - (PROPERTIES_LENGTH_BYTES if name == "topic" else 0)
@@ -140,42 +136,42 @@ def check_record(
         MalformedBytesError: the record is damaged; the error names the first fault.
     """
 
-    def want(got: object, wanted: object, what: str) -> None:
-        if got != wanted:
-            raise MalformedBytesError(position, f"{what} is {got}, not {wanted}")
+    def require(actual: object, right: object, what: str) -> None:
+        if actual != right:
+            raise MalformedBytesError(position, f"{what} is {actual}, not {right}")
 
     parts = split_record(buf, position)
     fixed = parts.fixed
-    want(int(fixed["physical_offset"]), physical_offset, "physical offset")
+    require(int(fixed["physical_offset"]), physical_offset, "physical offset")
     for name in ("born_timestamp", "store_timestamp"):
         if not FIRST_TIMESTAMP <= int(fixed[name]) <= LAST_TIMESTAMP:
             raise MalformedBytesError(
                 position, f"{name} {int(fixed[name])} is not in the years 1 to 9999"
             )
     if expected is not None:
-        want(int(fixed["total_size"]), expected.size, "total size")
-        want(int(fixed["queue_id"]), expected.queue_id, "queue id")
-        want(int(fixed["queue_offset"]), expected.queue_offset, "queue offset")
-        want(parts.topic, expected.topic.encode(), "topic")
+        require(int(fixed["total_size"]), expected.size, "total size")
+        require(int(fixed["queue_id"]), expected.queue_id, "queue id")
+        require(int(fixed["queue_offset"]), expected.queue_offset, "queue offset")
+        require(parts.topic, expected.topic.encode(), "topic")
     if check_crc:
-        want(body_crc(parts.body), int(fixed["body_crc"]), "CRC of the body")
+        require(body_crc(parts.body), int(fixed["body_crc"]), "CRC of the body")
         recorded = recorded_crc(parts.properties)
         if recorded is not None:
-            guarded = buf[position : position + int(fixed["total_size"]) - CRC_PROPERTY_BYTES]
-            want(body_crc(bytes(guarded)), recorded, "CRC of the record")
+            end = position + int(fixed["total_size"]) - CRC_PROPERTY_BYTES
+            require(body_crc(bytes(buf[position:end])), recorded, "CRC of the record")
 
 
 def recorded_crc(properties: bytes) -> int | None:
-    """Return the record's CRC from its last property: None if there is none, -1 if it is not a number.
+    """Return the record's CRC from its last property.
+
+    None if the last property is another one, -1 if it is not a number.
 
     Source: MessageDecoder.java#createCrc32.
     """
     tail = properties[-CRC_PROPERTY_BYTES:]
-    if (
-        not tail.startswith(CRC_PROPERTY_HEAD)
-        or tail[-1] != PROPERTY_SEPARATOR
-        or len(tail) < CRC_PROPERTY_BYTES
-    ):
+    if len(tail) < CRC_PROPERTY_BYTES or not tail.startswith(CRC_PROPERTY_HEAD):
+        return None
+    if tail[-1] != PROPERTY_SEPARATOR:
         return None
     digits = tail[len(CRC_PROPERTY_HEAD) :][:CRC_PROPERTY_DIGITS]
     return int(digits[::-1]) if digits.isdigit() else -1
@@ -247,12 +243,12 @@ def encode_record(
 
     Source: MessageExtEncoder.java#encode.
     """
-    wide = FIXED_PART[int(SysFlag.HOSTS_V6)]["born_host"].itemsize
-    bits = SysFlag.BORN_HOST_V6 * (len(born_host) == wide) | SysFlag.STORE_HOST_V6 * (
-        len(store_host) == wide
-    )
+    v6_width = FIXED_PART[int(SysFlag.HOSTS_V6)]["born_host"].itemsize
+    born_bit = SysFlag.BORN_HOST_V6 if len(born_host) == v6_width else 0
+    store_bit = SysFlag.STORE_HOST_V6 if len(store_host) == v6_width else 0
+    bits = int(born_bit | store_bit)
     magic = MESSAGE_MAGIC_V2 if len(topic) > MAX_V1_TOPIC_BYTES else MESSAGE_MAGIC_V1
-    fixed = np.zeros((), FIXED_PART[int(bits)])
+    fixed = np.zeros((), FIXED_PART[bits])
     for name, value in fields.items():
         fixed[name] = value
     fixed["sys_flag"] = fields.get("sys_flag", 0) & ~int(SysFlag.HOSTS_V6) | bits
@@ -261,11 +257,9 @@ def encode_record(
     fixed["body_length"] = len(body)
     fixed["born_host"] = np.frombuffer(born_host, fixed["born_host"].dtype)[0]
     fixed["store_host"] = np.frombuffer(store_host, fixed["store_host"].dtype)[0]
-    parts = [topic, properties]
-    widths = [TOPIC_LENGTH_BYTES[magic], PROPERTIES_LENGTH_BYTES]
-    tail = body + b"".join(
-        len(part).to_bytes(width) + part for part, width in zip(parts, widths, strict=True)
-    )
+    topic_field = len(topic).to_bytes(TOPIC_LENGTH_BYTES[magic]) + topic
+    properties_field = len(properties).to_bytes(PROPERTIES_LENGTH_BYTES) + properties
+    tail = body + topic_field + properties_field
     fixed["total_size"] = fixed.dtype.itemsize + len(tail)
     record = fixed.tobytes() + tail
     if recorded_crc(properties) is None:
@@ -281,7 +275,10 @@ def from_millis(timestamp: int) -> datetime:
 
 
 def host_text(host: np.void) -> str:
-    """Return ``ip:port`` of a stored host; IPv6 in brackets and unabbreviated, as Java's getHostAddress gives it."""
+    """Return ``ip:port`` of a stored host.
+
+    IPv6 is in brackets and unabbreviated, as Java's getHostAddress gives it.
+    """
     return address_text(host["address"].tobytes(), int(host["port"]))
 
 
@@ -294,15 +291,12 @@ def address_text(address: bytes, port: int) -> str:
 
 
 def message_id(store_host: np.void, physical_offset: int) -> str:
-    """Return the offset message id: address, port and physical offset in upper-case hex, 32 or 56 digits.
+    """Return the offset message id: store host and physical offset in hex, 32 or 56 digits.
 
     Source: MessageDecoder.java#createMessageId.
     """
-    return (
-        (store_host.tobytes() + physical_offset.to_bytes(_ID_OFFSET_BYTES, signed=True))
-        .hex()
-        .upper()
-    )
+    offset = physical_offset.to_bytes(_ID_OFFSET_BYTES, signed=True)
+    return (store_host.tobytes() + offset).hex().upper()
 
 
 def parse_message_id(text: str) -> tuple[str, int]:
@@ -320,6 +314,7 @@ def parse_message_id(text: str) -> tuple[str, int]:
         packed = b""
     if len(text) not in widths or 2 * len(packed) != len(text):
         raise OptionError(f"message id {text!r}: an offset message id has 32 or 56 hex digits")
-    host, offset = packed[:-_ID_OFFSET_BYTES], packed[-_ID_OFFSET_BYTES:]
+    host = packed[:-_ID_OFFSET_BYTES]
     port = int.from_bytes(host[-_ID_PORT_BYTES:], signed=True)
-    return address_text(host[:-_ID_PORT_BYTES], port), int.from_bytes(offset, signed=True)
+    physical_offset = int.from_bytes(packed[-_ID_OFFSET_BYTES:], signed=True)
+    return address_text(host[:-_ID_PORT_BYTES], port), physical_offset

@@ -1,4 +1,4 @@
-"""The columns of a message: their names, Arrow types and order. ``Message`` is one row of them."""
+"""The columns of a message: their names, Arrow types and order; ``Message`` is one row."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ WRITE_TYPES: Final[dict[str, pa.DataType]] = {
 }
 # Columns that the store assigns. Rows that were read may have them; writing ignores them.
 ASSIGNED: Final = (
-    "queueOffset", "commitLogOffset", "storeTimestamp", "storeHost", "storeSize", "bodyCRC", "sysFlag",
-    "preparedTransactionOffset", "brokerName", "offsetMsgId", "tagsCode", "pending",
+    "queueOffset", "commitLogOffset", "storeTimestamp", "storeHost", "storeSize", "bodyCRC",
+    "sysFlag", "preparedTransactionOffset", "brokerName", "offsetMsgId", "tagsCode", "pending",
     "dueTimestamp",
 )  # fmt: skip
 
@@ -77,15 +77,13 @@ _TYPES: Final[dict[str, pa.DataType]] = {
     "tags":                      pa.string(),    # property TAGS
     "keys":                      pa.string(),    # property KEYS
     "msgId":                     pa.string(),    # property UNIQ_KEY, otherwise offsetMsgId
-    # may be read as string: the property string as stored
-    "properties":                PROPERTIES,
+    "properties":                PROPERTIES,     # may be read as string: as stored
     "bornTimestamp":             TIMESTAMP,
     "storeTimestamp":            TIMESTAMP,
     "bornHost":                  pa.string(),
     "storeHost":                 pa.string(),
     "flag":                      pa.int32(),
-    # as stored: the COMPRESSED bit stays set although body is decompressed
-    "sysFlag":                   pa.int32(),
+    "sysFlag":                   pa.int32(),     # as stored, also of bodies that were compressed
     "reconsumeTimes":            pa.int32(),
     "bodyCRC":                   pa.int32(),     # of the stored body
     "preparedTransactionOffset": pa.int64(),
@@ -95,29 +93,34 @@ _TYPES: Final[dict[str, pa.DataType]] = {
     "offsetMsgId":               pa.string(),
     "tagsCode":                  pa.int64(),     # from the ConsumeQueue unit, not from the record
 }
+# fmt: on
 
 ON_REQUEST: Final = ("offsetMsgId", "tagsCode")
-MESSAGE: Final = pa.schema([pa.field(name, kind) for name, kind in _TYPES.items() if name not in ON_REQUEST])
+MESSAGE: Final = pa.schema(
+    [pa.field(name, kind) for name, kind in _TYPES.items() if name not in ON_REQUEST]
+)
 ALL_COLUMNS: Final = pa.schema([pa.field(name, kind) for name, kind in _TYPES.items()])
 
-# Columns that follow the others in a read that includes pending messages; null for all other
-# messages.
+# Columns that follow the others in a read that includes pending messages. They are null for all
+# other messages.
 PENDING: Final = pa.schema([pa.field("pending", pa.string()), pa.field("dueTimestamp", TIMESTAMP)])
 
-# The contents of a record as stored, for exact copies: the body may be compressed, the properties
-# are one string.
+# The contents of a record as stored, for exact copies: the body may be compressed, and the
+# properties are one string.
+_VERBATIM_NAMES: Final = (
+    "topic", "queueId", "queueOffset", "body", "properties", "bornTimestamp", "storeTimestamp",
+    "bornHost", "storeHost", "flag", "sysFlag", "reconsumeTimes", "preparedTransactionOffset",
+    "commitLogOffset",
+)  # fmt: skip
 VERBATIM: Final = pa.schema(
     [
         pa.field(name, pa.binary() if name == "properties" else _TYPES[name])
-        for name in (
-            "topic", "queueId", "queueOffset", "body", "properties", "bornTimestamp", "storeTimestamp", "bornHost",
-            "storeHost", "flag", "sysFlag", "reconsumeTimes", "preparedTransactionOffset", "commitLogOffset",
-        )
+        for name in _VERBATIM_NAMES
     ]
-)  # fmt: skip
+)
 
-# Types that a column may be read as besides its own: a wider integer, text for bytes, the stored
-# property string.
+# Types that a column may be read as besides its own: a wider integer, text for bytes, or the
+# property string as stored.
 ALSO_AS: Final[dict[pa.DataType, tuple[pa.DataType, ...]]] = {
     pa.int32(): (pa.int64(),),
     pa.binary(): (pa.string(),),
@@ -131,10 +134,12 @@ def select_columns(names: Iterable[str]) -> pa.Schema:
     Raises:
         OptionError: a name is unknown or given twice, or there is none.
     """
-    chosen = list(names)
-    unknown = [name for name in chosen if name not in _TYPES]
+    columns = list(names)
+    unknown = [name for name in columns if name not in _TYPES]
     if unknown:
-        raise OptionError(f"columns: unknown column {', '.join(unknown)}; a message has {', '.join(_TYPES)}")
-    if not chosen or len(set(chosen)) < len(chosen):
-        raise OptionError(f"columns: name at least one column, and each only once; got {chosen}")
-    return pa.schema([ALL_COLUMNS.field(name) for name in chosen])
+        raise OptionError(
+            f"columns: unknown column {', '.join(unknown)}; a message has {', '.join(_TYPES)}"
+        )
+    if not columns or len(set(columns)) < len(columns):
+        raise OptionError(f"columns: name at least one column, and each only once; got {columns}")
+    return pa.schema([ALL_COLUMNS.field(name) for name in columns])

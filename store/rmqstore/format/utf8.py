@@ -1,19 +1,22 @@
-"""UTF-8 as Java decodes it, which differs from Python where bytes encode half of a surrogate pair."""
+"""UTF-8 as Java decodes it.
+
+Python differs where bytes encode half of a surrogate pair.
+"""
 
 from __future__ import annotations
 
 import codecs
 
 _AS_JAVA = "rmqstore.as-java"
-# followed by 0xA0 to 0xBF it begins three bytes that would be half of a surrogate pair
+# Before a byte from 0xA0 to 0xBF it begins three bytes that would be half of a surrogate pair.
 _SURROGATE_LEAD = 0xED
 
 
 def decode_text(stored: bytes) -> str:
-    """Return stored bytes as text; each malformed sequence becomes one U+FFFD, as in ``new String(bytes, UTF_8)``.
+    """Return stored bytes as text, as ``new String(bytes, UTF_8)`` does.
 
-    Java counts an encoded surrogate as one sequence of three bytes, or of two if the third is
-    missing. Python counts each of its bytes as a sequence.
+    Each malformed sequence becomes one U+FFFD. Java counts an encoded surrogate as one sequence of
+    three bytes, or of two if the third is missing. Python counts each of its bytes as a sequence.
 
     Source: java.lang.String#decodeUTF8.
     """

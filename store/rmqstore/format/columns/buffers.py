@@ -20,17 +20,15 @@ _SHORT = 64  # equal spans up to this width are gathered by value; longer ones b
 
 
 # pyarrow's array, scalar and to_numpy import pandas where that is installed. In a process that
-# Spark starts for a task, that would cost more than most tasks do: what every read goes through
-# uses these instead.
+# Spark starts for a task, that would take longer than most tasks do. So the code that every read
+# goes through uses these functions instead.
 
 
 def numbers(values: NDArray[Any]) -> pa.Array:
     """Return numbers as an Arrow array without nulls; equals ``pa.array(values)``."""
-    return pa.Array.from_buffers(
-        pa.from_numpy_dtype(values.dtype),
-        len(values),
-        [None, pa.py_buffer(np.ascontiguousarray(values))],
-    )
+    kind = pa.from_numpy_dtype(values.dtype)
+    data = pa.py_buffer(np.ascontiguousarray(values))
+    return pa.Array.from_buffers(kind, len(values), [None, data])
 
 
 def booleans(values: Mask) -> pa.Array:
@@ -40,11 +38,13 @@ def booleans(values: Mask) -> pa.Array:
 
 
 def mask_of(values: pa.BooleanArray) -> Mask:
-    """Return booleans without nulls as a mask, (n,); equals ``values.to_numpy(zero_copy_only=False)``."""
-    bits = np.frombuffer(values.buffers()[1] or b"", np.uint8)
-    return np.unpackbits(bits, count=values.offset + len(values), bitorder="little")[
-        values.offset :
-    ].view(np.bool_)
+    """Return booleans without nulls as a mask, (n,).
+
+    Equals ``values.to_numpy(zero_copy_only=False)``.
+    """
+    packed = np.frombuffer(values.buffers()[1] or b"", np.uint8)
+    bits = np.unpackbits(packed, count=values.offset + len(values), bitorder="little")
+    return bits[values.offset :].view(np.bool_)
 
 
 def texts(values: Sequence[str]) -> pa.Array:
@@ -57,7 +57,7 @@ def texts(values: Sequence[str]) -> pa.Array:
 
 
 def gather_spans(buf: Bytes, starts: Positions, lengths: Positions, kind: pa.DataType) -> pa.Array:
-    """Copy the spans ``[start, start + length)`` of ``buf`` into a binary or string array of n values.
+    """Copy spans ``[start, start + length)`` of ``buf`` into a binary or string array.
 
     Args:
         buf: uint8 (nbytes,), less than 2 GiB.
@@ -76,12 +76,14 @@ def gather_spans(buf: Bytes, starts: Positions, lengths: Positions, kind: pa.Dat
         return equal_spans(buf, starts, width, kind)
     # Every second value of this array is one of the spans. The others lie between them and are
     # never read.
+    ends = starts + lengths
+    last = int(ends.max())
     bounds = np.empty(2 * n + 2, np.int32)
     bounds[1:-1:2] = starts
-    bounds[2:-1:2] = ends = starts + lengths
-    # Arrow reserves memory by the mean length of all values, which it takes from the first and the
-    # last bound.
-    bounds[-1] = last = int(ends.max())
+    bounds[2:-1:2] = ends
+    bounds[-1] = last
+    # Arrow takes the mean length of all values from the first and the last bound, and reserves
+    # memory by it.
     bounds[0] = max(0, last - 2 * int(lengths.sum() * 1.05) - 64)
     spans = pa.Array.from_buffers(kind, 2 * n + 1, [None, pa.py_buffer(bounds), pa.py_buffer(buf)])
     return spans.take(numbers(np.arange(1, 2 * n, 2, dtype=np.int32)))
@@ -91,25 +93,25 @@ def equal_spans(buf: Bytes, starts: Positions, width: int, kind: pa.DataType) ->
     """Copy spans that all have the same width; see :func:`gather_spans`."""
     n = len(starts)
     data = windows(buf, width)[starts] if width else np.empty(0, np.uint8)
-    offsets = (
-        np.arange(0, n * width + 1, width, dtype=np.int32) if width else np.zeros(n + 1, np.int32)
-    )
+    offsets = np.arange(n + 1, dtype=np.int32) * np.int32(width)
     return pa.Array.from_buffers(kind, n, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def array_bytes(values: pa.Array) -> tuple[Bytes, Positions]:
-    """Return the data buffer of a binary or string array and its offsets, uint8 (nbytes,) and int64 (n + 1,)."""
-    _, stored_offsets, stored_data = values.buffers()
-    has_data = stored_data is not None and stored_data.size
-    data = np.frombuffer(stored_data, np.uint8) if has_data else np.empty(0, np.uint8)
-    offsets = np.frombuffer(stored_offsets, np.int32)[
-        values.offset : values.offset + len(values) + 1
-    ]
+    """Return the data of a binary or string array, uint8 (nbytes,), and its offsets in it, (n + 1,)."""
+    _, offsets_buffer, data_buffer = values.buffers()
+    has_data = data_buffer is not None and data_buffer.size
+    data = np.frombuffer(data_buffer, np.uint8) if has_data else np.empty(0, np.uint8)
+    first = values.offset
+    offsets = np.frombuffer(offsets_buffer, np.int32)[first : first + len(values) + 1]
     return data, offsets.astype(np.int64)
 
 
 def has_aligned_words(buf: Bytes) -> bool:
-    """Tell whether the buffer begins at a word boundary and the machine is little-endian, as nearly all are."""
+    """Tell whether :func:`aligned_words` can be used.
+
+    The buffer has to begin at a word boundary, and the machine to be little-endian.
+    """
     return buf.ctypes.data % 8 == 0 and sys.byteorder == "little"
 
 
@@ -119,7 +121,7 @@ def aligned_words(buf: Bytes) -> NDArray[np.uint64]:
 
 
 def gather_words(buf: Bytes, positions: Positions) -> NDArray[np.uint64]:
-    """Return the 8 bytes from each position on in memory order, uint64 (n,); all of them lie inside ``buf``.
+    """Return the 8 bytes at each position in memory order, uint64 (n,); all lie inside ``buf``.
 
     Two aligned reads and a shift are faster than one unaligned read if the bytes are not in the
     cache.
@@ -127,47 +129,47 @@ def gather_words(buf: Bytes, positions: Positions) -> NDArray[np.uint64]:
     if not has_aligned_words(buf) or int(positions.max(initial=0)) + 16 > len(buf):
         return windows(buf, 8)[positions].view(np.uint64)
     words = aligned_words(buf)
-    numbers = positions >> 3
-    shift = ((positions & 7) << 3).astype(np.uint64)
-    gathered: NDArray[np.uint64] = (words[numbers] >> shift) | (
-        words[numbers + 1] << (np.uint64(64) - shift)
-    )
+    indices = positions >> 3
+    shifts = ((positions & 7) << 3).astype(np.uint64)
+    low = words[indices] >> shifts
+    gathered: NDArray[np.uint64] = low | (words[indices + 1] << (np.uint64(64) - shifts))
     return gathered
 
 
 def find_byte(data: Bytes, byte: int) -> Positions:
-    """Return the positions of a byte value, int64, in rising order; equals ``np.flatnonzero(data == byte)``.
+    """Return the positions of a byte value, int64, in rising order.
 
-    It tests eight bytes at once, which is faster for rare values.
+    Equals ``np.flatnonzero(data == byte)``, but tests eight bytes at once, which is faster for rare
+    values.
     """
-    hits = data == byte
+    is_match = data == byte
     if sys.byteorder != "little":
-        return np.flatnonzero(hits)
-    in_words = len(hits) // 8 * 8
-    words = hits[:in_words].view(np.uint64)
-    numbers = np.flatnonzero(words != 0)  # of the words with a hit
-    left = words[numbers]
+        return np.flatnonzero(is_match)
+    n_in_words = len(is_match) // 8 * 8
+    words = is_match[:n_in_words].view(np.uint64)
+    indices = np.flatnonzero(words != 0)
+    remaining = words[indices]
     parts: list[Positions] = []
-    while len(left):
-        below = left - np.uint64(1)
-        # A hit sets the lowest bit of its byte, so eight bits below it stand for each byte before
+    while len(remaining):
+        below = remaining - np.uint64(1)
+        # A match sets the lowest bit of its byte, so eight bits below it stand for each byte before
         # it in the word.
-        parts.append((numbers << 3) + (np.bitwise_count(below & ~left) >> 3))
-        left &= below
-        if left.any():
-            more = left != 0
-            numbers, left = numbers[more], left[more]
-        else:
+        parts.append((indices << 3) + (np.bitwise_count(below & ~remaining) >> 3))
+        remaining &= below
+        has_more = remaining != 0
+        if not has_more.any():
             break
-    parts.append(np.flatnonzero(hits[in_words:]) + in_words)
+        indices = indices[has_more]
+        remaining = remaining[has_more]
+    parts.append(np.flatnonzero(is_match[n_in_words:]) + n_in_words)
     positions = np.concatenate(parts)
-    if len(parts) > 2:  # some word has several hits
+    if len(parts) > 2:  # a word has several matches
         positions.sort()
     return positions
 
 
 def valid_text(values: pa.Array) -> pa.Array:
-    """Return the string array with each invalid byte sequence replaced by U+FFFD, as Java's decoder does.
+    """Return the string array with invalid bytes replaced by U+FFFD, as Java's decoder does.
 
     ASCII data, the usual case, takes one pass over the bytes.
     """
@@ -178,14 +180,13 @@ def valid_text(values: pa.Array) -> pa.Array:
         values.validate(full=True)
     except pa.ArrowInvalid:
         stored = values.cast(pa.binary()).to_pylist()
-        return pa.array(
-            [None if text is None else decode_text(text) for text in stored], pa.string()
-        )
+        decoded = [None if text is None else decode_text(text) for text in stored]
+        return pa.array(decoded, pa.string())
     return values
 
 
 def windows(buf: Bytes, width: int) -> NDArray[np.void]:
-    """Return a view whose item *i* holds the ``width`` bytes of ``buf`` from *i* on: void (nbytes - width + 1,).
+    """Return a view whose item *i* is ``buf[i : i + width]``, void (nbytes - width + 1,).
 
     Indexing it with positions gathers whole items, which is five times as fast as gathering field
     by field.

@@ -31,17 +31,16 @@ from rmqstore.format.layout import (
 )
 from rmqstore.format.record import recorded_crc
 
-# The most bytes of inflated bodies in one batch: no further body is inflated once they are
-# exceeded.
+# Bytes of inflated bodies in one batch: once they are exceeded, no further body is inflated.
 _INFLATED_BYTES = 64 << 20
 
 
 def sound_topics(
     buf: Bytes, heads: Heads, names: list[str], codes: NDArray[np.int32]
 ) -> tuple[Mask, pa.Array | None]:
-    """Return a mask (n,) of the records that have their expected topic, and the expected topics, string (n,).
+    """Return a mask (n,) of the records that have their expected topic, and these topics.
 
-    The topics are None if all heads share one.
+    The topics are a string array (n,), or None if all heads share one.
 
     Args:
         buf: the buffer that ``heads`` was read from.
@@ -61,7 +60,9 @@ def sound_topics(
 
 
 def sound_crcs(buf: Bytes, heads: Heads, bodies: pa.Array) -> Mask:
-    """Return a mask (n,) of the records whose body CRC is right, and their record CRC if the properties hold one.
+    """Return a mask (n,) of the records whose CRCs are right.
+
+    Every record has a CRC of its body; some hold one of the whole record in their properties.
 
     Args:
         buf: the buffer that ``heads`` was read from.
@@ -76,9 +77,8 @@ def sound_crcs(buf: Bytes, heads: Heads, bodies: pa.Array) -> Mask:
         recorded = recorded_crc(buf[tail : tail + CRC_PROPERTY_BYTES].tobytes())
         if recorded is not None and sound[row]:
             start = int(heads.starts[row])
-            sound[row] = (
-                body_crc(buf[start : start + int(sizes[row]) - CRC_PROPERTY_BYTES].data) == recorded
-            )
+            end = start + int(sizes[row]) - CRC_PROPERTY_BYTES
+            sound[row] = body_crc(buf[start:end].data) == recorded
     return sound
 
 
@@ -86,9 +86,8 @@ def rows_with_crc(buf: Bytes, heads: Heads) -> Positions:
     """Return the rows (k,) of the records whose properties end with a CRC of the whole record."""
     rows = np.flatnonzero(heads.property_lengths >= CRC_PROPERTY_BYTES)
     tails = heads.property_starts[rows] + heads.property_lengths[rows] - CRC_PROPERTY_BYTES
-    with_crc: Positions = rows[
-        gather_words(buf, tails) == np.frombuffer(CRC_PROPERTY_HEAD, np.uint64, 1)
-    ]
+    crc_head = np.frombuffer(CRC_PROPERTY_HEAD, np.uint64, 1)
+    with_crc: Positions = rows[gather_words(buf, tails) == crc_head]
     return with_crc
 
 
@@ -103,26 +102,26 @@ def inflate_bodies(
 
     Returns:
         The bodies of the first k rows, binary (k,); k, which is less than n if all bodies together
-        would be too large; and by row the reason why a body does not inflate (the array holds an
-        empty body there).
+        would be too large; and by row the reason why a body does not inflate. The array holds an
+        empty body in its place.
     """
-    compressed = (sys_flags & np.int32(SysFlag.COMPRESSED)) != 0
+    is_compressed = (sys_flags & np.int32(SysFlag.COMPRESSED)) != 0
+    rows = np.flatnonzero(is_compressed).tolist()
+    compressed = stored.filter(booleans(is_compressed)).to_pylist()
     inflated: list[bytes] = []
-    broken: dict[int, str] = {}
-    total = 0
+    n_inflated_bytes = 0
+    reasons: dict[int, str] = {}
     count = len(stored)
-    packed = stored.filter(booleans(compressed)).to_pylist()
-    rows = np.flatnonzero(compressed).tolist()
-    for row, body in zip(rows, packed, strict=True):
-        if total > _INFLATED_BYTES:
+    for row, body in zip(rows, compressed, strict=True):
+        if n_inflated_bytes > _INFLATED_BYTES:
             count = row
             break
         try:
             inflated.append(decompress(body, int(sys_flags[row])))
         except ValueError as err:
-            broken[row] = str(err)
+            reasons[row] = str(err)
             inflated.append(b"")
-        total += len(inflated[-1])
-    mask = booleans(compressed[:count])
+        n_inflated_bytes += len(inflated[-1])
+    mask = booleans(is_compressed[:count])
     bodies = pc.replace_with_mask(stored.slice(0, count), mask, pa.array(inflated, pa.binary()))
-    return bodies, count, broken
+    return bodies, count, reasons

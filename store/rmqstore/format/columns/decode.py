@@ -1,4 +1,4 @@
-"""Records to columns: takes a buffer and heads, and returns the requested columns as Arrow arrays.
+"""Records to columns: from a buffer and heads to the requested columns as Arrow arrays.
 
 Compressed bodies take one library call each; everything else works on arrays, without a loop per
 record.
@@ -107,7 +107,7 @@ def decode_columns(
 
 
 def property_values(buf: Bytes, heads: Heads, names: Iterable[str]) -> dict[str, pa.Array]:
-    """Return properties by name, each as a string array (n,) with null where a record lacks the property.
+    """Return properties by name, each a string array (n,), null where a record lacks it.
 
     Args:
         buf: uint8 (nbytes,), the buffer that ``heads`` was read from.
@@ -142,11 +142,11 @@ def _property_column(buf: Bytes, heads: Heads, entries: Entries, name: str) -> p
         return property_map(entries)
     column = property_column(entries, _PROPERTY_COLUMNS[name])
     if name == "msgId" and column.null_count:
-        lacking = column.is_null()
         if column.null_count == len(column):
             return offset_message_ids(buf, heads)
-        some = heads.take(np.flatnonzero(lacking.to_numpy(zero_copy_only=False)))
-        return pc.replace_with_mask(column, lacking, offset_message_ids(buf, some))
+        is_missing = column.is_null()
+        without_id = heads.take(np.flatnonzero(is_missing.to_numpy(zero_copy_only=False)))
+        return pc.replace_with_mask(column, is_missing, offset_message_ids(buf, without_id))
     return column
 
 
@@ -183,12 +183,12 @@ def host_column(buf: Bytes, heads: Heads, host: Host) -> pa.Array:
         if len(same):
             hosts_v6[same] = _host_bytes(buf, heads.starts[wide[same]], flags, host)
     hosts_v4 = heads.hosts_v4(host.field)
-    # their IPv4 field holds other bytes, which would only add distinct values
+    # The IPv4 fields of the others hold other bytes, which would only add distinct values.
     hosts_v4[wide] = hosts_v4[0]
-    spelled, codes = _distinct_hosts(hosts_v4)
-    spelled_v6, codes_v6 = _distinct_hosts(hosts_v6)
-    codes[wide] = codes_v6 + len(spelled)
-    return texts(spelled + spelled_v6).take(numbers(codes))
+    distinct, codes = _distinct_hosts(hosts_v4)
+    distinct_v6, codes_v6 = _distinct_hosts(hosts_v6)
+    codes[wide] = codes_v6 + len(distinct)
+    return texts(distinct + distinct_v6).take(numbers(codes))
 
 
 def _host_bytes(buf: Bytes, starts: Positions, flags: int, host: Host) -> NDArray[np.void]:
@@ -197,26 +197,25 @@ def _host_bytes(buf: Bytes, starts: Positions, flags: int, host: Host) -> NDArra
 
 
 def _spell_hosts(hosts: NDArray[Any]) -> pa.Array:
-    n, width = len(hosts), hosts.dtype.itemsize
+    n = len(hosts)
     packed = hosts.tobytes()
-    if packed == packed[:width] * n:
-        return repeat_text(_spell(packed[:width]), n)
-    spelled, codes = _distinct_hosts(hosts)
-    return texts(spelled).take(numbers(codes))
+    first = packed[: hosts.dtype.itemsize]
+    if packed == first * n:
+        return repeat_text(_spell(first), n)
+    distinct, codes = _distinct_hosts(hosts)
+    return texts(distinct).take(numbers(codes))
 
 
 def _distinct_hosts(hosts: NDArray[Any]) -> tuple[list[str], NDArray[np.int32]]:
     """Return the distinct hosts as text, and the index of each row's host among them."""
-    n, width = len(hosts), hosts.dtype.itemsize
-    # integers hash faster
+    width = hosts.dtype.itemsize
+    # Hosts as wide as an integer are taken for integers, which hash faster.
     kind = pa.int64() if width == np.dtype(np.int64).itemsize else pa.binary(width)
-    encoded = pa.Array.from_buffers(
-        kind, n, [None, pa.py_buffer(hosts.tobytes())]
-    ).dictionary_encode()
+    data = pa.py_buffer(hosts.tobytes())
+    encoded = pa.Array.from_buffers(kind, len(hosts), [None, data]).dictionary_encode()
     distinct = np.frombuffer(encoded.dictionary.buffers()[1], hosts.dtype, len(encoded.dictionary))
-    return [_spell(host.tobytes()) for host in distinct], np.from_dlpack(encoded.indices).astype(
-        np.int32
-    )
+    codes = np.from_dlpack(encoded.indices).astype(np.int32)
+    return [_spell(host.tobytes()) for host in distinct], codes
 
 
 @lru_cache(maxsize=65536)

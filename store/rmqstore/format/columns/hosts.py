@@ -1,6 +1,6 @@
-"""Hosts as text, ``ip:port``, to hosts as stored.
+"""Hosts as text, ``ip:port``, to hosts as stored, and offset message ids, which begin with one.
 
-Few of many hosts are distinct, so each is parsed once.
+Few of many hosts are distinct, so each distinct one is parsed once.
 """
 
 from __future__ import annotations
@@ -44,13 +44,11 @@ def pack_hosts(hosts: pa.StringArray) -> Hosts:
     encoded = hosts.dictionary_encode()
     distinct = [pack_host(text) for text in encoded.dictionary.to_pylist()]
     width = _KINDS[True].itemsize
-    packed = np.frombuffer(
-        b"".join(host.ljust(width, b"\0") for host in distinct), np.uint8
-    ).reshape(-1, width)
+    padded = b"".join(host.ljust(width, b"\0") for host in distinct)
+    packed = np.frombuffer(padded, np.uint8).reshape(-1, width)
+    is_v6 = np.array([len(host) == width for host in distinct], np.bool_)
     codes = encoded.indices.to_numpy()
-    return Hosts(
-        packed[codes], np.array([len(host) == width for host in distinct], np.bool_)[codes]
-    )
+    return Hosts(packed[codes], is_v6[codes])
 
 
 @lru_cache(maxsize=65536)
@@ -62,9 +60,8 @@ def pack_host(text: str) -> bytes:
     """
     address, _, port = text.rpartition(":")
     try:
-        return ipaddress.ip_address(address.removeprefix("[").removesuffix("]")).packed + int(
-            port
-        ).to_bytes(4)
+        ip_address = ipaddress.ip_address(address.removeprefix("[").removesuffix("]"))
+        return ip_address.packed + int(port).to_bytes(4)
     except (ValueError, OverflowError) as err:
         raise IllegalMessageError(
             f"host {text!r}: must be ip:port, with an IPv6 address in brackets ({err})"
@@ -88,15 +85,12 @@ def hex_rows(rows: NDArray[np.uint8]) -> pa.StringArray:
 
 
 def offset_ids(hosts: Hosts, physical_offsets: NDArray[np.int64]) -> pa.StringArray:
-    """Return offset message ids: store host and physical offset in hex, 32 or 56 digits, string (n,).
+    """Return offset message ids, store host and physical offset in hex, string (n,).
 
     Source: MessageDecoder.java#createMessageId.
     """
-    offsets = (
-        physical_offsets.astype(_OFFSET)
-        .view(np.uint8)
-        .reshape(len(physical_offsets), _OFFSET.itemsize)
-    )
+    offset_bytes = physical_offsets.astype(_OFFSET).view(np.uint8)
+    offsets = offset_bytes.reshape(len(physical_offsets), _OFFSET.itemsize)
     parts: list[pa.StringArray] = []
     order = np.empty(len(offsets), np.int64)
     filled = 0
