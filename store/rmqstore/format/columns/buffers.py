@@ -98,7 +98,7 @@ def equal_spans(buf: Bytes, starts: Positions, width: int, kind: pa.DataType) ->
 
 
 def array_bytes(values: pa.Array) -> tuple[Bytes, Positions]:
-    """Return the data of a binary or string array, uint8 (nbytes,), and its offsets in it, (n + 1,)."""
+    """Return the data of a binary or string array, uint8 (nbytes,), and its offsets, (n + 1,)."""
     _, offsets_buffer, data_buffer = values.buffers()
     has_data = data_buffer is not None and data_buffer.size
     data = np.frombuffer(data_buffer, np.uint8) if has_data else np.empty(0, np.uint8)

@@ -1,4 +1,4 @@
-"""What queues and index need of many records: queue units, and the keys under which records are indexed.
+"""What queues and index need of many records: queue units and index keys.
 
 Source: CommitLog.java#checkMessageAndReturnSize, which makes a DispatchRequest of each record.
 """
@@ -35,7 +35,7 @@ _KEY_SEPARATOR = " "
 _TAG_TYPE, _TYPE_SEPARATOR = "T", "#"  # Source: MessageConst.java#INDEX_TAG_TYPE
 _FEW = 1 << 16
 
-# (topic, queue id) and the rows of that queue
+# Pairs of (topic, queue id) and the rows of that queue.
 Groups = list[tuple[tuple[str, int], NDArray[np.int64]]]
 
 
@@ -88,7 +88,7 @@ class Requests(NamedTuple):
 
 
 def have_units(sys_flags: NDArray[np.int32]) -> Mask:
-    """Return a mask (n,) of the records that get a unit in their queue: all but half messages and rollbacks."""
+    """Return a mask (n,) of the records that get a unit: all but half messages and rollbacks."""
     kind = sys_flags & np.int32(SysFlag.TRANSACTION_TYPE)
     mask: Mask = (kind == 0) | (kind == SysFlag.TRANSACTION_COMMIT)
     return mask
@@ -103,7 +103,8 @@ def rows_by_queue(
     width = int(queue_ids.max()) + 1
     keys: NDArray[np.integer[Any]]
     if int(queue_ids.min()) >= 0 and (int(topic_codes.max()) + 1) * width <= _FEW:
-        keys = (topic_codes * width + queue_ids).astype(np.uint16)  # which numpy sorts by radix
+        # numpy sorts integers of 16 bits by radix, which is faster.
+        keys = (topic_codes * width + queue_ids).astype(np.uint16)
     else:
         keys = topic_codes.astype(np.int64) << 32 | queue_ids.astype(np.int64) & 0xFFFFFFFF
     order = np.argsort(keys, kind="stable")
@@ -120,12 +121,13 @@ def group_by_queue(topics: pa.StringArray, queue_ids: NDArray[np.int32]) -> Grou
     """Return the rows of each queue, in their order, by topic and queue id."""
     encoded = topics.dictionary_encode()
     names = topic_names(encoded)
-    # to_numpy would import pandas
+    # to_numpy would import pandas.
     codes = np.from_dlpack(encoded.indices).astype(np.int32, copy=False)
-    return [
-        ((names[int(codes[rows[0]])], int(queue_ids[rows[0]])), rows)
-        for rows in rows_by_queue(codes, queue_ids)
-    ]
+    groups: Groups = []
+    for rows in rows_by_queue(codes, queue_ids):
+        first = rows[0]
+        groups.append(((names[int(codes[first])], int(queue_ids[first])), rows))
+    return groups
 
 
 class TagKeys(NamedTuple):
@@ -152,21 +154,23 @@ def read_requests(buf: Bytes, heads: Heads, places: Places | None = None) -> Req
     units["physical_offset"] = places.physical_offsets
     units["size"] = heads.column("total_size")
     units["tags_code"] = _tags_codes(entries, names, codes, places.store_timestamps)
-    kind = heads.column("sys_flag") & np.int32(SysFlag.TRANSACTION_TYPE)
-    rows, hashes = _keys(entries, names, codes, kind != SysFlag.TRANSACTION_TYPE)
-    return Requests(
-        QueueUnits(
-            names,
-            codes,
-            heads.column("queue_id"),
-            places.queue_offsets,
-            units,
-            places.store_timestamps,
-        ),
-        have_units(heads.column("sys_flag")),
-        rows.astype(np.int32),
-        hashes,
+    sys_flags = heads.column("sys_flag")
+    key_rows, hashes = _keys(entries, names, codes, _are_indexed(sys_flags))
+    queue_units = QueueUnits(
+        names,
+        codes,
+        heads.column("queue_id"),
+        places.queue_offsets,
+        units,
+        places.store_timestamps,
     )
+    return Requests(queue_units, have_units(sys_flags), key_rows.astype(np.int32), hashes)
+
+
+def _are_indexed(sys_flags: NDArray[np.int32]) -> Mask:
+    """Return a mask (n,) of the records that are indexed: all but rollbacks."""
+    mask: Mask = sys_flags & np.int32(SysFlag.TRANSACTION_TYPE) != SysFlag.TRANSACTION_TYPE
+    return mask
 
 
 def _tags_codes(
@@ -175,13 +179,14 @@ def _tags_codes(
     codes: NDArray[np.int32],
     store_timestamps: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Return what units hold in ``tags_code``: hash codes of tags, and for delayed messages the time they are due."""
-    tags = property_column(entries, PROPERTY_TAGS)
-    distinct = tags.dictionary_encode()
-    hashes = np.array([java_hash(tag) for tag in distinct.dictionary.to_pylist()] + [0], np.int64)
-    tags_codes: NDArray[np.int64] = hashes[
-        pc.fill_null(distinct.indices, len(hashes) - 1).to_numpy()
-    ]
+    """Return what units hold in ``tags_code``, int64 (n,).
+
+    It is the hash code of the tags, but the due time for delayed messages.
+    """
+    tags = property_column(entries, PROPERTY_TAGS).dictionary_encode()
+    hashes = np.array([java_hash(tag) for tag in tags.dictionary.to_pylist()] + [0], np.int64)
+    without_tags = len(hashes) - 1
+    tags_codes: NDArray[np.int64] = hashes[pc.fill_null(tags.indices, without_tags).to_numpy()]
     if SCHEDULE_TOPIC in names:
         levels = property_column(entries, PROPERTY_DELAY).to_pylist()
         for row in np.flatnonzero(codes == names.index(SCHEDULE_TOPIC)).tolist():
@@ -192,7 +197,7 @@ def _tags_codes(
 
 
 def delay_ms(level: str | None) -> int | None:
-    """Return the delay of the level that property DELAY holds, in ms; None for a level without delay.
+    """Return the delay in ms of the level that property DELAY holds, None if it has none.
 
     Source: ScheduleMessageService.java#computeDeliverTimestamp;
     CommitLog.java#checkMessageAndReturnSize.
@@ -207,7 +212,9 @@ def delay_ms(level: str | None) -> int | None:
 def _keys(
     entries: Entries, names: list[str], codes: NDArray[np.int32], indexed: Mask
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Return the record and the hash of each key: for each record first its UNIQ_KEY, then each of its KEYS.
+    """Return the record and the hash of each key, (m,), record by record.
+
+    The UNIQ_KEY of a record comes first, then each of its KEYS.
 
     Source: IndexService.java#buildIndex, #buildKey; IndexFile.java#indexKeyHashMethod.
     """
@@ -219,16 +226,18 @@ def _keys(
     for rank, column in enumerate(columns):
         if pa.types.is_list(column.type):
             counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
-            texts, rows = column.flatten(), np.repeat(np.arange(len(counts)), counts)
+            rows = np.repeat(np.arange(len(counts)), counts)
+            keys = column.flatten()
         else:
             rows = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
-            texts = column.drop_null()
-        parts.append((rows, np.full(len(rows), rank), *_hashed(texts)))
+            keys = column.drop_null()
+        parts.append((rows, np.full(len(rows), rank), *_hashed(keys)))
     rows, ranks, suffixes, lengths = (np.concatenate(column) for column in zip(*parts, strict=True))
-    chosen = np.flatnonzero(indexed[rows] & (lengths > 0))
-    order = chosen[np.lexsort((ranks[chosen], rows[chosen]))]  # stable, so KEYS keep their order
-    rows, suffixes, lengths = rows[order], suffixes[order], lengths[order]
-    return rows, _key_hashes(names, codes[rows], suffixes, lengths)
+    filled = np.flatnonzero(indexed[rows] & (lengths > 0))
+    # The sort is stable, so KEYS keep their order.
+    order = filled[np.lexsort((ranks[filled], rows[filled]))]
+    rows = rows[order]
+    return rows, _key_hashes(names, codes[rows], suffixes[order], lengths[order])
 
 
 def read_tag_keys(buf: Bytes, heads: Heads) -> TagKeys:
@@ -237,32 +246,31 @@ def read_tag_keys(buf: Bytes, heads: Heads) -> TagKeys:
     Source: IndexService.java#buildIndex, MessageConst.java#INDEX_TAG_TYPE.
     """
     encoded = topics(buf, heads).dictionary_encode()
-    tags = property_column(
-        parse_entries(buf, heads.property_starts, heads.property_lengths), PROPERTY_TAGS
-    )
-    kind = heads.column("sys_flag") & np.int32(SysFlag.TRANSACTION_TYPE)
-    rows = np.flatnonzero(
-        tags.is_valid().to_numpy(zero_copy_only=False) & (kind != SysFlag.TRANSACTION_TYPE)
-    )
-    suffixes, lengths = _hashed(
-        pc.binary_join_element_wise(_TAG_TYPE, tags.take(pa.array(rows)), _TYPE_SEPARATOR)
-    )
+    entries = parse_entries(buf, heads.property_starts, heads.property_lengths)
+    tags = property_column(entries, PROPERTY_TAGS)
+    has_tags = tags.is_valid().to_numpy(zero_copy_only=False)
+    rows = np.flatnonzero(has_tags & _are_indexed(heads.column("sys_flag")))
+    indexed_tags = tags.take(pa.array(rows))
+    keys = pc.binary_join_element_wise(_TAG_TYPE, indexed_tags, _TYPE_SEPARATOR)
+    suffixes, lengths = _hashed(keys)
     codes = encoded.indices.to_numpy()[rows].astype(np.int32)
     offsets = heads.column("physical_offset")[rows].astype(np.int64)
     return TagKeys(offsets, _key_hashes(topic_names(encoded), codes, suffixes, lengths))
 
 
 def key_hashes(topics: list[str], keys: list[str]) -> NDArray[np.int32]:
-    """Return the hash in the index of every key under every topic, int32 (len(topics), len(keys)), never negative.
+    """Return the hash in the index of every key under every topic, never negative.
+
+    Returns:
+        int32 (len(topics), len(keys)).
 
     Source: IndexService.java#buildKey; IndexFile.java#indexKeyHashMethod.
     """
+    n_topics = len(topics)
     suffixes, lengths = _hashed(pa.array(keys, pa.string()))
-    shape = (len(topics), len(keys))
-    codes = np.repeat(np.arange(len(topics), dtype=np.int32), len(keys))
-    return _key_hashes(
-        topics, codes, np.tile(suffixes, len(topics)), np.tile(lengths, len(topics))
-    ).reshape(shape)
+    codes = np.repeat(np.arange(n_topics, dtype=np.int32), len(keys))
+    hashes = _key_hashes(topics, codes, np.tile(suffixes, n_topics), np.tile(lengths, n_topics))
+    return hashes.reshape(n_topics, len(keys))
 
 
 def _key_hashes(
@@ -271,7 +279,14 @@ def _key_hashes(
     suffixes: NDArray[np.int32],
     lengths: NDArray[np.int64],
 ) -> NDArray[np.int32]:
-    """Return the hashes in the index of ``topic#key``, (m,), from topics and the hash codes and lengths of keys."""
+    """Return the hashes in the index of ``topic#key``, (m,).
+
+    Args:
+        names: the distinct topics.
+        codes: (m,), the index in ``names`` of each key's topic.
+        suffixes: (m,), hash codes of the keys.
+        lengths: (m,), lengths of the keys in UTF-16 code units.
+    """
     prefixes = np.array([java_hash(f"{name}#") for name in names] or [0], np.int32)[codes]
     hashes = appended_hashes(prefixes, suffixes, lengths)
     absolute = np.where(hashes == np.iinfo(np.int32).min, 0, np.abs(hashes))
@@ -290,7 +305,6 @@ def _hashed(texts: pa.Array) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     data, offsets = array_bytes(texts.cast(pa.binary()))
     lengths = np.diff(offsets)
     if len(data) and (data[int(offsets[0]) : int(offsets[-1])] & 0x80).any():
-        lengths = np.array(
-            [len(text.encode("utf-16-be")) // 2 for text in texts.to_pylist()], np.int64
-        )
+        n_units = [len(text.encode("utf-16-be")) // 2 for text in texts.to_pylist()]
+        lengths = np.array(n_units, np.int64)
     return java_hashes(data, offsets), lengths

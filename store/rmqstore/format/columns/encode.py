@@ -37,7 +37,7 @@ from rmqstore.format.layout import (
 )
 
 _WIDEST = FIXED_PART[int(SysFlag.HOSTS_V6)].itemsize
-# the two fields are neighbours
+# The two fields are neighbours, so they are written together.
 _OFFSETS = np.dtype([("queue_offset", ">i8"), ("physical_offset", ">i8")])
 _OFFSETS_AT = FIXED_PART_V4.fields["queue_offset"][1]  # type: ignore[index]
 assert FIXED_PART_V4.fields["physical_offset"][1] == _OFFSETS_AT + 8  # type: ignore[index]
@@ -112,9 +112,8 @@ def encode_records(columns: RecordColumns) -> Records:
     host_bits = columns.born_hosts.is_v6 * np.int32(SysFlag.BORN_HOST_V6)
     host_bits = host_bits | columns.store_hosts.is_v6 * np.int32(SysFlag.STORE_HOST_V6)
     sys_flags = (columns.sys_flags & ~np.int32(SysFlag.HOSTS_V6)) | host_bits
-    body_lengths, property_lengths = (
-        _lengths(column) for column in (columns.bodies, columns.properties)
-    )
+    body_lengths = _lengths(columns.bodies)
+    property_lengths = _lengths(columns.properties)
     topic_lengths = _lengths(topic_fields)[codes]
     fixed_widths = np.full(n, FIXED_PART_V4.itemsize, np.int64)
     for bits, kind in FIXED_PART.items():
@@ -137,25 +136,24 @@ def encode_records(columns: RecordColumns) -> Records:
         fixed["flag"] = columns.flags[rows]
         fixed["sys_flag"] = sys_flags[rows]
         fixed["born_timestamp"] = columns.born_timestamps[rows]
-        fixed["born_host"] = columns.born_hosts.take(rows).stored(bool(bits & SysFlag.BORN_HOST_V6))
-        fixed["store_host"] = columns.store_hosts.take(rows).stored(
-            bool(bits & SysFlag.STORE_HOST_V6)
-        )
+        born_hosts = columns.born_hosts.take(rows)
+        store_hosts = columns.store_hosts.take(rows)
+        fixed["born_host"] = born_hosts.stored(bool(bits & SysFlag.BORN_HOST_V6))
+        fixed["store_host"] = store_hosts.stored(bool(bits & SysFlag.STORE_HOST_V6))
         fixed["reconsume_times"] = columns.reconsume_times[rows]
         fixed["prepared_transaction_offset"] = columns.prepared_transaction_offsets[rows]
         fixed["body_length"] = body_lengths[rows]
         heads[rows, : kind.itemsize] = fixed.view(np.uint8).reshape(len(rows), -1)
-    head_bytes = (
-        heads.ravel() if (fixed_widths == _WIDEST).all() else _left_parts(heads, fixed_widths)
-    )
+    head_starts = np.concatenate(([0], np.cumsum(fixed_widths)))
+    all_widest = (fixed_widths == _WIDEST).all()
+    head_bytes = heads.ravel() if all_widest else _left_parts(heads, fixed_widths)
+    length_starts = np.arange(n + 1) * PROPERTIES_LENGTH_BYTES
+    length_bytes = property_lengths.astype(">i2").view(np.uint8)
     sources = [
-        _binary(head_bytes, np.concatenate(([0], np.cumsum(fixed_widths)))),
+        _binary(head_bytes, head_starts),
         columns.bodies,
         topic_fields,
-        _binary(
-            property_lengths.astype(">i2").view(np.uint8),
-            np.arange(n + 1) * PROPERTIES_LENGTH_BYTES,
-        ),
+        _binary(length_bytes, length_starts),
         columns.properties,
     ]
     firsts = np.concatenate(([0], np.cumsum([len(source) for source in sources[:-1]])))
@@ -169,7 +167,10 @@ def encode_records(columns: RecordColumns) -> Records:
 def _topic_fields(
     topics: pa.StringArray,
 ) -> tuple[pa.BinaryArray, NDArray[np.int32], NDArray[np.bool_]]:
-    """Return the distinct topics with their length fields, the index of each row's topic, and which topics need V2.
+    """Return the distinct topics with their length fields.
+
+    Returns:
+        The fields; the index of each row's topic, (n,); a mask of the topics that need V2.
 
     Source: CommitLog.java#asyncPutMessage: the version is chosen by the number of characters.
     """
@@ -187,13 +188,12 @@ def _lengths(column: pa.Array) -> NDArray[np.int64]:
 
 def _binary(data: Bytes, offsets: Positions) -> pa.BinaryArray:
     bounds = pa.py_buffer(offsets.astype(np.int32))
-    return pa.Array.from_buffers(
-        pa.binary(), len(offsets) - 1, [None, bounds, pa.py_buffer(np.ascontiguousarray(data))]
-    )
+    stored = pa.py_buffer(np.ascontiguousarray(data))
+    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, bounds, stored])
 
 
 def _left_parts(rows: NDArray[np.uint8], widths: NDArray[np.int64]) -> Bytes:
-    """Return the first ``widths[i]`` bytes of each row ``i`` of a matrix, one row after the other."""
+    """Return the first ``widths[i]`` bytes of each row ``i`` of a matrix, row after row."""
     width = int(widths[0])
     if (widths == width).all():
         return np.ascontiguousarray(rows[:, :width]).ravel()
@@ -224,11 +224,9 @@ def stamp(
     offsets["physical_offset"] = physical_offsets
     _scatter(records.data, starts + _OFFSETS_AT, offsets)
     times = store_timestamps.astype(">i8")
-    wide = (records.sys_flags & np.int32(SysFlag.BORN_HOST_V6)) != 0
-    for rows, bits in (
-        (np.flatnonzero(~wide), 0),
-        (np.flatnonzero(wide), int(SysFlag.BORN_HOST_V6)),
-    ):
+    born_bits = records.sys_flags & np.int32(SysFlag.BORN_HOST_V6)
+    for bits in (0, int(SysFlag.BORN_HOST_V6)):
+        rows = np.flatnonzero(born_bits == bits)
         if len(rows):
             field_offset = FIXED_PART[bits].fields["store_timestamp"][1]  # type: ignore[index]
             _scatter(records.data, starts[rows] + field_offset, times[rows])
@@ -251,12 +249,13 @@ def _seal(records: Records) -> None:
     head = np.frombuffer(CRC_PROPERTY_HEAD, np.uint8)
     has_crc = (stored[:, : len(head)] == head).all(axis=1) & (stored[:, -1] == PROPERTY_SEPARATOR)
     for row in np.flatnonzero(has_crc).tolist():
-        start, end = int(records.starts[row]), int(ends[row]) - CRC_PROPERTY_BYTES
-        digits = f"{body_crc(records.data[start:end].data):0{CRC_PROPERTY_DIGITS}d}"[::-1]
+        start = int(records.starts[row])
+        end = int(ends[row]) - CRC_PROPERTY_BYTES
+        crc = body_crc(records.data[start:end].data)
+        digits = f"{crc:0{CRC_PROPERTY_DIGITS}d}"[::-1].encode()
         digits_start = end + len(CRC_PROPERTY_HEAD)
-        records.data[digits_start : digits_start + CRC_PROPERTY_DIGITS] = np.frombuffer(
-            digits.encode(), np.uint8
-        )
+        digits_end = digits_start + CRC_PROPERTY_DIGITS
+        records.data[digits_start:digits_end] = np.frombuffer(digits, np.uint8)
 
 
 def require_room(sizes: NDArray[np.int64], file_size: int, first_row: int = 0) -> None:
@@ -274,6 +273,6 @@ def require_room(sizes: NDArray[np.int64], file_size: int, first_row: int = 0) -
     if len(sizes) and int(sizes.max()) > largest:
         row = int(sizes.argmax())
         raise IllegalMessageError(
-            f"row {first_row + row}: MESSAGE_ILLEGAL: a record of {int(sizes[row])} bytes, a CommitLog file holds "
-            f"{largest}; nothing was written"
+            f"row {first_row + row}: MESSAGE_ILLEGAL: a record of {int(sizes[row])} bytes, "
+            f"a CommitLog file holds {largest}; nothing was written"
         )

@@ -1,9 +1,7 @@
-"""The fixed parts of many records as columns, with every length checked.
+"""The fixed parts of many records as columns, with every length checked, without a loop per record.
 
-There is no loop per record.
-
-The plain form of the same checks is ``format.record.check_record``; the two agree on every record
-(tests/equivalence).
+The plain form of the same checks is ``format.record.check_record``; tests/equivalence compares the
+two.
 """
 
 from __future__ import annotations
@@ -37,10 +35,14 @@ _SHIFTED = ("store_timestamp", "reconsume_times", "prepared_transaction_offset",
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Columns of n records; positions are those in the buffer that the records were read from."""
+    """Columns of n records; positions are those in the buffer that the records were read from.
+
+    Attributes:
+        fixed: layout.FIXED_PART_V4 (n,), also of records with IPv6 hosts, without these hosts.
+        common_topic: the topic of all records, if it was expected and confirmed.
+    """
 
     starts: Positions
-    # layout.FIXED_PART_V4 (n,), also for records with IPv6 hosts, without these hosts
     fixed: NDArray[np.void]
     body_starts: Positions
     body_lengths: Positions
@@ -49,14 +51,17 @@ class Heads:
     property_starts: Positions
     property_lengths: Positions
     has_v6_hosts: bool
-    common_topic: bytes | None = None  # the topic of all records, if it was expected and confirmed
+    common_topic: bytes | None = None
     _columns: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return a field of the fixed part in native byte order, (n,), cached because checks and columns share many."""
+        """Return a field of the fixed part in native byte order, (n,).
+
+        It is cached, because checks and columns share many fields.
+        """
         column = self._columns.get(name)
         if column is None:
             stored = self.fixed[name]
@@ -64,17 +69,20 @@ class Heads:
         return column
 
     def hosts_v4(self, name: str) -> NDArray[np.uint64]:
-        """Return the 8 bytes of an IPv4 host in memory order, (n,); of a record with IPv6 hosts they mean nothing."""
-        if not len(self):
+        """Return the 8 bytes of an IPv4 host in memory order, (n,).
+
+        They mean nothing for a record with IPv6 hosts.
+        """
+        n = len(self)
+        if not n:
             return np.empty(0, np.uint64)
         field_offset = FIXED_PART_V4.fields[name][1]  # type: ignore[index]
-        return np.ndarray(
-            (len(self),), np.uint64, self.fixed, field_offset, (FIXED_PART_V4.itemsize,)
-        ).copy()
+        strides = (FIXED_PART_V4.itemsize,)
+        return np.ndarray((n,), np.uint64, self.fixed, field_offset, strides).copy()
 
     def take(self, rows: Mask | Positions | slice) -> Heads:
         """Return the chosen rows."""
-        # numpy copies named fields one by one
+        # numpy copies named fields one by one, and a whole item at once.
         unnamed = self.fixed.view((np.void, FIXED_PART_V4.itemsize))
         return Heads(
             self.starts[rows],
@@ -115,10 +123,9 @@ def read_heads(buf: Bytes, starts: Positions, topic: bytes | None = None) -> tup
     if len(buf) < MIN_RECORD_BYTES:
         nowhere = np.zeros(len(starts), np.int64)
         fixed = np.zeros(len(starts), FIXED_PART_V4)
-        nothing = Heads(
-            starts, fixed, nowhere, nowhere, nowhere, nowhere, nowhere, nowhere, has_v6_hosts=False
-        )
-        return nothing, np.zeros(len(starts), np.bool_)
+        spans = (nowhere, nowhere, nowhere, nowhere, nowhere, nowhere)
+        heads = Heads(starts, fixed, *spans, has_v6_hosts=False)
+        return heads, np.zeros(len(starts), np.bool_)
     whole = (starts >= 0) & (starts <= len(buf) - MIN_RECORD_BYTES)
     safe = starts if whole.all() else np.where(whole, starts, 0)
     fixed = windows(buf, FIXED_PART_V4.itemsize)[safe].view(FIXED_PART_V4)
@@ -143,12 +150,18 @@ def read_heads(buf: Bytes, starts: Positions, topic: bytes | None = None) -> tup
         if _tails_match(buf, tails, topic, property_lengths):
             topic_starts = tails + 1
             property_starts = topic_starts + (len(topic) + PROPERTIES_LENGTH_BYTES)
-            lengths = np.full(len(starts), len(topic), np.int64)
-            has_v6 = not isinstance(widths, int)
             heads = Heads(
-                starts, fixed, body_starts, body_lengths, topic_starts, lengths, property_starts, property_lengths,
-                has_v6, topic,
-            )  # fmt: skip
+                starts,
+                fixed,
+                body_starts,
+                body_lengths,
+                topic_starts,
+                np.full(len(starts), len(topic), np.int64),
+                property_starts,
+                property_lengths,
+                has_v6_hosts=not isinstance(widths, int),
+                common_topic=topic,
+            )
             return heads, whole
 
     topic_starts = body_starts + body_lengths + topic_width
@@ -182,7 +195,14 @@ def read_heads(buf: Bytes, starts: Positions, topic: bytes | None = None) -> tup
 
 
 def _tails_match(buf: Bytes, tails: Positions, topic: bytes, property_lengths: Positions) -> bool:
-    """Tell whether all V1 records have this topic, and properties of these lengths, after their bodies."""
+    """Tell whether all V1 records have this topic and properties of these lengths.
+
+    Args:
+        buf: the buffer of the records.
+        tails: (n,), where the body of each record ends.
+        topic: the topic that all should have.
+        property_lengths: (n,).
+    """
     expected = bytes([len(topic) & 0xFF]) + topic
     width = -(-(len(expected) + PROPERTIES_LENGTH_BYTES) // 8) * 8
     if not len(tails) or len(topic) > MAX_V1_TOPIC_BYTES or int(tails.max()) + width > len(buf):
@@ -203,7 +223,11 @@ def _tails_match(buf: Bytes, tails: Positions, topic: bytes, property_lengths: P
 def _normalise_hosts(
     buf: Bytes, starts: Positions, fixed: NDArray[np.void], sizes: Positions, whole: Mask
 ) -> Positions | int:
-    """Bring records with IPv6 hosts into the IPv4 form; return the width that each fixed part has on disk."""
+    """Bring records with IPv6 hosts into the IPv4 form.
+
+    Returns:
+        The width of each fixed part on disk, (n,), or one width if no record has IPv6 hosts.
+    """
     bits = fixed["sys_flag"].astype(np.int32) & np.int32(SysFlag.HOSTS_V6)
     if not bits.any():
         return FIXED_PART_V4.itemsize
@@ -229,7 +253,9 @@ def _only(values: NDArray[Any], whole: Mask) -> NDArray[Any]:
 
 
 def check_heads(heads: Heads, physical_base: int) -> Mask:
-    """Return a mask (n,) of the records whose physical offset is right and whose times lie in the years 1 to 9999.
+    """Return a mask (n,) of the records with the right physical offset and times in range.
+
+    The range is the years 1 to 9999.
 
     Args:
         heads: whole records.

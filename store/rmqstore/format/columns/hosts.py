@@ -30,7 +30,7 @@ class Hosts(NamedTuple):
         return Hosts(self.packed[rows], self.is_v6[rows])
 
     def stored(self, wide: bool) -> NDArray[np.void]:
-        """Return hosts that all have the same width, in the dtype of a record's host field, (n,)."""
+        """Return hosts of one width, (n,), in the dtype of a record's host field."""
         kind = _KINDS[wide]
         return np.ascontiguousarray(self.packed[:, : kind.itemsize]).view(kind).ravel()
 

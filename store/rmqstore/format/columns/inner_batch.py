@@ -1,4 +1,7 @@
-"""Inner batches: several messages in the body of one record, sent by a client to a BatchConsumeQueue topic."""
+"""Inner batches: several messages in the body of one record.
+
+A client sends them to a topic whose queues are BatchConsumeQueues.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ _SIZE: Final = struct.Struct(">i")
 
 
 class InnerMessages(NamedTuple):
-    """The m messages of r inner batches, batch by batch; positions are those in the buffer of the bodies."""
+    """The m messages of r inner batches; positions are those in the buffer of the bodies."""
 
     counts: NDArray[np.int64]  # (r,) number of messages of each batch, 0 if it is not sound
     sound: Mask  # (r,) whether the body consists of whole messages, one after the other
@@ -59,10 +62,8 @@ def find_inner_messages(buf: Bytes, starts: Positions, lengths: Positions) -> In
     ends = starts + lengths
     heads, rows, stops = _follow(buf, starts, ends)
     fixed = windows(buf, _HEAD)[heads].view(INNER_HEAD)
-    sizes, body_lengths = (
-        fixed["total_size"].astype(np.int64),
-        fixed["body_length"].astype(np.int64),
-    )
+    sizes = fixed["total_size"].astype(np.int64)
+    body_lengths = fixed["body_length"].astype(np.int64)
     fits = (body_lengths >= 0) & (body_lengths <= sizes - _MIN_BYTES)
     body_lengths = np.where(fits, body_lengths, 0)
     property_starts = heads + _MIN_BYTES + body_lengths
@@ -96,11 +97,13 @@ def _follow(
     heads: list[Positions] = []
     rows: list[Positions] = []
     while len(alive) > _FEW_CHAINS:
-        begins, left = cursors[alive], ends[alive] - cursors[alive]
+        begins = cursors[alive]
+        left = ends[alive] - begins
         fits = left >= _MIN_BYTES
         sizes = windows(buf, 4)[np.where(fits, begins, 0)].view(">i4").astype(np.int64)
         fits &= (sizes >= _MIN_BYTES) & (sizes <= left)
-        alive, begins = alive[fits], begins[fits]
+        alive = alive[fits]
+        begins = begins[fits]
         heads.append(begins)
         rows.append(alive)
         cursors[alive] = begins + sizes[fits]
@@ -110,15 +113,17 @@ def _follow(
         cursors[row] = stop
         heads.append(np.array(positions, np.int64))
         rows.append(np.full(len(positions), row, np.int64))
-    batch_of = np.concatenate([*rows, np.empty(0, np.int64)])
-    order = np.argsort(batch_of, kind="stable")  # messages of one batch are in their order already
-    return np.concatenate([*heads, np.empty(0, np.int64)])[order], batch_of[order], cursors
+    all_rows = np.concatenate([*rows, np.empty(0, np.int64)])
+    all_heads = np.concatenate([*heads, np.empty(0, np.int64)])
+    order = np.argsort(all_rows, kind="stable")  # messages of one batch are in their order already
+    return all_heads[order], all_rows[order], cursors
 
 
 def _follow_plainly(buf: Bytes, start: int, end: int) -> tuple[list[int], int]:
     """Follow one chain of sizes; return where messages begin, and where the chain ended."""
     view = buf.data
-    starts, cursor = [], start
+    starts = []
+    cursor = start
     while end - cursor >= _MIN_BYTES:
         (size,) = _SIZE.unpack_from(view, cursor)
         if not _MIN_BYTES <= size <= end - cursor:
@@ -135,9 +140,10 @@ def is_inner_batch(heads: Heads) -> Mask:
 
 
 def inner_heads(heads: Heads, rows: Positions, inner: InnerMessages, messages: Positions) -> Heads:
-    """Return a head (m,) for each message: that of its record, with the flag, body and properties of the message.
+    """Return a head for each of m messages.
 
-    The COMPRESSED bit of its sysFlag is cleared, because only the body of the record is compressed.
+    It is the head of its record, with the flag, body and properties of the message. The COMPRESSED
+    bit of its sysFlag is cleared, because only the body of the record is compressed.
 
     Args:
         heads: heads of the records.
@@ -148,25 +154,26 @@ def inner_heads(heads: Heads, rows: Positions, inner: InnerMessages, messages: P
 
     Source: MessageDecoder.java#decodeMessage, of a MessageExt.
     """
-    taken = heads.take(rows)
-    own = np.flatnonzero(messages >= 0)
-    chosen = messages[own]
-    fixed = taken.fixed.copy()
-    fixed["flag"][own] = inner.flags[chosen]
-    fixed["sys_flag"][own] &= ~np.int32(SysFlag.COMPRESSED)
+    record_heads = heads.take(rows)
+    is_inner = np.flatnonzero(messages >= 0)
+    inner_rows = messages[is_inner]
+    fixed = record_heads.fixed.copy()
+    fixed["flag"][is_inner] = inner.flags[inner_rows]
+    fixed["sys_flag"][is_inner] &= ~np.int32(SysFlag.COMPRESSED)
     spans = {}
     for name in ("body_starts", "body_lengths", "property_starts", "property_lengths"):
-        values = getattr(taken, name).copy()
-        values[own] = getattr(inner, name)[chosen]
+        values = getattr(record_heads, name).copy()
+        values[is_inner] = getattr(inner, name)[inner_rows]
         spans[name] = values
-    return replace(taken, fixed=fixed, _columns={}, **spans)
+    return replace(record_heads, fixed=fixed, _columns={}, **spans)
 
 
 def message_heads(buf: Bytes, heads: Heads) -> Heads:
-    """Return a head for every queue offset of records in BatchConsumeQueues, in the order of the records.
+    """Return a head for every queue offset of records, in the order of the records.
 
-    Such a head is that of the record, with another queue offset. The number of messages is taken
-    from the record's property, as the broker does; its body is not read.
+    The records are those of BatchConsumeQueues. Such a head is that of the record, with another
+    queue offset. The number of messages is taken from the record's property, as the broker does;
+    its body is not read.
 
     Args:
         buf: uint8 (nbytes,), the buffer that ``heads`` was read from.
@@ -184,8 +191,9 @@ def message_heads(buf: Bytes, heads: Heads) -> Heads:
         return heads
     rows = np.repeat(np.arange(len(heads)), counts)
     ranks = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-    taken = heads.take(rows)
-    return taken.placed(taken.column("queue_id"), taken.column("queue_offset") + ranks)
+    record_heads = heads.take(rows)
+    queue_offsets = record_heads.column("queue_offset") + ranks
+    return record_heads.placed(record_heads.column("queue_id"), queue_offsets)
 
 
 def inflate_batches(
@@ -202,20 +210,22 @@ def inflate_batches(
         The buffer; the heads in it, fewer than n if all bodies together would be too large; and by
         row the reason why a body does not inflate.
     """
-    some = heads.take(rows)
-    bodies, done, broken = inflate_bodies(stored_bodies(buf, some), some.column("sys_flag"))
-    n = len(heads) if done == len(rows) else int(rows[done])
-    heads, rows = heads.take(slice(0, n)), rows[:done]
-    records = gather_spans(
-        buf, heads.starts, heads.column("total_size").astype(np.int64), pa.binary()
-    )
-    (stored, begins), (inflated, bounds) = array_bytes(records), array_bytes(bodies)
+    batches = heads.take(rows)
+    compressed = stored_bodies(buf, batches)
+    bodies, n_inflated, reasons = inflate_bodies(compressed, batches.column("sys_flag"))
+    n = len(heads) if n_inflated == len(rows) else int(rows[n_inflated])
+    heads = heads.take(slice(0, n))
+    rows = rows[:n_inflated]
+    sizes = heads.column("total_size").astype(np.int64)
+    records = gather_spans(buf, heads.starts, sizes, pa.binary())
+    stored, begins = array_bytes(records)
+    inflated, bounds = array_bytes(bodies)
     shifts = begins[:-1] - heads.starts
     body_starts = heads.body_starts + shifts
     body_starts[rows] = len(stored) + bounds[:-1]
     body_lengths = heads.body_lengths.copy()
     body_lengths[rows] = np.diff(bounds)
-    # a gather may read a whole word
+    # The zeros at the end are there because a gather may read a whole word.
     together = np.concatenate((stored, inflated, np.zeros(8, np.uint8)))
     moved = replace(
         heads,
@@ -225,4 +235,4 @@ def inflate_batches(
         topic_starts=heads.topic_starts + shifts,
         property_starts=heads.property_starts + shifts,
     )
-    return together, moved, {int(rows[row]): reason for row, reason in broken.items()}
+    return together, moved, {int(rows[row]): reason for row, reason in reasons.items()}

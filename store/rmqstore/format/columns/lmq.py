@@ -1,7 +1,7 @@
-"""Messages in several queues: which light message queues (LMQ) a record names, and its queue offset in each.
+"""Light message queues (LMQ), in which one record of a parent topic is a message of several queues.
 
-The broker writes one record, for the parent topic, and a unit into each queue that the record
-names.
+The broker writes the record once, and a unit into each queue that the record names together with
+its queue offset there.
 """
 
 from __future__ import annotations
@@ -70,23 +70,24 @@ def find_dispatches(buf: Bytes, heads: Heads) -> Dispatches:
     if high - low <= _SEARCHED_BYTES and _MARK not in buf[low:high].tobytes():
         return _NONE  # as in nearly every store: the properties need not be parsed
     entries = parse_entries(buf, heads.property_starts, heads.property_lengths)
-    # of each record's string in the entries' data
-    begins = np.cumsum(heads.property_lengths) - heads.property_lengths
     names = _split_values(entries, PROPERTY_MULTI_DISPATCH)
     numbers = _split_values(entries, PROPERTY_MULTI_QUEUE_OFFSET)
-    n_names, n_numbers = (np.bincount(one.rows, minlength=len(heads)) for one in (names, numbers))
-    agree = n_names == n_numbers
-    names, numbers = names.take(agree[names.rows]), numbers.take(agree[numbers.rows])
-    texts = gather_spans(entries.data, numbers.starts, numbers.lengths, pa.binary()).view(
-        pa.string()
-    )
-    spelled = gather_spans(entries.data, names.starts, names.lengths, pa.binary())
-    has_prefix = pc.starts_with(spelled, LMQ_PREFIX.encode()).to_numpy(zero_copy_only=False)
-    counts = _are_numbers(texts) & has_prefix & _are_dispatched(buf, heads)[names.rows]
-    offsets = texts.filter(pa.array(counts)).cast(pa.int64()).to_numpy()
-    rows = names.rows[counts]
-    starts = names.starts[counts] - begins[rows] + heads.property_starts[rows]
-    return Dispatches(rows, starts, names.lengths[counts], offsets)
+    n_names = np.bincount(names.rows, minlength=len(heads))
+    n_numbers = np.bincount(numbers.rows, minlength=len(heads))
+    names = names.take((n_names == n_numbers)[names.rows])
+    numbers = numbers.take((n_names == n_numbers)[numbers.rows])
+    name_bytes = gather_spans(entries.data, names.starts, names.lengths, pa.binary())
+    number_bytes = gather_spans(entries.data, numbers.starts, numbers.lengths, pa.binary())
+    has_prefix = pc.starts_with(name_bytes, LMQ_PREFIX.encode()).to_numpy(zero_copy_only=False)
+    is_dispatched = _are_dispatched(buf, heads)[names.rows]
+    is_valid = _are_numbers(number_bytes) & has_prefix & is_dispatched
+    valid_numbers = number_bytes.view(pa.string()).filter(pa.array(is_valid))
+    queue_offsets = valid_numbers.cast(pa.int64()).to_numpy()
+    rows = names.rows[is_valid]
+    # The entries' data holds the property strings one after the other: back to positions in buf.
+    begins = np.cumsum(heads.property_lengths) - heads.property_lengths
+    name_starts = names.starts[is_valid] - begins[rows] + heads.property_starts[rows]
+    return Dispatches(rows, name_starts, names.lengths[is_valid], queue_offsets)
 
 
 class _Parts(NamedTuple):
@@ -112,27 +113,27 @@ def _split_values(entries: Entries, name: str) -> _Parts:
     else:
         numbers = np.flatnonzero(entries.codes == code)
         rows = entries.rows[numbers]
-    starts, lengths = entries.value_starts[numbers], entries.value_lengths[numbers]
+    starts = entries.value_starts[numbers]
+    lengths = entries.value_lengths[numbers]
     data, offsets = array_bytes(gather_spans(entries.data, starts, lengths, pa.binary()))
     commas = find_byte(data, _SEPARATOR)
     begins = np.sort(np.concatenate((offsets[:-1], commas + 1)))
     ends = np.sort(np.concatenate((commas, offsets[1:])))
-    n_commas = np.bincount(
-        np.searchsorted(offsets, commas, side="right") - 1, minlength=len(numbers)
-    )
+    value_of_comma = np.searchsorted(offsets, commas, side="right") - 1
+    n_commas = np.bincount(value_of_comma, minlength=len(numbers))
     value = np.repeat(np.arange(len(numbers)), n_commas + 1)
     return _Parts(rows[value], begins - offsets[value] + starts[value], ends - begins)
 
 
-def _are_numbers(texts: pa.Array) -> Mask:
-    """Return a mask of the texts that are decimal numbers; the texts need not be UTF-8."""
-    matches = pc.match_substring_regex(texts.view(pa.binary()), _NUMBER)
+def _are_numbers(values: pa.Array) -> Mask:
+    """Return a mask of the binary values that spell a decimal number."""
+    matches = pc.match_substring_regex(values, _NUMBER)
     mask: Mask = matches.to_numpy(zero_copy_only=False)
     return mask
 
 
 def _are_dispatched(buf: Bytes, heads: Heads) -> Mask:
-    """Return a mask (n,) of the records whose topic is one that the broker dispatches to the queues they name."""
+    """Return a mask (n,) of the records that the broker dispatches to queues, by their topic."""
     names = topics(buf, heads).view(pa.binary()).dictionary_encode()
     by_name = [not name.startswith(_NOT_DISPATCHED) for name in names.dictionary.to_pylist()]
     mask: Mask = np.array(by_name, np.bool_)[names.indices.to_numpy()]
@@ -140,7 +141,7 @@ def _are_dispatched(buf: Bytes, heads: Heads) -> Mask:
 
 
 def lmq_heads(buf: Bytes, heads: Heads) -> Heads:
-    """Return a head for every unit that records have in light message queues, in the order of the records.
+    """Return a head for every unit in light message queues, in the order of the records.
 
     Such a head is that of the record, with the topic, queue id and queue offset of the unit.
 
@@ -154,11 +155,10 @@ def lmq_heads(buf: Bytes, heads: Heads) -> Heads:
     # Source: MultiDispatchUtils.java: the broker ignores names that could lead out of its folder.
     names = gather_spans(buf, dispatches.name_starts, dispatches.name_lengths, pa.binary())
     dispatches = dispatches.take(pc.find_substring(names, "/").to_numpy() < 0)
-    named = heads.take(dispatches.rows).placed(
-        np.zeros(len(dispatches.rows), np.int32), dispatches.queue_offsets
-    )
+    queue_ids = np.zeros(len(dispatches.rows), np.int32)
+    record_heads = heads.take(dispatches.rows)
     return replace(
-        named,
+        record_heads.placed(queue_ids, dispatches.queue_offsets),
         topic_starts=dispatches.name_starts,
         topic_lengths=dispatches.name_lengths,
         common_topic=None,
@@ -169,7 +169,7 @@ def lmq_heads(buf: Bytes, heads: Heads) -> Heads:
 def name_queues(
     buf: Bytes, heads: Heads, expected: pa.Array, queue_offsets: NDArray[np.int64]
 ) -> Mask:
-    """Return a mask (n,) of the records that name their light message queue, with the offset that its unit has.
+    """Return a mask (n,) of the records that name a queue together with a queue offset.
 
     Args:
         buf: the buffer that ``heads`` was read from.
@@ -180,8 +180,8 @@ def name_queues(
     dispatches = find_dispatches(buf, heads)
     names = gather_spans(buf, dispatches.name_starts, dispatches.name_lengths, pa.binary())
     expected_names = expected.take(pa.array(dispatches.rows)).view(pa.binary())
-    same = pc.equal(names, expected_names).to_numpy(zero_copy_only=False)
-    same &= dispatches.queue_offsets == queue_offsets[dispatches.rows]
-    named = np.zeros(len(heads), np.bool_)
-    named[dispatches.rows[same]] = True
-    return named
+    is_match = pc.equal(names, expected_names).to_numpy(zero_copy_only=False)
+    is_match &= dispatches.queue_offsets == queue_offsets[dispatches.rows]
+    mask = np.zeros(len(heads), np.bool_)
+    mask[dispatches.rows[is_match]] = True
+    return mask

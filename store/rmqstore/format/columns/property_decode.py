@@ -1,4 +1,6 @@
-"""The property strings of many records as columns; the plain form is ``properties.parse_properties``.
+"""The property strings of many records as columns.
+
+The plain form is ``properties.parse_properties``.
 
 Two parsers give the same entries. The *template* parser serves records with the same names in the
 same order, as one producer sends them: it only looks for the end of each value, and compares names
@@ -26,22 +28,33 @@ from rmqstore.format.layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, Byt
 from rmqstore.format.utf8 import decode_text
 
 _EQUALS, _STOP = bytes([NAME_VALUE_SEPARATOR]), bytes([PROPERTY_SEPARATOR])
-# names in a bit set: a record has at most 2^14 properties, so a sum of its bits fits an int64
+# Names in a bit set. A record has at most 2^14 properties, so a sum of its bits fits an int64.
 _CODE_BITS = 48
 
 
 class Entries(NamedTuple):
-    """The m properties of n records that RocketMQ's parser keeps, record by record, in stored order."""
+    """The m properties of n records that RocketMQ's parser keeps, record by record.
 
-    data: Bytes  # the property strings of all records, one after the other
-    offsets: Positions  # (n + 1,) where each record's entries begin among the m
-    value_starts: Positions  # (m,) in data
-    value_lengths: Positions  # (m,)
-    names: list[str]  # distinct names
-    # (m,) index in names; None if every record has exactly these names in this order
+    Attributes:
+        data: the property strings of all records, one after the other.
+        offsets: (n + 1,), where the entries of each record begin among the m.
+        value_starts: (m,), in ``data``.
+        value_lengths: (m,).
+        names: distinct names.
+        codes: (m,), the index of each name in ``names``. None if every record has exactly these
+            names in this order; then ``rows`` and ``spelled`` are None too.
+        rows: (m,), the record of each entry.
+        spelled: the name of each entry, string (m,).
+    """
+
+    data: Bytes
+    offsets: Positions
+    value_starts: Positions
+    value_lengths: Positions
+    names: list[str]
     codes: NDArray[np.int32] | None
-    rows: Positions | None  # (m,) the record of each entry; None if codes is None
-    spelled: pa.Array | None  # the names, string (m,), if they had to be gathered anyway
+    rows: Positions | None
+    spelled: pa.Array | None
 
 
 def parse_entries(buf: Bytes, starts: Positions, lengths: Positions) -> Entries:
@@ -63,9 +76,8 @@ def parse_entries(buf: Bytes, starts: Positions, lengths: Positions) -> Entries:
     if len(open_ends):
         after = before + np.arange(1, len(before) + 1)
         begins[after[after < len(begins)]] -= 1
-    return _parse_by_template(data, ends, begins, stops) or _parse_generally(
-        data, ends, begins, stops
-    )
+    by_template = _parse_by_template(data, ends, begins, stops)
+    return by_template or _parse_generally(data, ends, begins, stops)
 
 
 def _open_ends(data: Bytes, ends: Positions) -> Positions:
@@ -79,14 +91,15 @@ def _open_ends(data: Bytes, ends: Positions) -> Positions:
 def _parse_by_template(
     data: Bytes, ends: Positions, begins: Positions, stops: Positions
 ) -> Entries | None:
-    """Parse records that all have the names of the first one, in its order; return None if they have not."""
+    """Parse records that all have the names of the first one in its order; None if they do not."""
     n = len(ends) - 1
     first = data[: ends[1]].tobytes().removesuffix(_STOP).split(_STOP) if n and ends[1] else []
     heads = [entry.partition(_EQUALS)[0] + _EQUALS for entry in first]
     width = len(heads)
     if not width or len(stops) != n * width or len(set(heads)) < width or _EQUALS in heads:
         return None
-    begins, stops = begins.reshape(n, width), stops.reshape(n, width)
+    begins = begins.reshape(n, width)
+    stops = stops.reshape(n, width)
     if (begins[:, 0] != ends[:-1]).any():
         return None
     value_starts = begins + np.array([len(head) for head in heads])
@@ -100,13 +113,15 @@ def _parse_by_template(
     if len(set(names)) < width:
         return None
     offsets = np.arange(0, n * width + 1, width)
-    return Entries(
-        data, offsets, value_starts.ravel(), value_lengths.ravel(), names, None, None, None
-    )
+    values = value_starts.ravel(), value_lengths.ravel()
+    return Entries(data, offsets, *values, names, codes=None, rows=None, spelled=None)
 
 
 def _parse_generally(data: Bytes, ends: Positions, begins: Positions, stops: Positions) -> Entries:
-    """Parse any records: each property is split at its first 0x01, and dropped if its name or value is empty."""
+    """Parse any records.
+
+    Each property is split at its first 0x01, and dropped if its name or value is empty.
+    """
     splits = find_byte(data, NAME_VALUE_SEPARATOR)
     if len(splits) != len(stops) or (splits < begins).any() or (splits > stops).any():
         splits = np.append(splits, len(data))[np.searchsorted(splits, begins)]
@@ -115,23 +130,26 @@ def _parse_generally(data: Bytes, ends: Positions, begins: Positions, stops: Pos
     is_entry = (splits > begins) & (splits < stops - 1)
     if not is_entry.all():
         offsets = np.concatenate(([0], np.cumsum(is_entry)))[offsets]
-        begins, splits, stops, rows = (
-            begins[is_entry],
-            splits[is_entry],
-            stops[is_entry],
-            rows[is_entry],
-        )
+        begins = begins[is_entry]
+        splits = splits[is_entry]
+        stops = stops[is_entry]
+        rows = rows[is_entry]
     spelled = valid_text(gather_spans(data, begins, splits - begins, pa.string()))
     encoded = spelled.dictionary_encode()
-    names, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
+    names = encoded.dictionary.to_pylist()
+    codes = encoded.indices.to_numpy()
     entries = Entries(data, offsets, splits + 1, stops - splits - 1, names, codes, rows, spelled)
     repeated = _repeated(entries)
     return entries if repeated is None else _without(entries, repeated)
 
 
 def _repeated(entries: Entries) -> Mask | None:
-    """Return a mask (m,) of the entries that a later one of the same record and name replaces, or None."""
-    codes, offsets = entries.codes, entries.offsets
+    """Return a mask (m,) of the entries that a later one replaces, None if there are none.
+
+    The later one has the same name and belongs to the same record.
+    """
+    offsets = entries.offsets
+    codes = entries.codes
     assert codes is not None
     filled = offsets[:-1][offsets[1:] > offsets[:-1]]
     if not len(filled):
@@ -148,45 +166,39 @@ def _repeated(entries: Entries) -> Mask | None:
     return repeated if repeated.any() else None
 
 
-def _without(entries: Entries, dropped: Mask) -> Entries:
-    left = ~dropped
+def _without(entries: Entries, repeated: Mask) -> Entries:
+    last = ~repeated
     assert entries.codes is not None
     assert entries.rows is not None
     assert entries.spelled is not None
     return entries._replace(
-        offsets=np.concatenate(([0], np.cumsum(left)))[entries.offsets],
-        value_starts=entries.value_starts[left],
-        value_lengths=entries.value_lengths[left],
-        codes=entries.codes[left],
-        rows=entries.rows[left],
-        spelled=entries.spelled.filter(booleans(left)),
+        offsets=np.concatenate(([0], np.cumsum(last)))[entries.offsets],
+        value_starts=entries.value_starts[last],
+        value_lengths=entries.value_lengths[last],
+        codes=entries.codes[last],
+        rows=entries.rows[last],
+        spelled=entries.spelled.filter(booleans(last)),
     )
 
 
 def property_map(entries: Entries) -> pa.MapArray:
     """Return all properties, map<string, string> (n,)."""
-    values = valid_text(
-        gather_spans(entries.data, entries.value_starts, entries.value_lengths, pa.string())
-    )
-    names = (
-        _repeat(entries.names, len(entries.offsets) - 1)
-        if entries.spelled is None
-        else entries.spelled
-    )
+    names = entries.spelled
+    if names is None:
+        names = _repeat(entries.names, len(entries.offsets) - 1)
+    values = gather_spans(entries.data, entries.value_starts, entries.value_lengths, pa.string())
     offsets = numbers(entries.offsets.astype(np.int32))
-    return pa.MapArray.from_arrays(offsets, names, values)
+    return pa.MapArray.from_arrays(offsets, names, valid_text(values))
 
 
 def _repeat(names: list[str], times: int) -> pa.Array:
     """Return the list of names repeated, string (times * len(names),), by copying bytes only."""
-    texts = [name.encode() for name in names]
-    lengths = np.cumsum([0] + [len(text) for text in texts], dtype=np.int32)
-    rows = np.arange(times, dtype=np.int32)[:, None] * lengths[-1]
-    offsets = np.append((rows + lengths[None, :-1]).ravel(), np.int32(times) * lengths[-1])
-    data = pa.py_buffer(b"".join(texts) * times)
-    return pa.Array.from_buffers(
-        pa.string(), times * len(names), [None, pa.py_buffer(offsets), data]
-    )
+    encoded = [name.encode() for name in names]
+    bounds = np.cumsum([0] + [len(name) for name in encoded], dtype=np.int32)
+    begins = np.arange(times, dtype=np.int32)[:, None] * bounds[-1]
+    offsets = np.append((begins + bounds[None, :-1]).ravel(), np.int32(times) * bounds[-1])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded) * times)]
+    return pa.Array.from_buffers(pa.string(), times * len(names), buffers)
 
 
 def property_column(entries: Entries, name: str) -> pa.Array:
@@ -197,21 +209,18 @@ def property_column(entries: Entries, name: str) -> pa.Array:
     code = entries.names.index(name)
     if entries.codes is None:
         column = slice(code, None, len(entries.names))
-        return valid_text(
-            gather_spans(
-                entries.data,
-                entries.value_starts[column],
-                entries.value_lengths[column],
-                pa.string(),
-            )
-        )
+        starts = entries.value_starts[column]
+        lengths = entries.value_lengths[column]
+        return valid_text(gather_spans(entries.data, starts, lengths, pa.string()))
     assert entries.rows is not None
-    numbers = np.flatnonzero(entries.codes == code)
-    starts, lengths = np.zeros(n, np.int64), np.zeros(n, np.int64)
-    starts[entries.rows[numbers]] = entries.value_starts[numbers]
-    lengths[entries.rows[numbers]] = entries.value_lengths[numbers]
+    matches = np.flatnonzero(entries.codes == code)
+    rows = entries.rows[matches]
+    starts = np.zeros(n, np.int64)
+    lengths = np.zeros(n, np.int64)
+    starts[rows] = entries.value_starts[matches]
+    lengths[rows] = entries.value_lengths[matches]
     values = gather_spans(entries.data, starts, lengths, pa.string())
-    if len(numbers) < n:  # a value is never empty, so length 0 means that there is no value
+    if len(matches) < n:  # a value is never empty, so length 0 means that there is no value
         valid = pa.py_buffer(np.packbits(lengths > 0, bitorder="little"))
         values = pa.Array.from_buffers(pa.string(), n, [valid, *values.buffers()[1:]])
     return valid_text(values)

@@ -22,7 +22,10 @@ class PropertyEntries(NamedTuple):
 
 
 def one_property(properties: pa.MapArray | None, name: str, n: int) -> pa.StringArray:
-    """Return one property, string (n,), null where a message lacks it; the last one of a name counts."""
+    """Return one property, string (n,), null where a message lacks it.
+
+    If a message has several of the name, the last one counts.
+    """
     if properties is None:
         return pa.nulls(n, pa.string())
     return pc.map_lookup(properties, pa.scalar(name), "last").cast(pa.string())
@@ -31,7 +34,9 @@ def one_property(properties: pa.MapArray | None, name: str, n: int) -> pa.String
 def property_entries(
     properties: pa.MapArray | None, overrides: Mapping[str, pa.StringArray], n: int
 ) -> PropertyEntries:
-    """Return the properties of the map in its order, then those that columns set; empty names and values are left out.
+    """Return the properties of the map in its order, then those that columns set.
+
+    Properties with an empty name or value are left out.
 
     Args:
         properties: map (n,).
@@ -46,20 +51,17 @@ def property_entries(
         names.append(pa.repeat(pa.scalar(name), len(with_value)))
         values.append(column.drop_null())
     if not rows:
-        return PropertyEntries(
-            np.empty(0, np.int64), pa.array([], pa.string()), pa.array([], pa.string())
-        )
-    all_rows, all_names, all_values = (
-        np.concatenate(rows),
-        pa.concat_arrays(names),
-        pa.concat_arrays(values),
-    )
-    is_filled = (pc.binary_length(all_values).to_numpy() > 0) & (
-        pc.binary_length(all_names).to_numpy() > 0
-    )
-    order = np.flatnonzero(is_filled)[np.argsort(all_rows[is_filled], kind="stable")]
-    taken = pa.array(order)
-    return PropertyEntries(all_rows[order], all_names.take(taken), all_values.take(taken))
+        no_texts = pa.array([], pa.string())
+        return PropertyEntries(np.empty(0, np.int64), no_texts, no_texts)
+    all_rows = np.concatenate(rows)
+    all_names = pa.concat_arrays(names)
+    all_values = pa.concat_arrays(values)
+    has_value = pc.binary_length(all_values).to_numpy() > 0
+    has_name = pc.binary_length(all_names).to_numpy() > 0
+    filled = np.flatnonzero(has_value & has_name)
+    order = filled[np.argsort(all_rows[filled], kind="stable")]
+    indices = pa.array(order)
+    return PropertyEntries(all_rows[order], all_names.take(indices), all_values.take(indices))
 
 
 def _map_entries(
@@ -75,8 +77,8 @@ def _map_entries(
     rows = np.repeat(np.arange(n), counts)
     names, values = entries.field("key"), entries.field("value")
     is_overridden = pc.is_in(names, value_set=pa.array(list(overrides), pa.string()))
-    left = pc.and_not(values.is_valid(), is_overridden)
-    return [rows[left.to_numpy(zero_copy_only=False)]], [names.filter(left)], [values.filter(left)]
+    mask = pc.and_not(values.is_valid(), is_overridden)
+    return [rows[mask.to_numpy(zero_copy_only=False)]], [names.filter(mask)], [values.filter(mask)]
 
 
 def find_control_bytes(entries: PropertyEntries) -> int | None:
@@ -85,24 +87,27 @@ def find_control_bytes(entries: PropertyEntries) -> int | None:
     for column in (entries.names, entries.values):
         data, bounds = array_bytes(column)
         used = data[int(bounds[0]) : int(bounds[-1])]
-        hits = np.flatnonzero((used == NAME_VALUE_SEPARATOR) | (used == PROPERTY_SEPARATOR))
-        if len(hits):
-            entry = int(np.searchsorted(bounds, int(hits[0]) + int(bounds[0]), side="right")) - 1
+        matches = np.flatnonzero((used == NAME_VALUE_SEPARATOR) | (used == PROPERTY_SEPARATOR))
+        if len(matches):
+            first = int(matches[0]) + int(bounds[0])
+            entry = int(np.searchsorted(bounds, first, side="right")) - 1
             rows.append(int(entries.rows[entry]))
     return min(rows, default=None)
 
 
 def property_strings(entries: PropertyEntries, n: int) -> pa.BinaryArray:
-    """Return the property strings, binary (n,), with a last separator as RocketMQ writes it from 5.2 on.
+    """Return the property strings, binary (n,), each with a last separator.
+
+    RocketMQ writes this separator from 5.2 on.
 
     Source: MessageDecoder.java#messageProperties2String.
     """
-    equals, stop, nothing = (
-        pa.scalar(text, pa.binary())
-        for text in (bytes([NAME_VALUE_SEPARATOR]), bytes([PROPERTY_SEPARATOR]), b"")
-    )
-    names, values = entries.names.cast(pa.binary()), entries.values.cast(pa.binary())
-    stored = pc.binary_join_element_wise(names, equals, values, stop, nothing)
+    equals = pa.scalar(bytes([NAME_VALUE_SEPARATOR]), pa.binary())
+    stop = pa.scalar(bytes([PROPERTY_SEPARATOR]), pa.binary())
+    between = pa.scalar(b"", pa.binary())
+    names = entries.names.cast(pa.binary())
+    values = entries.values.cast(pa.binary())
+    stored = pc.binary_join_element_wise(names, equals, values, stop, between)
     data, ends = array_bytes(stored)
     bounds = ends[np.searchsorted(entries.rows, np.arange(n + 1))].astype(np.int32)
     return pa.Array.from_buffers(pa.binary(), n, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
