@@ -1,8 +1,9 @@
-"""Counts the messages of light message queues (LMQ) that only RocksDB holds, by the queues that log records name.
+"""Counts the messages of light message queues (LMQ) by the queues that the records of the log name.
 
-Source: CombineConsumeQueueStore.java. With combineCQUseRocksdbForLmq the broker keeps plain queues
-in files, and light
-queues in a RocksDB database in a folder of its own.
+With combineCQUseRocksdbForLmq the broker keeps plain queues in files, and light queues in a RocksDB
+database in a folder of its own, so the log alone tells which light queues there are.
+
+Source: CombineConsumeQueueStore.java.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ def count_light_messages(log: CommitLog, end: int) -> Counter[str]:
             continue
         for window in walk_forward(log, segment, start, stop):
             for _, heads, whole in window.heads():
-                named = lmq_heads(
-                    window.data, heads.take(whole & have_units(heads.column("sys_flag")))
-                )
-                if len(named):
-                    counts.update(topics(window.data, named).to_pylist())
+                delivered = heads.take(whole & have_units(heads.column("sys_flag")))
+                light = lmq_heads(window.data, delivered)
+                if len(light):
+                    counts.update(topics(window.data, light).to_pylist())
     return counts
 
 
 def describe_light_queues(counts: Counter[str], names: Collection[str]) -> str:
-    """Describe light queues in words: the number of messages in all of them, and the names of the first few."""
+    """Describe light queues in words: how many messages they have, and the first few names."""
+    total = sum(counts[name] for name in names)
     listed = sorted(names)[:_MAX_NAMES]
     others = f" and {len(names) - len(listed)} others" if len(names) > len(listed) else ""
-    return f"{sum(counts[name] for name in names)} messages of light message queues {', '.join(listed)}{others}"
+    return f"{total} messages of light message queues {', '.join(listed)}{others}"

@@ -1,4 +1,4 @@
-"""Samples of queues and of the log for planning: where messages of a queue lie, and where the log may be cut."""
+"""Samples of queues and of the log, which tell planning where messages lie and where to cut."""
 
 from __future__ import annotations
 
@@ -40,9 +40,10 @@ class Sampler:
         self._log, self._queues, self._ranges = log, queues, ranges
 
     def sample(self, piece: QueueSlice, count: int) -> list[Sample]:
-        """Return up to ``count`` samples of a range, evenly spaced by queue offset, from its first to its last message.
+        """Return up to ``count`` samples of a range, from its first to its last message.
 
-        A range of at most ``_SAMPLED_UNITS`` messages gives one sample, which covers all of them.
+        They are evenly spaced by queue offset. A range of at most ``_SAMPLED_UNITS`` messages gives
+        one sample, which covers all of them.
         """
         if piece.start >= piece.end:
             return []
@@ -50,22 +51,20 @@ class Sampler:
         queue = self._queues.open(piece.topic, piece.queue_id)
         queue_offsets = [piece.start]
         if piece.end - piece.start > _SAMPLED_UNITS:
-            queue_offsets = np.unique(
-                np.linspace(piece.start, piece.end - 1, max(count, 2)).astype(np.int64)
-            ).tolist()
+            spaced = np.linspace(piece.start, piece.end - 1, max(count, 2)).astype(np.int64)
+            queue_offsets = np.unique(spaced).tolist()
         for queue_offset in queue_offsets:
-            run = next(
-                queue.runs(queue_offset, min(queue_offset + _SAMPLED_UNITS, piece.end)), None
-            )
+            stop = min(queue_offset + _SAMPLED_UNITS, piece.end)
+            run = next(queue.runs(queue_offset, stop), None)
             if run is None or run[0] != queue_offset:
                 continue
-            samples.append(
-                Sample(queue_offset, queue.unit(queue_offset)[0], float(queue.weights(*run).mean()))
-            )
+            physical_offset = queue.unit(queue_offset)[0]
+            mean_bytes = float(queue.weights(*run).mean())
+            samples.append(Sample(queue_offset, physical_offset, mean_bytes))
         return samples
 
     def rows_within(self, piece: QueueSlice, n_bytes: int) -> int:
-        """Return how many messages at the start of a range have at most ``n_bytes`` bytes of records in all."""
+        """Return how many messages at the start of a range have records of ``n_bytes`` at most."""
         queue = self._queues.open(piece.topic, piece.queue_id)
         left = n_bytes
         for low, high in queue.runs(piece.start, piece.end):
@@ -78,10 +77,10 @@ class Sampler:
         return piece.end - piece.start
 
     def log_heads(self) -> list[int]:
-        """Return physical offsets where a scan of the log may be cut, sorted: starts of files, and sampled records.
+        """Return the physical offsets where a scan of the log may be cut, sorted.
 
-        A sampled record counts only if it stores its own physical offset. Without queues only
-        starts of files are sure.
+        These are the starts of files, and sampled records that store their own physical offset.
+        Without queues only the starts of files are sure.
         """
         heads = {segment.start for segment in self._log.segments}
         queues = self._queues.plain()
@@ -98,7 +97,10 @@ class Sampler:
         return sorted(heads)
 
     def log_points(self, whole: LogSlice, heads: Callable[[], Iterable[int]]) -> Points:
-        """Return records of the log with their store times: every record of a short, sound log, else those at heads."""
+        """Return records of the log with their store times.
+
+        They are all records of a short, sound log, else those at ``heads``.
+        """
         return self._every_record(whole) or self._records_at(heads())
 
     def _records_at(self, heads: Iterable[int]) -> Points:
@@ -133,7 +135,9 @@ class Sampler:
 
 
 def cut_log(whole: LogSlice, heads: Sequence[int], goal: int) -> list[LogSlice]:
-    """Cut a range of the log into slices of at most ``goal`` bytes; a slice without a head near enough is larger.
+    """Cut a range of the log into slices of at most ``goal`` bytes.
+
+    A slice is larger where no head lies near enough.
 
     Args:
         whole: the range to cut.
@@ -141,8 +145,10 @@ def cut_log(whole: LogSlice, heads: Sequence[int], goal: int) -> list[LogSlice]:
             ignored.
         goal: target size of a slice, in bytes.
     """
-    pieces, start, last = [], whole.start, whole.start
-    for head in (*(head for head in heads if whole.start < head < whole.end), whole.end):
+    pieces = []
+    start = last = whole.start
+    inner = [head for head in heads if whole.start < head < whole.end]
+    for head in (*inner, whole.end):
         if head - start > goal and last > start:
             pieces.append(whole._replace(start=start, end=last))
             start = last
