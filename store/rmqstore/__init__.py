@@ -1,4 +1,4 @@
-"""Apache RocketMQ stores as Arrow batches: read from the files of a live, stopped or crashed broker, and appended."""
+"""Reads Apache RocketMQ stores as Arrow batches, and appends to them, without a broker."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from rmqstore.format.schema import Message
     from rmqstore.opening import create
     from rmqstore.opening import open_for as open  # noqa: A004 - `rmqstore.open(path)` reads as it should
+    from rmqstore.read.open_store import QueueInfo
     from rmqstore.storage.broker.store_config import StoreConfig, read_properties
-    from rmqstore.store import MessageStore, QueueInfo
+    from rmqstore.store import MessageStore
     from rmqstore.write.messages import WriteSpec
     from rmqstore.write.writer import StoreWriter
 
@@ -65,7 +66,7 @@ __all__ = [
 _HOMES = {
     "Message": "format.schema:Message",
     "MessageStore": "store:MessageStore",
-    "QueueInfo": "store:QueueInfo",
+    "QueueInfo": "read.open_store:QueueInfo",
     "StoreConfig": "storage.broker.store_config:StoreConfig",
     "StoreWriter": "write.writer:StoreWriter",
     "WriteSpec": "write.messages:WriteSpec",
@@ -80,8 +81,9 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, attribute = _HOMES[name].split(":")
-    globals()[name] = found = getattr(import_module(f"{__name__}.{module}"), attribute)
-    return found
+    value: object = getattr(import_module(f"{__name__}.{module}"), attribute)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

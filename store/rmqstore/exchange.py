@@ -49,7 +49,10 @@ def format_of(path: Path) -> str:
 
 
 def write_parquet(target: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-    """Write batches to one Parquet file, compressed with zstd, in row groups of 128 Ki rows or 64 MiB."""
+    """Write batches to one Parquet file, compressed with zstd.
+
+    A row group has 128 Ki rows or 64 MiB.
+    """
     from pyarrow import parquet
 
     with _in_place(target) as path, parquet.ParquetWriter(path, schema, compression="zstd") as file:
@@ -78,7 +81,10 @@ def write_json_lines(target: Path, batches: Iterable[pa.RecordBatch]) -> None:
 
 @contextmanager
 def _in_place(target: Path) -> Iterator[Path]:
-    """Yield a temporary path; the file is renamed to its target when it is complete, and removed after an error."""
+    """Yield a temporary path for a file that gets its name when it is complete.
+
+    The file is removed after an error.
+    """
     path = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         yield path
@@ -88,10 +94,10 @@ def _in_place(target: Path) -> Iterator[Path]:
 
 
 def jsonable(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with values that JSON can hold: times as ISO-8601, properties as an object, bytes as text.
+    """Return a row with values that JSON can hold.
 
-    Bytes that are not UTF-8 are encoded in base64, under the column's name with ``Base64``
-    appended.
+    Times become ISO-8601, properties an object, and bytes text. Bytes that are not UTF-8 are
+    encoded in base64, under the column's name with ``Base64`` appended.
     """
     converted = dict(row)
     for name, value in row.items():
@@ -111,7 +117,9 @@ def jsonable(row: dict[str, Any]) -> dict[str, Any]:
 def read_parquet(
     source: Path, columns: list[str] | None = None
 ) -> tuple[int, Iterator[pa.RecordBatch]]:
-    """Return the number of rows, and the rows, of a Parquet file or of all files of a folder in the order of names.
+    """Return the number of rows, and the rows, of a Parquet file or of a folder of such files.
+
+    Files of a folder come in the order of their names.
 
     Args:
         source: a file or a folder. A folder that is partitioned by ``topic=…/queueId=…`` has these
@@ -123,16 +131,18 @@ def read_parquet(
     """
     from pyarrow import dataset
 
-    in_paths = [
-        name for name in _PARTITIONED if source.is_dir() and any(source.glob(f"**/{name}=*"))
-    ]
-    partitioning = dataset.partitioning(
-        pa.schema([(name, _PARTITIONED[name]) for name in in_paths]), flavor="hive"
+    in_paths = pa.schema(
+        [
+            (name, kind)
+            for name, kind in _PARTITIONED.items()
+            if source.is_dir() and any(source.glob(f"**/{name}=*"))
+        ]
     )
+    partitioning = dataset.partitioning(in_paths, flavor="hive")
     try:
         files = dataset.dataset(source, format="parquet", partitioning=partitioning)
         schemas = [files.schema, *(fragment.physical_schema for fragment in files.get_fragments())]
-        # includes columns that only some files have
+        # Includes the columns that only some files have.
         files = files.replace_schema(pa.unify_schemas(schemas))
         # Little readahead, and one file at a time: rows keep their order, and memory stays bounded.
         batches = files.to_batches(

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime
-from html import escape
-from typing import Literal, NamedTuple, Unpack
+from typing import Literal, Unpack
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +14,6 @@ from rmqstore.errors import (
     MessageNotFoundError,
     OffsetOutOfRangeError,
     OptionError,
-    RmqStoreError,
 )
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import VERBATIM, Message
@@ -35,39 +31,24 @@ from rmqstore.query.selection import (
     parse_tags,
     parse_timestamp,
     require_arguments,
-    require_named,
 )
 from rmqstore.query.sql92.filter import parse_filter
 from rmqstore.query.where.where import parse_where
 from rmqstore.read.lookup.candidates import QueryResult
 from rmqstore.read.message_scan import MessageScan, columns_to_read, known_columns
-from rmqstore.read.scan.spec import ReadSpec, first_rows, scan_schema
+from rmqstore.read.open_store import QueueInfo
+from rmqstore.read.scan.spec import ReadSpec, scan_schema
 from rmqstore.read.scan.tags_codes import matched_groups
 from rmqstore.read.session import StoreSession
-from rmqstore.read.summary import as_html
-from rmqstore.read.views.registry import read_view
+from rmqstore.read.summary import as_html, as_text
 from rmqstore.read.views.schema import view_columns, view_spec
-from rmqstore.read.views.source import ViewLimits
 from rmqstore.spans import LATEST_TIME
 from rmqstore.storage.files.closing import Closing
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.retry import retry_if_deleted
-from rmqstore.storage.queue.bounds import total_weight
 from rmqstore.storage.recovery.log_end import LogEnd
 
 logger = logging.getLogger(__name__)
-
-
-class QueueInfo(NamedTuple):
-    """One queue: offsets (``max_offset`` excluded), times of its first and last message in ms, bytes of its records."""
-
-    topic: str
-    queue_id: int
-    min_offset: int
-    max_offset: int
-    first_store_timestamp: int | None
-    last_store_timestamp: int | None
-    n_bytes: int
 
 
 class MessageStore(Closing):
@@ -87,18 +68,12 @@ class MessageStore(Closing):
         self.session = session
 
     def __repr__(self) -> str:
-        """Return where the store lies, whose it is and how it was left; what is damaged is left out."""
-        with suppress(RmqStoreError, OSError):
-            topics = f"{len(self.topics())} topics"
-            state = "open, or not closed" if self.paths.has_abort else "closed"
-            return f"MessageStore({str(self.paths.root)!r}, broker {self.broker_name!r}, {topics}, {state})"
-        return f"MessageStore({str(self.paths.root)!r})"
+        """Return the folder, the broker, the number of topics and the state of the store."""
+        return as_text(self.session)
 
     def _repr_html_(self) -> str:
         """Return the same for a notebook, with a table of the first topics."""
-        with suppress(RmqStoreError, OSError):
-            return as_html(self.session, repr(self))
-        return f"<div>{escape(repr(self))}</div>"
+        return as_html(self.session)
 
     def refresh(self) -> None:
         """List the files again: those of a running broker come and go.
@@ -123,7 +98,7 @@ class MessageStore(Closing):
 
     @property
     def log_end(self) -> LogEnd | None:
-        """Where the log ends, if the store was not closed (it has an ``abort`` file); None for a closed one."""
+        """Where the log ends; None for a closed store, which has no ``abort`` file."""
         return self.session.log_end
 
     def topics(self) -> list[str]:
@@ -144,19 +119,8 @@ class MessageStore(Closing):
         return self.session.queue_range(topic, queue_id)
 
     def queues(self, topic: str) -> list[QueueInfo]:
-        """Return what there is of a topic, queue by queue; [] for a topic without queues."""
-        return [self._queue_info(topic, queue_id) for queue_id in self.queue_ids(topic)]
-
-    @retry_if_deleted
-    def _queue_info(self, topic: str, queue_id: int) -> QueueInfo:
-        start, end = self.queue_range(topic, queue_id)
-        queue = self.session.queues.open(topic, queue_id)
-        if start >= end:
-            return QueueInfo(topic, queue_id, start, end, None, None, 0)
-        times = [self.session.log.store_timestamp(queue.unit(at)[0]) for at in (start, end - 1)]
-        return QueueInfo(
-            topic, queue_id, start, end, times[0], times[1], total_weight(queue, start, end)
-        )
+        """Return the queues of a topic, sorted by id; [] for a topic without queues."""
+        return [self.session.queue_info(topic, queue_id) for queue_id in self.queue_ids(topic)]
 
     @retry_if_deleted
     def offset_at(
@@ -177,19 +141,21 @@ class MessageStore(Closing):
 
         Source: DefaultMessageStore.java#getOffsetInQueueByTime.
         """
+        ranges = self.session.ranges
         span = self.queue_range(topic, queue_id)
-        at = parse_timestamp("timestamp", timestamp)
+        millis = parse_timestamp("timestamp", timestamp)
         if boundary == "lower":
-            return self.session.ranges.at_time(topic, queue_id, at, span)
+            return ranges.at_time(topic, queue_id, millis, span)
         if boundary == "upper":
-            return max(self.session.ranges.at_time(topic, queue_id, at + 1, span) - 1, span[0])
+            following = ranges.at_time(topic, queue_id, millis + 1, span)
+            return max(following - 1, span[0])
         raise OptionError(f"boundary {boundary!r}: lower or upper")
 
     @retry_if_deleted
     def offsets_at(
         self, topic: str, timestamp: int | str | datetime, boundary: Boundary = "lower"
     ) -> dict[int, int]:
-        """Return the queue offset at a store time in each queue of a topic; see :meth:`offset_at`."""
+        """Return the queue offset at a store time in each queue; see :meth:`offset_at`."""
         return {
             queue_id: self.offset_at(topic, queue_id, timestamp, boundary)
             for queue_id in self.queue_ids(topic)
@@ -198,7 +164,9 @@ class MessageStore(Closing):
     def matched_groups(
         self, topic: str, queue_id: int, queue_offset: int, groups: Iterable[str] | None = None
     ) -> list[str] | None:
-        """Return the consumer groups whose SQL92 filter a message may match, as the broker noted it when it stored it.
+        """Return the consumer groups whose SQL92 filter a message may match.
+
+        The broker noted it when it stored the message.
 
         Args:
             topic: topic name.
@@ -213,21 +181,20 @@ class MessageStore(Closing):
         Raises:
             UnsupportedFeatureError: the library for Bloom filters is not installed.
         """
-        code = self.session.queues.open(topic, queue_id).unit(queue_offset)[2]
-        candidates = (
-            self.session.config.filter_groups(topic)
-            if groups is None
-            else dict.fromkeys(groups, -1)
-        )
-        return matched_groups(
-            self.session.queues.open_ext(topic, queue_id), code, topic, candidates
-        )
+        queues = self.session.queues
+        code = queues.open(topic, queue_id).unit(queue_offset)[2]
+        if groups is None:
+            candidates = self.session.config.filter_groups(topic)
+        else:
+            candidates = dict.fromkeys(groups, -1)
+        return matched_groups(queues.open_ext(topic, queue_id), code, topic, candidates)
 
     @retry_if_deleted
     def get(self, place: int | str) -> Message:
-        """Return the message at a physical offset, or with an offset message id (32 or 56 hex digits).
+        """Return the message at a physical offset or with an offset message id.
 
-        The host in an id is ignored, so ids stay valid when a store is copied.
+        Such an id has 32 or 56 hex digits. Its host is ignored, so ids stay valid when a store is
+        copied.
 
         Raises:
             MessageNotFoundError: no message begins there.
@@ -238,9 +205,9 @@ class MessageStore(Closing):
         physical_offset = parse_message_id(place)[1] if isinstance(place, str) else place
         if isinstance(place, str) and not log.min_offset <= physical_offset < log.max_offset:
             raise OffsetOutOfRangeError(
-                f"{place} would be the offset message id of physical offset {physical_offset}; the log of "
-                f"{self.paths.root} reaches from {log.min_offset} to {log.max_offset}. Look up an id of a client "
-                "(column msgId): scan(msg_id=...), rmqstore query -m"
+                f"{place} would be the offset message id of physical offset {physical_offset}; "
+                f"the log of {self.paths.root} reaches from {log.min_offset} to {log.max_offset}. "
+                "Look up an id of a client (column msgId): scan(msg_id=...), rmqstore query -m"
             )
         end = self.session.ends.of_records()
         if end is not None and physical_offset >= end:
@@ -260,10 +227,10 @@ class MessageStore(Closing):
         *,
         scan_uncovered: bool = False,
     ) -> QueryResult:
-        """Return the messages of a topic that have a key, as RocketMQ's queryMessage finds them in the index.
+        """Return the messages of a topic that have a key, by the index.
 
-        Unlike queryMessage it has no cap, compares the key itself, compares times to the
-        millisecond, and returns each message once.
+        It is RocketMQ's queryMessage, but has no cap, compares the key itself, compares times to
+        the millisecond, and returns each message once.
 
         Args:
             topic: topic name.
@@ -283,7 +250,7 @@ class MessageStore(Closing):
             raise OptionError(f"limit {limit}: must be a positive integer")
         low = 0 if begin is None else max(parse_timestamp("begin", begin), 0)
         high = LATEST_TIME if end is None else min(parse_timestamp("end", end), LATEST_TIME)
-        found = self.session.finder.query(
+        result = self.session.finder.query(
             topic,
             key,
             (low, high),
@@ -291,9 +258,9 @@ class MessageStore(Closing):
             scan_uncovered=scan_uncovered,
             broker_name=self.broker_name,
         )
-        if not found:
+        if not result:
             self.session.warn_unknown_topics(parse_selection(subscribe=[topic]))
-        return found
+        return result
 
     def scan(
         self,
@@ -315,22 +282,35 @@ class MessageStore(Closing):
         limit: int | None = None,
         **selection: Unpack[SelectionArguments],
     ) -> pa.RecordBatchReader:
-        """Return the chosen messages as a stream of batches; ``docs/reading.md`` describes the arguments.
+        """Return the chosen messages as a stream of batches.
 
-        ``selection`` takes arguments that choose topics and bounds;
-        ``query.selection.parse_selection`` lists them. ``scan="queue"``: by topic and queue;
-        messages of one queue in order, of several in the order of the log. ``scan="commitlog"``:
-        every valid record in the order of the log, with or without a queue. ``msg_key``,
-        ``msg_id``: a look-up: the records, with or without a queue, that have one of these keys
-        (UNIQ_KEY or a word of KEYS) or ids (``msgId`` or ``offsetMsgId``), in the order of the log.
-        What the index does not cover is read, unless ``index_only``. ``include_pending``: at the
-        end, messages that are pending for the chosen queues; the columns ``pending`` and
-        ``dueTimestamp`` describe them. ``where``: a condition on columns, as text or as a pyarrow
-        expression; ``docs/finding.md`` says which ones leave out queues, parts of the log or
-        messages unread. Its columns need not be among ``columns``. ``filter``: an SQL92 expression
-        over properties, as RocketMQ's MessageSelector.bySql takes it. ``verbatim``: the fields of
-        records exactly as stored (``format.schema.VERBATIM``), for exact copies. ``limit``: return
-        only this many messages, the first ones; reading stops then.
+        ``docs/reading.md`` describes the arguments at length.
+
+        Args:
+            where: a condition on columns, as text or as a pyarrow expression. Its columns need not
+                be among ``columns``. ``docs/finding.md`` says which conditions leave queues, parts
+                of the log or messages unread.
+            filter: an SQL92 expression over properties, as RocketMQ's MessageSelector.bySql takes
+                it.
+            tags: a tag expression such as ``A || B``.
+            columns: columns to return; all by default.
+            scan: ``queue``: by topic and queue; the messages of one queue in order, those of
+                several in the order of the log. ``commitlog``: every valid record in the order of
+                the log, with or without a queue.
+            msg_key: look up the records with one of these keys (UNIQ_KEY or a word of KEYS).
+                Look-ups give records with or without a queue, in the order of the log.
+            msg_id: look up the records with one of these ids (``msgId`` or ``offsetMsgId``).
+            index_only: leave out of a look-up what the index does not cover, instead of reading it.
+            include_pending: add the messages that are pending for the chosen queues at the end; the
+                columns ``pending`` and ``dueTimestamp`` describe them.
+            mode: FAILFAST, DROPMALFORMED or PERMISSIVE: what is done with damaged records.
+            column_name_of_corrupt_record: the column with the damage in mode PERMISSIVE.
+            check_crc: whether to check CRCs.
+            fail_on_data_loss: whether it is an error if chosen messages are gone.
+            verbatim: return the fields of records exactly as stored (``format.schema.VERBATIM``),
+                for exact copies.
+            limit: return only this many messages, the first ones; reading stops then.
+            selection: topics and bounds; ``query.selection.parse_selection`` lists the arguments.
 
         Raises:
             OptionError: arguments that contradict one another.
@@ -338,44 +318,39 @@ class MessageStore(Closing):
             OffsetOutOfRangeError: chosen messages are gone and ``fail_on_data_loss`` holds.
         """
         require_arguments(selection, ScanArguments.__annotations__ | {"columns": ...})
-        chosen, wanted = parse_selection(**selection), parse_wanted(msg_key, msg_id)
-        schema = (
-            VERBATIM
-            if verbatim and columns is None
-            else scan_schema(columns, include_pending=include_pending)
-        )
-        if mode == "PERMISSIVE" and column_name_of_corrupt_record not in schema.names:
-            schema = schema.append(pa.field(column_name_of_corrupt_record, pa.string()))
+        chosen = parse_selection(**selection)
+        corrupt_column = column_name_of_corrupt_record
+        if verbatim and columns is None:
+            schema = VERBATIM
+        else:
+            schema = scan_schema(columns, include_pending=include_pending)
+        if mode == "PERMISSIVE" and corrupt_column not in schema.names:
+            schema = schema.append(pa.field(corrupt_column, pa.string()))
         condition = parse_where(where, known_columns(schema, include_pending=include_pending))
+        tag_set = parse_tags(tags)
         spec = ReadSpec(
             schema=schema if condition is None else columns_to_read(schema, condition),
             mode=mode,
-            corrupt_column=column_name_of_corrupt_record,
+            corrupt_column=corrupt_column,
             check_crc=check_crc,
             fail_on_data_loss=fail_on_data_loss,
-            tags=parse_tags(tags)
-            if condition is None
-            else condition.pruning.tagged(parse_tags(tags)),
+            tags=tag_set if condition is None else condition.pruning.tagged(tag_set),
             filter=parse_filter(filter),
             broker_name=self.broker_name,
             inflate=not verbatim,
         )
-        if verbatim and scan == "queue":
-            self.session.require_records(chosen)
-        batches = MessageScan(
-            chosen,
-            spec,
-            scan,
-            wanted,
-            condition,
+        request = MessageScan(
+            selection=chosen,
+            spec=spec,
+            by=scan,
+            wanted=parse_wanted(msg_key, msg_id),
+            where=condition,
             index_only=index_only,
             include_pending=include_pending,
-        ).batches(self.session)
-        if spec.schema != schema:
-            batches = (batch.select(schema.names) for batch in batches)
-        if limit is not None:
-            batches = first_rows(batches, limit)
-        return pa.RecordBatchReader.from_batches(schema, batches)
+        )
+        if verbatim and scan == "queue":
+            self.session.require_records(chosen)
+        return request.reader(self.session, schema, limit)
 
     def count(
         self, *, columns: str | Iterable[str] = "queueOffset", **options: Unpack[ScanArguments]
@@ -399,9 +374,9 @@ class MessageStore(Closing):
         check_crc: bool | None = None,
         **selection: Unpack[TopicArguments],
     ) -> pa.RecordBatchReader:
-        """Return a view of the store as a stream of batches; ``docs/views.md`` lists names and columns.
+        """Return a view of the store as a stream of batches.
 
-        Damage stops no view: rows say what is damaged.
+        ``docs/views.md`` lists views and columns. Damage stops no view: rows say what is damaged.
 
         Args:
             name: ``queues``, ``topics``, ``commitlog``, ``consumequeue``, ``index``, ``groups`` or
@@ -417,18 +392,5 @@ class MessageStore(Closing):
             OptionError: an argument has no meaning with the view, or is out of its domain.
         """
         spec = view_spec(name, columns=columns, mode=mode, check_crc=check_crc, **selection)
-        schema, condition = spec.schema, parse_where(where, view_columns(name))
-        if condition is not None:
-            extra = [field for field in condition.columns if field.name not in schema.names]
-            spec = replace(spec, schema=pa.schema([*schema, *extra]))
-        if spec.names_topics:
-            require_named(
-                spec.selection, self.session.named_queues(spec.selection), str(self.paths.root)
-            )
-        pieces = self.session.plan_view(spec, ViewLimits())
-        batches = (
-            batch for piece in pieces for batch in read_view(self.session.view_source, spec, piece)
-        )
-        if condition is not None:
-            batches = (condition.keep(batch).select(schema.names) for batch in batches)
-        return pa.RecordBatchReader.from_batches(schema, batches)
+        batches = self.session.view(spec, parse_where(where, view_columns(name)))
+        return pa.RecordBatchReader.from_batches(spec.schema, batches)

@@ -29,7 +29,8 @@ from rmqstore.cli.common import (
 from rmqstore.exchange import jsonable
 from rmqstore.opening import open_for
 from rmqstore.query.selection import parse_selection
-from rmqstore.store import MessageStore, QueueInfo
+from rmqstore.read.open_store import QueueInfo
+from rmqstore.store import MessageStore
 
 _ID_DIGITS = 32
 

@@ -1,4 +1,4 @@
-"""Runs one scan of a store: plans, prunes and reads messages, and filters them by the condition on columns."""
+"""Runs one scan of a store: plans, prunes and reads, and filters by the condition on columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rmqstore.read.lookup.pending import find_pending, read_pending
 from rmqstore.read.pruner import StorePruner
 from rmqstore.read.scan.merge import PLACE, merge_by_place
 from rmqstore.read.scan.record_filter import log_filter
-from rmqstore.read.scan.spec import ReadSpec
+from rmqstore.read.scan.spec import ReadSpec, first_rows
 from rmqstore.read.session import StoreSession
 from rmqstore.spans import QueueSlice
 
@@ -26,14 +26,19 @@ logger = logging.getLogger(__name__)
 
 
 def known_columns(schema: pa.Schema, *, include_pending: bool) -> pa.Schema:
-    """Return the columns that a condition may name: those of the scan, and all other columns of a message."""
+    """Return the columns that a condition may name: those of the scan and all of a message."""
     others = [*ALL_COLUMNS, *(PENDING if include_pending else ())]
     return pa.schema([*schema, *(field for field in others if field.name not in schema.names)])
 
 
 def columns_to_read(schema: pa.Schema, where: Where) -> pa.Schema:
-    """Return the columns of a scan, those that its condition names, and the one by which look-ups are merged."""
-    needed = [*where.columns, *([ALL_COLUMNS.field(PLACE)] if where.pruning.wanted else [])]
+    """Return the columns of a scan together with those that its condition needs.
+
+    A condition that leads to a look-up also needs the column by which messages are merged.
+    """
+    needed = [*where.columns]
+    if where.pruning.wanted:
+        needed.append(ALL_COLUMNS.field(PLACE))
     missing = {field.name: field for field in needed if field.name not in schema.names}
     return pa.schema([*schema, *missing.values()])
 
@@ -67,6 +72,26 @@ class MessageScan:
         if self.include_pending and (self.wanted or self.by != "queue"):
             raise OptionError("include_pending: only a read by queue knows what is pending")
 
+    def reader(
+        self, session: StoreSession, schema: pa.Schema, limit: int | None
+    ) -> pa.RecordBatchReader:
+        """Return the messages of a store as a stream of batches.
+
+        Args:
+            session: the store.
+            schema: the columns to return; the columns of ``spec`` include them.
+            limit: return only this many messages, the first ones; reading stops then.
+
+        Raises:
+            OptionError: the limit is not a positive integer.
+        """
+        batches = self.batches(session)
+        if self.spec.schema != schema:
+            batches = (batch.select(schema.names) for batch in batches)
+        if limit is not None:
+            batches = first_rows(batches, limit)
+        return pa.RecordBatchReader.from_batches(schema, batches)
+
     def batches(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
         """Return the messages of a store as batches with the columns of ``spec``."""
         batches = self._read(session)
@@ -79,14 +104,16 @@ class MessageScan:
             return iter(())
         if self.wanted:
             return self._keep(self._look_up(session))
-        return self._by_queue(session) if self.by == "queue" else self._keep(self._by_log(session))
+        if self.by == "queue":
+            return self._by_queue(session)
+        return self._keep(self._by_log(session))
 
     def _keep(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows that meet the condition."""
         if self.where is None:
             return batches
-        kept = map(self.where.keep, batches)
-        return (batch for batch in kept if batch.num_rows)
+        matching = map(self.where.keep, batches)
+        return (batch for batch in matching if batch.num_rows)
 
     def _by_queue(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
         session.require_topics(self.selection)
@@ -112,27 +139,26 @@ class MessageScan:
             0 if pruned.single is None else len(pruned.single.physical_offsets), where.pruning,
         )  # fmt: skip
         lost = self._keep(session.read_lost(session.lost((), self.spec), self.spec))
-        kept = self._keep(session.read_queues(pruned.slices, self.spec))
+        messages = self._keep(session.read_queues(pruned.slices, self.spec))
         if pruned.single is not None:
-            kept = merge_by_place(kept, self._keep(session.read_units(pruned.single, self.spec)))
-        return chain(lost, kept)
+            single = self._keep(session.read_units(pruned.single, self.spec))
+            messages = merge_by_place(messages, single)
+        return chain(lost, messages)
 
     def _by_log(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
-        wanted = log_filter(self.selection, self.spec.schema.names)
+        chosen = log_filter(self.selection, self.spec.schema.names)
         session.warn_unknown_topics(self.selection)
-        whole = session.log_slice()
-        pieces = (
-            [whole] if self.where is None else StorePruner(session, self.where.pruning).log(whole)
-        )
-        return chain.from_iterable(session.read_log(piece, self.spec, wanted) for piece in pieces)
+        pieces = [session.log_slice()]
+        if self.where is not None:
+            pieces = StorePruner(session, self.where.pruning).log(pieces[0])
+        return chain.from_iterable(session.read_log(piece, self.spec, chosen) for piece in pieces)
 
     def _look_up(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
         chosen = log_filter(self.selection, self.spec.schema.names, self.wanted)
         session.warn_unknown_topics(self.selection)
-        found = session.find(self.wanted, self.selection)
-        yield from session.finder.read(found, self.spec, chosen, index_only=self.index_only)
+        candidates = session.find(self.wanted, self.selection)
+        yield from session.finder.read(candidates, self.spec, chosen, index_only=self.index_only)
 
     def _pending(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
-        yield from read_pending(
-            session, find_pending(session, self.selection, self.spec), self.spec, self.selection
-        )
+        pending = find_pending(session, self.selection, self.spec)
+        yield from read_pending(session, pending, self.spec, self.selection)

@@ -1,20 +1,43 @@
-"""The HTML summary of a store that a notebook shows: its folder, its state and its first topics."""
+"""The summaries of a store: a line of text, and HTML that a notebook shows."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from html import escape
 from typing import Final
 
+from rmqstore.errors import RmqStoreError
 from rmqstore.format.topics import is_system_topic
 from rmqstore.read.session import StoreSession
 
 _MAX_TOPICS: Final = 20
 
 
-def as_html(session: StoreSession, line: str) -> str:
-    """Return a line about a store and a table of its first topics, users' before the system's, each with its queues.
+def as_text(session: StoreSession) -> str:
+    """Return the folder, the broker, the number of topics and the state of a store, as one line.
 
-    It lists folders and opens no queue, so the time hardly depends on the size of the store.
+    Only the folder is named if the store is too damaged to tell the rest.
+    """
+    folder = repr(str(session.paths.root))
+    with suppress(RmqStoreError, OSError):
+        topics = f"{len(session.topics())} topics"
+        state = "open, or not closed" if session.paths.has_abort else "closed"
+        return f"MessageStore({folder}, broker {session.broker_name!r}, {topics}, {state})"
+    return f"MessageStore({folder})"
+
+
+def as_html(session: StoreSession) -> str:
+    """Return the same line, and a table of the first topics with their numbers of queues."""
+    line = f"<div>{escape(as_text(session))}</div>"
+    with suppress(RmqStoreError, OSError):
+        return line + _topic_table(session)
+    return line
+
+
+def _topic_table(session: StoreSession) -> str:
+    """Return the table; topics of users come before those of the system.
+
+    Folders are listed and no queue is opened, so the time hardly depends on the size of the store.
     """
     topics = sorted(session.topics(), key=lambda topic: (is_system_topic(topic), topic))
     rows = [
@@ -24,4 +47,4 @@ def as_html(session: StoreSession, line: str) -> str:
     if len(topics) > _MAX_TOPICS:
         rows.append(f'<tr><td colspan="2">and {len(topics) - _MAX_TOPICS} more</td></tr>')
     heading = "<thead><tr><th>topic</th><th>queues</th></tr></thead>"
-    return f"<div>{escape(line)}</div><table>{heading}<tbody>{''.join(rows)}</tbody></table>"
+    return f"<table>{heading}<tbody>{''.join(rows)}</tbody></table>"

@@ -282,7 +282,7 @@ class QueueRanges:
         return [QueueSlice(topic, queue_id, *run) for run in runs]
 
     def look_confirmed(self, piece: QueueSlice, log_end: int) -> bool:
-        """Tell whether the log confirms the units of a range; see ``unit_checks.look_confirmed``."""
+        """Tell whether the log confirms a range's units; see ``unit_checks.look_confirmed``."""
         key = (piece.topic, piece.queue_id)
         queue = self._queues.open(*key)
         return look_confirmed(self._log, queue, key, piece.start, piece.end, log_end)

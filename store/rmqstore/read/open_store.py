@@ -1,0 +1,234 @@
+"""The parts of one store that is open for reading, and the topics and queues that it has."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import NamedTuple
+
+from rmqstore.errors import CorruptConfigError, UnsupportedFeatureError
+from rmqstore.format.layout import LMQ_PREFIX
+from rmqstore.query.selection import Selection, require_named
+from rmqstore.read.plan.queue_ranges import QueueRanges
+from rmqstore.spans import LogSlice, QueueKey
+from rmqstore.storage.broker.config_files import BrokerConfig
+from rmqstore.storage.files.closing import Closing
+from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.files.retry import retry_if_deleted
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.queue.bounds import total_weight
+from rmqstore.storage.queue.queue_set import Queues
+from rmqstore.storage.recovery.log_end import LogEnd
+from rmqstore.storage.recovery.store_ends import StoreEnds
+
+logger = logging.getLogger(__name__)
+
+
+class QueueInfo(NamedTuple):
+    """One queue.
+
+    Attributes:
+        topic: topic name.
+        queue_id: queue id.
+        min_offset: queue offset of the first message.
+        max_offset: queue offset after the last message.
+        first_store_timestamp: store time (ms) of the first message; None for an empty queue.
+        last_store_timestamp: store time (ms) of the last message; None for an empty queue.
+        n_bytes: bytes of all its records.
+    """
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    first_store_timestamp: int | None
+    last_store_timestamp: int | None
+    n_bytes: int
+
+
+class OpenStore(Closing):
+    """The log, the queues and the configuration of one store, and where log and queues end.
+
+    Nothing in its folder is created or changed, also beside a running broker.
+
+    Source: DefaultMessageStore.java.
+    """
+
+    def __init__(
+        self, paths: StorePaths, *, broker_name: str | None = None, ignore_log_end: bool = False
+    ) -> None:
+        self.paths = paths
+        self.config = BrokerConfig(paths)
+        self._given_name = broker_name
+        self.log = CommitLog(paths.commitlogs, paths.storage)
+        self.ends = StoreEnds(paths, self.config, self.log, ignore_log_end=ignore_log_end)
+        self.queues = Queues(paths, lambda: self.ends.recovered)
+        self.ranges = QueueRanges(paths, self.log, self.queues, self.ends.of_records)
+
+    def close(self) -> None:
+        """Release the mapped files. Batches that were read stay valid."""
+        self.queues.close()
+        self.log.close()
+
+    def refresh(self) -> None:
+        """List the files again: those of a running broker come and go.
+
+        The log end stays as it was found.
+        """
+        self.log.refresh()
+        self.queues.refresh()
+
+    def forget(self) -> None:
+        """Find the ends of the log and of its queues again, as after a repair elsewhere."""
+        self.queues.close()
+        self.refresh()
+        self.ends.forget()
+
+    def forget_recovered(self, key: QueueKey) -> None:
+        """Read a queue by its files alone, which now hold the units recovered from the log."""
+        self.ends.recovered.pop(key, None)
+        self.queues.drop(key)
+
+    @cached_property
+    def broker_name(self) -> str:
+        """The broker's name, as given or as the store tells it."""
+        return self._given_name or self.config.broker_name()
+
+    @cached_property
+    def view_broker_name(self) -> str:
+        """The broker's name, or that of the folder if the file with the name is damaged."""
+        try:
+            return self.broker_name
+        except CorruptConfigError as err:
+            logger.warning("%s; taking the folder's name for the broker's", err)
+            return self.paths.name
+
+    @property
+    def light_messages_apart(self) -> Mapping[str, int]:
+        """The number of messages in each light queue that only RocksDB holds."""
+        return self.ranges.light_messages_apart
+
+    @property
+    def log_end(self) -> LogEnd | None:
+        """Where the log ends; None for a closed store, which has no ``abort`` file."""
+        return self.ends.log_end
+
+    def log_slice(self) -> LogSlice:
+        """Return the range of the log that holds records.
+
+        In a closed store it reaches to the last byte of the log.
+        """
+        return self.ends.log_slice()
+
+    def topics(self) -> list[str]:
+        """Return every topic with queues, including system topics, sorted."""
+        return self.queues.topics()
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Return the ids of a topic's queues, sorted."""
+        return self.queues.ids(topic)
+
+    @retry_if_deleted
+    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Return the first queue offset whose message is there and the one after the last.
+
+        Raises:
+            UnsupportedFeatureError: the queue is of a kind that cannot be read.
+            CorruptQueueError: its files contradict themselves.
+        """
+        self.ranges.require_plain_queues()
+        return self.ranges.range(topic, queue_id)
+
+    @retry_if_deleted
+    def first_offset(self, topic: str, queue_id: int) -> int | None:
+        """Return the first queue offset whose message is there, or the end if none is.
+
+        None for a queue without files.
+        """
+        return self.ranges.first(topic, queue_id)
+
+    @retry_if_deleted
+    def queue_info(self, topic: str, queue_id: int) -> QueueInfo:
+        """Return where a queue begins and ends, by offset and by time, and its bytes."""
+        start, end = self.queue_range(topic, queue_id)
+        if start >= end:
+            return QueueInfo(topic, queue_id, start, end, None, None, 0)
+        queue = self.queues.open(topic, queue_id)
+        first_time, last_time = (
+            self.log.store_timestamp(queue.unit(queue_offset)[0])
+            for queue_offset in (start, end - 1)
+        )
+        n_bytes = total_weight(queue, start, end)
+        return QueueInfo(topic, queue_id, start, end, first_time, last_time, n_bytes)
+
+    def known_topics(self) -> list[str]:
+        """Return every topic with queues or an entry in ``config/topics.json``, sorted."""
+        return self.ranges.known_topics(self.config)
+
+    def named_queues(self, selection: Selection) -> dict[str, set[int]]:
+        """Return the queues of every topic if the selection names topics, else nothing."""
+        if not selection.named_topics:
+            return {}
+        return {topic: set(self.queue_ids(topic)) for topic in self.known_topics()}
+
+    def chosen_queues(self, selection: Selection) -> dict[str, list[int]]:
+        """Return the chosen topics and their queues; see ``QueueRanges.choose``."""
+        return self.ranges.choose(selection, self.config)
+
+    def is_chosen(self, selection: Selection, topic: str, queue_id: int) -> bool:
+        """Tell whether a selection names a queue, whether or not the queue exists."""
+        return self.ranges.is_chosen(selection, topic, queue_id)
+
+    def indexed_topics(self, topics: Iterable[str]) -> set[str]:
+        """Return those topics whose messages the index knows by their own keys.
+
+        The index knows records, not the messages of inner batches, nor light queues, which show
+        other queues' records.
+        """
+        batch_topics = set(self.queues.batch_topics())
+        return {topic for topic in topics if not topic.startswith(LMQ_PREFIX)} - batch_topics
+
+    def require_topics(self, selection: Selection) -> None:
+        """Refuse a selection that names topics or queues which are not there.
+
+        Raises:
+            OptionError: a topic or queue is missing. The message lists those that exist.
+        """
+        self.ranges.require_plain_queues(selection)
+        self._require_named(selection)
+
+    def _require_named(self, selection: Selection) -> None:
+        require_named(selection, self.named_queues(selection), str(self.paths.root))
+
+    def require_records(self, selection: Selection) -> None:
+        """Refuse an exact copy, by queue, of messages that share a record."""
+        batch_topics = {*self.queues.batch_topics()} & {*self.chosen_queues(selection)}
+        if batch_topics:
+            raise UnsupportedFeatureError(
+                f"{', '.join(sorted(batch_topics))}: a record holds several messages "
+                "(queue.type=BatchCQ), exact copies are of records: use scan=commitlog"
+            )
+
+    def warn_unknown_topics(
+        self, selection: Selection, consequence: str = "the records of the log decide"
+    ) -> None:
+        """Log named topics that neither queues nor ``config/topics.json`` know.
+
+        They are misspelt, deleted, or not created yet.
+        """
+        unknown = sorted(selection.named_topics - set(self.known_topics()))
+        if unknown:
+            logger.warning(
+                "%s: neither a queue nor config/topics.json knows %s; %s",
+                self.paths.root, ", ".join(unknown), consequence,
+            )  # fmt: skip
+
+    def warn_without_queues(self) -> None:
+        """Log that a store has a log but no queues at all: a read by queue then gives nothing."""
+        if self.log.segments and not self.topics():
+            logger.warning(
+                "%s has a CommitLog but no queues in %s: "
+                "a read by queue finds nothing, use scan=commitlog",
+                self.paths.root, self.paths.consumequeue,
+            )  # fmt: skip
