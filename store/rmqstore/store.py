@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Literal, Unpack
@@ -47,8 +46,6 @@ from rmqstore.storage.files.closing import Closing
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.retry import retry_if_deleted
 from rmqstore.storage.recovery.log_end import LogEnd
-
-logger = logging.getLogger(__name__)
 
 
 class MessageStore(Closing):

@@ -1,4 +1,4 @@
-"""A place in a log that is written to: steps over what is new, and notices that a recovery has cut the log."""
+"""A cursor in a log that is written to: it follows new records and notices if the log was cut."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ _GROWTH: Final = 8
 
 
 class LogMark(NamedTuple):
-    """A record by which a log is known again: cut by a recovery and written on, another one stands in its place."""
+    """A record by which a log is recognized.
+
+    If a recovery cut the log before it and the log was written on, another record is in its place.
+    """
 
     physical_offset: int
     store_timestamp: int  # ms
 
     @classmethod
     def at(cls, log: CommitLog, physical_offset: int | None) -> LogMark | None:
-        """Return the mark of the record at a place, None where there is none."""
+        """Return the mark of the record at a physical offset, None where there is none."""
         if physical_offset is None:
             return None
         try:
@@ -40,7 +43,7 @@ class LogMark(NamedTuple):
             return None
 
     def stands_in(self, log: CommitLog) -> bool:
-        """Tell whether the record still stands there, or was deleted with its file because of its age."""
+        """Tell whether the record still stands there, or was deleted with its file as too old."""
         return (
             self.physical_offset < log.min_offset or LogMark.at(log, self.physical_offset) == self
         )
@@ -48,11 +51,14 @@ class LogMark(NamedTuple):
 
 @dataclass(slots=True)
 class LogCursor:
-    """The physical offset after the last record that was seen, and that record.
+    """A position in the log after the last record that was seen.
 
-    ``refused`` holds the bytes last seen at the cursor if they were not a record. ``is_disturbed``
-    says that these bytes changed into something that is still not a record, so the cursor is not
-    where a record begins.
+    Attributes:
+        position: its physical offset.
+        newest: the last record that was seen.
+        refused: the bytes last seen at the cursor if they were not a record.
+        is_disturbed: whether these bytes changed into something that is still not a record, so that
+            the cursor is not where a record begins.
     """
 
     position: int
@@ -62,7 +68,7 @@ class LogCursor:
 
     @classmethod
     def at(cls, log: CommitLog, position: int) -> LogCursor:
-        """Return a cursor at a place where a record will begin."""
+        """Return a cursor at a physical offset where a record will begin."""
         return cls(position, LogMark.at(log, last_record_before(log, position)))
 
     def is_good(self, log: CommitLog) -> bool:
@@ -75,7 +81,7 @@ class LogCursor:
         return newest.stands_in(log) and self._follows(log, newest.physical_offset)
 
     def _follows(self, log: CommitLog, physical_offset: int) -> bool:
-        """Tell whether the cursor stands right after a record, or after the blank that follows it."""
+        """Tell whether the cursor stands right after a record, or after the blank after it."""
         place = log.locate(physical_offset)
         end = physical_offset + log.frame(place)[0]
         if end == self.position:
@@ -89,9 +95,9 @@ class LogCursor:
         """Yield the heads of the records that follow, and move past them.
 
         Args:
-            log: of the store.
-            run_started: since when, in ms, the broker runs that has the store now; 0 where that is
-                not known.
+            log: the CommitLog of the store.
+            run_started: when the broker that has the store now was started, in ms; 0 if that is not
+                known.
         """
         size = _FIRST_BYTES
         while (segment := log.find(self.position)) is not None:
@@ -105,34 +111,31 @@ class LogCursor:
                 self.newest = LogMark(*(int(last.column(name)[0]) for name in LogMark._fields))
                 yield window.data, heads.take(whole)
             stop = walked.records
-            reached = (
-                segment.end
-                if stop.kind is StopKind.BLANK and _is_begun(log, segment.end)
-                else walked.stopped
-            )
-            is_stuck, self.position = reached == self.position, reached
-            refused = (
-                window.data[stop.position :][: FRAME_HEAD.itemsize]
-                if stop.kind is StopKind.DAMAGE
-                else None
-            )
-            self._note(refused, is_stuck)
+            position = walked.stopped
+            if stop.kind is StopKind.BLANK and _has_content(log, segment.end):
+                position = segment.end
+            is_stuck = position == self.position
+            self.position = position
+            refused = b""
+            if stop.kind is StopKind.DAMAGE:
+                refused = window.data[stop.position :][: FRAME_HEAD.itemsize].tobytes()
+            self._note(refused, is_stuck=is_stuck)
             if is_stuck or walked.damage is not None:
                 return
             size = min(_GROWTH * size, WINDOW_BYTES)
 
     def _without_unsure(self, window: Window, run_started: int) -> Window:
-        """Leave out records from the first on that may not be of the log.
+        """Leave out the first record that may not belong to the log, and all that follow.
 
         A broker appends one record after the other, so the last one that the present run wrote
-        vouches for all before it. After it, a torn record ends the log: its broker is still writing
-        it, or a recovery will cut it. There a whole record of an earlier run ends it as well: a
+        vouches for all before it. After it, a torn record ends the log: the broker is still writing
+        it, or a recovery will cut it off. A whole record of an earlier run ends the log as well: a
         recovery has cut it off, and it is not written over yet.
         """
         starts = window.records.starts
         if not len(starts):
             return window
-        sound, times = _checked(window)
+        sound, times = _check(window)
         vouching = np.flatnonzero(sound & (times >= run_started))
         is_vouched = len(vouching) > 0 or (
             self.newest is not None and self.newest.store_timestamp >= run_started
@@ -142,19 +145,22 @@ class LogCursor:
         if not len(refused):
             return window
         row = first + int(refused[0])
-        kept = Walk(
-            starts[:row], StopKind.DAMAGE, int(starts[row]), "torn, or cut off by a recovery"
-        )
-        return replace(window, records=kept)
+        reason = "torn, or cut off by a recovery"
+        sure = Walk(starts[:row], StopKind.DAMAGE, int(starts[row]), reason)
+        return replace(window, records=sure)
 
-    def _note(self, damage: Bytes | None, is_stuck: bool) -> None:
-        found = b"" if damage is None else damage.tobytes()
-        self.is_disturbed = bool(is_stuck and self.refused and found and found != self.refused)
-        self.refused = found
+    def _note(self, refused: bytes, *, is_stuck: bool) -> None:
+        """Note the bytes at the cursor; they are empty if nothing there was refused."""
+        has_changed = bool(self.refused and refused) and refused != self.refused
+        self.is_disturbed = is_stuck and has_changed
+        self.refused = refused
 
 
-def _checked(window: Window) -> tuple[Mask, NDArray[np.int64]]:
-    """Return which of the records that were walked are whole, CRC included, and their store times, ms; (n,) each."""
+def _check(window: Window) -> tuple[Mask, NDArray[np.int64]]:
+    """Return a mask (n,) of the sound records of a window, and the store times (n,) of all, ms.
+
+    A sound record is whole and has the right CRC.
+    """
     masks, times = [], []
     for _, heads, whole in window.heads():
         sound = whole & check_heads(heads, window.segment.start)
@@ -165,11 +171,11 @@ def _checked(window: Window) -> tuple[Mask, NDArray[np.int64]]:
     return np.concatenate(masks), np.concatenate(times)
 
 
-def _is_begun(log: CommitLog, physical_offset: int) -> bool:
-    """Tell whether something stands in the segment that begins here.
+def _has_content(log: CommitLog, physical_offset: int) -> bool:
+    """Tell whether the segment that begins at a physical offset holds anything.
 
-    A commit of ours puts a blank before an empty segment for a moment, and then a record in place
-    of the blank.
+    For a moment a commit of ours has a blank before an empty segment, and then a record in place of
+    the blank.
     """
     segment = log.find(physical_offset)
     return segment is not None and log.frame(Place(segment, 0)) != (0, 0)

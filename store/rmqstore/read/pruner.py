@@ -1,4 +1,4 @@
-"""Prunes reads of a store: which ranges of queues, units and parts of the log can meet conditions."""
+"""Prunes reads of a store to the ranges of queues and of the log that can meet conditions."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _HEADS = select_columns(["topic", "queueId", "queueOffset", "commitLogOffset"])
 
 
 class PrunedQueues(NamedTuple):
-    """What pruning leaves of ranges of queues: smaller ranges, and single messages that the index pointed out."""
+    """What pruning leaves of ranges of queues."""
 
     slices: list[QueueSlice]
-    single: UnitRows | None
+    single: UnitRows | None  # messages outside of the slices that the index pointed out
 
 
 class StorePruner:
@@ -50,7 +50,7 @@ class StorePruner:
     def queues(self, slices: Sequence[QueueSlice]) -> PrunedQueues:
         """Return the parts of ranges of queues that have to be read."""
         pruning = self._pruning
-        kept = [
+        bounded = [
             piece._replace(
                 start=max(piece.start, pruning.queue_offsets.low),
                 end=min(piece.end, pruning.queue_offsets.high + 1),
@@ -58,22 +58,23 @@ class StorePruner:
             for piece in slices
             if pruning.keeps(piece.topic, piece.queue_id)
         ]
-        kept = [piece for piece in kept if piece.start < piece.end]
-        if not kept:
+        bounded = [piece for piece in bounded if piece.start < piece.end]
+        if not bounded:
             return PrunedQueues([], None)
         whole = self._whole()
         parts = self._parts(whole)
-        topics = self._store.indexed_topics({piece.topic for piece in kept})
-        found = self._look_up(sorted(topics), whole)
-        if found is None:
-            return PrunedQueues(self._cut_all(kept, parts, whole), None)
-        gaps = LogParts.of(found.uncovered)
-        places = found.places[self._inside(found.places, parts) & ~self._inside(found.places, gaps)]
-        indexed = [piece for piece in kept if piece.topic in topics]
-        others = [piece for piece in kept if piece.topic not in topics]
-        left = self._cut_all(indexed, parts.met(gaps), whole)
-        single = self._units(places, indexed, left)
-        return PrunedQueues(left + self._cut_all(others, parts, whole), single)
+        topics = self._store.indexed_topics({piece.topic for piece in bounded})
+        candidates = self._look_up(sorted(topics), whole)
+        if candidates is None:
+            return PrunedQueues(self._cut_all(bounded, parts, whole), None)
+        gaps = LogParts.of(candidates.uncovered)
+        places = candidates.places
+        places = places[self._inside(places, parts) & ~self._inside(places, gaps)]
+        indexed = [piece for piece in bounded if piece.topic in topics]
+        others = [piece for piece in bounded if piece.topic not in topics]
+        uncovered = self._cut_all(indexed, parts.met(gaps), whole)
+        single = self._units(places, indexed, uncovered)
+        return PrunedQueues(uncovered + self._cut_all(others, parts, whole), single)
 
     def _cut_all(self, slices: list[QueueSlice], parts: LogParts, whole: Span) -> list[QueueSlice]:
         if parts.spans == (whole,):
@@ -92,36 +93,33 @@ class StorePruner:
         return [whole._replace(start=part.start, end=part.end) for part in parts.spans]
 
     def _whole(self) -> Span:
-        found = self._store.log_slice()
-        return Span(found.start, found.end)
+        whole = self._store.log_slice()
+        return Span(whole.start, whole.end)
 
     def _parts(self, whole: Span) -> LogParts:
-        """Return the parts of the log that the conditions on physical offsets and store times leave."""
+        """Return the parts of the log that conditions on physical offsets and store times leave."""
         pruning = self._pruning
         parts = LogParts.of([whole])
         if pruning.places != ANY_NUMBER:
-            span = Span(
-                max(pruning.places.low, whole.start), min(pruning.places.high + 1, whole.end)
-            )
-            parts = LogParts.of([span])
+            start = max(pruning.places.low, whole.start)
+            end = min(pruning.places.high + 1, whole.end)
+            parts = LogParts.of([Span(start, end)])
         if pruning.has_times:
             points = self._store.log_points(lambda: self.heads)
             parts = parts.met(parts_stored_within(points, whole, pruning.store_timestamps))
         return parts
 
     def _look_up(self, topics: Sequence[str], whole: Span) -> Found | None:
-        """Search the index; None if it cannot help, or if most of the log would have to be read anyway."""
+        """Search the index; None if it cannot help, or if most of the log has to be read anyway."""
         wanted = self._pruning.wanted
         if not wanted or not topics:
             return None
-        found = self._store.find_in_index(wanted, topics)
-        if found.n_uncovered_bytes > _MAX_UNCOVERED * (whole.end - whole.start):
-            logger.info(
-                "the index does not cover %d bytes of the log: the log is read",
-                found.n_uncovered_bytes,
-            )
+        candidates = self._store.find_in_index(wanted, topics)
+        n_bytes = candidates.n_uncovered_bytes
+        if n_bytes > _MAX_UNCOVERED * (whole.end - whole.start):
+            logger.info("the index does not cover %d bytes of the log: the log is read", n_bytes)
             return None
-        return found
+        return candidates
 
     @staticmethod
     def _inside(places: Positions, parts: LogParts) -> Mask:
@@ -131,48 +129,52 @@ class StorePruner:
 
     def _from_heads(self, parts: LogParts, whole: Span) -> LogParts:
         """Widen parts of the log to physical offsets where a record surely begins."""
-        heads = np.array(
-            [whole.start, *(head for head in self.heads if whole.start < head < whole.end)]
-        )
+        inner = [head for head in self.heads if whole.start < head < whole.end]
+        heads = np.array([whole.start, *inner])
         widened = []
         for span in parts.spans:
             before = int(np.searchsorted(heads, span.start, side="right")) - 1
             after = int(np.searchsorted(heads, span.end))
-            widened.append(
-                Span(int(heads[before]), int(heads[after]) if after < len(heads) else whole.end)
-            )
+            end = int(heads[after]) if after < len(heads) else whole.end
+            widened.append(Span(int(heads[before]), end))
         return LogParts.of(widened)
 
     def _units(
         self, places: Positions, slices: Sequence[QueueSlice], but: Sequence[QueueSlice]
     ) -> UnitRows | None:
-        """Return the units in ``slices``, but not in ``but``, that point at physical offsets, in the order of the log.
+        """Return the units that point at physical offsets, in the order of the log.
 
         None if there is no such unit.
+
+        Args:
+            places: the physical offsets.
+            slices: the ranges of queues that the units are taken from.
+            but: parts of these ranges that no unit is taken from.
         """
         spec = ReadSpec(_HEADS, mode=DROPMALFORMED, check_crc=False)
-        read = [*self._store.finder.read_places(places, spec, LogFilter())]
-        if not read:
+        batches = [*self._store.finder.read_places(places, spec, LogFilter())]
+        if not batches:
             return None
-        rows = pa.Table.from_batches(read).combine_chunks().to_batches()[0]
-        queue_ids, offsets, at = (rows.column(name).to_numpy() for name in _HEADS.names[1:])
+        rows = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+        queue_ids, offsets, places = (rows.column(name).to_numpy() for name in _HEADS.names[1:])
         encoded = rows.column("topic").dictionary_encode()
         topics, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
         by_queue: dict[QueueKey, list[tuple[QueueSlice, bool]]] = defaultdict(list)
-        for pieces, are_asked in ((slices, True), (but, False)):
+        for pieces, are_included in ((slices, True), (but, False)):
             for piece in pieces:
-                by_queue[piece.topic, piece.queue_id].append((piece, are_asked))
-        found = []
+                by_queue[piece.topic, piece.queue_id].append((piece, are_included))
+        units = []
         for members in rows_by_queue(codes, queue_ids):
             key = topics[int(codes[members[0]])], int(queue_ids[members[0]])
-            asked = np.zeros(len(members), np.bool_)
-            for piece, is_asked in by_queue[key]:
-                asked[(offsets[members] >= piece.start) & (offsets[members] < piece.end)] = is_asked
-            if asked.any():
-                found.append(
-                    self._store.units_at(*key, offsets[members[asked]], at[members[asked]])
-                )
-        parts = [part for part in found if len(part.sizes)]
+            queue_offsets = offsets[members]
+            chosen = np.zeros(len(members), np.bool_)
+            for piece, is_included in by_queue[key]:
+                is_in_piece = (queue_offsets >= piece.start) & (queue_offsets < piece.end)
+                chosen[is_in_piece] = is_included
+            if chosen.any():
+                chosen_places = places[members[chosen]]
+                units.append(self._store.units_at(*key, queue_offsets[chosen], chosen_places))
+        parts = [part for part in units if len(part.sizes)]
         if not parts:
             return None
         joined = UnitRows.joined(parts)

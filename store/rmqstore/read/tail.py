@@ -1,4 +1,4 @@
-"""Follows a store that is being written to: finds where its queues end from the new records of its log.
+"""Follows a store that is being written to, and tells where its queues end by new log records.
 
 The cost of finding the ends of all queues grows with their number, so it is paid once. Later looks
 read only the new records of the log, and check the queues that these name until they hold the
@@ -36,7 +36,7 @@ from rmqstore.storage.recovery.unit_checks import confirmed_end
 logger = logging.getLogger(__name__)
 
 _MAX_RETRIES = 10
-# looks at which a queue may lack messages of the log before all queues are looked at again
+# Looks at which a queue may lack messages of the log before all queues are looked at again.
 _MAX_WAITS = 20
 _MAX_LAG = 64 << 20  # bytes of the log that a queue may lag by
 
@@ -74,7 +74,7 @@ class StoreTail:
         # stale records that a recovery left after the end of the log, which are written over then.
         self._built: LogCursor | None = None
         self._seen = LogCursor(0)
-        # messages that the log has and queues may lack
+        # Messages that the log has and queues may lack.
         self._awaited: dict[QueueKey, list[_Logged]] = {}
         self._n_waits = 0  # looks, one after the other, at which a queue lacked something
         self._run = BrokerRun(0, is_open=False)
@@ -99,7 +99,10 @@ class StoreTail:
         self._look()
 
     def holds(self, mark: LogMark) -> bool:
-        """Tell whether a record still stands in the log, as of the last look, or was deleted because of its age."""
+        """Tell whether a record still stands in the log, or was deleted because of its age.
+
+        The answer is that of the last look.
+        """
         return mark.physical_offset < self._seen.position and mark.stands_in(self.store.log)
 
     def _look(self) -> None:
@@ -107,70 +110,80 @@ class StoreTail:
         self.store.refresh()
         log = self.store.log
         if self._built is not None and self._is_another_log(run):
-            logger.warning("%s: the log is not what it was up to %d; looking at all queues", log.folders,
-                           self._seen.position)  # fmt: skip
+            logger.warning(
+                "%s: the log is not what it was up to %d; looking at all queues",
+                log.folders,
+                self._seen.position,
+            )
             self._built = None
         self._run = run
         if self._built is None:
             self._built = self._look_at_all()
             self._seen = self._built
-        before, waited_for = self._seen, self._awaited.keys()
-        self._seen, self._awaited = replace(self._built), {}
+        before = self._seen
+        waited_for = self._awaited.keys()
+        self._seen = replace(self._built)
+        self._awaited = {}
         for data, heads in self._seen.step(log, run.started_ms):
             self._note(data, heads)
-        lacking = self._ask(before, waited_for)
-        self._n_waits = self._n_waits + 1 if lacking is not None else 0
-        if lacking is None or self._seen.position - self._built.position > _MAX_LAG:
-            self._built, self._awaited = self._seen, {}
-        elif lacking >= before.position:
+        first_lacking = self._check_queues(before, waited_for)
+        self._n_waits = self._n_waits + 1 if first_lacking is not None else 0
+        if first_lacking is None or self._seen.position - self._built.position > _MAX_LAG:
+            self._built = self._seen
+            self._awaited = {}
+        elif first_lacking >= before.position:
             self._built = before
 
     def _is_another_log(self, run: BrokerRun) -> bool:
         """Tell whether what is known of the log and its queues may have become wrong."""
         log = self.store.log
-        return (
-            self._run.may_have_recovered(run)
-            or self._n_waits > _MAX_WAITS
-            or not (
-                self._built is not None and self._built.is_good(log) and self._seen.is_good(log)
-            )
-        )
+        if self._run.may_have_recovered(run) or self._n_waits > _MAX_WAITS:
+            return True
+        return self._built is None or not (self._built.is_good(log) and self._seen.is_good(log))
 
-    def _ask(self, before: LogCursor, waited_for: AbstractSet[QueueKey]) -> int | None:
-        """Check the queues for the logged messages; return the physical offset of the first one that a queue lacks."""
+    def _check_queues(self, before: LogCursor, waited_for: AbstractSet[QueueKey]) -> int | None:
+        """Check the queues for the logged messages, and note their ends.
+
+        Returns:
+            The physical offset of the first message that a queue lacks, or None.
+        """
         recovered = self.store.ends.recovered
-        asked = {key for key in waited_for if key not in self._awaited and key not in recovered}
-        # maybe also what only the log told of
+        keys = {key for key in waited_for if key not in self._awaited and key not in recovered}
+        # A broker that writes may also build the units that only the log had.
         is_written_to = self._seen.position != before.position
-        asked |= {
+        keys |= {
             key for key in recovered if key in self.ends and (is_written_to or key in self._awaited)
         }
-        for key in asked:
+        for key in keys:
             self.ends[key] = self._end_and_last(key)[0]
         lacking = []
         for key, parts in self._awaited.items():
-            told = _Logged(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-            n_built = self._take_built(key, told)
-            if n_built < len(told.places):
-                lacking.append(int(told.places[n_built]))
+            logged = _Logged(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+            n_built = self._take_built(key, logged)
+            if n_built < len(logged.places):
+                lacking.append(int(logged.places[n_built]))
         return min(lacking, default=None)
 
-    def _take_built(self, key: QueueKey, told: _Logged) -> int:
-        """Note the end of a queue, and return how many of the logged messages, from the first on, the queue holds."""
+    def _take_built(self, key: QueueKey, logged: _Logged) -> int:
+        """Note the end of a queue by the messages that the log has.
+
+        Returns:
+            How many of these messages, from the first on, the queue holds.
+        """
         recovered = self.store.ends.recovered.get(key)
         if recovered is not None:
-            return int(np.count_nonzero(told.queue_offsets < recovered.end))
+            return int(np.count_nonzero(logged.queue_offsets < recovered.end))
         queue = open_files(self.store.paths, *key)
         try:
-            units = queue.units_of(told.queue_offsets)
-            lacks = (units.physical_offsets != told.places) | (units.sizes != told.sizes)
+            units = queue.units_of(logged.queue_offsets)
+            lacks = (units.physical_offsets != logged.places) | (units.sizes != logged.sizes)
             n_built = int(np.argmax(lacks)) if lacks.any() else len(lacks)
             known = self.ends.setdefault(key, 0)
             if queue.is_batch:  # the units tell how many messages a record holds
                 self.ends[key] = self._end_and_last(key)[0]
             elif n_built:
-                reached = int(told.queue_offsets[n_built - 1]) + 1
-                self.ends[key] = reached if n_built == len(lacks) else max(known, reached)
+                end = int(logged.queue_offsets[n_built - 1]) + 1
+                self.ends[key] = end if n_built == len(lacks) else max(known, end)
             self._note_first(queue, key, self.ends[key])
         finally:
             queue.close()
@@ -184,18 +197,20 @@ class StoreTail:
         keys = {
             (topic, queue_id): None for topic, queue_ids in chosen.items() for queue_id in queue_ids
         }
-        self._awaited, self._n_waits, self._firsts = {}, 0, {}
+        self._awaited = {}
+        self._n_waits = 0
+        self._firsts = {}
         self._firsts_since = store.log.min_offset
         self._seen = LogCursor(store.log.max_offset if end is None else end)
-        found = {key: self._end_and_last(key) for key in keys}
-        newest = max((last for _, last in found.values()), default=-1)
+        ends_and_lasts = {key: self._end_and_last(key) for key in keys}
+        newest = max((last for _, last in ends_and_lasts.values()), default=-1)
         if end is None:
-            # As the queues have it: stale records may follow. The newest one may be walked once
-            # more.
-            reached = max(newest, store.ranges.end_in_log(but=keys))
-            self._seen = LogCursor(find_written_end(store.log) if reached < 0 else reached)
+            # The queues tell where the log ends, because stale records may follow in the log. The
+            # newest record may be walked once more.
+            position = max(newest, store.ranges.end_in_log(but=keys))
+            self._seen = LogCursor(find_written_end(store.log) if position < 0 else position)
         self.mark = LogMark.at(store.log, newest)
-        self.ends |= {key: reached for key, (reached, _) in found.items()}
+        self.ends |= {key: queue_end for key, (queue_end, _) in ends_and_lasts.items()}
         return LogCursor.at(store.log, self._seen.position)
 
     def _log_end(self) -> int | None:
@@ -212,13 +227,12 @@ class StoreTail:
             cursor = LogCursor(max(end.scanned_from, log.min_offset))
             for _ in cursor.step(log, self._run.started_ms):
                 pass
-            ends.log_end = end = end._replace(
-                physical_offset=min(cursor.position, end.physical_offset)
-            )
+            end = end._replace(physical_offset=min(cursor.position, end.physical_offset))
+            ends.log_end = end
         return end.physical_offset
 
     def _end_and_last(self, key: QueueKey) -> tuple[int, int]:
-        """Return where a queue ends, and the physical offset of its last message, -1 if it has none."""
+        """Return where a queue ends, and the physical offset of its last message or -1."""
         recovered = self.store.ends.recovered.get(key)
         queue = open_files(self.store.paths, *key)
         try:
@@ -226,9 +240,9 @@ class StoreTail:
             is_behind = recovered is not None and not _holds(queue, recovered)
             end, last = self._in_files(queue, key)
             if recovered is not None and is_behind:
-                return recovered.end, int(recovered.units["physical_offset"][-1]) if len(
-                    recovered.units
-                ) else last
+                if len(recovered.units):
+                    last = int(recovered.units["physical_offset"][-1])
+                return recovered.end, last
         finally:
             queue.close()
         if recovered is not None:
@@ -236,7 +250,8 @@ class StoreTail:
         return end, last
 
     def _in_files(self, queue: Queue, key: QueueKey) -> tuple[int, int]:
-        log_end, end = self._seen.position, queue.end()
+        log_end = self._seen.position
+        end = queue.end()
         physical_offset, size, _ = queue.unit(end - 1) if end else (-1, 0, 0)
         if size <= 0 or not 0 <= physical_offset < log_end:
             end = queue.cut(queue.begin, end, log_end)
@@ -250,7 +265,10 @@ class StoreTail:
             self._firsts[key] = queue.first(end, self._firsts_since)
 
     def _is_first(self, queue: Queue, key: QueueKey, end: int) -> bool:
-        """Tell whether the remembered first offset of a queue still holds: the queue may have been created again."""
+        """Tell whether the remembered first offset of a queue still holds.
+
+        It does not if the queue was created again.
+        """
         known = self._firsts.get(key)
         if known is None or not queue.begin <= known <= end:
             return False
@@ -263,21 +281,22 @@ class StoreTail:
         self._note_queues(data, lmq_heads(data, heads))
 
     def _note_queues(self, data: Bytes, heads: Heads) -> None:
-        for key, rows in (
-            group_by_queue(topics(data, heads), heads.column("queue_id")) if len(heads) else ()
-        ):
+        if not len(heads):
+            return
+        for key, rows in group_by_queue(topics(data, heads), heads.column("queue_id")):
             if key not in self._is_chosen:
                 self._is_chosen[key] = self.store.is_chosen(self._selection, *key)
-            if self._is_chosen[key]:
-                if key not in self.ends:
-                    self.discovered.add(key)
-                told = _Logged(
-                    *(heads.column(name)[rows].astype(np.int64) for name in _LOGGED_COLUMNS)
-                )
-                self._awaited.setdefault(key, []).append(told)
-                last, place = heads.take(rows[-1:]), int(told.places[-1])
-                if self.mark is None or place >= self.mark.physical_offset:
-                    self.mark = LogMark(place, int(last.column("store_timestamp")[0]))
+            if not self._is_chosen[key]:
+                continue
+            if key not in self.ends:
+                self.discovered.add(key)
+            columns = (heads.column(name)[rows].astype(np.int64) for name in _LOGGED_COLUMNS)
+            logged = _Logged(*columns)
+            self._awaited.setdefault(key, []).append(logged)
+            physical_offset = int(logged.places[-1])
+            if self.mark is None or physical_offset >= self.mark.physical_offset:
+                store_timestamp = heads.take(rows[-1:]).column("store_timestamp")[0]
+                self.mark = LogMark(physical_offset, int(store_timestamp))
 
     def look_confirmed(self, slices: Iterable[QueueSlice]) -> bool:
         """Tell whether the log confirms the units of ranges."""
@@ -299,7 +318,7 @@ class StoreTail:
         return {key: (self.first(key), end) for key, end in self.ends.items()}
 
     def first(self, key: QueueKey) -> int:
-        """Return the first queue offset of a queue whose message is still there; its end if none is."""
+        """Return the first queue offset whose message is still there, or the queue's end."""
         if self._firsts_since != self.store.log.min_offset:
             self._firsts.clear()
             self._firsts_since = self.store.log.min_offset
@@ -310,9 +329,9 @@ class StoreTail:
         return min(self._firsts[key], end)
 
     def first_after(self, key: QueueKey, mark: LogMark) -> int:
-        """Return the first queue offset of a queue whose message took the place of a record that was cut off.
+        """Return the first queue offset whose message may have replaced a record that was cut off.
 
-        It was stored later than that record, or lies after it in the log whatever its store time.
+        The message was stored later than that record, or lies after it in the log.
         """
         span = (self.first(key), self.ends.get(key, 0))
         if span[0] >= span[1]:
@@ -328,11 +347,10 @@ class StoreTail:
 
 def _holds(queue: Queue, recovered: RecoveredUnits) -> bool:
     """Tell whether the files of a queue now hold the units that were recovered from the log."""
-    told = Units.of(recovered.units)
+    logged = Units.of(recovered.units)
     for rows in (slice(-1, None), slice(None)):  # the last unit mostly decides
         units = queue.units_of(np.arange(recovered.start, recovered.end)[rows])
-        if (units.physical_offsets != told.physical_offsets[rows]).any() or (
-            units.sizes != told.sizes[rows]
-        ).any():
+        has_other_places = (units.physical_offsets != logged.physical_offsets[rows]).any()
+        if has_other_places or (units.sizes != logged.sizes[rows]).any():
             return False
     return True

@@ -45,13 +45,10 @@ class Found(NamedTuple):
         return sum(span.end - span.start for span in self.uncovered)
 
     def places_outside(self, pieces: Sequence[LogSlice]) -> Positions:
-        """Return the places that lie in none of ``pieces``, parts of the log that are read as a whole."""
-        bounds = np.array(
-            [bound for piece in pieces for bound in (piece.start, piece.end)], np.int64
-        )
-        outside: Positions = self.places[
-            np.searchsorted(bounds, self.places, side="right") % 2 == 0
-        ]
+        """Return the places outside of ``pieces``, parts of the log that are read as a whole."""
+        bounds = [bound for piece in pieces for bound in (piece.start, piece.end)]
+        n_bounds_before = np.searchsorted(np.array(bounds, np.int64), self.places, side="right")
+        outside: Positions = self.places[n_bounds_before % 2 == 0]
         return outside
 
 
@@ -102,13 +99,9 @@ class Lookup:
         log_end: Callable[[], int | None],
         flushed_until: Callable[[], int] = lambda: FOREVER,
     ) -> None:
-        self._log, self._index, self._log_end, self._flushed_until = (
-            log,
-            index,
-            log_end,
-            flushed_until,
-        )
-        # physical offset of the last record whose keys were all found in the index
+        self._log, self._index = log, index
+        self._log_end, self._flushed_until = log_end, flushed_until
+        # Physical offset of the last record whose keys were all found in the index.
         self._indexed_record = -1
 
     def find(
@@ -136,22 +129,21 @@ class Lookup:
         # The uncovered parts are found before the index is searched: a record that the broker
         # indexes in between is then found twice rather than not at all.
         whole = self._whole()
-        by_id = [parse_message_id(one)[1] for one in wanted.msg_ids if is_offset_id(one)]
+        by_id = [parse_message_id(msg_id)[1] for msg_id in wanted.msg_ids if is_offset_id(msg_id)]
         places = np.array(by_id, np.int64)
         try:
             uncovered = self.uncovered() if topics else [whole]
             names = sorted({*wanted.keys, *wanted.msg_ids})
             hashes = key_hashes(list(topics), names).ravel()
-            places = np.union1d(
-                self._index.find(hashes, begin or 0, FOREVER if end is None else end), places
-            )
+            by_key = self._index.find(hashes, begin or 0, FOREVER if end is None else end)
+            places = np.union1d(by_key, places)
         except StoreStateError as err:
             logger.warning("the index is not used: %s", err)
             uncovered = [whole]
         places = places[(places >= whole.start) & (places < whole.end)]
         for segment in self._log.segments:
             if np.searchsorted(places, segment.start) < np.searchsorted(places, segment.end):
-                # raises if the file is gone, so that the files are listed again
+                # Raises if the file is gone, so that the files are listed again.
                 self._log.read(segment, 0, 0)
         return Found(places, uncovered)
 
@@ -160,22 +152,27 @@ class Lookup:
         return Span(self._log.min_offset, self._log.max_offset if end is None else end)
 
     def uncovered(self) -> list[Span]:
-        """Return the parts of the log whose keys may be in no index file; each begins where a record does.
+        """Return the parts of the log whose keys may be in no index file.
 
-        An index file covers the records from that of its first item to that of its last item. At
-        both ends a record may be covered in part: its other keys may be in an older file, which may
-        be lost, or in the next file. A broker may still be adding keys to the newest file.
+        Each part begins where a record does. An index file covers the records from that of its
+        first item to that of its last item. At both ends a record may be covered in part: its other
+        keys may be in an older file, which may be lost, or in the next file. A broker may still be
+        adding keys to the newest file.
 
         For example, ten records of 100 bytes each, and files that cover the records at 200 to 400,
         400 to 500, and 700 to 800, leave three parts uncovered::
 
-            [0, 300)     no file covers the first two records, and the record at 200 may be covered
-            in part [600, 800)   the same before the third file; the second file continues where the
-            first ends [900, 1000)  after the newest file; from 800 on if a key of the record at 800
-            is not in the index yet
+            [0, 300)     no file covers the first two records,
+                         and the record at 200 may be covered in part
+            [600, 800)   the same before the third file;
+                         the second file continues where the first ends
+            [900, 1000)  after the newest file;
+                         from 800 on if a key of the record at 800 is not in the index yet
         """
-        whole, spans = self._whole(), self._index.spans(self._flushed_until())
-        gaps, covered_until = list[Span](), whole.start
+        whole = self._whole()
+        spans = self._index.spans(self._flushed_until())
+        gaps: list[Span] = []
+        covered_until = whole.start
         for number, span in enumerate(spans):
             first, last = max(span.start, whole.start), min(span.end, whole.end)
             if not self._are_heads(first, last, whole) or last < covered_until:
@@ -183,9 +180,8 @@ class Lookup:
             if first > covered_until:
                 gaps.append(Span(covered_until, self._after(first, whole)))
             is_newest = number + 1 == len(spans)
-            covered_until = (
-                last if is_newest and not self._has_all_keys(last) else self._after(last, whole)
-            )
+            is_partly_covered = is_newest and not self._has_all_keys(last)
+            covered_until = last if is_partly_covered else self._after(last, whole)
         end = self._end_of_records(covered_until, whole)
         return [*gaps, Span(covered_until, end)] if covered_until < end else gaps
 
@@ -216,7 +212,10 @@ class Lookup:
         return place == self._indexed_record
 
     def _after(self, place: int, whole: Span) -> int:
-        """Return where the record after the one at a physical offset begins, or the end of the log if there is none."""
+        """Return where the record after the one at a physical offset begins.
+
+        It is the end of the log if no record follows.
+        """
         segment = self._log.find(place)
         if segment is None:
             return place
@@ -224,9 +223,8 @@ class Lookup:
         size = max(self._log.frame(Place(segment, position))[0], 0)
         following = position + min(size, segment.size - position)
         total_size, magic = self._log.frame(Place(segment, following))
-        if following >= segment.size or (
-            magic == BLANK_MAGIC and total_size <= segment.size - following
-        ):
+        is_blank = magic == BLANK_MAGIC and total_size <= segment.size - following
+        if is_blank or following >= segment.size:
             return min(segment.end, whole.end)
         if (total_size, magic) == (0, 0) and segment.end >= self._log.max_offset:
             return whole.end
@@ -238,8 +236,6 @@ def _keys_of(message: Message) -> list[str]:
 
     Source: IndexService.java#buildIndex.
     """
-    keys = [
-        message.properties.get(PROPERTY_UNIQ_KEY, ""),
-        *(message.keys or "").split(KEY_SEPARATOR),
-    ]
-    return [key for key in keys if key]
+    uniq_key = message.properties.get(PROPERTY_UNIQ_KEY, "")
+    words = (message.keys or "").split(KEY_SEPARATOR)
+    return [key for key in (uniq_key, *words) if key]

@@ -71,11 +71,11 @@ class Finder:
             start_timestamp=times[0], end_timestamp=times[1] + 1
         )
         spec = ReadSpec(select_columns(["commitLogOffset"]))
-        found = self._find(wanted, [topic], *times)
-        scans = scan_uncovered or found.n_uncovered_bytes <= SMALL_GAPS
-        pieces = self.uncovered(found) if scans else []
+        candidates = self._find(wanted, [topic], *times)
+        is_scanned = scan_uncovered or candidates.n_uncovered_bytes <= SMALL_GAPS
+        pieces = self.uncovered(candidates) if is_scanned else []
         places = _places(batch for piece in pieces for batch in self._read_log(piece, spec, chosen))
-        rest = found.places_outside(pieces)
+        rest = candidates.places_outside(pieces)
         stop = 0 if limit is None else _OVERREAD * limit
         while len(rest) and (limit is None or len(places) < limit or places[-limit] < rest[-1]):
             newest = rest[-stop:]  # most candidates have the key, so the newest few suffice
@@ -84,7 +84,7 @@ class Finder:
         if limit is not None:
             places = places[-limit:]
         messages = tuple(self._log.get(place, broker_name) for place in places.tolist())
-        return QueryResult(messages, tuple(found.uncovered), scans)
+        return QueryResult(messages, tuple(candidates.uncovered), is_scanned)
 
     def uncovered(self, found: Found) -> list[LogSlice]:
         """Return the parts of the log that the index does not cover, as slices to read."""
@@ -100,10 +100,18 @@ class Finder:
         index_only: bool = False,
         start: int = 0,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of a look-up in the order of the log; those before ``start`` may be left out."""
-        pieces = (
-            [] if index_only else [piece for piece in self.uncovered(found) if piece.end > start]
-        )
+        """Yield the messages of a look-up in the order of the log.
+
+        Args:
+            found: where they may lie.
+            spec: how to read them.
+            wanted: which records match.
+            index_only: whether parts of the log that the index does not cover are skipped.
+            start: a physical offset; messages before it may be left out.
+        """
+        pieces = []
+        if not index_only:
+            pieces = [piece for piece in self.uncovered(found) if piece.end > start]
         places = found.places_outside(pieces)
         for piece in pieces:
             before = int(np.searchsorted(places, piece.start))
@@ -113,7 +121,7 @@ class Finder:
         yield from self.read_places(places, spec, wanted)
 
     def mean_size(self, places: Positions) -> float:
-        """Estimate the mean size, in bytes, of the records at physical offsets (n,) from a sample of them."""
+        """Estimate the mean size in bytes of the records at physical offsets (n,) by a sample."""
         sizes = []
         for place in places[:: max(1, len(places) // _SIZE_SAMPLES)].tolist():
             with suppress(OffsetOutOfRangeError):
@@ -128,14 +136,18 @@ class Finder:
         return PlaceScan(self._log, spec, wanted).batches(places)
 
     def copies(self, wanted: Wanted, topics: Sequence[str], start: int) -> Iterator[pa.RecordBatch]:
-        """Yield topic, msgId and commitLogOffset of matching messages from a physical offset on, in log order."""
+        """Yield topic, msgId and commitLogOffset of matching messages from a physical offset on.
+
+        They are in the order of the log.
+        """
         spec = ReadSpec(
             select_columns(["topic", "msgId", "commitLogOffset"]),
             mode=DROPMALFORMED,
             check_crc=False,
         )
         chosen = log_filter(parse_selection(subscribe=topics), spec.schema.names, wanted)
-        for batch in self.read(self._find(wanted, topics, None, None), spec, chosen, start=start):
+        candidates = self._find(wanted, topics, None, None)
+        for batch in self.read(candidates, spec, chosen, start=start):
             yield batch.filter(pc.greater_equal(batch.column("commitLogOffset"), start))
 
 

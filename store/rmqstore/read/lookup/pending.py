@@ -1,7 +1,7 @@
-"""Pending messages: half messages of undecided transactions, and delayed and timed messages that are not yet due.
+"""Finds and reads pending messages.
 
-They lie in system topics of the broker, and name the topic and queue that they will be delivered
-to.
+These are half messages of undecided transactions, and delayed and timed messages that are not yet
+due. They lie in system topics of the broker, and name the topic and queue of their delivery.
 
 Source: TransactionalMessageServiceImpl.java#check, ScheduleMessageService.java,
 TimerMessageStore.java.
@@ -68,9 +68,8 @@ class PendingRows(NamedTuple):
     def take(self, rows: Positions | Mask) -> PendingRows:
         """Return the chosen rows."""
         numbers = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
-        return PendingRows(
-            self.places[numbers], *(column.take(pa.array(numbers)) for column in self[1:])
-        )
+        columns = (column.take(pa.array(numbers)) for column in self[1:])
+        return PendingRows(self.places[numbers], *columns)
 
     @classmethod
     def joined(cls, parts: Sequence[PendingRows]) -> PendingRows:
@@ -82,8 +81,8 @@ class PendingRows(NamedTuple):
         return cls(places, *columns).take(np.argsort(places, kind="stable"))
 
 
-# pa.nulls rather than pa.array, which imports pandas if it is installed, in every process that
-# starts.
+# pa.nulls rather than pa.array: at its first call pa.array imports pandas, if that is installed,
+# and this line runs in every process.
 _NONE: Final = PendingRows(
     np.empty(0, np.int64),
     *(pa.nulls(0, kind) for kind in (pa.string(), pa.int32(), pa.string(), pa.int64())),
@@ -104,9 +103,8 @@ def find_pending(store: PendingSource, selection: Selection, spec: ReadSpec) -> 
     """
     pending = PendingRows.joined([_halves(store, spec), _delayed(store, spec), _timed(store, spec)])
     names = pc.unique(pending.topics).to_pylist()
-    in_topics = pc.is_in(
-        pending.topics, value_set=pa.array(choose_topics(selection, names), pa.string())
-    )
+    chosen_topics = pa.array(choose_topics(selection, names), pa.string())
+    in_topics = pc.is_in(pending.topics, value_set=chosen_topics)
     is_chosen: Mask = in_topics.to_numpy(zero_copy_only=False)
     for topic, queue_ids in (selection.assign or {}).items():
         of_topic = pc.equal(pending.topics, topic).to_numpy(zero_copy_only=False)
@@ -133,12 +131,10 @@ def read_pending(
     times = LogFilter(
         start_timestamp=selection.start.timestamp, end_timestamp=selection.end.timestamp
     )
-    for batch in store.finder.read_places(
-        rows.places, replace(spec, schema=pa.schema([*stored, place])), times
-    ):
-        pending = rows.take(
-            np.searchsorted(rows.places, batch.column("commitLogOffset").to_numpy())
-        )
+    record_spec = replace(spec, schema=pa.schema([*stored, place]))
+    for batch in store.finder.read_places(rows.places, record_spec, times):
+        places = batch.column("commitLogOffset").to_numpy()
+        pending = rows.take(np.searchsorted(rows.places, places))
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         columns |= {"topic": pending.topics, "queueId": pending.queue_ids, "pending": pending.kinds}
         columns["queueOffset"] = columns["tagsCode"] = pa.nulls(batch.num_rows, pa.int64())
@@ -146,7 +142,7 @@ def read_pending(
             pc.greater_equal(pending.due, FIRST_TIMESTAMP),
             pc.less_equal(pending.due, LAST_TIMESTAMP),
         )
-        # the broker never delivers a message whose time is out of range
+        # The broker never delivers a message whose time is out of range.
         due = pc.if_else(is_time, pending.due, None)
         columns["dueTimestamp"] = pc.multiply(due, 1000).cast(TIMESTAMP)
         yield pa.RecordBatch.from_arrays(
@@ -175,22 +171,23 @@ class _Waiting(NamedTuple):
 
         Those that name no real topic and queue are logged and left out.
         """
-        is_addressed = pc.and_(self.topics.is_valid(), self.queue_ids.is_valid()).to_numpy(
-            zero_copy_only=False
-        )
+        has_target = pc.and_(self.topics.is_valid(), self.queue_ids.is_valid())
+        is_addressed = has_target.to_numpy(zero_copy_only=False)
         n_lost = np.count_nonzero(is_pending & ~is_addressed)
         if n_lost:
             logger.warning("%d pending messages name no real topic and queue: left out", n_lost)
         kinds = pa.array([kind] * len(due), pa.string())
-        return PendingRows(self.places, self.topics, self.queue_ids, kinds, due).take(
-            is_pending & is_addressed
-        )
+        rows = PendingRows(self.places, self.topics, self.queue_ids, kinds, due)
+        return rows.take(is_pending & is_addressed)
 
 
 def _read(
     store: PendingSource, topic: str, starts: dict[int, int], spec: ReadSpec
 ) -> _Waiting | None:
-    """Read a system topic, each queue from the offset that the broker has reached; None if there is nothing to read."""
+    """Read a system topic, each queue from the offset up to which the broker has delivered.
+
+    None if there is nothing to read.
+    """
     if topic not in store.topics():
         return None
     spans = {queue_id: store.queue_range(topic, queue_id) for queue_id in store.queue_ids(topic)}
@@ -199,12 +196,14 @@ def _read(
         for queue_id, (low, high) in spans.items()
     }
     own = replace(
-        spec, schema=select_columns(_COLUMNS), mode=FAILFAST if spec.mode == FAILFAST else DROPMALFORMED,
-        tags=None, filter=None,
-    )  # fmt: skip
-    slices = store.plan_queues(
-        parse_selection(subscribe=[topic], starting_offsets={topic: offsets}), own
+        spec,
+        schema=select_columns(_COLUMNS),
+        mode=FAILFAST if spec.mode == FAILFAST else DROPMALFORMED,
+        tags=None,
+        filter=None,
     )
+    selection = parse_selection(subscribe=[topic], starting_offsets={topic: offsets})
+    slices = store.plan_queues(selection, own)
     table = pa.Table.from_batches(store.read_queues(slices, own), own.schema).combine_chunks()
     if not table.num_rows:
         return None
@@ -224,11 +223,13 @@ def _integers(texts: pa.Array, digits: int = 18) -> pa.Array:
 
 
 def _halves(store: PendingSource, spec: ReadSpec) -> PendingRows:
-    """Return the half messages of undecided transactions: no op record names them, and no commit followed."""
+    """Return the half messages of undecided transactions.
+
+    No op record names them, and no commit followed.
+    """
     starts: dict[str, dict[int, int]] = {HALF_TOPIC: {}, OP_TOPIC: {}}
-    for (topic, queue_id), queue_offset in store.config.consumer_offsets(
-        _TRANSACTION_GROUP
-    ).items():
+    committed = store.config.consumer_offsets(_TRANSACTION_GROUP)
+    for (topic, queue_id), queue_offset in committed.items():
         if topic in starts:
             starts[topic][queue_id] = queue_offset
     halves = _read(store, HALF_TOPIC, starts[HALF_TOPIC], spec)
@@ -239,16 +240,11 @@ def _halves(store: PendingSource, spec: ReadSpec) -> PendingRows:
     queue_offsets = halves.table.column("queueOffset").to_numpy()
     queue_ids = halves.table.column("queueId").to_numpy()
     if ops is not None:
-        named = ops.table.filter(pc.equal(ops.table.column("tags"), _DECIDED_TAG))
-        for queue_id in pc.unique(named.column("queueId")).to_pylist():
-            bodies = (
-                named.filter(pc.equal(named.column("queueId"), queue_id)).column("body").to_pylist()
-            )
-            decided = [
-                int(text)
-                for text in b",".join(bodies).split(b",")
-                if text.isdigit() and len(text) < 19
-            ]
+        decisions = ops.table.filter(pc.equal(ops.table.column("tags"), _DECIDED_TAG))
+        for queue_id in pc.unique(decisions.column("queueId")).to_pylist():
+            of_queue = decisions.filter(pc.equal(decisions.column("queueId"), queue_id))
+            texts = b",".join(of_queue.column("body").to_pylist()).split(b",")
+            decided = [int(text) for text in texts if text.isdigit() and len(text) < 19]
             is_pending &= ~((queue_ids == queue_id) & np.isin(queue_offsets, decided))
         # The broker stores a half message again when it checks the transaction; a decision on
         # either copy counts.
@@ -261,21 +257,18 @@ def _halves(store: PendingSource, spec: ReadSpec) -> PendingRows:
 
 
 def _delayed(store: PendingSource, spec: ReadSpec) -> PendingRows:
-    """Return the delayed messages after the delivered offset of their level, which is queue ``level - 1``."""
+    """Return the delayed messages after the delivered offset of their level.
+
+    The messages of a level are in queue ``level - 1``.
+    """
     levels = store.config.delay_offsets()
-    waiting = _read(
-        store,
-        SCHEDULE_TOPIC,
-        {level - 1: queue_offset for level, queue_offset in levels.items()},
-        spec,
-    )
+    starts = {level - 1: queue_offset for level, queue_offset in levels.items()}
+    waiting = _read(store, SCHEDULE_TOPIC, starts, spec)
     if waiting is None:
         return _NONE
     # The offsets of a store that was not closed may be out of date, and the file may lack a level.
-    unsure = (
-        ~np.isin(waiting.table.column("queueId").to_numpy() + 1, list(levels))
-        | store.paths.has_abort
-    )
+    own_levels = waiting.table.column("queueId").to_numpy() + 1
+    unsure = ~np.isin(own_levels, list(levels)) | store.paths.has_abort
     is_pending = ~_have_copies(store, waiting, unsure)
     return waiting.rows(is_pending, "delay", waiting.table.column("tagsCode").combine_chunks())
 
@@ -289,9 +282,9 @@ def _timed(store: PendingSource, spec: ReadSpec) -> PendingRows:
     late = pc.less(due, store.config.timer_read_time()).fill_null(False)  # noqa: FBT003 - Arrow's name for a value
     is_pending = _are_newest(waiting) & ~late.to_numpy(zero_copy_only=False)
     deletes = waiting.property(_DELETED)  # names a UNIQ_KEY, after "topic+" in some versions
-    named = pc.binary_join_element_wise(waiting.topics, waiting.uniq_keys, "+")
+    qualified_keys = pc.binary_join_element_wise(waiting.topics, waiting.uniq_keys, "+")
     gone = deletes.is_valid()
-    for keys in (waiting.uniq_keys, named):
+    for keys in (waiting.uniq_keys, qualified_keys):
         gone = pc.or_(gone, pc.is_in(keys, value_set=deletes.drop_null(), skip_nulls=True))
     is_pending &= ~gone.to_numpy(zero_copy_only=False)
     is_pending &= ~_have_copies(store, waiting, is_pending)
@@ -299,7 +292,10 @@ def _timed(store: PendingSource, spec: ReadSpec) -> PendingRows:
 
 
 def _are_newest(waiting: _Waiting) -> Mask:
-    """Return a mask (n,) of the newest message of each UNIQ_KEY: checks and rolls store a message again."""
+    """Return a mask (n,) of the newest message of each UNIQ_KEY.
+
+    Checks of transactions and rolls of the timer store a message again.
+    """
     newest = np.zeros(len(waiting.places), np.bool_)
     seen = set[str]()
     for row in np.argsort(-waiting.places, kind="stable").tolist():
@@ -316,6 +312,9 @@ def _have_copies(
     """Return a mask (n,) of the candidates whose UNIQ_KEY a later record of their real topic has.
 
     Args:
+        store: the store to read from.
+        waiting: the messages of the system topic.
+        candidates: mask (n,) of those to look up.
         later: whether that record must be later than the candidate itself, or than the first of all
             messages.
     """
@@ -329,7 +328,7 @@ def _have_copies(
     first = int(waiting.places.min())
     for batch in store.finder.copies(Wanted(keys=frozenset(keys)), topics, first):
         for row in batch.to_pylist():
-            # ascending, so the last one stays
+            # Physical offsets ascend, so the last one stays.
             latest[row["topic"], row["msgId"]] = row["commitLogOffset"]
     for row in rows.tolist():
         key = (waiting.topics[row].as_py(), waiting.uniq_keys[row].as_py())
