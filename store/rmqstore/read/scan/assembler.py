@@ -1,4 +1,4 @@
-"""From places of records to checked RecordBatches: cuts batches, brings their bytes close, and takes the steps."""
+"""Makes checked RecordBatches: cuts batches, brings their bytes close, and takes the steps."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Pipeline(NamedTuple):
 
 
 def plain_pipeline(spec: ReadSpec, wanted: LogFilter | None = None) -> Pipeline:
-    """Return the steps for records that are one message each, and what their queue says they are."""
+    """Return the steps for records that are one message each, the one that their queue names."""
     by_log = wanted is not None and (wanted.keys is not None or wanted.msg_ids is not None)
     chooses_by_properties = spec.tags is not None or spec.filter is not None or by_log
     steps: list[Step] = []
@@ -62,7 +62,7 @@ def plain_pipeline(spec: ReadSpec, wanted: LogFilter | None = None) -> Pipeline:
 
 
 def inflating(spec: ReadSpec) -> tuple[Step, ...]:
-    """Return the step that inflates bodies, if the read asks for them so."""
+    """Return the step that inflates bodies, if the read needs it."""
     return (inflate,) if spec.inflate and "body" in spec.schema.names else ()
 
 
@@ -99,34 +99,35 @@ class Assembler:
         Raises:
             CorruptRecordError: a record is damaged and the mode is FAILFAST.
         """
-        for rows in cut_batches(
-            self._pipeline.weigh(starts, sizes, units), BATCH_ROWS, BATCH_BYTES
-        ):
-            left, said = starts[rows], units.take(rows) if units else None
-            source = self._bring_close(left, sizes[rows])
-            left = left - (source.base - self._segment.start)
-            while len(left):
-                batch, done = self._assemble(source, left, said)
+        weights = self._pipeline.weigh(starts, sizes, units)
+        for rows in cut_batches(weights, BATCH_ROWS, BATCH_BYTES):
+            rest = starts[rows]
+            rest_units = units.take(rows) if units else None
+            source = self._bring_close(rest, sizes[rows])
+            rest = rest - (source.base - self._segment.start)
+            while len(rest):
+                batch, n_done = self._assemble(source, rest, rest_units)
                 if batch.num_rows:
                     yield batch
-                left, said = left[done:], said.take(slice(done, None)) if said else None
+                rest = rest[n_done:]
+                rest_units = rest_units.take(slice(n_done, None)) if rest_units else None
 
     def _bring_close(self, starts: Positions, sizes: Sizes) -> LogBytes:
         """Return bytes that hold the records of a batch.
 
         Records that lie close together are copied into a buffer that stays in the cache: the
-            columns are gathered from
-        it several times, and a gather from the mapped file waits for memory each time. Records far
-        apart, as those of a small topic, are read in their places.
+        columns are gathered from it several times, and a gather from the mapped file waits for
+        memory each time. Records far apart, as those of a small topic, are read in their places.
         """
-        low, high = int(starts.min()), int((starts + np.maximum(sizes, 0)).max())
-        if low < 0 or high > self._file_size or high - low > min(2 * int(sizes.sum()), _MAX_WINDOW):
-            return LogBytes(
-                self._log.read_in_place(self._segment, starts, sizes), self._segment.start
-            )
+        low = int(starts.min())
+        high = int((starts + np.maximum(sizes, 0)).max())
+        is_inside = low >= 0 and high <= self._file_size
+        if not is_inside or high - low > min(2 * int(sizes.sum()), _MAX_WINDOW):
+            data = self._log.read_in_place(self._segment, starts, sizes)
+            return LogBytes(data, self._segment.start)
         high = min(high + _WINDOW_SLACK, self._file_size)
         if len(self._buffer) < high - low:
-            # batches differ a little; new memory is dear
+            # Batch sizes vary a little, and fresh pages are expensive, so the buffer has room.
             self._buffer = np.empty((high - low) * 5 // 4, np.uint8)
         data = self._log.read_into(self._segment, self._buffer[: high - low], low)
         return LogBytes(data, self._segment.start + low)
@@ -134,7 +135,10 @@ class Assembler:
     def _assemble(
         self, source: LogBytes, starts: Positions, units: UnitRows | None
     ) -> tuple[pa.RecordBatch, int]:
-        """Make one batch; return it and how many of the records went into it (bodies that inflate hugely end it)."""
+        """Return one batch, and how many of the records went into it.
+
+        Bodies that inflate hugely end a batch early.
+        """
         rows = self._pipeline.check(source, starts, units)
         for step in self._pipeline.steps:
             rows = step(rows)

@@ -1,4 +1,4 @@
-"""What is done with damage: an error, a warning or a row that says why, as the mode of the read says."""
+"""Handles damage as the mode of a read says: by an error, a warning or a row with the reason."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from rmqstore.spans import LostStretch
 
 logger = logging.getLogger(__name__)
 
-# Says what is wrong with the bytes of the record at a physical offset, of which a queue expects
-# something, or nothing.
+# Says what is wrong with the bytes of the record at a physical offset, given what a queue expects
+# of it, if one does.
 Explain = Callable[[Bytes, ReadSpec, int, Expected | None], str]
 
 
@@ -35,12 +35,12 @@ def explain(record: Bytes, spec: ReadSpec, physical_offset: int, expected: Expec
 def find_faults(
     rows: Rows, spec: ReadSpec, path: str, explain_one: Callable[[int, Expected | None], str]
 ) -> list[Fault]:
-    """Return what is to be said of the rows that are damaged; nothing where the mode drops them.
+    """Return the faults of the damaged rows; none where the mode drops these rows.
 
     Args:
-        rows: after all steps.
-        spec: of the read.
-        path: of the file that the records are in.
+        rows: the rows after all steps.
+        spec: the spec of the read.
+        path: path of the file that the records are in.
         explain_one: says what is wrong with the record at a physical offset.
 
     Raises:
@@ -69,12 +69,14 @@ def find_faults(
             "brokerName": spec.broker_name,
         }
         known[spec.corrupt_column] = f"{path}, {physical_offset}: {reason}"
-        faults.append(Fault(row, known | (expected_columns(expected) if expected else {}), reason))
+        if expected:
+            known |= expected_columns(expected)
+        faults.append(Fault(row, known, reason))
     return faults
 
 
 def refuse_stretches(stretches: Iterable[LostStretch], spec: ReadSpec) -> Iterator[pa.RecordBatch]:
-    """Do with parts of the log that hold no readable record what the read says.
+    """Handle parts of the log without readable records as the read says.
 
     Raises:
         CorruptRecordError: bytes are damaged and the mode is FAILFAST.

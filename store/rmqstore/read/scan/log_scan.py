@@ -1,4 +1,4 @@
-"""Records in the order of the CommitLog, of every topic, with or without queues that point at them."""
+"""Reads the records of all topics in the order of the CommitLog, with or without a queue."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class LogScan:
     """Reads slices of the log.
 
     Args:
-        log: of a store.
-        queues_end: asks for the physical offset after the last record that queues point at, -1
-            where they tell none.
-        spec: what to make of the records.
-        wanted: which of them.
+        log: the CommitLog of the store.
+        queues_end: returns the physical offset after the last record that queues point at, or -1 if
+            they cannot tell it.
+        spec: how to read the records.
+        wanted: which records to return.
     """
 
     def __init__(
@@ -62,23 +62,25 @@ class LogScan:
         self, assembler: Assembler, segment: Segment, span: Span, *, is_closed: bool
     ) -> Generator[pa.RecordBatch, None, bool]:
         """Yield the records of one file; return whether the log ends in it."""
-        reached = span.start
+        position = span.start
         for window in walk_forward(self._log, segment, *span):
-            # In FAILFAST mode the first damage ends the scan: what a damaged size hides need not be
-            # looked for.
-            starts, sizes = window.chain() if self._spec.mode == FAILFAST else window.rejoined()[1:]
+            if self._spec.mode == FAILFAST:
+                # The first damage ends the scan: what a damaged size hides is not needed.
+                starts, sizes = window.chain()
+            else:
+                _, starts, sizes = window.rejoined()
             yield from assembler.batches(starts, sizes, None)
             reason = window.damage
             if reason is not None and is_closed:
                 reason = damage_at(self._log, segment, window.records, self._queues_end())
                 if reason is None:
                     return True
-            reached = window.resumed
+            position = window.resumed
             if reason is not None:
-                yield from self._refuse(segment, Span(window.stopped, reached), reason)
-        if reached > span.end and span.end < segment.end:
+                yield from self._refuse(segment, Span(window.stopped, position), reason)
+        if position > span.end and span.end < segment.end:
             reason = f"a record reaches over the bound {span.end} of a task"
-            yield from self._refuse(segment, Span(reached, reached), reason)
+            yield from self._refuse(segment, Span(position, position), reason)
         return False
 
     def _lose(self, start: int, end: int, reason: str) -> Iterator[pa.RecordBatch]:
@@ -87,5 +89,5 @@ class LogScan:
         )
 
     def _refuse(self, segment: Segment, span: Span, reason: str) -> Iterator[pa.RecordBatch]:
-        """Do with a stretch that holds no record what the mode says."""
+        """Handle a stretch that holds no record as the mode says."""
         yield from refuse_stretches([LostStretch(str(segment.path), *span, reason)], self._spec)

@@ -1,4 +1,4 @@
-"""Two streams of messages in the order of the log, as one."""
+"""Merges two streams of messages in the order of the log."""
 
 from __future__ import annotations
 

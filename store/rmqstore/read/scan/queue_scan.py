@@ -1,4 +1,7 @@
-"""Messages by topic and queue: the units of any number of queues, merged so that the log is read once and forwards."""
+"""Reads messages by topic and queue.
+
+The units of all queues are merged, so that the log is read once and forwards.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,10 @@ class QueueScan:
             yield from self._read(window)
 
     def single(self, picked: UnitRows) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of single units, which are in the order of the log; raises as :meth:`batches` does."""
+        """Yield the messages of single units, which are in the order of the log.
+
+        Raises the errors of :meth:`batches`.
+        """
         for start in range(0, len(picked.sizes), WINDOW_UNITS):
             yield from self._read(picked.take(slice(start, start + WINDOW_UNITS)))
 
@@ -85,17 +91,20 @@ class QueueScan:
             )
 
     def _sampled_unit(self, piece: QueueSlice, queue_offset: int) -> Positions:
-        """Return the physical offset of one unit, (1,); (0,) if it is gone, which is reported where it is read."""
+        """Return the physical offset of one unit, (1,), or (0,) if the unit is gone.
+
+        Its loss is reported where it is read.
+        """
         with suppress(OffsetOutOfRangeError):
-            return (
-                self._open_queue(piece.topic, piece.queue_id)
-                .units(queue_offset, queue_offset + 1)
-                .physical_offsets
-            )
+            queue = self._open_queue(piece.topic, piece.queue_id)
+            return queue.units(queue_offset, queue_offset + 1).physical_offsets
         return np.empty(0, np.int64)
 
     def _held_units(self, piece: QueueSlice, start: int, count: int) -> tuple[int, Units]:
-        """Return units from ``start`` on and the queue offset of the first; later than asked for if some are gone."""
+        """Return units from ``start`` on, and the queue offset of the first of them.
+
+        It is later than ``start`` if units are gone.
+        """
         queue = self._open_queue(piece.topic, piece.queue_id)
         try:
             return start, queue.units(start, start + count)
@@ -104,13 +113,11 @@ class QueueScan:
             low, high = next(queue.runs(start, piece.end), (piece.end, piece.end))
             if low == start:
                 raise
-            text = (
-                f"queue offsets {start} to {low} of {piece.topic}-{piece.queue_id} are gone: {err}"
-            )
+            name = f"{piece.topic}-{piece.queue_id}"
+            text = f"queue offsets {start} to {low} of {name} are gone: {err}"
             if self._spec.fail_on_data_loss:
-                raise OffsetOutOfRangeError(
-                    f"{text}; fail_on_data_loss=False reads on without them"
-                ) from err
+                advice = "fail_on_data_loss=False reads on without them"
+                raise OffsetOutOfRangeError(f"{text}; {advice}") from err
             logger.warning("data loss: %s", text)
             return low, queue.units(low, min(low + count, high))
 
@@ -120,51 +127,53 @@ class QueueScan:
         if not valid.all():
             yield from self._refuse_units(window.take(~valid))
             window = window.take(valid)
-        window = self._hashed(self._resolved(window))
+        window = self._choose_by_tags(self._with_codes(window))
         yield from self._read_files(window)
 
-    def _resolved(self, window: UnitRows) -> UnitRows:
-        """Put tags codes in place of the addresses where they stand, if anybody asks for codes."""
-        asks_for_codes = "tagsCode" in self._spec.schema.names
-        if self._spec.tags is None and not asks_for_codes:
+    def _with_codes(self, window: UnitRows) -> UnitRows:
+        """Replace the addresses in consumequeue_ext by tags codes, if the read needs these."""
+        reads_codes = "tagsCode" in self._spec.schema.names
+        if self._spec.tags is None and not reads_codes:
             return window
         window = window._replace(tags_codes=resolve_codes(window, self._open_ext))
-        kept = keep_resolved(window, self._open_ext, self._spec) if asks_for_codes else None
-        return window if kept is None else window.take(kept)
+        if not reads_codes:
+            return window
+        mask = keep_resolved(window, self._open_ext, self._spec)
+        return window if mask is None else window.take(mask)
 
-    def _hashed(self, window: UnitRows) -> UnitRows:
-        """Keep what the tags ask for, as far as hash codes tell."""
+    def _choose_by_tags(self, window: UnitRows) -> UnitRows:
+        """Keep the units that may have a chosen tag, as far as hash codes tell."""
         if self._spec.tags is None:
             return window
         codes = window.tags_codes
-        wanted = np.array([tags_code(tag) for tag in self._spec.tags], np.int64)
-        kept = np.isin(codes, wanted) | (codes <= MAX_EXT_ADDRESS)
+        chosen_codes = np.array([tags_code(tag) for tag in self._spec.tags], np.int64)
+        mask = np.isin(codes, chosen_codes) | (codes <= MAX_EXT_ADDRESS)
         # Codes are of records, not of messages in an inner batch.
         of_records = np.array([topic in self._batch_topics for topic in window.topics], np.bool_)
-        kept |= of_records[window.topic_codes]
+        mask |= of_records[window.topic_codes]
         if SCHEDULE_TOPIC in window.topics:  # its codes are times of delivery
-            kept |= window.topic_codes == window.topics.index(SCHEDULE_TOPIC)
-        return window.take(kept)
+            mask |= window.topic_codes == window.topics.index(SCHEDULE_TOPIC)
+        return window.take(mask)
 
     def _read_files(self, window: UnitRows) -> Iterator[pa.RecordBatch]:
         """Read the records file by file of the CommitLog."""
         segments = self._log.segments
         bounds = np.array([segment.start for segment in segments], np.int64)
-        places = np.searchsorted(bounds, window.physical_offsets, side="right") - 1
+        numbers = np.searchsorted(bounds, window.physical_offsets, side="right") - 1
         ends = np.array([segment.end for segment in segments] or [0], np.int64)
-        gone = (places < 0) | (window.physical_offsets >= ends[places])
-        places[gone] = -1
-        changes = np.flatnonzero(np.diff(places)) + 1
+        gone = (numbers < 0) | (window.physical_offsets >= ends[numbers])
+        numbers[gone] = -1
+        changes = np.flatnonzero(np.diff(numbers)) + 1
         pipeline = self._pipeline(window)
-        for rows in np.split(np.arange(len(places)), changes):
+        for rows in np.split(np.arange(len(numbers)), changes):
             if not len(rows):
                 continue
             part = window.take(slice(int(rows[0]), int(rows[-1]) + 1))
-            place = int(places[rows[0]])
-            if place < 0:
+            number = int(numbers[rows[0]])
+            if number < 0:
                 yield from self._refuse_gone(part)
                 continue
-            segment = segments[place]
+            segment = segments[number]
             try:
                 assembler = Assembler(self._spec, self._log, segment, pipeline)
             except OffsetOutOfRangeError as err:
@@ -182,7 +191,10 @@ class QueueScan:
         return plain_pipeline(self._spec)
 
     def _refuse_gone(self, part: UnitRows) -> Iterator[pa.RecordBatch]:
-        """Units whose record lies in no file: deleted, if before the end of the log; beyond it the unit is wrong."""
+        """Handle units whose record lies in no file.
+
+        The record was deleted if it lies before the end of the log; else the unit is wrong.
+        """
         beyond = part.physical_offsets >= self._log.max_offset
         if not beyond.all():
             self._lose(part.take(~beyond), "their CommitLog files were deleted or are missing")
@@ -192,17 +204,18 @@ class QueueScan:
 
     def _lose(self, part: UnitRows, reason: str) -> None:
         lost = part.expected(0)
+        physical_offset = int(part.physical_offsets[0])
         text = (
-            f"{len(part.physical_offsets)} messages are gone, the first at queue offset {lost.queue_offset} of "
-            f"{lost.topic}-{lost.queue_id} (physical offset {int(part.physical_offsets[0])} in {self._log.folders}): "
-            f"{reason}"
+            f"{len(part.physical_offsets)} messages are gone, "
+            f"the first at queue offset {lost.queue_offset} of {lost.topic}-{lost.queue_id} "
+            f"(physical offset {physical_offset} in {self._log.folders}): {reason}"
         )
         if self._spec.fail_on_data_loss:
             raise OffsetOutOfRangeError(f"{text}; fail_on_data_loss=False reads on without them")
         logger.warning("data loss: %s", text)
 
     def _refuse_units(self, part: UnitRows, reason: str | None = None) -> Iterator[pa.RecordBatch]:
-        """Do with damaged units what the mode says."""
+        """Handle damaged units as the mode says."""
         mode = self._spec.mode
         if mode == DROPMALFORMED:
             first = part.expected(0)
@@ -214,14 +227,13 @@ class QueueScan:
         faults = []
         for row, physical_offset in enumerate(part.physical_offsets.tolist()):
             expected = part.expected(row)
-            path, byte = self._open_queue(expected.topic, expected.queue_id).place(
-                expected.queue_offset
-            )
-            why = reason or f"no unit: physical offset {physical_offset}, size {expected.size}"
+            queue = self._open_queue(expected.topic, expected.queue_id)
+            path, byte = queue.place(expected.queue_offset)
+            text = reason or f"no unit: physical offset {physical_offset}, size {expected.size}"
             if mode == FAILFAST:
-                raise CorruptQueueError(path, byte, why)
+                raise CorruptQueueError(path, byte, text)
             known = expected_columns(expected) | {"brokerName": self._spec.broker_name}
             del known["storeSize"]  # the size in a damaged unit is not to be trusted
-            known[self._spec.corrupt_column] = f"{path}, {byte}: {why}"
-            faults.append(Fault(row, known, why))
+            known[self._spec.corrupt_column] = f"{path}, {byte}: {text}"
+            faults.append(Fault(row, known, text))
         yield lost_rows(self._spec.schema, faults)

@@ -1,6 +1,6 @@
-"""Which records a scan in the order of the log keeps.
+"""Chooses the records of a scan in the order of the log by what the records say.
 
-The records decide, not what queues or topics.json know.
+What queues or topics.json know plays no part.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from rmqstore.query.selection import Selection
 
 
 class LogFilter(NamedTuple):
-    """Which records of a scan in physical order are wanted; None wants all."""
+    """Which records of a scan in physical order are wanted; a field that is None wants all."""
 
-    # of each topic, None for all of its queues
+    # The queue ids of each topic; None for all of its queues.
     queues: Mapping[str, frozenset[int] | None] | None = None
     topic_pattern: re.Pattern[str] | None = None
     start_timestamp: int | None = None  # ms
     end_timestamp: int | None = None
     without_system_topics: bool = False
     keys: frozenset[str] | None = None  # a record has one of them as UNIQ_KEY or among its KEYS
-    # columns msgId or offsetMsgId have one of them; rollbacks the latter only
+    # A record has one of them as msgId or as offsetMsgId; a rollback has only the latter.
     msg_ids: frozenset[str] | None = None
 
     @property
@@ -46,29 +46,29 @@ class LogFilter(NamedTuple):
         """Return a mask (n,) of the records that are wanted, None where all are."""
         if self == LogFilter():
             return None
-        kept = np.ones(len(heads), np.bool_)
+        mask = np.ones(len(heads), np.bool_)
         if self.start_timestamp is not None:
-            kept &= heads.column("store_timestamp") >= self.start_timestamp
+            mask &= heads.column("store_timestamp") >= self.start_timestamp
         if self.end_timestamp is not None:
-            kept &= heads.column("store_timestamp") < self.end_timestamp
+            mask &= heads.column("store_timestamp") < self.end_timestamp
         if self.chooses_topics or self.without_system_topics:
-            kept &= self._keep_topics(data, heads)
+            mask &= self._keep_topics(data, heads)
         if self.keys is not None:
-            kept &= has_key(data, heads, self.keys)
+            mask &= has_key(data, heads, self.keys)
         if self.msg_ids is not None:
-            kept &= _has_id(data, heads, self.msg_ids)
-        return kept
+            mask &= _has_id(data, heads, self.msg_ids)
+        return mask
 
     def _keep_topics(self, data: Bytes, heads: Heads) -> Mask:
         topics = decode_columns(data, heads, pa.schema([ALL_COLUMNS.field("topic")]))[0]
         encoded = topics.dictionary_encode()
         names, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
-        kept: Mask = np.array([self._wants(name) for name in names], np.bool_)[codes]
+        mask: Mask = np.array([self._wants(name) for name in names], np.bool_)[codes]
         for code, name in enumerate(names):
             queue_ids = (self.queues or {}).get(name)
             if queue_ids is not None:
-                kept &= (codes != code) | np.isin(heads.column("queue_id"), list(queue_ids))
-        return kept
+                mask &= (codes != code) | np.isin(heads.column("queue_id"), list(queue_ids))
+        return mask
 
     def _wants(self, topic: str) -> bool:
         if self.without_system_topics and is_system_topic(topic):
@@ -79,40 +79,41 @@ class LogFilter(NamedTuple):
 
 
 def has_key(data: Bytes, heads: Heads, keys: Iterable[str]) -> Mask:
-    """Return a mask (n,) of the records that have one of some keys, as UNIQ_KEY or as one of the words of KEYS.
+    """Return a mask (n,) of the records that have one of some keys as UNIQ_KEY or in KEYS.
 
-    Rollbacks have none: they are in no index either. Source: IndexService.java#buildIndex.
+    Rollbacks have none: they are in no index either.
+
+    Source: IndexService.java#buildIndex.
     """
     entries = parse_entries(data, heads.property_starts, heads.property_lengths)
     wanted = pa.array(list(keys), pa.string())
-    kept: Mask = _is_in(property_column(entries, PROPERTY_UNIQ_KEY), wanted)
+    mask = _is_in(property_column(entries, PROPERTY_UNIQ_KEY), wanted)
     lists = pc.split_pattern(property_column(entries, PROPERTY_KEYS), KEY_SEPARATOR)
     hits = _is_in(lists.flatten(), wanted)
     if hits.any():
-        kept[pc.list_parent_indices(lists).to_numpy()[hits]] = True
-    kept &= ~_are_rollbacks(heads)
-    return kept
+        mask[pc.list_parent_indices(lists).to_numpy()[hits]] = True
+    mask &= ~_are_rollbacks(heads)
+    return mask
 
 
 def _has_id(data: Bytes, heads: Heads, msg_ids: Iterable[str]) -> Mask:
     wanted = pa.array(list(msg_ids), pa.string())
-    columns = decode_columns(
-        data, heads, pa.schema([ALL_COLUMNS.field(name) for name in ("msgId", "offsetMsgId")])
-    )
-    found: Mask = (_is_in(columns[0], wanted) & ~_are_rollbacks(heads)) | _is_in(columns[1], wanted)
-    return found
+    schema = pa.schema([ALL_COLUMNS.field(name) for name in ("msgId", "offsetMsgId")])
+    own_ids, offset_ids = decode_columns(data, heads, schema)
+    mask: Mask = _is_in(own_ids, wanted) & ~_are_rollbacks(heads)
+    mask |= _is_in(offset_ids, wanted)
+    return mask
 
 
 def _are_rollbacks(heads: Heads) -> Mask:
-    found: Mask = (
-        heads.column("sys_flag") & np.int32(SysFlag.TRANSACTION_TYPE) == SysFlag.TRANSACTION_TYPE
-    )
-    return found
+    types = heads.column("sys_flag") & np.int32(SysFlag.TRANSACTION_TYPE)
+    mask: Mask = types == SysFlag.TRANSACTION_TYPE
+    return mask
 
 
 def _is_in(values: pa.Array, wanted: pa.Array) -> Mask:
-    found: Mask = pc.is_in(values, value_set=wanted, skip_nulls=True).to_numpy(zero_copy_only=False)
-    return found
+    mask: Mask = pc.is_in(values, value_set=wanted, skip_nulls=True).to_numpy(zero_copy_only=False)
+    return mask
 
 
 def log_filter(
@@ -121,13 +122,13 @@ def log_filter(
     """Return what a selection means for a scan in the order of the log.
 
     Args:
-        selection: topics and times; without topics all are read, but in a look-up only those of
+        selection: topics and times. Without topics all topics are read; in a look-up only those of
             users.
-        columns: to be read.
-        wanted: what is looked for, if this is a look-up.
+        columns: the columns to read.
+        wanted: the keys or ids of a look-up.
 
     Raises:
-        OptionError: it speaks of queue offsets, or a column is one that only a queue has.
+        OptionError: the selection has queue offsets, or a column is one that only a queue has.
     """
     selection.require_by_log()
     if "tagsCode" in columns:

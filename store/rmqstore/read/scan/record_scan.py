@@ -1,4 +1,4 @@
-"""Records at given places of the CommitLog, as look-ups find them."""
+"""Reads the records at given physical offsets, as look-ups find them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class PlaceScan:
-    """Reads the records at some places, of which those are kept that are wanted."""
+    """Reads the records at physical offsets, and keeps those that are wanted."""
 
     def __init__(self, log: CommitLog, spec: ReadSpec, wanted: LogFilter) -> None:
         self._log, self._spec, self._pipeline = log, spec, plain_pipeline(spec, wanted)
@@ -30,32 +30,29 @@ class PlaceScan:
         """Yield the records in the order of the log.
 
         Args:
-            places: physical offsets, int64 (n,), rising. Where nothing calls itself the record of
-                the place, as the index of a log that was cut may say, there is none.
+            places: physical offsets, int64 (n,), ascending. One where no record stores that offset
+                gives none: after a log was cut, the index may point at such an offset.
 
         Raises:
             CorruptRecordError: a record is damaged and the mode is FAILFAST.
             OffsetOutOfRangeError: a file was deleted meanwhile, and data loss is to fail.
         """
         for segment in self._log.segments:
-            inside = places[
-                np.searchsorted(places, segment.start) : np.searchsorted(places, segment.end)
-            ]
+            first, stop = np.searchsorted(places, (segment.start, segment.end))
+            inside = places[first:stop]
             if not len(inside):
                 continue
             try:
                 assembler = Assembler(self._spec, self._log, segment, self._pipeline)
             except OffsetOutOfRangeError as err:
                 if self._spec.fail_on_data_loss:
-                    raise OffsetOutOfRangeError(
-                        f"{err}; fail_on_data_loss=False reads on without it"
-                    ) from err
+                    text = f"{err}; fail_on_data_loss=False reads on without it"
+                    raise OffsetOutOfRangeError(text) from err
                 logger.warning("data loss: %s", err)
                 continue
             starts = inside - segment.start
-            self._log.want(segment, starts, FIXED_PART_V4.itemsize)
-            heads = self._log.read_in_place(
-                segment, starts, np.full(len(starts), FIXED_PART_V4.itemsize)
-            )
+            head_size = FIXED_PART_V4.itemsize
+            self._log.want(segment, starts, head_size)
+            heads = self._log.read_in_place(segment, starts, np.full(len(starts), head_size))
             starts = starts[know_their_places(heads, starts, segment.start)]
             yield from assembler.batches(starts, total_sizes(heads, starts), None)

@@ -15,10 +15,10 @@ from rmqstore.storage.queue.units import Units
 
 
 class UnitRows(NamedTuple):
-    """Units of any number of queues, row by row, (n,) each: what they say of the records that they lead to."""
+    """Units of any number of queues, (n,) each, which say what records they point at."""
 
-    topics: list[str]  # the distinct ones
-    topic_codes: NDArray[np.int32]  # in topics
+    topics: list[str]  # the distinct topics
+    topic_codes: NDArray[np.int32]  # positions in ``topics``
     queue_ids: NDArray[np.int32]
     queue_offsets: NDArray[np.int64]
     physical_offsets: Positions
@@ -30,10 +30,9 @@ class UnitRows(NamedTuple):
         cls, topic: str, queue_id: int, queue_offsets: NDArray[np.int64], units: Units
     ) -> UnitRows:
         """Return units of one queue, (n,), with the queue offsets beside them."""
-        n = len(queue_offsets)
-        return cls(
-            [topic], np.zeros(n, np.int32), np.full(n, queue_id, np.int32), queue_offsets, *units
-        )
+        topic_codes = np.zeros(len(queue_offsets), np.int32)
+        queue_ids = np.full(len(queue_offsets), queue_id, np.int32)
+        return cls([topic], topic_codes, queue_ids, queue_offsets, *units)
 
     @classmethod
     def joined(cls, parts: Sequence[UnitRows]) -> UnitRows:
@@ -72,10 +71,10 @@ class UnitRows(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """A damaged record: its row in the batch at hand, what is known of it, what is wrong."""
+    """A damaged record."""
 
-    row: int
-    known: Mapping[str, object]
+    row: int  # in its batch
+    known: Mapping[str, object]  # values by column
     reason: str
 
 
@@ -90,7 +89,7 @@ def expected_columns(expected: Expected) -> dict[str, object]:
 
 
 def lost_rows(schema: pa.Schema, faults: list[Fault]) -> pa.RecordBatch:
-    """Return rows for damaged records alone: in each, what is known, the reason, and nulls."""
+    """Return rows for damaged records alone; columns whose value is not known are null."""
     rows = [
         {name: value for name, value in fault.known.items() if name in schema.names}
         for fault in faults

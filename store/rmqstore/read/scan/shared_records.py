@@ -1,9 +1,8 @@
-"""Records that stand for other messages than they say: the parents of light message queues, and inner batches.
+"""Messages without a record of their own: those of light message queues and of inner batches.
 
-Rows are messages here, of which several may lie in one record. A record is read, checked and
-verified once, for the first of its rows; then :func:`expand` gives each of its messages a head of
-its own, whose body and properties are spans of the record, and the message goes the way of all
-others.
+Rows are messages here, and several of them may lie in one record. A record is read, checked and
+verified once, for the first of its rows. Then :func:`expand` gives each of its messages a head of
+its own, whose body and properties are spans of the record, and the other steps follow.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def shared_pipeline(spec: ReadSpec, batch_topics: Collection[str]) -> Pipeline:
     Checksums are of records, so they are verified before the messages of a record are found.
 
     Args:
-        spec: of the read.
+        spec: the spec of the read.
         batch_topics: topics whose queues are BatchConsumeQueues.
     """
     steps: list[Step] = [verify_crc] if spec.check_crc else []
@@ -53,12 +52,8 @@ def shared_pipeline(spec: ReadSpec, batch_topics: Collection[str]) -> Pipeline:
         partial(choose, spec=spec, wanted=None),
         *inflating(spec),
     ]
-    return Pipeline(
-        check_records,
-        tuple(steps),
-        partial(explain_shared, batch_topics=batch_topics),
-        _weigh,
-    )
+    explain_one = partial(explain_shared, batch_topics=batch_topics)
+    return Pipeline(check_records, tuple(steps), explain_one, _weigh)
 
 
 def _weigh(
@@ -69,54 +64,55 @@ def _weigh(
 
 
 def check_records(source: LogBytes, starts: Positions, units: UnitRows | None) -> Rows:
-    """Read each record once, and keep those that are what their units say, as far as a record alone can tell.
+    """Read each record once, and keep those that are what their units say.
 
-    Only the first row of each record is still in the result; :func:`expand` brings the others back.
+    The check goes as far as a record alone can tell. Only the first row of each record is still in
+    the result; :func:`expand` brings the others back.
     """
     assert units is not None
     firsts = np.flatnonzero(_begin_records(starts, units))
     heads, whole = read_heads(source.data, starts[firsts])
-    told = units.take(firsts)
-    same, _ = sound_topics(source.data, heads, told.topics, told.topic_codes)
-    sound = whole & check_heads(heads, source.base) & (heads.column("total_size") == told.sizes)
-    sound &= _are_lmq(told) | (same & (heads.column("queue_id") == told.queue_ids))
+    first_units = units.take(firsts)
+    has_topic, _ = sound_topics(source.data, heads, first_units.topics, first_units.topic_codes)
+    sound = whole & check_heads(heads, source.base)
+    sound &= heads.column("total_size") == first_units.sizes
+    is_of_queue = has_topic & (heads.column("queue_id") == first_units.queue_ids)
+    sound &= _are_lmq(first_units) | is_of_queue
     every = np.ones(len(starts), np.bool_)
-    return Rows(
-        source.data, starts + source.base, units, every, {}, heads, {}, firsts
-    ).drop_damaged(sound)
+    rows = Rows(source.data, starts + source.base, units, every, {}, heads, {}, firsts)
+    return rows.drop_damaged(sound)
 
 
 def expand(rows: Rows, batch_topics: Collection[str]) -> Rows:
     """Return a row for each message of the records in place of one for each record."""
     assert rows.units is not None
-    told = rows.units.take(rows.all_places())
-    records = _unwrap(rows.data, rows.heads, _are_batches(told, batch_topics))
-    # bodies that inflate to too much are left for the next batch
-    kept = rows.end_after(len(records.heads))
-    places, record_of = _rows_of_sound_records(kept)
+    record_units = rows.units.take(rows.all_places())
+    records = _unwrap(rows.data, rows.heads, _are_batches(record_units, batch_topics))
+    # Bodies that inflate to too much are left for the next batch.
+    unwrapped = rows.end_after(len(records.heads))
+    places, record_of = _rows_of_sound_records(unwrapped)
     units = rows.units.take(places)
     rank = units.queue_offsets - records.heads.column("queue_offset")[record_of]
     is_there = (rank >= 0) & (rank < records.counts[record_of])
     is_lmq = _are_lmq(units)
     if is_lmq.any():
-        is_there[is_lmq] = _are_named(
-            records.data, records.heads.take(record_of[is_lmq]), units.take(is_lmq)
-        )
+        parents = records.heads.take(record_of[is_lmq])
+        is_there[is_lmq] = _are_named(records.data, parents, units.take(is_lmq))
     absent = np.flatnonzero(~is_there & (is_lmq | _are_batches(units, batch_topics))).tolist()
     reasons = {
         int(places[row]): records.reason(int(record_of[row]), units.expected(row)) for row in absent
     }
-    sound = np.zeros(len(kept.sound), np.bool_)
+    sound = np.zeros(len(unwrapped.sound), np.bool_)
     sound[places[is_there]] = True
+    units = units.take(is_there)
+    topics = pa.array(units.topics, pa.string()).take(pa.array(units.topic_codes))
     return replace(
-        kept,
+        unwrapped,
         data=records.data,
         sound=sound,
         reasons=reasons,
-        heads=records.messages(record_of[is_there], rank[is_there], units.take(is_there)),
-        columns={
-            "topic": pa.array(units.topics, pa.string()).take(pa.array(units.topic_codes[is_there]))
-        },
+        heads=records.messages(record_of[is_there], rank[is_there], units),
+        columns={"topic": topics},
         places=places[is_there],
     )
 
@@ -124,7 +120,7 @@ def expand(rows: Rows, batch_topics: Collection[str]) -> Rows:
 def _rows_of_sound_records(rows: Rows) -> tuple[Positions, Positions]:
     """Return the rows whose record is still in the batch, and the number of that record; (m,) each.
 
-    Of a record that is damaged only the first row is unset in ``rows.sound``, for all of its rows.
+    If a record is damaged, ``rows.sound`` is unset for the first of its rows, which stands for all.
     """
     assert rows.units is not None
     n = len(rows.sound)
@@ -137,18 +133,18 @@ def _rows_of_sound_records(rows: Rows) -> tuple[Positions, Positions]:
 
 
 def _unwrap(data: Bytes, heads: Heads, is_batch: Mask) -> _Records:
-    """Find the messages in those of the records that hold an inner batch; only as many as inflate at once."""
+    """Find the messages in the records that hold an inner batch, in as many as inflate at once."""
     is_wrapped = is_batch & is_inner_batch(heads)
-    packed = np.flatnonzero(
-        is_wrapped & (heads.column("sys_flag") & np.int32(SysFlag.COMPRESSED) != 0)
-    )
+    is_compressed = heads.column("sys_flag") & np.int32(SysFlag.COMPRESSED) != 0
+    packed = np.flatnonzero(is_wrapped & is_compressed)
     broken: dict[int, str] = {}
     if len(packed):
         data, heads, broken = inflate_batches(data, heads, packed)
         is_wrapped = is_wrapped[: len(heads)]
     wrapped = np.flatnonzero(is_wrapped)
     inner = find_inner_messages(data, heads.body_starts[wrapped], heads.body_lengths[wrapped])
-    counts, firsts = np.ones(len(heads), np.int64), np.zeros(len(heads), np.int64)
+    counts = np.ones(len(heads), np.int64)
+    firsts = np.zeros(len(heads), np.int64)
     counts[wrapped] = inner.counts
     firsts[wrapped] = np.cumsum(inner.counts) - inner.counts
     for row in wrapped[~inner.sound].tolist():
@@ -157,14 +153,14 @@ def _unwrap(data: Bytes, heads: Heads, is_batch: Mask) -> _Records:
 
 
 class _Records(NamedTuple):
-    """r sound records, and the messages of those that hold an inner batch."""
+    """Sound records, (r,) each, and the messages of those that hold an inner batch."""
 
-    # what all positions are in: not what the records were read from, where bodies were inflated
+    # All positions are in these bytes. If bodies were inflated, the records were read from others.
     data: Bytes
     heads: Heads
     is_wrapped: Mask
-    counts: NDArray[np.int64]  # messages of each; 1 where it is one itself
-    firsts: NDArray[np.int64]  # of its messages in ``inner``
+    counts: NDArray[np.int64]  # messages of each; 1 for a record that is a message itself
+    firsts: NDArray[np.int64]  # number of the first of its messages in ``inner``
     inner: InnerMessages
     broken: dict[int, str]  # why a batch could not be unwrapped
 
@@ -177,19 +173,19 @@ class _Records(NamedTuple):
             units: (m,) what queues say of it.
         """
         numbers = np.where(self.is_wrapped[record_of], self.firsts[record_of] + rank, -1)
-        return inner_heads(self.heads, record_of, self.inner, numbers).placed(
-            units.queue_ids, units.queue_offsets
-        )
+        heads = inner_heads(self.heads, record_of, self.inner, numbers)
+        return heads.placed(units.queue_ids, units.queue_offsets)
 
     def reason(self, record: int, expected: Expected) -> str:
         """Say why a message that a unit tells of is not in a record."""
         if record in self.broken:
             return self.broken[record]
+        queue_offset = expected.queue_offset
         if expected.topic.startswith(LMQ_PREFIX):
-            return f"the record does not name {expected.topic} with queue offset {expected.queue_offset}"
+            return f"the record does not name {expected.topic} with queue offset {queue_offset}"
         first = int(self.heads.column("queue_offset")[record])
         held = f"{int(self.counts[record])} from queue offset {first} on"
-        return f"queue offset {expected.queue_offset} is none of the record's messages, which are {held}"
+        return f"queue offset {queue_offset} is none of the record's messages, which are {held}"
 
 
 def explain_shared(
@@ -199,7 +195,7 @@ def explain_shared(
     expected: Expected | None,
     batch_topics: Collection[str],
 ) -> str:
-    """Ask the reference codec what is wrong with a record, but for what only its queue tells."""
+    """Ask the reference codec what is wrong with a record, apart from what only its queue tells."""
     assert expected is not None
     try:
         parts = split_record(record.data, 0)
@@ -214,21 +210,21 @@ def explain_shared(
 
 
 def _are_named(data: Bytes, heads: Heads, units: UnitRows) -> Mask:
-    """Return which records name the light message queue whose unit points at them, at its queue offset."""
+    """Return a mask of the records that name the light queue of their unit, with its offset."""
     expected = pa.array(units.topics, pa.string()).take(pa.array(units.topic_codes))
-    named = name_queues(data, heads, expected, units.queue_offsets)
-    named &= units.queue_ids == 0
-    return named
+    mask = name_queues(data, heads, expected, units.queue_offsets)
+    mask &= units.queue_ids == 0
+    return mask
 
 
 def _are_lmq(units: UnitRows) -> Mask:
-    return np.array([topic.startswith(LMQ_PREFIX) for topic in units.topics], np.bool_)[
-        units.topic_codes
-    ]
+    is_lmq = np.array([topic.startswith(LMQ_PREFIX) for topic in units.topics], np.bool_)
+    return is_lmq[units.topic_codes]
 
 
 def _are_batches(units: UnitRows, batch_topics: Collection[str]) -> Mask:
-    return np.array([topic in batch_topics for topic in units.topics], np.bool_)[units.topic_codes]
+    is_batch = np.array([topic in batch_topics for topic in units.topics], np.bool_)
+    return is_batch[units.topic_codes]
 
 
 def _begin_records(starts: Positions, units: UnitRows) -> Mask:

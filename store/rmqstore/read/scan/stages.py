@@ -1,9 +1,8 @@
-"""The steps from records to a batch, each a function of one frozen value: check, choose, verify, inflate, decode.
+"""The steps from records to a batch: check, choose, verify, inflate, decode.
 
-A record that is damaged is unset in :attr:`Rows.sound`; what is then done with it is for
-    ``faults``. One that is merely
-not asked for leaves no trace. Where several messages share a record, ``shared_records`` has one
-more step.
+Each is a function of one frozen value. A damaged record is unset in :attr:`Rows.sound`, and
+``faults`` handles it; one that is only left out by a filter leaves no trace. ``shared_records`` has
+one more step, for records that several messages share.
 """
 
 from __future__ import annotations
@@ -45,14 +44,14 @@ class LogBytes(NamedTuple):
 class Rows:
     """The n rows that a batch was asked for, and the m of them that are still in it."""
 
-    data: Bytes  # what the positions of the heads are in
+    data: Bytes  # the bytes that the positions of the heads are in
     offsets: Positions  # (n,) physical offsets
     units: UnitRows | None  # (n,) what queues say of them; None in a read by log
     sound: Mask  # (k,) which rows are not damaged; k < n where a step ended the batch early
-    # what is wrong with a row, where a step knows better than the reference codec
+    # What is wrong with a row, where a step knows better than the reference codec.
     reasons: Mapping[int, str]
     heads: Heads  # (m,)
-    columns: Mapping[str, pa.Array]  # (m,) each, by name: those that a step made on its way
+    columns: Mapping[str, pa.Array]  # (m,) each, by name: those that an earlier step made
     places: Positions | None = None  # (m,) which of the n rows they are; None for the first m
 
     def all_places(self) -> Positions:
@@ -60,7 +59,7 @@ class Rows:
         return np.arange(len(self.heads)) if self.places is None else self.places
 
     def narrow(self, rows: Positions) -> Rows:
-        """Return these of the m rows, by number; the others are not asked for."""
+        """Return these of the m rows, by number, without the others."""
         return replace(
             self,
             heads=self.heads.take(rows),
@@ -72,12 +71,12 @@ class Rows:
         """Return the rows without those of the m that are damaged, (m,); ``reasons`` by number."""
         if is_sound.all():
             return self
-        places, sound = self.all_places(), self.sound.copy()
+        places = self.all_places()
+        sound = self.sound.copy()
         sound[places[~is_sound]] = False
-        named = {int(places[row]): reason for row, reason in reasons.items()}
-        return replace(
-            self.narrow(np.flatnonzero(is_sound)), sound=sound, reasons={**self.reasons, **named}
-        )
+        more_reasons = {int(places[row]): reason for row, reason in reasons.items()}
+        narrowed = self.narrow(np.flatnonzero(is_sound))
+        return replace(narrowed, sound=sound, reasons={**self.reasons, **more_reasons})
 
     def end_after(self, count: int) -> Rows:
         """Return the first ``count`` of the m rows; the batch ends before the next of them."""
@@ -117,7 +116,10 @@ def check(source: LogBytes, starts: Positions, units: UnitRows | None) -> Rows:
 
 
 def verify_properties(rows: Rows) -> Rows:
-    """Drop records whose own CRC is wrong: a step that chooses by properties must be able to trust them."""
+    """Drop records whose own CRC is wrong.
+
+    A step that chooses by properties must be able to trust them.
+    """
     numbers = rows_with_crc(rows.data, rows.heads)
     heads = rows.heads.take(numbers)
     sound = np.ones(len(rows.heads), np.bool_)
@@ -127,15 +129,15 @@ def verify_properties(rows: Rows) -> Rows:
 
 def choose(rows: Rows, spec: ReadSpec, wanted: LogFilter | None) -> Rows:
     """Keep the rows that all filters keep."""
-    kept = wanted.keep(rows.data, rows.heads) if wanted else None
+    mask = wanted.keep(rows.data, rows.heads) if wanted else None
     if spec.tags is not None:
         tags = decode_columns(rows.data, rows.heads, pa.schema([ALL_COLUMNS.field("tags")]))[0]
-        found = pc.is_in(tags, value_set=texts(sorted(spec.tags)), skip_nulls=True)
-        kept = _both(kept, mask_of(found))
+        has_tag = pc.is_in(tags, value_set=texts(sorted(spec.tags)), skip_nulls=True)
+        mask = _both(mask, mask_of(has_tag))
     if spec.filter is not None:
         columns = property_values(rows.data, rows.heads, spec.filter.names)
-        kept = _both(kept, spec.filter.keep(columns, len(rows.heads)))
-    return rows if kept is None or kept.all() else rows.narrow(np.flatnonzero(kept))
+        mask = _both(mask, spec.filter.keep(columns, len(rows.heads)))
+    return rows if mask is None or mask.all() else rows.narrow(np.flatnonzero(mask))
 
 
 def _both(one: Mask | None, other: Mask) -> Mask:
@@ -149,14 +151,17 @@ def verify_crc(rows: Rows) -> Rows:
 
 
 def inflate(rows: Rows) -> Rows:
-    """Make column ``body`` as it was before compression; a body that would take the batch too far begins the next."""
+    """Make column ``body`` as it was before compression.
+
+    The batch ends before a body that would make it too large.
+    """
     flags = rows.heads.column("sys_flag")
     if not (flags & np.int32(SysFlag.COMPRESSED)).any():
         return rows
     stored = rows.columns.get("body")
-    bodies, count, broken = inflate_bodies(
-        stored_bodies(rows.data, rows.heads) if stored is None else stored, flags
-    )
+    if stored is None:
+        stored = stored_bodies(rows.data, rows.heads)
+    bodies, count, broken = inflate_bodies(stored, flags)
     sound = np.ones(count, np.bool_)
     sound[list(broken)] = False
     return rows.end_after(count).with_column("body", bodies).drop_damaged(sound, broken)
@@ -166,11 +171,12 @@ def decode(rows: Rows, spec: ReadSpec, decoded: pa.Schema) -> pa.RecordBatch:
     """Return the rows as a batch.
 
     Args:
-        rows: after all other steps.
-        spec: of the read.
-        decoded: those of its columns that stand in records.
+        rows: the rows after all other steps.
+        spec: the spec of the read.
+        decoded: those of its columns that are in records.
     """
-    n, names = len(rows.heads), spec.schema.names
+    n = len(rows.heads)
+    names = spec.schema.names
     values = decode_columns(rows.data, rows.heads, decoded, rows.columns)
     columns = dict(zip(decoded.names, values, strict=True))
     if "brokerName" in names:
@@ -190,7 +196,10 @@ def _tags_codes(rows: Rows) -> pa.Array:
 
 
 def _lost_codes(tags_codes: pa.Array | None, n: int) -> pa.Array:
-    """Return reasons, string (n,): of a whole record only its tags code can be lost, see ``tags_codes``."""
+    """Return reasons, string (n,); of a whole record only the tags code can be lost.
+
+    See ``tags_codes``.
+    """
     if tags_codes is None or not tags_codes.null_count:
         return pa.nulls(n, pa.string())
     reason = pa.scalar("tagsCode: the queue's unit leads to no unit of consumequeue_ext")

@@ -1,4 +1,7 @@
-"""What queue units keep in consumequeue_ext: tags codes, in whose place they hold an address, and filter bit maps."""
+"""Tags codes and filter bit maps that queue units keep in consumequeue_ext.
+
+Such a unit holds an address in place of the tags code.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ OpenExt = Callable[[str, int], ConsumeQueueExt]
 
 
 def resolve_codes(units: UnitRows, open_ext: OpenExt) -> NDArray[np.int64]:
-    """Return the tags codes (n,) of units; an address stays where it is if no sound unit stands there."""
+    """Return the tags codes (n,) of units; an address that leads to no sound unit stays."""
     codes = units.tags_codes
     rows = np.flatnonzero(codes <= MAX_EXT_ADDRESS)
     if not len(rows):
@@ -34,16 +37,15 @@ def resolve_codes(units: UnitRows, open_ext: OpenExt) -> NDArray[np.int64]:
     for queue in np.unique(queues).tolist():
         own = rows[queues == queue]
         ext = open_ext(units.topics[queue >> 32], int(units.queue_ids[own[0]]))
-        found = ext.units(codes[own])
-        codes[own[found.sound]] = found.tags_codes[found.sound]
+        ext_units = ext.units(codes[own])
+        codes[own[ext_units.sound]] = ext_units.tags_codes[ext_units.sound]
     return codes
 
 
 def keep_resolved(units: UnitRows, open_ext: OpenExt, spec: ReadSpec) -> Mask | None:
-    """Return a mask (n,) of the units to go on with where column ``tagsCode`` is read, None for all.
+    """Return a mask (n,) of the units to go on with if column ``tagsCode`` is read; None for all.
 
-    A message whose code is lost stays with mode PERMISSIVE: the column is null then, and the reason
-        is told.
+    In mode PERMISSIVE a message whose code is lost stays, with null in the column and the reason.
 
     Raises:
         CorruptQueueError: a code is lost, and the mode is FAILFAST.
@@ -53,8 +55,11 @@ def keep_resolved(units: UnitRows, open_ext: OpenExt, spec: ReadSpec) -> Mask | 
         return None
     first = units.expected(int(lost[0]))
     path, byte = open_ext(first.topic, first.queue_id).place(int(units.tags_codes[lost[0]]))
-    reason = f"no unit of consumequeue_ext, where queue offset {first.queue_offset} of {first.topic}-{first.queue_id} "
-    reason += "keeps its tags code: leave column tagsCode out to read the message"
+    queue = f"{first.topic}-{first.queue_id}"
+    reason = (
+        f"no unit of consumequeue_ext, where queue offset {first.queue_offset} of {queue} "
+        "keeps its tags code: leave column tagsCode out to read the message"
+    )
     if spec.mode == FAILFAST:
         raise CorruptQueueError(path, byte, reason)
     logger.warning("dropped %d messages, the first: %s, byte %d: %s", len(lost), path, byte, reason)
@@ -64,14 +69,16 @@ def keep_resolved(units: UnitRows, open_ext: OpenExt, spec: ReadSpec) -> Mask | 
 def matched_groups(
     ext: ConsumeQueueExt, code: int, topic: str, groups: Mapping[str, int]
 ) -> list[str] | None:
-    """Return the groups whose filter a message may match, by the Bloom bit map of its unit; None without one.
+    """Return the groups whose filter a message may match, by the Bloom bit map of its unit.
+
+    None if there is no bit map.
 
     Args:
-        ext: of its queue.
-        code: what its queue unit has for a tags code.
-        topic: of the message.
-        groups: to be asked for, and since when each has its filter, in ms: what was stored before
-            may match.
+        ext: the consumequeue_ext of its queue.
+        code: the tags code of its queue unit.
+        topic: topic of the message.
+        groups: the groups to check, each with the time (ms) when its filter was made. A message
+            that was stored before that time may match.
 
     Source: ExpressionMessageFilter.java#isMatchedByConsumeQueue.
     """
@@ -84,6 +91,6 @@ def matched_groups(
     stored = int(ext.units(address).store_timestamps[0])
     return [
         group
-        for group, since in groups.items()
-        if stored <= since or may_match(bit_map, group, topic)
+        for group, filter_made in groups.items()
+        if stored <= filter_made or may_match(bit_map, group, topic)
     ]

@@ -1,4 +1,4 @@
-"""Merges the units of many queues into the order of the log, a window of physical offsets at a time."""
+"""Merges the units of many queues into the order of the log, window by window."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rmqstore.storage.queue.units import Units
 WINDOW_UNITS = 1 << 19  # a window has about as many
 _SAMPLES_PER_WINDOW = 64
 _MAX_SAMPLES = 1 << 12
-_OVERREAD = 1.25  # more units are read of each slice than its share of a window: shares differ
+_OVERREAD = 1.25  # units read of each slice, per unit of its share of a window: shares differ
 _LEAST_UNITS = 8  # read at once
 _MAX_WINDOWS_HELD = 4  # where the samples mislead, fewer units go into a window
 _LAST = np.iinfo(np.int64).max
@@ -78,7 +78,7 @@ class UnitMerge:
     ) -> None:
         self._slices, self._window_units = slices, window_units
         self._read_units, self._sample_unit = read_units, sample_unit
-        # the queue offset to read from
+        # The queue offset of each slice to read from.
         self._next = np.array([piece.start for piece in slices], np.int64)
         self._ends = np.array([piece.end for piece in slices], np.int64)
         self._horizons = np.full(len(slices), -1, np.int64)  # the highest key read
@@ -95,7 +95,10 @@ class UnitMerge:
                     yield window
 
     def _limits(self) -> list[int]:
-        """Read the beginning of every slice and some samples; return the highest key of each window, ascending."""
+        """Return the highest key of each window, ascending.
+
+        Reads the beginning of every slice and some samples.
+        """
         left = self._ends - self._next
         total = int(left.sum())
         share = min(1.0, self._window_units / max(total, 1))
@@ -106,10 +109,9 @@ class UnitMerge:
         chunks, samples = [], []
         for number, count in enumerate(counts.tolist()):
             chunks.append(self._read(number, count))
-            # While the files of the queue are open.
-            samples += [
-                self._sample_unit(self._slices[number], offset) for offset in sampled[number]
-            ]
+            # The samples are taken now because the files of the queue are open.
+            piece = self._slices[number]
+            samples += [self._sample_unit(piece, queue_offset) for queue_offset in sampled[number]]
         self._hold(chunks)
         keys = np.concatenate([self._held.keys, *samples])
         weights = np.full(len(keys), step, np.int64)
@@ -119,7 +121,10 @@ class UnitMerge:
         return [*np.unique(keys[order][np.flatnonzero(np.diff(windows))]).tolist(), _LAST]
 
     def _read_up_to(self, limit: int) -> bool:
-        """Read until every slice is known to the limit; False if that would hold too many units at once."""
+        """Read until every slice is known up to the limit.
+
+        False if too many units would be held at once.
+        """
         factor = _OVERREAD
         while True:
             left = self._ends - self._next
@@ -133,16 +138,16 @@ class UnitMerge:
             share = min(1.0, factor * self._window_units / int(left.sum()))
             least = max(_LEAST_UNITS, self._window_units // len(left))
             counts = np.minimum(left[due], np.maximum((left[due] * share).astype(np.int64), least))
-            self._hold(
-                [
-                    self._read(number, count)
-                    for number, count in zip(due.tolist(), counts.tolist(), strict=True)
-                ]
-            )
+            reads = zip(due.tolist(), counts.tolist(), strict=True)
+            self._hold([self._read(number, count) for number, count in reads])
             factor *= 2
 
     def _read(self, number: int, count: int) -> tuple[int, int, Units]:
-        """Read units of a slice; return its number, the queue offset of the first unit, and the units."""
+        """Read units of a slice.
+
+        Returns:
+            The number of the slice, the queue offset of the first unit, and the units.
+        """
         start, units = self._read_units(self._slices[number], int(self._next[number]), count)
         self._next[number] = start + len(units.sizes)
         return number, start, units
@@ -155,9 +160,8 @@ class UnitMerge:
         counts = np.array([len(units.sizes) for _, _, units in chunks], np.int64)
         numbers = np.array([number for number, _, _ in chunks], np.int64)
         first_rows = np.cumsum(counts) - counts
-        offsets = np.repeat(
-            np.array([start for _, start, _ in chunks], np.int64) - first_rows, counts
-        )
+        starts = np.array([start for _, start, _ in chunks], np.int64)
+        offsets = np.repeat(starts - first_rows, counts)
         columns = [
             np.concatenate(column)
             for column in zip(*(units for _, _, units in chunks), strict=True)
@@ -170,7 +174,10 @@ class UnitMerge:
         self._held = self._held.followed_by(more) if len(self._held.keys) else more
 
     def _lowest_horizon(self) -> int:
-        """Return the key up to which all units are held: past it, an unfinished slice may still have one."""
+        """Return the key up to which all units are held.
+
+        After it, a slice that is not read to its end may still have units.
+        """
         return int(self._horizons[self._next < self._ends].min(initial=_LAST))
 
     def _taken(self, limit: int) -> MergedUnits:
@@ -188,11 +195,11 @@ class UnitMerge:
 
 
 def _every(step: int, ends: NDArray[np.int64], left: NDArray[np.int64]) -> list[list[int]]:
-    """Return every ``step``-th of the last ``left`` queue offsets of slices that end at ``ends``, by slice.
+    """Return every ``step``-th queue offset that is left in slices, by slice.
 
-    They are counted through all slices: with a step of 4, slices that end at 10 and 20 and have 3
-        and 6 offsets left
-    (7 to 9 and 14 to 19) give none and 14 and 18.
+    The offsets left are the last ``left`` ones before ``ends``, counted through all slices. With a
+    step of 4, slices that end at 10 and 20 and have 3 and 6 offsets left (7 to 9 and 14 to 19) give
+    none and 14 and 18.
     """
     passed = np.cumsum(left)
     positions = np.arange(step - 1, int(passed[-1]) if len(passed) else 0, step)
@@ -203,7 +210,10 @@ def _every(step: int, ends: NDArray[np.int64], left: NDArray[np.int64]) -> list[
 
 
 def _keys(physical_offsets: Positions, first_rows: Positions, horizons: Positions) -> Positions:
-    """Return the highest physical offset up to each unit in its chunk, not below what the slice had before it."""
+    """Return the highest physical offset up to each unit in its slice.
+
+    The units are those of a chunk; ``horizons`` has the highest keys before the chunks.
+    """
     falls = np.zeros(len(physical_offsets), np.bool_)
     falls[1:] = physical_offsets[1:] < physical_offsets[:-1]
     falls[first_rows] = physical_offsets[first_rows] < horizons
@@ -211,9 +221,8 @@ def _keys(physical_offsets: Positions, first_rows: Positions, horizons: Position
         return physical_offsets
     keys = physical_offsets.copy()
     ends = np.append(first_rows[1:], len(keys))
-    for chunk in np.unique(
-        np.searchsorted(first_rows, np.flatnonzero(falls), side="right") - 1
-    ).tolist():
+    chunks = np.searchsorted(first_rows, np.flatnonzero(falls), side="right") - 1
+    for chunk in np.unique(chunks).tolist():
         rows = slice(int(first_rows[chunk]), int(ends[chunk]))
         keys[rows] = np.maximum(np.maximum.accumulate(keys[rows]), horizons[chunk])
     return keys
