@@ -122,8 +122,7 @@ def read_parquet(
     Files of a folder come in the order of their names.
 
     Args:
-        source: a file or a folder. A folder that is partitioned by ``topic=…/queueId=…`` has these
-            columns too.
+        source: a file or a folder. Folders ``topic=…/queueId=…`` in it give these columns too.
         columns: the columns to read, all by default.
 
     Raises:
@@ -171,7 +170,7 @@ def read_json_lines(
         verbatim: the columns are those of ``format.schema.VERBATIM`` instead of those of messages.
 
     Raises:
-        IllegalMessageError: a line is not a JSON object, a name is not a column, or a value has the
+        IllegalMessageError: a line is not a JSON object, or has an unknown column or a value of the
             wrong type.
     """
     types = _types(verbatim=verbatim)

@@ -78,19 +78,17 @@ def open_for(
         StoreLockedError: a broker or another writer holds the store that is to be written to.
         UnsupportedFeatureError: the store is of a kind that cannot be read, or written.
     """
-    require_arguments(
-        folders, {*signature(open_for).parameters, *FolderArguments.__annotations__} - {"folders"}
-    )
+    names = {*signature(open_for).parameters, *FolderArguments.__annotations__} - {"folders"}
+    require_arguments(folders, names)
     if mode == "r":
-        return MessageStore(
-            open_session(
-                path,
-                broker_name=broker_name,
-                ignore_log_end=ignore_log_end,
-                storage=storage,
-                **folders,
-            )
+        session = open_session(
+            path,
+            broker_name=broker_name,
+            ignore_log_end=ignore_log_end,
+            storage=storage,
+            **folders,
         )
+        return MessageStore(session)
     if mode != "a":
         raise OptionError(f"mode {mode!r}: must be 'r' to read or 'a' to append")
     return StoreWriter(
@@ -111,8 +109,7 @@ def create(
 
     Args:
         path: the folder that becomes the root of the store.
-        config: the sizes of its files; a broker that opens it must be configured with the same
-            sizes.
+        config: the sizes of its files. A broker that opens the store must have the same sizes.
         spec: how appended messages are made.
 
     Raises:

@@ -190,8 +190,7 @@ class MessageStore(Closing):
     def get(self, place: int | str) -> Message:
         """Return the message at a physical offset or with an offset message id.
 
-        Such an id has 32 or 56 hex digits. Its host is ignored, so ids stay valid when a store is
-        copied.
+        Such an id has 32 or 56 hex digits. Its host is ignored, so it is valid for a copy too.
 
         Raises:
             MessageNotFoundError: no message begins there.
@@ -236,8 +235,8 @@ class MessageStore(Closing):
             end: latest store time, included.
             limit: return only this many messages, the newest ones.
             scan_uncovered: also read the parts of the log that no index file covers, however large
-                they are. Small parts, which messages without keys leave between two files, are
-                always read.
+                they are. Small parts are always read: messages without keys leave them between two
+                files.
 
         Raises:
             CorruptRecordError: a record that the index points at is damaged.
@@ -287,8 +286,7 @@ class MessageStore(Closing):
             where: a condition on columns, as text or as a pyarrow expression. Its columns need not
                 be among ``columns``. ``docs/finding.md`` says which conditions leave queues, parts
                 of the log or messages unread.
-            filter: an SQL92 expression over properties, as RocketMQ's MessageSelector.bySql takes
-                it.
+            filter: an SQL92 expression over properties, as for RocketMQ's MessageSelector.bySql.
             tags: a tag expression such as ``A || B``.
             columns: columns to return; all by default.
             scan: ``queue``: by topic and queue; the messages of one queue in order, those of
@@ -379,8 +377,7 @@ class MessageStore(Closing):
             name: ``queues``, ``topics``, ``commitlog``, ``consumequeue``, ``index``, ``groups`` or
                 ``files``.
             columns: columns to return; all by default.
-            where: a condition on columns of the view, as in :meth:`scan`; it chooses rows and saves
-                no reading.
+            where: a condition on columns of the view, as in :meth:`scan`, but everything is read.
             mode: PERMISSIVE, or DROPMALFORMED to leave out rows that report damage.
             check_crc: for ``commitlog``: whether to check CRCs; they are checked by default.
             selection: ``subscribe``, ``subscribe_pattern``, ``assign``, ``include_system_topics``.

@@ -96,8 +96,7 @@ class LogCursor:
 
         Args:
             log: the CommitLog of the store.
-            run_started: when the broker that has the store now was started, in ms; 0 if that is not
-                known.
+            run_started: when the running broker was started, in ms; 0 if that is not known.
         """
         size = _FIRST_BYTES
         while (segment := log.find(self.position)) is not None:
@@ -174,8 +173,7 @@ def _check(window: Window) -> tuple[Mask, NDArray[np.int64]]:
 def _has_content(log: CommitLog, physical_offset: int) -> bool:
     """Tell whether the segment that begins at a physical offset holds anything.
 
-    For a moment a commit of ours has a blank before an empty segment, and then a record in place of
-    the blank.
+    For a moment a commit of ours has a blank before an empty segment. Then a record replaces it.
     """
     segment = log.find(physical_offset)
     return segment is not None and log.frame(Place(segment, 0)) != (0, 0)

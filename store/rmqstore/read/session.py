@@ -82,8 +82,7 @@ class StoreSession(OpenStore):
 
         Raises:
             OptionError: the selection has queue offsets.
-            UnsupportedFeatureError: no topic is named, and only a RocksDB database knows the
-                topics.
+            UnsupportedFeatureError: no topic is named, and only a RocksDB database knows them.
         """
         selection.require_by_log()
         end = selection.end.timestamp
@@ -245,8 +244,8 @@ class StoreSession(OpenStore):
     def read_view(self, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a piece.
 
-        The log end and the recovered units are those that planning put into the piece, perhaps in
-        another process.
+        The piece has the log end and the recovered units as planning found them, perhaps in another
+        process.
         """
         self.ends.take(piece.log_end, piece.recovered)
         return read_view(self.view_source, spec, piece)

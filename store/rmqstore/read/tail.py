@@ -55,8 +55,7 @@ class StoreTail:
     """The ends of the chosen queues of one store, as of the last :meth:`look`.
 
     Attributes:
-        ends: by topic and queue id, the queue offset after the last message. Deleted queues stay in
-            it.
+        ends: by queue, the queue offset after the last message. Deleted queues stay.
         mark: the newest record of a chosen queue, or None. It lies at or after all records that
             ``ends`` covers.
         discovered: queues that were not there at the first look.

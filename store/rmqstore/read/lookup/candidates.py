@@ -117,14 +117,12 @@ class Lookup:
 
         Args:
             wanted: the keys and ids.
-            topics: topics to search. The index hashes topic and key together, so topics are
-                required.
+            topics: topics to search, which the index hashes together with the key.
             begin: earliest store time, ms.
             end: latest store time, ms, included.
 
         Raises:
-            FileDeletedError: a file of the log that may hold a message was deleted after it was
-                listed.
+            FileDeletedError: a file that may hold a message was deleted after it was listed.
         """
         # The uncovered parts are found before the index is searched: a record that the broker
         # indexes in between is then found twice rather than not at all.

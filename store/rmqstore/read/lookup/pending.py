@@ -98,8 +98,7 @@ def find_pending(store: PendingSource, selection: Selection, spec: ReadSpec) -> 
     Args:
         store: the store to read from.
         selection: real topics and queues.
-        spec: says what to do with damage. A damaged message of a system topic is pending for no
-            topic.
+        spec: says what to do with damage. A damaged message is pending for no topic.
     """
     pending = PendingRows.joined([_halves(store, spec), _delayed(store, spec), _timed(store, spec)])
     names = pc.unique(pending.topics).to_pylist()
@@ -315,8 +314,8 @@ def _have_copies(
         store: the store to read from.
         waiting: the messages of the system topic.
         candidates: mask (n,) of those to look up.
-        later: whether that record must be later than the candidate itself, or than the first of all
-            messages.
+        later: whether that record must be later than the candidate itself; if not, than the first
+            of all messages.
     """
     have_copies = np.zeros(len(waiting.places), np.bool_)
     rows = np.flatnonzero(candidates & waiting.uniq_keys.is_valid().to_numpy(zero_copy_only=False))

@@ -116,8 +116,7 @@ class BoundResolver:
         if low <= queue_offset <= high:
             return queue_offset
         if side is self._end and queue_offset < low:
-            # The range ends before the messages that are left. Its start shows whether any were
-            # lost.
+            # The range ends before the messages that are left; its start shows a loss.
             return low
         text = (
             f"{side.argument} of {topic}-{queue_id} is {queue_offset}, the queue holds {low} to "

@@ -89,8 +89,8 @@ class QueueRanges:
             tolerant: take the time of the next readable message where one is damaged.
 
         Raises:
-            CorruptRecordError, OffsetOutOfRangeError: a message whose time is needed is damaged or
-                missing.
+            CorruptRecordError: a message whose time is needed is damaged.
+            OffsetOutOfRangeError: a message whose time is needed is missing.
         """
         queue = self._queues.open(topic, queue_id)
 

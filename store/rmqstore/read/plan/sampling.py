@@ -141,8 +141,7 @@ def cut_log(whole: LogSlice, heads: Sequence[int], goal: int) -> list[LogSlice]:
 
     Args:
         whole: the range to cut.
-        heads: physical offsets where records surely begin, sorted; those outside of the range are
-            ignored.
+        heads: physical offsets where records surely begin, sorted, also outside of the range.
         goal: target size of a slice, in bytes.
     """
     pieces = []

@@ -39,8 +39,7 @@ class LogScan:
         """Yield the records of a slice.
 
         Raises:
-            CorruptRecordError: bytes are not a record, or the record is damaged, and the mode is
-                FAILFAST.
+            CorruptRecordError: there is no sound record, and the mode is FAILFAST.
             OffsetOutOfRangeError: a file is missing, and data loss is to fail.
         """
         for start, end, segment in self._log.stretches(piece.start, piece.end):

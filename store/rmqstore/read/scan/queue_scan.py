@@ -58,8 +58,8 @@ class QueueScan:
         """Yield the messages of the slices.
 
         Raises:
-            CorruptRecordError, CorruptQueueError: a record or unit is damaged and the mode is
-                FAILFAST.
+            CorruptRecordError: a record is damaged and the mode is FAILFAST.
+            CorruptQueueError: a unit is damaged and the mode is FAILFAST.
             OffsetOutOfRangeError: messages were deleted, and data loss is to fail.
         """
         for window in self._windows([piece for piece in slices if piece.start < piece.end]):

@@ -122,8 +122,7 @@ def log_filter(
     """Return what a selection means for a scan in the order of the log.
 
     Args:
-        selection: topics and times. Without topics all topics are read; in a look-up only those of
-            users.
+        selection: topics and times. Without topics a scan reads all, a look-up those of users.
         columns: the columns to read.
         wanted: the keys or ids of a look-up.
 

@@ -1,1 +1,1 @@
-"""Views of a store as rows: queues, topics, groups, files, and raw log records, queue units and index items."""
+"""Views of a store as rows: queues, topics, groups, files, log records, units and index items."""

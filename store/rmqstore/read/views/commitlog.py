@@ -55,8 +55,9 @@ _HEAD_COLUMNS = {
 
 
 def plan_log(source: ViewSource, _spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
-    """Return the log in pieces that begin where a record surely begins, as scans of the log are cut."""
-    whole, end = source.ends.log_slice(), source.ends.log_end
+    """Return the log in pieces, each of which begins where a record surely begins."""
+    whole = source.ends.log_slice()
+    end = source.ends.log_end
     try:
         heads = source.sampler.log_heads()
     except RmqStoreError as err:
@@ -101,7 +102,7 @@ class _LogView:
                 )
                 continue
             try:
-                # can be opened: what fails then, while it is walked, is no gap of the log
+                # Shows that the file can be opened. What fails later, in the walk, is not a gap.
                 self._log.size(segment)
             except (OffsetOutOfRangeError, OSError, RmqStoreError) as err:
                 yield from self._row(MISSING, start, end - start, str(err), segment)
@@ -109,18 +110,17 @@ class _LogView:
             ended = yield from self._read_file(segment, Span(start, end), is_closed=piece.is_closed)
             if ended:
                 return
-        found = self._piece.log_end
-        if self._piece.is_last and found is not None:
-            segment = self._log.find(found.physical_offset)
-            yield from self._row(
-                END, found.physical_offset, found.bytes_behind, found.reason or None, segment
-            )
+        log_end = self._piece.log_end
+        if self._piece.is_last and log_end is not None:
+            end = log_end.physical_offset
+            reason = log_end.reason or None
+            yield from self._row(END, end, log_end.bytes_behind, reason, self._log.find(end))
 
     def _read_file(
         self, segment: Segment, span: Span, *, is_closed: bool
     ) -> Generator[pa.RecordBatch, None, bool]:
         """Yield the rows of one file; return whether the log ends in it."""
-        reached = span.start
+        position = span.start
         for window in walk_forward(self._log, segment, *span):
             for data, starts in _batches_of(window):
                 yield from self._records(segment, data, starts)
@@ -132,12 +132,11 @@ class _LogView:
                 if reason is None:
                     yield from self._closed_end(window)
                     return True
-            reached = window.resumed
+            position = window.resumed
             if reason is not None:
-                yield from self._row(
-                    DAMAGE, window.stopped, reached - window.stopped, reason, segment
-                )
-        if reached > span.end and span.end < segment.end:
+                size = position - window.stopped
+                yield from self._row(DAMAGE, window.stopped, size, reason, segment)
+        if position > span.end and span.end < segment.end:
             reason = f"a record reaches over {span.end}, where another one was said to begin"
             yield from self._row(DAMAGE, span.end, 0, reason, segment)
         return False
@@ -154,11 +153,8 @@ class _LogView:
         """
         segment = window.segment
         end = window.stopped
-        if (
-            end == segment.start
-            and segment != self._log.segments[0]
-            and last_record_before(self._log, end) is None
-        ):
+        is_later_file = end == segment.start and segment != self._log.segments[0]
+        if is_later_file and last_record_before(self._log, end) is None:
             return
         stop = window.records
         reason = f"old bytes follow: {stop.reason}" if stop.kind is StopKind.DAMAGE else None
@@ -171,32 +167,30 @@ class _LogView:
         sound = whole & check_heads(heads, segment.start)
         if self._spec.check_crc:
             sound &= self._sound_crcs(data, heads, whole)
-        kept = self._wanted.keep(data, heads)
-        kept = np.ones(len(heads), np.bool_) if kept is None else kept | ~whole
+        mask = self._wanted.keep(data, heads)
+        mask = np.ones(len(heads), np.bool_) if mask is None else mask | ~whole
         if self._spec.mode == DROPMALFORMED:
-            kept &= sound
-        if not kept.all():
-            heads, whole, sound = heads.take(kept), whole[kept], sound[kept]
+            mask &= sound
+        if not mask.all():
+            heads, whole, sound = heads.take(mask), whole[mask], sound[mask]
         if len(heads):
-            yield to_batch(
-                self._spec,
-                self._source,
-                self._columns(segment, data, heads, whole, sound),
-                len(heads),
-            )
+            columns = self._columns(segment, data, heads, whole, sound)
+            yield to_batch(self._spec, self._source, columns, len(heads))
 
     @staticmethod
     def _sound_crcs(data: Bytes, heads: Heads, whole: Mask) -> Mask:
         if whole.all():
             return sound_crcs(data, heads, stored_bodies(data, heads))
-        found, some = np.zeros(len(heads), np.bool_), heads.take(whole)
-        found[whole] = sound_crcs(data, some, stored_bodies(data, some))
-        return found
+        sound = np.zeros(len(heads), np.bool_)
+        whole_heads = heads.take(whole)
+        sound[whole] = sound_crcs(data, whole_heads, stored_bodies(data, whole_heads))
+        return sound
 
     def _columns(
         self, segment: Segment, data: Bytes, heads: Heads, whole: Mask, sound: Mask
     ) -> dict[str, Column]:
-        n, broken = len(heads), None if whole.all() else ~whole
+        n = len(heads)
+        broken = None if whole.all() else ~whole
         makers: dict[str, Callable[[], Column]] = {
             "commitLogOffset": lambda: heads.starts + segment.start,
             "storeSize": lambda: heads.column("total_size").astype(np.int64),
@@ -217,16 +211,15 @@ class _LogView:
         return columns
 
     def _reasons(self, segment: Segment, data: Bytes, heads: Heads, sound: Mask) -> pa.Array:
-        """Return what is wrong with each damaged record, as the reference codec says, string (n,)."""
+        """Return what the reference codec says is wrong with each damaged record, string (n,)."""
         if sound.all():
             return pa.nulls(len(heads), pa.string())
         texts: list[str | None] = [None] * len(heads)
         for row in np.flatnonzero(~sound).tolist():
             position = int(heads.starts[row])
+            physical_offset = segment.start + position
             try:
-                check_record(
-                    data.data, position, segment.start + position, check_crc=self._spec.check_crc
-                )
+                check_record(data.data, position, physical_offset, check_crc=self._spec.check_crc)
                 texts[row] = "the record changed while it was read"
             except MalformedBytesError as err:
                 texts[row] = err.reason
@@ -240,22 +233,23 @@ class _LogView:
             return
         if kind == BLANK and self._wanted.chooses_topics:
             return
+        is_valid = {BLANK: True, END: None}.get(kind, False)
+        magic = f"{BLANK_MAGIC & 0xFFFFFFFF:08x}" if kind == BLANK else None
+        file_name = None if segment is None else segment.path.name
         columns: dict[str, Column] = {
             "commitLogOffset": np.array([start]),
             "storeSize": np.array([size]),
             "kind": pa.array([kind]),
-            "isValid": pa.array([{BLANK: True, END: None}.get(kind, False)], pa.bool_()),
+            "isValid": pa.array([is_valid], pa.bool_()),
             "reason": pa.array([reason], pa.string()),
-            "magic": pa.array(
-                [f"{BLANK_MAGIC & 0xFFFFFFFF:08x}" if kind == BLANK else None], pa.string()
-            ),
-            "file": pa.array([None if segment is None else segment.path.name], pa.string()),
+            "magic": pa.array([magic], pa.string()),
+            "file": pa.array([file_name], pa.string()),
         }
         yield to_batch(self._spec, self._source, columns, 1)
 
 
 def _batches_of(window: Window) -> Iterator[tuple[Bytes, Positions]]:
-    """Yield walked records and records that a damaged total size hid, in batches: their bytes and positions."""
+    """Yield the bytes and positions of records in batches, with those that damaged sizes hid."""
     starts, sizes = window.chain()
     ends = starts + sizes
     for rows in cut_batches(sizes, BATCH_ROWS, BATCH_BYTES):
@@ -273,6 +267,5 @@ def _null_where(values: pa.Array, mask: Mask | None) -> pa.Array:
 def _magics(magics: NDArray[np.int32]) -> pa.Array:
     """Return magics as eight hex digits, string (n,); few are distinct."""
     distinct, codes = np.unique(magics, return_inverse=True)
-    return pa.array([f"{magic & 0xFFFFFFFF:08x}" for magic in distinct.tolist()]).take(
-        pa.array(codes)
-    )
+    digits = pa.array([f"{magic & 0xFFFFFFFF:08x}" for magic in distinct.tolist()])
+    return digits.take(pa.array(codes))

@@ -1,4 +1,4 @@
-"""View ``consumequeue``: the units of queues as their files hold them, including damaged ones, without recovery."""
+"""View ``consumequeue``: the units that the files of queues hold, with damage and not recovered."""
 
 from __future__ import annotations
 
@@ -76,9 +76,8 @@ def _slices(source: ViewSource, spec: ViewSpec, topic: str) -> Iterator[QueueSli
 def read_units(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
     """Yield the units of some ranges."""
     for units in piece.units:
-        queue = ConsumeQueue(
-            source.paths.queue(units.topic, units.queue_id), storage=source.paths.storage
-        )
+        folder = source.paths.queue(units.topic, units.queue_id)
+        queue = ConsumeQueue(folder, storage=source.paths.storage)
         try:
             for start in range(units.start, units.end, _UNITS_AT_ONCE):
                 yield from _batch(source, spec, units, start, queue)
@@ -91,28 +90,26 @@ def read_units(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator
 
 
 def _batch(
-    source: ViewSource, spec: ViewSpec, units: QueueSlice, start: int, queue: ConsumeQueue
+    source: ViewSource, spec: ViewSpec, piece: QueueSlice, start: int, queue: ConsumeQueue
 ) -> Iterator[pa.RecordBatch]:
-    found = queue.units(start, min(start + _UNITS_AT_ONCE, units.end))
-    numbers = np.arange(start, start + len(found.sizes))
-    why = _reasons(source, found)
+    units = queue.units(start, min(start + _UNITS_AT_ONCE, piece.end))
+    queue_offsets = np.arange(start, start + len(units.sizes))
+    faults = _reasons(source, units)
     if spec.mode == DROPMALFORMED:
-        kept = why.is_null().to_numpy(zero_copy_only=False)
-        found, numbers, why = (
-            Units(*(column[kept] for column in found)),
-            numbers[kept],
-            why.filter(pa.array(kept)),
-        )
-    n = len(numbers)
+        is_sound = faults.is_null().to_numpy(zero_copy_only=False)
+        units = Units(*(column[is_sound] for column in units))
+        queue_offsets = queue_offsets[is_sound]
+        faults = faults.filter(pa.array(is_sound))
+    n = len(queue_offsets)
     columns: dict[str, Column] = {
-        "topic": pa.repeat(pa.scalar(units.topic), n),
-        "queueId": pa.repeat(pa.scalar(units.queue_id, pa.int32()), n),
-        "queueOffset": numbers,
-        "commitLogOffset": found.physical_offsets,
-        "storeSize": found.sizes.astype(np.int32),
-        "tagsCode": found.tags_codes,
-        "isValid": why.is_null(),
-        "reason": why,
+        "topic": pa.repeat(pa.scalar(piece.topic), n),
+        "queueId": pa.repeat(pa.scalar(piece.queue_id, pa.int32()), n),
+        "queueOffset": queue_offsets,
+        "commitLogOffset": units.physical_offsets,
+        "storeSize": units.sizes.astype(np.int32),
+        "tagsCode": units.tags_codes,
+        "isValid": faults.is_null(),
+        "reason": faults,
     }
     if n:
         yield to_batch(spec, source, columns, n)
@@ -122,10 +119,10 @@ def _reasons(source: ViewSource, units: Units) -> pa.Array:
     offsets, sizes = units.physical_offsets, units.sizes
     end = source.ends.log_end
     limit = source.log.max_offset if end is None else end.physical_offset
+    is_filler = (sizes == PRE_BLANK_SIZE) & (offsets == 0)
     texts = {
         "never written": (offsets == 0) & (sizes == 0) & (units.tags_codes == 0),
-        "pre-blank filler, for offsets before the queue's first": (sizes == PRE_BLANK_SIZE)
-        & (offsets == 0),
+        "pre-blank filler, for offsets before the queue's first": is_filler,
         "not the offset and size of a record": (offsets < 0) | (sizes <= 0),
         "its record was deleted with its file": offsets < source.log.min_offset,
         "points past the end of the log": offsets + sizes > limit,

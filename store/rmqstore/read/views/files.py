@@ -25,8 +25,9 @@ LIVE, PREALLOCATED, EMPTY, STALE, CUT = "live", "preallocated", "empty", "stale"
 
 _KINDS = frozenset(
     {
-        "commitlog", "consumequeue", "batchconsumequeue", "consumequeue_ext", "index", "config", "compaction",
-        "timerlog", "timerwheel", "rocksdbstore", "consumequeue_rocksdb", "checkpoint", "abort", "lock",
+        "commitlog", "consumequeue", "batchconsumequeue", "consumequeue_ext", "index", "config",
+        "compaction", "timerlog", "timerwheel", "rocksdbstore", "consumequeue_rocksdb",
+        "checkpoint", "abort", "lock",
     }
 )  # fmt: skip
 _OTHER = "other"
@@ -51,17 +52,17 @@ class _Files:
     def rows(self) -> Iterator[dict[str, object]]:
         paths, root = self._paths, self._paths.root
         folders = [(root, None)]
-        for kind, named in (
+        for kind, part in (
             *(("commitlog", folder) for folder in paths.commitlogs),
             ("consumequeue", paths.consumequeue),
             ("index", paths.index),
         ):
-            is_apart = _is_link(self._storage, named) or not named.is_relative_to(root)
+            is_apart = _is_link(self._storage, part) or not part.is_relative_to(root)
             if is_apart:  # the walk of the root does not go there
-                folders.append((named, kind))  # type: ignore[arg-type]
+                folders.append((part, kind))  # type: ignore[arg-type]
         for folder, known_kind in folders:
             for file in _walk(self._storage, folder):
-                # a running broker deletes files while they are listed
+                # A running broker deletes files while they are listed.
                 with suppress(FileNotFoundError):
                     yield self._row(file, file.relative_to(folder).parts, known_kind)
 
@@ -116,36 +117,38 @@ class _Files:
         start = name_to_offset(file.name)
         if start is None or start > _MAX - size:
             return {}
-        found: dict[str, object] = {"rangeStart": start, "rangeEnd": start + size}
+        columns: dict[str, object] = {"rangeStart": start, "rangeEnd": start + size}
         if not size:
-            return found
+            return columns
         end = self._source.ends.log_end
         if not self._written_end(file, size):
-            return found | {"state": PREALLOCATED}
+            return columns | {"state": PREALLOCATED}
         if size < self._log_file_bytes:
-            return found | {"state": CUT}
+            return columns | {"state": CUT}
         if end is not None and start >= end.physical_offset:
-            return found | {"state": STALE}
-        return found
+            return columns | {"state": STALE}
+        return columns
 
     def _queue_file(self, file: Path, size: int) -> dict[str, object]:
         start = name_to_offset(file.name)
         if start is None or start > _MAX - size:
             return {}
-        unit = QUEUE_UNIT.itemsize
-        found: dict[str, object] = {"rangeStart": start // unit, "rangeEnd": (start + size) // unit}
+        width = QUEUE_UNIT.itemsize
+        end = start + size
+        columns: dict[str, object] = {"rangeStart": start // width, "rangeEnd": end // width}
         if not size:
-            return found
-        if size % unit:
-            return found | {"state": CUT}
+            return columns
+        if size % width:
+            return columns | {"state": CUT}
         written = self._written_end(file, size)
         if not written:
-            return found | {"state": PREALLOCATED}
-        stored = np.zeros(unit, np.uint8)
+            return columns | {"state": PREALLOCATED}
+        last_unit = np.zeros(width, np.uint8)
         with self._storage.open(file) as opened:
-            opened.read_into(stored, (written - 1) // unit * unit)
-        is_stale = int(stored.view(QUEUE_UNIT)[0]["physical_offset"]) < self._source.log.min_offset
-        return found | {"state": STALE if is_stale else LIVE}
+            opened.read_into(last_unit, (written - 1) // width * width)
+        physical_offset = int(last_unit.view(QUEUE_UNIT)[0]["physical_offset"])
+        is_stale = physical_offset < self._source.log.min_offset
+        return columns | {"state": STALE if is_stale else LIVE}
 
     def _index_file(self, file: Path, size: int) -> dict[str, object]:
         if size < self._index_file_bytes or size < INDEX_HEADER.itemsize:
@@ -176,27 +179,26 @@ def _is_link(storage: Storage, folder: Path) -> bool:
 
 
 def _walk(storage: Storage, folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder, each folder's own before those further down; links to folders are left out."""
+    """Yield the files below a folder, each folder's own before those further down.
+
+    Links to folders are left out.
+    """
     folders = [folder]
     while folders:
-        found = folders.pop()
+        current = folders.pop()
         entries = []
         with suppress(UnreadableFileError):
-            entries = sorted(storage.list_folder(found))
-        yield from (found / entry.name for entry in entries if not entry.is_folder)
-        folders += [
-            found / entry.name
-            for entry in reversed(entries)
-            if entry.is_folder and not entry.is_link
-        ]
+            entries = sorted(storage.list_folder(current))
+        yield from (current / entry.name for entry in entries if not entry.is_folder)
+        subfolders = [entry for entry in entries if entry.is_folder and not entry.is_link]
+        folders += [current / entry.name for entry in reversed(subfolders)]
 
 
 def _queue_of(below: tuple[str, ...]) -> dict[str, object]:
     """Return topic and queue id of a queue's file, from its path."""
-    if (
-        len(below) != 3
-        or not (below[1].isascii() and below[1].isdigit())
-        or int(below[1]) > _MAX_QUEUE_ID
-    ):
+    if len(below) != 3:
         return {}
-    return {"topic": below[0], "queueId": int(below[1])}
+    topic, queue_id, _ = below
+    if not (queue_id.isascii() and queue_id.isdigit()) or int(queue_id) > _MAX_QUEUE_ID:
+        return {}
+    return {"topic": topic, "queueId": int(queue_id)}

@@ -31,7 +31,7 @@ def read_groups(source: ViewSource, spec: ViewSpec, _piece: ViewPiece) -> Iterat
 
 
 def _rows(source: ViewSource, spec: ViewSpec) -> Iterator[dict[str, object]]:
-    # groups read their retry topics too
+    # Groups read their retry topics too.
     selection = replace(spec.selection, include_system_topics=True)
     existing: dict[str, set[int]] = {}
 
@@ -48,12 +48,14 @@ def _rows(source: ViewSource, spec: ViewSpec) -> Iterator[dict[str, object]]:
         for (topic, queue_id), committed in sorted(offsets.items()):
             assigned = (selection.assign or {}).get(topic)
             if topic in chosen and (assigned is None or queue_id in assigned):
-                yield {
+                progress: dict[str, object] = {
                     "consumerGroup": group,
                     "topic": topic,
                     "queueId": queue_id,
                     "consumerOffset": committed,
-                } | _lag(source, topic, queue_id, committed, facts_of(topic, queue_id))
+                }
+                facts = facts_of(topic, queue_id)
+                yield progress | _lag(source, topic, queue_id, committed, facts)
 
 
 def _lag(
@@ -63,25 +65,24 @@ def _lag(
 
     Source: ConsumerProgressSubCommand.java.
     """
-    found: dict[str, object] = {
+    columns: dict[str, object] = {
         "minOffset": facts.min_offset,
         "brokerOffset": facts.max_offset,
         "lastStoreTimestamp": facts.last_store_timestamp,
         "reason": facts.reason,
     }
     if facts.max_offset is None or facts.min_offset is None:
-        return found
-    found["lag"] = facts.max_offset - committed
+        return columns
+    columns["lag"] = facts.max_offset - committed
     queue_offset = max(committed, facts.min_offset)  # deleted messages can no longer be consumed
     if queue_offset >= facts.max_offset:
-        return found | {"lagMillis": 0}
+        return columns | {"lagMillis": 0}
     try:
-        next_time = source.log.store_timestamp(
-            source.queues.open(topic, queue_id).unit(queue_offset)[0]
-        )
+        physical_offset = source.queues.open(topic, queue_id).unit(queue_offset)[0]
+        next_time = source.log.store_timestamp(physical_offset)
     except (RmqStoreError, OSError) as err:
-        return found | {"reason": facts.reason or f"queue offset {queue_offset}: {err}"}
-    found["nextStoreTimestamp"] = next_time
+        return columns | {"reason": facts.reason or f"queue offset {queue_offset}: {err}"}
+    columns["nextStoreTimestamp"] = next_time
     if facts.last_store_timestamp is not None:
-        found["lagMillis"] = max(facts.last_store_timestamp - next_time, 0)
-    return found
+        columns["lagMillis"] = max(facts.last_store_timestamp - next_time, 0)
+    return columns

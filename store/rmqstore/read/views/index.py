@@ -44,10 +44,10 @@ def plan_index(source: ViewSource, _spec: ViewSpec, limits: ViewLimits) -> list[
     except StoreStateError as err:
         logger.warning("%s", err)
         return [ViewPiece(index=IndexSlice(str(file), 0, 0, 0, str(err))) for file in files]
-    found = [_whole(storage, file, sizes) for file in files]
-    total = sum(one.end - one.start for one in found) * INDEX_ITEM.itemsize
+    slices = [_whole(storage, file, sizes) for file in files]
+    total = sum(whole.end - whole.start for whole in slices) * INDEX_ITEM.itemsize
     goal = -(-limits.share(total) // INDEX_ITEM.itemsize)
-    return [ViewPiece(index=part) for one in found for part in _cut(one, goal)]
+    return [ViewPiece(index=part) for whole in slices for part in _cut(whole, goal)]
 
 
 def _cut(whole: IndexSlice, goal: int) -> Iterator[IndexSlice]:
@@ -68,21 +68,22 @@ def _whole(storage: Storage, path: Path, sizes: IndexSizes) -> IndexSlice:
     except (OSError, UnreadableFileError) as err:
         return whole._replace(reason=str(err))
     count = int(header["index_count"])
-    room = (
-        length - INDEX_HEADER.itemsize - sizes.n_slots * INDEX_SLOT.itemsize
-    ) // INDEX_ITEM.itemsize
-    held = min(room, sizes.n_items)
-    if count < 0 or count > held:
-        text = f"its header counts up to item {count}, the file has room for {max(held, 0)}"
-        return whole._replace(end=max(held, 1), reason=text)
-    text = (
-        "" if length == sizes.file_size else f"the file has {length} bytes, not {sizes.file_size}"
-    )
+    items_position = INDEX_HEADER.itemsize + sizes.n_slots * INDEX_SLOT.itemsize
+    room = min((length - items_position) // INDEX_ITEM.itemsize, sizes.n_items)
+    if count < 0 or count > room:
+        text = f"its header counts up to item {count}, the file has room for {max(room, 0)}"
+        return whole._replace(end=max(room, 1), reason=text)
+    text = ""
+    if length != sizes.file_size:
+        text = f"the file has {length} bytes, not {sizes.file_size}"
     return whole._replace(end=max(count, 1), reason=text)
 
 
 def read_index(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
-    """Yield the items of a range of a file; a row without an item says what is wrong with the file as a whole."""
+    """Yield the items of a range of a file.
+
+    A row without an item says what is wrong with the file as a whole.
+    """
     index = piece.index
     assert index is not None
     path = Path(index.path)
@@ -111,13 +112,11 @@ def read_index(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator
 def _batch(
     source: ViewSource, spec: ViewSpec, index: IndexSlice, file: StoredFile, start: int
 ) -> Iterator[pa.RecordBatch]:
-    items_at, width = (
-        INDEX_HEADER.itemsize + index.n_slots * INDEX_SLOT.itemsize,
-        INDEX_ITEM.itemsize,
-    )
-    room = (file.size - items_at) // width
+    items_position = INDEX_HEADER.itemsize + index.n_slots * INDEX_SLOT.itemsize
+    width = INDEX_ITEM.itemsize
+    room = (file.size - items_position) // width
     count = max(min(start + _ITEMS_AT_ONCE, index.end, room) - start, 0)
-    items = file.read(items_at + start * width, count * width).view(INDEX_ITEM)
+    items = file.read(items_position + start * width, count * width).view(INDEX_ITEM)
     fields = {
         name: items[name].astype(INDEX_ITEM[name].newbyteorder("="))
         for name in INDEX_ITEM.names or ()
@@ -125,14 +124,13 @@ def _batch(
     numbers = np.arange(start, start + len(items), dtype=np.int64)
     slots = np.maximum(fields["key_hash"], 0) % index.n_slots
     older = np.where(_leads_back(fields, numbers), fields["previous"], 0).astype(np.int64)
-    before = (
-        file.read_each(items_at + older * width, width)
-        .view(INDEX_ITEM)["key_hash"]
-        .astype(np.int64)
-    )
-    why = _reasons(source, fields, numbers, slots, np.maximum(before, 0) % index.n_slots)
-    begun = int(file.read(0, INDEX_HEADER.itemsize).view(INDEX_HEADER)[0]["begin_timestamp"])
-    stored = np.int64(begun) + fields["seconds"].astype(np.int64) * 1000
+    older_items = file.read_each(items_position + older * width, width).view(INDEX_ITEM)
+    older_hashes = older_items["key_hash"].astype(np.int64)
+    older_slots = np.maximum(older_hashes, 0) % index.n_slots
+    faults = _reasons(source, fields, numbers, slots, older_slots)
+    header = file.read(0, INDEX_HEADER.itemsize).view(INDEX_HEADER)[0]
+    first_time = np.int64(int(header["begin_timestamp"]))
+    stored = first_time + fields["seconds"].astype(np.int64) * 1000
     columns: dict[str, Column] = {
         "file": pa.repeat(pa.scalar(Path(index.path).name), len(items)),
         "number": numbers.astype(np.int32),
@@ -142,12 +140,12 @@ def _batch(
         "seconds": fields["seconds"],
         "storeTimestamp": times(stored),
         "previous": fields["previous"],
-        "isValid": why.is_null(),
-        "reason": why,
+        "isValid": faults.is_null(),
+        "reason": faults,
     }
     batch = to_batch(spec, source, columns, len(items))
     if spec.mode == DROPMALFORMED:
-        batch = batch.filter(why.is_null())
+        batch = batch.filter(faults.is_null())
     if batch.num_rows:
         yield batch
 
@@ -163,7 +161,7 @@ def _reasons(
     fields: dict[str, NDArray[np.int64]],
     numbers: NDArray[np.int64],
     slots: NDArray[np.int64],
-    slots_before: NDArray[np.int64],
+    older_slots: NDArray[np.int64],
 ) -> pa.Array:
     """Return what is wrong with items (n,), null where nothing is.
 
@@ -172,9 +170,10 @@ def _reasons(
         fields: fields of the items, by name.
         numbers: numbers of the items in their file.
         slots: slots of the items' hashes.
-        slots_before: slots of the older items that they lead to.
+        older_slots: slots of the older items that they lead to.
     """
-    previous, is_older = fields["previous"], _leads_back(fields, numbers)
+    previous = fields["previous"]
+    is_older = _leads_back(fields, numbers)
     is_linked = is_older & (previous > 0)
     texts = {
         "never written": (fields["key_hash"] == 0)
@@ -184,7 +183,7 @@ def _reasons(
         & (numbers > 1),
         "the hash is negative": fields["key_hash"] < 0,
         "previous is not an older item": ~is_older,
-        "previous is an item of another slot": is_linked & (slots_before != slots),
+        "previous is an item of another slot": is_linked & (older_slots != slots),
         "the physical offset is negative": fields["physical_offset"] < 0,
         "its record was deleted with its file": fields["physical_offset"] < source.log.min_offset,
     }

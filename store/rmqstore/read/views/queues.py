@@ -1,4 +1,4 @@
-"""Views ``queues`` and ``topics``: the number, total size and first and last store time of their messages."""
+"""Views ``queues`` and ``topics``: the number, the size and the store times of their messages."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ class QueueFacts(NamedTuple):
 
 
 def chosen_topics(source: ViewSource, spec: ViewSpec, *, known: bool = False) -> list[str]:
-    """Return the topics of the selection: those with queues, and with ``known`` those of topics.json too."""
+    """Return the topics of the selection that have queues.
+
+    With ``known`` they include those of ``config/topics.json``.
+    """
     topics = {*source.queues.topics(), *source.paths.batch_topics()}
     if known:
         try:
@@ -71,12 +74,19 @@ def warn_of_rocksdb(source: ViewSource, spec: ViewSpec) -> None:
 def queue_ids(
     source: ViewSource, spec: ViewSpec, topic: str, known: Iterable[int] | None = None
 ) -> list[int]:
-    """Return the queues of a topic that a selection names, sorted; of those known where they are given."""
-    found = set(source.queues.ids(topic) if known is None else known)
+    """Return the queues of a topic that a selection names, sorted.
+
+    Args:
+        source: the store of the view.
+        spec: the view, with the selection.
+        topic: topic name.
+        known: the queues that there are; by default those of the store.
+    """
+    existing = set(source.queues.ids(topic) if known is None else known)
     assigned = (spec.selection.assign or {}).get(topic)
     return sorted(
         queue_id
-        for queue_id in found
+        for queue_id in existing
         if queue_id <= _MAX_QUEUE_ID and (assigned is None or queue_id in assigned)
     )
 
@@ -113,12 +123,12 @@ def _facts(source: ViewSource, topic: str, queue_id: int, *, with_bytes: bool) -
         facts = facts._replace(n_bytes=total_weight(queue, start, end))
     stored: list[int | None] = []
     reason = None
-    for at in (start, end - 1):
+    for queue_offset in (start, end - 1):
         try:
-            stored.append(source.log.store_timestamp(queue.unit(at)[0]))
+            stored.append(source.log.store_timestamp(queue.unit(queue_offset)[0]))
         except RmqStoreError as err:
             stored.append(None)
-            reason = reason or f"queue offset {at}: {err}"
+            reason = reason or f"queue offset {queue_offset}: {err}"
     return facts._replace(
         first_store_timestamp=stored[0], last_store_timestamp=stored[1], reason=reason
     )
@@ -126,10 +136,9 @@ def _facts(source: ViewSource, topic: str, queue_id: int, *, with_bytes: bool) -
 
 def plan_queues(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
     """Return the queues in groups of about equal work."""
-    return [
-        _piece(source, keys, queues=tuple(keys))
-        for keys in _grouped(source, {key: (key,) for key in chosen_queues(source, spec)}, limits)
-    ]
+    queues = {key: (key,) for key in chosen_queues(source, spec)}
+    groups = _grouped(source, queues, limits)
+    return [_piece(source, keys, queues=tuple(keys)) for keys in groups]
 
 
 def plan_topics(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
@@ -147,7 +156,7 @@ def plan_topics(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> list[
 def _grouped(
     source: ViewSource, queues: Mapping[T, tuple[QueueKey, ...]], limits: ViewLimits
 ) -> Iterator[list[T]]:
-    """Yield groups of neighbours whose queue files take about as many bytes, and not too many queues."""
+    """Yield groups of neighbours with about equal sizes of queue files, and not too many queues."""
     weights = {name: _file_bytes(source, keys) for name, keys in queues.items()}
     goal = limits.share(sum(weights.values()))
     group: list[T] = []
@@ -155,15 +164,20 @@ def _grouped(
     for name, keys in queues.items():
         if group and (n_bytes + weights[name] > goal or n_queues + len(keys) > _QUEUES_A_PIECE):
             yield group
-            group, n_bytes, n_queues = [], 0, 0
+            group = []
+            n_bytes = n_queues = 0
         group.append(name)
-        n_bytes, n_queues = n_bytes + weights[name], n_queues + len(keys)
+        n_bytes += weights[name]
+        n_queues += len(keys)
     if group:
         yield group
 
 
 def _file_bytes(source: ViewSource, keys: tuple[QueueKey, ...]) -> int:
-    """Estimate the bytes of the units of queues from the sizes of files; opening each queue would cost too much."""
+    """Estimate the bytes of the units of queues from the sizes of files.
+
+    Opening each queue would cost too much.
+    """
     n_bytes = 0
     for topic, queue_id in keys:
         n_bytes += QUEUE_UNIT.itemsize
@@ -185,8 +199,8 @@ def _piece(
     queues: tuple[QueueKey, ...] = (),
     topics: tuple[str, ...] = (),
 ) -> ViewPiece:
-    found = source.ends.recovered
-    recovered = {key: found[key] for key in keys if key in found}
+    all_recovered = source.ends.recovered
+    recovered = {key: all_recovered[key] for key in keys if key in all_recovered}
     return ViewPiece(queues=queues, topics=topics, log_end=source.ends.log_end, recovered=recovered)
 
 
@@ -230,29 +244,31 @@ def _topic(
     with_bytes = "bytes" in spec.schema.names
     ids = queue_ids(source, spec, topic) if can_name_queues(topic) else []
     facts = [queue_facts(source, topic, queue_id, with_bytes=with_bytes) for queue_id in ids]
-    unknown = next((one.reason for one in facts if one.reason), None)
+    reason = next((queue.reason for queue in facts if queue.reason), None)
+    first_times = [queue.first_store_timestamp for queue in facts]
+    last_times = [queue.last_store_timestamp for queue in facts]
+    is_countable = all(queue.messages is not None for queue in facts)
     if source.paths.has_rocksdb_queues:
-        unknown = "its queues lie in RocksDB"
-    firsts = [one.first_store_timestamp for one in facts if one.first_store_timestamp is not None]
-    lasts = [one.last_store_timestamp for one in facts if one.last_store_timestamp is not None]
-    is_countable = (
-        all(one.messages is not None for one in facts) and not source.paths.has_rocksdb_queues
-    )
+        reason = "its queues lie in RocksDB"
+        is_countable = False
     return {
         "topic": topic,
         "isSystem": is_system_topic(topic),
         "queues": len(facts),
-        "messages": sum(one.messages or 0 for one in facts) if is_countable else None,
-        "bytes": sum(one.n_bytes or 0 for one in facts) if is_countable and with_bytes else None,
-        "firstStoreTimestamp": min(firsts, default=None),
-        "lastStoreTimestamp": max(lasts, default=None),
+        "messages": sum(queue.messages or 0 for queue in facts) if is_countable else None,
+        "bytes": sum(queue.n_bytes or 0 for queue in facts)
+        if is_countable and with_bytes
+        else None,
+        "firstStoreTimestamp": min(
+            (time for time in first_times if time is not None), default=None
+        ),
+        "lastStoreTimestamp": max((time for time in last_times if time is not None), default=None),
         **{name: _number(entry.get(name)) for name in ("readQueueNums", "writeQueueNums", "perm")},
-        "reason": unknown,
+        "reason": reason,
     }
 
 
 def _number(value: object) -> int | None:
-    is_number = (
-        isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _MAX_QUEUE_ID
-    )
-    return value if is_number and isinstance(value, int) else None
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if abs(value) <= _MAX_QUEUE_ID else None

@@ -1,4 +1,4 @@
-"""The views of a store: their names, columns and Arrow types, and the arguments that each of them takes."""
+"""The views of a store: their names, columns and Arrow types, and the arguments that each takes."""
 
 from __future__ import annotations
 
@@ -116,8 +116,11 @@ _TYPES: Final[dict[str, dict[str, pa.DataType]]] = {
         "state":               pa.string(),  # live, preallocated, empty, stale, cut
     },
 }
+# fmt: on
 
-VIEWS: Final[dict[str, pa.Schema]] = {name: pa.schema(list(types.items())) for name, types in _TYPES.items()}
+VIEWS: Final[dict[str, pa.Schema]] = {
+    name: pa.schema(list(types.items())) for name, types in _TYPES.items()
+}
 
 BY_TOPIC: Final = ("queues", "topics", "commitlog", "consumequeue", "groups")
 HIDING_SYSTEM_TOPICS: Final = ("queues", "topics", "consumequeue")
@@ -149,12 +152,13 @@ class ViewSpec:
         """Refuse a mode that views do not have."""
         if self.mode not in VIEW_MODES:
             raise OptionError(
-                f"mode {self.mode!r}: a view is not stopped by damage; PERMISSIVE shows it, DROPMALFORMED leaves it out"
+                f"mode {self.mode!r}: a view is not stopped by damage; "
+                "PERMISSIVE shows it, DROPMALFORMED leaves it out"
             )
 
     @property
     def names_topics(self) -> bool:
-        """Whether the selection names topics or queues that must be there: the view is of queues."""
+        """Whether the selection names topics or queues that must be there."""
         return self.view in HIDING_SYSTEM_TOPICS and bool(self.selection.named_topics)
 
 
@@ -178,7 +182,9 @@ def select_view_columns(view: str, names: Iterable[str]) -> pa.Schema:
     known, chosen = view_columns(view), list(names)
     unknown = [name for name in chosen if name not in known.names]
     if unknown:
-        raise OptionError(f"columns: unknown {', '.join(unknown)}; view {view} has {', '.join(known.names)}")
+        raise OptionError(
+            f"columns: unknown {', '.join(unknown)}; view {view} has {', '.join(known.names)}"
+        )
     if not chosen or len(set(chosen)) < len(chosen):
         raise OptionError(f"columns: name each column once and at least one, got {chosen}")
     return pa.schema([known.field(name) for name in chosen])
@@ -199,8 +205,8 @@ def view_spec(
         columns: names of columns, as a list or separated by commas; all by default.
         mode: PERMISSIVE or DROPMALFORMED, for the views that show damage.
         check_crc: whether to check CRCs, for the view ``commitlog``.
-        selection: subscribe, subscribe_pattern, assign, include_system_topics, for the views that
-            know topics.
+        selection: subscribe, subscribe_pattern, assign and include_system_topics, for the views
+            that know topics.
 
     Raises:
         OptionError: the view does not take an argument, or a value is out of its domain.

@@ -47,13 +47,13 @@ class ViewSource:
 
 
 class IndexSlice(NamedTuple):
-    """Items ``[start, end)`` of one index file, by number, and what is wrong with the file, if anything."""
+    """Items ``[start, end)`` of one index file, by number."""
 
     path: str
     n_slots: int
     start: int
     end: int
-    reason: str = ""
+    reason: str = ""  # what is wrong with the file, if anything
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +94,15 @@ def to_batch(
 ) -> pa.RecordBatch:
     """Return a batch with the requested columns; those that ``columns`` lacks are null."""
     arrays = []
-    for wanted in spec.schema:
-        if wanted.name == BROKER_NAME:
-            found: Column = pa.repeat(pa.scalar(source.broker_name), count)
-        elif wanted.name in columns:
-            found = columns[wanted.name]
+    for column in spec.schema:
+        if column.name == BROKER_NAME:
+            values: Column = pa.repeat(pa.scalar(source.broker_name), count)
+        elif column.name in columns:
+            values = columns[column.name]
         else:
-            found = pa.nulls(count, wanted.type)
-        array = found if isinstance(found, pa.Array) else pa.array(found)
-        arrays.append(array if array.type == wanted.type else array.cast(wanted.type))
+            values = pa.nulls(count, column.type)
+        array = values if isinstance(values, pa.Array) else pa.array(values)
+        arrays.append(array if array.type == column.type else array.cast(column.type))
     return pa.RecordBatch.from_arrays(arrays, schema=spec.schema)
 
 
@@ -113,41 +113,39 @@ def to_batches(
 
     Times in rows are ms.
     """
-    taken: list[Mapping[str, object]] = []
+    chunk: list[Mapping[str, object]] = []
     for row in rows:
-        taken.append(row)
-        if len(taken) == _ROWS:
-            yield _from_rows(spec, source, taken)
-            taken = []
-    if taken:
-        yield _from_rows(spec, source, taken)
+        chunk.append(row)
+        if len(chunk) == _ROWS:
+            yield _from_rows(spec, source, chunk)
+            chunk = []
+    if chunk:
+        yield _from_rows(spec, source, chunk)
 
 
 def _from_rows(
     spec: ViewSpec, source: ViewSource, rows: Sequence[Mapping[str, object]]
 ) -> pa.RecordBatch:
     columns: dict[str, Column] = {}
-    for wanted in spec.schema:
-        if wanted.name == BROKER_NAME:
+    for column in spec.schema:
+        name, kind = column.name, column.type
+        if name == BROKER_NAME:
             continue
-        values = [row.get(wanted.name) for row in rows]
-        if wanted.type == TIMESTAMP:
-            columns[wanted.name] = times(
-                pa.array([_within(value, pa.int64()) for value in values], pa.int64())
-            )
-        elif pa.types.is_integer(wanted.type):
-            columns[wanted.name] = pa.array(
-                [_within(value, wanted.type) for value in values], wanted.type
-            )
-        elif wanted.type == pa.string():
-            columns[wanted.name] = pa.array([_text(value) for value in values], pa.string())
+        values = [row.get(name) for row in rows]
+        if kind == TIMESTAMP:
+            millis = [_within(value, pa.int64()) for value in values]
+            columns[name] = times(pa.array(millis, pa.int64()))
+        elif pa.types.is_integer(kind):
+            columns[name] = pa.array([_within(value, kind) for value in values], kind)
+        elif kind == pa.string():
+            columns[name] = pa.array([_text(value) for value in values], kind)
         else:
-            columns[wanted.name] = pa.array(values, wanted.type)
+            columns[name] = pa.array(values, kind)
     return to_batch(spec, source, columns, len(rows))
 
 
 def times(millis: NDArray[np.int64] | pa.Array) -> pa.Array:
-    """Return times (n,) in ms as a timestamp column; times out of the calendar's range become null."""
+    """Return times (n,) in ms as a timestamp column; those out of the calendar become null."""
     array = millis if isinstance(millis, pa.Array) else pa.array(millis)
     known = array.fill_null(0).to_numpy()
     outside = (known < FIRST_TIMESTAMP) | (known > LAST_TIMESTAMP)
@@ -156,7 +154,10 @@ def times(millis: NDArray[np.int64] | pa.Array) -> pa.Array:
 
 
 def _within(value: object, kind: pa.DataType) -> object:
-    """Return a number, or None if the column cannot hold it: the JSON of a broker may contain anything."""
+    """Return a number, or None if the column cannot hold it.
+
+    The JSON of a broker may contain anything.
+    """
     limit = 1 << (kind.bit_width - 1)
     return value if isinstance(value, int) and -limit <= value < limit else None
 
