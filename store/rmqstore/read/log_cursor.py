@@ -44,9 +44,9 @@ class LogMark(NamedTuple):
 
     def stands_in(self, log: CommitLog) -> bool:
         """Tell whether the record still stands there, or was deleted with its file as too old."""
-        return (
-            self.physical_offset < log.min_offset or LogMark.at(log, self.physical_offset) == self
-        )
+        if self.physical_offset < log.min_offset:
+            return True
+        return LogMark.at(log, self.physical_offset) == self
 
 
 @dataclass(slots=True)

@@ -155,10 +155,8 @@ class OpenStore(Closing):
         if start >= end:
             return QueueInfo(topic, queue_id, start, end, None, None, 0)
         queue = self.queues.open(topic, queue_id)
-        first_time, last_time = (
-            self.log.store_timestamp(queue.unit(queue_offset)[0])
-            for queue_offset in (start, end - 1)
-        )
+        first_time = self.log.store_timestamp(queue.unit(start)[0])
+        last_time = self.log.store_timestamp(queue.unit(end - 1)[0])
         n_bytes = total_weight(queue, start, end)
         return QueueInfo(topic, queue_id, start, end, first_time, last_time, n_bytes)
 

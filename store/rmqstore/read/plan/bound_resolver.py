@@ -119,8 +119,8 @@ class BoundResolver:
             # The range ends before the messages that are left; its start shows a loss.
             return low
         text = (
-            f"{side.argument} of {topic}-{queue_id} is {queue_offset}, the queue holds {low} to "
-            f"{high} (excluded)"
+            f"{side.argument} of {topic}-{queue_id} is {queue_offset}, "
+            f"the queue holds {low} to {high} (excluded)"
         )
         if self._fail_on_data_loss:
             raise OffsetOutOfRangeError(f"{text}; fail_on_data_loss=False reads what is left")

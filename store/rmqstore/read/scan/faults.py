@@ -90,9 +90,8 @@ def refuse_stretches(stretches: Iterable[LostStretch], spec: ReadSpec) -> Iterat
 
 
 def _lose(stretch: LostStretch, spec: ReadSpec) -> None:
-    text = (
-        f"{stretch.path}: the log from {stretch.start} to {stretch.end} is gone: {stretch.reason}"
-    )
+    span = f"from {stretch.start} to {stretch.end}"
+    text = f"{stretch.path}: the log {span} is gone: {stretch.reason}"
     if spec.fail_on_data_loss:
         raise OffsetOutOfRangeError(f"{text}; fail_on_data_loss=False reads on without it")
     logger.warning("data loss: %s", text)

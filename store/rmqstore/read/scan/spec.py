@@ -16,7 +16,7 @@ FAILFAST, DROPMALFORMED, PERMISSIVE = MODES = ("FAILFAST", "DROPMALFORMED", "PER
 
 @dataclass(frozen=True, slots=True)
 class ReadSpec:
-    """What to make of records: the same for every record of a read."""
+    """How records are read: the same for every record of a read."""
 
     schema: pa.Schema
     mode: str = FAILFAST
@@ -26,18 +26,14 @@ class ReadSpec:
     tags: frozenset[str] | None = None
     filter: Filter | None = None
     broker_name: str = ""
-    inflate: bool = True  # compressed bodies as they were before; else as stored
+    inflate: bool = True  # whether compressed bodies are inflated; if not, they are as stored
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
+        """Refuse an unknown mode and unknown columns."""
         if self.mode not in MODES:
             raise OptionError(f"mode {self.mode!r}: one of {', '.join(MODES)}")
-        unknown = (
-            set(self.schema.names)
-            - set(ALL_COLUMNS.names)
-            - set(PENDING.names)
-            - {self.corrupt_column}
-        )
+        known = {*ALL_COLUMNS.names, *PENDING.names, self.corrupt_column}
+        unknown = set(self.schema.names) - known
         if unknown:
             raise OptionError(f"columns: unknown {', '.join(sorted(unknown))}")
 
@@ -45,17 +41,18 @@ class ReadSpec:
 def scan_schema(
     columns: str | Iterable[str] | pa.Schema | None, *, include_pending: bool
 ) -> pa.Schema:
-    """Return the columns of a scan: those that are named, or all of a message."""
+    """Return the columns of a scan: those that are named, or all columns of a message."""
     extra = {field.name: field for field in PENDING} if include_pending else {}
     if columns is None:
         return pa.schema([*MESSAGE, *extra.values()])
     if isinstance(columns, pa.Schema):
         return columns
-    names = [name.strip() for name in (columns.split(",") if isinstance(columns, str) else columns)]
-    own = {
-        field.name: field for field in select_columns(name for name in names if name not in extra)
-    }
-    return pa.schema([extra.get(name) or own[name] for name in names])
+    if isinstance(columns, str):
+        columns = columns.split(",")
+    names = [name.strip() for name in columns]
+    of_messages = select_columns(name for name in names if name not in extra)
+    fields = extra | {field.name: field for field in of_messages}
+    return pa.schema([fields[name] for name in names])
 
 
 def first_rows(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:

@@ -30,10 +30,9 @@ def resolve_codes(units: UnitRows, open_ext: OpenExt) -> NDArray[np.int64]:
     if not len(rows):
         return codes
     codes = codes.copy()
-    queues = (
-        units.topic_codes[rows].astype(np.int64) << 32
-        | units.queue_ids[rows].astype(np.int64) & 0xFFFFFFFF
-    )
+    topic_codes = units.topic_codes[rows].astype(np.int64)
+    queue_ids = units.queue_ids[rows].astype(np.int64)
+    queues = topic_codes << 32 | queue_ids & 0xFFFFFFFF
     for queue in np.unique(queues).tolist():
         own = rows[queues == queue]
         ext = open_ext(units.topics[queue >> 32], int(units.queue_ids[own[0]]))

@@ -207,16 +207,15 @@ def _piece(
 def read_queues(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
     """Yield one row for each queue."""
     with_bytes = "bytes" in spec.schema.names
-    rows = (
-        {"topic": topic, "queueId": queue_id}
-        | _columns(queue_facts(source, topic, queue_id, with_bytes=with_bytes))
-        for topic, queue_id in piece.queues
-    )
+    rows = (_queue(source, *key, with_bytes=with_bytes) for key in piece.queues)
     yield from to_batches(spec, source, rows)
 
 
-def _columns(facts: QueueFacts) -> dict[str, object]:
+def _queue(source: ViewSource, topic: str, queue_id: int, *, with_bytes: bool) -> dict[str, object]:
+    facts = queue_facts(source, topic, queue_id, with_bytes=with_bytes)
     return {
+        "topic": topic,
+        "queueId": queue_id,
         "minOffset": facts.min_offset,
         "maxOffset": facts.max_offset,
         "messages": facts.messages,
