@@ -29,6 +29,7 @@ from rmqstore.format.columns.walk import StopKind
 from rmqstore.format.layout import MAX_EXT_ADDRESS, Bytes, Mask
 from rmqstore.inspect.verify_index import KeysOfLog, index_findings
 from rmqstore.progress import Progress, ignore_progress
+from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.files.paths import StorePaths, can_have_queue
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import walk_forward
@@ -187,7 +188,9 @@ class _Queues:
         if key not in self._tallies:
             self._tallies[key] = _Tally(
                 open_files(self._paths, topic, queue_id),
-                ConsumeQueueExt(self._paths.queue_ext(topic, queue_id), self._paths.storage),
+                ConsumeQueueExt(
+                    self._paths.queue_ext(topic, queue_id), OpenFiles(self._paths.storage)
+                ),
             )
         return self._tallies[key]
 

@@ -10,6 +10,7 @@ import pytest
 
 import rmqstore
 from rmqstore.storage.files.mapped_file_queue import MappedFileQueue
+from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.files.paths import offset_to_name
 
 COLUMNS = "topic,queueOffset,body"
@@ -36,7 +37,9 @@ def test_files_that_do_not_fit_hide_none_that_do(
 ) -> None:
     for start, size in files:
         (tmp_path / offset_to_name(start)).write_bytes(bytes(size))
-    assert [(one.start, one.end) for one in MappedFileQueue([tmp_path], 1).segments] == expected
+    assert [
+        (one.start, one.end) for one in MappedFileQueue([tmp_path], OpenFiles()).segments
+    ] == expected
 
 
 @pytest.mark.parametrize("folder", ["commitlog", "consumequeue/Comp/2"])

@@ -17,6 +17,7 @@ _SAMPLES_PER_WINDOW = 64
 _MAX_SAMPLES = 1 << 12
 _OVERREAD = 1.25  # units read of each slice, per unit of its share of a window: shares differ
 _LEAST_UNITS = 8  # read at once
+_SHORT_SLICE = 1024  # units that cost little more to read at once than a few of them
 _MAX_WINDOWS_HELD = 4  # where the samples mislead, fewer units go into a window
 _LAST = np.iinfo(np.int64).max
 
@@ -102,7 +103,8 @@ class UnitMerge:
         left = self._ends - self._next
         total = int(left.sum())
         share = min(1.0, self._window_units / max(total, 1))
-        least = max(1, self._window_units // max(len(left), 1))
+        held_at_most = _MAX_WINDOWS_HELD * self._window_units
+        least = max(1, min(_SHORT_SLICE, held_at_most // max(len(left), 1)))
         counts = np.minimum(left, np.maximum((left * share).astype(np.int64), least))
         step = max(self._window_units // _SAMPLES_PER_WINDOW, total // _MAX_SAMPLES, 1)
         sampled = _every(step, self._ends, left - counts)

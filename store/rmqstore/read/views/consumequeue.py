@@ -15,6 +15,7 @@ from rmqstore.read.views.queues import queue_ids, warn_of_rocksdb
 from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
 from rmqstore.read.views.source import Column, ViewLimits, ViewPiece, ViewSource, reasons, to_batch
 from rmqstore.spans import QueueSlice
+from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.files.paths import can_name_queues
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.queue.units import Units
@@ -63,7 +64,7 @@ def _slices(source: ViewSource, spec: ViewSpec, topic: str) -> Iterator[QueueSli
         return
     known = set(source.paths.queue_ids(topic))
     for queue_id in queue_ids(source, spec, topic, known):
-        queue = ConsumeQueue(source.paths.queue(topic, queue_id), storage=source.paths.storage)
+        queue = ConsumeQueue(source.paths.queue(topic, queue_id), OpenFiles(source.paths.storage))
         try:
             for run in queue.runs(queue.begin, queue.end()):
                 yield QueueSlice(topic, queue_id, *run)
@@ -77,7 +78,7 @@ def read_units(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator
     """Yield the units of some ranges."""
     for units in piece.units:
         folder = source.paths.queue(units.topic, units.queue_id)
-        queue = ConsumeQueue(folder, storage=source.paths.storage)
+        queue = ConsumeQueue(folder, OpenFiles(source.paths.storage))
         try:
             for start in range(units.start, units.end, _UNITS_AT_ONCE):
                 yield from _batch(source, spec, units, start, queue)

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from rmqstore.errors import RmqStoreError, UnreadableFileError, UnsupportedFeatureError
+from rmqstore.errors import RmqStoreError, UnsupportedFeatureError
 from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.format.topics import is_system_topic
 from rmqstore.query.selection import choose_topics
@@ -113,7 +113,6 @@ def queue_facts(source: ViewSource, topic: str, queue_id: int, *, with_bytes: bo
 
 
 def _facts(source: ViewSource, topic: str, queue_id: int, *, with_bytes: bool) -> QueueFacts:
-    source.ranges.require_plain_queues()
     start, end = source.ranges.range(topic, queue_id)
     facts = QueueFacts(start, end, 0 if with_bytes else None)
     if start >= end:
@@ -174,21 +173,15 @@ def _grouped(
 
 
 def _file_bytes(source: ViewSource, keys: tuple[QueueKey, ...]) -> int:
-    """Estimate the bytes of the units of queues from the sizes of files.
+    """Estimate the bytes of the units of queues from the lengths of their files.
 
-    Opening each queue would cost too much.
+    That takes no look into the files.
     """
     n_bytes = 0
-    for topic, queue_id in keys:
+    for key in keys:
         n_bytes += QUEUE_UNIT.itemsize
-        for folder in (
-            source.paths.queue(topic, queue_id),
-            source.paths.batch_queue(topic, queue_id),
-        ):
-            for entry in source.paths.storage.list_folder(folder):
-                with suppress(UnreadableFileError):
-                    status = source.paths.storage.status(folder / entry.name)
-                    n_bytes += 0 if status is None else status.allocated
+        with suppress(RmqStoreError):
+            n_bytes += source.queues.open(*key).n_file_bytes
     return n_bytes
 
 

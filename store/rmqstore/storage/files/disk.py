@@ -55,7 +55,9 @@ def open_to_change(path: Path, flags: int = 0) -> int:
     """
     with suppress(FileNotFoundError):
         require_regular(path, path.lstat())
-    return keep_regular(path, os.open(path, _TO_CHANGE | flags, 0o644))
+    descriptor = os.open(path, _TO_CHANGE | flags, 0o644)
+    keep_regular(path, descriptor)
+    return descriptor
 
 
 def _new_file(path: Path) -> tuple[int, bool]:

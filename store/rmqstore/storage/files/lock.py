@@ -74,7 +74,7 @@ def is_held(path: Path) -> bool:
         try:
             if StoreLock.identity(path.stat()) in _held:
                 return True  # without opening the file: closing it again would release the lock
-            descriptor = open_regular(path)
+            descriptor, _ = open_regular(path)
         except (OSError, UnreadableFileError):
             return False
         try:

@@ -53,8 +53,7 @@ class MappedFile(Closing):
         self._data: NDArray[np.uint8] | None = None
         # The status of the file when it was mapped without holes.
         self._without_holes: os.stat_result | None = None
-        self._descriptor = open_regular(path)
-        status = os.fstat(self._descriptor)
+        self._descriptor, status = open_regular(path)
         if status.st_size > _MAX_BYTES:
             self.close()
             actual = f"{status.st_size} bytes long"

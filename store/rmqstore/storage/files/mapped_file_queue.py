@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from rmqstore.errors import FileDeletedError, UnreadableFileError
-from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.files.paths import name_to_offset
 from rmqstore.storage.files.storage import Storage, StoredFile
 
@@ -38,27 +38,23 @@ class MappedFileQueue:
 
     Args:
         folders: the folders that hold the files.
-        mapped_at_once: maximum number of files that stay open.
-        storage: the storage to read the files from.
+        files: opens the files, and may open those of other folders too.
 
     Source: MappedFileQueue.java, MultiPathMappedFileQueue.java.
     """
 
-    def __init__(
-        self, folders: Sequence[Path], mapped_at_once: int, storage: Storage = LOCAL
-    ) -> None:
-        self._folders = folders
-        self._storage = storage
-        # A mapping holds a file descriptor, and a store may have thousands of files.
-        self._mapped_at_once = mapped_at_once
-        self._mapped: OrderedDict[Path, StoredFile] = OrderedDict()
+    __slots__ = ("_files", "_folders", "_starts", "segments")
+
+    def __init__(self, folders: Sequence[Path], files: OpenFiles) -> None:
+        self._folders, self._files = folders, files
+        self.segments: list[Segment] = []
         self.refresh()
 
     def refresh(self) -> None:
         """List the files again: a broker creates and deletes files, a recovery recreates some."""
-        for path in [path for path, mapped in self._mapped.items() if mapped.is_outdated()]:
-            self._mapped.pop(path).close()
-        self.segments = _list_segments(self._folders, self._storage)
+        for segment in self.segments:
+            self._files.drop_outdated(segment.path)
+        self.segments = _list_segments(self._folders, self._files.storage)
         self._starts = [segment.start for segment in self.segments]
 
     @property
@@ -85,22 +81,15 @@ class MappedFileQueue:
             FileDeletedError: the file was deleted since the listing.
             UnreadableFileError: the file is longer than any that RocketMQ can write.
         """
-        mapped = self._mapped.get(segment.path)
-        if mapped is None:
-            try:
-                mapped = self._mapped[segment.path] = self._storage.open(segment.path)
-            except FileNotFoundError as err:
-                raise FileDeletedError(str(segment.path)) from err
-            if len(self._mapped) > self._mapped_at_once:
-                self._mapped.popitem(last=False)[1].close()
-        self._mapped.move_to_end(segment.path)
-        return mapped
+        try:
+            return self._files.open(segment.path)
+        except FileNotFoundError as err:
+            raise FileDeletedError(str(segment.path)) from err
 
     def close(self) -> None:
         """Close all open files."""
-        for mapped in self._mapped.values():
-            mapped.close()
-        self._mapped.clear()
+        for segment in self.segments:
+            self._files.drop(segment.path)
 
 
 def _list_segments(folders: Sequence[Path], storage: Storage) -> list[Segment]:
@@ -117,7 +106,7 @@ def _list_segments(folders: Sequence[Path], storage: Storage) -> list[Segment]:
                 continue  # retention deleted the file during the listing
             except UnreadableFileError as err:
                 logger.warning("%s: the file is skipped", err)
-    return _apart(_without_strays(sorted(segments)))
+    return segments if len(segments) < 2 else _apart(_without_strays(sorted(segments)))
 
 
 def _without_strays(segments: list[Segment]) -> list[Segment]:

@@ -27,8 +27,8 @@ _KINDS = {
 }
 
 
-def open_regular(path: Path) -> int:
-    """Open a regular file, or a link to one, and return its descriptor.
+def open_regular(path: Path) -> tuple[int, os.stat_result]:
+    """Open a regular file, or a link to one; return its descriptor and its status.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -42,21 +42,22 @@ def open_regular(path: Path) -> int:
         raise
     except OSError as err:
         raise _unreadable(path, err, A_FILE) from err
-    return keep_regular(path, descriptor)
+    return descriptor, keep_regular(path, descriptor)
 
 
-def keep_regular(path: Path, descriptor: int) -> int:
-    """Return the descriptor of a newly opened file if the file is regular; else close it.
+def keep_regular(path: Path, descriptor: int) -> os.stat_result:
+    """Return the status of a newly opened file if the file is regular; else close it.
 
     Raises:
         UnreadableFileError: it is not a regular file.
     """
     try:
-        require_regular(path, os.fstat(descriptor))
+        status = os.fstat(descriptor)
+        require_regular(path, status)
     except UnreadableFileError:
         os.close(descriptor)
         raise
-    return descriptor
+    return status
 
 
 def read_head(path: Path, count: int) -> bytes:
@@ -64,8 +65,9 @@ def read_head(path: Path, count: int) -> bytes:
 
     Raises as :func:`open_regular` does.
     """
-    with os.fdopen(open_regular(path), "rb") as file:
-        return file.read(min(count, os.fstat(file.fileno()).st_size))
+    descriptor, status = open_regular(path)
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(min(count, status.st_size))
 
 
 def file_size(path: Path) -> int:

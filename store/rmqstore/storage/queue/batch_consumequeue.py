@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import CorruptQueueError, OffsetOutOfRangeError
 from rmqstore.format.layout import BATCH_UNIT, MAX_BATCH, MAX_FILE_BYTES, Mask
-from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, Segment
-from rmqstore.storage.files.storage import Storage
+from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.queue.batch_units import NO_BATCHES, Batches, agreeing, trusted, with_unknown
 from rmqstore.storage.queue.bounds import find_first
 from rmqstore.storage.queue.units import Units
@@ -58,9 +57,9 @@ class BatchConsumeQueue:
     is_batch = True
     is_recovered = False
 
-    def __init__(self, folder: Path, storage: Storage = LOCAL) -> None:
+    def __init__(self, folder: Path, files: OpenFiles | None = None) -> None:
         self.folder = folder
-        self._files = MappedFileQueue([folder], mapped_at_once=2, storage=storage)
+        self._files = MappedFileQueue([folder], files or OpenFiles())
         self._cached: OrderedDict[Segment, _File] = OrderedDict()
         self._begins: dict[Segment, int] = {}
         self._known: _Known | None = None
@@ -81,6 +80,11 @@ class BatchConsumeQueue:
     def is_present(self) -> bool:
         """Whether there is a file."""
         return bool(self._files.segments)
+
+    @property
+    def n_file_bytes(self) -> int:
+        """The length of the files in bytes."""
+        return sum(segment.size for segment in self._files.segments)
 
     def unit(self, queue_offset: int) -> tuple[int, int, int]:
         """Return physical offset, size and tags code of a message's unit; zeros without one."""

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.format.layout import MAX_FILE_BYTES, PRE_BLANK_SIZE, QUEUE_UNIT
-from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, Segment
-from rmqstore.storage.files.storage import Storage
+from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.queue.bounds import find_first, pieces
 from rmqstore.storage.queue.units import Units
 
@@ -25,15 +24,15 @@ class ConsumeQueue:
     The unit with queue offset n stands at byte 20 n of the address space that the file names give.
 
     Args:
-        storage: the storage to read the files from.
+        files: opens the files, and may be shared with other queues; None opens them on the local disk.
     """
 
     is_batch = False
     is_recovered = False
 
-    def __init__(self, folder: Path, storage: Storage = LOCAL) -> None:
+    def __init__(self, folder: Path, files: OpenFiles | None = None) -> None:
         self.folder = folder
-        self._files = MappedFileQueue([folder], mapped_at_once=2, storage=storage)
+        self._files = MappedFileQueue([folder], files or OpenFiles())
 
     def refresh(self) -> None:
         """List the files again."""
@@ -48,6 +47,11 @@ class ConsumeQueue:
     def is_present(self) -> bool:
         """Whether there is a file."""
         return bool(self.segments)
+
+    @property
+    def n_file_bytes(self) -> int:
+        """The length of the files in bytes."""
+        return sum(segment.size for segment in self.segments)
 
     def unit(self, queue_offset: int) -> tuple[int, int, int]:
         """Return physical offset, size and tags code of one unit; zeros if no file has it."""

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from rmqstore.format.columns.buffers import gather_spans
 from rmqstore.format.layout import EXT_UNIT, Mask, Positions
-from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, Segment
-from rmqstore.storage.files.storage import Storage
+from rmqstore.storage.files.open_files import OpenFiles
 
 _UNIT = EXT_UNIT.itemsize
 _OFFSET_BITS = np.int64((1 << 63) - 1)
@@ -37,9 +36,9 @@ class ConsumeQueueExt:
     see ``layout.MAX_EXT_ADDRESS``. Units differ in length: only an address shows where one begins.
     """
 
-    def __init__(self, folder: Path, storage: Storage = LOCAL) -> None:
+    def __init__(self, folder: Path, files: OpenFiles | None = None) -> None:
         self.folder = folder
-        self._files = MappedFileQueue([folder], mapped_at_once=2, storage=storage)
+        self._files = MappedFileQueue([folder], files or OpenFiles())
 
     def refresh(self) -> None:
         """List the files again."""

@@ -40,6 +40,10 @@ class Queue(Protocol):
         """Whether the queue has a file, or a unit that was recovered. Source: #isFirstFileExist."""
 
     @property
+    def n_file_bytes(self) -> int:
+        """The length of its files in bytes; a file may have room for more units than it has."""
+
+    @property
     def begin(self) -> int:
         """The first queue offset with a unit, even if its record was deleted; 0 without units."""
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from rmqstore.errors import StoreStateError
 from rmqstore.spans import QueueKey
+from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import is_folder
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
@@ -19,31 +20,41 @@ from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.recovered_queue import RecoveredQueue
 from rmqstore.storage.queue.units import RecoveredUnits
 
-_OPEN_AT_ONCE = 64
+_FILES_AT_ONCE = 64
+_QUEUES_AT_ONCE = 1 << 16  # whose listings are kept, about a kilobyte each
 
 
-def open_files(paths: StorePaths, topic: str, queue_id: int, *, is_batch: bool = False) -> Queue:
+def open_files(
+    paths: StorePaths,
+    topic: str,
+    queue_id: int,
+    *,
+    is_batch: bool = False,
+    files: OpenFiles | None = None,
+) -> Queue:
     """Return a queue as its files have it. The folder that exists decides its kind.
-
-    This is the only place that knows all kinds of queues.
 
     Args:
         paths: paths of the store.
         topic: topic name.
         queue_id: queue id.
         is_batch: whether a queue without a folder is a BatchConsumeQueue.
+        files: opens the files, and may be shared with other queues.
 
     Raises:
         StoreStateError: the topic cannot name a folder.
     """
     folder = paths.batch_queue(topic, queue_id)
     if is_folder(paths.storage, folder) or is_batch:
-        return BatchConsumeQueue(folder, paths.storage)
-    return ConsumeQueue(paths.queue(topic, queue_id), paths.storage)
+        return BatchConsumeQueue(folder, files or OpenFiles(paths.storage))
+    return ConsumeQueue(paths.queue(topic, queue_id), files or OpenFiles(paths.storage))
 
 
 class Queues:
     """Queues by topic and id: those with a folder, and those that only the log of a crash has.
+
+    The listings of queues that were opened are kept until :meth:`refresh`; few of their files stay
+    open.
 
     Args:
         paths: paths of the store.
@@ -55,11 +66,14 @@ class Queues:
     ) -> None:
         self._paths = paths
         self._recovered = recovered
+        self._files = OpenFiles(paths.storage, _FILES_AT_ONCE)
         self._open: OrderedDict[QueueKey, Queue] = OrderedDict()
         self._open_exts: OrderedDict[QueueKey, ConsumeQueueExt] = OrderedDict()
+        self._outdated: set[QueueKey] = set()  # to be listed again when they are used
+        self._in_batches: set[str] | None = None
 
     def open(self, topic: str, queue_id: int) -> Queue:
-        """Return a queue; it stays open until too many others are open.
+        """Return a queue, as of the last :meth:`refresh` or of its first use since.
 
         Raises:
             StoreStateError: its files lack more units than memory should hold.
@@ -68,22 +82,33 @@ class Queues:
         queue = self._open.get(key)
         if queue is None:
             queue = self._open[key] = self._open_queue(topic, queue_id)
-            if len(self._open) > _OPEN_AT_ONCE:
+            if len(self._open) > _QUEUES_AT_ONCE:
                 self._open.popitem(last=False)[1].close()
+            return queue
+        if key in self._outdated:
+            self._outdated.discard(key)
+            queue.refresh()
         self._open.move_to_end(key)
         return queue
 
     def _open_queue(self, topic: str, queue_id: int) -> Queue:
         tail = self._recovered().get((topic, queue_id))
         if tail is None:
-            return open_files(self._paths, topic, queue_id)
+            return self._open_files(topic, queue_id)
         if tail.is_short:
             raise StoreStateError(
                 f"{topic}-{queue_id}: its files lack more units than memory should hold; "
                 "read it with scan=commitlog, or build the queues with `rmqstore rebuild`"
             )
-        files = open_files(self._paths, topic, queue_id, is_batch=tail.is_batch)
+        files = self._open_files(topic, queue_id, is_batch=tail.is_batch)
         return RecoveredQueue(files, tail)
+
+    def _open_files(self, topic: str, queue_id: int, *, is_batch: bool = False) -> Queue:
+        if self._in_batches is None:
+            self._in_batches = {*self._paths.batch_topics()}
+        if is_batch or topic in self._in_batches:
+            return open_files(self._paths, topic, queue_id, is_batch=is_batch, files=self._files)
+        return ConsumeQueue(self._paths.queue(topic, queue_id), self._files)
 
     def open_ext(self, topic: str, queue_id: int) -> ConsumeQueueExt:
         """Return the extension of a queue, which is empty for most queues.
@@ -94,8 +119,8 @@ class Queues:
         ext = self._open_exts.get(key)
         if ext is None:
             folder = self._paths.queue_ext(topic, queue_id)
-            ext = self._open_exts[key] = ConsumeQueueExt(folder, self._paths.storage)
-            if len(self._open_exts) > _OPEN_AT_ONCE:
+            ext = self._open_exts[key] = ConsumeQueueExt(folder, self._files)
+            if len(self._open_exts) > _QUEUES_AT_ONCE:
                 self._open_exts.popitem(last=False)[1].close()
         self._open_exts.move_to_end(key)
         return ext
@@ -133,17 +158,16 @@ class Queues:
             queue.close()
 
     def refresh(self) -> None:
-        """List the files of all open queues again."""
-        for queue in self._open.values():
-            queue.refresh()
+        """List the files of all queues again when they are used next."""
+        self._outdated = {*self._open}
+        self._in_batches = None
         for ext in self._open_exts.values():
             ext.refresh()
 
     def close(self) -> None:
-        """Close all open queues."""
-        for queue in self._open.values():
-            queue.close()
-        for ext in self._open_exts.values():
-            ext.close()
+        """Close all files, and forget all listings."""
+        self._files.close()
         self._open.clear()
         self._open_exts.clear()
+        self._outdated.clear()
+        self._in_batches = None

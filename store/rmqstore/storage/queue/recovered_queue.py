@@ -34,6 +34,11 @@ class RecoveredQueue:
         return self._files.is_batch
 
     @property
+    def n_file_bytes(self) -> int:
+        """The length of the files, and of the recovered units, in bytes."""
+        return self._files.n_file_bytes + self._tail.units.nbytes
+
+    @property
     def begin(self) -> int:
         """The first queue offset that has a unit."""
         begin = self._files.begin
