@@ -113,6 +113,25 @@ def test_records_that_a_damaged_size_hides_are_rejoined(tmp_path: Path) -> None:
     assert window.rejoined()[1].tolist() == every
 
 
+def test_a_record_that_a_misplaced_one_overlaps_is_rejoined(tmp_path: Path) -> None:
+    store = _store(10)
+    size, overlap = store.placed[0].size, 10
+    properties = b"A\x01" + b"b" * 2 * overlap + b"\x02"
+    store.append(
+        build.Record(body=bytes(9 + size + overlap - len(properties)), properties=properties)
+    )
+    placed = store.placed
+    misplaced = placed[10].physical_offset
+    assert placed[10].size == 2 * size + overlap
+    # A page of the disk came back in the place of another, and ended within the record.
+    page = bytes(store.segments[0][misplaced : misplaced + 2 * size])
+    store.put(placed[2].physical_offset, page)
+    log = _log(store, tmp_path)
+    window = window_at(log, log.segments[0], 0, store.end)
+    assert window.rejoined()[1].tolist() == [placed[row].physical_offset for row in (0, 1, 2, 4)]
+    assert window.resumed == placed[5].physical_offset
+
+
 def test_a_window_ends_at_its_bound_and_is_searched_beyond(tmp_path: Path) -> None:
     store = _store(10)
     log = _log(store, tmp_path)

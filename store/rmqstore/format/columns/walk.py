@@ -312,18 +312,29 @@ def heads_of(buf: Bytes, walked: Walk) -> Iterator[tuple[Positions, Heads, Mask]
         yield starts, *read_heads(buf, starts)
 
 
+def have_true_sizes(data: Bytes, physical_base: int, starts: Positions) -> Mask:
+    """Return a mask (n,) of the records whose total size can be believed.
+
+    They are whole, and stand where they say. A record of another place may have come there with a
+    page of the disk, which need not hold all of it.
+    """
+    heads, whole = read_heads(data, starts)
+    mask: Mask = whole & (heads.column("physical_offset") == starts + physical_base)
+    return mask
+
+
 def rejoin(data: Bytes, physical_base: int, walked: Walk) -> tuple[Positions, NDArray[np.int64]]:
-    """Find the records that a walk stepped over because of a damaged total size.
+    """Find the records that a walk stepped over because a total size led it too far.
 
     Returns:
         Where all records begin, and their sizes, int64 (n,) each.
     """
-    _, whole = read_heads(data, walked.starts)
-    if whole.all():
+    has_true_size = have_true_sizes(data, physical_base, walked.starts)
+    if has_true_size.all():
         return walked.starts, np.diff(walked.starts, append=walked.position)
     parts: list[Positions] = []
     done = 0
-    for row in np.flatnonzero(~whole).tolist():
+    for row in np.flatnonzero(~has_true_size).tolist():
         limit = int(walked.starts[row + 1]) if row + 1 < len(walked.starts) else walked.position
         parts.append(walked.starts[done : row + 1])
         parts += _records_inside(data, physical_base, int(walked.starts[row]) + 1, limit)

@@ -19,7 +19,15 @@ from numpy.typing import NDArray
 
 from rmqstore.format.columns.heads import Heads, read_heads
 from rmqstore.format.columns.search import find_heads, search_blocks
-from rmqstore.format.columns.walk import StopKind, Walk, heads_of, rejoin, total_sizes, walk
+from rmqstore.format.columns.walk import (
+    StopKind,
+    Walk,
+    have_true_sizes,
+    heads_of,
+    rejoin,
+    total_sizes,
+    walk,
+)
 from rmqstore.format.layout import FIXED_PART_V4, Bytes, Mask, Positions
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog
@@ -74,7 +82,7 @@ class Window:
         return starts, np.diff(starts, append=self.records.position)
 
     def rejoined(self) -> tuple[Bytes, Positions, NDArray[np.int64]]:
-        """Return all records, also those that a damaged total size made the walk step over.
+        """Return all records, also those that the walk stepped over because of a wrong total size.
 
         The last of these may end after the window, so the file is then read to its end.
 
@@ -82,7 +90,7 @@ class Window:
             The bytes that hold the records; their positions; their sizes.
         """
         starts = self.records.starts
-        if read_heads(self.data, starts)[1].all():
+        if have_true_sizes(self.data, self.segment.start, starts).all():
             return self.data, *self.chain()
         data = _read(self.log, self.segment, int(starts[0]), len(self.data) - int(starts[0]))
         return data, *rejoin(data, self.segment.start, self.records)
