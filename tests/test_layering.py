@@ -23,8 +23,8 @@ LAYERS = [
     ["storage.broker", "query.sql92", "query.where"],
     ["storage.log", "storage.queue", "storage.index"],
     ["storage.recovery"],
-    ["read.scan", "write"],
-    ["read.plan"],
+    ["read.scan", "write.repair"],
+    ["read.plan", "write"],
     ["read.lookup"],
     ["read.views"],
     ["read"],
@@ -78,7 +78,7 @@ BANS = [
 # The classes of queues, and the modules outside storage.queue that are for one kind of queue only.
 QUEUE_KINDS: dict[str, set[str]] = {
     "BatchConsumeQueue": set(),
-    "ConsumeQueue": {"read.views.consumequeue", "write.repair"},
+    "ConsumeQueue": {"read.views.consumequeue", "write.repair.repairer", "write.repair.truncation"},
     "RecoveredQueue": set(),
 }
 MOST_ENTRIES, MOST_LINES = 14, 400

@@ -41,6 +41,7 @@ def open_for(
     spec: WriteSpec | None = None,
     config: StoreConfig | None = None,
     truncate: bool = False,
+    check_log: bool = False,
     **folders: Unpack[FolderArguments],
 ) -> StoreWriter: ...
 
@@ -54,6 +55,7 @@ def open_for(
     spec: WriteSpec | None = None,
     config: StoreConfig | None = None,
     truncate: bool = False,
+    check_log: bool = False,
     storage: Storage = LOCAL,
     **folders: Unpack[FolderArguments],
 ) -> MessageStore | StoreWriter:
@@ -69,6 +71,8 @@ def open_for(
         config: sizes of new files, for kinds of which the store has no file yet.
         truncate: cut a damaged log even if good records follow; what is cut is kept under
             ``.rmqstore/cut``.
+        check_log: for a writer: walk the last file of the log to find its end, and look at every
+            queue, even if the last writer noted the end and the bytes of the log prove it.
         storage: for a reader: what the files are read from, if not the local disk.
         folders: what lies elsewhere: ``commitlogs``, the log's folders (the broker's
             ``storePathCommitLog``); ``consumequeue``, the queues'; ``index``, the index's.
@@ -96,6 +100,7 @@ def open_for(
         config or StoreConfig(),
         spec=spec,
         truncate=truncate,
+        check_log=check_log,
     )
 
 

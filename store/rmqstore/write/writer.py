@@ -38,10 +38,10 @@ from rmqstore.storage.files.disk import Disk, named_os_errors
 from rmqstore.storage.files.lock import StoreLock
 from rmqstore.storage.files.paths import StorePaths, our_abort
 from rmqstore.storage.log.appender import LogAppend
+from rmqstore.storage.log.clean_end import CleanEnd, write_clean_end
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.appender import QueueAppender
 from rmqstore.write.arrow_input import ArrowStream, record_batches
-from rmqstore.write.dispatch import Dispatcher
 from rmqstore.write.existing_store import (
     existing_config,
     require_local,
@@ -51,7 +51,8 @@ from rmqstore.write.existing_store import (
 from rmqstore.write.ledger import Ledger
 from rmqstore.write.messages import MessageMaker, WriteSpec, now_ms
 from rmqstore.write.queue_offsets import QueueOffsets
-from rmqstore.write.repair import Repairer
+from rmqstore.write.repair.dispatch import Dispatcher
+from rmqstore.write.repair.repairer import Repairer
 from rmqstore.write.request_buffer import WaitingRequests
 from rmqstore.write.saved_checkpoint import SavedCheckpoint
 from rmqstore.write.verbatim import millis, verbatim_columns
@@ -78,9 +79,11 @@ class StoreWriter:
         *,
         spec: WriteSpec | None = None,
         truncate: bool = False,
+        check_log: bool = False,
     ) -> None:
         require_local(paths)
-        self.paths, self.config, self._truncate = paths, config, truncate
+        self.paths, self.config = paths, config
+        self._truncate, self._checks_log = truncate, check_log
         self._spec = spec or WriteSpec(max_message_size=config.max_message_size)
         self._disk = disk or Disk()
         self._disk.keep_within(*paths.given_folders())
@@ -100,10 +103,8 @@ class StoreWriter:
         self._log = CommitLog(self.paths.commitlogs)
         self.config = existing_config(self.paths, self._log, self.config)
         self._file_size = self.config.mapped_file_size_commit_log
-        self._repairer = Repairer(
-            self._disk, self.paths, self.config, self._log, truncate=self._truncate
-        )
-        repaired = self._repairer.repair()
+        self._repairer = Repairer(self._disk, self.paths, self.config, self._log)
+        repaired = self._repairer.repair(truncate=self._truncate, check_log=self._checks_log)
         self._queues: dict[tuple[str, int], QueueAppender] = {}
         self._waiting = WaitingRequests()
         self._last_store_timestamp = repaired.last_store_timestamp
@@ -386,6 +387,8 @@ class StoreWriter:
         try:
             if not self._has_failed:
                 self.flush()
+                end = CleanEnd(self._append.start, self._last_store_timestamp)
+                write_clean_end(self._disk, self.paths, self._log, end)
                 self._disk.delete(self.paths.abort)
                 self._disk.flush_folder(self.paths.root)
         finally:

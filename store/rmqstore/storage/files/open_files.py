@@ -11,7 +11,7 @@ from rmqstore.storage.files.storage import Storage, StoredFile
 
 
 class OpenFiles(Closing):
-    """Files that stay open until too many others are open: a descriptor each, and a mapping for some.
+    """Files that stay open until too many others are: a descriptor each, and a mapping for some.
 
     Args:
         storage: the storage to open the files in.
@@ -30,7 +30,8 @@ class OpenFiles(Closing):
 
         Raises:
             FileNotFoundError: there is no such file.
-            UnreadableFileError: it is not a regular file, or longer than any that RocketMQ can write.
+            UnreadableFileError: it is not a regular file, or longer than any that RocketMQ can
+                write.
         """
         file = self._files.get(path)
         if file is not None:

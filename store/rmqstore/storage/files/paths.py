@@ -79,6 +79,16 @@ class StorePaths:
         return self.own / "append"
 
     @property
+    def clean_end(self) -> Path:
+        """Our own note of where the log ended when the store was closed."""
+        return self.own / "end"
+
+    @property
+    def replaced_queues(self) -> Path:
+        """Our own folder that holds the old queues during a rebuild."""
+        return self.own / "replaced"
+
+    @property
     def lock(self) -> Path:
         return self.root / "lock"
 

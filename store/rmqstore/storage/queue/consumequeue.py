@@ -24,7 +24,8 @@ class ConsumeQueue:
     The unit with queue offset n stands at byte 20 n of the address space that the file names give.
 
     Args:
-        files: opens the files, and may be shared with other queues; None opens them on the local disk.
+        files: opens the files, and may be shared with other queues; by default those of the local
+            disk.
     """
 
     is_batch = False

@@ -1,6 +1,6 @@
-"""Removes what lies after the end of a log, and keeps a copy of it.
+"""Removes what lies after the end of a log, from the log and from queues.
 
-Source: MappedFileQueue.java#truncateDirtyFiles.
+Source: MappedFileQueue.java#truncateDirtyFiles, ConsumeQueue.java#truncateDirtyLogicFiles.
 """
 
 from __future__ import annotations
@@ -10,16 +10,21 @@ from pathlib import Path
 
 import numpy as np
 
+from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.files.storage import StoredFile
 from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.queue.bounds import sound_end, whole_end
+from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.recovery.log_end import LogEnd
 
 logger = logging.getLogger(__name__)
 
 _BLOCK_BYTES = 8 << 20
+_UNIT = QUEUE_UNIT.itemsize
+_OFFSET_BYTES = QUEUE_UNIT["physical_offset"].itemsize
 
 
 def truncate_log(disk: Disk, log: CommitLog, end: LogEnd, copies: Path | None) -> None:
@@ -91,3 +96,45 @@ class _Truncation:
             self._disk.write(target, start - position, block)
         self._disk.flush(target)
         self._disk.flush_folder(copies)
+
+
+def cut_queue(disk: Disk, queue: ConsumeQueue, log_end: int, *, was_closed: bool) -> None:
+    """Remove the units of a queue after which no unit points before the log end.
+
+    Args:
+        disk: performs the changes.
+        queue: the queue as its files have it.
+        log_end: physical offset of the log end.
+        was_closed: whether all units before these were written; otherwise the queue ends before the
+            first that was not.
+    """
+    start, end = queue.begin, queue.end()
+    if end > start and was_closed:
+        physical_offset, size, _ = queue.unit(end - 1)
+        if size > 0 and 0 <= physical_offset < log_end:
+            return
+    new_end = queue.cut(start, end, log_end)
+    if not was_closed:
+        new_end = whole_end(queue, start, new_end)
+    new_end = sound_end(queue, start, new_end)
+    if new_end == end:
+        return
+    n_removed = end - new_end
+    logger.warning("%s: %d units after the end of the log are removed", queue.folder, n_removed)
+    for segment in queue.segments:
+        if segment.start >= new_end * _UNIT:
+            disk.delete(segment.path)
+        elif segment.end > new_end * _UNIT:
+            _clear_units(disk, segment, new_end * _UNIT - segment.start)
+    disk.flush_folder(queue.folder)
+    queue.refresh()
+
+
+def _clear_units(disk: Disk, segment: Segment, position: int) -> None:
+    with LOCAL.open(segment.path) as file:
+        written = file.written_end(segment.size)
+    # The physical offset of the first unit is cleared last: without it a unit that still has a size
+    # would point at the start of the log.
+    disk.clear(segment.path, position + _OFFSET_BYTES, written)
+    disk.clear(segment.path, position, min(position + _OFFSET_BYTES, written))
+    disk.flush(segment.path)

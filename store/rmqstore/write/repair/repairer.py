@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import closing
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,6 @@ import numpy as np
 from rmqstore.errors import CorruptRecordError
 from rmqstore.findings import Finding
 from rmqstore.format.columns.walk import StopKind, Walk
-from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.storage.broker.checkpoint import Checkpoint, read_checkpoint
 from rmqstore.storage.broker.store_config import StoreConfig
@@ -30,10 +30,11 @@ from rmqstore.storage.files.paths import StorePaths, our_abort
 from rmqstore.storage.files.storage import is_folder
 from rmqstore.storage.index.index_file import index_files, read_header
 from rmqstore.storage.log.append_intent import read_intent
+from rmqstore.storage.log.clean_end import CleanEnd, read_clean_end
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import next_record, window_at
 from rmqstore.storage.queue.appender import QueueAppender
-from rmqstore.storage.queue.bounds import reach, sound_end, whole_end
+from rmqstore.storage.queue.bounds import reach
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.recovery.log_end import (
     LogEnd,
@@ -42,14 +43,17 @@ from rmqstore.storage.recovery.log_end import (
     is_whole_between,
     scan_start,
 )
-from rmqstore.write.dispatch import Dispatcher
-from rmqstore.write.log_truncation import truncate_log
+from rmqstore.storage.recovery.queue_tails import is_newest_built
+from rmqstore.storage.recovery.tail_builder import OpenedQueue
+from rmqstore.write.repair.dispatch import Dispatcher
+from rmqstore.write.repair.rebuild import restore_queues, set_queues_aside
+from rmqstore.write.repair.truncation import cut_queue, truncate_log
 
 logger = logging.getLogger(__name__)
 
-_UNIT = QUEUE_UNIT.itemsize
-_OFFSET_BYTES = QUEUE_UNIT["physical_offset"].itemsize
-_UNITS_AT_ONCE = 1 << 20
+_FEW_QUEUES = 256
+_CHECKPOINT_LEAD_MS = 1000  # the checkpoint may be a little later than the last record
+_SHORT_LOG = 64 << 20  # bytes; their index is built in about a second
 
 
 class Repaired(NamedTuple):
@@ -68,29 +72,24 @@ class Repairer:
         paths: the files of the store.
         config: sizes of new files.
         log: the log of the store.
-        truncate: cut the log at damage even if good records follow it.
     """
 
-    def __init__(
-        self,
-        disk: Disk,
-        paths: StorePaths,
-        config: StoreConfig,
-        log: CommitLog,
-        *,
-        truncate: bool = False,
-    ) -> None:
+    def __init__(self, disk: Disk, paths: StorePaths, config: StoreConfig, log: CommitLog) -> None:
         self._disk, self._paths = disk, paths
         self._config, self._log = config, log
-        self._truncate = truncate
+        # the log end, where queues were not checked for units of records after it
+        self._unchecked_after: int | None = None
         # a recovery whose scan begins at this physical offset, or later, gets to the log end
         self._whole_from = log.max_offset
-        self._cut_folder = paths.root / ".rmqstore" / "cut"
-        # holds the old queues during a rebuild
-        self._replaced = paths.root / ".rmqstore" / "replaced"
+        self._cut_folder = paths.own / "cut"
 
-    def repair(self) -> Repaired:
+    def repair(self, *, truncate: bool = False, check_log: bool = False) -> Repaired:
         """Repair what the state of the store requires, which is nothing if it was closed cleanly.
+
+        Args:
+            truncate: cut the log at damage even if good records follow it.
+            check_log: walk the end of the log and look at every queue, even if our last writer
+                noted where the log ends.
 
         Raises:
             CorruptRecordError: good records follow damage of the log, and ``truncate`` is not set.
@@ -99,17 +98,25 @@ class Repairer:
         checkpoint = read_checkpoint(self._paths)
         # where an append of ours began that was not completed
         append_start = read_intent(self._paths)
+        clean_end = self._take_clean_end()
+        is_checked = check_log or truncate
+        if clean_end is not None and was_closed and append_start is None and not is_checked:
+            self._unchecked_after = clean_end.physical_offset
+            return Repaired(*clean_end, checkpoint)
         end = find_log_end(self._log, Checkpoint.all_safe() if was_closed else checkpoint)
         end = self._before_our_blank(end, append_start)
         is_our_own = append_start == end.physical_offset
         if end.reason and not is_our_own:
-            self._require_no_records_after(end, was_closed=was_closed)
+            self._require_no_records_after(end, was_closed=was_closed, truncate=truncate)
         truncate_log(self._disk, self._log, end, None if is_our_own else self._cut_folder)
         self._whole_from = end.scanned_from
         start = self._log.min_offset
         if not was_closed:
             self._ask_for_recovery(start, checkpoint)
-        queues_end = self._cut_queues(end.physical_offset, was_closed=was_closed)
+        if was_closed and not is_checked and self._are_queues_complete(end, checkpoint):
+            queues_end = self._unchecked_after = end.physical_offset
+        else:
+            queues_end = self._cut_queues(end.physical_offset, was_closed=was_closed)
         outdated, index_end = self._outdated_index(
             end.physical_offset, None if was_closed else checkpoint
         )
@@ -122,10 +129,23 @@ class Repairer:
             self._disk.delete(path)
         if start < end.physical_offset:
             self._dispatch(start, end.physical_offset)
-        if is_folder(LOCAL, self._replaced):
-            self._restore_queues()
+        if is_folder(LOCAL, self._paths.replaced_queues):
+            restore_queues(self._disk, self._paths, self._log)
         self._disk.delete(self._paths.append_intent)
         return Repaired(end.physical_offset, end.last_store_timestamp, checkpoint)
+
+    def _take_clean_end(self) -> CleanEnd | None:
+        """Return the end that our last writer noted, if it is proved, and remove the note.
+
+        It is removed before anything is changed. A note that outlived a crash, after which a broker
+        recovered the store, would hide what the recovery left after the end.
+        """
+        if not LOCAL.exists(self._paths.clean_end):
+            return None
+        clean_end = read_clean_end(self._paths, self._log)
+        self._disk.delete(self._paths.clean_end)
+        self._disk.flush_folder(self._paths.own)
+        return None if is_folder(LOCAL, self._paths.replaced_queues) else clean_end
 
     def _before_our_blank(self, end: LogEnd, append_start: int | None) -> LogEnd:
         """Return the start of our own append if all that it wrote is a blank; otherwise ``end``."""
@@ -143,7 +163,7 @@ class Repairer:
             physical_offset=append_start, path=str(segment.path), scanned_from=scanned_from
         )
 
-    def _require_no_records_after(self, end: LogEnd, *, was_closed: bool) -> None:
+    def _require_no_records_after(self, end: LogEnd, *, was_closed: bool, truncate: bool) -> None:
         segment = self._log.find(end.physical_offset)
         if segment is None:  # the log ends with an empty file, after which there is nothing
             return
@@ -156,7 +176,7 @@ class Repairer:
         if follows is None and self._log.segments[-1].start > segment.start:
             later = next(other for other in self._log.segments if other.start > segment.start)
             follows = self._find_record(later, later.start)
-        if follows is not None and not self._truncate:
+        if follows is not None and not truncate:
             raise CorruptRecordError(
                 end.path,
                 end.physical_offset,
@@ -189,38 +209,30 @@ class Repairer:
         """
         queues_end = 0
         for topic, queue_id in self._paths.queues():
-            queue = ConsumeQueue(self._paths.queue(topic, queue_id))
-            start, end = queue.begin, queue.end()
-            new_end = queue.cut(start, end, log_end)
-            if not was_closed:
-                new_end = whole_end(queue, start, new_end)
-            new_end = sound_end(queue, start, new_end)
-            if new_end < end:
-                n_removed = end - new_end
-                logger.warning(
-                    "%s: %d units after the end of the log are removed", queue.folder, n_removed
-                )
-                self._clear_units(queue, new_end)
-            if new_end > start:
-                queues_end = max(queues_end, reach(queue, new_end))
-            queue.close()
+            with closing(ConsumeQueue(self._paths.queue(topic, queue_id))) as queue:
+                cut_queue(self._disk, queue, log_end, was_closed=was_closed)
+                queues_end = max(queues_end, reach(queue, queue.end()))
         return queues_end
 
-    def _clear_units(self, queue: ConsumeQueue, end: int) -> None:
-        """Remove the units of a queue from queue offset ``end`` on."""
-        for segment in queue.segments:
-            if segment.start >= end * _UNIT:
-                self._disk.delete(segment.path)
-            elif segment.end > end * _UNIT:
-                position = end * _UNIT - segment.start
-                with LOCAL.open(segment.path) as file:
-                    written = file.written_end(segment.size)
-                # The physical offset of the first unit is cleared last: without it a unit that
-                # still has a size would point at the start of the log.
-                self._disk.clear(segment.path, position + _OFFSET_BYTES, written)
-                self._disk.clear(segment.path, position, min(position + _OFFSET_BYTES, written))
-                self._disk.flush(segment.path)
-        self._disk.flush_folder(queue.folder)
+    def _are_queues_complete(self, end: LogEnd, checkpoint: Checkpoint) -> bool:
+        """Tell whether the queues of a store that was closed agree with its log, by one of them.
+
+        Queues are built in the order of the log, so if the newest record has its unit, all have.
+        The log has not lost its end if it reaches up to the time of the checkpoint.
+
+        A few queues are looked at one by one, which costs little. Of many, those that are written
+        to are looked at when they are opened.
+        """
+        topics = self._paths.topics()
+        counts = accumulate(len(self._paths.queue_ids(topic)) for topic in topics)
+        if all(count <= _FEW_QUEUES for count in counts):
+            return False
+        known_until = max(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
+        if end.last_store_timestamp + _CHECKPOINT_LEAD_MS < known_until:
+            return False
+        return is_newest_built(
+            self._log, lambda *key: OpenedQueue(ConsumeQueue(self._paths.queue(*key)))
+        )
 
     def _outdated_index(
         self, log_end: int, checkpoint: Checkpoint | None
@@ -243,7 +255,14 @@ class Repairer:
                 outdated.append(path)
             else:
                 index_end = int(record_end)
-        if not self._config.message_index_enable or (files and not outdated):
+        is_trusted = bool(files) and not outdated
+        if not files and checkpoint is None and log_end - self._log.min_offset > _SHORT_LOG:
+            logger.warning(
+                "%s: there is no index; keys are added from here on, `rmqstore rebuild` adds all",
+                self._paths.index,
+            )
+            is_trusted = True
+        if not self._config.message_index_enable or is_trusted:
             # nothing is missing, as far as one can tell without reading the log
             index_end = log_end
         return outdated, index_end
@@ -335,63 +354,23 @@ class Repairer:
             What could not be built.
         """
         findings: list[Finding] = []
+        self._unchecked_after = None
         for path in index_files(self._paths.index):
             self._disk.delete(path)
-        self._disk.make_folder(self._replaced)
-        target = self._replaced / "consumequeue"
-        if is_folder(LOCAL, self._paths.consumequeue):
-            self._disk.rename(self._paths.consumequeue, target)
-        self._disk.make_folder(self._paths.consumequeue)
+        set_queues_aside(self._disk, self._paths)
         if self._log.min_offset < end:
             findings = self._dispatch(self._log.min_offset, end, progress)
-        return [*findings, *self._restore_queues()]
-
-    def _restore_queues(self) -> list[Finding]:
-        """Put back the queues that were set aside and not built again; delete the others.
-
-        Returns:
-            Queues that are kept although their units point into the log, which has none of their
-            records.
-        """
-        findings = []
-        aside = self._replaced / "consumequeue"
-        for topic in (entry for entry in LOCAL.list_folder(aside) if entry.is_folder):
-            for queue in LOCAL.list_folder(aside / topic.name):
-                target = self._paths.consumequeue / topic.name / queue.name
-                if not LOCAL.exists(target):
-                    self._disk.make_folder(target.parent)
-                    self._disk.rename(aside / topic.name / queue.name, target)
-                    self._disk.flush_folder(target.parent)
-                    findings += self._unfounded(topic.name, queue.name)
-        self._disk.delete_tree(self._replaced)
-        return findings
-
-    def _unfounded(self, topic: str, queue: str) -> list[Finding]:
-        if not queue.isdecimal() or int(queue) not in self._paths.queue_ids(topic):
-            return []
-        with closing(ConsumeQueue(self._paths.queue(topic, int(queue)))) as files:
-            n_wrong = 0
-            for low, high in files.runs(files.begin, files.end()):
-                for start in range(low, high, _UNITS_AT_ONCE):
-                    units = files.units(start, min(start + _UNITS_AT_ONCE, high))
-                    n_wrong += int((units.physical_offsets >= self._log.min_offset).sum())
-        if not n_wrong:
-            return []
-        text = (
-            f"{n_wrong} units point into the log, which holds no record of this queue; "
-            "the queue is kept because only its files tell its next queue offset"
-        )
-        logger.warning("%s-%s: %s", topic, queue, text)
-        return [Finding("queue", f"{topic}-{queue}", text)]
+        return [*findings, *restore_queues(self._disk, self._paths, self._log)]
 
     def open_queue(self, topic: str, queue_id: int) -> QueueAppender:
         """Return the appender of a queue."""
         folder = self._paths.queue(topic, queue_id)
-        queue = ConsumeQueue(folder)
-        start, end = queue.begin, queue.end()
-        is_new = not queue.segments
-        records_end = reach(queue, end)
-        queue.close()
+        with closing(ConsumeQueue(folder)) as queue:
+            if self._unchecked_after is not None:
+                cut_queue(self._disk, queue, self._unchecked_after, was_closed=True)
+            start, end = queue.begin, queue.end()
+            is_new = not queue.segments
+            records_end = reach(queue, end)
         file_size = self._config.mapped_file_size_consume_queue
         return QueueAppender(
             self._disk, folder, file_size, start=start, end=end, reached=records_end, is_new=is_new

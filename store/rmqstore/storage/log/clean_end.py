@@ -1,0 +1,91 @@
+"""Our own note of where the log ended when a writer of ours closed the store: ``.rmqstore/end``.
+
+A writer has to know where the log ends. To find out, it walks the last file from its start, which
+takes the longer the fuller the file is. The note saves the walk, if the bytes of the log prove it:
+those before the end are the ones that were there when the store was closed, nothing was written
+after it, and no file follows. A broker that ran since and appended, or cut the log, has changed one
+of these.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from hashlib import sha256
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from rmqstore.errors import FileDeletedError, UnreadableFileError
+from rmqstore.format.layout import FRAME_HEAD, LAST_TIMESTAMP
+from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.files.storage import read_small
+from rmqstore.storage.log.commitlog import CommitLog
+
+_VERSION: Final = 1
+_PROOF_BYTES: Final = 64 << 10  # of the log, before its end
+_MAX_NOTE_BYTES: Final = 1024
+
+
+class CleanEnd(NamedTuple):
+    """The end of a log, and the store time of its last record."""
+
+    physical_offset: int
+    last_store_timestamp: int  # ms, 0 if the log has no records
+
+
+def write_clean_end(disk: Disk, paths: StorePaths, log: CommitLog, end: CleanEnd) -> None:
+    """Write the note, for a log that ends there. Losing it in a power cut does no harm."""
+    if not end.physical_offset:
+        return
+    proof = _digest(log, end.physical_offset)
+    note = json.dumps({"version": _VERSION, **end._asdict(), "proof": proof}).encode()
+    disk.make_folder(paths.own)
+    disk.delete(paths.clean_end)
+    disk.create(paths.clean_end, len(note), [np.frombuffer(note, np.uint8)])
+
+
+def read_clean_end(paths: StorePaths, log: CommitLog) -> CleanEnd | None:
+    """Return where the log ends by the note, None unless the bytes of the log prove it."""
+    try:
+        noted: Any = json.loads(read_small(paths.storage, paths.clean_end, _MAX_NOTE_BYTES))
+        end = CleanEnd(noted["physical_offset"], noted["last_store_timestamp"])
+        version, proof = noted["version"], noted["proof"]
+    except (
+        FileNotFoundError,
+        UnreadableFileError,
+        ValueError,
+        TypeError,
+        KeyError,
+        RecursionError,
+    ):
+        return None
+    if version != _VERSION or not all(type(value) is int and value >= 0 for value in end):
+        return None
+    if end.last_store_timestamp > LAST_TIMESTAMP or not isinstance(proof, str):
+        return None
+    with suppress(FileDeletedError, UnreadableFileError):
+        if _is_last(log, end.physical_offset) and _digest(log, end.physical_offset) == proof:
+            return end
+    return None
+
+
+def _is_last(log: CommitLog, physical_offset: int) -> bool:
+    """Tell whether the last file of the log reaches to a physical offset and has nothing there."""
+    if not log.segments:
+        return physical_offset == 0
+    last = log.segments[-1]
+    if not last.start < physical_offset <= last.end:
+        return False
+    return not log.read(last, physical_offset - last.start, FRAME_HEAD.itemsize).any()
+
+
+def _digest(log: CommitLog, physical_offset: int) -> str:
+    """Return the digest of the bytes before a physical offset, from its file only."""
+    segment = log.find(physical_offset - 1)
+    if segment is None:
+        return ""
+    position = physical_offset - segment.start
+    start = max(position - _PROOF_BYTES, 0)
+    return sha256(log.read(segment, start, position - start).tobytes()).hexdigest()
