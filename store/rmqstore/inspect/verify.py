@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from itertools import islice
 
 import numpy as np
@@ -18,6 +18,7 @@ from rmqstore.findings import Finding
 from rmqstore.format.columns.dispatch_requests import (
     QueueUnits,
     Requests,
+    UnitBuffer,
     have_units,
     read_requests,
     read_tag_keys,
@@ -41,6 +42,7 @@ from rmqstore.store import MessageStore
 logger = logging.getLogger(__name__)
 
 _MAX_FINDINGS = 1000  # damaged records that are reported one by one
+_FILES_AT_ONCE = 64
 
 
 def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterator[Finding]:
@@ -149,8 +151,8 @@ def _corrupt(batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
 class _Tally:
     """What the comparison of one queue has found so far."""
 
-    def __init__(self, queue: Queue, ext: ConsumeQueueExt) -> None:
-        self.queue, self._ext = queue, ext
+    def __init__(self, queue: Queue, open_ext: Callable[[], ConsumeQueueExt]) -> None:
+        self.queue, self._open_ext = queue, open_ext
         self.start = self.queue.begin
         self.end = self.queue.end()
         self.n_matched = self.n_missing = self.n_wrong = 0
@@ -167,14 +169,9 @@ class _Tally:
         same: Mask = codes == of_records
         rows = np.flatnonzero(codes <= MAX_EXT_ADDRESS)
         if len(rows):
-            ext_units = self._ext.units(codes[rows])
+            ext_units = self._open_ext().units(codes[rows])
             same[rows] = ext_units.sound & (ext_units.tags_codes == of_records[rows])
         return same
-
-    def close(self) -> None:
-        """Close the files of the queue."""
-        self.queue.close()
-        self._ext.close()
 
 
 class _Queues:
@@ -182,21 +179,27 @@ class _Queues:
         self._paths, self._log_start = paths, log_start
         self._tallies: dict[tuple[str, int], _Tally] = {}
         self._without_queue: Counter[tuple[str, int]] = Counter()
+        self._waiting = UnitBuffer()
+        self._files = OpenFiles(paths.storage, _FILES_AT_ONCE)
 
     def _tally(self, topic: str, queue_id: int) -> _Tally:
         key = (topic, queue_id)
         if key not in self._tallies:
-            self._tallies[key] = _Tally(
-                open_files(self._paths, topic, queue_id),
-                ConsumeQueueExt(
-                    self._paths.queue_ext(topic, queue_id), OpenFiles(self._paths.storage)
-                ),
-            )
+            queue = open_files(self._paths, topic, queue_id, files=self._files)
+            folder = self._paths.queue_ext(topic, queue_id)
+            self._tallies[key] = _Tally(queue, lambda: ConsumeQueueExt(folder, self._files))
         return self._tallies[key]
 
     def compare(self, requests: Requests) -> None:
-        """Compare the units that records should have with those that exist."""
-        units = requests.units.take(requests.has_unit)
+        """Compare the units that records should have with those that exist, soon or later."""
+        self._waiting.add(requests.units.take(requests.has_unit))
+        if self._waiting.is_full:
+            self._compare_waiting()
+
+    def _compare_waiting(self) -> None:
+        units = self._waiting.take()
+        if units is None:
+            return
         for rows in rows_by_queue(units.topic_codes, units.queue_ids):
             key = (units.topics[int(units.topic_codes[rows[0]])], int(units.queue_ids[rows[0]]))
             if can_have_queue(*key):
@@ -237,6 +240,7 @@ class _Queues:
         Args:
             apart: light message queues that lie in RocksDB and are left out.
         """
+        self._compare_waiting()
         for topic, queue_id in (*self._paths.queues(), *self._paths.batch_queues()):
             self._tally(topic, queue_id)
         for (topic, queue_id), tally in sorted(self._tallies.items()):
@@ -260,7 +264,7 @@ class _Queues:
             if n_extra > 0:
                 text = f"{n_extra} units do not point to a record of the queue"
                 yield Finding("queue", place, text)
-            tally.close()
+        self._files.close()
         for (topic, queue_id), count in sorted(self._without_queue.items()):
             text = (
                 f"{count} records have no unit: "

@@ -34,6 +34,7 @@ from rmqstore.format.utf8 import decode_text
 _KEY_SEPARATOR = " "
 _TAG_TYPE, _TYPE_SEPARATOR = "T", "#"  # Source: MessageConst.java#INDEX_TAG_TYPE
 _FEW = 1 << 16
+_MAX_BUFFERED = 1 << 20  # units of some 50 bytes each
 
 # Pairs of (topic, queue id) and the rows of that queue.
 Groups = list[tuple[tuple[str, int], NDArray[np.int64]]]
@@ -59,6 +60,45 @@ class QueueUnits(NamedTuple):
             self.units[rows],
             self.store_timestamps[rows],
         )
+
+
+class UnitBuffer:
+    """Holds units back until there are many, so that a queue is visited for many units at once.
+
+    A window of the log has a few units of each queue; visiting all queues for every window would
+    cost more than the units do.
+    """
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self._codes: dict[str, int] = {}  # of topics
+        self._parts: list[QueueUnits] = []
+        self._n_rows = 0
+
+    def add(self, units: QueueUnits) -> None:
+        """Add units that follow those before them in the log."""
+        if not len(units.units):
+            return
+        codes = [self._codes.setdefault(topic, len(self._codes)) for topic in units.topics]
+        topic_codes = np.array(codes, np.int32)[units.topic_codes]
+        self._parts.append(units._replace(topics=[], topic_codes=topic_codes))
+        self._n_rows += len(units.units)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the units take so much memory that they should be taken."""
+        return self._n_rows >= _MAX_BUFFERED
+
+    def take(self) -> QueueUnits | None:
+        """Return all units in the order of the log, None if there are none; none are held then."""
+        if not self._parts:
+            return None
+        columns = zip(*(part[1:] for part in self._parts), strict=True)
+        units = QueueUnits([*self._codes], *(np.concatenate(column) for column in columns))
+        self._clear()
+        return units._replace(units=units.units.astype(QUEUE_UNIT, copy=False))
 
 
 class Places(NamedTuple):

@@ -18,6 +18,7 @@ from rmqstore.findings import Finding
 from rmqstore.format.columns.dispatch_requests import (
     QueueUnits,
     Requests,
+    UnitBuffer,
     have_units,
     read_requests,
     rows_by_queue,
@@ -67,6 +68,7 @@ class Dispatcher:
         self._open_queue, self._is_tolerant = open_queue, is_tolerant
         self._index = IndexAppender(disk, index_folder, IndexSizes.of(config))
         self._touched: dict[tuple[str, int], QueueAppender] = {}
+        self._waiting = UnitBuffer()
         self.findings: list[Finding] = []
         self.misfits: dict[tuple[str, int], CorruptQueueError] = {}
 
@@ -146,7 +148,15 @@ class Dispatcher:
             self._put_units(read_requests(data, of_queues).units)
 
     def _put_units(self, units: QueueUnits) -> None:
+        self._waiting.add(units)
+        if self._waiting.is_full:
+            self._append_waiting()
+
+    def _append_waiting(self) -> None:
         """Group units by queue and append those of each queue in the order of the log."""
+        units = self._waiting.take()
+        if units is None:
+            return
         for rows in rows_by_queue(units.topic_codes, units.queue_ids):
             row = int(rows[0])
             key = (units.topics[int(units.topic_codes[row])], int(units.queue_ids[row]))
@@ -172,6 +182,7 @@ class Dispatcher:
 
     def flush(self) -> None:
         """Flush queues and index to disk."""
+        self._append_waiting()
         for (topic, queue_id), queue in self._touched.items():
             queue.settle()
             for _, text in queue.misplaced:
