@@ -217,7 +217,7 @@ class _Log:
 
     def read(self, start: int, size: int) -> bytes:
         for first, data in sorted(self.files.items(), reverse=True):
-            if first <= start:
+            if first <= start < first + len(data):
                 return data[start - first : start - first + size]
         return b""
 
@@ -359,6 +359,9 @@ def _state(root: Path) -> dict[str, tuple[int, int, int]]:
     return found
 
 
+_MOST_TEXT, _MOST_COMPLAINTS = 4000, 20  # of what a trial has to say
+
+
 def _in_a_process(trial: Trial) -> list[str]:
     """Run a trial in a child with bounds; return its complaints, also that it died."""
     reading, writing = os.pipe()
@@ -372,7 +375,9 @@ def _in_a_process(trial: Trial) -> list[str]:
                 trial.run()
             except BaseException:  # noqa: BLE001 - it must reach the parent
                 trial.complaints.append(traceback.format_exc())
-            os.write(writing, json.dumps([trial.done, trial.complaints]).encode()[: 1 << 16])
+            complaints = [text[:_MOST_TEXT] for text in trial.complaints[:_MOST_COMPLAINTS]]
+            with os.fdopen(writing, "wb") as pipe:
+                pipe.write(json.dumps([trial.done, complaints]).encode())
         finally:
             os._exit(0)
     os.close(writing)
