@@ -42,6 +42,18 @@ def test_stat_shows_a_table_without_system_topics(golden_store: Golden) -> None:
     assert "%RETRY%CG_retry" in run("stat", golden_store("live"), "--all").stdout
 
 
+def test_stat_of_very_many_queues_is_plain_text(
+    golden_store: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    framed = run("stat", golden_store("live")).stdout
+    monkeypatch.setattr("rmqstore.cli.show._MOST_TABLE_ROWS", 1)
+    plain = run("stat", golden_store("live")).stdout
+    cells = [line.strip("│┃ ").split() for line in framed.splitlines() if line[0] in "│┃"]
+    assert [line.split() for line in plain.splitlines()] == [
+        [cell for cell in row if cell not in "│┃"] for row in cells
+    ]
+
+
 @pytest.mark.parametrize("name", ["batch-cq", "lmq", "cq-ext"])
 def test_verbs_read_queues_of_every_kind(golden_store: Golden, name: str) -> None:
     root, known = golden_store(name), goldens.summary(name)["queues"]

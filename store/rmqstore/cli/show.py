@@ -33,6 +33,17 @@ from rmqstore.read.open_store import QueueInfo
 from rmqstore.store import MessageStore
 
 _ID_DIGITS = 32
+_MOST_TABLE_ROWS = 1000  # with a frame
+_STAT_COLUMNS = (
+    "topic",
+    "queue",
+    "min offset",
+    "max offset",
+    "messages",
+    "bytes",
+    "first stored",
+    "last stored",
+)
 
 
 @main.command()
@@ -50,28 +61,34 @@ def stat(path: Path, topics: tuple[str, ...], with_system: bool, as_json: bool) 
                 row = {**info._asdict(), "messages": info.max_offset - info.min_offset}
                 click.echo(json.dumps(row))
             return
-        table = Table(
-            "topic",
-            "queue",
-            "min offset",
-            "max offset",
-            "messages",
-            "bytes",
-            "first stored",
-            "last stored",
-        )
-        for info in selected:
-            stored = (info.first_store_timestamp, info.last_store_timestamp)
-            times = [time_text(timestamp) for timestamp in stored]
-            numbers = (
-                info.queue_id,
-                info.min_offset,
-                info.max_offset,
-                info.max_offset - info.min_offset,
-                info.n_bytes,
-            )
-            table.add_row(info.topic, *(f"{number:,}" for number in numbers), *times)
+        rows = [_stat_cells(info) for info in selected]
+    if len(rows) <= _MOST_TABLE_ROWS:
+        table = Table(*_STAT_COLUMNS)
+        for cells in rows:
+            table.add_row(*cells)
         out_console().print(table)
+        return
+    # Rich takes seconds for thousands of rows.
+    widths = [max(map(len, column)) for column in zip(_STAT_COLUMNS, *rows, strict=True)]
+    for cells in (_STAT_COLUMNS, *rows):
+        padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        click.echo("  ".join(padded).rstrip())
+
+
+def _stat_cells(info: QueueInfo) -> tuple[str, ...]:
+    numbers = (
+        info.queue_id,
+        info.min_offset,
+        info.max_offset,
+        info.max_offset - info.min_offset,
+        info.n_bytes,
+    )
+    stored = (info.first_store_timestamp, info.last_store_timestamp)
+    return (
+        info.topic,
+        *(f"{number:,}" for number in numbers),
+        *(time_text(timestamp) for timestamp in stored),
+    )
 
 
 def _queues(

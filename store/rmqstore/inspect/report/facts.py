@@ -25,6 +25,7 @@ from rmqstore.progress import Progress, ignore_progress
 from rmqstore.read.plan.light_queues import describe_light_queues
 from rmqstore.read.views.schema import VIEWS
 from rmqstore.spans import QueueSlice
+from rmqstore.storage.queue.bounds import total_weight
 from rmqstore.storage.recovery.log_end import LogEnd
 from rmqstore.store import MessageStore
 
@@ -161,9 +162,8 @@ def gather(
     """
     notes: list[str] = []
     if store.session.light_messages_apart:
-        text = describe_light_queues(
-            Counter(store.session.light_messages_apart), store.session.light_messages_apart
-        )
+        apart = store.session.light_messages_apart
+        text = describe_light_queues(Counter(apart), apart)
         notes.append(f"{text} lie in {store.paths.rocksdb_queues} alone: the numbers lack them")
     queues, is_estimated = _queues(store)
     groups = _groups(store, queues, notes)
@@ -192,13 +192,10 @@ def _queues(store: MessageStore) -> tuple[list[QueueFacts], bool]:
     names = [name for name in VIEWS["queues"].names if name != "bytes"]
     rows = _rows(store.view("queues", columns=names, include_system_topics=True))
     is_estimated = sum(row["messages"] or 0 for row in rows) > _EXACT_UNITS
-    if is_estimated:
-        sizes = {(row["topic"], row["queueId"]): _estimated_bytes(store, row) for row in rows}
-    else:
-        counted = _rows(
-            store.view("queues", columns=["topic", "queueId", "bytes"], include_system_topics=True)
-        )
-        sizes = {(row["topic"], row["queueId"]): row["bytes"] for row in counted}
+    sizes = {
+        (row["topic"], row["queueId"]): _n_bytes(store, row, is_estimated=is_estimated)
+        for row in rows
+    }
     queues = [
         QueueFacts(
             topic=row["topic"],
@@ -216,14 +213,19 @@ def _queues(store: MessageStore) -> tuple[list[QueueFacts], bool]:
     return queues, is_estimated
 
 
-def _estimated_bytes(store: MessageStore, row: dict[str, Any]) -> int | None:
+def _n_bytes(store: MessageStore, row: dict[str, Any], *, is_estimated: bool) -> int | None:
+    """Return the bytes of the records of a queue, None if they are not known."""
     if not row["messages"]:
         return None if row["messages"] is None else 0
     whole = QueueSlice(row["topic"], row["queueId"], row["minOffset"], row["maxOffset"])
-    samples = store.session.sample(whole, _SIZE_SAMPLES)
-    if not samples:
+    try:
+        if is_estimated:
+            sizes = [sample.mean_bytes for sample in store.session.sample(whole, _SIZE_SAMPLES)]
+            return int(row["messages"] * np.mean(sizes)) if sizes else None
+        return total_weight(store.session.queues.open(*whole[:2]), whole.start, whole.end)
+    except (RmqStoreError, OSError) as err:
+        logger.info("%s-%d: %s", *whole[:2], err)
         return None
-    return int(row["messages"] * np.mean([sample.mean_bytes for sample in samples]))
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
@@ -331,7 +333,8 @@ def _rates(store: MessageStore, facts: StoreFacts) -> Rates | None:
         if topic.messages
     }
     share = _TIME_SAMPLES // max(len(facts.queues), 1)
-    n_samples = int(np.clip(share, _MIN_TIME_SAMPLES, _MAX_TIME_SAMPLES))
+    # Of very many queues, the times of the first message and the last one have to do.
+    n_samples = min(share, _MAX_TIME_SAMPLES) if share >= _MIN_TIME_SAMPLES else 0
     for queue in facts.queues:
         if queue.messages:
             name = queue.topic if queue.topic in shown else OTHER_TOPICS
@@ -349,7 +352,9 @@ def _stored_before(
     whole = QueueSlice(queue.topic, queue.queue_id, queue.min_offset, queue.max_offset)
     known = {whole.start: queue.first, whole.end - 1: queue.last}
     slices = [whole]
-    if whole.end - whole.start <= _SMALL_QUEUE:
+    if not n_samples:
+        slices = []
+    elif whole.end - whole.start <= _SMALL_QUEUE:
         # A sample of several messages would not give the time of each.
         slices = [
             whole._replace(start=offset, end=offset + 1) for offset in range(whole.start, whole.end)

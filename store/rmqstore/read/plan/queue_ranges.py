@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 
 from rmqstore.errors import (
@@ -23,11 +24,13 @@ from rmqstore.storage.files.paths import StorePaths, can_name_queues
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.bounds import find_first, reach
 from rmqstore.storage.queue.estimates import VOTING_UNITS, estimate_physical_offset, trim
+from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.queue_set import Queues
 from rmqstore.storage.recovery.unit_checks import confirmed_end, confirmed_runs, look_confirmed
 
 logger = logging.getLogger(__name__)
 
+_SHORT_SPAN = 1024  # units
 _NEIGHBOURS = 256  # messages tried after a damaged one for a store time
 
 
@@ -92,12 +95,12 @@ class QueueRanges:
             CorruptRecordError: a message whose time is needed is damaged.
             OffsetOutOfRangeError: a message whose time is needed is missing.
         """
-        queue = self._queues.open(topic, queue_id)
+        physical_offset_of = _physical_offsets(self._queues.open(topic, queue_id), span)
 
         def is_late(queue_offset: int) -> bool:
             for neighbour in range(queue_offset, min(queue_offset + _NEIGHBOURS, span[1])):
                 try:
-                    return self._log.store_timestamp(queue.unit(neighbour)[0]) >= timestamp
+                    return self._log.store_timestamp(physical_offset_of(neighbour)) >= timestamp
                 except (CorruptRecordError, OffsetOutOfRangeError):
                     if not tolerant:
                         raise
@@ -377,3 +380,16 @@ def may_choose_light_queues(selection: Selection) -> bool:
     if selection.named_topics:
         return any(topic.startswith(LMQ_PREFIX) for topic in selection.named_topics)
     return selection.subscribe_pattern is not None or selection.include_system_topics
+
+
+def _physical_offsets(queue: Queue, span: tuple[int, int]) -> Callable[[int], int]:
+    """Return what gives the physical offset of a queue offset in ``span``, 0 without a unit.
+
+    The units of a short span are read at once, which costs as much as reading one.
+    """
+    start, end = span
+    if 0 < end - start <= _SHORT_SPAN and [*queue.runs(start, end)] == [span]:
+        with suppress(OffsetOutOfRangeError):
+            physical_offsets = queue.units(start, end).physical_offsets.tolist()
+            return lambda queue_offset: physical_offsets[queue_offset - start]
+    return lambda queue_offset: queue.unit(queue_offset)[0]

@@ -173,15 +173,12 @@ def _grouped(
 
 
 def _file_bytes(source: ViewSource, keys: tuple[QueueKey, ...]) -> int:
-    """Estimate the bytes of the units of queues from the lengths of their files.
-
-    That takes no look into the files.
-    """
+    """Estimate the bytes of the units of queues without a look into their files."""
     n_bytes = 0
     for key in keys:
         n_bytes += QUEUE_UNIT.itemsize
         with suppress(RmqStoreError):
-            n_bytes += source.queues.open(*key).n_file_bytes
+            n_bytes += source.queues.open(*key).n_full_bytes
     return n_bytes
 
 

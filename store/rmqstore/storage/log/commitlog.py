@@ -37,6 +37,8 @@ from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, Segment
 from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.files.storage import Storage
 
+_FILES_AT_ONCE = 96  # a search by time goes to and fro in the log
+
 # Magic, physical offset and sys flag of a record: reading one head by its dtype takes far longer.
 _HEAD = struct.Struct(">4xi20xqi")
 _TIME = struct.Struct(">q")
@@ -66,7 +68,7 @@ class CommitLog:
 
     def __init__(self, folders: Sequence[Path], storage: Storage = LOCAL) -> None:
         self.folders = ", ".join(map(str, folders))
-        self._files = MappedFileQueue(folders, OpenFiles(storage, at_once=16))
+        self._files = MappedFileQueue(folders, OpenFiles(storage, _FILES_AT_ONCE))
 
     def refresh(self) -> None:
         """List the files again."""

@@ -82,9 +82,9 @@ class BatchConsumeQueue:
         return bool(self._files.segments)
 
     @property
-    def n_file_bytes(self) -> int:
-        """The length of the files in bytes."""
-        return sum(segment.size for segment in self._files.segments)
+    def n_full_bytes(self) -> int:
+        """The length in bytes of all files but the last."""
+        return sum(segment.size for segment in self._files.segments[:-1])
 
     def unit(self, queue_offset: int) -> tuple[int, int, int]:
         """Return physical offset, size and tags code of a message's unit; zeros without one."""

@@ -50,9 +50,9 @@ class ConsumeQueue:
         return bool(self.segments)
 
     @property
-    def n_file_bytes(self) -> int:
-        """The length of the files in bytes."""
-        return sum(segment.size for segment in self.segments)
+    def n_full_bytes(self) -> int:
+        """The length in bytes of all files but the last."""
+        return sum(segment.size for segment in self.segments[:-1])
 
     def unit(self, queue_offset: int) -> tuple[int, int, int]:
         """Return physical offset, size and tags code of one unit; zeros if no file has it."""

@@ -40,8 +40,8 @@ class Queue(Protocol):
         """Whether the queue has a file, or a unit that was recovered. Source: #isFirstFileExist."""
 
     @property
-    def n_file_bytes(self) -> int:
-        """The length of its files in bytes; a file may have room for more units than it has."""
+    def n_full_bytes(self) -> int:
+        """The length in bytes of all its files but the last, which may be nearly empty."""
 
     @property
     def begin(self) -> int:

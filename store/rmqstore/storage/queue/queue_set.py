@@ -20,7 +20,7 @@ from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.recovered_queue import RecoveredQueue
 from rmqstore.storage.queue.units import RecoveredUnits
 
-_FILES_AT_ONCE = 64
+_FILES_AT_ONCE = 32
 _QUEUES_AT_ONCE = 1 << 16  # whose listings are kept, about a kilobyte each
 
 

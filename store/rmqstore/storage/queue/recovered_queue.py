@@ -34,9 +34,9 @@ class RecoveredQueue:
         return self._files.is_batch
 
     @property
-    def n_file_bytes(self) -> int:
-        """The length of the files, and of the recovered units, in bytes."""
-        return self._files.n_file_bytes + self._tail.units.nbytes
+    def n_full_bytes(self) -> int:
+        """The length in bytes of all files but the last, and of the recovered units."""
+        return self._files.n_full_bytes + self._tail.units.nbytes
 
     @property
     def begin(self) -> int:

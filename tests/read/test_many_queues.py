@@ -1,0 +1,99 @@
+"""A store with many queues: each is listed once, and few files are open at a time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import goldens
+import rmqstore
+import store_builder as build
+from memory_storage import MemoryStorage
+from rmqstore.format.columns import dispatch_requests
+from rmqstore.inspect.verify import verify
+from rmqstore.read.scan import unit_merge
+from rmqstore.storage.broker.store_config import StoreConfig
+
+N_QUEUES = 300
+GoldenStore = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    store = build.Store(segment_bytes=1 << 16)
+    for number in range(3 * N_QUEUES):
+        store.append(build.Record(topic=f"T{number % 3}", queue_id=number % N_QUEUES // 3))
+    return store.write(tmp_path_factory.mktemp("many") / "s")
+
+
+def n_descriptors() -> int:
+    return len([*Path("/proc/self/fd").iterdir()])
+
+
+def test_a_queue_is_listed_once_for_a_scan_and_views(many: Path) -> None:
+    storage = MemoryStorage(many)
+    with rmqstore.open(storage.root, storage=storage) as store:
+        assert store.count() == 3 * N_QUEUES
+        store.view("queues").read_all()
+        store.scan(starting_timestamp=build.T0).read_all()
+    queues = [path for path in storage.n_listed if path.parent.parent.name == "consumequeue"]
+    assert len(queues) == N_QUEUES
+    # The queue of the newest record is looked at to see whether the store was closed properly.
+    assert sum(storage.n_listed[path] for path in queues) <= N_QUEUES + 1
+
+
+@pytest.mark.parametrize("action", ["scan", "verify", "rebuild"])
+def test_few_files_are_open_at_a_time(
+    many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    before, peak = n_descriptors(), [0]
+    opened = os.open
+
+    def counted(*args: object, **named: object) -> int:
+        descriptor = opened(*args, **named)  # type: ignore[arg-type]
+        peak[0] = max(peak[0], n_descriptors() - before)
+        return descriptor
+
+    root = Path(shutil.copytree(many, tmp_path / "s"))
+    monkeypatch.setattr(os, "open", counted)
+    if action == "rebuild":
+        with rmqstore.open(root, "a") as writer:
+            writer.rebuild()
+    with rmqstore.open(root) as store:
+        if action == "scan":
+            assert store.scan().read_all().num_rows == 3 * N_QUEUES
+        else:
+            assert [one for one in verify(store) if one.part != "index"] == []
+    assert 0 < peak[0] < 200
+
+
+def test_slices_that_are_longer_than_a_first_read_are_read_to_their_end(
+    many: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with rmqstore.open(many) as store:
+        expected = store.scan().read_all()
+        monkeypatch.setattr(unit_merge, "_SHORT_SLICE", 1)
+        assert store.scan().read_all().equals(expected)
+
+
+@pytest.mark.parametrize("name", ["basic", "lmq", "compressed"])
+def test_a_rebuild_with_a_small_buffer_builds_the_same(
+    golden_store: GoldenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    built = []
+    for rows in (1 << 20, 1):
+        root = Path(shutil.copytree(golden_store(name), tmp_path / str(rows)))
+        monkeypatch.setattr(dispatch_requests, "_MAX_BUFFERED", rows)
+        config = StoreConfig().updated(goldens.summary(name)["conf"])
+        with rmqstore.open(root, "a", config=config) as writer:
+            assert not writer.rebuild()
+        with rmqstore.open(root) as store:
+            assert list(verify(store)) == []
+        queues = root / "consumequeue"
+        files = sorted(path for path in queues.rglob("*") if path.is_file())
+        built.append({path.relative_to(root): path.read_bytes() for path in files})
+    assert built[0] == built[1]
