@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -120,7 +121,7 @@ class QueueAppender:
         if not len(units):
             return
         if self.is_new:
-            self._begin(int(queue_offsets[0]))
+            self._begin(int(queue_offsets[0]), units[:1])
         cuts = np.flatnonzero(np.diff(queue_offsets) != 1) + 1
         for rows in np.split(np.arange(len(units)), cuts):
             first = int(queue_offsets[rows[0]])
@@ -179,11 +180,13 @@ class QueueAppender:
             )
             raise CorruptQueueError(str(self._folder), lowest * _UNIT, reason)
 
-    def _begin(self, first: int) -> None:
-        """Create the queue's first file, with filler for the offsets before the first.
+    def _begin(self, first: int, unit: NDArray[np.void]) -> None:
+        """Create the queue's first file, with filler for the offsets before the first unit.
 
-        The filler is complete before the file gets its name. If a broker found only a part of it,
-        it would append after that part, at other queue offsets than the records have.
+        Filler and unit are in the file before it gets its name. If a broker found only a part of
+        the filler, it would append after that part, at other queue offsets than the records have.
+        If it found filler and no unit, it would take the queue for complete up to physical offset
+        2 GiB, where the filler points, and build no unit of the records before.
 
         Source: ConsumeQueue.java#fillPreBlank.
         """
@@ -193,7 +196,7 @@ class QueueAppender:
         n_missing = first % self._per_file
         if n_missing:
             path = self._path(first)
-            self._disk.create(path, self._file_size, _filler(n_missing))
+            self._disk.create(path, self._file_size, chain(_filler(n_missing), [unit]))
             self.touched[path] = None
 
     @property
