@@ -189,3 +189,51 @@ def test_the_next_record_is_the_end_of_a_range_without_one(tmp_path: Path) -> No
     assert next_record(log, segment, segment.start, segment.end) == places[0]
     assert next_record(log, segment, places[0] + 1, segment.end) == places[1]
     assert next_record(log, segment, places[-1] + 1, segment.end) == segment.end
+
+
+def _sparse(folder: Path, store: build.Store, hole: int) -> CommitLog:
+    root = store.write(folder / "s")
+    path = root / "commitlog" / f"{0:020d}"
+    stored = path.read_bytes()[: store.end]
+    with path.open("wb") as file:
+        file.write(stored)
+        file.truncate(hole)
+    return CommitLog([root / "commitlog"])
+
+
+def test_a_walk_does_not_look_into_the_rest_of_a_sparse_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = _store(300, segment_bytes=1 << 20)
+    log = _sparse(tmp_path, store, 1 << 28)
+    (segment,) = log.segments
+    assert [*log.data_spans(segment, 0, 1 << 28)] == [(0, -(-store.end // 4096) * 4096)]
+    limits = []
+    walk = walks.walk
+    monkeypatch.setattr(walks, "walk", lambda *args: limits.append(args[2]) or walk(*args))
+    searched = []
+    find = walks.find_heads
+    monkeypatch.setattr(walks, "find_heads", lambda *args: searched.append(args[2]) or find(*args))
+    windows = list(walk_forward(log, segment, 0, 1 << 28))
+    assert [at for window in windows for at in _starts(window)] == [
+        at.physical_offset for at in store.placed
+    ]
+    assert windows[-1].resumed == 1 << 28
+    assert max(*limits, *searched, 0) <= store.end + 2 * 4096
+
+
+def test_records_after_a_hole_are_found(tmp_path: Path) -> None:
+    store = _store(200, segment_bytes=1 << 16)
+    log = _sparse(tmp_path, store, 1 << 16)
+    places = [at.physical_offset for at in store.placed]
+    stored = log.segments[0].path.read_bytes()
+    resumed = next(place for place in places if place >= 12288)
+    with log.segments[0].path.open("wb") as file:  # a page is a hole now
+        file.write(stored[:8192])
+        file.seek(12288)
+        file.write(stored[12288:])
+    log.refresh()
+    windows = list(walk_forward(log, log.segments[0], 0, 1 << 16))
+    assert windows[0].resumed == resumed
+    assert _starts(windows[1])[0] == resumed
+    assert [at for window in windows for at in _starts(window)][-1] == places[-1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -98,7 +99,7 @@ class MappedFile(Closing):
     def _map(self, size: int) -> mmap.mmap:
         if lacks_room_for_holes(self._descriptor):
             self._without_holes = os.fstat(self._descriptor)
-            return map_without_holes(self._descriptor, size, self._data_ranges(size))
+            return map_without_holes(self._descriptor, size, list(self.data_spans(0, size)))
         mapped = mmap.mmap(self._descriptor, size, access=mmap.ACCESS_READ)
         if self._is_scattered:
             mapped.madvise(mmap.MADV_RANDOM)
@@ -131,7 +132,7 @@ class MappedFile(Closing):
         The holes of a sparse file are skipped: reading them would fill the page cache with zeros.
         """
         end = size
-        for start, stop in reversed(self._data_ranges(size)):
+        for start, stop in reversed(list(self.data_spans(0, size))):
             end = stop
             while end > start:
                 block = np.empty(min(_BLOCK_BYTES, end - start), np.uint8)
@@ -141,20 +142,24 @@ class MappedFile(Closing):
                 end -= len(block)
         return 0
 
-    def _data_ranges(self, size: int) -> list[tuple[int, int]]:
-        ranges: list[tuple[int, int]] = []
-        position = 0
-        while position < size:
+    def data_spans(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield the parts of ``[start, end)`` that are not holes of a sparse file, rising.
+
+        A hole reads as zeros, and reading it fills the page cache with them.
+        """
+        position = start
+        while position < end:
             try:
-                start = os.lseek(self._descriptor, position, os.SEEK_DATA)
+                position = os.lseek(self._descriptor, position, os.SEEK_DATA)
             except OSError as err:
                 if err.errno != errno.ENXIO:
                     raise
-                break  # only a hole follows
-            position = os.lseek(self._descriptor, start, os.SEEK_HOLE)
-            if start < size:
-                ranges.append((start, min(position, size)))
-        return ranges
+                return  # only a hole follows
+            if position >= end:
+                return
+            stop = os.lseek(self._descriptor, position, os.SEEK_HOLE)
+            yield position, min(stop, end)
+            position = stop
 
     def want(self, starts: NDArray[np.int64], _size: int) -> None:
         """Start to read the pages at all starts, (n,), together; the kernel reads on from there."""

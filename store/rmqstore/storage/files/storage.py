@@ -7,6 +7,7 @@ Changes go through ``disk``, which is local.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, Self
 
@@ -85,6 +86,12 @@ class StoredFile(Protocol):
         """Announce that ``size`` bytes from each of the starts (n,) will be read next.
 
         They can then be fetched together, where separate reads would wait for one after the other.
+        """
+
+    def data_spans(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield the parts of ``[start, end)`` that may hold other bytes than zeros, rising.
+
+        A storage that does not know the holes of its files yields all of it.
         """
 
     def written_end(self, size: int) -> int:

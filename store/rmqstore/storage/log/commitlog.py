@@ -136,6 +136,10 @@ class CommitLog:
         """Copy bytes of a file from a position on into ``window``; return the filled part."""
         return window[: self._files.open(segment).read_into(window, position)]
 
+    def data_spans(self, segment: Segment, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield the parts of a range of positions in a file that are not holes of it, rising."""
+        return self._files.open(segment).data_spans(start, end)
+
     def written_end(self, segment: Segment) -> int:
         """Return the position in a file after its last byte that is not zero, 0 if all are."""
         return self._files.open(segment).written_end(segment.size)

@@ -35,6 +35,7 @@ from rmqstore.storage.log.commitlog import CommitLog
 WINDOW_BYTES: Final = 128 << 20  # walked at once: the starts of all its records are in memory
 _NEWEST_BYTES: Final = 1 << 16  # searched first for the last record
 _GROWTH: Final = 8
+_HOLE_BYTES: Final = 1 << 12  # of a hole, enough to see that no record follows
 _REACH_BYTES: Final = 1 << 16  # read after a window, where its last record may end
 
 
@@ -106,7 +107,8 @@ def window_at(
         segment: the file to walk.
         start: where a record begins.
         end: where the whole walk ends.
-        size: if given, only records that begin in the first ``size`` bytes are in the window.
+        size: if given, only records that begin in the first ``size`` bytes are in the window, and
+            not much after the first hole of a sparse file.
 
     Raises:
         FileDeletedError: the file was deleted since it was listed.
@@ -115,12 +117,21 @@ def window_at(
     first = start - base
     limit = end - base
     if size is not None:
-        limit = min(first + size, limit)
+        limit = _next_hole(log, segment, first, min(first + size, limit))
     data = _read(log, segment, first, limit - first + _REACH_BYTES)
     records = walk(data, first, limit, base)
     if records.position > limit + _REACH_BYTES:
         data = _read(log, segment, first, records.position - first)
     return Window(log, segment, data, records, end)
+
+
+def _next_hole(log: CommitLog, segment: Segment, start: int, end: int) -> int:
+    """Return where a walk from ``start`` has to stop, so that it does not look far into a hole.
+
+    A walk looks for records in many places at once, and the rest of a sparse file may be long.
+    """
+    low, high = next(log.data_spans(segment, start, end), (end, end))
+    return min((high if low == start else start) + _HOLE_BYTES, end)
 
 
 def _read(log: CommitLog, segment: Segment, position: int, size: int) -> Bytes:
@@ -176,7 +187,8 @@ def next_record(log: CommitLog, segment: Segment, start: int, end: int) -> int:
         FileDeletedError: the file was deleted since it was listed.
     """
     base = segment.start
-    for low, high in search_blocks(start - base, end - base):
+    spans = log.data_spans(segment, start - base, end - base)
+    for low, high in (block for span in spans for block in search_blocks(*span)):
         data = _read(log, segment, low, high - low + FIXED_PART_V4.itemsize)
         heads = find_heads(data, low, high, base)
         if len(heads):
