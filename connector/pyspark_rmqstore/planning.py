@@ -19,7 +19,7 @@ from pyspark.sql.datasource import InputPartition
 
 from pyspark_rmqstore.options import StoreRef
 from rmqstore.read.lookup.pending import PendingRows
-from rmqstore.read.plan.sampling import Sample, cut_log
+from rmqstore.read.plan.sampling import Measure, Sample, cut_log
 from rmqstore.read.scan.rows import UnitRows
 from rmqstore.spans import LogSlice, LostStretch, QueueKey, QueueSlice
 from rmqstore.storage.queue.units import RecoveredUnits
@@ -234,18 +234,27 @@ def _halves(task: list[QueueSlice]) -> list[list[QueueSlice]]:
     return [first, second]
 
 
-def plan_log(whole: LogSlice, heads: Sequence[int], limits: Limits) -> list[LogSlice]:
+def plan_log(
+    whole: LogSlice,
+    heads: Sequence[int],
+    limits: Limits,
+    measure: Measure = np.diff,
+) -> list[LogSlice]:
     """Cut a range of the log into tasks at physical offsets where records are known to begin.
 
     Args:
         whole: the range.
         heads: physical offsets where records begin, sorted; some may lie outside the range.
         limits: ``max_bytes`` is exceeded where no head is near enough.
+        measure: returns the bytes between offsets; see :func:`cut_log`.
     """
-    goal = limits.max_bytes
-    if limits.min_partitions:
-        goal = max(1, min(goal, (whole.end - whole.start) // limits.min_partitions))
-    return cut_log(whole, heads, goal)
+
+    def goal(n_bytes: int) -> int:
+        if not limits.min_partitions:
+            return limits.max_bytes
+        return max(1, min(limits.max_bytes, n_bytes // limits.min_partitions))
+
+    return cut_log(whole, heads, goal, measure)
 
 
 def cut_rows(sizes: NDArray[np.number], limits: Limits) -> list[slice]:

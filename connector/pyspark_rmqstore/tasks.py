@@ -121,8 +121,9 @@ class SplitReader:
         store.warn_unknown_topics(self._options.selection)
         whole = store.log_slice()
         pruner = StorePruner(store, self.pushed.pruning)
+        limits, measure = self._limits(), store.log.data_lengths
         if not self.pushed.conditions:
-            return [LogSplit(ref, piece) for piece in plan_log(whole, pruner.heads, self._limits())]
+            return [LogSplit(ref, part) for part in plan_log(whole, pruner.heads, limits, measure)]
         pieces = pruner.log(whole)
         logger.info(
             "%s: pushed filters leave %d of %d bytes of the log: %s",
@@ -134,7 +135,7 @@ class SplitReader:
         return [
             LogSplit(ref, part)
             for piece in pieces
-            for part in plan_log(piece, pruner.heads, self._limits())
+            for part in plan_log(piece, pruner.heads, limits, measure)
         ]
 
     def split_lookup(self, ref: StoreRef, store: StoreSession) -> list[InputPartition]:

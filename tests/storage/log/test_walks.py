@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import store_builder as build
@@ -237,3 +238,22 @@ def test_records_after_a_hole_are_found(tmp_path: Path) -> None:
     assert windows[0].resumed == resumed
     assert _starts(windows[1])[0] == resumed
     assert [at for window in windows for at in _starts(window)][-1] == places[-1]
+
+
+def test_data_lengths_leave_out_holes(tmp_path: Path) -> None:
+    store = _store(300, segment_bytes=1 << 20)
+    log = _sparse(tmp_path, store, 1 << 28)
+    data_end = -(-store.end // 4096) * 4096
+    points = np.array([0, 0, 100, data_end - 5, data_end + 7, 1 << 27, 1 << 28, 1 << 29])
+    expected = [0, 100, data_end - 105, 5, 0, 0, 0]
+    assert log.data_lengths(points).tolist() == expected
+    assert log.data_lengths(points[3:5]).tolist() == [5]
+    assert log.data_lengths(points[5:]).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_data_lengths_are_distances_without_holes(tmp_path: Path, seed: int) -> None:
+    store = _store(300, segment_bytes=8192)
+    log = _log(store, tmp_path)
+    points = np.sort(np.random.default_rng(seed).integers(0, log.max_offset, 50))
+    assert log.data_lengths(points).tolist() == np.diff(points).tolist()

@@ -10,6 +10,7 @@ import numpy as np
 
 from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
 from rmqstore.format.columns.walk import StopKind
+from rmqstore.format.layout import Positions
 from rmqstore.query.conditions import Points
 from rmqstore.read.plan.queue_ranges import QueueRanges
 from rmqstore.spans import LogSlice, QueueSlice
@@ -23,6 +24,10 @@ _SAMPLED_QUEUES = 256
 _SAMPLED_HEADS = 1024  # samples taken of all queues together
 _MIN_HEADS = 64  # samples taken of each queue
 _SHORT_LOG = 32 << 20  # bytes; reading such a log takes no longer than sampling it
+
+
+# Returns the bytes between each two of rising physical offsets (n,), (n - 1,).
+Measure = Callable[[Positions], Positions]
 
 
 class Sample(NamedTuple):
@@ -134,24 +139,36 @@ class Sampler:
         return Points(np.concatenate(physical_offsets), np.concatenate(times), are_all=True)
 
 
-def cut_log(whole: LogSlice, heads: Sequence[int], goal: int) -> list[LogSlice]:
-    """Cut a range of the log into slices of at most ``goal`` bytes.
+def cut_log(
+    whole: LogSlice,
+    heads: Sequence[int],
+    goal: Callable[[int], int],
+    measure: Measure = np.diff,
+) -> list[LogSlice]:
+    """Cut a range of the log into slices of about equal size.
 
     A slice is larger where no head lies near enough.
 
     Args:
         whole: the range to cut.
         heads: physical offsets where records surely begin, sorted, also outside of the range.
-        goal: target size of a slice, in bytes.
+        goal: returns the target size of a slice for the size of all, in bytes.
+        measure: returns the bytes between each two of rising physical offsets (n,), (n - 1,);
+            ``CommitLog.data_lengths`` leaves out the holes of sparse files.
     """
-    pieces = []
-    start = last = whole.start
+    if whole.start >= whole.end:
+        return []
     inner = [head for head in heads if whole.start < head < whole.end]
-    for head in (*inner, whole.end):
-        if head - start > goal and last > start:
-            pieces.append(whole._replace(start=start, end=last))
-            start = last
-        last = head
-    if start < whole.end:
-        pieces.append(whole._replace(start=start))
-    return pieces
+    points = [whole.start, *inner, whole.end]
+    lengths = measure(np.array(points, np.int64)).tolist()
+    most = goal(sum(lengths))
+    pieces = []
+    start = whole.start
+    size = 0
+    for point, length in zip(points, lengths, strict=False):
+        if size and size + length > most:
+            pieces.append(whole._replace(start=start, end=point))
+            start = point
+            size = 0
+        size += length
+    return [*pieces, whole._replace(start=start)]

@@ -65,7 +65,7 @@ def plan_log(source: ViewSource, _spec: ViewSpec, limits: ViewLimits) -> list[Vi
             "%s: queues do not tell where the log may be cut: %s", source.paths.root, err
         )
         heads = [segment.start for segment in source.log.segments]
-    slices = cut_log(whole, heads, limits.share(whole.end - whole.start))
+    slices = cut_log(whole, heads, limits.share, source.log.data_lengths)
     if not slices and end is not None and source.log.segments:
         slices = [whole]  # nothing but the row that says where the log ends
     return [

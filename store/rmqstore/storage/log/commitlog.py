@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import (
     CorruptRecordError,
+    FileDeletedError,
     MalformedBytesError,
     MessageNotFoundError,
     OffsetOutOfRangeError,
@@ -37,6 +40,7 @@ from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, Segment
 from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.files.storage import Storage
 
+_MAX_SPANS = 10_000  # of data between holes, of one file
 _FILES_AT_ONCE = 96  # a search by time goes to and fro in the log
 
 # Magic, physical offset and sys flag of a record: reading one head by its dtype takes far longer.
@@ -139,6 +143,29 @@ class CommitLog:
     def data_spans(self, segment: Segment, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the parts of a range of positions in a file that are not holes of it, rising."""
         return self._files.open(segment).data_spans(start, end)
+
+    def data_lengths(self, physical_offsets: Positions) -> Positions:
+        """Return how many bytes between each two offsets are not holes of sparse files, (n - 1,).
+
+        Args:
+            physical_offsets: int64 (n,), rising.
+        """
+        bounds = [(0, 0)]
+        for low, high, segment in self.stretches(
+            int(physical_offsets[0]), int(physical_offsets[-1])
+        ):
+            if segment is None:
+                continue
+            base = segment.start
+            with suppress(FileDeletedError):
+                spans = self.data_spans(segment, low - base, high - base)
+                bounds += [(base + start, base + end) for start, end in islice(spans, _MAX_SPANS)]
+        starts, ends = np.array(bounds, np.int64).T
+        before = np.cumsum(ends - starts) - (ends - starts)
+        rows = np.searchsorted(starts, physical_offsets, side="right") - 1
+        within = np.minimum(physical_offsets, ends[rows]) - starts[rows]
+        lengths: Positions = np.diff(before[rows] + within)
+        return lengths
 
     def written_end(self, segment: Segment) -> int:
         """Return the position in a file after its last byte that is not zero, 0 if all are."""
