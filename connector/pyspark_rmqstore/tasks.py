@@ -33,6 +33,7 @@ from pyspark_rmqstore.schema import arrow_schema
 from rmqstore.errors import OptionError
 from rmqstore.format.schema import select_columns
 from rmqstore.read.lookup.pending import find_pending, read_pending
+from rmqstore.read.plan.sampling import Sample
 from rmqstore.read.pruner import StorePruner
 from rmqstore.read.scan.record_filter import LogFilter, log_filter
 from rmqstore.read.scan.rows import UnitRows
@@ -44,6 +45,7 @@ from rmqstore.storage.files.paths import StorePaths, find_store
 logger = logging.getLogger(__name__)
 
 _SAMPLES_PER_TASK = 16
+_FEWEST_SAMPLES = 2  # of a range: at its first and last record
 _MAX_SAMPLES = 1024
 # records; a range of at most this many is sampled at its first and last record only
 _SMALL_QUEUE = 64
@@ -73,10 +75,14 @@ class SplitReader:
 
     def sampled(self, store: StoreSession, slices: Iterable[QueueSlice]) -> list[SampledSlice]:
         """Return ranges of queues with the samples that planning needs."""
-        return [
-            SampledSlice(piece, store.sample(piece, self._sample_count(store, piece)))
-            for piece in slices
-        ]
+        sampled = []
+        for piece in slices:
+            samples = store.sample(piece, _FEWEST_SAMPLES)
+            count = self._sample_count(piece, samples)
+            if count > _FEWEST_SAMPLES:
+                samples = store.sample(piece, count)
+            sampled.append(SampledSlice(piece, samples))
+        return sampled
 
     def split_queues(
         self, ref: StoreRef, store: StoreSession, sampled: Sequence[SampledSlice]
@@ -250,18 +256,18 @@ class SplitReader:
             options.min_partitions,
         )
 
-    def _sample_count(self, store: StoreSession, piece: QueueSlice) -> int:
-        """Return how many samples a range needs to be cut evenly."""
+    def _sample_count(self, piece: QueueSlice, samples: Sequence[Sample]) -> int:
+        """Return how many samples a range needs to be cut evenly, given its first ones."""
         n_records = piece.end - piece.start
-        if n_records <= _SMALL_QUEUE:
-            return 2
-        n_bytes = n_records * store.sample(piece, 2)[0].mean_bytes
+        if n_records <= _SMALL_QUEUE or not samples:
+            return _FEWEST_SAMPLES
+        n_bytes = n_records * samples[0].mean_bytes
         limits = self._limits()
         task_bytes = float(limits.max_bytes)
         if limits.min_partitions:
             task_bytes = min(task_bytes, n_bytes / limits.min_partitions)
         step = max(task_bytes / _SAMPLES_PER_TASK, 1.0)
-        return int(min(2 + n_bytes / step, n_records, _MAX_SAMPLES))
+        return int(min(_FEWEST_SAMPLES + n_bytes / step, n_records, _MAX_SAMPLES))
 
 
 def _total_length(pieces: Iterable[QueueSlice | LogSlice]) -> int:

@@ -56,16 +56,19 @@ class Sampler:
         queue = self._queues.open(piece.topic, piece.queue_id)
         queue_offsets = [piece.start]
         if piece.end - piece.start > _SAMPLED_UNITS:
-            spaced = np.linspace(piece.start, piece.end - 1, max(count, 2)).astype(np.int64)
-            queue_offsets = np.unique(spaced).tolist()
+            queue_offsets.append(piece.end - 1)
+            if count > len(queue_offsets):
+                spaced = np.linspace(piece.start, piece.end - 1, count).astype(np.int64)
+                queue_offsets = np.unique(spaced).tolist()
         for queue_offset in queue_offsets:
             stop = min(queue_offset + _SAMPLED_UNITS, piece.end)
             run = next(queue.runs(queue_offset, stop), None)
             if run is None or run[0] != queue_offset:
                 continue
-            physical_offset = queue.unit(queue_offset)[0]
-            mean_bytes = float(queue.weights(*run).mean())
-            samples.append(Sample(queue_offset, physical_offset, mean_bytes))
+            units = queue.units(*run)
+            weights = queue.weights(*run) if queue.is_batch else np.maximum(units.sizes, 0)
+            mean_bytes = float(weights.sum()) / (run[1] - run[0])
+            samples.append(Sample(queue_offset, int(units.physical_offsets[0]), mean_bytes))
         return samples
 
     def rows_within(self, piece: QueueSlice, n_bytes: int) -> int:
