@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from time import sleep
 from typing import Any, Self
 
 import numpy as np
@@ -40,7 +41,7 @@ class MemoryFile:
         return len(self._content)
 
     def read(self, start: int, size: int) -> NDArray[np.uint8]:
-        self._storage.n_requests[self.path] += 1
+        self._storage.request(self.path)
         return self._fetch(start, size)
 
     def _fetch(self, start: int, size: int) -> NDArray[np.uint8]:
@@ -55,14 +56,14 @@ class MemoryFile:
             yield start, end
 
     def read_each(self, starts: NDArray[np.int64], size: int) -> NDArray[np.void]:
-        self._storage.n_requests[self.path] += 1
+        self._storage.request(self.path)
         pieces = [self._fetch(start, size).tobytes() for start in starts.tolist()]
         return np.frombuffer(b"".join(pieces), f"V{size}") if size else np.empty(len(starts), "V0")
 
     def read_in_place(
         self, starts: NDArray[np.int64], sizes: NDArray[np.int64]
     ) -> NDArray[np.uint8]:
-        self._storage.n_requests[self.path] += 1
+        self._storage.request(self.path)
         if not self.size:
             return np.empty(0, np.uint8)
         # pages that nothing is written to take no memory
@@ -94,10 +95,15 @@ class MemoryFile:
 
 
 class MemoryStorage:
-    """Copies of the files below a folder, under paths below ``NOWHERE``, a folder of no disk."""
+    """Copies of the files below a folder, under paths below ``NOWHERE``, a folder of no disk.
 
-    def __init__(self, folder: Path) -> None:
-        self.root = serve(folder)
+    Args:
+        folder: the folder to copy.
+        delay: seconds that each request for bytes takes, as over a network.
+    """
+
+    def __init__(self, folder: Path, delay: float = 0.0) -> None:
+        self.root, self._delay = serve(folder), delay
         self._status: dict[Path, Status] = {}
         self._contents: dict[Path, bytes] = {}
         self.n_read: Counter[Path] = Counter()  # bytes, by file
@@ -112,6 +118,10 @@ class MemoryStorage:
             )
             if not is_folder:
                 self._contents[serve(path)] = path.read_bytes()
+
+    def request(self, path: Path) -> None:
+        self.n_requests[path] += 1
+        sleep(self._delay)
 
     def content(self, path: Path) -> bytes:
         self.size(path)

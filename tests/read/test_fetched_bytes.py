@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
@@ -51,6 +52,24 @@ def test_a_small_topic_is_fetched_without_the_records_between_its_own(tmp_path: 
     assert len(rows) == len(RARE)
     assert _fetched(storage) == sum(row["storeSize"] for row in rows)
     assert _requests(storage) == 1
+
+
+def test_a_slow_storage_is_waited_for_once_where_requests_go_together(tmp_path: Path) -> None:
+    delay = 0.2
+    fast = _large(tmp_path)
+    slow = MemoryStorage(tmp_path / "store", delay)
+    rows = []
+    for storage in (fast, slow):
+        with rmqstore.open(storage.root, storage=storage) as store:
+            store.topics()
+            storage.n_requests.clear()
+            began = monotonic()
+            rows.append(read(store, subscribe="Rare", columns="topic,queueOffset,body"))
+    n_requests = sum(slow.n_requests.values())
+    assert rows[0] == rows[1]
+    assert slow.n_requests == fast.n_requests
+    assert n_requests < 20
+    assert monotonic() - began >= n_requests * delay
 
 
 def test_records_of_message_ids_are_fetched_together(tmp_path: Path) -> None:
