@@ -119,6 +119,28 @@ def test_the_real_store_serves_what_we_wrote_and_goes_on(
 
 
 @pytest.mark.interop
+def test_a_writer_goes_on_after_a_broker_that_deleted_a_topic(
+    rocketmq: RocketMQ, tmp_path: Path
+) -> None:
+    root = tmp_path / "s"
+    with rmqstore.create(root, config=CONFIG) as writer:
+        writer.append(messages(N))
+    with rocketmq.open(root, **SIZES) as real:
+        real.store.getBrokerConfig().setAutoDeleteUnusedStats(False)
+        assert real.store.deleteTopics({"Payments"}) == 1
+    assert find_store(root).clean_end.exists()
+    with rmqstore.open(root, "a") as writer:
+        writer.append(messages(90, first=N))
+    rows = ours(root)
+    of_topic = [row["queueOffset"] for row in rows if row["topic"] == "Payments"]
+    assert sorted(set(of_topic)) == list(range(max(of_topic) + 1)), "its queues begin again"
+    assert len(of_topic) == 30
+    assert len(rows) == N - N // 3 + 90
+    with rocketmq.open(root, **SIZES) as real:
+        judge(real, rows)
+
+
+@pytest.mark.interop
 @pytest.mark.parametrize("name", ["basic", "expired", "v2", "ipv6", "preblank"])
 def test_we_append_to_what_the_real_store_wrote(
     rocketmq: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path, name: str
