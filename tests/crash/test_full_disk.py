@@ -243,16 +243,18 @@ with rmqstore.open(sys.argv[1]) as store:
 """
 
 
+@pytest.mark.parametrize("step", tiers.sampled(4, 1))
 def test_no_size_of_a_small_disk_kills_a_process_that_uses_sparse_files(
-    golden_store: Callable[[str], Path], tmp_path: Path
+    golden_store: Callable[[str], Path], tmp_path: Path, step: int
 ) -> None:
     """Reading a hole of a tmpfs through a mapping takes a page; SIGBUS kills if there is none."""
     mount, sparse = tmp_path / "small", golden_store("default-sizes")
+    sizes = SMALL_DISKS[::-step][::-1]
     mount.mkdir()
     occupied = sum(path.stat().st_blocks // 2 for path in sparse.rglob("*"))
     script = f"""
 set -e
-for free in {" ".join(map(str, SMALL_DISKS))}; do
+for free in {" ".join(map(str, sizes))}; do
     mount -t tmpfs -o size=$((free + {occupied} + 64))k tmpfs {mount}
     cp -r --sparse=always {sparse} {mount}/s
     {sys.executable} -c '{APPEND_OFTEN_AND_READ}' {mount}/s
@@ -265,7 +267,7 @@ done
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     counts = [int(line) - len(rows(sparse)) for line in lines if line.isdigit()]
-    assert len(counts) == len(SMALL_DISKS)
+    assert len(counts) == len(sizes)
     assert all(count % 100 == 0 for count in counts)
     assert counts[-1] == 1800, "the largest of these disks has room for all"
     ends = {line.partition(":")[0] for line in lines if not line.isdigit()}

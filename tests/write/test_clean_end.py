@@ -19,7 +19,12 @@ from rmqstore.write.repair import repairer
 from rmqstore.write.writer import StoreWriter
 
 NOW = 1_700_000_000_000
-SIZES = {"mappedFileSizeCommitLog": "16384", "mappedFileSizeConsumeQueue": "2000"}
+SIZES = {
+    "mappedFileSizeCommitLog": "16384",
+    "mappedFileSizeConsumeQueue": "2000",
+    "maxHashSlotNum": "100",
+    "maxIndexNum": "400",
+}
 Change = Callable[[Path], None]
 
 
