@@ -21,6 +21,9 @@ from rmqstore.spans import LATEST_TIME
 from rmqstore.storage.broker.broker_run import BrokerRun, StoreSigns
 from rmqstore.storage.files.retry import ChangingStore
 
+# A store that is opened and closed all the time is not recovered each time.
+_MAX_READS = 10
+
 
 @dataclass(frozen=True)
 class StreamSplit(InputPartition):
@@ -67,14 +70,15 @@ class _StreamTask:
         write other records in the place of those that were planned. The first batch is dropped
         then, and everything is checked and read again.
         """
-        while True:
+        for _ in range(_MAX_READS):
             run = BrokerRun.of(store.paths)
             split = self._planned if self._stands(store) else self._plan_again(store)
             batches = self._reader.rows(store, split)
             first = next(batches, None)
             if BrokerRun.of(store.paths) == run:
-                return batches if first is None else chain([first], batches)
+                break
             self._is_in_doubt = True
+        return batches if first is None else chain([first], batches)
 
     def _stands(self, store: StoreSession) -> bool:
         """Tell whether the store still holds what was planned; one that was closed does."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import rmqstore
+from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.paths import find_store
 from rmqstore.write import writer
@@ -62,10 +63,14 @@ def closed(tmp_path: Path) -> Path:
 
 
 def contents(root: Path) -> dict[str, bytes]:
+    """Return the files of a store; index files are named by the time, so they are numbered."""
+    files = [path for path in sorted(root.rglob("*")) if path.is_file()]
+    indexes = [path for path in files if path.parent.name == "index"]
+    names = {path: f"index/{number}" for number, path in enumerate(indexes)}
     return {
-        str(path.relative_to(root)): path.read_bytes()
-        for path in sorted(root.rglob("*"))
-        if path.is_file() and path.name not in ("lock", "checkpoint")
+        names.get(path, str(path.relative_to(root))): path.read_bytes()
+        for path in files
+        if path.name not in ("lock", "checkpoint", "end")
     }
 
 
@@ -154,6 +159,20 @@ def stale_units(root: Path) -> None:
         file.write(end.to_bytes(8) + (100).to_bytes(4) + bytes(8))
 
 
+def no_queues(root: Path) -> None:
+    shutil.rmtree(root / "consumequeue")
+    shutil.rmtree(root / "index")
+
+
+def older_queues(root: Path) -> None:
+    """All queues as they were some messages ago."""
+    for path in (root / "consumequeue").rglob("0*"):
+        if path.is_file():
+            stored = path.read_bytes()
+            written = len(stored.rstrip(b"\0")) // 20 * 20
+            path.write_bytes(stored[: max(written - 60, 0)].ljust(len(stored), b"\0"))
+
+
 def _with_the_old_note(root: Path, change: Callable[[], None]) -> None:
     note = find_store(root).clean_end.read_bytes()
     change()
@@ -164,7 +183,9 @@ UNPROVED = [broker_appended, broker_appended_a_file, broker_cut_and_wrote_as_muc
 
 
 @pytest.mark.parametrize(
-    "change", [*UNPROVED, deleted_topic, older_queue, stale_units], ids=lambda one: one.__name__
+    "change",
+    [*UNPROVED, deleted_topic, older_queue, older_queues, no_queues, stale_units],
+    ids=lambda one: one.__name__,
 )
 def test_a_writer_does_the_same_with_the_note_as_without(
     closed: Path, tmp_path: Path, walks: list[str], change: Change
@@ -176,6 +197,52 @@ def test_a_writer_does_the_same_with_the_note_as_without(
     assert len(walks) == (change in UNPROVED)
     append(twin, messages("after", 9), check_log=True)
     assert contents(closed) == contents(twin)
+
+
+def test_a_broker_that_ran_since_is_seen_by_its_checkpoint(closed: Path, walks: list[str]) -> None:
+    checkpoint = closed / "checkpoint"
+    checkpoint.write_bytes(checkpoint.read_bytes())
+    append(closed, messages("after", 9))
+    assert len(walks) == 1
+
+
+def _refuse(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_note_that_cannot_be_written_does_not_fail_a_commit(
+    closed: Path, walks: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            writer, "write_clean_end", lambda *_: (_ for _ in ()).throw(OSError(28, ""))
+        )
+        append(closed, messages("more", 3))
+    assert not find_store(closed).has_abort
+    append(closed, messages("after", 3))
+    assert len(walks) == 1
+    with rmqstore.open(closed) as store:
+        assert store.count() == 200 + 8 + 6
+
+
+def test_no_unit_is_left_for_the_lost_end_of_a_log_with_many_queues(
+    closed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repairer, "_FEW_QUEUES", 0)
+    with rmqstore.open(closed) as store:
+        last = store.scan(columns="commitLogOffset,storeSize,topic").read_all().to_pylist()[-1]
+    assert last["topic"] == "Other"
+    start, position = divmod(last["commitLogOffset"], 16384)
+    with (closed / "commitlog" / f"{start * 16384:020d}").open("r+b") as file:
+        file.seek(position)
+        file.write(bytes(last["storeSize"]))
+    checkpoint = closed / "checkpoint"
+    stored = checkpoint.read_bytes()
+    checkpoint.write_bytes((NOW + 1).to_bytes(8) * 2 + stored[16:])  # the lost one was the newest
+    append(closed, messages("after", 9))
+    with rmqstore.open(closed) as store:
+        assert store.count() == 200 + 7 + 9
+        assert not [one for one in verify(store) if one.part != "index"]
 
 
 def _note(**changes: object) -> bytes:
@@ -248,7 +315,7 @@ def test_many_queues_are_checked_when_they_are_written_to(
     monkeypatch.setattr(repairer, "_FEW_QUEUES", 0)
     append(closed, messages("after", 9))
     # Eight queues, of which four are written to; all are checked if the checkpoint knows more.
-    assert len(checked) == (8 if lead > 1000 else 4)
+    assert len(checked) == (8 if lead else 4)
     append(twin, messages("after", 9), check_log=True)
     assert contents(closed) == contents(twin)
 

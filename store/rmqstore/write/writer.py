@@ -388,7 +388,8 @@ class StoreWriter:
             if not self._has_failed:
                 self.flush()
                 end = CleanEnd(self._append.start, self._last_store_timestamp)
-                write_clean_end(self._disk, self.paths, self._log, end)
+                with suppress(OSError):  # all is committed, and the note only saves time
+                    write_clean_end(self._disk, self.paths, self._log, end)
                 self._disk.delete(self.paths.abort)
                 self._disk.flush_folder(self.paths.root)
         finally:

@@ -52,3 +52,32 @@ def test_a_stray_file_hides_no_message(
         for scan in ("queue", "commitlog"):
             expected = sound.scan(scan=scan, columns=COLUMNS).read_all()
             assert store.scan(scan=scan, columns=COLUMNS).read_all() == expected
+
+
+def test_a_file_that_was_deleted_and_made_again_is_read_anew(tmp_path: Path) -> None:
+    path = tmp_path / offset_to_name(0)
+    path.write_bytes(b"old" * 100)
+    files = OpenFiles(at_once=4)
+    queue = MappedFileQueue([tmp_path], files)
+    assert bytes(queue.open(queue.segments[0]).read(0, 3)) == b"old"
+    path.unlink()
+    queue.refresh()
+    assert not queue.segments
+    path.write_bytes(b"new" * 100)
+    queue.refresh()
+    assert bytes(queue.open(queue.segments[0]).read(0, 3)) == b"new"
+
+
+def test_deleted_files_do_not_stay_open(tmp_path: Path) -> None:
+    before = len([*Path("/proc/self/fd").iterdir()])
+    for number in range(20):
+        (tmp_path / offset_to_name(number * 100)).write_bytes(bytes(100))
+    queue = MappedFileQueue([tmp_path], OpenFiles(at_once=50))
+    opened = [queue.open(segment) for segment in queue.segments]
+    for segment in queue.segments[:15]:
+        segment.path.unlink()
+    queue.refresh()
+    assert len([*Path("/proc/self/fd").iterdir()]) == before + 5
+    queue.close()
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
+    assert len(opened) == 20

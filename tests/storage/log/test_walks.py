@@ -257,3 +257,23 @@ def test_data_lengths_are_distances_without_holes(tmp_path: Path, seed: int) -> 
     log = _log(store, tmp_path)
     points = np.sort(np.random.default_rng(seed).integers(0, log.max_offset, 50))
     assert log.data_lengths(points).tolist() == np.diff(points).tolist()
+
+
+def test_short_holes_do_not_cut_a_window(tmp_path: Path) -> None:
+    store = build.Store(segment_bytes=1 << 20)
+    for _ in range(50):
+        store.append(build.Record(body=bytes(12_000)))
+    root = store.write(tmp_path / "s")
+    path = root / "commitlog" / f"{0:020d}"
+    stored = path.read_bytes()
+    with path.open("wb") as file:  # as `cp --sparse=always` writes it
+        for low in range(0, len(stored), 4096):
+            if any(stored[low : low + 4096]):
+                file.seek(low)
+                file.write(stored[low : low + 4096])
+        file.truncate(len(stored))
+    log = CommitLog([root / "commitlog"])
+    (segment,) = log.segments
+    assert len([*log.data_spans(segment, 0, segment.end)]) > 20
+    first = next(walk_forward(log, segment, 0, segment.end))
+    assert _starts(first) == [at.physical_offset for at in store.placed]

@@ -73,13 +73,16 @@ def _new_file(path: Path) -> tuple[int, bool]:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), True
 
 
-def _write_all(descriptor: int, position: int, parts: Iterable[bytes | NDArray[Any]]) -> None:
+def _write_all(descriptor: int, position: int, parts: Iterable[bytes | NDArray[Any]]) -> bool:
+    """Write parts one after the other; return whether there were any."""
+    start = position
     for data in parts:
         view = memoryview(data).cast("B")  # type: ignore[arg-type]  # an array is a buffer
         while len(view):
             count = os.pwrite(descriptor, view, position)
             view = view[count:]
             position += count
+    return position > start
 
 
 class Disk:
@@ -148,7 +151,8 @@ class Disk:
         descriptor, has_name = _new_file(path)
         try:
             os.ftruncate(descriptor, size)
-            _write_all(descriptor, 0, content)
+            if _write_all(descriptor, 0, content):
+                os.fsync(descriptor)
             if not has_name:
                 # os.link follows the link in /proc only with a folder, despite the absolute path.
                 unnamed = f"/proc/self/fd/{descriptor}"

@@ -6,6 +6,7 @@ import errno
 import mmap
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -152,12 +153,15 @@ class MappedFile(Closing):
             try:
                 position = os.lseek(self._descriptor, position, os.SEEK_DATA)
             except OSError as err:
-                if err.errno != errno.ENXIO:
-                    raise
-                return  # only a hole follows
+                if err.errno == errno.ENXIO:
+                    return  # only a hole follows
+                yield position, end  # a file system that knows no holes
+                return
             if position >= end:
                 return
-            stop = os.lseek(self._descriptor, position, os.SEEK_HOLE)
+            stop = end
+            with suppress(OSError):  # the file was cut in the meantime
+                stop = os.lseek(self._descriptor, position, os.SEEK_HOLE)
             yield position, min(stop, end)
             position = stop
 

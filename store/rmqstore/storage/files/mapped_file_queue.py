@@ -52,9 +52,14 @@ class MappedFileQueue:
 
     def refresh(self) -> None:
         """List the files again: a broker creates and deletes files, a recovery recreates some."""
-        for segment in self.segments:
-            self._files.drop_outdated(segment.path)
+        listed = {segment.path for segment in self.segments}
         self.segments = _list_segments(self._folders, self._files.storage)
+        remaining = {segment.path for segment in self.segments}
+        for path in listed - remaining:
+            # Another file may get its name.
+            self._files.drop(path)
+        for path in remaining:
+            self._files.drop_outdated(path)
         self._starts = [segment.start for segment in self.segments]
 
     @property

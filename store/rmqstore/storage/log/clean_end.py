@@ -1,10 +1,9 @@
 """Our own note of where the log ended when a writer of ours closed the store: ``.rmqstore/end``.
 
 A writer has to know where the log ends. To find out, it walks the last file from its start, which
-takes the longer the fuller the file is. The note saves the walk, if the bytes of the log prove it:
-those before the end are the ones that were there when the store was closed, nothing was written
-after it, and no file follows. A broker that ran since and appended, or cut the log, has changed one
-of these.
+takes the longer the fuller the file is. The note saves the walk, if it is proved: the bytes before
+the end are the ones that were there when the store was closed, nothing was written after it, no
+file follows, and the checkpoint was not written since, as every broker does that ran.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def write_clean_end(disk: Disk, paths: StorePaths, log: CommitLog, end: CleanEnd
     """Write the note, for a log that ends there. Losing it in a power cut does no harm."""
     if not end.physical_offset:
         return
-    proof = _digest(log, end.physical_offset)
+    proof = _proof(paths, log, end.physical_offset)
     note = json.dumps({"version": _VERSION, **end._asdict(), "proof": proof}).encode()
     disk.make_folder(paths.own)
     disk.delete(paths.clean_end)
@@ -66,7 +65,7 @@ def read_clean_end(paths: StorePaths, log: CommitLog) -> CleanEnd | None:
     if end.last_store_timestamp > LAST_TIMESTAMP or not isinstance(proof, str):
         return None
     with suppress(FileDeletedError, UnreadableFileError):
-        if _is_last(log, end.physical_offset) and _digest(log, end.physical_offset) == proof:
+        if _is_last(log, end.physical_offset) and _proof(paths, log, end.physical_offset) == proof:
             return end
     return None
 
@@ -81,11 +80,17 @@ def _is_last(log: CommitLog, physical_offset: int) -> bool:
     return not log.read(last, physical_offset - last.start, FRAME_HEAD.itemsize).any()
 
 
-def _digest(log: CommitLog, physical_offset: int) -> str:
-    """Return the digest of the bytes before a physical offset, from its file only."""
+def _proof(paths: StorePaths, log: CommitLog, physical_offset: int) -> str:
+    """Return a digest of the bytes before a physical offset, and of the time of the checkpoint.
+
+    A broker writes the checkpoint whenever it shuts down, so it tells of one that ran since.
+    """
     segment = log.find(physical_offset - 1)
     if segment is None:
         return ""
     position = physical_offset - segment.start
     start = max(position - _PROOF_BYTES, 0)
-    return sha256(log.read(segment, start, position - start).tobytes()).hexdigest()
+    digest = sha256(log.read(segment, start, position - start).tobytes())
+    checkpoint = paths.storage.status(paths.checkpoint)
+    digest.update(str(checkpoint and checkpoint.modified_ns).encode())
+    return digest.hexdigest()

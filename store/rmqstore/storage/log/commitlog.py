@@ -18,6 +18,7 @@ from rmqstore.errors import (
     MalformedBytesError,
     MessageNotFoundError,
     OffsetOutOfRangeError,
+    UnreadableFileError,
 )
 from rmqstore.format.columns.search import knows_its_place
 from rmqstore.format.layout import (
@@ -157,7 +158,7 @@ class CommitLog:
             if segment is None:
                 continue
             base = segment.start
-            with suppress(FileDeletedError):
+            with suppress(FileDeletedError, UnreadableFileError):
                 spans = self.data_spans(segment, low - base, high - base)
                 bounds += [(base + start, base + end) for start, end in islice(spans, _MAX_SPANS)]
         starts, ends = np.array(bounds, np.int64).T

@@ -35,6 +35,7 @@ from rmqstore.storage.log.commitlog import CommitLog
 WINDOW_BYTES: Final = 128 << 20  # walked at once: the starts of all its records are in memory
 _NEWEST_BYTES: Final = 1 << 16  # searched first for the last record
 _GROWTH: Final = 8
+_LONG_HOLE: Final = 1 << 20  # bytes; shorter ones may be parts of records that hold zeros
 _HOLE_BYTES: Final = 1 << 12  # of a hole, enough to see that no record follows
 _REACH_BYTES: Final = 1 << 16  # read after a window, where its last record may end
 
@@ -108,7 +109,7 @@ def window_at(
         start: where a record begins.
         end: where the whole walk ends.
         size: if given, only records that begin in the first ``size`` bytes are in the window, and
-            not much after the first hole of a sparse file.
+            not much after the first long hole of a sparse file.
 
     Raises:
         FileDeletedError: the file was deleted since it was listed.
@@ -126,12 +127,16 @@ def window_at(
 
 
 def _next_hole(log: CommitLog, segment: Segment, start: int, end: int) -> int:
-    """Return where a walk from ``start`` has to stop, so that it does not look far into a hole.
+    """Return where a walk from ``start`` has to stop, so that it does not look into a long hole.
 
     A walk looks for records in many places at once, and the rest of a sparse file may be long.
     """
-    low, high = next(log.data_spans(segment, start, end), (end, end))
-    return min((high if low == start else start) + _HOLE_BYTES, end)
+    position = start
+    for low, high in log.data_spans(segment, start, end):
+        if low - position >= _LONG_HOLE:
+            break
+        position = high
+    return min(position + _HOLE_BYTES, end) if end - position >= _LONG_HOLE else end
 
 
 def _read(log: CommitLog, segment: Segment, position: int, size: int) -> Bytes:

@@ -22,6 +22,7 @@ from rmqstore.storage.queue.units import RecoveredUnits
 
 _FILES_AT_ONCE = 32
 _QUEUES_AT_ONCE = 1 << 16  # whose listings are kept, about a kilobyte each
+_BATCH_QUEUES_AT_ONCE = 64
 
 
 def open_files(
@@ -71,6 +72,7 @@ class Queues:
         self._open_exts: OrderedDict[QueueKey, ConsumeQueueExt] = OrderedDict()
         self._outdated: set[QueueKey] = set()  # to be listed again when they are used
         self._in_batches: set[str] | None = None
+        self._batches: OrderedDict[QueueKey, None] = OrderedDict()  # of those, by their first use
 
     def open(self, topic: str, queue_id: int) -> Queue:
         """Return a queue, as of the last :meth:`refresh` or of its first use since.
@@ -82,14 +84,22 @@ class Queues:
         queue = self._open.get(key)
         if queue is None:
             queue = self._open[key] = self._open_queue(topic, queue_id)
-            if len(self._open) > _QUEUES_AT_ONCE:
-                self._open.popitem(last=False)[1].close()
+            self._close_oldest(key, queue)
             return queue
         if key in self._outdated:
             self._outdated.discard(key)
             queue.refresh()
         self._open.move_to_end(key)
         return queue
+
+    def _close_oldest(self, key: QueueKey, queue: Queue) -> None:
+        """Close a queue if too many are kept; a BatchConsumeQueue also keeps units that it read."""
+        if queue.is_batch:
+            self._batches[key] = None
+            if len(self._batches) > _BATCH_QUEUES_AT_ONCE:
+                self.drop(self._batches.popitem(last=False)[0])
+        elif len(self._open) > _QUEUES_AT_ONCE:
+            self.drop(next(iter(self._open)))
 
     def _open_queue(self, topic: str, queue_id: int) -> Queue:
         tail = self._recovered().get((topic, queue_id))
@@ -159,6 +169,9 @@ class Queues:
 
     def refresh(self) -> None:
         """List the files of all queues again when they are used next."""
+        # A queue without files may be of another kind when it has some.
+        for key in [key for key, queue in self._open.items() if not queue.is_present]:
+            self.drop(key)
         self._outdated = {*self._open}
         self._in_batches = None
         for ext in self._open_exts.values():
@@ -170,4 +183,5 @@ class Queues:
         self._open.clear()
         self._open_exts.clear()
         self._outdated.clear()
+        self._batches.clear()
         self._in_batches = None

@@ -26,7 +26,7 @@ from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import Segment
-from rmqstore.storage.files.paths import StorePaths, our_abort
+from rmqstore.storage.files.paths import StorePaths, can_have_queue, our_abort
 from rmqstore.storage.files.storage import is_folder
 from rmqstore.storage.index.index_file import index_files, read_header
 from rmqstore.storage.log.append_intent import read_intent
@@ -52,7 +52,6 @@ from rmqstore.write.repair.truncation import cut_queue, truncate_log
 logger = logging.getLogger(__name__)
 
 _FEW_QUEUES = 256
-_CHECKPOINT_LEAD_MS = 1000  # the checkpoint may be a little later than the last record
 _SHORT_LOG = 64 << 20  # bytes; their index is built in about a second
 
 
@@ -98,22 +97,24 @@ class Repairer:
         checkpoint = read_checkpoint(self._paths)
         # where an append of ours began that was not completed
         append_start = read_intent(self._paths)
-        clean_end = self._take_clean_end()
         is_checked = check_log or truncate
+        clean_end = self._take_clean_end()
         if clean_end is not None and was_closed and append_start is None and not is_checked:
-            self._unchecked_after = clean_end.physical_offset
-            return Repaired(*clean_end, checkpoint)
-        end = find_log_end(self._log, Checkpoint.all_safe() if was_closed else checkpoint)
-        end = self._before_our_blank(end, append_start)
-        is_our_own = append_start == end.physical_offset
-        if end.reason and not is_our_own:
-            self._require_no_records_after(end, was_closed=was_closed, truncate=truncate)
-        truncate_log(self._disk, self._log, end, None if is_our_own else self._cut_folder)
-        self._whole_from = end.scanned_from
+            end = LogEnd(clean_end.physical_offset, "", "", 0, clean_end.last_store_timestamp)
+        else:
+            clean_end = None
+            end = find_log_end(self._log, Checkpoint.all_safe() if was_closed else checkpoint)
+            end = self._before_our_blank(end, append_start)
+            is_our_own = append_start == end.physical_offset
+            if end.reason and not is_our_own:
+                self._require_no_records_after(end, was_closed=was_closed, truncate=truncate)
+            truncate_log(self._disk, self._log, end, None if is_our_own else self._cut_folder)
+            self._whole_from = end.scanned_from
         start = self._log.min_offset
         if not was_closed:
             self._ask_for_recovery(start, checkpoint)
-        if was_closed and not is_checked and self._are_queues_complete(end, checkpoint):
+        is_trusted = clean_end is not None or self._may_trust_queues(end, checkpoint)
+        if was_closed and not is_checked and is_trusted and self._is_newest_built():
             queues_end = self._unchecked_after = end.physical_offset
         else:
             queues_end = self._cut_queues(end.physical_offset, was_closed=was_closed)
@@ -214,25 +215,32 @@ class Repairer:
                 queues_end = max(queues_end, reach(queue, queue.end()))
         return queues_end
 
-    def _are_queues_complete(self, end: LogEnd, checkpoint: Checkpoint) -> bool:
-        """Tell whether the queues of a store that was closed agree with its log, by one of them.
-
-        Queues are built in the order of the log, so if the newest record has its unit, all have.
-        The log has not lost its end if it reaches up to the time of the checkpoint.
+    def _may_trust_queues(self, end: LogEnd, checkpoint: Checkpoint) -> bool:
+        """Tell whether the log of a store that was closed has its end, and there are many queues.
 
         A few queues are looked at one by one, which costs little. Of many, those that are written
-        to are looked at when they are opened.
+        to are looked at when they are opened. If the log had lost its end, units of other queues
+        would lead to the records that are written there next.
         """
+        known_until = max(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
+        if end.reason or end.last_store_timestamp < known_until:
+            return False
         topics = self._paths.topics()
         counts = accumulate(len(self._paths.queue_ids(topic)) for topic in topics)
-        if all(count <= _FEW_QUEUES for count in counts):
-            return False
-        known_until = max(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
-        if end.last_store_timestamp + _CHECKPOINT_LEAD_MS < known_until:
-            return False
-        return is_newest_built(
-            self._log, lambda *key: OpenedQueue(ConsumeQueue(self._paths.queue(*key)))
-        )
+        return any(count > _FEW_QUEUES for count in counts)
+
+    def _is_newest_built(self) -> bool:
+        """Tell whether the newest record has its unit.
+
+        Queues are built in the order of the log, so all have theirs then.
+        """
+
+        def open_queue(topic: str, queue_id: int) -> OpenedQueue | None:
+            if not can_have_queue(topic, queue_id):
+                return None
+            return OpenedQueue(ConsumeQueue(self._paths.queue(topic, queue_id)))
+
+        return is_newest_built(self._log, open_queue)
 
     def _outdated_index(
         self, log_end: int, checkpoint: Checkpoint | None
