@@ -423,7 +423,7 @@ def _try(golden_store: GoldenStore, folder: Path, seed: int) -> list[str]:
 SEEDS = sorted(range(62), key=lambda seed: seed % 6 != 0)
 
 
-@pytest.mark.parametrize("seed", tiers.split(SEEDS, 11))
+@pytest.mark.parametrize("seed", tiers.split(SEEDS, 6))
 def test_a_mutation_ends_well(golden_store: GoldenStore, tmp_path: Path, seed: int) -> None:
     wrong = _try(golden_store, tmp_path, seed)
     assert not wrong, "\n".join(wrong)

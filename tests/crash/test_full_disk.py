@@ -243,7 +243,7 @@ with rmqstore.open(sys.argv[1]) as store:
 """
 
 
-@pytest.mark.parametrize("step", tiers.sampled(4, 1))
+@pytest.mark.parametrize("step", tiers.sampled(7, 1))
 def test_no_size_of_a_small_disk_kills_a_process_that_uses_sparse_files(
     golden_store: Callable[[str], Path], tmp_path: Path, step: int
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import goldens
 import rmqstore
+import tiers
 from memory_storage import NOWHERE, MemoryStorage, refuse_direct_looks, serve
 from reading import read
 from rmqstore import MessageStore, UnsupportedFeatureError
@@ -58,8 +59,10 @@ def _without_root(answer: Any) -> str:
     return repr(answer).replace(str(NOWHERE), "")
 
 
-@pytest.mark.parametrize("ask", [_by_queue, _by_log, _queues, _look_ups, _times, _views, _findings])
-@pytest.mark.parametrize("name", NAMES)
+ASKED = [_by_queue, _by_log, _queues, _look_ups, _times, _views, _findings]
+
+
+@pytest.mark.parametrize(("name", "ask"), tiers.spread(2, NAMES, ASKED))
 def test_any_storage_gives_what_the_disk_gives(
     golden_store: GoldenStore, monkeypatch: pytest.MonkeyPatch, name: str, ask: Ask
 ) -> None:

@@ -48,7 +48,7 @@ BYTE_FOR_BYTE = [
 ]
 
 
-@pytest.mark.parametrize(("name", "flush_every"), tiers.spread(2, BYTE_FOR_BYTE, [None, 1, 3]))
+@pytest.mark.parametrize(("name", "flush_every"), tiers.spread(3, BYTE_FOR_BYTE, [None, 1, 3]))
 def test_a_verbatim_copy_is_byte_for_byte_what_rocketmq_wrote(
     golden_store: GoldenStore, tmp_path: Path, name: str, flush_every: int | None
 ) -> None:

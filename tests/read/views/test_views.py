@@ -16,6 +16,7 @@ import pytest
 import goldens
 import rmqstore
 import store_builder as build
+import tiers
 from reading import Row, rows, state
 from rmqstore import CorruptConfigError, OptionError
 from rmqstore.format.layout import INDEX_ITEM
@@ -600,7 +601,7 @@ def test_names_that_are_not_text_do_not_stop_a_view(
 # ---- all
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", tiers.split(range(6), 3))
 @pytest.mark.parametrize("name", ["crash", "live"])
 def test_no_damage_stops_a_view(
     golden_store: GoldenStore, tmp_path: Path, name: str, seed: int
