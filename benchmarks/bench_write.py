@@ -20,11 +20,11 @@ from bench_core import first_segment
 from measure import Case, measure, ratio, report
 
 import rmqstore
-from rmqstore.format.columns import encode
 from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.dispatch_requests import read_requests
 from rmqstore.format.columns.heads import read_heads
 from rmqstore.format.columns.walk import walk
+from rmqstore.format.encoding import records
 from rmqstore.format.layout import BATCH_ROWS
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.index.file_appender import IndexFileAppender, IndexKeys
@@ -62,14 +62,14 @@ class NoFlush(Disk):
 def encoding(batches: Sequence[pa.RecordBatch], *, crc: bool) -> Case:
     """Encode batches as stored."""
     columns = [verbatim_columns(batch) for batch in batches]
-    body_crcs = encode.body_crcs if crc else lambda bodies: np.zeros(len(bodies), np.int32)
+    body_crcs = records.body_crcs if crc else lambda bodies: np.zeros(len(bodies), np.int32)
 
     def run() -> int:
-        with mock.patch.object(encode, "body_crcs", body_crcs):
+        with mock.patch.object(records, "body_crcs", body_crcs):
             return sum(
-                len(records.starts) - 1
+                len(records.encode_records(part.take(rows)).starts) - 1
                 for part in columns
-                for records in encode.encode_batches(part)
+                for rows in records.row_batches(part.sizes())
             )
 
     return run

@@ -12,20 +12,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic, sleep
 
-import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.option_names import option_names
-from pyspark_rmqstore.staging import PartWriter, StagedPart, read_part
+from pyspark_rmqstore.staging import disk_of
 from pyspark_rmqstore.write_options import WriteOptions
 from rmqstore.errors import IllegalMessageError, StoreLockedError
-from rmqstore.format.columns.encode import encode_batches, require_room
+from rmqstore.format.encoding.records import require_room
 from rmqstore.format.schema import ASSIGNED, WRITE_TYPES
 from rmqstore.opening import create, is_store, open_for
 from rmqstore.write.messages import MessageMaker
+from rmqstore.write.staged.part import PartWriter, StagedPart
 from rmqstore.write.writer import StoreWriter
 
 logger = logging.getLogger(__name__)
@@ -78,14 +78,15 @@ class StoreSink:
         partition, attempt = context.partitionId(), context.taskAttemptId()
         maker = MessageMaker(self._spec, turn=partition)
         row = 0
-        with PartWriter(folder, f"part-{partition}-{attempt}") as file:
+        with PartWriter(
+            disk_of(self._options.path), folder / f"part-{partition}-{attempt}"
+        ) as file:
             for batch in batches:
                 columns = maker.make(batch, row)
-                for records in encode_batches(columns):
-                    sizes = np.diff(records.starts)
-                    require_room(sizes, self._file_size, row)
-                    file.write(records.data, sizes)
-                    row += len(sizes)
+                sizes = columns.sizes()
+                require_room(sizes, self._file_size, row)
+                file.write(columns, sizes)
+                row += len(batch)
             return Staged(partition, file.part())
 
     @option_names()
@@ -106,9 +107,7 @@ class StoreSink:
                         "%s version %d is in %s already; skipped", *txn, self._options.path
                     )
                     return
-            for message in staged:
-                for data, sizes in read_part(message.part):
-                    store.append_encoded(data, sizes)
+            store.append_staged([message.part for message in staged])
             store.flush(txn=txn)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -13,7 +12,6 @@ from pathlib import Path
 from time import time
 from typing import Any
 
-import numpy as np
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -30,7 +28,6 @@ from pyspark.sql.types import (
 import goldens
 import rmqstore
 from connector.sparkreads import GoldenStore, load, read
-from pyspark_rmqstore import staging
 from rmqstore.inspect.verify import verify
 from rmqstore.storage.files.lock import StoreLock
 
@@ -410,18 +407,3 @@ def test_empty_frames_write_nothing(spark: SparkSession, tmp_path: Path) -> None
     write(numbered(spark, 0), tmp_path / "s", **SMALL)
     with rmqstore.open(tmp_path / "s") as store:
         assert store.scan().read_all().num_rows == 0
-
-
-def test_a_part_needs_no_more_room_than_its_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def allocate(_: int, __: int, size: int) -> None:
-        if size > 1000:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("os.posix_fallocate", allocate)
-    with staging.PartWriter(tmp_path, "part") as writer:
-        for _ in range(5):
-            writer.write(np.zeros(2000, np.uint8), np.full(20, 100))
-    assert (tmp_path / "part").stat().st_size == 10_000
-    assert sum(len(sizes) for _, sizes in staging.read_part(writer.part())) == 100

@@ -5,19 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from pyspark_rmqstore.staging import (
-    PartWriter,
-    StagedPart,
-    begin,
-    job_folder,
-    join,
-    read_part,
-    sweep,
-)
-from rmqstore.errors import StoreStateError, UnreadableFileError
+from pyspark_rmqstore.staging import begin, job_folder, join, sweep
+from rmqstore.errors import StoreStateError
 
 LONG_AGO = 1_000_000_000
 
@@ -67,22 +58,3 @@ def test_the_sweep_deletes_links_and_not_what_they_point_at(tmp_path: Path, outs
         sweep(root, job)
     assert not (tmp_path / "s" / ".rmqstore").exists()
     assert is_whole(outside)
-
-
-def test_a_part_is_not_written_through_a_link(tmp_path: Path, outside: Path) -> None:
-    root = str(tmp_path / "s")
-    begin(root, "job")
-    folder = job_folder(root, "job")
-    (folder / "part").symlink_to(outside / "old" / "precious")
-    (folder / "part.sizes").symlink_to(outside / "old" / "precious")
-    with PartWriter(folder, "part") as writer:
-        writer.write(np.frombuffer(b"12345", np.uint8), np.array([2, 3]))
-    assert is_whole(outside)
-    ((data, sizes),) = read_part(writer.part())
-    assert (data.tobytes(), sizes.tolist()) == (b"12345", [2, 3])
-
-
-def test_a_part_that_is_not_a_file_is_refused(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "part.sizes")
-    with pytest.raises(UnreadableFileError, match="a FIFO"):
-        list(read_part(StagedPart(str(tmp_path / "part"), 1, 1)))

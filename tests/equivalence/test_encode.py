@@ -12,8 +12,15 @@ import pytest
 
 import goldens
 import rmqstore
-from rmqstore.format.columns.encode import RecordColumns, encode_records, stamp
+from rmqstore.format.columns.dispatch_requests import DispatchProperties
 from rmqstore.format.columns.hosts import pack_host, pack_hosts
+from rmqstore.format.encoding.properties import PropertyStrings
+from rmqstore.format.encoding.records import (
+    RecordColumns,
+    TopicColumn,
+    encode_records,
+    stamp,
+)
 from rmqstore.format.hashing import appended_hashes, java_hash, java_hashes
 from rmqstore.format.record import encode_record
 from rmqstore.write.unique_keys import UniqueKeys
@@ -43,11 +50,13 @@ def random_columns(rng: random.Random, n: int) -> RecordColumns:
     def numbers(kind: type, bits: int) -> np.ndarray:
         return np.array([rng.randrange(-(1 << bits), 1 << bits) for _ in range(n)], kind)
 
+    strings = pa.array(properties, pa.binary())
     return RecordColumns(
-        topics=pa.array(rng.choices(topics, k=n), pa.string()),
+        topics=TopicColumn.of(pa.array(rng.choices(topics, k=n), pa.string())),
         queue_ids=numbers(np.int32, 31),
         bodies=pa.array(bodies, pa.binary()),
-        properties=pa.array(properties, pa.binary()),
+        properties=PropertyStrings.stored(strings),
+        dispatched=DispatchProperties.stored(strings),
         flags=numbers(np.int32, 31),
         sys_flags=numbers(np.int32, 31),
         born_timestamps=numbers(np.int64, 63),
@@ -73,9 +82,9 @@ def test_columnar_encoder_equals_the_plain_one(seed: int) -> None:
             for host in (columns.born_hosts, columns.store_hosts)
         ]
         expected = encode_record(
-            columns.topics[row].as_py().encode(),
+            columns.topics.names[columns.topics.codes[row]].encode(),
             columns.bodies[row].as_py(),
-            columns.properties[row].as_py(),
+            columns.properties.joined()[row].as_py(),
             *hosts,
             queue_id=int(columns.queue_ids[row]),
             flag=int(columns.flags[row]),

@@ -10,7 +10,8 @@ import pytest
 from rmqstore.errors import IllegalMessageError
 from rmqstore.format.properties import parse_properties
 from rmqstore.format.schema import WRITE_TYPES
-from rmqstore.write.messages import MessageMaker, WriteSpec, topic_fault
+from rmqstore.format.topics import topic_fault
+from rmqstore.write.messages import MessageMaker, WriteSpec
 
 TYPES = WRITE_TYPES | {
     "storeHost": pa.string(),
@@ -28,7 +29,7 @@ def batch(*rows: dict[str, Any]) -> pa.RecordBatch:
 
 def properties(spec: WriteSpec, *rows: dict[str, Any]) -> list[dict[str, str]]:
     made = MessageMaker(spec).make(batch(*({"topic": "T", "body": b"x"} | row for row in rows)))
-    return [parse_properties(stored) for stored in made.properties.to_pylist()]
+    return [parse_properties(stored) for stored in made.properties.joined().to_pylist()]
 
 
 KEEP = WriteSpec(make_uniq_key=False)
@@ -46,7 +47,7 @@ def test_property_strings_end_as_5x_ends_them() -> None:
     made = MessageMaker(KEEP).make(
         batch({"topic": "T", "body": b"x", "properties": [("a", "1")], "tags": "t"})
     )
-    assert made.properties.to_pylist() == [b"a\x011\x02TAGS\x01t\x02"]
+    assert made.properties.joined().to_pylist() == [b"a\x011\x02TAGS\x01t\x02"]
 
 
 def test_an_id_that_names_a_place_is_not_a_key() -> None:

@@ -1,7 +1,8 @@
-"""Topic names with a meaning: system topics, and topics that clients must not send to."""
+"""Topic names: system topics, topics that clients must not send to, and names that are refused."""
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from rmqstore.format.layout import LMQ_PREFIX, SCHEDULE_TOPIC
@@ -34,6 +35,11 @@ SYSTEM_TOPICS = FORBIDDEN_TOPICS | {
 _SYSTEM_PREFIXES = ("rmq_sys_", "%RETRY%", "%DLQ%", LMQ_PREFIX)
 _SYSTEM_SUFFIX = "_REPLY_TOPIC"
 
+# Source: TopicValidator.java.
+_TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+_MAX_TOPIC, _MAX_GROUP_TOPIC = 127, 255
+_GROUP_PREFIXES: Final = ("%RETRY%", "%DLQ%")
+
 
 def is_system_topic(topic: str) -> bool:
     """Tell whether a topic is the broker's own.
@@ -42,3 +48,22 @@ def is_system_topic(topic: str) -> bool:
     """
     has_affix = topic.startswith(_SYSTEM_PREFIXES) or topic.endswith(_SYSTEM_SUFFIX)
     return has_affix or topic in SYSTEM_TOPICS
+
+
+def topic_fault(topic: str, *, allow_system: bool) -> str | None:
+    """Return why messages cannot be sent to a topic, or None. Source: TopicValidator.java."""
+    longest = _MAX_GROUP_TOPIC if topic.startswith(_GROUP_PREFIXES) else _MAX_TOPIC
+    if not _TOPIC.fullmatch(topic):
+        return f"topic {topic!r} may only hold letters, digits and % | _ -"
+    if len(topic) > longest:
+        return f"topic {topic!r} has {len(topic)} characters, at most {longest} are allowed"
+    if topic.startswith(LMQ_PREFIX):
+        return (
+            f"topic {topic} is a light message queue, whose units point to records of other topics"
+        )
+    if topic in FORBIDDEN_TOPICS and not allow_system:
+        return (
+            f"topic {topic} belongs to the broker; "
+            "allow_system_topics=True writes to it all the same"
+        )
+    return None

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-import pyarrow as pa
+import numpy as np
 
 from rmqstore.errors import OptionError, StoreStateError, UnsupportedFeatureError
+from rmqstore.format.encoding.records import TopicColumn
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths
@@ -50,7 +51,7 @@ def require_writable(paths: StorePaths) -> None:
         )
 
 
-def require_plain_topics(topics: pa.StringArray, batch_topics: Collection[str]) -> None:
+def require_plain_topics(topics: TopicColumn, batch_topics: Collection[str]) -> None:
     """Refuse rows of topics that have BatchConsumeQueues.
 
     Args:
@@ -62,7 +63,7 @@ def require_plain_topics(topics: pa.StringArray, batch_topics: Collection[str]) 
     """
     if not batch_topics:
         return
-    refused = {*batch_topics} & set(topics.unique().to_pylist())
+    refused = {*batch_topics} & {topics.names[code] for code in np.unique(topics.codes).tolist()}
     if refused:
         raise UnsupportedFeatureError(
             f"{', '.join(sorted(refused))}: BatchConsumeQueues cannot be written yet"

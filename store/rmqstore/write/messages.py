@@ -8,11 +8,10 @@ HookUtils.java and MessageExtEncoder.java for what is refused.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from time import time_ns
-from typing import Any, Final
+from typing import Any, Final, Never
 
 import numpy as np
 import pyarrow as pa
@@ -20,20 +19,22 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqstore.errors import IllegalMessageError, OptionError
-from rmqstore.format.columns.buffers import array_bytes
-from rmqstore.format.columns.encode import RecordColumns
-from rmqstore.format.columns.hosts import pack_host, pack_hosts
-from rmqstore.format.columns.property_encode import (
-    find_control_bytes,
-    one_property,
-    property_entries,
+from rmqstore.format.columns.buffers import array_bytes, booleans, mask_of, numbers, texts
+from rmqstore.format.columns.dispatch_requests import DispatchProperties
+from rmqstore.format.columns.hosts import Hosts, pack_host, pack_hosts
+from rmqstore.format.compression import compressor
+from rmqstore.format.encoding.pieces import lengths_of
+from rmqstore.format.encoding.properties import (
+    PropertyMaps,
+    PropertyStrings,
+    SeparatorError,
+    property_maps,
     property_strings,
 )
-from rmqstore.format.compression import compressor
+from rmqstore.format.encoding.records import RecordColumns, TopicColumn
 from rmqstore.format.hashing import java_hashes
 from rmqstore.format.layout import (
     DELAY_LEVELS_MS,
-    LMQ_PREFIX,
     MAX_PROPERTIES_BYTES,
     PROPERTY_DELAY,
     PROPERTY_KEYS,
@@ -43,10 +44,11 @@ from rmqstore.format.layout import (
     PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
     SCHEDULE_TOPIC,
+    Positions,
     SysFlag,
 )
 from rmqstore.format.schema import ASSIGNED, WRITE_TYPES
-from rmqstore.format.topics import FORBIDDEN_TOPICS
+from rmqstore.format.topics import topic_fault
 from rmqstore.write.unique_keys import UniqueKeys, are_offset_ids, own_address
 
 # The property that a column sets. The column takes precedence over the column ``properties``.
@@ -56,11 +58,6 @@ _PROPERTY_OF: Final = {
     "msgId": PROPERTY_UNIQ_KEY,
     "shardingKey": PROPERTY_SHARDING_KEY,
 }
-
-# Source: TopicValidator.java.
-_TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
-_MAX_TOPIC, _MAX_GROUP_TOPIC = 127, 255
-_GROUP_PREFIXES: Final = ("%RETRY%", "%DLQ%")
 
 SELECTORS: Final = ("roundRobin", "hash")
 
@@ -132,46 +129,59 @@ class MessageMaker:
         topics = self._topics(columns, n, refuse)
         bodies, flags = self._bodies(columns["body"], refuse)
         queue_ids = self._queue_ids(topics, columns, n)
+        maps = property_maps(columns.get("properties"), n)
         overrides = {
             name: columns[column] for column, name in _PROPERTY_OF.items() if column in columns
         }
-        self._set_uniq_keys(overrides, batch, columns, n)
-        topics, queue_ids = _delay(overrides, topics, queue_ids, columns)
-        properties = self._property_strings(columns.get("properties"), overrides, n, refuse)
+        uniq_keys = self._uniq_keys(maps, batch, columns, n)
+        if uniq_keys is not None:
+            overrides[PROPERTY_UNIQ_KEY] = uniq_keys
+        topics, queue_ids = _delay(overrides, maps, topics, queue_ids, columns)
+        maps = maps.without(overrides)
         now = now_ms()
         born = columns.get("bornTimestamp")
         if born is None:
-            born_timestamps = np.full(n, now)
+            born_timestamps = np.broadcast_to(np.int64(now), n)
         else:
             born_timestamps = _numbers(born.view(pa.int64()), n, now * 1000) // 1000
         return RecordColumns(
             topics=topics,
             queue_ids=queue_ids,
             bodies=bodies,
-            properties=properties,
+            properties=self._property_strings(maps, overrides, refuse),
+            dispatched=DispatchProperties.choose(
+                lambda name: overrides[name] if name in overrides else maps.column(name)
+            ),
             flags=_numbers(columns.get("flag"), n),
             sys_flags=flags,
             born_timestamps=born_timestamps,
-            born_hosts=pack_hosts(_texts(columns.get("bornHost"), n, self._born_host)),
-            store_hosts=pack_hosts(_texts(None, n, self.spec.store_host)),
+            born_hosts=self._born_hosts(columns.get("bornHost"), n),
+            store_hosts=Hosts.constant(self.spec.store_host, n),
             reconsume_times=_numbers(columns.get("reconsumeTimes"), n),
-            prepared_transaction_offsets=np.zeros(n, np.int64),
+            prepared_transaction_offsets=np.broadcast_to(np.int64(0), n),
         )
 
-    def _topics(self, columns: Mapping[str, pa.Array], n: int, refuse: _Refusal) -> pa.StringArray:
-        topics = _texts(None, n, self.spec.topic) if self.spec.topic else columns.get("topic")
-        if topics is None:
+    def _born_hosts(self, given: pa.StringArray | None, n: int) -> Hosts:
+        if given is None:
+            return Hosts.constant(self._born_host, n)
+        return pack_hosts(given.fill_null(self._born_host) if given.null_count else given)
+
+    def _topics(self, columns: Mapping[str, pa.Array], n: int, refuse: _Refusal) -> TopicColumn:
+        given = columns.get("topic")
+        if self.spec.topic:
+            topics = TopicColumn.constant(self.spec.topic, n)
+        elif given is None:
             raise IllegalMessageError(
                 "no topic: give a column named topic, or WriteSpec.topic for all rows"
             )
-        if topics.null_count:
-            refuse(_first_null(topics), "MESSAGE_ILLEGAL", "topic is null")
-        encoded = topics.dictionary_encode()
-        for code, topic in enumerate(encoded.dictionary.to_pylist()):
+        elif given.null_count:
+            refuse(_first_null(given), "MESSAGE_ILLEGAL", "topic is null")
+        else:
+            topics = TopicColumn.of(given)
+        for code, topic in enumerate(topics.names):
             reason = topic_fault(topic, allow_system=self.spec.allow_system_topics)
             if reason:
-                row = int(np.argmax(encoded.indices.to_numpy() == code))
-                refuse(row, "MESSAGE_ILLEGAL", reason)
+                refuse(int(np.argmax(topics.codes == code)), "MESSAGE_ILLEGAL", reason)
         return topics
 
     def _bodies(
@@ -181,15 +191,15 @@ class MessageMaker:
         if bodies.null_count:
             refuse(_first_null(bodies), "MESSAGE_ILLEGAL", "body is null")
         pack, flag = compressor(self.spec.compression)
-        lengths = np.diff(array_bytes(bodies)[1])
+        lengths = lengths_of(bodies)
         if pack is not None:
             rows = np.flatnonzero(lengths >= self.spec.compress_over)
             if len(rows):
                 flags[rows] = int(SysFlag.COMPRESSED) | flag
-                packed = [pack(body) for body in bodies.take(pa.array(rows)).to_pylist()]
-                mask = pa.array(flags != 0)
+                packed = [pack(body) for body in bodies.take(numbers(rows)).to_pylist()]
+                mask = booleans(flags != 0)
                 bodies = pc.replace_with_mask(bodies, mask, pa.array(packed, pa.binary()))
-                lengths = np.diff(array_bytes(bodies)[1])
+                lengths = lengths_of(bodies)
         large = np.flatnonzero(lengths > self.spec.max_message_size)
         if len(large):
             row = int(large[0])
@@ -200,78 +210,73 @@ class MessageMaker:
 
     @staticmethod
     def _property_strings(
-        given: pa.MapArray | None, overrides: dict[str, pa.StringArray], n: int, refuse: _Refusal
-    ) -> pa.BinaryArray:
-        entries = property_entries(given, overrides, n)
-        bad = find_control_bytes(entries)
-        if bad is not None:
+        maps: PropertyMaps, overrides: dict[str, pa.StringArray], refuse: _Refusal
+    ) -> PropertyStrings:
+        try:
+            strings = property_strings(maps, overrides)
+        except SeparatorError as err:
+            refuse(err.row, "MESSAGE_ILLEGAL", err.reason)
+        if int(strings.lengths.max()) > MAX_PROPERTIES_BYTES:
+            row = int(strings.lengths.argmax())
             text = (
-                "the name or value of a property holds 0x01 or 0x02, the separators of properties"
-            )
-            refuse(bad, "MESSAGE_ILLEGAL", text)
-        strings = property_strings(entries, n)
-        lengths = np.diff(array_bytes(strings)[1])
-        if (lengths > MAX_PROPERTIES_BYTES).any():
-            row = int(lengths.argmax())
-            text = (
-                f"properties of {int(lengths[row])} bytes, "
+                f"properties of {int(strings.lengths[row])} bytes, "
                 f"at most {MAX_PROPERTIES_BYTES} are allowed"
             )
             refuse(row, "PROPERTIES_SIZE_EXCEEDED", text)
         return strings
 
     def _queue_ids(
-        self, topics: pa.StringArray, columns: Mapping[str, pa.Array], n: int
+        self, topics: TopicColumn, columns: Mapping[str, pa.Array], n: int
     ) -> NDArray[np.int32]:
         """Choose queues: the given one, otherwise by sharding key, otherwise round robin."""
-        chosen = np.zeros(n, np.int32)
-        encoded = topics.dictionary_encode()
-        codes = encoded.indices.to_numpy()
+        given = columns.get("queueId")
+        chosen = np.empty(n, np.int32)
         keys = columns.get("shardingKey") if self.spec.queue_selector == "hash" else None
         hashes = None
-        keyed = np.zeros(n, np.bool_)
+        is_keyed = np.zeros(n, np.bool_)
         if keys is not None:
+            is_keyed = mask_of(keys.is_valid())
             hashes = java_hashes(*array_bytes(keys.fill_null("").cast(pa.binary())))
-            keyed = keys.is_valid().to_numpy(zero_copy_only=False)
-        given = columns.get("queueId")
-        for code, topic in enumerate(encoded.dictionary.to_pylist()):
+        for code, topic in enumerate(topics.names):
             count = self.spec.queue_nums.get(topic, self.spec.default_queue_nums)
-            rows = np.flatnonzero(codes == code)
+            rows: slice | Positions = slice(None)
+            turning = np.arange(n)
+            if len(topics.names) > 1:
+                rows = turning = np.flatnonzero(topics.codes == code)
             if hashes is not None:
                 # Source: SelectMessageQueueByHash.java: the absolute value of Java's remainder.
                 chosen[rows] = np.abs(np.fmod(hashes[rows].astype(np.int64), count))
-            turning = rows[~keyed[rows]]
+                turning = turning[~is_keyed[rows]]
             turn = self._turns.get(topic, self._first_turn)
             chosen[turning] = (turn + np.arange(len(turning))) % count
             self._turns[topic] = turn + len(turning)
         if given is not None:
-            is_given = given.is_valid().to_numpy(zero_copy_only=False)
-            chosen[is_given] = given.fill_null(0).to_numpy()[is_given]
+            is_given = mask_of(given.is_valid())
+            chosen[is_given] = _numbers(given, n)[is_given]
             if (chosen < 0).any():
                 raise IllegalMessageError(
                     f"row {int(np.argmin(chosen))}: MESSAGE_ILLEGAL: queueId {int(chosen.min())}"
                 )
         return chosen
 
-    def _set_uniq_keys(
-        self,
-        overrides: dict[str, pa.StringArray],
-        batch: pa.RecordBatch,
-        columns: Mapping[str, pa.Array],
-        n: int,
-    ) -> None:
-        """Set UNIQ_KEY from msgId or from the properties, and generate it where both lack it.
+    def _uniq_keys(
+        self, maps: PropertyMaps, batch: pa.RecordBatch, columns: Mapping[str, pa.Array], n: int
+    ) -> pa.StringArray | None:
+        """Return UNIQ_KEY from msgId or from the properties, generated where both lack it.
 
         A msgId that is an offset message id does not count.
         """
-        keys = one_property(columns.get("properties"), PROPERTY_UNIQ_KEY, n)
+        keys = maps.column(PROPERTY_UNIQ_KEY)
         ids = columns.get("msgId")
         if ids is not None:
-            keys = pc.if_else(are_offset_ids(ids, batch), keys, ids)
-        if self.spec.make_uniq_key and keys.null_count:
-            made = self._ids.make(keys.null_count)
-            keys = pc.replace_with_mask(keys, keys.is_null(), made)
-        overrides[PROPERTY_UNIQ_KEY] = keys
+            others = pa.nulls(n, pa.string()) if keys is None else keys
+            keys = pc.if_else(are_offset_ids(ids, batch), others, ids)
+        if not self.spec.make_uniq_key or (keys is not None and not keys.null_count):
+            return keys
+        if keys is None:
+            return self._ids.make(n)
+        made = self._ids.make(keys.null_count)
+        return pc.replace_with_mask(keys, keys.is_null(), made)
 
 
 def now_ms() -> int:
@@ -285,29 +290,10 @@ class _Refusal:
     def __init__(self, first_row: int) -> None:
         self._first_row = first_row
 
-    def __call__(self, row: int, status: str, reason: str) -> None:
+    def __call__(self, row: int, status: str, reason: str) -> Never:
         raise IllegalMessageError(
             f"row {self._first_row + row}: {status}: {reason}; nothing was written"
         )
-
-
-def topic_fault(topic: str, *, allow_system: bool) -> str | None:
-    """Return why messages cannot be sent to a topic, or None. Source: TopicValidator.java."""
-    longest = _MAX_GROUP_TOPIC if topic.startswith(_GROUP_PREFIXES) else _MAX_TOPIC
-    if not _TOPIC.fullmatch(topic):
-        return f"topic {topic!r} may only hold letters, digits and % | _ -"
-    if len(topic) > longest:
-        return f"topic {topic!r} has {len(topic)} characters, at most {longest} are allowed"
-    if topic.startswith(LMQ_PREFIX):
-        return (
-            f"topic {topic} is a light message queue, whose units point to records of other topics"
-        )
-    if topic in FORBIDDEN_TOPICS and not allow_system:
-        return (
-            f"topic {topic} belongs to the broker; "
-            "allow_system_topics=True writes to it all the same"
-        )
-    return None
 
 
 def _checked(batch: pa.RecordBatch) -> dict[str, pa.Array]:
@@ -340,9 +326,12 @@ def _checked(batch: pa.RecordBatch) -> dict[str, pa.Array]:
 
 def _numbers(column: pa.Array | None, n: int, default: int = 0) -> NDArray[Any]:
     if column is None:
-        return np.full(n, default, np.int32)
-    numbers: NDArray[Any] = column.fill_null(default).to_numpy()
-    return numbers
+        return np.broadcast_to(np.int32(default), n)
+    if column.null_count:
+        kind = numbers(np.array([default])).cast(column.type)
+        column = column.fill_null(kind[0])
+    values: NDArray[Any] = np.from_dlpack(column)
+    return values
 
 
 def _first_null(column: pa.Array) -> int:
@@ -350,35 +339,38 @@ def _first_null(column: pa.Array) -> int:
     return int(np.argmin(column.is_valid().to_numpy(zero_copy_only=False)))
 
 
-def _texts(column: pa.Array | None, n: int, default: str) -> pa.StringArray:
-    return pa.repeat(pa.scalar(default), n) if column is None else column.fill_null(default)
-
-
 def _delay(
     overrides: dict[str, pa.StringArray],
-    topics: pa.StringArray,
+    maps: PropertyMaps,
+    topics: TopicColumn,
     queue_ids: NDArray[np.int32],
     columns: Mapping[str, pa.Array],
-) -> tuple[pa.StringArray, NDArray[np.int32]]:
+) -> tuple[TopicColumn, NDArray[np.int32]]:
     """Send delayed messages to the schedule topic.
 
     Their properties keep their own topic and queue.
 
     Source: HookUtils.java#transformDelayLevelMessage.
     """
-    if "delayTimeLevel" not in columns:
+    given = columns.get("delayTimeLevel")
+    if given is None:
         return topics, queue_ids
-    levels = np.minimum(columns["delayTimeLevel"].fill_null(0).to_numpy(), len(DELAY_LEVELS_MS))
+    n = len(queue_ids)
+    levels = np.minimum(_numbers(given, n), len(DELAY_LEVELS_MS))
     delayed = levels > 0
+    mask = booleans(delayed)
+    absent = pa.nulls(1, pa.string())[0]
+    overrides[PROPERTY_DELAY] = pc.if_else(mask, numbers(levels).cast(pa.string()), absent)
     if not delayed.any():
         return topics, queue_ids
-    mask = pa.array(delayed)
-
-    def where_delayed(values: pa.Array) -> pa.Array:
-        return pc.if_else(mask, values, pa.scalar(None, pa.string()))
-
-    overrides[PROPERTY_DELAY] = where_delayed(pa.array(levels).cast(pa.string()))
-    overrides[PROPERTY_REAL_TOPIC] = where_delayed(topics)
-    overrides[PROPERTY_REAL_QUEUE_ID] = where_delayed(pa.array(queue_ids).cast(pa.string()))
+    names = texts(topics.names).take(numbers(topics.codes))
+    for name, own in (
+        (PROPERTY_REAL_TOPIC, names),
+        (PROPERTY_REAL_QUEUE_ID, numbers(queue_ids).cast(pa.string())),
+    ):
+        # a message that was delayed before, and is not now, keeps what its properties say
+        kept = maps.column(name)
+        overrides[name] = pc.if_else(mask, own, absent if kept is None else kept)
     schedule_queue_ids = np.where(delayed, levels - 1, queue_ids).astype(np.int32)
-    return pc.if_else(mask, pa.scalar(SCHEDULE_TOPIC), topics), schedule_queue_ids
+    codes = np.where(delayed, len(topics.names), topics.codes).astype(np.int32)
+    return TopicColumn([*topics.names, SCHEDULE_TOPIC], codes), schedule_queue_ids

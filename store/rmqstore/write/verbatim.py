@@ -9,8 +9,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmqstore.errors import IllegalMessageError
-from rmqstore.format.columns.encode import RecordColumns
+from rmqstore.format.columns.dispatch_requests import DispatchProperties
 from rmqstore.format.columns.hosts import pack_hosts
+from rmqstore.format.encoding.properties import PropertyStrings
+from rmqstore.format.encoding.records import RecordColumns, TopicColumn
 from rmqstore.format.schema import VERBATIM
 
 
@@ -37,11 +39,13 @@ def verbatim_columns(batch: pa.RecordBatch) -> RecordColumns:
         column: NDArray[Any] = batch.column(name).to_numpy()
         return column
 
+    strings = batch.column("properties")
     return RecordColumns(
-        topics=batch.column("topic"),
+        topics=TopicColumn.of(batch.column("topic")),
         queue_ids=numbers("queueId"),
         bodies=batch.column("body"),
-        properties=batch.column("properties"),
+        properties=PropertyStrings.stored(strings),
+        dispatched=DispatchProperties.stored(strings),
         flags=numbers("flag"),
         sys_flags=numbers("sysFlag"),
         born_timestamps=millis(batch, "bornTimestamp"),

@@ -8,7 +8,7 @@ Source: DefaultMessageStore.java.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import TracebackType
@@ -20,16 +20,18 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import (
     CommitError,
-    CorruptRecordError,
     RmqStoreError,
     StoreStateError,
 )
 from rmqstore.findings import Finding
-from rmqstore.format.columns.decode import topics
-from rmqstore.format.columns.dispatch_requests import Places, group_by_queue, have_units
-from rmqstore.format.columns.encode import Records, encode_batches, require_room, row_batches, stamp
-from rmqstore.format.columns.heads import Heads, read_heads
-from rmqstore.format.layout import Bytes
+from rmqstore.format.columns.dispatch_requests import Places, have_units
+from rmqstore.format.encoding.records import (
+    RecordColumns,
+    encode_records,
+    require_room,
+    row_batches,
+    stamp,
+)
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.store_config import StoreConfig
@@ -41,6 +43,7 @@ from rmqstore.storage.log.appender import LogAppend
 from rmqstore.storage.log.clean_end import CleanEnd, write_clean_end
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.appender import QueueAppender
+from rmqstore.storage.queue.next_offsets import QueueOffsets
 from rmqstore.write.arrow_input import ArrowStream, record_batches
 from rmqstore.write.existing_store import (
     existing_config,
@@ -50,15 +53,14 @@ from rmqstore.write.existing_store import (
 )
 from rmqstore.write.ledger import Ledger
 from rmqstore.write.messages import MessageMaker, WriteSpec, now_ms
-from rmqstore.write.queue_offsets import QueueOffsets
 from rmqstore.write.repair.dispatch import Dispatcher
 from rmqstore.write.repair.repairer import Repairer
 from rmqstore.write.request_buffer import WaitingRequests
 from rmqstore.write.saved_checkpoint import SavedCheckpoint
+from rmqstore.write.staged.part import StagedPart, StagedRecords
+from rmqstore.write.staged.placement import PlacedPiece, StagedRun
 from rmqstore.write.verbatim import millis, verbatim_columns
 from rmqstore.write.written_topics import WrittenTopics
-
-_ENCODED_ROWS = 1 << 16
 
 
 class StoreWriter:
@@ -179,73 +181,67 @@ class StoreWriter:
             return
         columns = verbatim_columns(batch) if verbatim else self._maker.make(batch, first_row)
         require_plain_topics(columns.topics, self._batch_topics)
-        parts = list(encode_batches(columns))
-        sizes = np.concatenate([np.diff(part.starts) for part in parts])
+        sizes = columns.sizes()
         require_room(sizes, self._file_size, first_row)
-        groups = group_by_queue(columns.topics, columns.queue_ids)
         if verbatim:
             times = millis(batch, "storeTimestamp")
             queue_offsets = batch.column("queueOffset").to_numpy()
             has_unit = have_units(columns.sys_flags)
             self._offsets.claim(columns.topics, columns.queue_ids, queue_offsets, has_unit)
         else:
-            times = self._now(len(columns))
-            queue_offsets = self._offsets.assign(groups, len(columns))
-        for rows, records in zip(row_batches(len(columns)), parts, strict=True):
-            heads, _ = read_heads(records.data, records.starts[:-1])
-            self._write(records, heads, queue_offsets[rows], times[rows])
-        self._topics.add(groups)
+            times = np.broadcast_to(np.int64(self._now()), len(columns))
+            queue_offsets = self._offsets.assign(columns.topics, columns.queue_ids)
+        for rows in row_batches(sizes):
+            self._write(columns.take(rows), sizes[rows], queue_offsets[rows], times[rows])
+        self._topics.add(columns.topics, columns.queue_ids)
 
-    def _now(self, count: int) -> NDArray[np.int64]:
+    def _now(self) -> int:
         # Searches by time rely on store times that never fall.
         # Source: CommitLog.java#asyncPutMessage.
-        return np.broadcast_to(np.int64(max(now_ms(), self._last_store_timestamp)), count)
-
-    def append_encoded(self, data: Bytes, sizes: NDArray[np.int64]) -> None:
-        """Append records that ``columns.encode.encode_records`` made and that only lack offsets.
-
-        Args:
-            data: uint8 (nbytes,), records one after the other; they are changed in place.
-            sizes: int64 (n,), size of each record in bytes.
-
-        Raises:
-            CorruptRecordError: ``data`` does not hold whole records of these sizes.
-        """
-        self._require_usable()
-        bounds = np.concatenate(([0], np.cumsum(sizes)))
-        for rows in row_batches(len(sizes), _ENCODED_ROWS):
-            low, high = int(bounds[rows.start]), int(bounds[rows.stop])
-            part = data[low:high]
-            starts = bounds[rows.start : rows.stop + 1] - low
-            heads, whole = read_heads(part, starts[:-1])
-            if not (whole & (heads.column("total_size") == sizes[rows])).all():
-                raise CorruptRecordError(
-                    "encoded records", low, "not whole records of the given sizes"
-                )
-            names = topics(part, heads)
-            require_plain_topics(names, self._batch_topics)
-            require_room(sizes[rows], self._file_size, rows.start)
-            groups = group_by_queue(names, heads.column("queue_id"))
-            queue_offsets = self._offsets.assign(groups, len(heads))
-            records = Records(part, starts, heads.column("sys_flag"))
-            self._write(records, heads, queue_offsets, self._now(len(heads)))
-            self._topics.add(groups)
+        return max(now_ms(), self._last_store_timestamp)
 
     def _write(
         self,
-        records: Records,
-        heads: Heads,
+        columns: RecordColumns,
+        sizes: NDArray[np.int64],
         queue_offsets: NDArray[np.int64],
         times: NDArray[np.int64],
     ) -> None:
-        placement = self._append.place(np.diff(records.starts))
+        placement = self._append.place(sizes)
         places = Places(queue_offsets, placement.physical_offsets, times)
-        stamp(records, queue_offsets, placement.physical_offsets, times)
+        records = encode_records(columns, places)
         with self._all_or_nothing():
             self._checkpoint.set_back(int(times.min()))
-            self._waiting.add(records, heads, places, placement.end)
+            self._waiting.add(columns.requests(records).placed(places), placement.end)
             self._append.write(records, placement)
         self._last_store_timestamp = max(self._last_store_timestamp, int(times[-1]))
+
+    def append_staged(self, parts: Sequence[StagedPart]) -> None:
+        """Append what tasks staged, one part after the other, and remove the files of records.
+
+        Raises:
+            IllegalMessageError: a record does not fit into a CommitLog file.
+            OSError: a file does not hold what its task staged.
+            UnsupportedFeatureError: a topic has BatchConsumeQueues.
+        """
+        self._require_usable()
+        run = StagedRun(parts, self._offsets, self._append.end, self._file_size)
+        with self._all_or_nothing(), StagedRecords(self._disk) as staged:
+            for placed in run.place(self._now):
+                self._write_staged(placed, staged)
+            self._waiting.add_source(run.requests(), self._append.end)
+
+    def _write_staged(self, placed: PlacedPiece, staged: StagedRecords) -> None:
+        requests = placed.piece.requests
+        require_plain_topics(placed.topics, self._batch_topics)
+        require_room(requests.sizes, self._file_size)
+        records = staged.read(placed.part, placed.piece)
+        stamp(records, *placed.places)
+        time = int(placed.places.store_timestamps[0])
+        self._checkpoint.set_back(time)
+        self._append.write(records, placed.placement)
+        self._topics.add(placed.topics, requests.queue_ids)
+        self._last_store_timestamp = time
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
@@ -299,7 +295,6 @@ class StoreWriter:
         self._require_usable()
         start, end = self._append.start, self._append.end
         with self._all_or_nothing():
-            self._waiting.settle()
             if txn is not None:
                 self._ledger.intend(*txn, self._log, *self._append.marks())
             if start != end:
@@ -393,7 +388,6 @@ class StoreWriter:
                 self._disk.delete(self.paths.abort)
                 self._disk.flush_folder(self.paths.root)
         finally:
-            self._waiting.close()
             self._disk.close()
             self._log.close()
             self._lock.release()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from rmqstore.format.columns.dispatch_requests import Groups
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqstore.format.encoding.records import TopicColumn
 from rmqstore.format.topics import SYSTEM_TOPICS
 from rmqstore.storage.broker.topic_table import register_topics
 from rmqstore.storage.files.disk import Disk
@@ -23,11 +26,13 @@ class WrittenTopics:
         self._default_queue_nums = default_queue_nums
         self._highest_queue_ids: dict[str, int] = {}
 
-    def add(self, groups: Groups) -> None:
-        """Note the queues of appended rows."""
-        for (topic, queue_id), _ in groups:
-            highest = self._highest_queue_ids.get(topic, -1)
-            self._highest_queue_ids[topic] = max(highest, queue_id)
+    def add(self, topics: TopicColumn, queue_ids: NDArray[np.int32]) -> None:
+        """Note the queues of appended rows, (n,)."""
+        highest = np.full(len(topics.names), -1, np.int32)
+        np.maximum.at(highest, topics.codes, queue_ids)
+        for topic, queue_id in zip(topics.names, highest.tolist(), strict=True):
+            if queue_id > self._highest_queue_ids.get(topic, -1):
+                self._highest_queue_ids[topic] = queue_id
 
     def register(self) -> None:
         """Add the topics to ``topics.json``, so that a broker serves them, and forget them."""

@@ -21,7 +21,7 @@ import store_builder as build
 import tiers
 from reading import offsets, read
 from rmqstore.errors import OptionError
-from rmqstore.format.columns.dispatch_requests import key_hashes
+from rmqstore.format.columns.index_keys import key_hashes
 from rmqstore.format.hashing import java_hash
 from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.store_config import StoreConfig

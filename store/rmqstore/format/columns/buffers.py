@@ -31,6 +31,14 @@ def numbers(values: NDArray[Any]) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, data])
 
 
+def numbers_where(values: NDArray[Any], valid: Mask) -> pa.Array:
+    """Return numbers as an Arrow array, null where ``valid`` is False."""
+    validity = pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(
+        pa.from_numpy_dtype(values.dtype), len(values), [validity, pa.py_buffer(values)]
+    )
+
+
 def booleans(values: Mask) -> pa.Array:
     """Return booleans as an Arrow array without nulls; equals ``pa.array(values)``."""
     bits = np.packbits(values, bitorder="little")

@@ -5,6 +5,7 @@ Source: CommitLog.java#checkMessageAndReturnSize, which makes a DispatchRequest 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,11 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmqstore.format.columns.buffers import array_bytes
+from rmqstore.format.columns.buffers import array_bytes, numbers
 from rmqstore.format.columns.decode import topics
 from rmqstore.format.columns.heads import Heads
+from rmqstore.format.columns.index_keys import hash_texts, index_keys, topic_key_hashes
 from rmqstore.format.columns.property_decode import Entries, parse_entries, property_column
-from rmqstore.format.hashing import appended_hashes, java_hash, java_hashes
+from rmqstore.format.hashing import java_hash
 from rmqstore.format.layout import (
     DELAY_LEVELS_MS,
     PROPERTY_DELAY,
@@ -31,7 +33,6 @@ from rmqstore.format.layout import (
 )
 from rmqstore.format.utf8 import decode_text
 
-_KEY_SEPARATOR = " "
 _TAG_TYPE, _TYPE_SEPARATOR = "T", "#"  # Source: MessageConst.java#INDEX_TAG_TYPE
 _FEW = 1 << 16
 _MAX_BUFFERED = 1 << 20  # units of some 50 bytes each
@@ -108,6 +109,10 @@ class Places(NamedTuple):
     physical_offsets: NDArray[np.int64]
     store_timestamps: NDArray[np.int64]  # ms
 
+    def take(self, rows: slice) -> Places:
+        """Return consecutive rows."""
+        return Places(*(column[rows] for column in self))
+
     @classmethod
     def of(cls, heads: Heads) -> Places:
         """Return the fields as the records hold them."""
@@ -134,12 +139,12 @@ def have_units(sys_flags: NDArray[np.int32]) -> Mask:
     return mask
 
 
-def rows_by_queue(
+def order_by_queue(
     topic_codes: NDArray[np.int32], queue_ids: NDArray[np.int32]
-) -> list[NDArray[np.int64]]:
-    """Return the rows of each queue that has any, in their order."""
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rows ordered by queue, (n,), and where each queue begins among them, (k,)."""
     if not len(queue_ids):
-        return []
+        return np.empty(0, np.int64), np.empty(0, np.int64)
     width = int(queue_ids.max()) + 1
     keys: NDArray[np.integer[Any]]
     if int(queue_ids.min()) >= 0 and (int(topic_codes.max()) + 1) * width <= _FEW:
@@ -149,7 +154,16 @@ def rows_by_queue(
         keys = topic_codes.astype(np.int64) << 32 | queue_ids.astype(np.int64) & 0xFFFFFFFF
     order = np.argsort(keys, kind="stable")
     by_queue = keys[order]
-    return np.split(order, np.flatnonzero(by_queue[1:] != by_queue[:-1]) + 1)
+    is_first = np.append(True, by_queue[1:] != by_queue[:-1])
+    return order, np.flatnonzero(is_first)
+
+
+def rows_by_queue(
+    topic_codes: NDArray[np.int32], queue_ids: NDArray[np.int32]
+) -> list[NDArray[np.int64]]:
+    """Return the rows of each queue that has any, in their order."""
+    order, starts = order_by_queue(topic_codes, queue_ids)
+    return np.split(order, starts[1:]) if len(order) else []
 
 
 def topic_names(encoded: pa.DictionaryArray) -> list[str]:
@@ -177,34 +191,129 @@ class TagKeys(NamedTuple):
     hashes: NDArray[np.int32]  # (m,)
 
 
-def read_requests(buf: Bytes, heads: Heads, places: Places | None = None) -> Requests:
+class DispatchProperties(NamedTuple):
+    """The properties of n records that queues and index need, string (n,) each.
+
+    They are null where a record lacks them, and None if no record has them.
+    """
+
+    tags: pa.StringArray | None
+    delays: pa.StringArray | None
+    uniq_keys: pa.StringArray | None
+    keys: pa.StringArray | None
+
+    @classmethod
+    def choose(cls, column: Callable[[str], pa.StringArray | None]) -> DispatchProperties:
+        """Return the properties that a function returns by their names."""
+        return cls(*(column(name) for name in _DISPATCHED))
+
+    @classmethod
+    def of(cls, entries: Entries) -> DispatchProperties:
+        """Return the properties among those that were parsed."""
+        return cls.choose(
+            lambda name: property_column(entries, name) if name in entries.names else None
+        )
+
+    @classmethod
+    def stored(cls, strings: pa.BinaryArray) -> DispatchProperties:
+        """Return the properties among those of property strings, binary (n,) without nulls."""
+        data, bounds = array_bytes(strings)
+        return cls.of(parse_entries(data, bounds[:-1], np.diff(bounds)))
+
+    def take(self, rows: slice) -> DispatchProperties:
+        """Return consecutive rows."""
+        return DispatchProperties(*(None if column is None else column[rows] for column in self))
+
+
+_DISPATCHED = (PROPERTY_TAGS, PROPERTY_DELAY, PROPERTY_UNIQ_KEY, PROPERTY_KEYS)
+
+
+class UnplacedRequests(NamedTuple):
+    """What dispatching needs of n records, but for their places."""
+
+    topics: list[str]  # distinct topics
+    topic_codes: NDArray[np.int32]  # (n,) index of each record's topic in topics
+    queue_ids: NDArray[np.int32]
+    sizes: NDArray[np.int32]
+    has_unit: Mask  # (n,) False for half messages and rollbacks
+    tags_codes: NDArray[np.int64]  # (n,), to which the store time of delayed messages is added
+    is_delayed: Mask | None  # (n,), None if no message is
+    key_rows: NDArray[np.int32]  # (m,) the record of each key, rising
+    key_hashes: NDArray[np.int32]  # (m,) never negative
+
+    def placed(self, places: Places) -> Requests:
+        """Return the requests of the records at their places."""
+        units = np.empty(len(self.sizes), QUEUE_UNIT)
+        units["physical_offset"] = places.physical_offsets
+        units["size"] = self.sizes
+        tags_codes = self.tags_codes
+        if self.is_delayed is not None:
+            tags_codes = tags_codes + np.where(self.is_delayed, places.store_timestamps, 0)
+        units["tags_code"] = tags_codes
+        queue_units = QueueUnits(
+            self.topics,
+            self.topic_codes,
+            self.queue_ids,
+            places.queue_offsets,
+            units,
+            places.store_timestamps,
+        )
+        return Requests(queue_units, self.has_unit, self.key_rows, self.key_hashes)
+
+
+def unplaced_requests(
+    topics: list[str],
+    topic_codes: NDArray[np.int32],
+    queue_ids: NDArray[np.int32],
+    sizes: NDArray[np.int32],
+    sys_flags: NDArray[np.int32],
+    properties: DispatchProperties,
+) -> UnplacedRequests:
+    """Return what dispatching needs of n records from their columns, (n,) each.
+
+    Args:
+        topics: the distinct topics.
+        topic_codes: the index of each record's topic in ``topics``.
+        queue_ids: queue ids.
+        sizes: bytes of the records.
+        sys_flags: ``sysFlag`` as stored.
+        properties: the properties that queues and index need.
+    """
+    tags_codes, is_delayed = _tags_codes(topics, topic_codes, properties)
+    key_rows, hashes = index_keys(
+        topics, topic_codes, _are_indexed(sys_flags), properties.uniq_keys, properties.keys
+    )
+    return UnplacedRequests(
+        topics,
+        topic_codes,
+        queue_ids,
+        sizes,
+        have_units(sys_flags),
+        tags_codes,
+        is_delayed,
+        key_rows,
+        hashes,
+    )
+
+
+def read_requests(buf: Bytes, heads: Heads) -> Requests:
     """Read what dispatching needs of whole records.
 
     Args:
         buf: the buffer that ``heads`` was read from.
         heads: heads of the records.
-        places: offsets and store times of the records, if the heads do not hold them yet.
     """
     encoded = topics(buf, heads).dictionary_encode()
-    names = topic_names(encoded)
-    codes = encoded.indices.to_numpy()
-    places = places or Places.of(heads)
     entries = parse_entries(buf, heads.property_starts, heads.property_lengths)
-    units = np.empty(len(heads), QUEUE_UNIT)
-    units["physical_offset"] = places.physical_offsets
-    units["size"] = heads.column("total_size")
-    units["tags_code"] = _tags_codes(entries, names, codes, places.store_timestamps)
-    sys_flags = heads.column("sys_flag")
-    key_rows, hashes = _keys(entries, names, codes, _are_indexed(sys_flags))
-    queue_units = QueueUnits(
-        names,
-        codes,
+    requests = unplaced_requests(
+        topic_names(encoded),
+        encoded.indices.to_numpy(),
         heads.column("queue_id"),
-        places.queue_offsets,
-        units,
-        places.store_timestamps,
+        heads.column("total_size"),
+        heads.column("sys_flag"),
+        DispatchProperties.of(entries),
     )
-    return Requests(queue_units, have_units(sys_flags), key_rows.astype(np.int32), hashes)
+    return requests.placed(Places.of(heads))
 
 
 def _are_indexed(sys_flags: NDArray[np.int32]) -> Mask:
@@ -214,26 +323,28 @@ def _are_indexed(sys_flags: NDArray[np.int32]) -> Mask:
 
 
 def _tags_codes(
-    entries: Entries,
-    names: list[str],
-    codes: NDArray[np.int32],
-    store_timestamps: NDArray[np.int64],
-) -> NDArray[np.int64]:
-    """Return what units hold in ``tags_code``, int64 (n,).
+    names: list[str], codes: NDArray[np.int32], properties: DispatchProperties
+) -> tuple[NDArray[np.int64], Mask | None]:
+    """Return what units hold in ``tags_code``, int64 (n,), and which messages are delayed.
 
-    It is the hash code of the tags, but the due time for delayed messages.
+    It is the hash code of the tags, but the due time of delayed messages: here their delay in ms.
     """
-    tags = property_column(entries, PROPERTY_TAGS).dictionary_encode()
-    hashes = np.array([java_hash(tag) for tag in tags.dictionary.to_pylist()] + [0], np.int64)
-    without_tags = len(hashes) - 1
-    tags_codes: NDArray[np.int64] = hashes[pc.fill_null(tags.indices, without_tags).to_numpy()]
-    if SCHEDULE_TOPIC in names:
-        levels = property_column(entries, PROPERTY_DELAY).to_pylist()
-        for row in np.flatnonzero(codes == names.index(SCHEDULE_TOPIC)).tolist():
-            delay = delay_ms(levels[row])
-            if delay is not None:
-                tags_codes[row] = int(store_timestamps[row]) + delay
-    return tags_codes
+    tags_codes = np.zeros(len(codes), np.int64)
+    if properties.tags is not None:
+        tags = properties.tags.dictionary_encode()
+        hashes = np.array([java_hash(tag) for tag in tags.dictionary.to_pylist()] + [0], np.int64)
+        without_tags = numbers(np.array([len(hashes) - 1], np.int32))[0]
+        indices = tags.indices.fill_null(without_tags) if tags.null_count else tags.indices
+        tags_codes = hashes[np.from_dlpack(indices)]
+    if SCHEDULE_TOPIC not in names or properties.delays is None:
+        return tags_codes, None
+    is_delayed = np.zeros(len(codes), np.bool_)
+    for row in np.flatnonzero(codes == names.index(SCHEDULE_TOPIC)).tolist():
+        delay = delay_ms(properties.delays[row].as_py())
+        if delay is not None:
+            is_delayed[row] = True
+            tags_codes[row] = delay
+    return tags_codes, is_delayed
 
 
 def delay_ms(level: str | None) -> int | None:
@@ -249,37 +360,6 @@ def delay_ms(level: str | None) -> int | None:
     return DELAY_LEVELS_MS[number - 1] if number > 0 else None
 
 
-def _keys(
-    entries: Entries, names: list[str], codes: NDArray[np.int32], indexed: Mask
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Return the record and the hash of each key, (m,), record by record.
-
-    The UNIQ_KEY of a record comes first, then each of its KEYS.
-
-    Source: IndexService.java#buildIndex, #buildKey; IndexFile.java#indexKeyHashMethod.
-    """
-    columns = [
-        property_column(entries, PROPERTY_UNIQ_KEY),
-        _split_keys(property_column(entries, PROPERTY_KEYS)),
-    ]
-    parts = []
-    for rank, column in enumerate(columns):
-        if pa.types.is_list(column.type):
-            counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
-            rows = np.repeat(np.arange(len(counts)), counts)
-            keys = column.flatten()
-        else:
-            rows = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
-            keys = column.drop_null()
-        parts.append((rows, np.full(len(rows), rank), *_hashed(keys)))
-    rows, ranks, suffixes, lengths = (np.concatenate(column) for column in zip(*parts, strict=True))
-    filled = np.flatnonzero(indexed[rows] & (lengths > 0))
-    # The sort is stable, so KEYS keep their order.
-    order = filled[np.lexsort((ranks[filled], rows[filled]))]
-    rows = rows[order]
-    return rows, _key_hashes(names, codes[rows], suffixes[order], lengths[order])
-
-
 def read_tag_keys(buf: Bytes, heads: Heads) -> TagKeys:
     """Read the keys under which brokers from 5.4 on index the tags of records: ``topic#T#tags``.
 
@@ -292,59 +372,7 @@ def read_tag_keys(buf: Bytes, heads: Heads) -> TagKeys:
     rows = np.flatnonzero(has_tags & _are_indexed(heads.column("sys_flag")))
     indexed_tags = tags.take(pa.array(rows))
     keys = pc.binary_join_element_wise(_TAG_TYPE, indexed_tags, _TYPE_SEPARATOR)
-    suffixes, lengths = _hashed(keys)
+    suffixes, lengths = hash_texts(keys)
     codes = encoded.indices.to_numpy()[rows].astype(np.int32)
     offsets = heads.column("physical_offset")[rows].astype(np.int64)
-    return TagKeys(offsets, _key_hashes(topic_names(encoded), codes, suffixes, lengths))
-
-
-def key_hashes(topics: list[str], keys: list[str]) -> NDArray[np.int32]:
-    """Return the hash in the index of every key under every topic, never negative.
-
-    Returns:
-        int32 (len(topics), len(keys)).
-
-    Source: IndexService.java#buildKey; IndexFile.java#indexKeyHashMethod.
-    """
-    n_topics = len(topics)
-    suffixes, lengths = _hashed(pa.array(keys, pa.string()))
-    codes = np.repeat(np.arange(n_topics, dtype=np.int32), len(keys))
-    hashes = _key_hashes(topics, codes, np.tile(suffixes, n_topics), np.tile(lengths, n_topics))
-    return hashes.reshape(n_topics, len(keys))
-
-
-def _key_hashes(
-    names: list[str],
-    codes: NDArray[np.int32],
-    suffixes: NDArray[np.int32],
-    lengths: NDArray[np.int64],
-) -> NDArray[np.int32]:
-    """Return the hashes in the index of ``topic#key``, (m,).
-
-    Args:
-        names: the distinct topics.
-        codes: (m,), the index in ``names`` of each key's topic.
-        suffixes: (m,), hash codes of the keys.
-        lengths: (m,), lengths of the keys in UTF-16 code units.
-    """
-    prefixes = np.array([java_hash(f"{name}#") for name in names] or [0], np.int32)[codes]
-    hashes = appended_hashes(prefixes, suffixes, lengths)
-    absolute = np.where(hashes == np.iinfo(np.int32).min, 0, np.abs(hashes))
-    return absolute.astype(np.int32)
-
-
-def _split_keys(keys: pa.Array) -> pa.Array:
-    """Return KEYS split into lists, or unchanged if no record has several keys."""
-    if not pc.any(pc.match_substring(keys, _KEY_SEPARATOR)).as_py():
-        return keys
-    return pc.split_pattern(keys, _KEY_SEPARATOR)
-
-
-def _hashed(texts: pa.Array) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Return the hash codes of strings, and their lengths in UTF-16 code units."""
-    data, offsets = array_bytes(texts.cast(pa.binary()))
-    lengths = np.diff(offsets)
-    if len(data) and (data[int(offsets[0]) : int(offsets[-1])] & 0x80).any():
-        n_units = [len(text.encode("utf-16-be")) // 2 for text in texts.to_pylist()]
-        lengths = np.array(n_units, np.int64)
-    return java_hashes(data, offsets), lengths
+    return TagKeys(offsets, topic_key_hashes(topic_names(encoded), codes, suffixes, lengths))

@@ -25,6 +25,15 @@ class Hosts(NamedTuple):
     packed: NDArray[np.uint8]  # (n, 20)
     is_v6: Mask
 
+    @classmethod
+    def constant(cls, text: str, n: int) -> Hosts:
+        """Return one host for all of n records; see :func:`pack_host`."""
+        host = pack_host(text)
+        width = _KINDS[True].itemsize
+        packed = np.frombuffer(host.ljust(width, b"\0"), np.uint8)
+        is_v6 = np.broadcast_to(np.bool_(len(host) == width), n)
+        return cls(np.broadcast_to(packed, (n, width)), is_v6)
+
     def take(self, rows: Positions | slice) -> Hosts:
         """Return the chosen rows."""
         return Hosts(self.packed[rows], self.is_v6[rows])

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, overload
 import numpy as np
 
 from rmqstore.errors import OffsetOutOfRangeError, StoreFormatError, StoreStateError
-from rmqstore.format.columns.dispatch_requests import key_hashes
+from rmqstore.format.columns.index_keys import key_hashes
 from rmqstore.format.layout import BLANK_MAGIC, PROPERTY_UNIQ_KEY, Positions
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import Message

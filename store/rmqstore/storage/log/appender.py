@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.format.columns.buffers import windows
-from rmqstore.format.columns.encode import Records
+from rmqstore.format.encoding.records import Records
 from rmqstore.format.layout import BLANK_MAGIC, FRAME_HEAD, MIN_BLANK_BYTES, Positions
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL

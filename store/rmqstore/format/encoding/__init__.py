@@ -1,0 +1,1 @@
+"""Columns to records: the bytes of many records, made without a loop per record."""

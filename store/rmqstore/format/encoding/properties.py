@@ -1,0 +1,282 @@
+"""Properties as columns to property strings; ``columns.property_decode`` is the inverse.
+
+Maps that all have the same names in the same order, as one producer sends them, become pieces of
+the record as they are. Other maps become strings first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rmqstore.errors import IllegalMessageError
+from rmqstore.format.columns.buffers import (
+    array_bytes,
+    booleans,
+    mask_of,
+    numbers,
+    numbers_where,
+    texts,
+)
+from rmqstore.format.encoding.pieces import (
+    Piece,
+    as_binary,
+    join,
+    lengths_of,
+    rows_of,
+)
+from rmqstore.format.layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, Mask, Positions
+
+_EQUALS, _STOP = bytes([NAME_VALUE_SEPARATOR]), bytes([PROPERTY_SEPARATOR])
+_MAX_REGULAR = 32  # names; each costs a column
+
+
+class SeparatorError(IllegalMessageError):
+    """The name or value of a property holds 0x01 or 0x02, which separate properties.
+
+    Attributes:
+        row: the first message with such a property.
+    """
+
+    reason = "the name or value of a property holds 0x01 or 0x02, the separators of properties"
+
+    def __init__(self, row: int) -> None:
+        super().__init__(f"row {row}: {self.reason}")
+        self.row = row
+
+
+class PropertyStrings(NamedTuple):
+    """The property strings of n messages, in pieces; see :mod:`pieces`."""
+
+    pieces: tuple[Piece, ...]
+    lengths: NDArray[np.int64]  # (n,), of the strings
+
+    @classmethod
+    def stored(cls, strings: pa.BinaryArray) -> PropertyStrings:
+        """Return property strings that are there already, binary (n,)."""
+        return cls((strings,), lengths_of(strings))
+
+    def take(self, rows: slice) -> PropertyStrings:
+        """Return consecutive rows."""
+        return PropertyStrings(
+            tuple(rows_of(piece, rows) for piece in self.pieces), self.lengths[rows]
+        )
+
+    def joined(self) -> pa.BinaryArray:
+        """Return the strings, binary (n,)."""
+        return join(self.pieces, len(self.lengths))
+
+
+@dataclass(frozen=True, slots=True)
+class RegularMaps:
+    """The properties of n maps that all have the same names in the same order, none of it empty."""
+
+    names: list[str]  # distinct ones
+    values: pa.StringArray  # of all names, map by map
+    columns: dict[str, int]  # the names that count, and the ordinal of each in its map
+
+    def __len__(self) -> int:
+        return len(self.values) // len(self.names)
+
+    def without(self, names: Collection[str]) -> RegularMaps:
+        """Return the maps without some properties."""
+        kept = {name: column for name, column in self.columns.items() if name not in names}
+        return replace(self, columns=kept)
+
+    def column(self, name: str) -> pa.StringArray | None:
+        """Return one property, string (n,); None if no map has it."""
+        if name not in self.columns:
+            return None
+        n, width = len(self), len(self.names)
+        positions = np.arange(self.columns[name], n * width, width, dtype=np.int32)
+        return self.values.take(numbers(positions))
+
+
+@dataclass(frozen=True, slots=True)
+class IrregularMaps:
+    """The m properties of n maps, map by map, without empty names and values."""
+
+    names: pa.StringArray  # (m,)
+    values: pa.StringArray  # (m,)
+    rows: Positions  # (m,), the map of each property, never falling
+    n_maps: int
+
+    def __len__(self) -> int:
+        return self.n_maps
+
+    def without(self, names: Collection[str]) -> IrregularMaps:
+        """Return the maps without some properties."""
+        if not names:
+            return self
+        is_kept = ~mask_of(pc.is_in(self.names, value_set=texts([*names])))
+        kept = booleans(is_kept)
+        return IrregularMaps(
+            self.names.filter(kept), self.values.filter(kept), self.rows[is_kept], self.n_maps
+        )
+
+    def column(self, name: str) -> pa.StringArray | None:
+        """Return one property, string (n,), null where a map lacks it; None if no map has it.
+
+        If a map has several of the name, the last one counts.
+        """
+        matches = np.flatnonzero(mask_of(pc.equal(self.names, texts([name])[0])))
+        if not len(matches):
+            return None
+        entry_of_map = np.full(self.n_maps, -1, np.int64)
+        entry_of_map[self.rows[matches]] = matches  # of repeated rows, the last one stays
+        return self.values.take(numbers_where(entry_of_map, entry_of_map >= 0))
+
+
+PropertyMaps = RegularMaps | IrregularMaps
+
+
+def property_maps(properties: pa.MapArray | None, n: int) -> PropertyMaps:
+    """Return the properties of n maps, map<string, string>, without empty names and values."""
+    if properties is None or not n:
+        no_texts = pa.nulls(0, pa.string())
+        return IrregularMaps(no_texts, no_texts, np.empty(0, np.int64), n)
+    bounds = np.frombuffer(properties.buffers()[1], np.int32)
+    bounds = bounds[properties.offset : properties.offset + n + 1]
+    first, last = int(bounds[0]), int(bounds[-1])
+    names, values = properties.keys[first:last], properties.items[first:last]
+    counts = np.diff(bounds)
+    is_kept = lengths_of(values) > 0
+    if values.null_count:
+        is_kept &= mask_of(values.is_valid())
+    if is_kept.all() and not properties.null_count:
+        regular = _regular(names, values, counts)
+        if regular is not None:
+            return regular
+    rows = np.repeat(np.arange(n), counts)
+    is_kept &= lengths_of(names) > 0
+    if properties.null_count:
+        is_kept &= mask_of(properties.is_valid())[rows]
+    if not is_kept.all():
+        kept = booleans(is_kept)
+        names, values, rows = names.filter(kept), values.filter(kept), rows[is_kept]
+    return IrregularMaps(names, values, rows, n)
+
+
+def _regular(
+    names: pa.StringArray, values: pa.StringArray, counts: NDArray[np.int32]
+) -> RegularMaps | None:
+    """Return maps that have the same names in the same order, otherwise None."""
+    n, width = len(counts), int(counts[0])
+    if not 0 < width <= _MAX_REGULAR or (counts != width).any():
+        return None
+    data, offsets = array_bytes(names)
+    name_bytes = int(offsets[width] - offsets[0])
+    if int(offsets[-1] - offsets[0]) != n * name_bytes:
+        return None
+    lengths = np.diff(offsets).reshape(n, width)
+    rows = data[int(offsets[0]) : int(offsets[-1])].reshape(n, name_bytes)
+    if (lengths != lengths[0]).any() or (rows != rows[0]).any():
+        return None
+    first = names[:width].to_pylist()
+    columns = {name: column for column, name in enumerate(first)}
+    return RegularMaps(first, values, columns) if len(columns) == width and all(first) else None
+
+
+def property_strings(
+    maps: PropertyMaps, overrides: Mapping[str, pa.StringArray]
+) -> PropertyStrings:
+    """Return property strings: the properties of the maps in their order, then those of columns.
+
+    Each string ends with a separator, as RocketMQ writes it from 5.2 on.
+
+    Args:
+        maps: the properties of n messages.
+        overrides: the values of further properties by name, string (n,); a message has none where
+            the value is null or empty.
+
+    Raises:
+        SeparatorError: a name or value holds one of the two separators.
+
+    Source: MessageDecoder.java#messageProperties2String.
+    """
+    pieces: list[Piece] = []
+    lengths = np.zeros(len(maps), np.int64)
+    if isinstance(maps, RegularMaps):
+        for name in maps.columns:
+            _add(pieces, lengths, name, maps.column(name))
+    elif len(maps.rows):
+        strings = _map_strings(maps)
+        pieces.append(strings)
+        lengths += lengths_of(strings)
+    for name, column in overrides.items():
+        is_filled = lengths_of(column) > 0
+        if column.null_count:
+            is_filled &= mask_of(column.is_valid())
+        if is_filled.all():
+            _add(pieces, lengths, name, column)
+        elif is_filled.any():
+            strings = _partial(name, column, is_filled)
+            pieces.append(strings)
+            lengths += lengths_of(strings)
+    return PropertyStrings(tuple(pieces), lengths)
+
+
+def _add(
+    pieces: list[Piece], lengths: NDArray[np.int64], name: str, values: pa.StringArray
+) -> None:
+    """Add a property that every message has."""
+    head = _head(name)
+    _require_no_separator(values)
+    lengths += lengths_of(values) + (len(head) + len(_STOP))
+    pieces += [head, as_binary(values), _STOP]
+
+
+def _head(name: str) -> bytes:
+    stored = name.encode()
+    if _EQUALS in stored or _STOP in stored:
+        raise SeparatorError(0)
+    return stored + _EQUALS
+
+
+def _map_strings(maps: IrregularMaps) -> pa.BinaryArray:
+    """Return the strings of maps that differ in their names, binary (n,)."""
+    n = len(maps)
+    for column in (maps.names, maps.values):
+        _require_no_separator(column, maps.rows)
+    stored = join([as_binary(maps.names), _EQUALS, as_binary(maps.values), _STOP], len(maps.names))
+    data, ends = array_bytes(stored)
+    bounds = ends[np.searchsorted(maps.rows, np.arange(n + 1))].astype(np.int32)
+    return pa.Array.from_buffers(pa.binary(), n, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
+
+
+def _partial(name: str, values: pa.StringArray, is_filled: Mask) -> pa.BinaryArray:
+    """Return one property as a string for each message, empty for messages that lack it."""
+    rows = np.flatnonzero(is_filled)
+    filled = values.take(numbers(rows))
+    _require_no_separator(filled, rows)
+    data, ends = array_bytes(join([_head(name), as_binary(filled), _STOP], len(rows)))
+    bounds = ends[np.concatenate(([0], np.cumsum(is_filled)))].astype(np.int32)
+    return pa.Array.from_buffers(
+        pa.binary(), len(is_filled), [None, pa.py_buffer(bounds), pa.py_buffer(data)]
+    )
+
+
+def _require_no_separator(values: pa.Array, rows: Positions | None = None) -> None:
+    """Refuse texts that hold a separator.
+
+    Args:
+        values: (m,).
+        rows: (m,), the message of each value; None if the values are those of messages 0, 1, ….
+
+    Raises:
+        SeparatorError: one does.
+    """
+    data, bounds = array_bytes(values)
+    used = data[int(bounds[0]) : int(bounds[-1])]
+    if not len(used) or used.min() > PROPERTY_SEPARATOR:
+        return
+    matches = np.flatnonzero((used == NAME_VALUE_SEPARATOR) | (used == PROPERTY_SEPARATOR))
+    if len(matches):
+        value = int(np.searchsorted(bounds, matches[0] + bounds[0], side="right")) - 1
+        raise SeparatorError(value if rows is None else int(rows[value]))

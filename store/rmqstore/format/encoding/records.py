@@ -1,0 +1,332 @@
+"""Columns to records: the bytes of many records, one after the other, by one join of columns.
+
+The plain form is ``record.encode_record``. Where the places of records are not known yet (a task
+encodes them, the driver appends them), :func:`stamp` sets them later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rmqstore.errors import IllegalMessageError
+from rmqstore.format.columns.buffers import array_bytes, numbers, windows
+from rmqstore.format.columns.dispatch_requests import (
+    DispatchProperties,
+    Places,
+    UnplacedRequests,
+    unplaced_requests,
+)
+from rmqstore.format.columns.hosts import Hosts
+from rmqstore.format.columns.walk import cut_batches
+from rmqstore.format.encoding.pieces import Piece, fixed_width, join, lengths_of
+from rmqstore.format.encoding.properties import PropertyStrings
+from rmqstore.format.hashing import body_crc, body_crcs
+from rmqstore.format.layout import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    CRC_PROPERTY_BYTES,
+    CRC_PROPERTY_DIGITS,
+    CRC_PROPERTY_HEAD,
+    FIXED_PART,
+    FIXED_PART_V4,
+    MAX_V1_TOPIC_BYTES,
+    MESSAGE_MAGIC_V1,
+    MESSAGE_MAGIC_V2,
+    MIN_BLANK_BYTES,
+    PROPERTIES_LENGTH_BYTES,
+    PROPERTY_SEPARATOR,
+    TOPIC_LENGTH_BYTES,
+    Bytes,
+    Positions,
+    SysFlag,
+)
+
+# The two fields are neighbours, so they are written together.
+_OFFSETS = np.dtype([("queue_offset", ">i8"), ("physical_offset", ">i8")])
+_OFFSETS_AT = FIXED_PART_V4.fields["queue_offset"][1]  # type: ignore[index]
+assert FIXED_PART_V4.fields["physical_offset"][1] == _OFFSETS_AT + 8  # type: ignore[index]
+
+
+class TopicColumn(NamedTuple):
+    """The topics of n records."""
+
+    names: list[str]  # distinct
+    codes: NDArray[np.int32]  # (n,), the index of each record's topic in names
+
+    @classmethod
+    def of(cls, topics: pa.StringArray) -> TopicColumn:
+        """Return the topics of a column without nulls."""
+        encoded = topics.dictionary_encode()
+        codes = np.from_dlpack(encoded.indices).astype(np.int32, copy=False)
+        return cls(encoded.dictionary.to_pylist(), codes)
+
+    @classmethod
+    def constant(cls, name: str, n: int) -> TopicColumn:
+        """Return one topic for all records."""
+        return cls([name], np.zeros(n, np.int32))
+
+    def take(self, rows: slice) -> TopicColumn:
+        """Return consecutive rows."""
+        return TopicColumn(self.names, self.codes[rows])
+
+    def stored(self) -> tuple[NDArray[np.int64], list[bytes]]:
+        """Return the magic of records of each distinct topic, and the topic with its length field.
+
+        Source: CommitLog.java#asyncPutMessage: the version is chosen by the number of characters.
+        """
+        names = [name.encode() for name in self.names]
+        magics = [
+            MESSAGE_MAGIC_V2 if len(name) > MAX_V1_TOPIC_BYTES else MESSAGE_MAGIC_V1
+            for name in names
+        ]
+        fields = [
+            len(name).to_bytes(TOPIC_LENGTH_BYTES[magic]) + name
+            for name, magic in zip(names, magics, strict=True)
+        ]
+        return np.array(magics, np.int64), fields
+
+
+class RecordColumns(NamedTuple):
+    """The columns that n records are made of; their other fields follow from these."""
+
+    topics: TopicColumn
+    queue_ids: NDArray[np.int32]
+    bodies: pa.BinaryArray  # as stored, so after compression
+    properties: PropertyStrings
+    dispatched: DispatchProperties  # those properties that queues and index need
+    flags: NDArray[np.int32]
+    sys_flags: NDArray[np.int32]  # the IPv6 bits are set from the hosts
+    born_timestamps: NDArray[np.int64]  # ms
+    born_hosts: Hosts
+    store_hosts: Hosts
+    reconsume_times: NDArray[np.int32]
+    prepared_transaction_offsets: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.queue_ids)
+
+    def take(self, rows: slice) -> RecordColumns:
+        """Return consecutive rows."""
+        return RecordColumns(
+            self.topics.take(rows),
+            self.queue_ids[rows],
+            self.bodies[rows],
+            self.properties.take(rows),
+            self.dispatched.take(rows),
+            self.flags[rows],
+            self.sys_flags[rows],
+            self.born_timestamps[rows],
+            self.born_hosts.take(rows),
+            self.store_hosts.take(rows),
+            self.reconsume_times[rows],
+            self.prepared_transaction_offsets[rows],
+        )
+
+    @property
+    def host_bits(self) -> NDArray[np.int32]:
+        """The bits of ``sysFlag`` that tell the widths of the hosts, (n,)."""
+        born = self.born_hosts.is_v6 * np.int32(SysFlag.BORN_HOST_V6)
+        bits: NDArray[np.int32] = born | self.store_hosts.is_v6 * np.int32(SysFlag.STORE_HOST_V6)
+        return bits
+
+    def sizes(self) -> NDArray[np.int64]:
+        """Return the bytes of the records, (n,)."""
+        widths = np.zeros(max(FIXED_PART) + 1, np.int64)
+        for bits, kind in FIXED_PART.items():
+            widths[bits] = kind.itemsize
+        topic_lengths = np.array([len(field) for field in self.topics.stored()[1]])
+        sizes: NDArray[np.int64] = widths[self.host_bits]
+        sizes += lengths_of(self.bodies)
+        sizes += topic_lengths[self.topics.codes] + PROPERTIES_LENGTH_BYTES
+        sizes += self.properties.lengths
+        return sizes
+
+    def requests(self, records: Records) -> UnplacedRequests:
+        """Return what queues and index need of these rows, which were encoded to ``records``."""
+        return unplaced_requests(
+            self.topics.names,
+            self.topics.codes,
+            self.queue_ids,
+            np.diff(records.starts).astype(np.int32),
+            records.sys_flags,
+            self.dispatched,
+        )
+
+
+class Records(NamedTuple):
+    """The bytes of n records, one after the other."""
+
+    data: Bytes  # may be written to
+    starts: Positions  # (n + 1,): where each record begins in data, and the end of the last one
+    sys_flags: NDArray[np.int32]  # with the IPv6 bits
+
+
+def row_batches(sizes: NDArray[np.int64]) -> Iterator[slice]:
+    """Yield the slices in which records of these sizes are encoded."""
+    return cut_batches(sizes, BATCH_ROWS, BATCH_BYTES)
+
+
+def encode_records(columns: RecordColumns, places: Places | None = None) -> Records:
+    """Encode records.
+
+    Args:
+        columns: n rows, whose records have less than 2 GiB together.
+        places: where the records will stand. Without it their queue offset, physical offset and
+            store time are 0, and a ``__CRC32#`` property at the end of their properties is not
+            valid, until :func:`stamp` sets them.
+
+    Source: MessageExtEncoder.java#encode.
+    """
+    n = len(columns)
+    sizes = columns.sizes()
+    starts = np.zeros(n + 1, np.int64)
+    np.cumsum(sizes, out=starts[1:])
+    host_bits = columns.host_bits
+    sys_flags = (columns.sys_flags & ~np.int32(SysFlag.HOSTS_V6)) | host_bits
+    magics, topic_fields = columns.topics.stored()
+    if len(topic_fields) == 1:
+        topic_piece: Piece = topic_fields[0]
+    else:
+        topic_piece = pa.array(topic_fields, pa.binary()).take(numbers(columns.topics.codes))
+    property_lengths = columns.properties.lengths.astype(">i2").view(np.uint8)
+    joined = join(
+        [
+            _heads(columns, sizes, magics[columns.topics.codes], sys_flags, places),
+            columns.bodies,
+            topic_piece,
+            fixed_width(property_lengths.reshape(n, PROPERTIES_LENGTH_BYTES)),
+            *columns.properties.pieces,
+        ],
+        n,
+    )
+    data, _ = array_bytes(joined)
+    records = Records(data[: starts[-1]], starts, sys_flags)
+    if places is not None:
+        _seal(records)
+    return records
+
+
+def _heads(
+    columns: RecordColumns,
+    sizes: NDArray[np.int64],
+    magics: NDArray[np.int64],
+    sys_flags: NDArray[np.int32],
+    places: Places | None,
+) -> pa.BinaryArray:
+    """Return the fixed parts of records, from total_size to body_length, binary (n,)."""
+    crcs = body_crcs(columns.bodies.to_pylist())
+    host_bits = sys_flags & np.int32(SysFlag.HOSTS_V6)
+    parts: list[pa.BinaryArray] = []
+    order = np.empty(len(columns), np.int64)
+    n_done = 0
+    for bits, kind in FIXED_PART.items():
+        rows = np.flatnonzero(host_bits == bits)
+        if not len(rows):
+            continue
+        chosen: Positions | slice = slice(None) if len(rows) == len(columns) else rows
+        fixed = np.zeros(len(rows), kind)
+        fixed["total_size"] = sizes[chosen]
+        fixed["magic"] = magics[chosen]
+        fixed["body_crc"] = crcs[chosen]
+        fixed["queue_id"] = columns.queue_ids[chosen]
+        fixed["flag"] = columns.flags[chosen]
+        fixed["sys_flag"] = sys_flags[chosen]
+        fixed["born_timestamp"] = columns.born_timestamps[chosen]
+        born_hosts, store_hosts = columns.born_hosts.take(chosen), columns.store_hosts.take(chosen)
+        fixed["born_host"] = born_hosts.stored(bool(bits & SysFlag.BORN_HOST_V6))
+        fixed["store_host"] = store_hosts.stored(bool(bits & SysFlag.STORE_HOST_V6))
+        fixed["reconsume_times"] = columns.reconsume_times[chosen]
+        fixed["prepared_transaction_offset"] = columns.prepared_transaction_offsets[chosen]
+        fixed["body_length"] = lengths_of(columns.bodies)[chosen]
+        if places is not None:
+            fixed["queue_offset"] = places.queue_offsets[chosen]
+            fixed["physical_offset"] = places.physical_offsets[chosen]
+            fixed["store_timestamp"] = places.store_timestamps[chosen]
+        parts.append(fixed_width(fixed.view(np.uint8).reshape(len(rows), kind.itemsize)))
+        order[rows] = np.arange(n_done, n_done + len(rows))
+        n_done += len(rows)
+    if len(parts) == 1:
+        return parts[0]
+    return pa.concat_arrays(parts).take(numbers(order))
+
+
+def stamp(
+    records: Records,
+    queue_offsets: NDArray[np.int64],
+    physical_offsets: NDArray[np.int64],
+    store_timestamps: NDArray[np.int64],
+) -> None:
+    """Set the offsets and store times of records, then the CRCs that cover whole records.
+
+    Args:
+        records: n records, which are changed in place.
+        queue_offsets, physical_offsets: (n,).
+        store_timestamps: (n,), ms.
+
+    Source: CommitLog.java#DefaultAppendMessageCallback.
+    """
+    starts = records.starts[:-1]
+    if not len(starts):
+        return
+    offsets = np.empty(len(starts), _OFFSETS)
+    offsets["queue_offset"] = queue_offsets
+    offsets["physical_offset"] = physical_offsets
+    _scatter(records.data, starts + _OFFSETS_AT, offsets)
+    times = store_timestamps.astype(">i8")
+    born_bits = records.sys_flags & np.int32(SysFlag.BORN_HOST_V6)
+    for bits in (0, int(SysFlag.BORN_HOST_V6)):
+        rows = np.flatnonzero(born_bits == bits)
+        if len(rows):
+            field_offset = FIXED_PART[bits].fields["store_timestamp"][1]  # type: ignore[index]
+            _scatter(records.data, starts[rows] + field_offset, times[rows])
+    _seal(records)
+
+
+def _scatter(data: Bytes, positions: Positions, values: NDArray[np.generic]) -> None:
+    width = values.dtype.itemsize
+    windows(data, width)[positions] = values.view((np.void, width))
+
+
+def _seal(records: Records) -> None:
+    """Recompute the CRC of the records whose properties end with one.
+
+    Source: MessageDecoder.java#createCrc32.
+    """
+    ends = records.starts[1:]
+    tails = windows(records.data, CRC_PROPERTY_BYTES)[ends - CRC_PROPERTY_BYTES]
+    stored = tails.view(np.uint8).reshape(len(ends), -1)
+    head = np.frombuffer(CRC_PROPERTY_HEAD, np.uint8)
+    has_crc = (stored[:, : len(head)] == head).all(axis=1) & (stored[:, -1] == PROPERTY_SEPARATOR)
+    for row in np.flatnonzero(has_crc).tolist():
+        start = int(records.starts[row])
+        end = int(ends[row]) - CRC_PROPERTY_BYTES
+        crc = body_crc(records.data[start:end].data)
+        digits = f"{crc:0{CRC_PROPERTY_DIGITS}d}"[::-1].encode()
+        digits_start = end + len(CRC_PROPERTY_HEAD)
+        digits_end = digits_start + CRC_PROPERTY_DIGITS
+        records.data[digits_start:digits_end] = np.frombuffer(digits, np.uint8)
+
+
+def require_room(sizes: NDArray[np.integer[Any]], file_size: int, first_row: int = 0) -> None:
+    """Refuse a record that is too large for a CommitLog file.
+
+    Args:
+        sizes: (n,), sizes of the records in bytes.
+        file_size: size of a CommitLog file in bytes.
+        first_row: number of the first record, for the error.
+
+    Raises:
+        IllegalMessageError: a record is too large; the text names its row.
+    """
+    largest = file_size - MIN_BLANK_BYTES
+    if len(sizes) and int(sizes.max()) > largest:
+        row = int(sizes.argmax())
+        raise IllegalMessageError(
+            f"row {first_row + row}: MESSAGE_ILLEGAL: a record of {int(sizes[row])} bytes, "
+            f"a CommitLog file holds {largest}; nothing was written"
+        )

@@ -1,0 +1,89 @@
+"""Files of our own between two steps of a write: appended to by one process, read by another.
+
+They are not flushed: after a power cut nobody asks for them. Unlike a file of RocketMQ, one may be
+longer than 2 GiB.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqstore.storage.files.closing import Closing
+from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.regular import open_regular
+
+_RESERVED_BYTES = 16 << 20
+
+
+class ScratchWriter:
+    """A new file that bytes are appended to. The first bytes make it, in place of an older one."""
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        self._disk, self._path = disk, path
+        self.size = self._reserved = 0
+
+    def append(self, data: bytes | NDArray[np.uint8]) -> None:
+        """Append bytes."""
+        if not self.size:
+            self._disk.delete(self._path)
+            self._disk.create(self._path, 0)
+        end = self.size + len(data)
+        if end > self._reserved:
+            self._reserve(end)
+        self._disk.write(self._path, self.size, data)
+        self.size = end
+
+    def _reserve(self, end: int) -> None:
+        """Reserve disk space in large blocks, which is much cheaper than page by page."""
+        more = max(end - self._reserved, _RESERVED_BYTES)
+        try:
+            self._disk.reserve(self._path, self._reserved, more)
+        except OSError as err:
+            if err.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            more = end - self._reserved  # the write itself shows whether the bytes fit
+        self._reserved += more
+
+
+class ScratchFile(Closing):
+    """A file to read, which may be longer than what was appended to it.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        UnreadableFileError: it is not a regular file, or it cannot be opened.
+    """
+
+    __slots__ = ("_descriptor", "path", "size")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor, status = open_regular(path)
+        self.size = status.st_size
+
+    def read_into(self, window: NDArray[np.uint8], position: int) -> None:
+        """Fill a window with the bytes from ``position`` on.
+
+        Raises:
+            OSError: the file ends before.
+        """
+        count = os.preadv(self._descriptor, [window.data], position)
+        if count < len(window):
+            raise OSError(f"{self.path} ends at {position + count}: the file was cut")
+
+    def map(self) -> mmap.mmap | bytes:
+        """Return the bytes of the file, mapped."""
+        if not self.size:
+            return b""
+        return mmap.mmap(self._descriptor, self.size, access=mmap.ACCESS_READ)
+
+    def close(self) -> None:
+        """Close the file; a mapping stays valid."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1

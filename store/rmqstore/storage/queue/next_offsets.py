@@ -1,0 +1,141 @@
+"""The next queue offset of each queue: assigned to rows, or compared with the rows' own offsets.
+
+The queues are kept as arrays, so that rows in many queues cost no step for each queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqstore.errors import IllegalMessageError
+from rmqstore.format.columns.dispatch_requests import order_by_queue
+from rmqstore.format.encoding.records import TopicColumn
+from rmqstore.format.layout import Mask
+
+_NEW = -1  # the next offset of a queue that is not there yet
+
+
+class QueueOffsets:
+    """The next offsets of the queues that a writer appends to. Source: QueueOffsetOperator.java.
+
+    Args:
+        next_offset: returns the next offset of a queue from the store, None for a new queue.
+    """
+
+    def __init__(self, next_offset: Callable[[str, int], int | None]) -> None:
+        self._ask = next_offset
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all offsets, so that they are read from the store again."""
+        self._numbers: dict[str, int] = {}  # of topics, in the order of their first record
+        self._queues = np.empty(0, np.int64)  # topic number and queue id in one, rising
+        self._next = np.empty(0, np.int64)  # of each queue
+        self._marked = np.empty(0, np.int64)  # the same at the mark, or when the queue was met
+
+    def assign(self, topics: TopicColumn, queue_ids: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Return the next offsets of n rows, (n,), which are not negative."""
+        order, starts, places = self._group(topics, queue_ids)
+        counts = np.diff(starts, append=len(order))
+        firsts = np.maximum(self._next[places], 0)
+        offsets = np.empty(len(order), np.int64)
+        offsets[order] = np.arange(len(order)) + np.repeat(firsts - starts, counts)
+        self._next[places] = firsts + counts
+        return offsets
+
+    def claim(
+        self,
+        topics: TopicColumn,
+        queue_ids: NDArray[np.int32],
+        offsets: NDArray[np.int64],
+        queued: Mask,
+    ) -> None:
+        """Accept the offsets that rows bring.
+
+        Args:
+            topics, queue_ids, offsets: (n,).
+            queued: (n,), rows that get a unit in their queue; the others are ignored.
+
+        Raises:
+            IllegalMessageError: a row's offset is not the next one of its queue. A new queue may
+                begin at any offset.
+        """
+        rows = np.flatnonzero(queued)
+        if not len(rows):
+            return
+        chosen = TopicColumn(topics.names, topics.codes[rows])
+        order, starts, places = self._group(chosen, queue_ids[rows])
+        counts = np.diff(starts, append=len(order))
+        given = offsets[rows[order]]
+        known = self._next[places]
+        firsts = np.where(known == _NEW, given[starts], known)
+        expected = np.arange(len(order)) + np.repeat(firsts - starts, counts)
+        wrong = np.flatnonzero(given != expected)
+        if len(wrong):
+            row = int(rows[order[wrong[0]]])
+            topic, queue_id = topics.names[int(topics.codes[row])], int(queue_ids[row])
+            raise IllegalMessageError(
+                f"row {row}: queue offset {int(offsets[row])} of {topic}-{queue_id}, "
+                f"the next one is {int(expected[wrong[0]])}; nothing was written"
+            )
+        self._next[places] = firsts + counts
+
+    def _group(
+        self, topics: TopicColumn, queue_ids: NDArray[np.int32]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Group rows by queue.
+
+        Returns:
+            The rows ordered by queue, (n,); where each of k queues begins among them, (k,); the
+            place of each queue in :attr:`_queues`, (k,).
+        """
+        order, starts = order_by_queue(topics.codes, queue_ids)
+        first_rows = order[starts]
+        names = [self._numbers.setdefault(name, len(self._numbers)) for name in topics.names]
+        queues = np.array(names, np.int64)[topics.codes[first_rows]] << 32
+        queues |= queue_ids[first_rows].astype(np.int64) & 0xFFFFFFFF
+        places = np.searchsorted(self._queues, queues)
+        is_known = np.append(self._queues, _NEW)[places] == queues
+        if not is_known.all():
+            self._learn(topics, queue_ids, first_rows[~is_known], queues[~is_known])
+            places = np.searchsorted(self._queues, queues)
+        return order, starts, places
+
+    def _learn(
+        self,
+        topics: TopicColumn,
+        queue_ids: NDArray[np.int32],
+        rows: NDArray[np.int64],
+        queues: NDArray[np.int64],
+    ) -> None:
+        """Ask the store for the next offsets of queues, given a row of each."""
+        found = [
+            self._ask(topics.names[code], queue_id)
+            for code, queue_id in zip(
+                topics.codes[rows].tolist(), queue_ids[rows].tolist(), strict=True
+            )
+        ]
+        offsets = np.array([_NEW if offset is None else offset for offset in found], np.int64)
+        order = np.argsort(queues)
+        places = np.searchsorted(self._queues, queues[order])
+        self._queues = np.insert(self._queues, places, queues[order])
+        self._next = np.insert(self._next, places, offsets[order])
+        self._marked = np.insert(self._marked, places, offsets[order])
+
+    def mark(self) -> None:
+        """Remember the next offsets, for :meth:`rewound`."""
+        self._marked = self._next.copy()
+
+    def rewound(self) -> QueueOffsets:
+        """Return the same queues at the mark; those met since are as they were met."""
+        offsets = copy(self)
+        offsets.rewind()
+        return offsets
+
+    def rewind(self) -> None:
+        """Go back to the mark."""
+        self._next = self._marked.copy()

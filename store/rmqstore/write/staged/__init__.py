@@ -1,0 +1,1 @@
+"""The rows of a job: many tasks stage them, one commit appends them."""

@@ -1,0 +1,200 @@
+"""What one task of a job leaves for the commit: records, and what queues and index need of them.
+
+The records stand in one file, one after the other and still without their places. Beside it is a
+file of Arrow IPC streams, one for each piece of the records, with a row for each record: the commit
+does not read fields of records back. Neither file is flushed, because a job that a power cut ends
+is not committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rmqstore.format.columns.buffers import booleans, mask_of, numbers, texts
+from rmqstore.format.columns.dispatch_requests import UnplacedRequests, have_units
+from rmqstore.format.encoding.records import RecordColumns, Records, encode_records, row_batches
+from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.scratch import ScratchFile, ScratchWriter
+
+_SIDE = pa.schema(
+    [
+        pa.field("size", pa.int32()),
+        pa.field("topic", pa.dictionary(pa.int32(), pa.string())),
+        pa.field("queueId", pa.int32()),
+        pa.field("sysFlag", pa.int32()),
+        pa.field("tagsCode", pa.int64()),  # of a delayed message: its delay in ms
+        pa.field("isDelayed", pa.bool_()),
+        pa.field("keyHashes", pa.list_(pa.field("item", pa.int32()))),
+    ]
+)
+
+
+class StagedPart(NamedTuple):
+    """What one task staged."""
+
+    path: str
+    n_records: int
+    n_bytes: int
+
+
+class Piece(NamedTuple):
+    """Consecutive records of a part."""
+
+    position: int  # in the file of records
+    requests: UnplacedRequests
+    sys_flags: NDArray[np.int32]
+
+
+class PartWriter:
+    """The two files of one attempt of a task. A context manager, which closes them.
+
+    Args:
+        disk: performs all changes.
+        path: the file of records. Its folder must exist: only the driver makes it, so a task that
+            still runs when its job is aborted cannot write any more.
+    """
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        self._disk, self._path = disk, path
+        self._records = ScratchWriter(disk, path)
+        self._side = ScratchWriter(disk, _side_of(path))
+        self._n_records = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._disk.close()
+
+    def write(self, columns: RecordColumns, sizes: NDArray[np.int64]) -> None:
+        """Encode records of these sizes, and stage them; the first call makes the files."""
+        for rows in row_batches(sizes):
+            part = columns.take(rows)
+            records = encode_records(part)
+            self._records.append(records.data)
+            self._side.append(_side_bytes(part.requests(records), records.sys_flags))
+        self._n_records += len(columns)
+
+    def part(self) -> StagedPart:
+        """Return what was staged."""
+        return StagedPart(str(self._path), self._n_records, self._records.size)
+
+
+def _side_of(path: Path) -> Path:
+    return path.with_name(path.name + ".side")
+
+
+def _side_bytes(requests: UnplacedRequests, sys_flags: NDArray[np.int32]) -> NDArray[np.uint8]:
+    n = len(requests.sizes)
+    ends = np.zeros(n + 1, np.int32)
+    np.cumsum(np.bincount(requests.key_rows, minlength=n), out=ends[1:])
+    delayed = np.zeros(n, np.bool_) if requests.is_delayed is None else requests.is_delayed
+    columns = [
+        numbers(requests.sizes),
+        pa.DictionaryArray.from_arrays(numbers(requests.topic_codes), texts(requests.topics)),
+        numbers(requests.queue_ids),
+        numbers(sys_flags),
+        numbers(requests.tags_codes),
+        booleans(delayed),
+        pa.ListArray.from_arrays(numbers(ends), numbers(requests.key_hashes)),
+    ]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, _SIDE) as stream:
+        stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=_SIDE))
+    return np.frombuffer(sink.getvalue(), np.uint8)
+
+
+def read_pieces(part: StagedPart) -> Iterator[Piece]:
+    """Yield the pieces of a part in order, over a mapping of its side file.
+
+    Raises:
+        OSError: the files do not hold what the task staged.
+    """
+    if not part.n_records:
+        return
+    path = Path(part.path)
+    n_records = position = 0
+    with ScratchFile(_side_of(path)) as file:
+        mapped = pa.BufferReader(pa.py_buffer(file.map()))
+    try:
+        while n_records < part.n_records:
+            (batch,) = pa.ipc.open_stream(mapped)
+            piece = _piece(batch, position)
+            n_records += len(piece.sys_flags)
+            position += int(piece.requests.sizes.sum(dtype=np.int64))
+            yield piece
+    except (OSError, ValueError) as err:
+        raise OSError(f"{_side_of(path)} was changed or cut: {err}") from err
+    if (n_records, position) != (part.n_records, part.n_bytes):
+        raise OSError(
+            f"{path} does not hold what its task staged: "
+            f"{part.n_records} records, {part.n_bytes} bytes; the file was changed or cut"
+        )
+
+
+def _piece(batch: pa.RecordBatch, position: int) -> Piece:
+    topics, keys = batch.column("topic"), batch.column("keyHashes")
+    is_delayed = mask_of(batch.column("isDelayed"))
+    sys_flags = _array(batch.column("sysFlag"))
+    n_keys = np.diff(_array(keys.offsets))
+    requests = UnplacedRequests(
+        topics.dictionary.to_pylist(),
+        _array(topics.indices),
+        _array(batch.column("queueId")),
+        _array(batch.column("size")),
+        have_units(sys_flags),
+        _array(batch.column("tagsCode")),
+        is_delayed if is_delayed.any() else None,
+        np.repeat(np.arange(len(batch), dtype=np.int32), n_keys),
+        _array(keys.values),
+    )
+    return Piece(position, requests, sys_flags)
+
+
+class StagedRecords:
+    """Reads the records of one part after another.
+
+    A context manager, which closes the file. The file is removed once it is open: it is not needed
+    again, and the store's own files take its place in the page cache.
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._path = ""
+        self._file: ScratchFile | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def read(self, part: StagedPart, piece: Piece) -> Records:
+        """Return the records of a piece, which may be changed.
+
+        Raises:
+            OSError: the file has no such bytes.
+        """
+        if self._file is None or part.path != self._path:
+            if self._file is not None:
+                self._file.close()
+            self._path = part.path
+            self._file = ScratchFile(Path(part.path))
+            self._disk.delete(Path(part.path))
+        starts = np.zeros(len(piece.sys_flags) + 1, np.int64)
+        np.cumsum(piece.requests.sizes, out=starts[1:])
+        data = np.empty(int(starts[-1]), np.uint8)
+        self._file.read_into(data, piece.position)
+        return Records(data, starts, piece.sys_flags)
+
+
+def _array(column: pa.Array) -> NDArray[Any]:
+    values: NDArray[Any] = np.from_dlpack(column)
+    return values

@@ -1,0 +1,85 @@
+"""Gives staged records their places: once to write the log, once more to build queues and index.
+
+The places follow from the sizes of the records and the ends of log and queues, so they are
+computed again instead of being kept: a large job would fill the memory with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from rmqstore.format.columns.dispatch_requests import Places, Requests
+from rmqstore.format.encoding.records import TopicColumn
+from rmqstore.storage.log.appender import Placement, place_records
+from rmqstore.storage.queue.next_offsets import QueueOffsets
+from rmqstore.write.staged.part import Piece, StagedPart, read_pieces
+
+
+class PlacedPiece(NamedTuple):
+    """Consecutive records of a part, and their places."""
+
+    part: StagedPart
+    piece: Piece
+    placement: Placement
+    places: Places
+
+    @property
+    def topics(self) -> TopicColumn:
+        """The topics of the records."""
+        return TopicColumn(self.piece.requests.topics, self.piece.requests.topic_codes)
+
+
+class StagedRun:
+    """Parts that are appended one after the other, in the order of their partitions.
+
+    Args:
+        parts: what the tasks staged.
+        offsets: the next offset of each queue.
+        start: physical offset of the first record.
+        file_size: bytes of a CommitLog file.
+    """
+
+    def __init__(
+        self, parts: Sequence[StagedPart], offsets: QueueOffsets, start: int, file_size: int
+    ) -> None:
+        self._parts, self._offsets = parts, offsets
+        self._start, self._file_size = start, file_size
+        self._times: list[int] = []  # the store time of each piece, ms
+        offsets.mark()
+
+    def place(self, now: Callable[[], int]) -> Iterator[PlacedPiece]:
+        """Yield all pieces with their places; this advances the queue offsets.
+
+        Args:
+            now: returns the store time of the next piece, ms.
+        """
+        for placed in self._placed(self._offsets, now):
+            self._times.append(int(placed.places.store_timestamps[0]))
+            yield placed
+
+    def requests(self) -> Callable[[], Iterator[Requests]]:
+        """Return a function that yields the dispatch requests of all pieces, once placed."""
+        offsets = self._offsets.rewound()
+
+        def again() -> Iterator[Requests]:
+            times = iter(self._times)
+            for placed in self._placed(offsets, lambda: next(times)):
+                yield placed.piece.requests.placed(placed.places)
+
+        return again
+
+    def _placed(self, offsets: QueueOffsets, now: Callable[[], int]) -> Iterator[PlacedPiece]:
+        end = self._start
+        for part in self._parts:
+            for piece in read_pieces(part):
+                requests = piece.requests
+                placement = place_records(requests.sizes.astype(np.int64), end, self._file_size)
+                topics = TopicColumn(requests.topics, requests.topic_codes)
+                queue_offsets = offsets.assign(topics, requests.queue_ids)
+                times = np.broadcast_to(np.int64(now()), len(requests.sizes))
+                places = Places(queue_offsets, placement.physical_offsets, times)
+                yield PlacedPiece(part, piece, placement, places)
+                end = placement.end

@@ -1,0 +1,234 @@
+"""Batches of messages of all kinds against one plain message at a time: bytes, units and keys."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from rmqstore.errors import IllegalMessageError
+from rmqstore.format.columns.dispatch_requests import Places, Requests, read_requests
+from rmqstore.format.columns.heads import read_heads
+from rmqstore.format.columns.hosts import pack_host
+from rmqstore.format.compression import compressor
+from rmqstore.format.encoding.records import RecordColumns, encode_records, stamp
+from rmqstore.format.hashing import java_hash
+from rmqstore.format.layout import DELAY_LEVELS_MS, SCHEDULE_TOPIC
+from rmqstore.format.properties import parse_properties
+from rmqstore.format.record import encode_record
+from rmqstore.format.schema import WRITE_TYPES
+from rmqstore.write import messages
+from rmqstore.write.messages import MessageMaker, WriteSpec
+
+NOW = 1_790_000_000_000
+STORE_HOST, BORN_HOST = "127.0.0.1:10911", "10.1.2.3:0"
+TOPICS = ["T", "x" * 127, "%RETRY%" + "z" * 200, "%DLQ%g"]
+HOSTS = [None, "10.0.0.1:1", "[2001:db8:0:0:0:0:0:20]:63789"]
+TEXTS = ["a", "order-17", "größer", "中文", "😀 smile", "two keys", " a  b ", "", "x" * 300]
+NAMES = ["region", "trace", "TAGS", "KEYS", "UNIQ_KEY", "DELAY", "été", "", "__CRC32#"]
+OVERRIDES = {
+    "tags": "TAGS",
+    "keys": "KEYS",
+    "msgId": "UNIQ_KEY",
+    "shardingKey": "__SHARDINGKEY",
+}
+
+
+def random_rows(rng: random.Random, n: int) -> list[dict[str, Any]]:
+    def text() -> str | None:
+        return rng.choice([None, *TEXTS])
+
+    kinds = {
+        "topic": lambda: rng.choice(TOPICS),
+        "body": lambda: rng.randbytes(rng.choice([0, 1, 7, 200, 5000])),
+        "tags": text,
+        "keys": text,
+        "msgId": text,
+        "shardingKey": text,
+        "flag": lambda: rng.choice([None, 0, -7]),
+        "bornTimestamp": lambda: rng.choice([None, (NOW - rng.randrange(10**9)) * 1000]),
+        "bornHost": lambda: rng.choice(HOSTS),
+        "reconsumeTimes": lambda: rng.choice([None, 3]),
+        "delayTimeLevel": lambda: rng.choice([None, 0, 0, 3, 18, 99]),
+        "queueId": lambda: rng.choice([None, 0, 5, 1000]),
+    }
+    columns = ["topic", "body", *[name for name in [*kinds][2:] if rng.random() < 0.6]]
+    rows = [{name: kinds[name]() for name in columns} for _ in range(n)]
+    if rng.random() < 0.2:  # no row has a value
+        rows = [row | {columns[-1]: None} if len(columns) > 2 else row for row in rows]
+    form = rng.choice(["none", "regular", "regular", "irregular"])
+    names = rng.sample(NAMES[:7], rng.randrange(4))
+    for row in rows:
+        if form == "regular":
+            row["properties"] = [(name, rng.choice(TEXTS[:6])) for name in names]
+        elif form == "irregular":
+            entries = [(rng.choice(NAMES), text()) for _ in range(rng.randrange(5))]
+            row["properties"] = rng.choice([None, entries, entries])
+    return rows
+
+
+def plain_properties(row: dict[str, Any]) -> list[tuple[str, str]]:
+    """The properties of one message, in the order in which they are stored."""
+    entries = [(name, value) for name, value in row.get("properties") or [] if name and value]
+    overrides = {name: row[column] for column, name in OVERRIDES.items() if column in row}
+    own = [value for name, value in entries if name == "UNIQ_KEY"]
+    if own:
+        overrides.setdefault("UNIQ_KEY", own[-1])
+    return [
+        *[entry for entry in entries if entry[0] not in overrides],
+        *[(name, value) for name, value in overrides.items() if value],
+    ]
+
+
+def plain_record(row: dict[str, Any], queue_id: int, spec: WriteSpec, **place: int) -> bytes:
+    entries = plain_properties(row)
+    topic = row["topic"]
+    level = min(row.get("delayTimeLevel") or 0, len(DELAY_LEVELS_MS))
+    if "delayTimeLevel" in row:
+        entries = [entry for entry in entries if entry[0] != "DELAY"]
+    if level > 0:
+        entries += [("DELAY", str(level)), ("REAL_TOPIC", topic), ("REAL_QID", str(queue_id))]
+        topic, queue_id = SCHEDULE_TOPIC, level - 1
+    body, sys_flag = row["body"], 0
+    pack, kind = compressor(spec.compression)
+    if pack is not None and len(body) >= spec.compress_over:
+        body, sys_flag = pack(body), 1 | kind
+    born = row.get("bornTimestamp")
+    return encode_record(
+        topic.encode(),
+        body,
+        b"".join(f"{name}\x01{value}\x02".encode() for name, value in entries),
+        pack_host(row.get("bornHost") or BORN_HOST),
+        pack_host(STORE_HOST),
+        queue_id=queue_id,
+        flag=row.get("flag") or 0,
+        sys_flag=sys_flag,
+        born_timestamp=NOW if born is None else born // 1000,
+        reconsume_times=row.get("reconsumeTimes") or 0,
+        **place,
+    )
+
+
+def plain_units(row: dict[str, Any], place: dict[str, int]) -> tuple[int, list[int]]:
+    """The tags code of one message, and the hashes of its keys."""
+    properties = parse_properties(
+        b"".join(f"{name}\x01{value}\x02".encode() for name, value in plain_properties(row))
+    )
+    delayed = min(row.get("delayTimeLevel") or 0, len(DELAY_LEVELS_MS))
+    topic = SCHEDULE_TOPIC if delayed > 0 else row["topic"]
+    tags_code = java_hash(properties.get("TAGS", ""))
+    if delayed > 0:
+        tags_code = place["store_timestamp"] + DELAY_LEVELS_MS[delayed - 1]
+    keys = [properties.get("UNIQ_KEY", ""), *properties.get("KEYS", "").split(" ")]
+    hashes = [abs(java_hash(f"{topic}#{key}")) for key in keys if key]
+    return tags_code, [0 if value == 1 << 31 else value for value in hashes]
+
+
+def make(spec: WriteSpec, rows: list[dict[str, Any]]) -> RecordColumns:
+    names = list(rows[0])
+    schema = pa.schema([(name, WRITE_TYPES[name]) for name in names])
+    arrays = [
+        pa.array([row[name] for row in rows], pa.int64()).cast(schema.field(name).type)
+        if name == "bornTimestamp"
+        else pa.array([row[name] for row in rows], schema.field(name).type)
+        for name in names
+    ]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    padded = pa.concat_batches([batch.slice(0, 1), batch])  # rows that do not begin their buffers
+    with mock.patch.object(messages, "now_ms", return_value=NOW):
+        return MessageMaker(spec).make(padded.slice(1))
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_a_batch_equals_its_messages_one_by_one(seed: int) -> None:
+    rng = random.Random(seed)
+    spec = WriteSpec(
+        make_uniq_key=False,
+        store_host=STORE_HOST,
+        born_host=BORN_HOST,
+        compression=rng.choice(["none", "none", "zlib"]),
+        compress_over=100,
+    )
+    rows = random_rows(rng, rng.choice([1, 2, 30, 200]))
+    columns = make(spec, rows)
+    n = len(rows)
+    places = Places(*(np.array([rng.randrange(1 << 42) for _ in range(n)]) for _ in range(3)))
+    records = encode_records(columns, places)
+    starts = records.starts.tolist()
+    assert np.diff(starts).tolist() == columns.sizes().tolist()
+
+    chosen = make(spec, [row | {"delayTimeLevel": 0} for row in rows]).queue_ids.tolist()
+    requests = columns.requests(records).placed(places)
+    keys: dict[int, list[int]] = {}
+    for row, value in zip(requests.key_rows.tolist(), requests.key_hashes.tolist(), strict=True):
+        keys.setdefault(row, []).append(value)
+    for number, row in enumerate(rows):
+        place = {
+            "queue_offset": int(places.queue_offsets[number]),
+            "physical_offset": int(places.physical_offsets[number]),
+            "store_timestamp": int(places.store_timestamps[number]),
+        }
+        expected = plain_record(row, chosen[number], spec, **place)
+        stored = records.data[starts[number] : starts[number + 1]].tobytes()
+        assert stored == expected, (number, row)
+        tags_code, hashes = plain_units(row, place)
+        unit = requests.units.units[number]
+        assert (unit["physical_offset"], unit["size"], unit["tags_code"]) == (
+            place["physical_offset"],
+            len(stored),
+            tags_code,
+        )
+        assert keys.get(number, []) == hashes, row
+
+    later = encode_records(columns)
+    stamp(later, *places)
+    assert later.data.tobytes() == records.data.tobytes(), "places that are set later"
+    heads, whole = read_heads(records.data, records.starts[:-1])
+    assert whole.all()
+    assert_same(requests, read_requests(records.data, heads))
+
+
+def assert_same(found: Requests, expected: Requests) -> None:
+    """Compare requests; topics may be numbered in another order."""
+    for ours, theirs in zip(found[1:], expected[1:], strict=True):
+        assert ours.tolist() == theirs.tolist()
+    named = [
+        [requests.units.topics[code] for code in requests.units.topic_codes.tolist()]
+        for requests in (found, expected)
+    ]
+    assert named[0] == named[1]
+    for ours, theirs in zip(found.units[2:], expected.units[2:], strict=True):
+        assert ours.tolist() == theirs.tolist()
+
+
+@pytest.mark.parametrize("form", ["regular", "irregular", "column", "partial column", "name"])
+def test_a_separator_in_a_property_is_refused_with_its_row(form: str) -> None:
+    rows: list[dict[str, Any]] = [
+        {"topic": "T", "body": b"", "tags": "t", "properties": [("a", "1")]} for _ in range(4)
+    ]
+    if form == "irregular":
+        rows[0]["properties"] = [("b", "1"), ("c", "2")]
+    if form == "partial column":
+        rows[0]["tags"] = None
+    if form.endswith("column"):
+        rows[2]["tags"] = "a\x02b"
+    elif form == "name":
+        rows[2]["properties"] = [("a\x01b", "1")]
+    else:
+        rows[2]["properties"] = [("a", "\x01")]
+    with pytest.raises(IllegalMessageError, match="row 2: MESSAGE_ILLEGAL: the name or value"):
+        make(WriteSpec(), rows)
+
+
+def test_a_message_that_was_delayed_before_keeps_its_real_topic() -> None:
+    before: dict[str, Any] = {"topic": "T", "body": b"", "properties": [("REAL_TOPIC", "R")]}
+    rows = [before | {"delayTimeLevel": level} for level in (None, 2)]
+    found = [
+        parse_properties(stored)
+        for stored in make(WriteSpec(make_uniq_key=False), rows).properties.joined().to_pylist()
+    ]
+    assert found == [{"REAL_TOPIC": "R"}, {"DELAY": "2", "REAL_TOPIC": "T", "REAL_QID": "1"}]
