@@ -28,7 +28,7 @@ import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -38,9 +38,10 @@ from commit_phases import SEAMS
 from kafka_broker import KafkaBroker, sink_jars
 from measure import report, spark_session
 from message_files import copy_messages, write_messages
+from processes import JobCpu
 from pyspark import __version__ as pyspark_version
 from pyspark.sql import functions as sf
-from write_jobs import N_QUEUES, Bench, Cost, Job, Run, begun_store, count_messages
+from write_jobs import N_QUEUES, Bench, Cost, Job, Run, begun_store
 
 ARMS = ("discarding", "rmqstore", "rmqstore-append", "parquet", "kafka")
 N_TASKS = 8
@@ -63,6 +64,13 @@ TABLE = {  # a heading: the figure and its format
     "commit MB": ("commit_highest_rss_anon_mb", ".0f"),
     "broker CPU": ("broker_cpu_us_per_row", ".2f"),
     "other load": ("others_share_of_machine", ".0%"),
+}
+STREAM_TABLE = {
+    "wall s": ("seconds", ".2f"),
+    "rows/s": ("rows_per_second", ",d"),
+    "CPU us/row": ("cpu_us_per_row", ".2f"),
+    "wall by batch": ("seconds_by_batch", ".2f"),
+    "s a micro-batch": ("seconds_per_micro_batch", ".2f"),
 }
 
 
@@ -98,7 +106,8 @@ def main() -> None:
         stack.callback(spark.stop)
         for source in (spark_sinks.Discarding, spark_sinks.Measured):
             spark.dataSource.register(source)
-        bench = Bench(spark, scratch, broker)
+        job_cpu = stack.enter_context(JobCpu([] if broker is None else [broker.pid]))
+        bench = Bench(spark, scratch, job_cpu, broker)
         if arms:
             compare_jobs(bench, arms, arguments)
         if arguments.one_row:
@@ -147,10 +156,7 @@ def report_jobs(costs: dict[str, list[Cost]], n_rows: int) -> None:
     for arm, own in costs.items():
         figures = job_figures(own, costs.get("discarding"), n_rows)
         report("spark write", arm, rows=n_rows, **figures)
-        cells = [
-            format(figures[name], spec) if name in figures else "" for name, spec in TABLE.values()
-        ]
-        lines.append([arm, *cells])
+        lines.append(table_line(arm, figures, TABLE))
     print_table(("arm", *TABLE), lines)
 
 
@@ -287,72 +293,48 @@ def compare_streams(bench: Bench, arguments: argparse.Namespace) -> None:
     n_files = N_TASKS * arguments.micro_batches
     rows, n_rows = input_rows(bench, arguments, wanted, n_files)
     frame = bench.spark.read.parquet(str(rows))
-    target, state = bench.scratch / "streamed", bench.scratch / "checkpoint"
-    seconds: list[list[float]] = []  # of the micro-batches of each run
-
-    def remove() -> None:
-        for path in (target, state):
-            shutil.rmtree(path, ignore_errors=True)
-
-    def run() -> None:
-        source = bench.spark.readStream.schema(frame.schema)
-        writer = (
-            source.option("maxFilesPerTrigger", str(N_TASKS))
-            .parquet(str(rows))
-            .writeStream.format("rmqstore")
-            .option("queueNums", str(N_QUEUES))
-            .option("path", str(target))
-            .option("checkpointLocation", str(state))
-        )
-        query = writer.trigger(availableNow=True).start()
-        query.awaitTermination()
-        entries = [entry for entry in query.recentProgress if entry.numInputRows]
-        seconds.append([entry.durationMs["triggerExecution"] / 1000 for entry in entries])
-
-    def check() -> None:
-        assert count_messages(target) == n_rows, "the store has not all rows"
-        assert len(seconds[-1]) == arguments.micro_batches, "there were other micro-batches"
-        remove()
-
+    source = bench.spark.readStream.schema(frame.schema)
+    streamed = source.option("maxFilesPerTrigger", str(N_TASKS)).parquet(str(rows))
+    n_batches = arguments.micro_batches
     jobs = {
+        "batch, discarding": Job(frame.write.format("discarding").mode("append").save),
         "batch": bench.into_store(frame, n_rows, "store"),
-        "stream": Job(run, remove, check),
+        "stream, discarding": bench.stream_into("discarding", streamed, n_rows, n_batches),
+        "stream": bench.stream_into("rmqstore", streamed, n_rows, n_batches),
     }
     costs = bench.passes(jobs, arguments.passes)
-    batch, stream = costs["batch"], costs["stream"]
-    in_triggers = [sum(each) for each in seconds[1:]]
-    figures: dict[str, Any] = {
-        "rows": n_rows,
-        "micro_batches": arguments.micro_batches,
-        "seconds_per_micro_batch": median(spent for each in seconds[1:] for spent in each),
-        "rows_per_second": round(n_rows / median(cost.wall for cost in stream)),
-        "rows_per_second_in_triggers": round(n_rows / median(in_triggers)),
-        "batch_rows_per_second": round(n_rows / median(cost.wall for cost in batch)),
-        "ratio": median(b.wall / s.wall for b, s in zip(batch, stream, strict=True)),
-        "ratio_in_triggers": median(
-            b.wall / spent for b, spent in zip(batch, in_triggers, strict=True)
-        ),
-        "cpu_us_per_row": median(cost.cpu.total for cost in stream) / n_rows * 1e6,
-        "batch_cpu_us_per_row": median(cost.cpu.total for cost in batch) / n_rows * 1e6,
-    }
-    report("spark write, stream", f"micro-batches of {MICRO_BATCH_ROWS:,} rows", **figures)
-    print_table(
-        ("", "rows/s", "CPU us/row"),
-        [
-            [
-                "batch",
-                f"{figures['batch_rows_per_second']:,}",
-                f"{figures['batch_cpu_us_per_row']:.2f}",
-            ],
-            ["stream", f"{figures['rows_per_second']:,}", f"{figures['cpu_us_per_row']:.2f}"],
-            ["stream, triggers alone", f"{figures['rows_per_second_in_triggers']:,}", ""],
-        ],
-    )
+    lines = []
+    for name, own in costs.items():
+        wall = median(cost.wall for cost in own)
+        figures: dict[str, Any] = {
+            "rows": n_rows,
+            "seconds": wall,
+            "rows_per_second": round(n_rows / wall),
+            "cpu_us_per_row": median(cost.cpu.total for cost in own) / n_rows * 1e6,
+            "seconds_by_batch": median(
+                cost.wall / batch.wall for cost, batch in zip(own, costs["batch"], strict=True)
+            ),
+        }
+        if name.startswith("stream"):
+            figures["seconds_per_micro_batch"] = median(
+                spent for cost in own for spent in (cost.note or {})["triggers"]
+            )
+        report("spark write, micro-batches", name, **figures)
+        lines.append(table_line(name, figures, STREAM_TABLE))
+    print_table((f"micro-batches of {MICRO_BATCH_ROWS:,} rows", *STREAM_TABLE), lines)
 
 
 def median(figures: Iterable[float]) -> float:
     """Return the median of figures."""
     return statistics.median(list(figures))
+
+
+def table_line(
+    name: str, figures: Mapping[str, Any], table: Mapping[str, tuple[str, str]]
+) -> list[str]:
+    """Return the cells of a line; what was not measured is left empty."""
+    cells = [format(figures[key], spec) if key in figures else "" for key, spec in table.values()]
+    return [name, *cells]
 
 
 def print_table(heading: Sequence[str], lines: Sequence[Sequence[str]]) -> None:

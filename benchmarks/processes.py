@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from resource import RUSAGE_SELF, getrusage
+from resource import RUSAGE_THREAD, getrusage
 from typing import NamedTuple, Self
 
 _TICK = os.sysconf("SC_CLK_TCK")
-_STEADY_SECONDS, _MAX_LOOKS = 0.05, 40
-_MEMORY_SECONDS = 0.01
+_LOOK_SECONDS, _MEMORY_SECONDS = 0.2, 0.01
 
 
 class _Process(NamedTuple):
-    """One line of /proc/PID/stat; times are ticks, ``ended`` those of children that ended."""
+    """A line of /proc/PID/stat; times are ticks, ``ended`` those of children it waited for."""
 
     name: str
     parent: int
+    start: int
     user: int
     system: int
     ended_user: int
@@ -52,7 +51,8 @@ def _processes() -> dict[int, _Process]:
             continue
         fields = tail.split()
         ticks = [int(field) for field in fields[11:15]]
-        processes[int(entry.name)] = _Process(head.partition("(")[2], int(fields[1]), *ticks)
+        name, parent, start = head.partition("(")[2], int(fields[1]), int(fields[19])
+        processes[int(entry.name)] = _Process(name, parent, start, *ticks)
     return processes
 
 
@@ -73,14 +73,16 @@ def _tree(root: int, others: Iterable[int]) -> dict[int, _Process]:
 
 
 def cpu_seconds(root: int) -> float:
-    """Return the CPU time of a process and of all its descendants, those that ended included."""
-    return sum(sum(process[2:]) for process in _tree(root, ()).values()) / _TICK
+    """Return the CPU time of a process and its descendants, also of those that were waited for."""
+    return sum(sum(process[3:]) for process in _tree(root, ()).values()) / _TICK
 
 
 class JobCpu:
-    """The CPU time of this process and its descendants, those that ended included.
+    """While entered, adds up the CPU time of this process and its descendants.
 
-    The time that reading /proc takes is left out.
+    The workers of PySpark end without a parent that waits for them, so the kernel adds their times
+    to none. A thread looks at all processes now and then, and what a process had used at the last
+    look counts on after its end. The time that looking takes is left out.
 
     Args:
         others: children of this process that do not belong to the job.
@@ -88,36 +90,47 @@ class JobCpu:
 
     def __init__(self, others: Iterable[int] = ()) -> None:
         self._others = tuple(others)
-        self._user = self._system = 0.0  # of reading /proc
+        self._last: dict[tuple[int, int], _Process] = {}  # by pid and start
+        self._user = self._system = 0.0  # of looking
+        self._lock = threading.Lock()
+        self._has_ended = threading.Event()
+        self._watcher = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Self:
+        self._watcher.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._has_ended.set()
+        self._watcher.join()
+
+    def _watch(self) -> None:
+        while not self._has_ended.wait(_LOOK_SECONDS):
+            self._look()
+
+    def _look(self) -> None:
+        with self._lock:
+            began = getrusage(RUSAGE_THREAD)
+            for pid, process in _tree(os.getpid(), self._others).items():
+                self._last[pid, process.start] = process
+            ended = getrusage(RUSAGE_THREAD)
+            self._user += ended.ru_utime - began.ru_utime
+            self._system += ended.ru_stime - began.ru_stime
 
     def read(self) -> Cpu:
-        """Return the CPU time so far, once no process of the job begins or ends for a moment.
-
-        A process that ends between two looks at /proc could be missed by both or counted twice.
-        """
-        began = getrusage(RUSAGE_SELF)
-        tree = _tree(os.getpid(), self._others)
-        for _ in range(_MAX_LOOKS):
-            time.sleep(_STEADY_SECONDS)
-            before, tree = tree, _tree(os.getpid(), self._others)
-            if before.keys() == tree.keys():
-                break
-        ended = getrusage(RUSAGE_SELF)
-        self._user += ended.ru_utime - began.ru_utime
-        self._system += ended.ru_stime - began.ru_stime
+        """Return the CPU time so far."""
+        self._look()
         jvm = python_user = python_system = 0
-        for process in tree.values():
-            # what ended below the JVM was Python
-            python_user += process.ended_user
-            python_system += process.ended_system
-            if process.name == "java":
-                jvm += process.user + process.system
-            else:
-                python_user += process.user
-                python_system += process.system
-        return Cpu(
-            jvm / _TICK, python_user / _TICK - self._user, python_system / _TICK - self._system
-        )
+        with self._lock:
+            for process in self._last.values():
+                if process.name == "java":
+                    jvm += process.user + process.system
+                else:
+                    python_user += process.user
+                    python_system += process.system
+            return Cpu(
+                jvm / _TICK, python_user / _TICK - self._user, python_system / _TICK - self._system
+            )
 
 
 def busy_seconds() -> float:

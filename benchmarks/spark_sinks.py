@@ -11,7 +11,12 @@ from pathlib import Path
 import pyarrow as pa
 from commit_phases import REST, Phases
 from processes import PeakMemory
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.batch_writer import RmqStoreWriter
@@ -27,6 +32,15 @@ class DiscardingWriter(DataSourceArrowWriter):
         return WriterCommitMessage()
 
 
+class DiscardingStreamWriter(DataSourceStreamArrowWriter):
+    """The same for micro-batches."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()
+
+
 class Discarding(DataSource):
     @classmethod
     def name(cls) -> str:
@@ -35,6 +49,10 @@ class Discarding(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         del schema, overwrite
         return DiscardingWriter()
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
+        del schema, overwrite
+        return DiscardingStreamWriter()
 
 
 @dataclass

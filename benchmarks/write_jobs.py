@@ -46,14 +46,17 @@ class Cost:
     cpu: Cpu
     broker: float  # CPU seconds of the Kafka broker
     others: float  # the share of the machine that other processes took
-    note: dict[str, Any] | None  # of MeasuredWriter
+    note: dict[str, Any] | None  # what the job itself measured
 
 
 class Bench:
     """One Spark session, the folder in which its jobs write, and the broker if there is one."""
 
-    def __init__(self, spark: SparkSession, scratch: Path, broker: KafkaBroker | None) -> None:
+    def __init__(
+        self, spark: SparkSession, scratch: Path, job_cpu: JobCpu, broker: KafkaBroker | None
+    ) -> None:
         self.spark, self.scratch, self.broker = spark, scratch, broker
+        self._job_cpu = job_cpu
         self._note = scratch / "note.json"
 
     def measure(self, job: Job) -> Cost:
@@ -61,12 +64,11 @@ class Bench:
         self._note.unlink(missing_ok=True)
         os.sync()
         brokers = [] if self.broker is None else [self.broker.pid]
-        job_cpu = JobCpu(brokers)
-        cpu, broker = job_cpu.read(), sum(map(cpu_seconds, brokers))
+        cpu, broker = self._job_cpu.read(), sum(map(cpu_seconds, brokers))
         busy, started = busy_seconds(), time.monotonic()
         job.run()
         wall = time.monotonic() - started
-        cpu, broker = job_cpu.read().since(cpu), sum(map(cpu_seconds, brokers)) - broker
+        cpu, broker = self._job_cpu.read().since(cpu), sum(map(cpu_seconds, brokers)) - broker
         available = (time.monotonic() - started) * (os.cpu_count() or 1)
         foreign = max(0.0, busy_seconds() - busy - cpu.total - broker)
         note = json.loads(self._note.read_text()) if self._note.exists() else None
@@ -109,6 +111,31 @@ class Bench:
             shutil.rmtree(target)
 
         return Job(run, prepare, check)
+
+    def stream_into(self, sink: str, rows: DataFrame, n_rows: int, n_batches: int) -> Job:
+        """Return the job of a stream that ends with the last of its micro-batches."""
+        target, state = self.scratch / "streamed", self.scratch / "checkpoint"
+
+        def remove() -> None:
+            for path in (target, state):
+                shutil.rmtree(path, ignore_errors=True)
+
+        def run() -> None:
+            writer = rows.writeStream.format(sink).option("queueNums", str(N_QUEUES))
+            places = {"path": str(target), "checkpointLocation": str(state)}
+            query = writer.options(**places).trigger(availableNow=True).start()
+            query.awaitTermination()
+            entries = [entry for entry in query.recentProgress if entry.numInputRows]
+            triggers = [entry.durationMs["triggerExecution"] / 1000 for entry in entries]
+            self._note.write_text(json.dumps({"triggers": triggers}))
+            assert len(triggers) == n_batches, f"there were {len(triggers)} micro-batches"
+
+        def check() -> None:
+            if sink == "rmqstore":
+                assert count_messages(target) == n_rows, "the store has not all rows"
+            remove()
+
+        return Job(run, remove, check)
 
     def into_parquet(self, frame: DataFrame) -> Job:
         """Return the job of Spark's Parquet sink."""
