@@ -66,4 +66,4 @@ bench: java env ## repeat the measurements of docs/performance.md
 
 .PHONY: clean
 clean: ## remove what these commands made, .venv too
-	rm -rf $(VENV) .versions .rocketmq .demo .mypy_cache .ruff_cache .pytest_cache spark-warehouse docs/_build
+	rm -rf $(VENV) .versions .rocketmq .kafka .demo .mypy_cache .ruff_cache .pytest_cache spark-warehouse docs/_build

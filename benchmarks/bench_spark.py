@@ -8,7 +8,6 @@ batches come from mapped Arrow IPC files, so they cost what any Python source ha
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import tempfile
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from measure import report, spark_session
+from processes import cpu_seconds
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
@@ -58,28 +58,6 @@ class Prebuilt(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         del schema
         return PrebuiltReader(self.options["path"])
-
-
-def cpu_seconds(root: int) -> float:
-    """Return the CPU time of a process and of all its descendants, those that exited included."""
-    parents: dict[int, int] = {}
-    times: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        parents[int(entry.name)] = int(fields[1])
-        times[int(entry.name)] = sum(map(int, fields[11:15]))
-
-    def below(pid: int) -> bool:
-        while pid in parents and pid != root:
-            pid = parents[pid]
-        return pid == root
-
-    return sum(ticks for pid, ticks in times.items() if below(pid)) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:

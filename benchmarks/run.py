@@ -44,7 +44,11 @@ def main() -> None:
             *passes,
         )
         run("bench_write.py", str(stores["uniform"]), *passes)
-        run("bench_spark_write.py", str(stores["uniform"]), *passes)
+        run(
+            "bench_spark_write.py",
+            *("--rows", str(arguments.messages), "--folder", str(folder)),
+            *("--one-row", "--micro-batches", "5", *passes),
+        )
         run("bench_real.py", str(stores["uniform"]), *passes)
         run("bench_cold.py", str(stores["uniform"]))
 
