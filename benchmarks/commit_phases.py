@@ -21,8 +21,8 @@ REST = "the rest of the commit"
 # the inner one only.
 SEAMS = (
     ("open the store", "rmqstore.write.writer:StoreWriter.__init__"),
-    ("read staged files", "pyspark_rmqstore.sink:read_part"),
-    ("give places", "rmqstore.write.writer:StoreWriter.append_encoded"),
+    ("read staged files", "rmqstore.write.staged.part:StagedRecords.read"),
+    ("give places", "rmqstore.write.writer:StoreWriter.append_staged"),
     ("write the log", "rmqstore.storage.log.appender:LogAppend.write"),
     ("write the log", "rmqstore.storage.log.appender:LogAppend.commit"),
     ("queues", "rmqstore.storage.queue.appender:QueueAppender.append"),

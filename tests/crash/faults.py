@@ -79,6 +79,10 @@ class FaultyDisk(Disk):
         if is_cut:
             self._die()
 
+    def write_through(self, path: Path, position: int, data: Any) -> None:
+        self.write(path, position, data)
+        self._unflushed[path].pop()
+
     def scatter(self, path: Path, positions: Any, values: Any) -> None:
         is_cut = self._step("scatter", path)
         width = values.dtype.itemsize

@@ -28,6 +28,8 @@ _FLUSH_THREADS = 16
 _ZEROS_AT_ONCE = 8 << 20
 # Errors of a file system that has no unnamed files.
 _WITHOUT_UNNAMED_FILES = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL}
+# Errors of a system that cannot wait for the bytes of one write.
+_WITHOUT_WRITE_THROUGH = {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}
 _TO_CHANGE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -173,6 +175,19 @@ class Disk:
     def write(self, path: Path, position: int, data: bytes | NDArray[Any]) -> None:
         """Write bytes into an existing file."""
         _write_all(self._open(path), position, [data])
+
+    def write_through(self, path: Path, position: int, data: NDArray[Any]) -> None:
+        """Write a few bytes into an existing file, and wait until they are on the disk.
+
+        Other bytes of the file need not be; where the system cannot tell them apart, all are.
+        """
+        try:
+            os.pwritev(self._open(path), [data.data], position, os.RWF_DSYNC)
+        except OSError as err:
+            if err.errno not in _WITHOUT_WRITE_THROUGH:
+                raise
+            self.write(path, position, data)
+            self.flush(path)
 
     def clear(self, path: Path, start: int, stop: int) -> None:
         """Write zeros over ``[start, stop)`` of a file, block by block from the end to the start.

@@ -185,15 +185,12 @@ class LogAppend:
         path = self._path(self._first_file)
         positions = np.concatenate([positions for positions, _ in self._withheld_heads])  # rising
         heads = np.concatenate([heads for _, heads in self._withheld_heads])
-        is_guarded = len(positions) > 1 and self.end <= self._first_file + self._file_size
-        if is_guarded:
-            self._make_guard()
-        self.flush()
-        if is_guarded:
-            self._close_segment(path, int(positions[0]))
         if len(positions) > 1:
+            if self.end <= self._first_file + self._file_size:
+                self._make_guard()
+                self._close_segment(path, int(positions[0]))
             self._disk.scatter(path, positions[1:], heads[1:])
-            self._disk.flush(path)
+        self.flush()
         self._disk.write(path, int(positions[0]), heads[0].tobytes())
         self.is_committed = True
         self._disk.flush(path)
@@ -214,22 +211,21 @@ class LogAppend:
         if not LOCAL.exists(path):
             self._disk.create(path, self._file_size)
         self._guard = path
-        self._touched[path] = None
+        self._disk.flush_all([path])
 
     def _close_segment(self, path: Path, position: int) -> None:
         """Write a blank where the first record will begin: no scan meets the heads written next.
 
         Without the blank, a broker that recovers the store would write over the first record. If
         its own record then ended at one of those heads, the rest of the append would come back.
+        Only the blank is waited for: the records are flushed once, together with their heads.
         """
         blank = np.array([(self._file_size - position, BLANK_MAGIC)], FRAME_HEAD)
-        self._disk.write(path, position, blank)
-        self._disk.flush(path)
+        self._disk.write_through(path, position, blank)
 
     def _drop_guard(self) -> None:
         if self._guard is not None:
             self._disk.delete(self._guard)
-            self._touched.pop(self._guard, None)
             self._guard = None
 
     def abandon(self) -> None:

@@ -168,6 +168,7 @@ class StagedRecords:
         self._disk = disk
         self._path = ""
         self._file: ScratchFile | None = None
+        self._window = np.empty(0, np.uint8)
 
     def __enter__(self) -> Self:
         return self
@@ -177,7 +178,7 @@ class StagedRecords:
             self._file.close()
 
     def read(self, part: StagedPart, piece: Piece) -> Records:
-        """Return the records of a piece, which may be changed.
+        """Return the records of a piece, which may be changed, and are gone with the next piece.
 
         Raises:
             OSError: the file has no such bytes.
@@ -190,7 +191,9 @@ class StagedRecords:
             self._disk.delete(Path(part.path))
         starts = np.zeros(len(piece.sys_flags) + 1, np.int64)
         np.cumsum(piece.requests.sizes, out=starts[1:])
-        data = np.empty(int(starts[-1]), np.uint8)
+        if len(self._window) < starts[-1]:
+            self._window = np.empty(int(starts[-1]) * 5 // 4, np.uint8)
+        data = self._window[: int(starts[-1])]
         self._file.read_into(data, piece.position)
         return Records(data, starts, piece.sys_flags)
 
