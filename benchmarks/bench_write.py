@@ -114,6 +114,7 @@ def indexing(root: Path, n_rows: int, scratch: Path) -> Case:
             keys.append(IndexKeys(batch.key_hashes, offsets, batch.units.store_timestamps[rows]))
             total += len(rows)
         file.put(IndexKeys(*(np.concatenate(column) for column in zip(*keys, strict=True))))
+        file.commit()
         return total
 
     return run

@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.staging import disk_of
+from pyspark_rmqstore.task_memory import keep_freed_memory
 from pyspark_rmqstore.write_options import WriteOptions
 from rmqstore.errors import IllegalMessageError, StoreLockedError
 from rmqstore.format.encoding.records import require_room
@@ -73,6 +74,7 @@ class StoreSink:
     @option_names()
     def stage(self, batches: Iterator[pa.RecordBatch], folder: Path) -> Staged:
         """Encode the rows of one task into a file of its own. Runs in a task."""
+        keep_freed_memory()
         context = TaskContext.get()
         assert context is not None, "Spark runs this in a task"
         partition, attempt = context.partitionId(), context.taskAttemptId()

@@ -12,7 +12,7 @@ from rmqstore.storage.index.file_appender import IndexFileAppender, IndexKeys, n
 from rmqstore.storage.index.index_file import IndexFile, index_files
 from rmqstore.storage.index.sizes import IndexSizes
 
-_KEYS_AT_ONCE = 1 << 20
+_KEYS_AT_ONCE = 1 << 18
 
 
 class IndexAppender:
@@ -49,7 +49,7 @@ class IndexAppender:
             self._put_waiting()
 
     def _put_waiting(self) -> None:
-        """Put many keys together: each put flushes several times, and its slots are scattered."""
+        """Put many keys together, because each put costs some time of its own."""
         if self._n_waiting:
             columns = zip(*self._waiting, strict=True)
             hashes, offsets, times = (np.concatenate(column) for column in columns)
@@ -65,6 +65,7 @@ class IndexAppender:
         while done < len(keys):
             if self._last is None or not self._last.room:
                 if self._last is not None:
+                    self._last.commit()
                     self._disk.flush(self._last.path)
                 self._last = self._begin(self._last)
             count = min(self._last.room, len(keys) - done)
@@ -79,6 +80,7 @@ class IndexAppender:
         """Write all keys and wait until they are on the disk."""
         self._put_waiting()
         if self._last is not None:
+            self._last.commit()
             self._disk.flush(self._last.path)
             self._disk.flush_folder(self._folder)
 

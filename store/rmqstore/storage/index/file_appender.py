@@ -1,5 +1,8 @@
 """Appending to one index file so that a crash at any write leaves all earlier keys findable.
 
+Keys are put in groups of many. The items of all groups are written first; :meth:`commit` makes them
+findable.
+
 Source: IndexFile.java#putKey.
 """
 
@@ -7,7 +10,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +22,7 @@ from rmqstore.storage.index.index_file import IndexFile, is_name
 from rmqstore.storage.index.sizes import IndexSizes
 
 _MAX_DIFF_SECONDS = (1 << 31) - 1
+_FEW_KEYS = 1 << 15  # for fewer, only their own slots are read and written
 _SLOTS_ONE_BY_ONE = 512
 _NAME_FORMAT = "%Y%m%d%H%M%S"
 
@@ -73,11 +77,14 @@ def _name_of(time: datetime) -> str:
 
 
 class IndexFileAppender(IndexFile):
-    """One file, open for appending. Its header covers all keys that were put so far."""
+    """One file, open for appending. Its header covers all keys that were committed so far."""
 
     def __init__(self, disk: Disk, path: Path, sizes: IndexSizes) -> None:
         super().__init__(path, sizes)
         self._disk = disk
+        self._next_header = self.header.copy()  # covers the keys that were put, too
+        # All slots as the next commit will leave them; None if no large group was put since.
+        self._next_slots: NDArray[np.int32] | None = None
 
     @classmethod
     def create(cls, disk: Disk, path: Path, sizes: IndexSizes, before: IndexFile | None) -> Self:
@@ -95,93 +102,152 @@ class IndexFileAppender(IndexFile):
     @property
     def room(self) -> int:
         """Number of further keys that fit."""
-        return int(self._sizes.n_items - self.header["index_count"])
+        return int(self._sizes.n_items - self._next_header["index_count"])
 
     def put(self, keys: IndexKeys) -> None:
-        """Add keys, no more than there is room for.
-
-        The order of writes leaves all earlier keys findable after a crash. First come the items,
-        which nothing points at. Then comes the count, because a slot that points past it hides its
-        chain. The slots follow, and the end in the header is last.
+        """Add keys, no more than there is room for; :meth:`commit` makes them findable.
 
         Source: IndexFile.java#putKey.
         """
         n = len(keys)
-        count = int(self.header["index_count"])
         if not n:
             return
-        slots = keys.hashes % self._sizes.n_slots
-        numbers = np.arange(count, count + n, dtype=np.int32)
-        # By slot, then in the given order. A sort of both in one number is several times as fast as
-        # a stable argsort.
-        slots_and_rows = np.sort(slots.astype(np.int64) << 32 | np.arange(n))
-        order = slots_and_rows & 0xFFFFFFFF
-        by_slot = (slots_and_rows >> 32).astype(np.int32)
-        is_first = np.append(True, by_slot[1:] != by_slot[:-1])
-        is_last = np.append(is_first[1:], True)
-        present = self._present_slots(by_slot[is_first])
-        present = np.where((present <= 0) | (present > count), 0, present)
-        previous = np.empty(n, np.int32)
-        previous[order[1:]] = numbers[order[:-1]]
-        previous[order[is_first]] = present
+        slots = keys.hashes % np.int32(self._sizes.n_slots)
+        if self._next_slots is None and n < _FEW_KEYS:
+            numbers, places = np.unique(slots, return_inverse=True)
+            newest = self._read_slots(numbers)
+            self._write_items(keys, newest, places)
+            self._show(keys, numbers, newest)
+            return
+        if self._next_slots is None:
+            self._next_slots = self._read_slots(None)
+        self._write_items(keys, self._next_slots, slots)
+        self._last_key = keys.take(slice(n - 1, n))
 
+    def _write_items(
+        self, keys: IndexKeys, newest: NDArray[np.int32], places: NDArray[np.integer[Any]]
+    ) -> None:
+        """Write the items of keys, which nothing points at yet, and bring their slots up to date.
+
+        Args:
+            keys: n keys.
+            newest: the number of the newest item of each slot, 0 without one.
+            places: where in ``newest`` the slot of each key is, (n,).
+        """
+        n, header = len(keys), self._next_header
+        count = int(header["index_count"])
         items = np.zeros(n, INDEX_ITEM)
         items["key_hash"] = keys.hashes
         items["physical_offset"] = keys.physical_offsets
         items["seconds"] = self._seconds(keys.store_timestamps)
+        previous = chain(newest, places, np.arange(count, count + n, dtype=np.int32))
         items["previous"] = previous
-        header = self.header.copy()
         if count <= 1:
             header["begin_phy_offset"] = keys.physical_offsets[0]
             header["begin_timestamp"] = keys.store_timestamps[0]
-        header["hash_slot_count"] += int((present == 0).sum())
+        header["hash_slot_count"] += int((previous == 0).sum())
         header["index_count"] = count + n
         position = self._items_at + count * INDEX_ITEM.itemsize
         self._disk.reserve(self.path, position, items.nbytes)
         self._disk.write(self.path, position, items)
+
+    def commit(self) -> None:
+        """Make all keys findable that were put."""
+        if self._next_slots is not None:
+            self._show(self._last_key, None, self._next_slots)
+            self._next_slots = None
+
+    def _show(
+        self, last: IndexKeys, numbers: NDArray[np.int32] | None, newest: NDArray[np.int32]
+    ) -> None:
+        """Write count, slots and end, after the items.
+
+        A crash in between leaves all earlier keys findable: a slot that points past the count hides
+        its chain, and the end in the header is written last.
+
+        Args:
+            last: the keys that were put last.
+            numbers: the slots to write, rising; None for all.
+            newest: the number of the newest item of each of them.
+        """
+        header = self.header.copy()
+        for name in ("begin_phy_offset", "begin_timestamp", "hash_slot_count", "index_count"):
+            header[name] = self._next_header[name]
         self._disk.flush(self.path)
         self._disk.write(self.path, 0, header.tobytes())
         self._disk.flush(self.path)
-        self._write_slots(by_slot[is_last], numbers[order][is_last])
+        self._write_slots(numbers, newest)
         self._disk.flush(self.path)
-        header["end_phy_offset"] = keys.physical_offsets[-1]
-        header["end_timestamp"] = keys.store_timestamps[-1]
+        header["end_phy_offset"] = last.physical_offsets[-1]
+        header["end_timestamp"] = last.store_timestamps[-1]
         self._disk.write(self.path, 0, header.tobytes())
         self.header = header
+        self._next_header = header.copy()
 
     def _seconds(self, store_timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
-        begin = int(self.header["begin_timestamp"])
-        if self.n_items:
+        begin = int(self._next_header["begin_timestamp"])
+        if self._next_header["index_count"] > 1:
             return _seconds_since(begin, store_timestamps)
         seconds = _seconds_since(int(store_timestamps[0]), store_timestamps)
         # The first item of a file counts from the end of the file before.
         seconds[:1] = _seconds_since(begin, store_timestamps[:1])
         return seconds
 
-    def _present_slots(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
+    def _read_slots(self, numbers: NDArray[np.int32] | None) -> NDArray[np.int32]:
+        """Return the number of the newest item of each of the slots, or of all; 0 without one."""
+        n_slots, count = self._sizes.n_slots, int(self.header["index_count"])
         if not self.n_items:  # in a new file all slots are zero and need not be read
-            return np.zeros(len(slots), np.int32)
+            return np.zeros(n_slots if numbers is None else len(numbers), np.int32)
         with self._storage.open(self.path) as file:
-            return self._slots(file, 0, self._sizes.n_slots)[slots].astype(np.int32)
+            stored = self._slots(file, 0, n_slots)
+            newest = (stored if numbers is None else stored[numbers]).astype(np.int32)
+        newest[(newest < 0) | (newest > count)] = 0
+        return newest
 
-    def _write_slots(self, slots: NDArray[np.int32], numbers: NDArray[np.int32]) -> None:
-        """Set slots, given in rising order: a few one by one, many in one write."""
-        values = numbers.astype(INDEX_SLOT)
-        if len(slots) <= _SLOTS_ONE_BY_ONE:
-            positions = self._slots_at + slots.astype(np.int64) * INDEX_SLOT.itemsize
+    def _write_slots(self, numbers: NDArray[np.int32] | None, newest: NDArray[np.int32]) -> None:
+        """Set slots, given in rising order, or all: a few one by one, many in one write."""
+        values = newest.astype(INDEX_SLOT)
+        if numbers is not None and len(numbers) <= _SLOTS_ONE_BY_ONE:
+            positions = self._slots_at + numbers.astype(np.int64) * INDEX_SLOT.itemsize
             for row, position in enumerate(positions.tolist()):
                 self._disk.write(self.path, position, values[row : row + 1])
             return
-        low, high = int(slots[0]), int(slots[-1]) + 1
-        if self.n_items:
-            with self._storage.open(self.path) as file:
-                stored = self._slots(file, low, high).copy()
-        else:
-            stored = np.zeros(high - low, INDEX_SLOT)
-        stored[slots - low] = values
+        low = 0
+        if numbers is not None:
+            low, high = int(numbers[0]), int(numbers[-1]) + 1
+            all_values = np.zeros(high - low, INDEX_SLOT)
+            if self.n_items:
+                with self._storage.open(self.path) as file:
+                    all_values[:] = self._slots(file, low, high)
+            all_values[numbers - low] = values
+            values = all_values
         position = self._slots_at + low * INDEX_SLOT.itemsize
-        self._disk.reserve(self.path, position, stored.nbytes)
-        self._disk.write(self.path, position, stored)
+        self._disk.reserve(self.path, position, values.nbytes)
+        self._disk.write(self.path, position, values)
+
+
+def chain(
+    newest: NDArray[np.int32], places: NDArray[np.integer[Any]], numbers: NDArray[np.int32]
+) -> NDArray[np.int32]:
+    """Return the item before each of n new ones in its slot, 0 for the first, int32 (n,).
+
+    Args:
+        newest: the number of the newest item of each slot, 0 without one; brought up to date.
+        places: the slot of each new item as a place in ``newest``, (n,).
+        numbers: the numbers of the new items, (n,), rising.
+    """
+    previous: NDArray[np.int32] = newest[places]
+    newest[places] = numbers  # of repeated places, the last one stays
+    repeated = newest[places] != numbers
+    if repeated.any():
+        # Few of many slots are repeated: only their items are sorted.
+        is_repeated = np.zeros(len(newest), np.bool_)
+        is_repeated[places[repeated]] = True
+        rows = np.flatnonzero(is_repeated[places])
+        rows = rows[np.argsort(places[rows], kind="stable")]
+        is_same = places[rows[1:]] == places[rows[:-1]]
+        previous[rows[1:][is_same]] = numbers[rows[:-1][is_same]]
+    return previous
 
 
 def _seconds_since(begin: int, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
