@@ -69,6 +69,11 @@ docs: env ## build the manual into docs/_build/html; warnings are errors
 bench: java env ## repeat the measurements of docs/performance.md
 	$(BIN)/python benchmarks/run.py
 
+.PHONY: bench-growth
+bench-growth: java env ## repeat the measurements of docs/large.md, and draw its plot again
+	$(BIN)/python benchmarks/bench_growth.py > growth.jsonl
+	$(BIN)/python benchmarks/plot_growth.py growth.jsonl docs/growth.svg
+
 .PHONY: clean
 clean: ## remove what these commands made, .venv too
 	rm -rf $(VENV) .versions .rocketmq .demo .mypy_cache .ruff_cache .pytest_cache spark-warehouse docs/_build
