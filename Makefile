@@ -72,7 +72,7 @@ bench: java env ## repeat the measurements of docs/performance.md
 .PHONY: bench-growth
 bench-growth: java env ## repeat the measurements of docs/large.md, and draw its plot again
 	$(BIN)/python benchmarks/bench_growth.py > growth.jsonl
-	$(BIN)/python benchmarks/plot_growth.py growth.jsonl docs/growth.svg
+	$(BIN)/python benchmarks/plot_growth.py growth.jsonl docs/large.md
 
 .PHONY: clean
 clean: ## remove what these commands made, .venv too

@@ -1,6 +1,7 @@
 """How time grows with the size of a store, one dimension at a time.
 
-Usage: python benchmarks/bench_growth.py [--large] [--folder DIR] [--dimension NAME ...]
+Usage: python benchmarks/bench_growth.py [--large] [--folder DIR] [--dimension NAME]
+    [--operation NAME]
 
 Prints one JSON line for each dimension and operation: the median seconds of some passes, on the
 clock and of the CPU, and the exponents of the CPU seconds from each size to the next. 0 is no
@@ -58,7 +59,7 @@ class Shape(NamedTuple):
     messages: int = N_MESSAGES
     queues: int = 80
     segments: int = 80
-    index_files: int = 1
+    index_files: int = 0  # 0 stands for one of RocketMQ's size
     groups: int = 0
     stores: int = 1
     tasks: int = 0  # of a plan; 0 stands for the default, tasks of 128 MiB
@@ -69,15 +70,12 @@ class Shape(NamedTuple):
 
     def config(self) -> StoreConfig:
         """Return sizes of files that give the store as many as the shape says."""
-        n_items = self.messages // self.index_files + 1
         segment_bytes = max(self.messages * MESSAGE_BYTES // self.segments, 16 << 10)
-        return StoreConfig().updated(
-            {
-                "mappedFileSizeCommitLog": str(segment_bytes),
-                "maxIndexNum": str(n_items),
-                "maxHashSlotNum": str(n_items // 4 + 1),
-            }
-        )
+        sizes = {"mappedFileSizeCommitLog": str(segment_bytes)}
+        if self.index_files:
+            n_items = self.messages // self.index_files + 1
+            sizes |= {"maxIndexNum": str(n_items), "maxHashSlotNum": str(n_items // 4 + 1)}
+        return StoreConfig().updated(sizes)
 
 
 class Stores(NamedTuple):
@@ -324,7 +322,7 @@ def exponents(sizes: list[int], seconds: list[float]) -> list[float]:
     """Return the exponent of a curve from each size to the next."""
     curve = zip(sizes, seconds, strict=True)
     return [
-        round(math.log(after[1] / before[1]) / math.log(after[0] / before[0]), 2)
+        round(math.log(after[1] / before[1]) / math.log(after[0] / before[0]), 2) + 0.0
         for before, after in pairwise(curve)
     ]
 
@@ -357,12 +355,15 @@ def read_bytes() -> int:
     return int(counts["read_bytes"])
 
 
-def results(name: str, folder: Path, more_sizes: list[int]) -> Iterator[dict[str, Any]]:
-    """Yield the figures of one dimension."""
+def results(
+    name: str, folder: Path, more_sizes: list[int], chosen: list[str]
+) -> Iterator[dict[str, Any]]:
+    """Yield the figures of one dimension, for all of its operations or those that are chosen."""
     dimension = DIMENSIONS[name]
     sizes = dimension.sizes + more_sizes
     stores = [make(dimension.shape._replace(**{dimension.field: size}), folder) for size in sizes]
-    for operation in dimension.operations:
+    operations = [one for one in dimension.operations if not chosen or one in chosen]
+    for operation in operations:
         costs = measure(OPERATIONS[operation], stores)
         yield {
             "dimension": name,
@@ -372,7 +373,7 @@ def results(name: str, folder: Path, more_sizes: list[int]) -> Iterator[dict[str
             "cpu": [round(each.cpu, 4) for each in costs],
             "exponents": exponents(sizes, [each.cpu for each in costs]),
         }
-    if "Spark plan" not in dimension.operations:
+    if "Spark plan" not in operations:
         return
     facts = [plan_facts(one) for one in stores]
     yield {
@@ -388,6 +389,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, help="folder in which the stores are kept")
     parser.add_argument("--dimension", choices=DIMENSIONS, action="append")
+    parser.add_argument("--operation", choices=OPERATIONS, action="append", default=[])
     parser.add_argument("--large", action="store_true", help="also 30 million messages, 14 GB")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -395,7 +397,7 @@ def main() -> None:
         started = time.monotonic()
         for name in arguments.dimension or DIMENSIONS:
             more_sizes = LARGE.get(name, []) if arguments.large else []
-            for result in results(name, folder, more_sizes):
+            for result in results(name, folder, more_sizes, arguments.operation):
                 print(json.dumps(result), flush=True)
             load = os.getloadavg()[0]
             seconds = time.monotonic() - started
