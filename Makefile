@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
+SOAK_SECONDS ?= 3600
 # Each process takes a stretch of the tests, so most JVMs are started once; the one that is done first takes from the other.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/)java
@@ -45,6 +46,10 @@ test-core: env ## run the tests that need no Spark, no RocketMQ and no browser
 test-slow: java env ## run the long tables that the other tests only sample; before each release
 	$(PYTEST) -m slow
 
+.PHONY: soak
+soak: java env ## run a stream beside a live writer for SOAK_SECONDS, an hour, and see that nothing grows
+	SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -m slow -rP tests/soak
+
 # Needs some 4 GB under .versions, and the network for pip; a Python that is not there is reported as not run.
 .PHONY: test-versions
 test-versions: java env ## run a smoke check with the oldest and newest versions that are allowed
@@ -63,6 +68,11 @@ docs: env ## build the manual into docs/_build/html; warnings are errors
 .PHONY: bench
 bench: java env ## repeat the measurements of docs/performance.md
 	$(BIN)/python benchmarks/run.py
+
+.PHONY: bench-growth
+bench-growth: java env ## repeat the measurements of docs/large.md, and draw its plot again
+	$(BIN)/python benchmarks/bench_growth.py > growth.jsonl
+	$(BIN)/python benchmarks/plot_growth.py growth.jsonl docs/large.md
 
 .PHONY: clean
 clean: ## remove what these commands made, .venv too

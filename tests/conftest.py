@@ -65,9 +65,17 @@ def _require_java() -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Return the session, without registering the source: Spark has to find it by itself."""
+def java() -> None:
+    """Require Java, for tests that start a Spark of their own."""
     _require_java()
+
+
+@pytest.fixture(scope="session")
+def spark(
+    java: None,  # noqa: ARG001 - required first
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[SparkSession]:
+    """Return the session, without registering the source: Spark has to find it by itself."""
     with pytest.MonkeyPatch.context() as patch:
         inherited = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
         patch.setenv("PYTHONPATH", os.pathsep.join([*map(str, PACKAGES), *inherited]))

@@ -116,3 +116,11 @@ def test_a_version_that_was_not_written_leaves_the_one_before_it_done(tmp_path: 
     for _ in range(2):  # the second time of what the first one settled
         with rmqstore.open(tmp_path / "s", mode="a") as writer:
             assert writer.done_version("app") == 5
+
+
+def test_a_closed_writer_lets_its_queues_go(tmp_path: Path) -> None:
+    """It is part of a cycle, and thousands of queues would wait for the collection of garbage."""
+    writer = rmqstore.create(tmp_path / "store")
+    writer.append(pa.record_batch({"topic": ["A", "B"], "body": [b"a", b"b"]}))
+    writer.close()
+    assert not writer._queues

@@ -391,3 +391,6 @@ class StoreWriter:
             self._disk.close()
             self._log.close()
             self._lock.release()
+            # A writer refers to itself, so it stays until the next full collection of garbage.
+            self._queues.clear()
+            self._offsets.forget()
