@@ -211,8 +211,8 @@ class Repairer:
         queues_end = 0
         for topic, queue_id in self._paths.queues():
             with closing(ConsumeQueue(self._paths.queue(topic, queue_id))) as queue:
-                cut_queue(self._disk, queue, log_end, was_closed=was_closed)
-                queues_end = max(queues_end, reach(queue, queue.end()))
+                end = cut_queue(self._disk, queue, log_end, was_closed=was_closed)
+                queues_end = max(queues_end, reach(queue, end))
         return queues_end
 
     def _may_trust_queues(self, end: LogEnd, checkpoint: Checkpoint) -> bool:
@@ -374,9 +374,11 @@ class Repairer:
         """Return the appender of a queue."""
         folder = self._paths.queue(topic, queue_id)
         with closing(ConsumeQueue(folder)) as queue:
-            if self._unchecked_after is not None:
-                cut_queue(self._disk, queue, self._unchecked_after, was_closed=True)
-            start, end = queue.begin, queue.end()
+            if self._unchecked_after is None:
+                end = queue.end()
+            else:
+                end = cut_queue(self._disk, queue, self._unchecked_after, was_closed=True)
+            start = queue.begin
             is_new = not queue.segments
             records_end = reach(queue, end)
         file_size = self._config.mapped_file_size_consume_queue
