@@ -22,7 +22,6 @@ from rmqstore.format.columns.dispatch_requests import (
     have_units,
     read_requests,
     read_tag_keys,
-    rows_by_queue,
 )
 from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.lmq import lmq_heads
@@ -200,8 +199,7 @@ class _Queues:
         units = self._waiting.take()
         if units is None:
             return
-        for rows in rows_by_queue(units.topic_codes, units.queue_ids):
-            key = (units.topics[int(units.topic_codes[rows[0]])], int(units.queue_ids[rows[0]]))
+        for key, rows in units.by_queue():
             if can_have_queue(*key):
                 self._compare_queue(self._tally(*key), units, rows)
             else:
