@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator
+from functools import cached_property
 from itertools import islice
 
 import numpy as np
@@ -157,6 +158,10 @@ class _Tally:
         self.n_matched = self.n_missing = self.n_wrong = 0
         self.first_missing = self.first_wrong = -1
 
+    @cached_property
+    def _ext(self) -> ConsumeQueueExt:
+        return self._open_ext()
+
     def have_codes(self, codes: NDArray[np.int64], of_records: NDArray[np.int64]) -> Mask:
         """Return a mask (n,) of the units whose tags code is that of their record.
 
@@ -168,7 +173,7 @@ class _Tally:
         same: Mask = codes == of_records
         rows = np.flatnonzero(codes <= MAX_EXT_ADDRESS)
         if len(rows):
-            ext_units = self._open_ext().units(codes[rows])
+            ext_units = self._ext.units(codes[rows])
             same[rows] = ext_units.sound & (ext_units.tags_codes == of_records[rows])
         return same
 
