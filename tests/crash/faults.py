@@ -70,7 +70,7 @@ class FaultyDisk(Disk):
             file.seek(position)
             self._unflushed.setdefault(path, []).append((position, file.read(length)))
 
-    def create(self, path: Path, size: int, content: Iterable[Any] = ()) -> None:
+    def create(self, path: Path, size: int, content: Iterable[Any] | None = None) -> None:
         if self._step("create", path):
             self._die()
         super().create(path, size, content)

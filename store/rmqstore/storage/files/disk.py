@@ -74,16 +74,14 @@ def _new_file(path: Path) -> tuple[int, bool]:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), True
 
 
-def _write_all(descriptor: int, position: int, parts: Iterable[bytes | NDArray[Any]]) -> bool:
-    """Write parts one after the other; return whether there were any."""
-    start = position
+def _write_all(descriptor: int, position: int, parts: Iterable[bytes | NDArray[Any]]) -> None:
+    """Write parts one after the other."""
     for data in parts:
         view = memoryview(data).cast("B")  # type: ignore[arg-type]  # an array is a buffer
         while len(view):
             count = os.pwrite(descriptor, view, position)
             view = view[count:]
             position += count
-    return position > start
 
 
 class Disk:
@@ -145,7 +143,7 @@ class Disk:
             else:
                 self._unflushed_folders[folder.parent] = None
 
-    def create(self, path: Path, size: int, content: Iterable[NDArray[Any]] = ()) -> None:
+    def create(self, path: Path, size: int, content: Iterable[NDArray[Any]] | None = None) -> None:
         """Create a sparse file of zeros, which takes no space on the disk until it is written to.
 
         The file gets its name only after it has its full length: a broker refuses a store with a
@@ -154,8 +152,8 @@ class Disk:
         Args:
             path: the file to create.
             size: length of the file in bytes.
-            content: arrays that the file begins with instead of zeros; they are written before the
-                file gets its name.
+            content: arrays that the file begins with instead of zeros; they are on the disk before
+                the file gets its name.
 
         Raises:
             FileExistsError: the file already exists.
@@ -164,7 +162,8 @@ class Disk:
         descriptor, has_name = _new_file(path)
         try:
             os.ftruncate(descriptor, size)
-            if _write_all(descriptor, 0, content):
+            if content is not None:
+                _write_all(descriptor, 0, content)
                 os.fsync(descriptor)
             if not has_name:
                 # os.link follows the link in /proc only with a folder, despite the absolute path.
