@@ -13,6 +13,7 @@ from itertools import islice
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqstore.findings import Finding
@@ -52,19 +53,25 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
 
     Args:
         store: the store to check, opened for reading.
-        progress: called now and then with the bytes of the log that are done, and their total.
+        progress: called now and then with the bytes that are done, and their total; the log is
+            read twice.
     """
     yield from _missing_files(store)
-    yield from _damaged_records(store)
+    yield from _damaged_records(store, lambda done, total: progress(done, 2 * total))
     end = store.session.log_slice().end
     log = CommitLog(store.paths.commitlogs, store.paths.storage)
     queues = _Queues(store.paths, log.min_offset)
     keys = KeysOfLog()
-    for data, heads in _whole_heads(log, end, progress):
+
+    def second_pass(done: int, total: int) -> None:
+        progress(total + done, 2 * total)
+
+    for data, heads in _whole_heads(log, end, second_pass):
         requests = read_requests(data, heads)
         queues.compare(requests)
         queues.compare(read_requests(data, _lmq_heads(data, heads)))
         keys.add(requests, read_tag_keys(data, heads))
+    second_pass(end - log.min_offset, end - log.min_offset)
     if store.paths.rocksdb_queues is not None:
         logger.warning(
             "%s holds RocksDB queues, which are not compared with the log",
@@ -84,16 +91,21 @@ def _missing_files(store: MessageStore) -> Iterator[Finding]:
             yield Finding("log", f"{store.session.log.folders}, {start}", text)
 
 
-def _damaged_records(store: MessageStore) -> Iterator[Finding]:
+def _damaged_records(store: MessageStore, progress: Progress) -> Iterator[Finding]:
     n_damaged = 0
+    log = store.session.log_slice()
     batches = store.scan(
         scan="commitlog", columns=["commitLogOffset"], mode="PERMISSIVE", fail_on_data_loss=False
     )
-    for text in _corrupt(batches):
-        n_damaged += 1
-        if n_damaged <= _MAX_FINDINGS:
-            place, _, reason = text.partition(": ")
-            yield Finding("log", place, reason)
+    for batch in batches:
+        for text in _corrupt([batch]):
+            n_damaged += 1
+            if n_damaged <= _MAX_FINDINGS:
+                place, _, reason = text.partition(": ")
+                yield Finding("log", place, reason)
+        last = pc.max(batch.column("commitLogOffset")).as_py()
+        if last is not None:
+            progress(last - log.start, log.end - log.start)
     n_more = n_damaged - _MAX_FINDINGS
     if n_more > 0:
         yield Finding("log", str(store.paths.root), f"{n_more} more damaged records")
