@@ -59,7 +59,7 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
     yield from _missing_files(store)
     yield from _damaged_records(store, lambda done, total: progress(done, 2 * total))
     end = store.session.log_slice().end
-    log = CommitLog(store.paths.commitlogs, store.paths.storage)
+    log = store.session.log
     queues = _Queues(store.paths, log.min_offset)
     keys = KeysOfLog()
 
