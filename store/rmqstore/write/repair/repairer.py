@@ -103,37 +103,58 @@ class Repairer:
             end = LogEnd(clean_end.physical_offset, "", "", 0, clean_end.last_store_timestamp)
         else:
             clean_end = None
-            end = find_log_end(self._log, Checkpoint.all_safe() if was_closed else checkpoint)
-            end = self._before_our_blank(end, append_start)
-            is_our_own = append_start == end.physical_offset
-            if end.reason and not is_our_own:
-                self._require_no_records_after(end, was_closed=was_closed, truncate=truncate)
-            truncate_log(self._disk, self._log, end, None if is_our_own else self._cut_folder)
-            self._whole_from = end.scanned_from
-        start = self._log.min_offset
+            scanned_by = Checkpoint.all_safe() if was_closed else checkpoint
+            end = self._before_our_blank(find_log_end(self._log, scanned_by), append_start)
+            self._cut_log(end, append_start, was_closed=was_closed, truncate=truncate)
         if not was_closed:
-            self._ask_for_recovery(start, checkpoint)
+            self._ask_for_recovery(self._log.min_offset, checkpoint)
         is_trusted = clean_end is not None or self._may_trust_queues(end, checkpoint)
         if was_closed and not is_checked and is_trusted and self._is_newest_built():
             queues_end = self._unchecked_after = end.physical_offset
         else:
             queues_end = self._cut_queues(end.physical_offset, was_closed=was_closed)
-        outdated, index_end = self._outdated_index(
-            end.physical_offset, None if was_closed else checkpoint
-        )
-        if was_closed:
-            start = max(min(queues_end, index_end), start)
-            if outdated or start < end.physical_offset:
-                self._ask_for_recovery(start, checkpoint)
-        for path in outdated:
-            logger.info("%s is newer than the checkpoint or the log; it is built again", path)
-            self._disk.delete(path)
-        if start < end.physical_offset:
-            self._dispatch(start, end.physical_offset)
+        self._build_missing(end.physical_offset, queues_end, checkpoint, was_closed=was_closed)
         if is_folder(LOCAL, self._paths.replaced_queues):
             restore_queues(self._disk, self._paths, self._log)
         self._disk.delete(self._paths.append_intent)
         return Repaired(end.physical_offset, end.last_store_timestamp, checkpoint)
+
+    def _cut_log(
+        self, end: LogEnd, append_start: int | None, *, was_closed: bool, truncate: bool
+    ) -> None:
+        """Remove what lies after the log end; a copy is kept unless it is an append of ours.
+
+        Raises:
+            CorruptRecordError: good records follow damage of the log, and ``truncate`` is not set.
+        """
+        is_our_own = append_start == end.physical_offset
+        if end.reason and not is_our_own:
+            self._require_no_records_after(end, was_closed=was_closed, truncate=truncate)
+        truncate_log(self._disk, self._log, end, None if is_our_own else self._cut_folder)
+        self._whole_from = end.scanned_from
+
+    def _build_missing(
+        self, log_end: int, queues_end: int, checkpoint: Checkpoint, *, was_closed: bool
+    ) -> None:
+        """Build the units and the index items that records before the log end lack.
+
+        Args:
+            log_end: physical offset of the log end.
+            queues_end: physical offset up to which the queues reach.
+            checkpoint: the checkpoint as it was found.
+            was_closed: whether the store was closed; otherwise everything is looked at.
+        """
+        outdated, index_end = self._outdated_index(log_end, None if was_closed else checkpoint)
+        start = self._log.min_offset
+        if was_closed:
+            start = max(min(queues_end, index_end), start)
+            if outdated or start < log_end:
+                self._ask_for_recovery(start, checkpoint)
+        for path in outdated:
+            logger.info("%s is newer than the checkpoint or the log; it is built again", path)
+            self._disk.delete(path)
+        if start < log_end:
+            self._dispatch(start, log_end)
 
     def _take_clean_end(self) -> CleanEnd | None:
         """Return the end that our last writer noted, if it is proved, and remove the note.
