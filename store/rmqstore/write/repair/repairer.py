@@ -122,11 +122,7 @@ class Repairer:
     def _cut_log(
         self, end: LogEnd, append_start: int | None, *, was_closed: bool, truncate: bool
     ) -> None:
-        """Remove what lies after the log end; a copy is kept unless it is an append of ours.
-
-        Raises:
-            CorruptRecordError: good records follow damage of the log, and ``truncate`` is not set.
-        """
+        """Remove what lies after the log end; a copy is kept unless it is an append of ours."""
         is_our_own = append_start == end.physical_offset
         if end.reason and not is_our_own:
             self._require_no_records_after(end, was_closed=was_closed, truncate=truncate)
@@ -136,14 +132,7 @@ class Repairer:
     def _build_missing(
         self, log_end: int, queues_end: int, checkpoint: Checkpoint, *, was_closed: bool
     ) -> None:
-        """Build the units and the index items that records before the log end lack.
-
-        Args:
-            log_end: physical offset of the log end.
-            queues_end: physical offset up to which the queues reach.
-            checkpoint: the checkpoint as it was found.
-            was_closed: whether the store was closed; otherwise everything is looked at.
-        """
+        """Build the units and the index items that records before the log end lack."""
         outdated, index_end = self._outdated_index(log_end, None if was_closed else checkpoint)
         start = self._log.min_offset
         if was_closed:
