@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ class FaultyDisk(Disk):
         self.done: list[str] = []
         self._at, self._power, self._is_dead = at, power, False
         self._unflushed: dict[Path, list[tuple[int, bytes]]] = {}  # what stood there before
-        self._unnamed: dict[Path, Path] = {}  # new files whose folder was not flushed
+        self._unnamed: dict[Path, Path] = {}  # new files and folders whose folder was not flushed
 
     def _step(self, what: str, path: Path) -> bool:
         """Count a change; return whether it is the one that is cut in its middle."""
@@ -56,7 +57,11 @@ class FaultyDisk(Disk):
                             file.seek(position)
                             file.write(before)
             for path in self._unnamed:
-                if self._power.random() < 0.5:
+                if self._power.random() >= 0.5:
+                    continue
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
                     path.unlink(missing_ok=True)
         raise Cut
 
@@ -65,7 +70,7 @@ class FaultyDisk(Disk):
             file.seek(position)
             self._unflushed.setdefault(path, []).append((position, file.read(length)))
 
-    def create(self, path: Path, size: int, content: Iterable[Any] = ()) -> None:
+    def create(self, path: Path, size: int, content: Iterable[Any] | None = None) -> None:
         if self._step("create", path):
             self._die()
         super().create(path, size, content)
@@ -105,11 +110,17 @@ class FaultyDisk(Disk):
         super().flush_folder(path)
         self._unnamed = {file: folder for file, folder in self._unnamed.items() if folder != path}
 
+    def make_folder(self, path: Path, *, is_flushed: bool = True) -> None:
+        missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+        self._unnamed.update({folder: folder.parent for folder in missing})
+        super().make_folder(path, is_flushed=is_flushed)
+
     def flush_all(self, paths: Any) -> None:
         for path in paths:
             self.flush(path)
-        for folder in dict.fromkeys(path.parent for path in paths):
+        for folder in {**dict.fromkeys(path.parent for path in paths), **self._unflushed_folders}:
             self.flush_folder(folder)
+        self._unflushed_folders.clear()
 
     def rename(self, source: Path, target: Path) -> None:
         if self._step("rename", target):

@@ -53,6 +53,17 @@ def test_nothing_is_left_to_find_after_a_repair(copied: GoldenStore, name: str) 
         assert broken
 
 
+def test_progress_rises_up_to_its_total(golden_store: GoldenStore) -> None:
+    seen: list[tuple[int, int]] = []
+    with rmqstore.open(golden_store("edges")) as store:
+        assert not list(verify(store, lambda done, total: seen.append((done, total))))
+    done, totals = zip(*seen, strict=True)
+    assert len({*totals}) == 1
+    assert list(done) == sorted(done)
+    assert 0 < done[0] < totals[0] // 2
+    assert done[-1] == totals[0]
+
+
 def test_missing_units_are_counted(copied: GoldenStore) -> None:
     root = copied("basic")
     newest = max((root / "consumequeue/TopicA/2").iterdir())

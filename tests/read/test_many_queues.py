@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import goldens
@@ -34,6 +36,17 @@ def n_descriptors() -> int:
     return len([*Path("/proc/self/fd").iterdir()])
 
 
+def one_row_a_queue(prefix: str = "T") -> pa.RecordBatch:
+    numbers = range(N_QUEUES)
+    return pa.record_batch(
+        {
+            "topic": [f"{prefix}{number % 3}" for number in numbers],
+            "queueId": pa.array([number // 3 for number in numbers], pa.int32()),
+            "body": [b"more"] * N_QUEUES,
+        }
+    )
+
+
 def test_a_queue_is_listed_once_for_a_scan_and_views(many: Path) -> None:
     storage = MemoryStorage(many)
     with rmqstore.open(storage.root, storage=storage) as store:
@@ -46,7 +59,7 @@ def test_a_queue_is_listed_once_for_a_scan_and_views(many: Path) -> None:
     assert sum(storage.n_listed[path] for path in queues) <= N_QUEUES + 1
 
 
-@pytest.mark.parametrize("action", ["scan", "verify", "rebuild"])
+@pytest.mark.parametrize("action", ["scan", "verify", "rebuild", "append"])
 def test_few_files_are_open_at_a_time(
     many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str
 ) -> None:
@@ -63,12 +76,36 @@ def test_few_files_are_open_at_a_time(
     if action == "rebuild":
         with rmqstore.open(root, "a") as writer:
             writer.rebuild()
+    if action == "append":
+        with rmqstore.open(root, "a") as writer:
+            writer.append(one_row_a_queue())
     with rmqstore.open(root) as store:
-        if action == "scan":
-            assert store.scan().read_all().num_rows == 3 * N_QUEUES
+        if action in ("scan", "append"):
+            n_rows = 3 * N_QUEUES if action == "scan" else 4 * N_QUEUES
+            assert store.scan().read_all().num_rows == n_rows
         else:
             assert [one for one in verify(store) if one.part != "index"] == []
     assert 0 < peak[0] < 200
+
+
+def test_every_folder_is_flushed_once_when_many_queues_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush, flushed = os.fsync, []
+
+    def noted(descriptor: int) -> None:
+        flushed.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    with rmqstore.create(tmp_path / "s") as writer:
+        writer.append(one_row_a_queue("New"))
+    queues = tmp_path / "s" / "consumequeue"
+    counts = Counter(path for path in flushed if path.is_relative_to(queues))
+    files = [path for path in queues.rglob("*") if path.is_file()]
+    assert len(files) == N_QUEUES
+    names = {parent for path in files for parent in (path, path.parent, path.parent.parent)}
+    assert counts == Counter({*names, queues})
 
 
 def test_slices_that_are_longer_than_a_first_read_are_read_to_their_end(

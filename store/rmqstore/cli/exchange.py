@@ -14,6 +14,7 @@ import pyarrow as pa
 from rmqstore.cli.common import (
     counted,
     ends_clearly,
+    err_console,
     main,
     require_folder,
     scan,
@@ -155,15 +156,18 @@ def import_messages(
     batches = chain.from_iterable(rows for _, rows in parts)
     counts = [count for count, _ in parts if count is not None]
     total = sum(counts) if len(counts) == len(parts) else None
-    if is_store(path):
-        store = open_for(path, "a", spec=spec, config=sizes)
-    else:
-        store = create(path, spec=spec, config=sizes)
+    with err_console.status(f"opening {path}"):
+        if is_store(path):
+            store = open_for(path, "a", spec=spec, config=sizes)
+        else:
+            store = create(path, spec=spec, config=sizes)
     with store as writer:
         first_row = 0
         for batch in counted(batches, f"importing into {path}", total):
             writer.append(batch, verbatim=verbatim, first_row=first_row)
             first_row += len(batch)
+        with err_console.status("building queues and index"):
+            writer.flush()
 
 
 def _read(

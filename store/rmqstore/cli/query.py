@@ -94,16 +94,17 @@ def _show_offsets(
     if not topics:
         raise click.UsageError("--time needs -t")
     store.session.require_topics(parse_selection(subscribe=topics))
-    rows = [
-        {
-            "topic": topic,
-            "queueId": queue_id,
-            "timestamp": parse_timestamp("--time", time),
-            "queueOffset": offset,
-        }
-        for topic in topics
-        for queue_id, offset in store.offsets_at(topic, time).items()
-    ]
+    with err_console.status("searching"):
+        rows = [
+            {
+                "topic": topic,
+                "queueId": queue_id,
+                "timestamp": parse_timestamp("--time", time),
+                "queueOffset": offset,
+            }
+            for topic in topics
+            for queue_id, offset in store.offsets_at(topic, time).items()
+        ]
     if as_json:
         for row in rows:
             click.echo(json.dumps(row, ensure_ascii=False))

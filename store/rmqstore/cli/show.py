@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
+import pyarrow as pa
 from rich.table import Table
 
 from rmqstore.cli.common import (
     DAMAGE,
     as_json_lines,
+    counted,
     ends_clearly,
     err_console,
     main,
@@ -111,7 +113,10 @@ def _queues(
 def dump(path: Path, limit: int | None, ignore_log_end: bool, **choice: Any) -> None:  # noqa: ANN401 - see some_messages
     """Write messages as JSON Lines. A body that is not UTF-8 is written as bodyBase64."""
     with open_for(path, ignore_log_end=ignore_log_end) as store:
-        damaged = write_rows(scan(store, **choice), limit)
+        batches: Iterable[pa.RecordBatch] = scan(store, **choice)
+        if err_console.is_terminal and not sys.stdout.isatty():
+            batches = counted(batches, f"reading {path}")
+        damaged = write_rows(batches, limit)
     if damaged:
         click.echo(f"damage: {damaged} records; see _corrupt_record", err=True)
         sys.exit(DAMAGE)

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import click
 
-from rmqstore.cli.common import DAMAGE, as_json_lines, ends_clearly, main, progress_bar, store_path
+from rmqstore.cli.common import (
+    DAMAGE,
+    as_json_lines,
+    ends_clearly,
+    err_console,
+    main,
+    progress_bar,
+    store_path,
+)
 from rmqstore.findings import Finding
 from rmqstore.inspect.verify import verify as verify_store
 from rmqstore.opening import open_for
@@ -57,10 +65,9 @@ def rebuild(path: Path, truncate: bool) -> None:
     The store is locked meanwhile, so no broker may run on it. Records that cannot have a unit, and
     other damage that remains, are listed; the exit code is 1 then.
     """
-    with (
-        open_for(path, "a", truncate=truncate) as store,
-        progress_bar(f"building queues and index of {path}") as progress,
-    ):
+    with err_console.status(f"looking for the end of the log of {path}"):
+        store = open_for(path, "a", truncate=truncate)
+    with store, progress_bar(f"building queues and index of {path}") as progress:
         findings = store.rebuild(progress)
     with open_for(path) as built:
         queues = sum(len(built.queue_ids(topic)) for topic in built.topics())

@@ -8,10 +8,12 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator
+from functools import cached_property
 from itertools import islice
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqstore.findings import Finding
@@ -22,7 +24,6 @@ from rmqstore.format.columns.dispatch_requests import (
     have_units,
     read_requests,
     read_tag_keys,
-    rows_by_queue,
 )
 from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.lmq import lmq_heads
@@ -52,19 +53,25 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
 
     Args:
         store: the store to check, opened for reading.
-        progress: called now and then with the bytes of the log that are done, and their total.
+        progress: called now and then with the bytes that are done, and their total; the log is
+            read twice.
     """
     yield from _missing_files(store)
-    yield from _damaged_records(store)
+    yield from _damaged_records(store, lambda done, total: progress(done, 2 * total))
     end = store.session.log_slice().end
-    log = CommitLog(store.paths.commitlogs, store.paths.storage)
+    log = store.session.log
     queues = _Queues(store.paths, log.min_offset)
     keys = KeysOfLog()
-    for data, heads in _whole_heads(log, end, progress):
+
+    def second_pass(done: int, total: int) -> None:
+        progress(total + done, 2 * total)
+
+    for data, heads in _whole_heads(log, end, second_pass):
         requests = read_requests(data, heads)
         queues.compare(requests)
         queues.compare(read_requests(data, _lmq_heads(data, heads)))
         keys.add(requests, read_tag_keys(data, heads))
+    second_pass(end - log.min_offset, end - log.min_offset)
     if store.paths.rocksdb_queues is not None:
         logger.warning(
             "%s holds RocksDB queues, which are not compared with the log",
@@ -84,16 +91,21 @@ def _missing_files(store: MessageStore) -> Iterator[Finding]:
             yield Finding("log", f"{store.session.log.folders}, {start}", text)
 
 
-def _damaged_records(store: MessageStore) -> Iterator[Finding]:
+def _damaged_records(store: MessageStore, progress: Progress) -> Iterator[Finding]:
     n_damaged = 0
+    log = store.session.log_slice()
     batches = store.scan(
         scan="commitlog", columns=["commitLogOffset"], mode="PERMISSIVE", fail_on_data_loss=False
     )
-    for text in _corrupt(batches):
-        n_damaged += 1
-        if n_damaged <= _MAX_FINDINGS:
-            place, _, reason = text.partition(": ")
-            yield Finding("log", place, reason)
+    for batch in batches:
+        for text in _corrupt([batch]):
+            n_damaged += 1
+            if n_damaged <= _MAX_FINDINGS:
+                place, _, reason = text.partition(": ")
+                yield Finding("log", place, reason)
+        last = pc.max(batch.column("commitLogOffset")).as_py()
+        if last is not None:
+            progress(last - log.start, log.end - log.start)
     n_more = n_damaged - _MAX_FINDINGS
     if n_more > 0:
         yield Finding("log", str(store.paths.root), f"{n_more} more damaged records")
@@ -158,6 +170,10 @@ class _Tally:
         self.n_matched = self.n_missing = self.n_wrong = 0
         self.first_missing = self.first_wrong = -1
 
+    @cached_property
+    def _ext(self) -> ConsumeQueueExt:
+        return self._open_ext()
+
     def have_codes(self, codes: NDArray[np.int64], of_records: NDArray[np.int64]) -> Mask:
         """Return a mask (n,) of the units whose tags code is that of their record.
 
@@ -169,7 +185,7 @@ class _Tally:
         same: Mask = codes == of_records
         rows = np.flatnonzero(codes <= MAX_EXT_ADDRESS)
         if len(rows):
-            ext_units = self._open_ext().units(codes[rows])
+            ext_units = self._ext.units(codes[rows])
             same[rows] = ext_units.sound & (ext_units.tags_codes == of_records[rows])
         return same
 
@@ -200,8 +216,7 @@ class _Queues:
         units = self._waiting.take()
         if units is None:
             return
-        for rows in rows_by_queue(units.topic_codes, units.queue_ids):
-            key = (units.topics[int(units.topic_codes[rows[0]])], int(units.queue_ids[rows[0]]))
+        for key, rows in units.by_queue():
             if can_have_queue(*key):
                 self._compare_queue(self._tally(*key), units, rows)
             else:

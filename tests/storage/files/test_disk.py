@@ -52,16 +52,25 @@ def test_a_file_is_created_once_with_zeros(
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o644
 
 
+def make_folders(disk: Disk, folder: Path) -> None:
+    """Make folders and a file in one of them, whose names are flushed together."""
+    disk.make_folder(folder / "new" / "a", is_flushed=False)
+    disk.make_folder(folder / "new" / "b", is_flushed=False)
+    disk.create(folder / "new" / "a" / "file", 0)
+    disk.flush_all([folder / "new" / "a" / "file"])
+
+
 @pytest.mark.parametrize(
     ("flush", "flushed"),
     [
         (lambda disk, folder: disk.flush(folder / "a"), ["a"]),
         (lambda disk, folder: disk.flush_folder(folder), [""]),
         (lambda disk, folder: disk.flush_all([folder / "a", folder / "b"]), ["", "a", "b"]),
+        (make_folders, ["", "new", "new/a", "new/a/file"]),
         (lambda disk, folder: disk.write_new(folder / "a", b"x"), ["", "a"]),
         (lambda disk, folder: disk.replace(folder / "a", b"x"), ["", "a"]),
     ],
-    ids=["flush", "flush_folder", "flush_all", "write_new", "replace"],
+    ids=["flush", "flush_folder", "flush_all", "make_folder", "write_new", "replace"],
 )
 def test_a_flush_reaches_the_kernel(
     tmp_path: Path,

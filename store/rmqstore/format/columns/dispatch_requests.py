@@ -62,6 +62,10 @@ class QueueUnits(NamedTuple):
             self.store_timestamps[rows],
         )
 
+    def by_queue(self) -> Groups:
+        """Return the rows of each queue, in their order, by topic and queue id."""
+        return _groups(self.topics, self.topic_codes, self.queue_ids)
+
 
 class UnitBuffer:
     """Holds units back until there are many, so that a queue is visited for many units at once.
@@ -177,10 +181,16 @@ def group_by_queue(topics: pa.StringArray, queue_ids: NDArray[np.int32]) -> Grou
     names = topic_names(encoded)
     # to_numpy would import pandas.
     codes = np.from_dlpack(encoded.indices).astype(np.int32, copy=False)
+    return _groups(names, codes, queue_ids)
+
+
+def _groups(
+    names: list[str], topic_codes: NDArray[np.int32], queue_ids: NDArray[np.int32]
+) -> Groups:
     groups: Groups = []
-    for rows in rows_by_queue(codes, queue_ids):
+    for rows in rows_by_queue(topic_codes, queue_ids):
         first = rows[0]
-        groups.append(((names[int(codes[first])], int(queue_ids[first])), rows))
+        groups.append(((names[int(topic_codes[first])], int(queue_ids[first])), rows))
     return groups
 
 

@@ -6,6 +6,7 @@ another one.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 
 import numpy as np
@@ -28,6 +29,7 @@ _MAGIC_HEAD = MESSAGE_MAGIC_V1.to_bytes(4, signed=True)[:3]
 _BLANK_HEAD = BLANK_MAGIC.to_bytes(4, signed=True)
 _MAGIC_AT = FRAME_HEAD.fields["magic"][1]  # type: ignore[index]
 _OFFSET_AT = FIXED_PART_V4.fields["physical_offset"][1]  # type: ignore[index]
+_HEAD = struct.Struct(">4xi20xq")  # magic and physical offset
 
 _GUESS_BYTES = 8 << 10  # searched for one guess
 _GUESS_TRIES = 8  # magics looked at for one guess
@@ -63,13 +65,11 @@ def knows_its_place(buf: Bytes, position: int, physical_offset: int) -> bool:
 
     Its record need not be whole.
     """
-    head = buf[position : position + FIXED_PART_V4.itemsize]
-    if len(head) < FIXED_PART_V4.itemsize:
+    if not 0 <= position <= len(buf) - FIXED_PART_V4.itemsize:
         return False
-    fixed = head.view(FIXED_PART_V4)[0]
-    if int(fixed["magic"]) not in TOPIC_LENGTH_BYTES:
-        return False
-    return int(fixed["physical_offset"]) == physical_offset
+    # Reading one head by its dtype takes far longer.
+    magic, own_offset = _HEAD.unpack_from(buf.data, position)
+    return magic in TOPIC_LENGTH_BYTES and bool(own_offset == physical_offset)
 
 
 def know_their_places(buf: Bytes, positions: Positions, physical_base: int) -> Mask:

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -75,16 +76,14 @@ def _new_file(path: Path) -> tuple[int, bool]:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), True
 
 
-def _write_all(descriptor: int, position: int, parts: Iterable[bytes | NDArray[Any]]) -> bool:
-    """Write parts one after the other; return whether there were any."""
-    start = position
+def _write_all(descriptor: int, position: int, parts: Iterable[bytes | NDArray[Any]]) -> None:
+    """Write parts one after the other."""
     for data in parts:
         view = memoryview(data).cast("B")  # type: ignore[arg-type]  # an array is a buffer
         while len(view):
             count = os.pwrite(descriptor, view, position)
             view = view[count:]
             position += count
-    return position > start
 
 
 class Disk:
@@ -95,7 +94,8 @@ class Disk:
 
     def __init__(self) -> None:
         self._descriptors: OrderedDict[Path, int] = OrderedDict()
-        self._folders: list[Path] = []
+        self._folders: list[tuple[str, ...]] = []  # the parts of their paths
+        self._unflushed_folders: dict[Path, None] = {}  # with new names, for flush_all
 
     def keep_within(self, *folders: Path) -> None:
         """Refuse any later change outside of these folders, or through a link below them.
@@ -104,7 +104,7 @@ class Disk:
         the user and may be links. A link is deleted or replaced like any other file; its target is
         left alone.
         """
-        self._folders = sorted(folders, key=lambda folder: len(folder.parts), reverse=True)
+        self._folders = sorted((folder.parts for folder in folders), key=len, reverse=True)
 
     def require_within(self, path: Path) -> None:
         """Refuse a path outside of the folders, and one that is or goes through a link below them.
@@ -112,29 +112,40 @@ class Disk:
         Raises:
             StoreStateError: the path is refused; nothing was changed.
         """
-        base = next((folder for folder in self._folders if path.is_relative_to(folder)), None)
-        if base is None:
+        parts = path.parts
+        depths = (len(base) for base in self._folders if parts[: len(base)] == base)
+        depth = next(depths, None)
+        if depth is None:
             if self._folders:
                 raise StoreStateError(f"{path} is outside of the store and is not changed")
             return
-        below = path.relative_to(base)
-        for part in (below, *below.parents):
-            if part.parts and (base / part).is_symlink():
+        for _ in parts[depth:]:
+            if path.is_symlink():
                 raise StoreStateError(
-                    f"{base / part} is a symbolic link, which is not followed to change a store: "
+                    f"{path} is a symbolic link, which is not followed to change a store: "
                     "put what it points at in its place, "
                     "or for a folder of the log, the queues or the index, name its target"
                 )
+            path = path.parent
 
-    def make_folder(self, path: Path) -> None:
-        """Create a folder and its missing parents, durably."""
+    def make_folder(self, path: Path, *, is_flushed: bool = True) -> None:
+        """Create a folder and its missing parents.
+
+        Args:
+            path: the folder to create.
+            is_flushed: wait until the new names are on the disk; else the next :meth:`flush_all`
+                does, so that many folders of one parent cost one flush of it.
+        """
         self.require_within(path)
-        missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+        missing = [*takewhile(lambda folder: not folder.exists(), (path, *path.parents))]
         for folder in reversed(missing):
             folder.mkdir(exist_ok=True)
-            self.flush_folder(folder.parent)
+            if is_flushed:
+                self.flush_folder(folder.parent)
+            else:
+                self._unflushed_folders[folder.parent] = None
 
-    def create(self, path: Path, size: int, content: Iterable[NDArray[Any]] = ()) -> None:
+    def create(self, path: Path, size: int, content: Iterable[NDArray[Any]] | None = None) -> None:
         """Create a sparse file of zeros, which takes no space on the disk until it is written to.
 
         The file gets its name only after it has its full length: a broker refuses a store with a
@@ -143,8 +154,8 @@ class Disk:
         Args:
             path: the file to create.
             size: length of the file in bytes.
-            content: arrays that the file begins with instead of zeros; they are written before the
-                file gets its name.
+            content: arrays that the file begins with instead of zeros; they are on the disk before
+                the file gets its name.
 
         Raises:
             FileExistsError: the file already exists.
@@ -153,7 +164,8 @@ class Disk:
         descriptor, has_name = _new_file(path)
         try:
             os.ftruncate(descriptor, size)
-            if _write_all(descriptor, 0, content):
+            if content is not None:
+                _write_all(descriptor, 0, content)
                 os.fsync(descriptor)
             if not has_name:
                 # os.link follows the link in /proc only with a folder, despite the absolute path.
@@ -228,23 +240,29 @@ class Disk:
     def flush_all(self, paths: Collection[Path]) -> None:
         """Wait until the bytes of many files, and their names in their folders, are on the disk.
 
-        The flushes run in parallel, because a disk can complete several of them together.
+        So are then the names of all folders that :meth:`make_folder` made without a flush. The
+        flushes run in parallel, because a disk can complete several of them together.
         """
-        folders = {path.parent for path in paths}
+        folders = {**dict.fromkeys(path.parent for path in paths), **self._unflushed_folders}
         names = [(path, os.O_RDWR) for path in paths]
         names += [(folder, os.O_RDONLY | os.O_DIRECTORY) for folder in folders]
 
-        def flush(path: Path, flags: int) -> None:
-            self.require_within(path)
-            descriptor = os.open(path, flags | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        def flush_each(names: list[tuple[Path, int]]) -> None:
+            for path, flags in names:
+                self.require_within(path)
+                descriptor = os.open(path, flags | os.O_CLOEXEC)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
 
+        n_threads = min(len(names), _FLUSH_THREADS)
         with ThreadPoolExecutor(_FLUSH_THREADS) as pool:
-            for done in [pool.submit(flush, *name) for name in names]:
+            for done in [
+                pool.submit(flush_each, names[first::n_threads]) for first in range(n_threads)
+            ]:
                 done.result()
+        self._unflushed_folders.clear()
 
     def write_new(self, path: Path, content: bytes) -> None:
         """Create a small file, durably; an existing file is overwritten from its start."""

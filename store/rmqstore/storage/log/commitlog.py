@@ -24,7 +24,6 @@ from rmqstore.format.columns.search import knows_its_place
 from rmqstore.format.layout import (
     FIRST_TIMESTAMP,
     FIXED_PART,
-    FIXED_PART_V4,
     FRAME_HEAD,
     LAST_TIMESTAMP,
     MAX_FIXED_BYTES,
@@ -44,8 +43,7 @@ from rmqstore.storage.files.storage import Storage
 _MAX_SPANS = 10_000  # of data between holes, of one file
 _FILES_AT_ONCE = 96  # a search by time goes to and fro in the log
 
-# Magic, physical offset and sys flag of a record: reading one head by its dtype takes far longer.
-_HEAD = struct.Struct(">4xi20xqi")
+_SYS_FLAG = struct.Struct(">36xi")
 _TIME = struct.Struct(">q")
 _TIME_POSITIONS: dict[int, int] = {
     bits: dict(fixed.fields or {})["store_timestamp"][1] for bits, fixed in FIXED_PART.items()
@@ -252,14 +250,12 @@ class CommitLog:
         place = self.locate(physical_offset)
         path = str(place.segment.path)
         stored_head = self.read(*place, MAX_FIXED_BYTES)
-        head = stored_head.tobytes().ljust(MAX_FIXED_BYTES, b"\0")
-        magic, own_offset, sys_flag = _HEAD.unpack_from(head)
-        is_whole = len(stored_head) >= FIXED_PART_V4.itemsize
-        if not is_whole or magic not in TOPIC_LENGTH_BYTES or own_offset != physical_offset:
+        if not knows_its_place(stored_head, 0, physical_offset):
             raise CorruptRecordError(
                 path, physical_offset, "no record begins here, though a queue says so"
             )
-        stored: int = _TIME.unpack_from(head, _TIME_POSITIONS[sys_flag & _HOSTS_V6])[0]
+        (sys_flag,) = _SYS_FLAG.unpack_from(stored_head.data)
+        stored: int = _TIME.unpack_from(stored_head.data, _TIME_POSITIONS[sys_flag & _HOSTS_V6])[0]
         if not FIRST_TIMESTAMP <= stored <= LAST_TIMESTAMP:
             reason = f"store_timestamp {stored} is not in the years 1 to 9999"
             raise CorruptRecordError(path, physical_offset, reason)

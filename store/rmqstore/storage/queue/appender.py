@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -110,24 +110,26 @@ class QueueAppender:
         # numpy joins records in native byte order.
         units = np.concatenate((undecided_units, units)).astype(QUEUE_UNIT)
         possible = (queue_offsets >= 0) & (queue_offsets < _MAX_QUEUE_OFFSET)
-        self._refuse(queue_offsets[~possible], units[~possible])
-        queue_offsets, units = queue_offsets[possible], units[possible]
+        if not possible.all():
+            self._refuse(queue_offsets[~possible], units[~possible])
+            queue_offsets, units = queue_offsets[possible], units[possible]
         if not len(units):
             return
         fitting = fit_offsets(queue_offsets, None if self.is_new else self.end, is_end=is_end)
-        self._refuse(queue_offsets[fitting.refused], units[fitting.refused])
+        if len(fitting.refused):
+            self._refuse(queue_offsets[fitting.refused], units[fitting.refused])
         self._undecided = queue_offsets[fitting.undecided], units[fitting.undecided]
         queue_offsets, units = queue_offsets[fitting.taken], units[fitting.taken]
         if not len(units):
             return
         if self.is_new:
             self._begin(int(queue_offsets[0]), units[:1])
-        cuts = np.flatnonzero(np.diff(queue_offsets) != 1) + 1
-        for rows in np.split(np.arange(len(units)), cuts):
-            first = int(queue_offsets[rows[0]])
+        cuts = (np.flatnonzero(np.diff(queue_offsets) != 1) + 1).tolist()
+        for low, high in pairwise([0, *cuts, len(units)]):
+            first = int(queue_offsets[low])
             if first > self.end:
-                self._fill(first, units[rows[:1]])
-            self._extend(first, units[rows])
+                self._fill(first, units[low : low + 1])
+            self._extend(first, units[low:high])
 
     def _refuse(self, queue_offsets: NDArray[np.int64], units: NDArray[np.void]) -> None:
         physical_offsets = units["physical_offset"].tolist()
@@ -190,7 +192,7 @@ class QueueAppender:
 
         Source: ConsumeQueue.java#fillPreBlank.
         """
-        self._disk.make_folder(self._folder)
+        self._disk.make_folder(self._folder, is_flushed=False)
         self.is_new = False
         self._start = self.end = first
         n_missing = first % self._per_file

@@ -70,7 +70,6 @@ class Queues:
         self._files = OpenFiles(paths.storage, _FILES_AT_ONCE)
         self._open: OrderedDict[QueueKey, Queue] = OrderedDict()
         self._open_exts: OrderedDict[QueueKey, ConsumeQueueExt] = OrderedDict()
-        self._outdated: set[QueueKey] = set()  # to be listed again when they are used
         self._in_batches: set[str] | None = None
         self._batches: OrderedDict[QueueKey, None] = OrderedDict()  # of those, by their first use
 
@@ -85,10 +84,6 @@ class Queues:
         if queue is None:
             queue = self._open[key] = self._open_queue(topic, queue_id)
             self._close_oldest(key, queue)
-            return queue
-        if key in self._outdated:
-            self._outdated.discard(key)
-            queue.refresh()
         self._open.move_to_end(key)
         return queue
 
@@ -163,25 +158,19 @@ class Queues:
 
     def drop(self, key: QueueKey) -> None:
         """Close a queue, so that it is opened from its files again."""
+        self._batches.pop(key, None)
         queue = self._open.pop(key, None)
         if queue is not None:
             queue.close()
 
     def refresh(self) -> None:
-        """List the files of all queues again when they are used next."""
-        # A queue without files may be of another kind when it has some.
-        for key in [key for key, queue in self._open.items() if not queue.is_present]:
-            self.drop(key)
-        self._outdated = {*self._open}
-        self._in_batches = None
-        for ext in self._open_exts.values():
-            ext.refresh()
+        """List the files of a queue again when it is used next; it may be of another kind then."""
+        self.close()
 
     def close(self) -> None:
         """Close all files, and forget all listings."""
         self._files.close()
         self._open.clear()
         self._open_exts.clear()
-        self._outdated.clear()
         self._batches.clear()
         self._in_batches = None

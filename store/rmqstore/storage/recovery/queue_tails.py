@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 from rmqstore.format.columns.decode import topics
 from rmqstore.format.columns.dispatch_requests import (
+    group_by_queue,
     have_units,
     read_requests,
-    rows_by_queue,
     topic_names,
 )
 from rmqstore.format.columns.heads import Heads, check_heads, read_heads
@@ -219,14 +219,10 @@ class _Recovery:
     def _add(self, data: Bytes, segment: Segment, heads: Heads) -> None:
         if not len(heads):
             return
-        encoded = topics(data, heads).dictionary_encode()
-        names = topic_names(encoded)
-        codes = np.from_dlpack(encoded.indices).astype(np.int32, copy=False)
-        queue_ids, queue_offsets = heads.column("queue_id"), heads.column("queue_offset")
+        queue_offsets = heads.column("queue_offset")
         physical_offsets = heads.column("physical_offset").astype(np.int64)
         ends = physical_offsets + heads.column("total_size")
-        for rows in rows_by_queue(codes, queue_ids):
-            key = (names[int(codes[rows[0]])], int(queue_ids[rows[0]]))
+        for key, rows in group_by_queue(topics(data, heads), heads.column("queue_id")):
             tail = self._tail(key, physical_offsets[rows], queue_offsets[rows])
             if tail is None or tail.is_short:
                 continue

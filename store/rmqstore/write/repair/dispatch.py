@@ -21,7 +21,6 @@ from rmqstore.format.columns.dispatch_requests import (
     UnitBuffer,
     have_units,
     read_requests,
-    rows_by_queue,
 )
 from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.lmq import lmq_heads
@@ -157,9 +156,7 @@ class Dispatcher:
         units = self._waiting.take()
         if units is None:
             return
-        for rows in rows_by_queue(units.topic_codes, units.queue_ids):
-            row = int(rows[0])
-            key = (units.topics[int(units.topic_codes[row])], int(units.queue_ids[row]))
+        for key, rows in units.by_queue():
             if key in self.misfits:
                 continue
             if self._is_tolerant and not can_have_queue(*key):

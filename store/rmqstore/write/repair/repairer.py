@@ -103,37 +103,47 @@ class Repairer:
             end = LogEnd(clean_end.physical_offset, "", "", 0, clean_end.last_store_timestamp)
         else:
             clean_end = None
-            end = find_log_end(self._log, Checkpoint.all_safe() if was_closed else checkpoint)
-            end = self._before_our_blank(end, append_start)
-            is_our_own = append_start == end.physical_offset
-            if end.reason and not is_our_own:
-                self._require_no_records_after(end, was_closed=was_closed, truncate=truncate)
-            truncate_log(self._disk, self._log, end, None if is_our_own else self._cut_folder)
-            self._whole_from = end.scanned_from
-        start = self._log.min_offset
+            scanned_by = Checkpoint.all_safe() if was_closed else checkpoint
+            end = self._before_our_blank(find_log_end(self._log, scanned_by), append_start)
+            self._cut_log(end, append_start, was_closed=was_closed, truncate=truncate)
         if not was_closed:
-            self._ask_for_recovery(start, checkpoint)
+            self._ask_for_recovery(self._log.min_offset, checkpoint)
         is_trusted = clean_end is not None or self._may_trust_queues(end, checkpoint)
         if was_closed and not is_checked and is_trusted and self._is_newest_built():
             queues_end = self._unchecked_after = end.physical_offset
         else:
             queues_end = self._cut_queues(end.physical_offset, was_closed=was_closed)
-        outdated, index_end = self._outdated_index(
-            end.physical_offset, None if was_closed else checkpoint
-        )
-        if was_closed:
-            start = max(min(queues_end, index_end), start)
-            if outdated or start < end.physical_offset:
-                self._ask_for_recovery(start, checkpoint)
-        for path in outdated:
-            logger.info("%s is newer than the checkpoint or the log; it is built again", path)
-            self._disk.delete(path)
-        if start < end.physical_offset:
-            self._dispatch(start, end.physical_offset)
+        self._build_missing(end.physical_offset, queues_end, checkpoint, was_closed=was_closed)
         if is_folder(LOCAL, self._paths.replaced_queues):
             restore_queues(self._disk, self._paths, self._log)
         self._disk.delete(self._paths.append_intent)
         return Repaired(end.physical_offset, end.last_store_timestamp, checkpoint)
+
+    def _cut_log(
+        self, end: LogEnd, append_start: int | None, *, was_closed: bool, truncate: bool
+    ) -> None:
+        """Remove what lies after the log end; a copy is kept unless it is an append of ours."""
+        is_our_own = append_start == end.physical_offset
+        if end.reason and not is_our_own:
+            self._require_no_records_after(end, was_closed=was_closed, truncate=truncate)
+        truncate_log(self._disk, self._log, end, None if is_our_own else self._cut_folder)
+        self._whole_from = end.scanned_from
+
+    def _build_missing(
+        self, log_end: int, queues_end: int, checkpoint: Checkpoint, *, was_closed: bool
+    ) -> None:
+        """Build the units and the index items that records before the log end lack."""
+        outdated, index_end = self._outdated_index(log_end, None if was_closed else checkpoint)
+        start = self._log.min_offset
+        if was_closed:
+            start = max(min(queues_end, index_end), start)
+            if outdated or start < log_end:
+                self._ask_for_recovery(start, checkpoint)
+        for path in outdated:
+            logger.info("%s is newer than the checkpoint or the log; it is built again", path)
+            self._disk.delete(path)
+        if start < log_end:
+            self._dispatch(start, log_end)
 
     def _take_clean_end(self) -> CleanEnd | None:
         """Return the end that our last writer noted, if it is proved, and remove the note.
@@ -211,8 +221,8 @@ class Repairer:
         queues_end = 0
         for topic, queue_id in self._paths.queues():
             with closing(ConsumeQueue(self._paths.queue(topic, queue_id))) as queue:
-                cut_queue(self._disk, queue, log_end, was_closed=was_closed)
-                queues_end = max(queues_end, reach(queue, queue.end()))
+                end = cut_queue(self._disk, queue, log_end, was_closed=was_closed)
+                queues_end = max(queues_end, reach(queue, end))
         return queues_end
 
     def _may_trust_queues(self, end: LogEnd, checkpoint: Checkpoint) -> bool:
@@ -374,9 +384,11 @@ class Repairer:
         """Return the appender of a queue."""
         folder = self._paths.queue(topic, queue_id)
         with closing(ConsumeQueue(folder)) as queue:
-            if self._unchecked_after is not None:
-                cut_queue(self._disk, queue, self._unchecked_after, was_closed=True)
-            start, end = queue.begin, queue.end()
+            if self._unchecked_after is None:
+                end = queue.end()
+            else:
+                end = cut_queue(self._disk, queue, self._unchecked_after, was_closed=True)
+            start = queue.begin
             is_new = not queue.segments
             records_end = reach(queue, end)
         file_size = self._config.mapped_file_size_consume_queue

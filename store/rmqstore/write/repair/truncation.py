@@ -98,7 +98,7 @@ class _Truncation:
         self._disk.flush_folder(copies)
 
 
-def cut_queue(disk: Disk, queue: ConsumeQueue, log_end: int, *, was_closed: bool) -> None:
+def cut_queue(disk: Disk, queue: ConsumeQueue, log_end: int, *, was_closed: bool) -> int:
     """Remove the units of a queue after which no unit points before the log end.
 
     Args:
@@ -107,18 +107,21 @@ def cut_queue(disk: Disk, queue: ConsumeQueue, log_end: int, *, was_closed: bool
         log_end: physical offset of the log end.
         was_closed: whether all units before these were written; otherwise the queue ends before the
             first that was not.
+
+    Returns:
+        The queue offset after the last unit that is left.
     """
     start, end = queue.begin, queue.end()
     if end > start and was_closed:
         physical_offset, size, _ = queue.unit(end - 1)
         if size > 0 and 0 <= physical_offset < log_end:
-            return
+            return end
     new_end = queue.cut(start, end, log_end)
     if not was_closed:
         new_end = whole_end(queue, start, new_end)
     new_end = sound_end(queue, start, new_end)
     if new_end == end:
-        return
+        return end
     n_removed = end - new_end
     logger.warning("%s: %d units after the end of the log are removed", queue.folder, n_removed)
     for segment in queue.segments:
@@ -128,6 +131,7 @@ def cut_queue(disk: Disk, queue: ConsumeQueue, log_end: int, *, was_closed: bool
             _clear_units(disk, segment, new_end * _UNIT - segment.start)
     disk.flush_folder(queue.folder)
     queue.refresh()
+    return queue.end()
 
 
 def _clear_units(disk: Disk, segment: Segment, position: int) -> None:
