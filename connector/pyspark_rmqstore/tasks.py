@@ -37,6 +37,7 @@ from pyspark_rmqstore.schema import arrow_schema
 from rmqstore.errors import OptionError
 from rmqstore.format.schema import select_columns
 from rmqstore.read.lookup.pending import find_pending, read_pending
+from rmqstore.read.plan.sampling import Sample
 from rmqstore.read.pruner import StorePruner
 from rmqstore.read.scan.record_filter import LogFilter, log_filter
 from rmqstore.read.scan.rows import UnitRows
@@ -55,6 +56,8 @@ _FEWEST_SAMPLES = 2  # of a range: at its first and last record
 _MAX_SAMPLES = 1024
 # records; a range of at most this many is sampled at its first and last record only
 _SMALL_QUEUE = 64
+_MANY_RANGES = 1024  # for which some are sampled first
+_ESTIMATED_BY = 128  # ranges of each sort that are sampled then
 
 
 class SplitReader:
@@ -84,9 +87,40 @@ class SplitReader:
         planned = store.plan_sampled(self._options.selection, self.spec(store))
         return [SampledSlice(*item) for item in planned]
 
-    def sampled(self, store: StoreSession, slices: Iterable[QueueSlice]) -> list[SampledSlice]:
-        """Return ranges of queues with samples at their two ends."""
+    def sampled(self, store: StoreSession, slices: Sequence[QueueSlice]) -> list[SampledSlice]:
+        """Return ranges of queues with samples at their two ends.
+
+        If samples of some of many ranges show that all are one task, the others get an estimate.
+        """
+        mean_bytes = self._mean_if_one_task(store, slices)
+        if mean_bytes is not None:
+            return [SampledSlice(piece, [Sample(piece.start, 0, mean_bytes)]) for piece in slices]
         return [SampledSlice(piece, store.sample(piece, _FEWEST_SAMPLES)) for piece in slices]
+
+    def _mean_if_one_task(self, store: StoreSession, slices: Sequence[QueueSlice]) -> float | None:
+        """Return the mean size of the messages in many ranges, None if one task cannot hold them.
+
+        The longest ranges are sampled, and some others.
+        """
+        options = self._options
+        lengths = np.array([piece.end - piece.start for piece in slices], np.int64)
+        n_records = int(lengths.sum())
+        is_limited = n_records > (options.max_records_per_partition or n_records)
+        if len(slices) < _MANY_RANGES or is_limited or (options.min_partitions or 1) > 1:
+            return None
+        longest = np.argsort(-lengths, kind="stable")[:_ESTIMATED_BY]
+        others = np.linspace(0, len(slices) - 1, _ESTIMATED_BY).astype(np.int64)
+        n_bytes = [
+            sum(
+                SampledSlice(slices[row], store.sample(slices[row], _FEWEST_SAMPLES)).n_bytes
+                for row in rows.tolist()
+            )
+            for rows in (longest, others)
+        ]
+        # The longest are known by themselves; all the rest is like the others.
+        n_rest = n_records - int(lengths[longest].sum())
+        estimate = n_bytes[0] + n_bytes[1] / int(lengths[others].sum()) * n_rest
+        return estimate / n_records if 2 * estimate < options.max_bytes_per_partition else None
 
     def _sampled_evenly(
         self, store: StoreSession, sampled: Iterable[SampledSlice]
