@@ -85,14 +85,17 @@ class RmqStoreReader(DataSourceReader):
         if self._options.scan == "commitlog":
             return [splits.log(ref, store)]
         store.warn_without_queues()
-        planned = splits.planned(store)
-        slices = [item.piece for item in planned]
-        others = splits.lost(ref, store, slices)
-        if self._options.include_pending:
-            others.append(splits.pending(ref, store))
         if splits.pushed.conditions:
-            return [*splits.pruned(ref, store, slices), *others]
-        return [splits.queues(ref, store, planned), *others]
+            slices = store.plan_queues(self._options.selection, splits.spec(store))
+            portions = splits.pruned(ref, store, slices)
+        else:
+            planned = splits.planned(store)
+            slices = [item.piece for item in planned]
+            portions = [splits.queues(ref, store, planned)]
+        portions += splits.lost(ref, store, slices)
+        if self._options.include_pending:
+            portions.append(splits.pending(ref, store))
+        return portions
 
     def _newest(self, limit: int) -> list[AnyPortion]:
         """Return the portions that read the newest messages of a look-up over all stores."""

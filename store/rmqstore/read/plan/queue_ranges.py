@@ -17,13 +17,13 @@ from rmqstore.format.layout import LMQ_PREFIX
 from rmqstore.query.selection import Selection, choose_topics
 from rmqstore.read.plan.bound_resolver import BoundResolver
 from rmqstore.read.plan.light_queues import count_light_messages, describe_light_queues
-from rmqstore.read.plan.time_search import search_together, short_physical_offsets
+from rmqstore.read.plan.slices_within import slices_within
+from rmqstore.read.plan.time_search import search_together, short_units
 from rmqstore.spans import LATEST_TIME, QueueKey, QueueSlice, Span
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.paths import StorePaths, can_name_queues
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.bounds import find_first, reach
-from rmqstore.storage.queue.estimates import VOTING_UNITS, estimate_physical_offset, trim
 from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.queue_set import Queues
 from rmqstore.storage.recovery.unit_checks import confirmed_end, confirmed_runs, look_confirmed
@@ -334,43 +334,9 @@ class QueueRanges:
         return [QueueSlice(*key, *run) for run in runs]
 
     def within(self, piece: QueueSlice, spans: Sequence[Span]) -> list[QueueSlice]:
-        """Return the parts of a range whose messages may lie in parts of the log, ascending.
-
-        Around damaged units the parts also include some neighbouring messages.
-        """
+        """Return the parts of a range that may lie in parts of the log; see ``slices_within``."""
         queue = self._queues.open(piece.topic, piece.queue_id)
-        log_end = self._log.max_offset
-
-        def first_at(physical_offset: int, start: int) -> int:
-            def is_reached(queue_offset: int) -> bool:
-                estimate = estimate_physical_offset(
-                    queue, queue_offset, piece.start, piece.end, log_end
-                )
-                if estimate is None:
-                    raise CorruptQueueError(*queue.place(queue_offset), "no unit around is sound")
-                return estimate >= physical_offset
-
-            return find_first(start, piece.end, is_reached)
-
-        parts: list[QueueSlice] = []
-        stop = piece.start
-        try:
-            for span in spans:
-                start = first_at(span.start, stop)
-                stop = first_at(span.end, start)
-                low = max(start - VOTING_UNITS, piece.start)
-                high = min(stop + VOTING_UNITS, piece.end)
-                low, high = trim(queue, low, high, span, log_end)
-                if low >= high:
-                    continue
-                if parts and low <= parts[-1].end:
-                    parts[-1] = parts[-1]._replace(end=max(high, parts[-1].end))
-                else:
-                    parts.append(piece._replace(start=low, end=high))
-        except CorruptQueueError as err:
-            logger.info("%s: all of the range is read", err)
-            return [piece]
-        return parts
+        return slices_within(queue, piece, spans, self._log.max_offset)
 
     def _report_gap(
         self, topic: str, queue_id: int, start: int, runs: list[tuple[int, int]], *, tolerant: bool
@@ -392,8 +358,8 @@ def may_choose_light_queues(selection: Selection) -> bool:
 
 def _physical_offsets(queue: Queue, span: tuple[int, int]) -> Callable[[int], int]:
     """Return what gives the physical offset of a queue offset in ``span``, 0 without a unit."""
-    short = short_physical_offsets(queue, span)
-    if short is None:
+    units = short_units(queue, span)
+    if units is None:
         return lambda queue_offset: queue.unit(queue_offset)[0]
-    physical_offsets = short.tolist()
+    physical_offsets = units.physical_offsets.tolist()
     return lambda queue_offset: physical_offsets[queue_offset - span[0]]

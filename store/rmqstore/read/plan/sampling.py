@@ -141,11 +141,13 @@ class Sampler:
 
     def _records_at(self, heads: Iterable[int]) -> Points:
         """Return the records at heads; those that cannot be read are left out."""
-        points = []
-        for head in heads:
+        physical_offsets = np.array([*heads], np.int64)
+        times, are_right = self._log.store_timestamps(physical_offsets)
+        for row in np.flatnonzero(~are_right).tolist():
             with suppress(CorruptRecordError, OffsetOutOfRangeError):
-                points.append((head, self._log.store_timestamp(head)))
-        return Points(*np.array(points, np.int64).reshape(-1, 2).T)
+                times[row] = self._log.store_timestamp(int(physical_offsets[row]))
+                are_right[row] = True
+        return Points(physical_offsets[are_right], times[are_right])
 
     def _every_record(self, whole: LogSlice) -> Points | None:
         """Return all records of a range of the log, or None if the range is long or damaged."""

@@ -12,6 +12,7 @@ from rmqstore.format.layout import Positions
 from rmqstore.spans import QueueKey
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.queue import Queue
+from rmqstore.storage.queue.units import Units
 
 # Queue offsets by queue and store time, ms; see TimeSearch.run.
 FoundTimes = Mapping[tuple[QueueKey, int], int]
@@ -113,9 +114,9 @@ def search_together(
             yield key, span, {}
             continue
         waiting.append((key, span))
-        physical_offsets = short_physical_offsets(open_queue(*key), span) if times else None
-        if physical_offsets is not None:
-            search.add(key, times, span[0], physical_offsets)
+        units = short_units(open_queue(*key), span) if times else None
+        if units is not None:
+            search.add(key, times, span[0], units.physical_offsets)
         if search.is_full:
             found = search.run()
             yield from ((*queue, found) for queue in waiting)
@@ -124,13 +125,13 @@ def search_together(
     yield from ((*queue, found) for queue in waiting)
 
 
-def short_physical_offsets(queue: Queue, span: tuple[int, int]) -> Positions | None:
-    """Return the physical offsets of the units of a short range; None if it is long or has gaps.
+def short_units(queue: Queue, span: tuple[int, int]) -> Units | None:
+    """Return the units of a short range; None if it is long, or if files of it are missing.
 
     To read them at once costs as much as to read one.
     """
     start, end = span
     if 0 < end - start <= _SHORT_RANGE and [*queue.runs(start, end)] == [span]:
         with suppress(OffsetOutOfRangeError):
-            return queue.units(start, end).physical_offsets
+            return queue.units(start, end)
     return None
