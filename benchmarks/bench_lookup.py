@@ -24,6 +24,7 @@ from pyspark.sql.datasource import GreaterThanOrEqual, LessThan
 import rmqstore
 from pyspark_rmqstore.batch_reader import FilteringReader
 from pyspark_rmqstore.options import parse_read_options
+from pyspark_rmqstore.packing import splits_of
 from pyspark_rmqstore.planning import QueueSplit
 from pyspark_rmqstore.schema import default_schema
 from rmqstore.format.layout import QUEUE_UNIT
@@ -142,7 +143,8 @@ def narrow_time(path: Path) -> None:
         reader = FilteringReader(default_schema(options), options)
         assert not list(reader.pushFilters(pushed))
         started = time.perf_counter()
-        splits = [split for split in reader.partitions() if isinstance(split, QueueSplit)]
+        parts = [split for task in reader.partitions() for split in splits_of(task)]
+        splits = [split for split in parts if isinstance(split, QueueSplit)]
         figures[f"{name}_seconds"] = time.perf_counter() - started
         pieces = [piece for split in splits for piece in split.slices]
         figures[f"{name}_messages"] = sum(piece.end - piece.start for piece in pieces)

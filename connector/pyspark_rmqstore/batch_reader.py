@@ -6,7 +6,8 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +16,9 @@ from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import ReadOptions, StoreRef
+from pyspark_rmqstore.packing import AnyPortion
 from pyspark_rmqstore.pushdown import push_filters
-from pyspark_rmqstore.tasks import BrokerNames, SplitReader, open_ref
+from pyspark_rmqstore.tasks import BrokerNames, SplitReader, each_store, open_ref
 from rmqstore.query.selection import require_named
 from rmqstore.read.session import StoreSession
 
@@ -24,6 +26,14 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
 logger = logging.getLogger(__name__)
+
+
+class _StorePlan(NamedTuple):
+    """What is to be read of one store."""
+
+    broker_name: str
+    named_queues: dict[str, set[int]]  # by topic, if the selection names topics
+    portions: list[AnyPortion]
 
 
 class RmqStoreReader(DataSourceReader):
@@ -37,56 +47,73 @@ class RmqStoreReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks. Runs on the driver."""
         log_to_spark()
-        selection = self._options.selection
-        by_queue = self._options.scan == "queue" and not self._options.wanted
-        splits: list[InputPartition] = []
-        known: dict[str, set[int]] = {}
+        stores = self._options.stores
         names = BrokerNames()
-        for ref in self._options.stores:
-            with open_ref(ref) as store:
-                names.add(store.broker_name, ref.path)
-                if self._splits.pushed.pruning.keeps_broker(store.broker_name):
-                    splits += self._plan(ref, store)
-                if by_queue:
-                    for topic, queue_ids in store.named_queues(selection).items():
-                        known.setdefault(topic, set()).update(queue_ids)
-        if by_queue:
-            require_named(selection, known, ", ".join(ref.path for ref in self._options.stores))
+        known: dict[str, set[int]] = {}
+        portions: list[AnyPortion] = []
+        for ref, plan in zip(stores, each_store(stores, self._plan), strict=True):
+            names.add(plan.broker_name, ref.path)
+            portions += plan.portions
+            for topic, queue_ids in plan.named_queues.items():
+                known.setdefault(topic, set()).update(queue_ids)
+        if self._is_by_queue:
+            paths = ", ".join(ref.path for ref in stores)
+            require_named(self._options.selection, known, paths)
         if self._options.msg_key_limit is not None:
-            splits = self._newest(self._options.msg_key_limit)
-        logger.info("planned %d tasks over %d stores", len(splits), len(self._options.stores))
-        return splits
+            portions = self._newest(self._options.msg_key_limit)
+        tasks = self._splits.tasks(portions)
+        logger.info("planned %d tasks over %d stores", len(tasks), len(stores))
+        return tasks
 
-    def _plan(self, ref: StoreRef, store: StoreSession) -> Sequence[InputPartition]:
+    @property
+    def _is_by_queue(self) -> bool:
+        return self._options.scan == "queue" and not self._options.wanted
+
+    def _plan(self, ref: StoreRef) -> _StorePlan:
+        with open_ref(ref) as store:
+            name = store.broker_name
+            is_read = self._splits.pushed.pruning.keeps_broker(name)
+            portions = self._portions(ref, store) if is_read else []
+            named = store.named_queues(self._options.selection) if self._is_by_queue else {}
+            return _StorePlan(name, named, portions)
+
+    def _portions(self, ref: StoreRef, store: StoreSession) -> list[AnyPortion]:
+        splits = self._splits
         if self._options.wanted:
-            if self._options.msg_key_limit is not None:
-                return []  # planned over all stores at once
-            return self._splits.split_lookup(ref, store)
+            # The newest messages are planned over all stores at once.
+            return [] if self._options.msg_key_limit is not None else splits.lookup(ref, store)
         if self._options.scan == "commitlog":
-            return self._splits.split_log(ref, store)
+            return [splits.log(ref, store)]
         store.warn_without_queues()
-        slices = store.plan_queues(self._options.selection, self._splits.spec(store))
-        others: list[InputPartition] = [*self._splits.split_lost(ref, store, slices)]
+        if splits.pushed.conditions:
+            slices = store.plan_queues(self._options.selection, splits.spec(store))
+            portions = splits.pruned(ref, store, slices)
+        else:
+            planned = splits.planned(store)
+            slices = [item.piece for item in planned]
+            portions = [splits.queues(ref, store, planned)]
+        portions += splits.lost(ref, store, slices)
         if self._options.include_pending:
-            others += self._splits.split_pending(ref, store)
-        if self._splits.pushed.conditions:
-            return [*self._splits.split_pruned(ref, store, slices), *others]
-        sampled = self._splits.sampled(store, slices)
-        return [*self._splits.split_queues(ref, store, sampled), *others]
+            portions.append(splits.pending(ref, store))
+        return portions
 
-    def _newest(self, limit: int) -> list[InputPartition]:
-        """Return the tasks that read the newest messages of a look-up over all stores."""
-        matches = []
-        for ref in self._options.stores:
-            with open_ref(ref) as store:
-                matches += self._splits.stored_records(ref, store)
+    def _newest(self, limit: int) -> list[AnyPortion]:
+        """Return the portions that read the newest messages of a look-up over all stores."""
+        matches = [
+            match for rows in each_store(self._options.stores, self._stored) for match in rows
+        ]
         newest = sorted(matches)[-limit:]
-        splits: list[InputPartition] = []
+        portions = []
         for ref in self._options.stores:
             offsets = sorted(offset for _, path, offset in newest if path == ref.path)
-            with open_ref(ref) as store:
-                splits += self._splits.split_records(ref, store, np.array(offsets, np.int64))
-        return splits
+            if offsets:
+                with open_ref(ref) as store:
+                    portions.append(self._splits.records(ref, store, np.array(offsets, np.int64)))
+        return portions
+
+    def _stored(self, ref: StoreRef) -> list[tuple[datetime, str, int]]:
+        with open_ref(ref) as store:
+            return self._splits.stored_records(ref, store)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task. Runs in a task; stateless."""

@@ -8,7 +8,8 @@ is read by one task, or by two at a cut.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -19,7 +20,7 @@ from pyspark.sql.datasource import InputPartition
 
 from pyspark_rmqstore.options import StoreRef
 from rmqstore.read.lookup.pending import PendingRows
-from rmqstore.read.plan.sampling import Measure, Sample, cut_log
+from rmqstore.read.plan.sampling import LogPart, Sample, join_parts
 from rmqstore.read.scan.rows import UnitRows
 from rmqstore.spans import LogSlice, LostStretch, QueueKey, QueueSlice
 from rmqstore.storage.queue.units import RecoveredUnits
@@ -44,10 +45,10 @@ class LostSplit(InputPartition):
 
 @dataclass(frozen=True)
 class LogSplit(InputPartition):
-    """A task by log: a range of one store's CommitLog."""
+    """A task by log: ranges of one store's CommitLog, rising."""
 
     store: StoreRef
-    piece: LogSlice
+    slices: tuple[LogSlice, ...]
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,9 @@ class PendingSplit(InputPartition):
     rows: PendingRows
 
 
+StoreSplit = QueueSplit | LostSplit | LogSplit | UnitSplit | RecordSplit | PendingSplit
+
+
 class Limits(NamedTuple):
     """The largest size of a task, and the least number of tasks."""
 
@@ -81,12 +85,26 @@ class Limits(NamedTuple):
     max_records: int | None = None
     min_partitions: int | None = None
 
+    def share(self, n_bytes: float, total: float) -> Limits:
+        """Return the limits for a part of a read: its share of the tasks follows its bytes."""
+        if self.min_partitions is None or n_bytes >= total:
+            return self
+        return self._replace(min_partitions=math.ceil(self.min_partitions * n_bytes / total) or 1)
+
 
 class SampledSlice(NamedTuple):
     """A range of a queue with samples of it: the first and the last message, and some between."""
 
     piece: QueueSlice
     samples: Sequence[Sample]
+
+    @property
+    def n_bytes(self) -> float:
+        """A first estimate of its bytes."""
+        if not self.samples:
+            return 0.0
+        mean_bytes = sum(sample.mean_bytes for sample in self.samples) / len(self.samples)
+        return mean_bytes * (self.piece.end - self.piece.start)
 
     def with_a_sample(self) -> SampledSlice:
         """Return the range with at least one sample.
@@ -96,37 +114,136 @@ class SampledSlice(NamedTuple):
         return self if self.samples else self._replace(samples=[Sample(self.piece.start, 0, 0.0)])
 
 
-def _weights(sampled: SampledSlice) -> NDArray[np.float64]:
-    """Return the estimated bytes from each sample to the next, (n,)."""
-    offsets = np.array([sample.queue_offset for sample in sampled.samples] + [sampled.piece.end])
-    return np.diff(offsets) * np.array([sample.mean_bytes for sample in sampled.samples])
-
-
 def plan_queues(sampled: Sequence[SampledSlice], limits: Limits) -> list[tuple[QueueSlice, ...]]:
-    """Cut and join ranges of queues into tasks of about equal bytes.
+    """Cut and join ranges of queues into tasks; see :meth:`SampledQueues.cut`."""
+    return SampledQueues(sampled).cut(limits)
 
-    Every queue offset of every range is in exactly one task. The ranges of one queue in successive
-    tasks follow one another. No task is empty.
+
+class SampledQueues:
+    """Ranges of queues with their samples, as arrays over the samples of all of them.
+
+    The points of a range are its samples and its end. Between two of them, the messages are assumed
+    to be spread evenly over the log.
 
     Args:
-        sampled: the ranges, each with its samples; empty ranges are dropped.
-        limits: ``max_bytes`` is a goal, ``max_records`` is never exceeded, and ``min_partitions``
-            is reached if there are enough messages.
+        sampled: the ranges; empty ones are left out.
     """
-    ranges = [item.with_a_sample() for item in sampled if item.piece.start < item.piece.end]
-    if not ranges:
-        return []
-    weights = [_weights(item) for item in ranges]
-    n_bytes = sum(float(weight.sum()) for weight in weights)
-    n_records = sum(item.piece.end - item.piece.start for item in ranges)
-    n_tasks = _task_count(n_bytes, n_records, limits)
-    cuts = _cuts([_sample_positions(item) for item in ranges], weights, n_tasks)
-    tasks: list[list[QueueSlice]] = [[] for _ in range(len(cuts) + 1)]
-    for item in ranges:
-        for task, piece in _cut_slice(item, cuts):
-            tasks[task].append(piece)
-    parts = [part for task in tasks if task for part in _within_records(task, limits.max_records)]
-    return [tuple(part) for part in _at_least(parts, min(limits.min_partitions or 1, n_records))]
+
+    def __init__(self, sampled: Iterable[SampledSlice]) -> None:
+        ranges = [item.with_a_sample() for item in sampled if item.piece.start < item.piece.end]
+        self._slices = [item.piece for item in ranges]
+        self._starts = np.array([piece.start for piece in self._slices], np.int64)
+        self._ends = np.array([piece.end for piece in self._slices], np.int64)
+        samples = [sample for item in ranges for sample in item.samples]
+        counts = np.array([len(item.samples) for item in ranges], np.int64)
+        self._first = np.cumsum(counts) - counts  # of the samples of each range, (n_ranges,)
+        last = self._first + counts - 1
+        self._range = np.repeat(np.arange(len(ranges)), counts)  # of each sample
+        mean_bytes = np.array([sample.mean_bytes for sample in samples], np.float64)
+        self._low = np.array([sample.queue_offset for sample in samples], np.int64)
+        self._high = _following(self._low, last, self._ends)
+        places = np.array([sample.physical_offset for sample in samples], np.float64)
+        ends = places[last] + mean_bytes[last]
+        self._begin, self._end = _never_falling(places, ends, self._first, last)
+        self._weights = (self._high - self._low) * mean_bytes
+
+    @property
+    def n_bytes(self) -> float:
+        """The estimated bytes of all messages."""
+        return float(self._weights.sum())
+
+    @property
+    def n_records(self) -> int:
+        """The number of all messages."""
+        return int((self._ends - self._starts).sum())
+
+    def cut(self, limits: Limits) -> list[tuple[QueueSlice, ...]]:
+        """Cut and join the ranges into tasks of about equal bytes.
+
+        Every queue offset of every range is in exactly one task. The ranges of one queue in
+        successive tasks follow one another. No task is empty.
+
+        Args:
+            limits: ``max_bytes`` is a goal, ``max_records`` is never exceeded, and
+                ``min_partitions`` is reached if there are enough messages.
+        """
+        n_records = self.n_records
+        if not n_records:
+            return []
+        n_tasks = _task_count(self.n_bytes, n_records, limits)
+        widths = np.maximum(self._end - self._begin, 1.0)
+        tasks = self._cut_at(_cuts(self._begin, widths, self._weights, n_tasks))
+        parts = [part for task in tasks for part in _within_records(task, limits.max_records)]
+        least = min(limits.min_partitions or 1, n_records)
+        return [tuple(part) for part in _at_least(parts, least)]
+
+    def _cut_at(self, cuts: NDArray[np.float64]) -> list[list[QueueSlice]]:
+        """Return the parts of all ranges between physical offsets, without empty tasks.
+
+        Each cut between a sample and the next point becomes a queue offset by interpolation.
+        """
+        first_cut = np.searchsorted(cuts, self._begin, side="right")
+        n_cuts = np.searchsorted(cuts, self._end, side="right") - first_cut
+        samples = np.repeat(np.arange(len(n_cuts)), n_cuts)
+        before = np.cumsum(n_cuts) - n_cuts
+        numbers = first_cut[samples] + np.arange(len(samples)) - before[samples]
+        begin, low, high = self._begin[samples], self._low[samples], self._high[samples]
+        shares = (cuts[numbers] - begin) / (self._end[samples] - begin)
+        offsets = np.clip(np.ceil(low + shares * (high - low)).astype(np.int64), low, high)
+        # The part of a range before its first cut, and the parts that follow each of its cuts.
+        rows = np.concatenate((np.arange(len(self._slices)), self._range[samples]))
+        tasks = np.concatenate((first_cut[self._first], numbers + 1))
+        starts = np.concatenate((self._starts, offsets))
+        order = np.lexsort((tasks, rows))
+        rows, tasks, starts = rows[order], tasks[order], starts[order]
+        is_last = np.diff(rows, append=-1) != 0
+        ends = np.append(starts[1:], 0)
+        ends[is_last] = self._ends
+        kept = np.flatnonzero(starts < ends)
+        kept = kept[np.argsort(tasks[kept], kind="stable")]
+        columns = (values[kept].tolist() for values in (rows, tasks, starts, ends))
+        by_task: dict[int, list[QueueSlice]] = {}
+        for row, task, start, end in zip(*columns, strict=True):
+            topic, queue_id, _, _ = self._slices[row]
+            by_task.setdefault(task, []).append(QueueSlice(topic, queue_id, start, end))
+        return list(by_task.values())
+
+
+def _following(
+    values: NDArray[np.int64], last: NDArray[np.int64], after_last: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the next value of each (n,), and ``after_last`` for the rows ``last``."""
+    following = np.append(values[1:], values[:1])
+    following[last] = after_last
+    return following
+
+
+def _never_falling(
+    places: NDArray[np.float64],
+    ends: NDArray[np.float64],
+    first: NDArray[np.int64],
+    last: NDArray[np.int64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return where the part of the log from each sample to the next point begins and ends.
+
+    Args:
+        places: physical offsets of the samples of all ranges, (n,).
+        ends: physical offset after the last message of each range, (n_ranges,).
+        first: the first sample of each range, (n_ranges,).
+        last: its last sample, (n_ranges,).
+
+    Returns:
+        Two (n,), which never fall within a range.
+    """
+    begins = places.copy()
+    following = np.append(places[1:], places[:1])
+    following[last] = ends
+    falling = np.flatnonzero(following < begins)
+    for number in np.unique(np.searchsorted(first, falling, side="right") - 1).tolist():
+        rows = slice(int(first[number]), int(last[number]) + 1)
+        points = np.maximum.accumulate(np.append(begins[rows], ends[number]))
+        begins[rows], following[rows] = points[:-1], points[1:]
+    return begins, following
 
 
 def _task_count(n_bytes: float, n_records: int, limits: Limits) -> int:
@@ -136,20 +253,11 @@ def _task_count(n_bytes: float, n_records: int, limits: Limits) -> int:
     return min(count, n_records)
 
 
-def _sample_positions(sampled: SampledSlice) -> NDArray[np.float64]:
-    """Return the physical offsets of the samples and the end of the last message.
-
-    Returns:
-        (n + 1,), never falling.
-    """
-    last = sampled.samples[-1]
-    positions: list[float] = [sample.physical_offset for sample in sampled.samples]
-    positions.append(last.physical_offset + last.mean_bytes)
-    return np.maximum.accumulate(np.array(positions, np.float64))
-
-
 def _cuts(
-    positions: Sequence[NDArray[np.float64]], weights: Sequence[NDArray[np.float64]], n_tasks: int
+    begins: NDArray[np.float64],
+    widths: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    n_tasks: int,
 ) -> NDArray[np.float64]:
     """Return the physical offsets at which one task ends and the next begins.
 
@@ -162,9 +270,9 @@ def _cuts(
     per byte of the log after it. So two tasks of 100 bytes are cut at offset 66.7.
 
     Args:
-        positions: for each queue the physical offsets of its samples and the end of its last
-            message, (n + 1,).
-        weights: for each queue the bytes from each sample to the next, (n,).
+        begins: physical offsets of the samples of all queues, (n,).
+        widths: the bytes of the log from each sample to the next point of its queue, (n,).
+        weights: the bytes of the queue's own messages there, (n,).
         n_tasks: number of tasks.
 
     Returns:
@@ -172,30 +280,14 @@ def _cuts(
     """
     if n_tasks == 1:
         return np.empty(0)
-    widths = [np.maximum(np.diff(offsets), 1.0) for offsets in positions]
-    slopes = np.concatenate([weight / width for weight, width in zip(weights, widths, strict=True)])
-    begins = np.concatenate([offsets[:-1] for offsets in positions])
-    bends = np.concatenate((begins, begins + np.concatenate(widths)))
+    slopes = weights / widths
+    bends = np.concatenate((begins, begins + widths))
     order = np.argsort(bends, kind="stable")
     bends = bends[order]
     turns = np.concatenate((slopes, -slopes))[order]
     bytes_before = np.concatenate(([0.0], np.cumsum(np.cumsum(turns)[:-1] * np.diff(bends))))
     goals = bytes_before[-1] * np.arange(1, n_tasks) / n_tasks
     return np.maximum.accumulate(np.interp(goals, bytes_before, bends))
-
-
-def _cut_slice(sampled: SampledSlice, cuts: NDArray[np.float64]) -> list[tuple[int, QueueSlice]]:
-    """Return the parts of a range, each with the number of its task."""
-    start, end = sampled.piece.start, sampled.piece.end
-    offsets = np.array([*(sample.queue_offset for sample in sampled.samples), end], np.float64)
-    inner = np.ceil(np.interp(cuts, _sample_positions(sampled), offsets))
-    bounds = np.concatenate(([start], np.clip(inner, start, end), [end])).astype(np.int64)
-    bounds = np.maximum.accumulate(bounds).tolist()
-    return [
-        (task, sampled.piece._replace(start=low, end=high))
-        for task, (low, high) in enumerate(pairwise(bounds))
-        if low < high
-    ]
 
 
 def _within_records(task: list[QueueSlice], max_records: int | None) -> list[list[QueueSlice]]:
@@ -234,27 +326,18 @@ def _halves(task: list[QueueSlice]) -> list[list[QueueSlice]]:
     return [first, second]
 
 
-def plan_log(
-    whole: LogSlice,
-    heads: Sequence[int],
-    limits: Limits,
-    measure: Measure = np.diff,
-) -> list[LogSlice]:
-    """Cut a range of the log into tasks at physical offsets where records are known to begin.
+def plan_log(parts: Sequence[LogPart], limits: Limits) -> list[tuple[LogSlice, ...]]:
+    """Join parts of the log, in their order, into tasks.
 
     Args:
-        whole: the range.
-        heads: physical offsets where records begin, sorted; some may lie outside the range.
-        limits: ``max_bytes`` is exceeded where no head is near enough.
-        measure: returns the bytes between offsets; see :func:`cut_log`.
+        parts: the parts; each of them is in one task.
+        limits: ``max_bytes`` is exceeded by parts that are larger.
     """
-
-    def goal(n_bytes: int) -> int:
-        if not limits.min_partitions:
-            return limits.max_bytes
-        return max(1, min(limits.max_bytes, n_bytes // limits.min_partitions))
-
-    return cut_log(whole, heads, goal, measure)
+    goal = limits.max_bytes
+    if limits.min_partitions:
+        n_bytes = sum(part.n_bytes for part in parts)
+        goal = max(1, min(goal, n_bytes // limits.min_partitions))
+    return join_parts(parts, goal)
 
 
 def cut_rows(sizes: NDArray[np.number], limits: Limits) -> list[slice]:

@@ -19,8 +19,11 @@ from pyspark_rmqstore.followed_stores import FollowedStores
 from pyspark_rmqstore.offsets import Key, StreamOffset
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import StreamOptions
+from pyspark_rmqstore.packing import AnyPortion, Portion, splits_of
+from pyspark_rmqstore.planning import Limits, QueueSplit
 from pyspark_rmqstore.stream_task import StreamSplit, read_task
 from pyspark_rmqstore.tasks import SplitReader
+from rmqstore.read.log_cursor import LogMark
 from rmqstore.read.scan.spec import FAILFAST
 from rmqstore.spans import QueueSlice
 
@@ -150,13 +153,12 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         slices = self._slices(since, until)
         if not self._options.read.fail_on_data_loss and not self._stores.look_confirmed(slices):
             slices = self._stores.confirmed(self._slices(since, until))
-        tasks: list[InputPartition] = []
+        portions = []
         for broker, pieces in slices.items():
             ref, tail = self._stores[broker]
-            sampled = self._splits.sampled(tail.store, pieces)
-            splits = self._splits.split_queues(ref, tail.store, sampled)
-            tasks += [StreamSplit(split, until.marks.get(broker)) for split in splits]
-        return tasks
+            queues = self._splits.queues(ref, tail.store, self._splits.sampled(tail.store, pieces))
+            portions.append(_of_stream(queues, until.marks.get(broker)))
+        return self._splits.tasks(portions)
 
     def _slices(self, since: StreamOffset, until: StreamOffset) -> dict[str, list[QueueSlice]]:
         """Return the ranges of queues between two offsets, by broker."""
@@ -187,11 +189,12 @@ class RmqStoreStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task. Runs in a task; stateless."""
-        if not isinstance(partition, StreamSplit):
-            return iter(())  # Spark asks for one partition of its own where there is none
-        return read_task(
-            self._splits, partition, fail_on_data_loss=self._options.read.fail_on_data_loss
-        )
+        for split in splits_of(partition):
+            # Spark asks for one partition of its own where there is none.
+            if isinstance(split, StreamSplit):
+                yield from read_task(
+                    self._splits, split, fail_on_data_loss=self._options.read.fail_on_data_loss
+                )
 
     def commit(self, end: dict[str, Any]) -> None:
         """Write the progress to ``consumerOffsetFile`` if that is set.
@@ -210,3 +213,12 @@ class RmqStoreStreamReader(DataSourceStreamReader):
     def stop(self) -> None:
         """Close the stores."""
         self._stores.close()
+
+
+def _of_stream(queues: Portion[QueueSplit], mark: LogMark | None) -> AnyPortion:
+    """Return the portion of a stream that reads ranges of queues; see ``StreamSplit`` for mark."""
+
+    def cut(limits: Limits) -> list[InputPartition]:
+        return [StreamSplit(split, mark) for split in queues.cut(limits)]
+
+    return Portion(queues.store, queues.n_bytes, queues.n_records, cut)

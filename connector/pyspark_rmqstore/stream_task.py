@@ -18,7 +18,7 @@ from pyspark_rmqstore.tasks import SplitReader, open_ref, paths_of
 from rmqstore.read.log_cursor import LogMark
 from rmqstore.read.session import StoreSession
 from rmqstore.spans import LATEST_TIME
-from rmqstore.storage.broker.broker_run import BrokerRun, StoreSigns
+from rmqstore.storage.broker.broker_run import BrokerRun, StoreSigns, folders_of
 from rmqstore.storage.files.retry import ChangingStore
 
 # A store that is opened and closed all the time is not recovered each time.
@@ -56,9 +56,7 @@ class _StreamTask:
     def signs(self) -> StoreSigns:
         paths = paths_of(self._planned.store)
         queues = {(piece.topic, piece.queue_id) for piece in self._planned.slices}
-        folders = [paths.queue(*key) for key in queues]
-        folders += [paths.batch_queue(*key) for key in queues]
-        return StoreSigns.of(paths, [str(folder) for folder in folders])
+        return StoreSigns.of(paths, folders_of(paths, queues))
 
     def doubt(self) -> None:
         self._is_in_doubt = True

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +17,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import ReadOptions, StoreRef
+from pyspark_rmqstore.packing import AnyPortion, Portion, plan_tasks, splits_of
 from pyspark_rmqstore.planning import (
     Limits,
     LogSplit,
@@ -22,11 +25,12 @@ from pyspark_rmqstore.planning import (
     PendingSplit,
     QueueSplit,
     RecordSplit,
+    SampledQueues,
     SampledSlice,
+    StoreSplit,
     UnitSplit,
     cut_rows,
     plan_log,
-    plan_queues,
 )
 from pyspark_rmqstore.pushdown import PushedFilters
 from pyspark_rmqstore.schema import arrow_schema
@@ -44,11 +48,16 @@ from rmqstore.storage.files.paths import StorePaths, find_store
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+_STORES_AT_ONCE = 8  # while they are planned
 _SAMPLES_PER_TASK = 16
 _FEWEST_SAMPLES = 2  # of a range: at its first and last record
 _MAX_SAMPLES = 1024
 # records; a range of at most this many is sampled at its first and last record only
 _SMALL_QUEUE = 64
+_MANY_RANGES = 1024  # for which some are sampled first
+_ESTIMATED_BY = 128  # ranges of each sort that are sampled then
 
 
 class SplitReader:
@@ -73,37 +82,91 @@ class SplitReader:
             broker_name=store.broker_name,
         )
 
-    def sampled(self, store: StoreSession, slices: Iterable[QueueSlice]) -> list[SampledSlice]:
-        """Return ranges of queues with the samples that planning needs."""
-        sampled = []
-        for piece in slices:
-            samples = store.sample(piece, _FEWEST_SAMPLES)
-            count = self._sample_count(piece, samples)
-            if count > _FEWEST_SAMPLES:
-                samples = store.sample(piece, count)
-            sampled.append(SampledSlice(piece, samples))
-        return sampled
+    def planned(self, store: StoreSession) -> list[SampledSlice]:
+        """Return the ranges of queues that the options name, with samples at their two ends."""
+        planned = store.plan_sampled(self._options.selection, self.spec(store))
+        return [SampledSlice(*item) for item in planned]
 
-    def split_queues(
-        self, ref: StoreRef, store: StoreSession, sampled: Sequence[SampledSlice]
-    ) -> list[QueueSplit]:
-        """Return the tasks that read ranges of queues."""
-        return [
-            QueueSplit(ref, task, store.ends.recovered_in(task))
-            for task in plan_queues(sampled, self._limits())
+    def sampled(self, store: StoreSession, slices: Sequence[QueueSlice]) -> list[SampledSlice]:
+        """Return ranges of queues with samples at their two ends.
+
+        If samples of some of many ranges show that all are one task, the others get an estimate.
+        """
+        mean_bytes = self._mean_if_one_task(store, slices)
+        if mean_bytes is not None:
+            return [SampledSlice(piece, [Sample(piece.start, 0, mean_bytes)]) for piece in slices]
+        return [SampledSlice(piece, store.sample(piece, _FEWEST_SAMPLES)) for piece in slices]
+
+    def _mean_if_one_task(self, store: StoreSession, slices: Sequence[QueueSlice]) -> float | None:
+        """Return the mean size of the messages in many ranges, None if one task cannot hold them.
+
+        The longest ranges are sampled, and some others.
+        """
+        options = self._options
+        lengths = np.array([piece.end - piece.start for piece in slices], np.int64)
+        n_records = int(lengths.sum())
+        is_limited = n_records > (options.max_records_per_partition or n_records)
+        if len(slices) < _MANY_RANGES or is_limited or (options.min_partitions or 1) > 1:
+            return None
+        longest = np.argsort(-lengths, kind="stable")[:_ESTIMATED_BY]
+        others = np.linspace(0, len(slices) - 1, _ESTIMATED_BY).astype(np.int64)
+        n_bytes = [
+            sum(
+                SampledSlice(slices[row], store.sample(slices[row], _FEWEST_SAMPLES)).n_bytes
+                for row in rows.tolist()
+            )
+            for rows in (longest, others)
         ]
+        # The longest are known by themselves; all the rest is like the others.
+        n_rest = n_records - int(lengths[longest].sum())
+        estimate = n_bytes[0] + n_bytes[1] / int(lengths[others].sum()) * n_rest
+        return estimate / n_records if 2 * estimate < options.max_bytes_per_partition else None
 
-    def split_lost(
+    def _sampled_evenly(
+        self, store: StoreSession, sampled: Iterable[SampledSlice]
+    ) -> Iterator[SampledSlice]:
+        """Yield ranges of queues with as many samples as they need to be cut evenly."""
+        sampled = list(sampled)
+        step = self._bytes_per_sample(sum(item.n_bytes for item in sampled))
+        for item in sampled:
+            n_records = item.piece.end - item.piece.start
+            if n_records > _SMALL_QUEUE and item.n_bytes >= step:
+                count = int(min(_FEWEST_SAMPLES + item.n_bytes / step, n_records, _MAX_SAMPLES))
+                yield item._replace(samples=store.sample(item.piece, count))
+            else:
+                yield item
+
+    def _bytes_per_sample(self, n_bytes: float) -> float:
+        """Return the bytes of a queue after which it needs another sample, to be cut evenly."""
+        options = self._options
+        task_bytes = min(options.max_bytes_per_partition, n_bytes / (options.min_partitions or 1))
+        return max(task_bytes / _SAMPLES_PER_TASK, 1.0)
+
+    def queues(
+        self, ref: StoreRef, store: StoreSession, sampled: Iterable[SampledSlice]
+    ) -> Portion[QueueSplit]:
+        """Return the portion that reads ranges of queues, sampled at their two ends."""
+        queues, ends = SampledQueues(self._sampled_evenly(store, sampled)), store.ends
+
+        def cut(limits: Limits) -> list[QueueSplit]:
+            return [QueueSplit(ref, task, ends.recovered_in(task)) for task in queues.cut(limits)]
+
+        return Portion(ref.path, queues.n_bytes, queues.n_records, cut)
+
+    def lost(
         self, ref: StoreRef, store: StoreSession, slices: Sequence[QueueSlice]
-    ) -> list[LostSplit]:
-        """Return the task for damage of the log that reads of these ranges would not notice."""
+    ) -> list[AnyPortion]:
+        """Return the portion for damage of the log that reads of these ranges would not notice."""
         lost = store.lost(() if self.pushed.conditions else slices, self.spec(store))
-        return [LostSplit(ref, tuple(lost))] if lost else []
+        if not lost:
+            return []
+        split = LostSplit(ref, tuple(lost))
+        return [Portion(ref.path, 0.0, len(lost), lambda _: [split])]
 
-    def split_pruned(
+    def pruned(
         self, ref: StoreRef, store: StoreSession, slices: Sequence[QueueSlice]
-    ) -> list[InputPartition]:
-        """Return the tasks that read what pushed filters leave of ranges of queues."""
+    ) -> list[AnyPortion]:
+        """Return the portions that read what pushed filters leave of ranges of queues."""
         pruned = StorePruner(store, self.pushed.pruning).queues(slices)
         n_single = 0 if pruned.single is None else len(pruned.single.physical_offsets)
         logger.info(
@@ -117,35 +180,32 @@ class SplitReader:
             n_single,
             self.pushed.pruning,
         )
-        single = [] if pruned.single is None else self.split_units(ref, pruned.single)
-        return [*self.split_queues(ref, store, self.sampled(store, pruned.slices)), *single]
+        portions: list[AnyPortion] = [self.queues(ref, store, self.sampled(store, pruned.slices))]
+        if pruned.single is not None:
+            portions.append(self._units(ref, pruned.single))
+        return portions
 
-    def split_log(self, ref: StoreRef, store: StoreSession) -> list[LogSplit]:
-        """Return the tasks that read the log, all of it or what pushed filters leave."""
+    def log(self, ref: StoreRef, store: StoreSession) -> AnyPortion:
+        """Return the portion that reads the log, all of it or what pushed filters leave."""
         # refuses what contradicts itself before any task runs
         log_filter(self._options.selection, self.schema.names)
         store.warn_unknown_topics(self._options.selection)
         whole = store.log_slice()
         pruner = StorePruner(store, self.pushed.pruning)
-        limits, measure = self._limits(), store.log.data_lengths
-        if not self.pushed.conditions:
-            return [LogSplit(ref, part) for part in plan_log(whole, pruner.heads, limits, measure)]
-        pieces = pruner.log(whole)
-        logger.info(
-            "%s: pushed filters leave %d of %d bytes of the log: %s",
-            ref.path,
-            _total_length(pieces),
-            _total_length([whole]),
-            self.pushed.pruning,
-        )
-        return [
-            LogSplit(ref, part)
-            for piece in pieces
-            for part in plan_log(piece, pruner.heads, limits, measure)
-        ]
+        slices = [whole]
+        if self.pushed.conditions:
+            slices = pruner.log(whole)
+            logger.info(
+                "%s: pushed filters leave %d of %d bytes of the log: %s",
+                ref.path,
+                _total_length(slices),
+                _total_length([whole]),
+                self.pushed.pruning,
+            )
+        return self._log(ref, store, slices, pruner.heads)
 
-    def split_lookup(self, ref: StoreRef, store: StoreSession) -> list[InputPartition]:
-        """Return the tasks of a look-up.
+    def lookup(self, ref: StoreRef, store: StoreSession) -> list[AnyPortion]:
+        """Return the portions of a look-up.
 
         They read the records that the index names, and the parts of the log that it does not cover.
         """
@@ -161,31 +221,49 @@ class SplitReader:
             len(candidates.places),
             candidates.n_uncovered_bytes,
         )
-        heads = store.log_heads() if uncovered else []
-        parts = [part for piece in uncovered for part in plan_log(piece, heads, self._limits())]
-        return [*self.split_records(ref, store, offsets), *(LogSplit(ref, part) for part in parts)]
+        portions = [self.records(ref, store, offsets)]
+        if uncovered:
+            portions.append(self._log(ref, store, uncovered, store.log_heads()))
+        return portions
 
-    def split_records(
-        self, ref: StoreRef, store: StoreSession, offsets: NDArray[np.int64]
-    ) -> list[RecordSplit]:
-        """Return the tasks that read single records of the log, by physical offset."""
-        return [RecordSplit(ref, offsets[rows]) for rows in self._cut_offsets(store, offsets)]
+    def records(self, ref: StoreRef, store: StoreSession, offsets: NDArray[np.int64]) -> AnyPortion:
+        """Return the portion that reads single records of the log, by physical offset."""
+        return _rows(ref, _mean_sizes(store, offsets), lambda rows: RecordSplit(ref, offsets[rows]))
 
-    def split_units(self, ref: StoreRef, picked: UnitRows) -> list[UnitSplit]:
-        """Return the tasks that read single units of queues."""
-        return [
-            UnitSplit(ref, picked.take(rows)) for rows in cut_rows(picked.sizes, self._limits())
-        ]
-
-    def split_pending(self, ref: StoreRef, store: StoreSession) -> list[PendingSplit]:
-        """Return the tasks that read pending messages."""
+    def pending(self, ref: StoreRef, store: StoreSession) -> AnyPortion:
+        """Return the portion that reads pending messages."""
         rows = find_pending(store, self._options.selection, self.spec(store))
-        parts = self._cut_offsets(store, rows.places)
-        return [PendingSplit(ref, rows.take(np.arange(part.start, part.stop))) for part in parts]
+        numbers = np.arange(len(rows.places))
+        return _rows(
+            ref,
+            _mean_sizes(store, rows.places),
+            lambda part: PendingSplit(ref, rows.take(numbers[part])),
+        )
 
-    def _cut_offsets(self, store: StoreSession, offsets: NDArray[np.int64]) -> list[slice]:
-        sizes = np.full(len(offsets), store.finder.mean_size(offsets))
-        return cut_rows(sizes, self._limits())
+    def _units(self, ref: StoreRef, picked: UnitRows) -> AnyPortion:
+        """Return the portion that reads single units of queues."""
+        return _rows(ref, picked.sizes, lambda rows: UnitSplit(ref, picked.take(rows)))
+
+    def _log(
+        self, ref: StoreRef, store: StoreSession, slices: Sequence[LogSlice], heads: Sequence[int]
+    ) -> AnyPortion:
+        """Return the portion that reads ranges of the log, which may be cut at heads."""
+        parts = store.log_parts(slices, heads)
+
+        def cut(limits: Limits) -> list[LogSplit]:
+            return [LogSplit(ref, task) for task in plan_log(parts, limits)]
+
+        return Portion(ref.path, sum(part.n_bytes for part in parts), None, cut)
+
+    def tasks(self, portions: Sequence[AnyPortion]) -> list[InputPartition]:
+        """Return the tasks that read some portions, within the limits of the options."""
+        options = self._options
+        limits = Limits(
+            options.max_bytes_per_partition,
+            options.max_records_per_partition,
+            options.min_partitions,
+        )
+        return plan_tasks(portions, limits)
 
     def stored_records(self, ref: StoreRef, store: StoreSession) -> list[tuple[datetime, str, int]]:
         """Return the messages that a look-up finds.
@@ -202,7 +280,8 @@ class SplitReader:
         spec = replace(self.spec(store), schema=schema, mode=mode, tags=options.tags)
         rows = (
             row
-            for split in self.split_lookup(ref, store)
+            for task in self.tasks(self.lookup(ref, store))
+            for split in splits_of(task)
             for batch in self._read_split(store, split, spec)
             for row in batch.to_pylist()
         )
@@ -210,12 +289,11 @@ class SplitReader:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task. Runs in a task."""
-        if not isinstance(
-            partition, QueueSplit | LostSplit | LogSplit | UnitSplit | RecordSplit | PendingSplit
-        ):
-            return  # Spark reads a partition of its own if there are none
-        with option_names(), open_ref(partition.store) as store:
-            yield from self.rows(store, partition)
+        for split in splits_of(partition):
+            # Spark reads a partition of its own if there are none.
+            if isinstance(split, StoreSplit):
+                with option_names(), open_ref(split.store) as store:
+                    yield from self.rows(store, split)
 
     def rows(self, store: StoreSession, split: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task from its store."""
@@ -242,32 +320,33 @@ class SplitReader:
                 offsets = split.physical_offsets
                 yield from store.finder.read_places(offsets, spec, self._log_filter(spec))
             case LogSplit():
-                yield from store.read_log(split.piece, spec, self._log_filter(spec))
+                for piece in split.slices:
+                    yield from store.read_log(piece, spec, self._log_filter(spec))
 
     def _log_filter(self, spec: ReadSpec) -> LogFilter:
         """Return the filter of records by topic, time, key and id, for a read of these columns."""
         return log_filter(self._options.selection, spec.schema.names, self._options.wanted)
 
-    def _limits(self) -> Limits:
-        options = self._options
-        return Limits(
-            options.max_bytes_per_partition,
-            options.max_records_per_partition,
-            options.min_partitions,
-        )
 
-    def _sample_count(self, piece: QueueSlice, samples: Sequence[Sample]) -> int:
-        """Return how many samples a range needs to be cut evenly, given its first ones."""
-        n_records = piece.end - piece.start
-        if n_records <= _SMALL_QUEUE or not samples:
-            return _FEWEST_SAMPLES
-        n_bytes = n_records * samples[0].mean_bytes
-        limits = self._limits()
-        task_bytes = float(limits.max_bytes)
-        if limits.min_partitions:
-            task_bytes = min(task_bytes, n_bytes / limits.min_partitions)
-        step = max(task_bytes / _SAMPLES_PER_TASK, 1.0)
-        return int(min(_FEWEST_SAMPLES + n_bytes / step, n_records, _MAX_SAMPLES))
+def _rows(
+    ref: StoreRef, sizes: NDArray[np.number], split: Callable[[slice], InputPartition]
+) -> AnyPortion:
+    """Return a portion of single records, in the order of the log.
+
+    Args:
+        ref: the store.
+        sizes: bytes of the records, (n,).
+        split: makes a task of some of them.
+    """
+
+    def cut(limits: Limits) -> list[InputPartition]:
+        return [split(rows) for rows in cut_rows(sizes, limits)]
+
+    return Portion(ref.path, float(sizes.sum()), len(sizes), cut)
+
+
+def _mean_sizes(store: StoreSession, offsets: NDArray[np.int64]) -> NDArray[np.float64]:
+    return np.full(len(offsets), store.finder.mean_size(offsets), np.float64)
 
 
 def _total_length(pieces: Iterable[QueueSlice | LogSlice]) -> int:
@@ -279,6 +358,18 @@ def open_ref(ref: StoreRef) -> StoreSession:
     return open_session(
         ref.path, broker_name=ref.broker_name, ignore_log_end=ref.ignore_log_end, **ref.folders
     )
+
+
+def each_store(stores: Sequence[StoreRef], plan: Callable[[StoreRef], T]) -> Iterator[T]:
+    """Yield what a function returns for each store, in their order; some run side by side.
+
+    Planning reads little of each store, so from a slow disk it mostly waits.
+    """
+    if len(stores) == 1:
+        yield plan(stores[0])
+        return
+    with ThreadPoolExecutor(_STORES_AT_ONCE) as pool:
+        yield from pool.map(plan, stores)
 
 
 def paths_of(ref: StoreRef) -> StorePaths:

@@ -27,6 +27,7 @@ import store_builder as build
 from connector.sparkreads import GoldenStore, collect, in_log_order, load, offsets
 from pyspark_rmqstore.batch_reader import FilteringReader, RmqStoreReader
 from pyspark_rmqstore.options import parse_read_options
+from pyspark_rmqstore.packing import splits_of
 from pyspark_rmqstore.planning import LogSplit, QueueSplit, RecordSplit, UnitSplit
 from pyspark_rmqstore.schema import default_schema
 from pyspark_rmqstore.source import RmqStoreDataSource
@@ -121,7 +122,7 @@ def reader(path: object, *filters: Filter, **options: str) -> tuple[FilteringRea
 
 
 def n_messages(found: FilteringReader) -> int:
-    splits = found.partitions()
+    splits = [split for task in found.partitions() for split in splits_of(task)]
     assert all(isinstance(split, QueueSplit | UnitSplit) for split in splits)
     ranges = [piece for split in splits if isinstance(split, QueueSplit) for piece in split.slices]
     single = [split for split in splits if isinstance(split, UnitSplit)]
@@ -195,7 +196,8 @@ def test_a_look_up_by_keys_is_one_pass_over_what_the_index_gives(
         "includeSystemTopics": "true",
     }
     parsed = parse_read_options(options)
-    splits = RmqStoreReader(default_schema(parsed), parsed).partitions()
+    tasks = RmqStoreReader(default_schema(parsed), parsed).partitions()
+    splits = [split for task in tasks for split in splits_of(task)]
     assert sum(isinstance(split, RecordSplit) for split in splits) == (name != "crash3")
     assert any(isinstance(split, LogSplit) for split in splits) or name == "live"
     only = collect(load(spark, golden_store(name), msgKey=json.dumps(keys),

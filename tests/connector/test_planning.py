@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from pyspark.sql.datasource import InputPartition
 
+from pyspark_rmqstore.packing import OPEN_COST, AnyPortion, Portion, plan_tasks, splits_of
 from pyspark_rmqstore.planning import Limits, SampledSlice, plan_log, plan_queues
-from rmqstore.read.plan.sampling import Sample
+from rmqstore.read.plan.sampling import LogPart, Sample
 from rmqstore.spans import LogSlice, QueueSlice
 
 Tasks = list[tuple[QueueSlice, ...]]
@@ -328,6 +331,17 @@ def test_a_range_with_units_that_could_not_be_sampled_is_planned_whole(
         assert_exact(plan_queues([sound, poor], limits), [sound.piece, poor.piece])
 
 
+def cut_log(whole: LogSlice, heads: Sequence[int], limits: Limits) -> list[LogSlice]:
+    """Return the tasks of a log without holes; each of them is one slice."""
+    points = [whole.start, *(head for head in heads if whole.start < head < whole.end), whole.end]
+    parts = [
+        LogPart(whole._replace(start=start, end=end), end - start)
+        for start, end in pairwise(points)
+        if start < end
+    ]
+    return [piece for (piece,) in plan_log(parts, limits)]
+
+
 def random_heads(rng: np.random.Generator, whole: LogSlice) -> list[int]:
     """Return heads in the range, at its ends, and outside of it."""
     inside = rng.integers(whole.start, whole.end, int(rng.integers(0, 200))).tolist()
@@ -344,7 +358,7 @@ def test_the_log_is_covered_once_and_cut_only_where_records_begin(
     whole = LogSlice(start, start + int(rng.integers(1, 1_000_000)), is_closed)
     heads = random_heads(rng, whole)
     limits = random_limits(rng, whole.end - whole.start)._replace(max_records=None)
-    pieces = plan_log(whole, heads, limits)
+    pieces = cut_log(whole, heads, limits)
     assert [piece.start for piece in pieces] == [whole.start, *(piece.end for piece in pieces[:-1])]
     assert pieces[-1].end == whole.end
     assert {piece.start for piece in pieces[1:]} <= set(heads)
@@ -359,7 +373,7 @@ def test_a_piece_of_the_log_is_too_long_only_where_no_head_lies_in_it_and_never_
     whole = LogSlice(10_000, 10_000 + int(rng.integers(1000, 1_000_000)), is_closed=True)
     heads = random_heads(rng, whole)
     goal = int(rng.integers(1, 300_000))
-    pieces = plan_log(whole, heads, Limits(goal))
+    pieces = cut_log(whole, heads, Limits(goal))
     for piece in pieces:
         inside = [head for head in heads if piece.start < head < piece.end]
         assert piece.end - piece.start <= goal or not inside
@@ -374,14 +388,14 @@ def test_a_piece_of_the_log_is_too_long_only_where_no_head_lies_in_it_and_never_
 def test_the_log_is_cut_into_the_requested_number_of_pieces(n_tasks: int) -> None:
     whole = LogSlice(4096, 4096 + 1_000_000, is_closed=True)
     heads = list(range(4096, 4096 + 1_000_000, 250))
-    pieces = plan_log(whole, heads, Limits(UNLIMITED, None, n_tasks))
+    pieces = cut_log(whole, heads, Limits(UNLIMITED, None, n_tasks))
     assert n_tasks <= len(pieces) <= n_tasks + 2
     assert max(piece.end - piece.start for piece in pieces) <= 1_000_000 // n_tasks
 
 
 @pytest.mark.parametrize("heads", [[], [0], [7], [0, 7, 9]], ids=str)
 def test_an_empty_log_gives_no_task(heads: list[int]) -> None:
-    assert plan_log(LogSlice(7, 7, is_closed=True), heads, Limits(1, None, 4)) == []
+    assert cut_log(LogSlice(7, 7, is_closed=True), heads, Limits(1, None, 4)) == []
 
 
 def test_cuts_lie_where_the_bytes_of_all_queues_add_up() -> None:
@@ -391,3 +405,109 @@ def test_cuts_lie_where_the_bytes_of_all_queues_add_up() -> None:
     first, second = plan_queues([sparse, dense], Limits(max_bytes=100))
     assert first == (QueueSlice("A", 0, 0, 67), QueueSlice("B", 0, 0, 34))
     assert second == (QueueSlice("A", 0, 67, 100), QueueSlice("B", 0, 34, 100))
+
+
+class Part(InputPartition):
+    """A task that knows only how much it reads."""
+
+    def __init__(self, store: str, n_bytes: int, n_records: int) -> None:
+        self.store, self.n_bytes, self.n_records = store, n_bytes, n_records
+
+
+def portion(store: str, n_bytes: int, n_records: int, *, is_counted: bool = True) -> AnyPortion:
+    """Return a portion of equal records, which is cut evenly."""
+
+    def cut(limits: Limits) -> list[Part]:
+        count = max(1, -(-n_bytes // limits.max_bytes), limits.min_partitions or 1)
+        if is_counted and limits.max_records:
+            count = max(count, -(-n_records // limits.max_records))
+        count = min(count, n_records)
+        ends = [n_records * number // count for number in range(count + 1)]
+        return [Part(store, n_bytes // count, end - start) for start, end in pairwise(ends)]
+
+    return Portion(store, n_bytes, n_records if is_counted else None, cut)
+
+
+def parts_of(task: InputPartition) -> list[Part]:
+    return [part for part in splits_of(task) if isinstance(part, Part)]
+
+
+def test_small_stores_share_tasks_and_each_counts_for_the_cost_of_opening_it() -> None:
+    stores = [portion(f"store-{number:03}", 600_000, 2_000) for number in range(100)]
+    tasks = plan_tasks(stores, Limits(128 << 20))
+    sizes = [len(parts_of(task)) for task in tasks]
+    assert sizes == [27, 27, 27, 19]  # 27 times 600,000 bytes and 4 MiB are just below 128 MiB
+    assert [part.store for task in tasks for part in parts_of(task)] == [
+        store.store for store in stores
+    ]
+
+
+def test_portions_of_one_store_cost_its_opening_once() -> None:
+    portions = [portion("store", 1_000, 10) for _ in range(500)]
+    (task,) = plan_tasks(portions, Limits(128 << 20))
+    assert len(parts_of(task)) == 500
+
+
+def test_a_large_store_beside_small_ones_is_cut_as_if_it_were_alone() -> None:
+    alone = plan_tasks([portion("large", 300 << 20, 10_000)], Limits(128 << 20))
+    assert [len(parts_of(task)) for task in alone] == [1, 1, 1]
+    tasks = plan_tasks(
+        [portion("a", 100, 1), portion("large", 300 << 20, 10_000), portion("z", 100, 1)],
+        Limits(128 << 20),
+    )
+    assert sorted([part.store for part in parts_of(task)] for task in tasks) == [
+        ["a", "z"], ["large"], ["large"], ["large"],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_packed_tasks_keep_the_limits(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    portions = [
+        portion(f"store-{number}", int(rng.integers(1, 1 << 24)), int(rng.integers(1, 1_000)))
+        for number in range(int(rng.integers(1, 200)))
+    ]
+    total = sum(portion.n_records or 0 for portion in portions)
+    limits = Limits(
+        int(rng.integers(1 << 20, 1 << 26)),
+        int(rng.integers(1, 2_000)) if rng.random() < 0.7 else None,
+        int(rng.integers(1, 400)) if rng.random() < 0.7 else None,
+    )
+    tasks = [parts_of(task) for task in plan_tasks(portions, limits)]
+    assert sum(part.n_records for task in tasks for part in task) == total
+    assert len(tasks) >= min(limits.min_partitions or 1, total)
+    for task in tasks:
+        assert limits.max_records is None or sum(p.n_records for p in task) <= limits.max_records
+        n_stores = len({part.store for part in task})
+        n_bytes = sum(part.n_bytes for part in task) + n_stores * OPEN_COST
+        assert len(task) == 1 or n_bytes <= limits.max_bytes
+
+
+def test_there_are_as_many_tasks_as_requested_when_nearly_all_is_in_one_store() -> None:
+    tiny = [portion(f"tiny-{number}", 1, 1) for number in range(3)]
+    tasks = plan_tasks([portion("large", 1 << 20, 1_000), *tiny], Limits(UNLIMITED, None, 50))
+    assert 50 <= len(tasks) <= 54
+    assert max(part.n_records for task in tasks for part in parts_of(task)) <= 20
+
+
+def test_what_cannot_be_counted_is_not_packed_if_records_are_limited() -> None:
+    portions = [portion(f"store-{number}", 100, 5, is_counted=False) for number in range(3)]
+    assert len(plan_tasks(portions, Limits(128 << 20, max_records=100))) == 3
+    assert len(plan_tasks(portions, Limits(128 << 20))) == 1
+
+
+def test_nothing_to_read_gives_no_task() -> None:
+    assert plan_tasks([], Limits(1, 1, 1)) == []
+    nothing: AnyPortion = Portion("store", 0.0, 0, lambda _: [])
+    assert plan_tasks([nothing, nothing], Limits(1, 1, 7)) == []
+
+
+def test_parts_of_the_log_that_lie_apart_share_a_task() -> None:
+    parts = [
+        LogPart(LogSlice(start, end, is_closed=True), end - start)
+        for start, end in [(0, 10), (10, 30), (50, 60), (60, 90)]
+    ]
+    tasks = plan_log(parts, Limits(45))
+    assert [[(piece.start, piece.end) for piece in task] for task in tasks] == [
+        [(0, 30), (50, 60)], [(60, 90)],
+    ]  # fmt: skip

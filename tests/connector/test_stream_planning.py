@@ -19,6 +19,7 @@ import rmqstore
 import store_builder as build
 from connector.streams import SIZES, put
 from connector.test_stream_read import numbered
+from pyspark_rmqstore import tasks
 from pyspark_rmqstore.options import parse_stream_options
 from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
 from read.test_tail import put_back
@@ -403,3 +404,31 @@ def test_a_stream_plans_and_reads_without_importing_pandas(tmp_path: Path) -> No
         timeout=120,
     )
     assert done.stdout.split() == ["2", "False"]
+
+
+def test_a_trigger_over_several_small_stores_is_one_task(tmp_path: Path) -> None:
+    roots = [tmp_path / name for name in ("a", "b", "c")]
+    for root in roots:
+        with create(root, config=SIZES) as writer:
+            put(writer, "T", 0, [f"{root.name}-{number}" for number in range(5)])
+    query = Query(roots)
+    end = query.reader.latestOffset(query.offset, query.reader.getDefaultReadLimit())
+    (task,) = query.reader.partitions(query.offset, end)
+    bodies = [body for batch in query.reader.read(task) for body in batch["body"].to_pylist()]
+    assert bodies == [f"{root.name}-{number}" for root in roots for number in range(5)]
+
+
+@pytest.mark.parametrize("options", [{}, {"maxBytesPerPartition": "2k"}], ids=str)
+def test_a_trigger_over_many_queues_reads_each_message_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
+) -> None:
+    monkeypatch.setattr(tasks, "_MANY_RANGES", 8)
+    monkeypatch.setattr(tasks, "_ESTIMATED_BY", 2)
+    with create(tmp_path / "s", config=SIZES) as writer:
+        for queue_id in range(20):
+            put(writer, "T", queue_id, [f"{queue_id}-{number}" for number in range(queue_id + 1)])
+    query = Query(tmp_path / "s", **options)
+    end = query.reader.latestOffset(query.offset, query.reader.getDefaultReadLimit())
+    assert (len(query.reader.partitions(query.offset, end)) == 1) == (not options)
+    expected = [f"{queue_id}-{number}" for queue_id in range(20) for number in range(queue_id + 1)]
+    assert sorted(query.bodies()) == sorted(expected)

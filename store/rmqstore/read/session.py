@@ -23,7 +23,7 @@ from rmqstore.query.where.where import Where
 from rmqstore.read.lookup.candidates import Found, Lookup
 from rmqstore.read.lookup.finder import Finder
 from rmqstore.read.open_store import OpenStore
-from rmqstore.read.plan.sampling import Sample, Sampler
+from rmqstore.read.plan.sampling import LogPart, Sample, Sampler
 from rmqstore.read.scan.faults import refuse_stretches
 from rmqstore.read.scan.log_scan import LogScan
 from rmqstore.read.scan.queue_scan import QueueScan
@@ -193,6 +193,21 @@ class StoreSession(OpenStore):
     @retry_if_deleted
     def plan_queues(self, selection: Selection, spec: ReadSpec) -> list[QueueSlice]:
         """Return the ranges of queues that a selection asks for; see ``QueueRanges.resolve``."""
+        return [*self._resolved(selection, spec)]
+
+    @retry_if_deleted
+    def plan_sampled(
+        self, selection: Selection, spec: ReadSpec
+    ) -> list[tuple[QueueSlice, list[Sample]]]:
+        """Return the ranges of :meth:`plan_queues`, each with samples at its two ends.
+
+        The samples of a queue are taken while its file is open.
+        """
+        return [
+            (piece, self._sampler.sample(piece, 2)) for piece in self._resolved(selection, spec)
+        ]
+
+    def _resolved(self, selection: Selection, spec: ReadSpec) -> Iterator[QueueSlice]:
         return self.ranges.resolve(
             selection,
             self.config,
@@ -219,6 +234,11 @@ class StoreSession(OpenStore):
     def log_heads(self) -> list[int]:
         """Return where a scan of the log may be cut; see ``sampling.Sampler.log_heads``."""
         return self._sampler.log_heads()
+
+    @retry_if_deleted
+    def log_parts(self, slices: Iterable[LogSlice], heads: Sequence[int]) -> list[LogPart]:
+        """Return ranges of the log, cut at all heads; see ``sampling.Sampler.log_parts``."""
+        return self._sampler.log_parts(slices, heads)
 
     def read_log(
         self, piece: LogSlice, spec: ReadSpec, wanted: LogFilter

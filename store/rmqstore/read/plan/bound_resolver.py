@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 from rmqstore.errors import OffsetOutOfRangeError, OptionError
 from rmqstore.query.selection import EARLIEST, LATEST, Bound, Selection
+from rmqstore.read.plan.time_search import FoundTimes
 from rmqstore.spans import QueueKey
 from rmqstore.storage.broker.config_files import BrokerConfig
 
@@ -15,9 +16,8 @@ logger = logging.getLogger(__name__)
 
 
 class QueueOffsets(Protocol):
-    """The methods of ``queue_ranges.QueueRanges`` that this module uses."""
+    """The method of ``queue_ranges.QueueRanges`` that this module uses."""
 
-    def range(self, topic: str, queue_id: int) -> tuple[int, int]: ...
     def at_time(
         self,
         topic: str,
@@ -68,22 +68,41 @@ class BoundResolver:
         self._start = _Side("starting_offsets", start, _committed(start.group, config))
         self._end = _Side("ending_offsets", end, _committed(end.group, config))
 
-    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Return where the selection starts and ends in a queue."""
-        span = self._queues.range(topic, queue_id)
-        return self.start(topic, queue_id, span), self._offset(topic, queue_id, span, self._end)
+    def times(self, topic: str, queue_id: int) -> set[int]:
+        """Return the store times, ms, for which a queue has to be searched."""
+        times = (self._time(topic, queue_id, side.bound) for side in (self._start, self._end))
+        return {time for time in times if time is not None}
 
-    def start(self, topic: str, queue_id: int, span: tuple[int, int]) -> int:
-        """Return where the selection starts in a queue whose messages are those of ``span``."""
-        return self._offset(topic, queue_id, span, self._start)
+    def bounds(
+        self, topic: str, queue_id: int, span: tuple[int, int], found: FoundTimes
+    ) -> tuple[int, int]:
+        """Return where the selection starts and ends in a queue.
 
-    def _offset(self, topic: str, queue_id: int, span: tuple[int, int], side: _Side) -> int:
+        Args:
+            topic: topic name.
+            queue_id: queue id.
+            span: where the queue begins and ends.
+            found: results of searches by time; others are made when they are needed.
+        """
+        start = self.start(topic, queue_id, span, found)
+        return start, self._offset(topic, queue_id, span, self._end, found)
+
+    def start(self, topic: str, queue_id: int, span: tuple[int, int], found: FoundTimes) -> int:
+        """Return where the selection starts in a queue; see :meth:`bounds`."""
+        return self._offset(topic, queue_id, span, self._start, found)
+
+    def _time(self, topic: str, queue_id: int, bound: Bound) -> int | None:
+        if bound.timestamp is not None:
+            return bound.timestamp
+        return bound.of(self._broker, topic, queue_id, bound.by_timestamp)
+
+    def _offset(
+        self, topic: str, queue_id: int, span: tuple[int, int], side: _Side, found: FoundTimes
+    ) -> int:
         bound = side.bound
-        timestamp = bound.timestamp
-        if timestamp is None:
-            timestamp = bound.of(self._broker, topic, queue_id, bound.by_timestamp)
+        timestamp = self._time(topic, queue_id, bound)
         if timestamp is not None:
-            return self._at_time(topic, queue_id, span, side, timestamp)
+            return self._at_time(topic, queue_id, span, side, timestamp, found)
         queue_offset = side.committed.get((topic, queue_id))
         if queue_offset is None:
             queue_offset = bound.of(self._broker, topic, queue_id, bound.offsets)
@@ -96,10 +115,18 @@ class BoundResolver:
         return self._within(topic, queue_id, span, side, queue_offset)
 
     def _at_time(
-        self, topic: str, queue_id: int, span: tuple[int, int], side: _Side, timestamp: int
+        self,
+        topic: str,
+        queue_id: int,
+        span: tuple[int, int],
+        side: _Side,
+        timestamp: int,
+        found: FoundTimes,
     ) -> int:
-        tolerant = self._tolerant or not self._fail_on_data_loss
-        first = self._queues.at_time(topic, queue_id, timestamp, span, tolerant=tolerant)
+        first = found.get(((topic, queue_id), timestamp))
+        if first is None:
+            tolerant = self._tolerant or not self._fail_on_data_loss
+            first = self._queues.at_time(topic, queue_id, timestamp, span, tolerant=tolerant)
         is_start = side is self._start
         if first == span[1] and is_start and self._selection.timestamp_strategy == "error":
             raise OffsetOutOfRangeError(

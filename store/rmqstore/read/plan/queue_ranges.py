@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from rmqstore.errors import (
@@ -18,19 +17,19 @@ from rmqstore.format.layout import LMQ_PREFIX
 from rmqstore.query.selection import Selection, choose_topics
 from rmqstore.read.plan.bound_resolver import BoundResolver
 from rmqstore.read.plan.light_queues import count_light_messages, describe_light_queues
+from rmqstore.read.plan.slices_within import slices_within
+from rmqstore.read.plan.time_search import search_together, short_units
 from rmqstore.spans import LATEST_TIME, QueueKey, QueueSlice, Span
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.paths import StorePaths, can_name_queues
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.bounds import find_first, reach
-from rmqstore.storage.queue.estimates import VOTING_UNITS, estimate_physical_offset, trim
 from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.queue_set import Queues
 from rmqstore.storage.recovery.unit_checks import confirmed_end, confirmed_runs, look_confirmed
 
 logger = logging.getLogger(__name__)
 
-_SHORT_SPAN = 1024  # units
 _NEIGHBOURS = 256  # messages tried after a damaged one for a store time
 
 
@@ -210,8 +209,8 @@ class QueueRanges:
         *,
         fail_on_data_loss: bool,
         tolerant: bool,
-    ) -> list[QueueSlice]:
-        """Return the non-empty ranges that a selection names.
+    ) -> Iterator[QueueSlice]:
+        """Yield the non-empty ranges that a selection names.
 
         Args:
             selection: topics, queues and bounds.
@@ -231,12 +230,16 @@ class QueueRanges:
         resolver = BoundResolver(
             self, selection, config, broker, fail_on_data_loss=fail_on_data_loss, tolerant=tolerant
         )
-        slices = []
-        for topic, queue_ids in self.choose(selection, config).items():
-            for queue_id in queue_ids:
-                start, end = resolver.bounds(topic, queue_id)
-                slices += self.slices(topic, queue_id, start, end, tolerant=tolerant)
-        return slices
+        queues = (
+            ((topic, queue_id), self.range(topic, queue_id))
+            for topic, queue_ids in self.choose(selection, config).items()
+            for queue_id in queue_ids
+        )
+        for key, span, found in search_together(
+            self._log, self._queues.open, queues, resolver.times
+        ):
+            start, end = resolver.bounds(*key, span, found)
+            yield from self.slices(*key, start, end, tolerant=tolerant)
 
     def is_chosen(self, selection: Selection, topic: str, queue_id: int) -> bool:
         """Tell whether a selection names a queue, whether or not the queue exists."""
@@ -270,7 +273,12 @@ class QueueRanges:
         resolver = BoundResolver(
             self, selection, config, broker, fail_on_data_loss=fail_on_data_loss, tolerant=False
         )
-        return {queue: resolver.start(*queue, span) for queue, span in spans().items()}
+        return {
+            key: resolver.start(*key, span, found)
+            for key, span, found in search_together(
+                self._log, self._queues.open, spans().items(), resolver.times
+            )
+        }
 
     def slices(
         self, topic: str, queue_id: int, start: int, end: int, *, tolerant: bool
@@ -326,43 +334,9 @@ class QueueRanges:
         return [QueueSlice(*key, *run) for run in runs]
 
     def within(self, piece: QueueSlice, spans: Sequence[Span]) -> list[QueueSlice]:
-        """Return the parts of a range whose messages may lie in parts of the log, ascending.
-
-        Around damaged units the parts also include some neighbouring messages.
-        """
+        """Return the parts of a range that may lie in parts of the log; see ``slices_within``."""
         queue = self._queues.open(piece.topic, piece.queue_id)
-        log_end = self._log.max_offset
-
-        def first_at(physical_offset: int, start: int) -> int:
-            def is_reached(queue_offset: int) -> bool:
-                estimate = estimate_physical_offset(
-                    queue, queue_offset, piece.start, piece.end, log_end
-                )
-                if estimate is None:
-                    raise CorruptQueueError(*queue.place(queue_offset), "no unit around is sound")
-                return estimate >= physical_offset
-
-            return find_first(start, piece.end, is_reached)
-
-        parts: list[QueueSlice] = []
-        stop = piece.start
-        try:
-            for span in spans:
-                start = first_at(span.start, stop)
-                stop = first_at(span.end, start)
-                low = max(start - VOTING_UNITS, piece.start)
-                high = min(stop + VOTING_UNITS, piece.end)
-                low, high = trim(queue, low, high, span, log_end)
-                if low >= high:
-                    continue
-                if parts and low <= parts[-1].end:
-                    parts[-1] = parts[-1]._replace(end=max(high, parts[-1].end))
-                else:
-                    parts.append(piece._replace(start=low, end=high))
-        except CorruptQueueError as err:
-            logger.info("%s: all of the range is read", err)
-            return [piece]
-        return parts
+        return slices_within(queue, piece, spans, self._log.max_offset)
 
     def _report_gap(
         self, topic: str, queue_id: int, start: int, runs: list[tuple[int, int]], *, tolerant: bool
@@ -383,13 +357,9 @@ def may_choose_light_queues(selection: Selection) -> bool:
 
 
 def _physical_offsets(queue: Queue, span: tuple[int, int]) -> Callable[[int], int]:
-    """Return what gives the physical offset of a queue offset in ``span``, 0 without a unit.
-
-    The units of a short span are read at once, which costs as much as reading one.
-    """
-    start, end = span
-    if 0 < end - start <= _SHORT_SPAN and [*queue.runs(start, end)] == [span]:
-        with suppress(OffsetOutOfRangeError):
-            physical_offsets = queue.units(start, end).physical_offsets.tolist()
-            return lambda queue_offset: physical_offsets[queue_offset - start]
-    return lambda queue_offset: queue.unit(queue_offset)[0]
+    """Return what gives the physical offset of a queue offset in ``span``, 0 without a unit."""
+    units = short_units(queue, span)
+    if units is None:
+        return lambda queue_offset: queue.unit(queue_offset)[0]
+    physical_offsets = units.physical_offsets.tolist()
+    return lambda queue_offset: physical_offsets[queue_offset - span[0]]

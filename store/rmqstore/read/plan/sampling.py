@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
 from rmqstore.format.columns.walk import StopKind
@@ -16,18 +19,16 @@ from rmqstore.read.plan.queue_ranges import QueueRanges
 from rmqstore.spans import LogSlice, QueueSlice
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import window_at
+from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.queue_set import Queues
 
 _SAMPLED_UNITS = 16  # units whose mean size stands for the messages around a sample
 _UNITS_AT_ONCE = 1 << 12
+_SHORT_RANGE = 512  # units; to read them at once costs little more than to read one
 _SAMPLED_QUEUES = 256
 _SAMPLED_HEADS = 1024  # samples taken of all queues together
 _MIN_HEADS = 64  # samples taken of each queue
 _SHORT_LOG = 32 << 20  # bytes; reading such a log takes no longer than sampling it
-
-
-# Returns the bytes between each two of rising physical offsets (n,), (n - 1,).
-Measure = Callable[[Positions], Positions]
 
 
 class Sample(NamedTuple):
@@ -36,6 +37,13 @@ class Sample(NamedTuple):
     queue_offset: int
     physical_offset: int
     mean_bytes: float
+
+
+class LogPart(NamedTuple):
+    """A range of the log in which no cut is possible, and its bytes, without holes of the file."""
+
+    piece: LogSlice
+    n_bytes: int
 
 
 class Sampler:
@@ -52,23 +60,23 @@ class Sampler:
         """
         if piece.start >= piece.end:
             return []
-        samples = []
         queue = self._queues.open(piece.topic, piece.queue_id)
-        queue_offsets = [piece.start]
-        if piece.end - piece.start > _SAMPLED_UNITS:
-            queue_offsets.append(piece.end - 1)
-            if count > len(queue_offsets):
-                spaced = np.linspace(piece.start, piece.end - 1, count).astype(np.int64)
-                queue_offsets = np.unique(spaced).tolist()
-        for queue_offset in queue_offsets:
-            stop = min(queue_offset + _SAMPLED_UNITS, piece.end)
-            run = next(queue.runs(queue_offset, stop), None)
-            if run is None or run[0] != queue_offset:
-                continue
-            units = queue.units(*run)
-            weights = queue.weights(*run) if queue.is_batch else np.maximum(units.sizes, 0)
-            mean_bytes = float(weights.sum()) / (run[1] - run[0])
-            samples.append(Sample(queue_offset, int(units.physical_offsets[0]), mean_bytes))
+        start, end = piece.start, piece.end
+        is_short = end - start <= _SHORT_RANGE and [*queue.runs(start, end)] == [(start, end)]
+        whole = _read_units(queue, start, end) if is_short else None
+        samples = []
+        for queue_offset in _spaced(start, end, count):
+            stop = min(queue_offset + _SAMPLED_UNITS, end)
+            if whole is not None:
+                rows = slice(queue_offset - start, stop - start)
+                physical_offsets, weights = whole[0][rows], whole[1][rows]
+            else:
+                run = next(queue.runs(queue_offset, stop), None)
+                if run is None or run[0] != queue_offset:
+                    continue
+                physical_offsets, weights = _read_units(queue, *run)
+            mean_bytes = float(weights.sum()) / len(weights)
+            samples.append(Sample(queue_offset, int(physical_offsets[0]), mean_bytes))
         return samples
 
     def rows_within(self, piece: QueueSlice, n_bytes: int) -> int:
@@ -104,6 +112,26 @@ class Sampler:
                     heads.add(sample.physical_offset)
         return sorted(heads)
 
+    def log_parts(self, slices: Iterable[LogSlice], heads: Sequence[int]) -> list[LogPart]:
+        """Cut ranges of the log at all heads in them; see :func:`join_parts`.
+
+        Args:
+            slices: the ranges; empty ones are left out.
+            heads: physical offsets where records surely begin, sorted, also outside of the ranges.
+        """
+        parts: list[LogPart] = []
+        for whole in slices:
+            if whole.start >= whole.end:
+                continue
+            inner = heads[bisect_right(heads, whole.start) : bisect_left(heads, whole.end)]
+            points = [whole.start, *inner, whole.end]
+            lengths = self._log.data_lengths(np.array(points, np.int64)).tolist()
+            parts += [
+                LogPart(whole._replace(start=start, end=end), n_bytes)
+                for (start, end), n_bytes in zip(pairwise(points), lengths, strict=True)
+            ]
+        return parts
+
     def log_points(self, whole: LogSlice, heads: Callable[[], Iterable[int]]) -> Points:
         """Return records of the log with their store times.
 
@@ -113,11 +141,13 @@ class Sampler:
 
     def _records_at(self, heads: Iterable[int]) -> Points:
         """Return the records at heads; those that cannot be read are left out."""
-        points = []
-        for head in heads:
+        physical_offsets = np.array([*heads], np.int64)
+        times, are_right = self._log.store_timestamps(physical_offsets)
+        for row in np.flatnonzero(~are_right).tolist():
             with suppress(CorruptRecordError, OffsetOutOfRangeError):
-                points.append((head, self._log.store_timestamp(head)))
-        return Points(*np.array(points, np.int64).reshape(-1, 2).T)
+                times[row] = self._log.store_timestamp(int(physical_offsets[row]))
+                are_right[row] = True
+        return Points(physical_offsets[are_right], times[are_right])
 
     def _every_record(self, whole: LogSlice) -> Points | None:
         """Return all records of a range of the log, or None if the range is long or damaged."""
@@ -142,36 +172,39 @@ class Sampler:
         return Points(np.concatenate(physical_offsets), np.concatenate(times), are_all=True)
 
 
-def cut_log(
-    whole: LogSlice,
-    heads: Sequence[int],
-    goal: Callable[[int], int],
-    measure: Measure = np.diff,
-) -> list[LogSlice]:
-    """Cut a range of the log into slices of about equal size.
+def _spaced(start: int, end: int, count: int) -> list[int]:
+    """Return the queue offsets at which a range is sampled."""
+    if end - start <= _SAMPLED_UNITS:
+        return [start]
+    if count <= 2:
+        return [start, end - 1]
+    spaced: list[int] = np.unique(np.linspace(start, end - 1, count).astype(np.int64)).tolist()
+    return spaced
 
-    A slice is larger where no head lies near enough.
 
-    Args:
-        whole: the range to cut.
-        heads: physical offsets where records surely begin, sorted, also outside of the range.
-        goal: returns the target size of a slice for the size of all, in bytes.
-        measure: returns the bytes between each two of rising physical offsets (n,), (n - 1,);
-            ``CommitLog.data_lengths`` leaves out the holes of sparse files.
+def _read_units(queue: Queue, start: int, end: int) -> tuple[Positions, NDArray[np.int64]]:
+    """Return where the records of the messages in ``[start, end)`` lie, and their bytes, (n,)."""
+    units = queue.units(start, end)
+    if queue.is_batch:  # messages share the bytes of a record
+        return units.physical_offsets, queue.weights(start, end)
+    return units.physical_offsets, np.maximum(units.sizes, 0)
+
+
+def join_parts(parts: Iterable[LogPart], max_bytes: int) -> list[tuple[LogSlice, ...]]:
+    """Join parts of the log, in their order, to groups of at most ``max_bytes``.
+
+    A part that is larger makes a group of its own. Parts that touch each other become one slice.
     """
-    if whole.start >= whole.end:
-        return []
-    inner = [head for head in heads if whole.start < head < whole.end]
-    points = [whole.start, *inner, whole.end]
-    lengths = measure(np.array(points, np.int64)).tolist()
-    most = goal(sum(lengths))
-    pieces = []
-    start = whole.start
-    size = 0
-    for point, length in zip(points, lengths, strict=False):
-        if size and size + length > most:
-            pieces.append(whole._replace(start=start, end=point))
-            start = point
-            size = 0
-        size += length
-    return [*pieces, whole._replace(start=start)]
+    groups: list[list[LogSlice]] = []
+    n_bytes = 0
+    for part in parts:
+        if not groups or (n_bytes and n_bytes + part.n_bytes > max_bytes):
+            groups.append([])
+            n_bytes = 0
+        group = groups[-1]
+        if group and group[-1].end == part.piece.start:
+            group[-1] = group[-1]._replace(end=part.piece.end)
+        else:
+            group.append(part.piece)
+        n_bytes += part.n_bytes
+    return [tuple(group) for group in groups]

@@ -31,7 +31,7 @@ from rmqstore.format.layout import (
     Positions,
 )
 from rmqstore.format.record import check_record
-from rmqstore.read.plan.sampling import cut_log
+from rmqstore.read.plan.sampling import join_parts
 from rmqstore.read.scan.record_filter import log_filter
 from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
 from rmqstore.read.views.source import Column, ViewLimits, ViewPiece, ViewSource, times, to_batch
@@ -65,7 +65,9 @@ def plan_log(source: ViewSource, _spec: ViewSpec, limits: ViewLimits) -> list[Vi
             "%s: queues do not tell where the log may be cut: %s", source.paths.root, err
         )
         heads = [segment.start for segment in source.log.segments]
-    slices = cut_log(whole, heads, limits.share, source.log.data_lengths)
+    parts = source.sampler.log_parts([whole], heads)
+    goal = limits.share(sum(part.n_bytes for part in parts))
+    slices = [piece for group in join_parts(parts, goal) for piece in group]
     if not slices and end is not None and source.log.segments:
         slices = [whole]  # nothing but the row that says where the log ends
     return [

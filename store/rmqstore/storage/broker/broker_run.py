@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rmqstore.errors import UnreadableFileError
+from rmqstore.spans import QueueKey
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.files.storage import Storage
+from rmqstore.storage.files.storage import Storage, is_folder
 
 _NS_PER_MS = 1_000_000
 
@@ -59,24 +60,41 @@ class StoreSigns(NamedTuple):
     may_be_recovering: bool  # not closed, and not locked yet: a broker locks it after its recovery
 
     @classmethod
-    def of(cls, paths: StorePaths, queues: Iterable[str]) -> StoreSigns:
+    def of(cls, paths: StorePaths, queues: Iterable[Path]) -> StoreSigns:
         """Return the signs of a store and of the given queue folders."""
         run = BrokerRun.of(paths)
         log = sorted(
             entry.name for folder in paths.commitlogs for entry in paths.storage.list_folder(folder)
         )
-        changed = sorted((folder, _changed_ns(paths.storage, Path(folder))) for folder in queues)
+        changed = sorted((str(folder), _changed_ns(paths.storage, folder)) for folder in queues)
         may_be_recovering = run.is_open and not paths.storage.is_locked(paths.lock)
         return cls(run, tuple(log), tuple(changed), may_be_recovering)
 
 
-def queue_folders(paths: StorePaths) -> Iterator[str]:
-    """Yield the folders of all queues of a store: only their names, because there may be many."""
+def queue_folders(paths: StorePaths) -> Iterator[Path]:
+    """Yield the folders of all queues of a store one by one, because there may be many."""
     for root in (paths.consumequeue, paths.batch_consumequeue):
         for topic in paths.storage.list_folder(root):
             if topic.is_folder:
                 folder = root / topic.name
-                yield from (str(folder / entry.name) for entry in paths.storage.list_folder(folder))
+                yield from (folder / entry.name for entry in paths.storage.list_folder(folder))
+
+
+def folders_of(paths: StorePaths, queues: Iterable[QueueKey]) -> Iterator[Path]:
+    """Yield the folders of some queues of a store, of both kinds.
+
+    Where a topic has no BatchConsumeQueues, the folder that the first of them would make stands for
+    all of them.
+    """
+    batch_topics: dict[str, bool] = {}
+    for topic, queue_id in queues:
+        yield paths.queue(topic, queue_id)
+        if topic not in batch_topics:
+            folder = paths.batch_consumequeue / topic
+            batch_topics[topic] = is_folder(paths.storage, folder)
+            yield folder
+        if batch_topics[topic]:
+            yield paths.batch_queue(topic, queue_id)
 
 
 def _changed_ns(storage: Storage, folder: Path) -> int:

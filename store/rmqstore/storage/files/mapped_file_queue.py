@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,14 +52,14 @@ class MappedFileQueue:
 
     def refresh(self) -> None:
         """List the files again: a broker creates and deletes files, a recovery recreates some."""
-        listed = {segment.path for segment in self.segments}
-        self.segments = _list_segments(self._folders, self._files.storage)
-        remaining = {segment.path for segment in self.segments}
-        for path in listed - remaining:
+        listed = {str(segment.path): segment.path for segment in self.segments}
+        self.segments = _list_segments(self._folders, self._files.storage, listed)
+        for segment in self.segments:
+            listed.pop(str(segment.path), None)
+            self._files.drop_outdated(segment.path)
+        for path in listed.values():
             # Another file may get its name.
             self._files.drop(path)
-        for path in remaining:
-            self._files.drop_outdated(path)
         self._starts = [segment.start for segment in self.segments]
 
     @property
@@ -97,14 +97,23 @@ class MappedFileQueue:
             self._files.drop(segment.path)
 
 
-def _list_segments(folders: Sequence[Path], storage: Storage) -> list[Segment]:
+def _list_segments(
+    folders: Sequence[Path], storage: Storage, known: Mapping[str, Path]
+) -> list[Segment]:
+    """Return the files of some folders, sorted.
+
+    Args:
+        folders: the folders.
+        storage: the storage that holds them.
+        known: paths by their text; to make a path takes longer than to look at its file.
+    """
     segments: list[Segment] = []
     for folder in folders:
         for entry in storage.list_folder(folder):
             start = name_to_offset(entry.name)
             if start is None:
                 continue
-            path = folder / entry.name
+            path = known.get(f"{folder}/{entry.name}") or folder / entry.name
             try:
                 segments.append(Segment(start, storage.size(path), path))
             except FileNotFoundError:

@@ -146,7 +146,7 @@ class StorePaths:
             raise StoreStateError(
                 f"{self.root}: topic {topic!r} of a record cannot name a folder of queues"
             )
-        return self.consumequeue / topic / str(queue_id)
+        return self.consumequeue.joinpath(topic, str(queue_id))
 
     def batch_queue_ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's BatchConsumeQueues, sorted."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,12 +26,14 @@ from rmqstore.format.columns.search import knows_its_place
 from rmqstore.format.layout import (
     FIRST_TIMESTAMP,
     FIXED_PART,
+    FIXED_PART_V4,
     FRAME_HEAD,
     LAST_TIMESTAMP,
     MAX_FIXED_BYTES,
     MIN_RECORD_BYTES,
     TOPIC_LENGTH_BYTES,
     Bytes,
+    Mask,
     Positions,
     SysFlag,
 )
@@ -177,8 +181,11 @@ class CommitLog:
     def stretches(self, start: int, end: int) -> Iterator[Stretch]:
         """Yield a range of the log file by file, with the gaps before and between them."""
         low = start
-        for segment in self.segments:
-            if segment.end <= low or segment.start >= end:
+        first = bisect_right(self.segments, start, key=attrgetter("end"))
+        for segment in islice(self.segments, first, None):
+            if segment.start >= end:
+                break
+            if segment.end <= low:
                 continue
             if segment.start > low:
                 yield Stretch(low, segment.start, None)
@@ -261,6 +268,31 @@ class CommitLog:
             raise CorruptRecordError(path, physical_offset, reason)
         return stored
 
+    def store_timestamps(self, physical_offsets: Positions) -> tuple[Positions, Mask]:
+        """Return when the records at offsets (n,) were stored, ms, and which times are right.
+
+        A time is right if :meth:`store_timestamp` gives it too. That method also reads heads at the
+        very end of a file, and tells what is wrong with others.
+        """
+        times = np.zeros(len(physical_offsets), np.int64)
+        is_right = np.zeros(len(physical_offsets), np.bool_)
+        starts = np.array([segment.start for segment in self.segments], np.int64)
+        numbers = np.searchsorted(starts, physical_offsets, side="right") - 1
+        order = np.argsort(physical_offsets, kind="stable")
+        order = order[numbers[order] >= 0]
+        bounds = np.flatnonzero(np.diff(numbers[order], prepend=-1))
+        for members in np.split(order, bounds[1:]) if len(bounds) else []:
+            segment = self.segments[int(numbers[members[0]])]
+            with suppress(FileDeletedError, UnreadableFileError):
+                file = self._files.open(segment)
+                last = segment.start + min(segment.size, file.size) - MAX_FIXED_BYTES
+                rows = members[physical_offsets[members] <= last]
+                positions = physical_offsets[rows] - segment.start
+                file.want(positions, MAX_FIXED_BYTES)
+                heads = file.read_each(positions, MAX_FIXED_BYTES)
+                times[rows], is_right[rows] = _stored_times(heads, physical_offsets[rows])
+        return times, is_right
+
     def get(
         self, physical_offset: int, broker_name: str | None = None, *, check_crc: bool = True
     ) -> Message:
@@ -287,3 +319,19 @@ class CommitLog:
     def close(self) -> None:
         """Close the mapped files."""
         self._files.close()
+
+
+def _stored_times(heads: NDArray[np.void], physical_offsets: Positions) -> tuple[Positions, Mask]:
+    """Return the store times in heads (n,) of ``MAX_FIXED_BYTES``, and which of them are right."""
+    stored = heads.view(np.uint8).reshape(len(heads), MAX_FIXED_BYTES)
+    fixed = stored[:, : FIXED_PART_V4.itemsize].copy().view(FIXED_PART_V4).ravel()
+    times = fixed["store_timestamp"].astype(np.int64)
+    has_v6_hosts = (fixed["sys_flag"] & _HOSTS_V6) != 0
+    if has_v6_hosts.any():
+        position = _TIME_POSITIONS[_HOSTS_V6]
+        times_v6 = stored[:, position : position + 8].copy().view(">i8").ravel()
+        times = np.where(has_v6_hosts, times_v6.astype(np.int64), times)
+    is_right = np.isin(fixed["magic"], list(TOPIC_LENGTH_BYTES))
+    is_right &= fixed["physical_offset"] == physical_offsets
+    is_right &= (times >= FIRST_TIMESTAMP) & (times <= LAST_TIMESTAMP)
+    return times, is_right

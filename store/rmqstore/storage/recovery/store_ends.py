@@ -203,6 +203,8 @@ class StoreEnds:
 
     def recovered_in(self, slices: Iterable[QueueSlice]) -> dict[QueueKey, RecoveredUnits]:
         """Return the part of :attr:`recovered` that another process needs to read these slices."""
+        if not self.recovered:
+            return {}
         bounds: dict[QueueKey, tuple[int, int]] = {}
         for piece in slices:
             key = (piece.topic, piece.queue_id)

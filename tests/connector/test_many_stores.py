@@ -1,0 +1,144 @@
+"""Reads of many small stores, whose tasks hold several of them; without a Spark session."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql.datasource import EqualTo, GreaterThan, InputPartition
+
+import store_builder as build
+from pyspark_rmqstore.batch_reader import FilteringReader
+from pyspark_rmqstore.options import parse_read_options
+from pyspark_rmqstore.packing import splits_of
+from pyspark_rmqstore.planning import StoreSplit
+from pyspark_rmqstore.schema import default_schema
+from rmqstore.errors import CorruptRecordError, OptionError
+
+N_STORES = 40
+N_MESSAGES = 12
+ALL_OF_IT = Counter({f"broker-{number:02}": N_MESSAGES for number in range(N_STORES)})
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("many")
+    for number in range(N_STORES):
+        store = build.Store()
+        for message in range(N_MESSAGES):
+            keys = build.properties({"KEYS": f"key-{message}", "TAGS": "a"})
+            time = build.T0 + 100 * number + message
+            store.append(
+                build.Record(f"T{number % 2}", message % 3, properties=keys, store_timestamp=time)
+            )
+        root = store.write(folder / f"broker-{number:02}")
+        (root / "brokerIdentity").write_text("")
+    return folder
+
+
+class Read:
+    """A read of all stores: its tasks, and the rows of each."""
+
+    def __init__(self, folder: Path, *filters: object, **options: str) -> None:
+        names = {str(root): root.name for root in sorted(folder.iterdir())}
+        parsed = parse_read_options(
+            {"path": f"{folder}/*", "brokerName": json.dumps(names), **options}
+        )
+        self.reader = FilteringReader(default_schema(parsed), parsed)
+        assert list(self.reader.pushFilters(list(filters))) == []  # type: ignore[arg-type]
+        self.tasks = list(self.reader.partitions())
+
+    def rows(self, task: InputPartition) -> list[dict[str, object]]:
+        return [row for batch in self.reader.read(task) for row in batch.to_pylist()]
+
+    def counts(self) -> Counter[object]:
+        return Counter(row["brokerName"] for task in self.tasks for row in self.rows(task))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"scan": "commitlog"}, {"msgKey": '["key-1","key-2"]'}, {"includePending": "true"}],
+    ids=str,
+)
+def test_small_stores_share_tasks_and_every_message_comes_once(
+    many: Path, options: dict[str, str]
+) -> None:
+    read = Read(many, **options)
+    assert len(read.tasks) == 2  # 40 times 4 MiB, for opening them, in tasks of 128 MiB
+    expected = ALL_OF_IT
+    if "msgKey" in options:
+        expected = Counter(dict.fromkeys(ALL_OF_IT, 2))
+    assert read.counts() == expected
+
+
+def test_stores_come_in_their_order(many: Path) -> None:
+    read = Read(many)
+    brokers = [row["brokerName"] for task in read.tasks for row in read.rows(task)]
+    assert brokers == sorted(ALL_OF_IT.elements())
+
+
+@pytest.mark.parametrize("scan", ["queue", "commitlog"])
+def test_pushed_filters_leave_out_stores(many: Path, scan: str) -> None:
+    read = Read(many, EqualTo(("brokerName",), "broker-07"), scan=scan)
+    (task,) = read.tasks
+    assert {row["brokerName"] for row in read.rows(task)} == {"broker-07"}
+    read = Read(many, GreaterThan(("queueOffset",), 2), scan="queue")
+    assert read.counts() == Counter(dict.fromkeys(ALL_OF_IT, 3))
+    assert len(read.tasks) == 2
+
+
+def test_the_newest_messages_of_all_stores_share_tasks(many: Path) -> None:
+    read = Read(many, msgKey="key-3", msgKeyLimit="5")
+    assert len(read.tasks) == 1
+    assert read.counts() == Counter(f"broker-{number:02}" for number in range(35, 40))
+
+
+def test_no_task_has_more_records_than_allowed(many: Path) -> None:
+    read = Read(many, maxRecordsPerPartition="30")
+    assert [len(read.rows(task)) for task in read.tasks] == [24] * 20
+    read = Read(many, maxRecordsPerPartition="5")
+    assert max(len(read.rows(task)) for task in read.tasks) <= 5
+    assert read.counts() == ALL_OF_IT
+
+
+@pytest.mark.parametrize("scan", ["queue", "commitlog"])
+def test_there_are_as_many_tasks_as_requested(many: Path, scan: str) -> None:
+    for count in (3, 17, 40, 100):
+        read = Read(many, minPartitions=str(count), scan=scan)
+        assert count <= len(read.tasks) <= 3 * count
+        assert read.counts() == ALL_OF_IT
+
+
+def test_small_tasks_are_not_packed(many: Path) -> None:
+    read = Read(many, maxBytesPerPartition="1k")
+    assert all(isinstance(task, StoreSplit) for task in read.tasks)
+    assert read.counts() == ALL_OF_IT
+
+
+def test_damage_is_named_by_its_store(many: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(many, tmp_path / "many"))
+    (log,) = (folder / "broker-05" / "commitlog").iterdir()
+    stored = bytearray(log.read_bytes())
+    stored[stored.index(b"hello")] ^= 1
+    log.write_bytes(stored)
+    read = Read(folder)
+    with pytest.raises(CorruptRecordError, match="broker-05/commitlog"):
+        read.counts()
+    lenient = Read(folder, mode="DROPMALFORMED").counts()
+    assert lenient == ALL_OF_IT - Counter(["broker-05"])
+
+
+def test_topics_that_no_store_has_are_refused(many: Path) -> None:
+    with pytest.raises(OptionError, match="T9"):
+        Read(many, subscribe="T9")
+    assert Read(many, subscribe="T1").counts() == Counter(
+        {broker: count for broker, count in ALL_OF_IT.items() if int(broker[-1]) % 2}
+    )
+
+
+def test_a_packed_task_is_made_of_tasks_of_one_store(many: Path) -> None:
+    for task in Read(many, includePending="true").tasks:
+        assert all(isinstance(split, StoreSplit) for split in splits_of(task))

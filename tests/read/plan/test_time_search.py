@@ -1,0 +1,114 @@
+"""Queues that are searched for times together give what a search of each alone gives."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import store_builder as build
+from rmqstore.errors import CorruptRecordError
+from rmqstore.format.schema import ALL_COLUMNS
+from rmqstore.query.selection import parse_selection
+from rmqstore.read.plan import time_search
+from rmqstore.read.scan.spec import ReadSpec
+from rmqstore.read.session import StoreSession, open_session
+from rmqstore.spans import QueueSlice
+
+N_QUEUES = 12
+N_MESSAGES = 400
+
+
+def write_store(root: Path, seed: int, damaged: range = range(0)) -> Path:
+    """Write a store whose clock is set back now and then, with IPv4 and IPv6 hosts."""
+    rng = random.Random(seed)
+    store = build.Store(segment_bytes=8192)
+    time = build.T0
+    for number in range(N_MESSAGES):
+        time += rng.choice([0, 1, 1, 5, -20 if seed % 2 else 3])
+        record = build.Record(f"T{rng.randrange(3)}", rng.randrange(4), store_timestamp=time)
+        if rng.random() < 0.3:
+            record = replace(record, store_host=build.HOST_V6, born_host=build.HOST_V6)
+        placed = store.append(record)
+        if number in damaged:
+            store.put(placed.physical_offset + 4, b"\0\0\0\0")
+    return store.write(root)
+
+
+def alone(store: StoreSession, times: tuple[int, int], *, tolerant: bool) -> list[QueueSlice]:
+    """Return the ranges between two times as a search of each queue alone finds them."""
+    slices = []
+    for topic in store.topics():
+        for queue_id in store.queue_ids(topic):
+            span = store.ranges.range(topic, queue_id)
+            start, end = (
+                store.ranges.at_time(topic, queue_id, time, span, tolerant=tolerant)
+                for time in times
+            )
+            if start < end:
+                slices.append(QueueSlice(topic, queue_id, start, end))
+    return slices
+
+
+def together(store: StoreSession, times: tuple[int, int], *, tolerant: bool) -> list[QueueSlice]:
+    selection = parse_selection(starting_timestamp=times[0], ending_timestamp=times[1])
+    mode = "DROPMALFORMED" if tolerant else "FAILFAST"
+    return store.plan_queues(selection, ReadSpec(ALL_COLUMNS, mode=mode))
+
+
+def some_times(seed: int) -> list[tuple[int, int]]:
+    rng = random.Random(seed)
+    spread = [rng.randrange(build.T0 - 100, build.T0 + 3 * N_MESSAGES) for _ in range(40)]
+    return list(zip(spread[::2], spread[1::2], strict=True))
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("max_units", [1, 50, 1 << 20])
+def test_the_ranges_between_two_times_are_those_of_each_queue_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, max_units: int
+) -> None:
+    monkeypatch.setattr(time_search, "_MAX_UNITS", max_units)
+    with open_session(write_store(tmp_path / "s", seed)) as store:
+        for times in some_times(seed):
+            assert together(store, times, tolerant=False) == alone(store, times, tolerant=False)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_damaged_record_on_the_way_is_refused_or_passed_over_as_before(
+    tmp_path: Path, seed: int
+) -> None:
+    n_refused = 0
+    with open_session(write_store(tmp_path / "s", seed, damaged=range(0, N_MESSAGES, 40))) as store:
+        for times in some_times(seed):
+            assert together(store, times, tolerant=True) == alone(store, times, tolerant=True)
+            try:
+                expected = alone(store, times, tolerant=False)
+            except CorruptRecordError:
+                n_refused += 1
+                with pytest.raises(CorruptRecordError):
+                    together(store, times, tolerant=False)
+            else:
+                assert together(store, times, tolerant=False) == expected
+    assert n_refused
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_times_of_many_records_are_those_of_each(tmp_path: Path, seed: int) -> None:
+    root = write_store(tmp_path / "s", seed, damaged=range(7, 8))
+    with open_session(root) as store:
+        end = store.log.max_offset
+        places = [*random.Random(seed).choices(range(-50, end + 50), k=200)]
+        for topic in store.topics():
+            for queue_id in store.queue_ids(topic):
+                span = store.ranges.range(topic, queue_id)
+                units = store.queues.open(topic, queue_id).units(*span)
+                places += units.physical_offsets.tolist()
+        random.Random(seed).shuffle(places)
+        times, are_right = store.log.store_timestamps(np.array(places, np.int64))
+        assert are_right.sum() == N_MESSAGES - 1
+        for place, time, is_right in zip(places, times.tolist(), are_right, strict=True):
+            if is_right:
+                assert store.log.store_timestamp(place) == time
