@@ -26,6 +26,8 @@ from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.paths import find_store
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.recovery.log_end import find_log_end
+from rmqstore.write.messages import MessageMaker, WriteSpec
+from rmqstore.write.staged.part import PartWriter
 from rmqstore.write.writer import StoreWriter
 
 pytestmark = pytest.mark.crash
@@ -162,6 +164,66 @@ def test_every_cut_leaves_all_rows_or_none(
         shutil.rmtree(root)
     if at_most == EVERYWHERE:
         assert seen == {len(before), len(before) + n}
+
+
+def append_staged(root: Path, disk: FaultyDisk, n: int) -> None:
+    """Stage rows in three tasks, append them and close; the process may die anywhere in it."""
+    folder = root / ".rmqstore" / "staging" / "job"
+    batch, parts, writer = messages(n), [], None
+    try:
+        disk.make_folder(folder)
+        for task in range(3):
+            maker = MessageMaker(WriteSpec(), task)
+            with PartWriter(disk, folder / f"part-{task}") as file:
+                columns = maker.make(
+                    batch.slice(task * n // 3, (task + 1) * n // 3 - task * n // 3)
+                )
+                file.write(columns, columns.sizes())
+                parts.append(file.part())
+        writer = StoreWriter(find_store(root), StoreConfig(), disk)
+        writer.append_staged(parts)
+        writer.close()
+        disk.delete_tree(folder)
+    finally:
+        if writer is not None:
+            writer._lock.release()
+        disk.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "power", "at_most"),
+    [
+        ("one", 7, KILL, SAMPLED),
+        ("one", 7, 1, FEW),
+        ("basic", 700, KILL, FEW),
+        *(pytest.param("one", 7, power, EVERYWHERE, marks=pytest.mark.slow) for power in POWERS),
+        *(
+            pytest.param("basic", 700, power, SAMPLED, marks=pytest.mark.slow)
+            for power in (KILL, *POWERS)
+        ),
+    ],
+)
+def test_every_cut_of_a_job_of_many_tasks_leaves_all_rows_or_none(
+    golden_store: GoldenStore, tmp_path: Path, name: str, n: int, power: int | None, at_most: int
+) -> None:
+    before, seen = by_log(golden_store(name)), set()
+    counted = FaultyDisk()
+    append_staged(Path(shutil.copytree(golden_store(name), tmp_path / "count")), counted, n)
+    for at in places(counted, at_most, power or 0):
+        root = Path(shutil.copytree(golden_store(name), tmp_path / f"{at}"))
+        disk = FaultyDisk(at, None if power is None else random.Random(power * 1000 + at))
+        with suppress(Cut):
+            append_staged(root, disk, n)
+        where = f"cut at change {at}: {disk.done[-1]}"
+        read = by_log(root)
+        assert len(read) in (len(before), len(before) + n), where
+        assert before <= read, where
+        assert_reads_alike(root, read, where)
+        seen.add(len(read))
+        append_staged(root, FaultyDisk(), n)
+        assert len(by_log(root)) == len(rows(root)) == len(read) + n, where
+        shutil.rmtree(root)
+    assert seen == {len(before), len(before) + n}
 
 
 def write_as_a_broker(root: Path, record: bytes) -> None:

@@ -234,7 +234,6 @@ class StoreWriter:
     def _write_staged(self, placed: PlacedPiece, staged: StagedRecords) -> None:
         requests = placed.piece.requests
         require_plain_topics(placed.topics, self._batch_topics)
-        require_room(requests.sizes, self._file_size)
         records = staged.read(placed.part, placed.piece)
         stamp(records, *placed.places)
         time = int(placed.places.store_timestamps[0])

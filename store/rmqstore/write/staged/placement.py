@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rmqstore.format.columns.dispatch_requests import Places, Requests
-from rmqstore.format.encoding.records import TopicColumn
+from rmqstore.format.encoding.records import TopicColumn, require_room
 from rmqstore.storage.log.appender import Placement, place_records
 from rmqstore.storage.queue.next_offsets import QueueOffsets
 from rmqstore.write.staged.part import Piece, StagedPart, read_pieces
@@ -55,6 +55,10 @@ class StagedRun:
 
         Args:
             now: returns the store time of the next piece, ms.
+
+        Raises:
+            IllegalMessageError: a record does not fit into a CommitLog file.
+            OSError: a file does not hold what its task staged.
         """
         for placed in self._placed(self._offsets, now):
             self._times.append(int(placed.places.store_timestamps[0]))
@@ -76,6 +80,7 @@ class StagedRun:
         for part in self._parts:
             for piece in read_pieces(part):
                 requests = piece.requests
+                require_room(requests.sizes, self._file_size)
                 placement = place_records(requests.sizes.astype(np.int64), end, self._file_size)
                 topics = TopicColumn(requests.topics, requests.topic_codes)
                 queue_offsets = offsets.assign(topics, requests.queue_ids)
