@@ -22,7 +22,6 @@ from pyspark_rmqstore.staging import disk_of
 from pyspark_rmqstore.task_memory import keep_freed_memory
 from pyspark_rmqstore.write_options import WriteOptions
 from rmqstore.errors import IllegalMessageError, StoreLockedError
-from rmqstore.format.encoding.records import require_room
 from rmqstore.format.schema import ASSIGNED, WRITE_TYPES
 from rmqstore.opening import create, is_store, open_for
 from rmqstore.write.messages import MessageMaker
@@ -80,14 +79,10 @@ class StoreSink:
         partition, attempt = context.partitionId(), context.taskAttemptId()
         maker = MessageMaker(self._spec, turn=partition)
         row = 0
-        with PartWriter(
-            disk_of(self._options.path), folder / f"part-{partition}-{attempt}"
-        ) as file:
+        path = folder / f"part-{partition}-{attempt}"
+        with PartWriter(disk_of(self._options.path), path, self._file_size) as file:
             for batch in batches:
-                columns = maker.make(batch, row)
-                sizes = columns.sizes()
-                require_room(sizes, self._file_size, row)
-                file.write(columns, sizes)
+                file.write(maker.make(batch, row))
                 row += len(batch)
             return Staged(partition, file.part())
 

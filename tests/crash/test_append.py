@@ -174,11 +174,11 @@ def append_staged(root: Path, disk: FaultyDisk, n: int) -> None:
         disk.make_folder(folder)
         for task in range(3):
             maker = MessageMaker(WriteSpec(), task)
-            with PartWriter(disk, folder / f"part-{task}") as file:
+            with PartWriter(disk, folder / f"part-{task}", 1 << 30) as file:
                 columns = maker.make(
                     batch.slice(task * n // 3, (task + 1) * n // 3 - task * n // 3)
                 )
-                file.write(columns, columns.sizes())
+                file.write(columns)
                 parts.append(file.part())
         writer = StoreWriter(find_store(root), StoreConfig(), disk)
         writer.append_staged(parts)

@@ -605,6 +605,7 @@ def test_sizes_of_a_large_index_are_found_at_once(tmp_path: Path) -> None:
     file.put(
         IndexKeys(hashes, np.arange(len(hashes)) * 300, 1_700_000_000_000 + np.arange(len(hashes)))
     )
+    file.commit()
     tracemalloc.start()
     try:
         assert find_sizes(file.path, IndexSizes(5_000_000, 20_000_000)) == sizes

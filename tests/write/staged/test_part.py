@@ -23,10 +23,10 @@ def rows(*bodies: bytes, **columns: Sequence[Any]) -> pa.RecordBatch:
 
 def stage(path: Path, *batches: pa.RecordBatch) -> StagedPart:
     maker = MessageMaker(WriteSpec(topic="T"))
-    with PartWriter(Disk(), path) as writer:
+    with PartWriter(Disk(), path, 1 << 30) as writer:
         for batch in batches:
             columns = maker.make(batch)
-            writer.write(columns, columns.sizes())
+            writer.write(columns)
         return writer.part()
 
 

@@ -49,10 +49,10 @@ def stage(root: Path, number: int, batches: Sequence[pa.RecordBatch], turn: int 
     folder = root / ".rmqstore" / "staging" / "job"
     folder.mkdir(parents=True, exist_ok=True)
     maker = MessageMaker(SPEC, turn)
-    with PartWriter(Disk(), folder / f"part-{number}") as file:
+    with PartWriter(Disk(), folder / f"part-{number}", 1 << 30) as file:
         for batch in batches:
             columns = maker.make(batch)
-            file.write(columns, columns.sizes())
+            file.write(columns)
         return file.part()
 
 
@@ -165,17 +165,17 @@ def test_a_task_that_goes_on_after_the_commit_touches_nothing(tmp_path: Path) ->
     folder = root / ".rmqstore" / "staging" / "job"
     folder.mkdir(parents=True)
     columns = MessageMaker(SPEC).make(random_rows(rng, 100))
-    with PartWriter(Disk(), folder / "part-0") as zombie:
-        zombie.write(columns, columns.sizes())
+    with PartWriter(Disk(), folder / "part-0", 1 << 30) as zombie:
+        zombie.write(columns)
         with open_for_writing(root) as writer:
             writer.append_staged([stage(root, 1, [random_rows(rng, 50)])])
             writer.flush()
             shutil.rmtree(folder)
-            zombie.write(columns, columns.sizes())
+            zombie.write(columns)
     assert len(messages(root)) == 50
     require_sound(root)
-    with PartWriter(Disk(), folder / "part-2") as late, pytest.raises(FileNotFoundError):
-        late.write(columns, columns.sizes())
+    with PartWriter(Disk(), folder / "part-2", 1 << 30) as late, pytest.raises(FileNotFoundError):
+        late.write(columns)
 
 
 def test_a_part_that_its_task_wrote_on_is_appended_as_it_was_reported(tmp_path: Path) -> None:
@@ -184,10 +184,10 @@ def test_a_part_that_its_task_wrote_on_is_appended_as_it_was_reported(tmp_path: 
     folder = root / ".rmqstore" / "staging" / "job"
     folder.mkdir(parents=True)
     columns = MessageMaker(SPEC).make(random_rows(rng, 100))
-    with PartWriter(Disk(), folder / "part-0") as task:
-        task.write(columns, columns.sizes())
+    with PartWriter(Disk(), folder / "part-0", 1 << 30) as task:
+        task.write(columns)
         reported = task.part()
-        task.write(columns, columns.sizes())
+        task.write(columns)
         with open_for_writing(root) as writer:
             writer.append_staged([reported])
     assert len(messages(root)) == 100

@@ -18,7 +18,13 @@ from numpy.typing import NDArray
 
 from rmqstore.format.columns.buffers import booleans, mask_of, numbers, texts
 from rmqstore.format.columns.dispatch_requests import UnplacedRequests, have_units
-from rmqstore.format.encoding.records import RecordColumns, Records, encode_records, row_batches
+from rmqstore.format.encoding.records import (
+    RecordColumns,
+    Records,
+    encode_records,
+    require_room,
+    row_batches,
+)
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.scratch import ScratchFile, ScratchWriter
 
@@ -58,10 +64,11 @@ class PartWriter:
         disk: performs all changes.
         path: the file of records. Its folder must exist: only the driver makes it, so a task that
             still runs when its job is aborted cannot write any more.
+        log_file_size: bytes of a CommitLog file.
     """
 
-    def __init__(self, disk: Disk, path: Path) -> None:
-        self._disk, self._path = disk, path
+    def __init__(self, disk: Disk, path: Path, log_file_size: int) -> None:
+        self._disk, self._path, self._log_file_size = disk, path, log_file_size
         self._records = ScratchWriter(disk, path)
         self._side = ScratchWriter(disk, _side_of(path))
         self._n_records = 0
@@ -72,8 +79,14 @@ class PartWriter:
     def __exit__(self, *_: object) -> None:
         self._disk.close()
 
-    def write(self, columns: RecordColumns, sizes: NDArray[np.int64]) -> None:
-        """Encode records of these sizes, and stage them; the first call makes the files."""
+    def write(self, columns: RecordColumns) -> None:
+        """Encode and stage rows; the first call makes the files.
+
+        Raises:
+            IllegalMessageError: a record does not fit into a CommitLog file.
+        """
+        sizes = columns.sizes()
+        require_room(sizes, self._log_file_size, self._n_records)
         for rows in row_batches(sizes):
             part = columns.take(rows)
             records = encode_records(part)
