@@ -22,7 +22,7 @@ from rmqstore.storage.index.index_file import IndexFile, is_name
 from rmqstore.storage.index.sizes import IndexSizes
 
 _MAX_DIFF_SECONDS = (1 << 31) - 1
-_FEW_KEYS = 1 << 15  # for fewer, only their own slots are read and written
+_FEW_KEYS = 1 << 17  # for fewer, only their own slots are read and written
 _SLOTS_ONE_BY_ONE = 512
 _NAME_FORMAT = "%Y%m%d%H%M%S"
 
@@ -236,17 +236,18 @@ def chain(
         places: the slot of each new item as a place in ``newest``, (n,).
         numbers: the numbers of the new items, (n,), rising.
     """
-    previous: NDArray[np.int32] = newest[places]
-    newest[places] = numbers  # of repeated places, the last one stays
-    repeated = newest[places] != numbers
-    if repeated.any():
-        # Few of many slots are repeated: only their items are sorted.
-        is_repeated = np.zeros(len(newest), np.bool_)
-        is_repeated[places[repeated]] = True
-        rows = np.flatnonzero(is_repeated[places])
-        rows = rows[np.argsort(places[rows], kind="stable")]
-        is_same = places[rows[1:]] == places[rows[:-1]]
-        previous[rows[1:][is_same]] = numbers[rows[:-1][is_same]]
+    n = len(places)
+    # By slot, then in the given order. A sort of both in one number is several times as fast as a
+    # stable argsort, and slots in order are also faster to look up.
+    places_and_rows = np.sort(places.astype(np.int64) << 32 | np.arange(n))
+    order = places_and_rows & 0xFFFFFFFF
+    by_place = places_and_rows >> 32
+    is_first = np.append(True, by_place[1:] != by_place[:-1])
+    is_last = np.append(is_first[1:], True)
+    previous = np.empty(n, np.int32)
+    previous[order[1:]] = numbers[order[:-1]]
+    previous[order[is_first]] = newest[by_place[is_first]]
+    newest[by_place[is_last]] = numbers[order[is_last]]
     return previous
 
 
