@@ -113,6 +113,17 @@ def whole_append(golden_store: GoldenStore, tmp_path: Path, name: str, n: int) -
     return disk
 
 
+def all_or_none(
+    root: Path, before: set[tuple[Any, ...]], n: int, where: str
+) -> set[tuple[Any, ...]]:
+    """Return the records of a store to which all of ``n`` rows were appended, or none."""
+    read = by_log(root)
+    assert len(read) in (len(before), len(before) + n), where
+    assert before <= read, where
+    assert_reads_alike(root, read, where)
+    return read
+
+
 EVERYWHERE, SAMPLED, FEW = 10_000, 40, 4
 KILL, POWERS = None, (1, 2)  # what is lost of unflushed writes is drawn by the number
 LARGER = [("basic", 5), ("basic", 700), ("edges", 200)]
@@ -151,10 +162,7 @@ def test_every_cut_leaves_all_rows_or_none(
         with suppress(Cut):
             append(root, disk, n)
         where = f"cut at change {at}: {disk.done[-1]}"
-        read = by_log(root)
-        assert len(read) in (len(before), len(before) + n), where
-        assert before <= read, where
-        assert_reads_alike(root, read, where)
+        read = all_or_none(root, before, n, where)
         seen.add(len(read))
         StoreWriter(find_store(root), StoreConfig()).close()
         assert by_log(root) == rows(root) == read, where
@@ -215,10 +223,7 @@ def test_every_cut_of_a_job_of_many_tasks_leaves_all_rows_or_none(
         with suppress(Cut):
             append_staged(root, disk, n)
         where = f"cut at change {at}: {disk.done[-1]}"
-        read = by_log(root)
-        assert len(read) in (len(before), len(before) + n), where
-        assert before <= read, where
-        assert_reads_alike(root, read, where)
+        read = all_or_none(root, before, n, where)
         seen.add(len(read))
         append_staged(root, FaultyDisk(), n)
         assert len(by_log(root)) == len(rows(root)) == len(read) + n, where
