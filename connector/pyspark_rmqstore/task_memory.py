@@ -10,8 +10,8 @@ from typing import Final
 # Source: malloc.h of glibc.
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
-_LARGEST_BLOCK = 256 << 20
-_KEPT_BYTES = 512 << 20
+_LARGEST_BLOCK = 32 << 20  # the most that all versions of glibc take
+_KEPT_BYTES = 128 << 20
 
 
 @cache
@@ -24,5 +24,6 @@ def keep_freed_memory() -> None:
     """
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_MMAP_THRESHOLD, _LARGEST_BLOCK)
-        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        # Without the first setting, the second would make large blocks more expensive.
+        if mallopt(_M_MMAP_THRESHOLD, _LARGEST_BLOCK):
+            mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)

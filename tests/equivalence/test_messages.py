@@ -11,10 +11,11 @@ import pyarrow as pa
 import pytest
 
 from rmqstore.errors import IllegalMessageError
-from rmqstore.format.columns.dispatch_requests import Places, Requests, read_requests
+from rmqstore.format.columns.dispatch_requests import Places, Requests, delay_ms, read_requests
 from rmqstore.format.columns.heads import read_heads
 from rmqstore.format.columns.hosts import pack_host
 from rmqstore.format.compression import compressor
+from rmqstore.format.encoding.properties import property_maps, property_strings
 from rmqstore.format.encoding.records import RecordColumns, encode_records, stamp
 from rmqstore.format.hashing import java_hash
 from rmqstore.format.layout import DELAY_LEVELS_MS, SCHEDULE_TOPIC
@@ -42,8 +43,9 @@ def random_rows(rng: random.Random, n: int) -> list[dict[str, Any]]:
     def text() -> str | None:
         return rng.choice([None, *TEXTS])
 
+    topics = [*TOPICS, SCHEDULE_TOPIC] if rng.random() < 0.2 else TOPICS
     kinds = {
-        "topic": lambda: rng.choice(TOPICS),
+        "topic": lambda: rng.choice(topics),
         "body": lambda: rng.randbytes(rng.choice([0, 1, 7, 200, 5000])),
         "tags": text,
         "keys": text,
@@ -73,7 +75,11 @@ def random_rows(rng: random.Random, n: int) -> list[dict[str, Any]]:
 
 def plain_properties(row: dict[str, Any]) -> list[tuple[str, str]]:
     """The properties of one message, in the order in which they are stored."""
-    entries = [(name, value) for name, value in row.get("properties") or [] if name and value]
+    entries = [
+        (name, value)
+        for name, value in row.get("properties") or []
+        if name and value and name != "__CRC32#"
+    ]
     overrides = {name: row[column] for column, name in OVERRIDES.items() if column in row}
     own = [value for name, value in entries if name == "UNIQ_KEY"]
     if own:
@@ -121,6 +127,9 @@ def plain_units(row: dict[str, Any], place: dict[str, int]) -> tuple[int, list[i
     delayed = min(row.get("delayTimeLevel") or 0, len(DELAY_LEVELS_MS))
     topic = SCHEDULE_TOPIC if delayed > 0 else row["topic"]
     tags_code = java_hash(properties.get("TAGS", ""))
+    if topic == SCHEDULE_TOPIC and "delayTimeLevel" not in row:
+        delay = delay_ms(properties.get("DELAY"))
+        tags_code = tags_code if delay is None else place["store_timestamp"] + delay
     if delayed > 0:
         tags_code = place["store_timestamp"] + DELAY_LEVELS_MS[delayed - 1]
     keys = [properties.get("UNIQ_KEY", ""), *properties.get("KEYS", "").split(" ")]
@@ -152,6 +161,7 @@ def test_a_batch_equals_its_messages_one_by_one(seed: int) -> None:
         born_host=BORN_HOST,
         compression=rng.choice(["none", "none", "zlib"]),
         compress_over=100,
+        allow_system_topics=True,
     )
     rows = random_rows(rng, rng.choice([1, 2, 30, 200]))
     columns = make(spec, rows)
@@ -222,6 +232,42 @@ def test_a_separator_in_a_property_is_refused_with_its_row(form: str) -> None:
         rows[2]["properties"] = [("a", "\x01")]
     with pytest.raises(IllegalMessageError, match="row 2: MESSAGE_ILLEGAL: the name or value"):
         make(WriteSpec(), rows)
+
+
+def test_text_that_is_not_utf8_is_stored_as_it_is() -> None:
+    """As Spark's cast of binary to string makes it."""
+    text = pa.array([b"ab\xff"], pa.binary()).view(pa.string())
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array(["T"]), pa.array([b""], pa.binary()), text, text],
+        names=["topic", "body", "tags", "keys"],
+    )
+    columns = MessageMaker(WriteSpec(make_uniq_key=False)).make(batch)
+    places = Places(*(np.zeros(1, np.int64) for _ in range(3)))
+    records = encode_records(columns, places)
+    heads, _ = read_heads(records.data, records.starts[:-1])
+    found = columns.requests(records).placed(places)
+    assert_same(found, read_requests(records.data, heads))
+    assert b"TAGS\x01ab\xff\x02" in records.data.tobytes()
+
+
+def test_maps_over_a_part_of_their_entries() -> None:
+    entries = pa.StructArray.from_arrays(
+        [pa.array([f"k{number}" for number in range(5)]), pa.array(list("abcde"))],
+        fields=[pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())],
+    )
+    maps = pa.Array.from_buffers(
+        WRITE_TYPES["properties"],
+        2,
+        [None, pa.py_buffer(np.array([0, 1, 3], np.int32))],
+        children=[entries.slice(2)],
+    )
+    strings = property_strings(property_maps(maps, 2), {}).joined()
+    assert strings.to_pylist() == [b"k2\x01c\x02", b"k3\x01d\x02k4\x01e\x02"]
+
+
+def test_no_rows_make_no_records() -> None:
+    batch = pa.RecordBatch.from_pydict({"topic": pa.array([], pa.string()), "body": []})
+    assert len(MessageMaker(WriteSpec()).make(batch)) == 0
 
 
 def test_a_message_that_was_delayed_before_keeps_its_real_topic() -> None:

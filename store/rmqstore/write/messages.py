@@ -36,6 +36,7 @@ from rmqstore.format.hashing import java_hashes
 from rmqstore.format.layout import (
     DELAY_LEVELS_MS,
     MAX_PROPERTIES_BYTES,
+    PROPERTY_CRC32,
     PROPERTY_DELAY,
     PROPERTY_KEYS,
     PROPERTY_REAL_QUEUE_ID,
@@ -137,7 +138,8 @@ class MessageMaker:
         if uniq_keys is not None:
             overrides[PROPERTY_UNIQ_KEY] = uniq_keys
         topics, queue_ids = _delay(overrides, maps, topics, queue_ids, columns)
-        maps = maps.without(overrides)
+        # The CRC of a whole record belongs to the record that it was read from.
+        maps = maps.without([*overrides, PROPERTY_CRC32])
         now = now_ms()
         born = columns.get("bornTimestamp")
         if born is None:
@@ -216,7 +218,7 @@ class MessageMaker:
             strings = property_strings(maps, overrides)
         except SeparatorError as err:
             refuse(err.row, "MESSAGE_ILLEGAL", err.reason)
-        if int(strings.lengths.max()) > MAX_PROPERTIES_BYTES:
+        if int(strings.lengths.max(initial=0)) > MAX_PROPERTIES_BYTES:
             row = int(strings.lengths.argmax())
             text = (
                 f"properties of {int(strings.lengths[row])} bytes, "
@@ -372,5 +374,6 @@ def _delay(
         kept = maps.column(name)
         overrides[name] = pc.if_else(mask, own, absent if kept is None else kept)
     schedule_queue_ids = np.where(delayed, levels - 1, queue_ids).astype(np.int32)
-    codes = np.where(delayed, len(topics.names), topics.codes).astype(np.int32)
-    return TopicColumn([*topics.names, SCHEDULE_TOPIC], codes), schedule_queue_ids
+    distinct = [*dict.fromkeys([*topics.names, SCHEDULE_TOPIC])]
+    codes = np.where(delayed, distinct.index(SCHEDULE_TOPIC), topics.codes).astype(np.int32)
+    return TopicColumn(distinct, codes), schedule_queue_ids

@@ -58,7 +58,7 @@ from rmqstore.write.repair.repairer import Repairer
 from rmqstore.write.request_buffer import WaitingRequests
 from rmqstore.write.saved_checkpoint import SavedCheckpoint
 from rmqstore.write.staged.part import StagedPart, StagedRecords
-from rmqstore.write.staged.placement import PlacedPiece, StagedRun
+from rmqstore.write.staged.placement import PlacedBatch, StagedRun
 from rmqstore.write.verbatim import millis, verbatim_columns
 from rmqstore.write.written_topics import WrittenTopics
 
@@ -231,10 +231,10 @@ class StoreWriter:
                 self._write_staged(placed, staged)
             self._waiting.add_source(run.requests(), self._append.end)
 
-    def _write_staged(self, placed: PlacedPiece, staged: StagedRecords) -> None:
-        requests = placed.piece.requests
+    def _write_staged(self, placed: PlacedBatch, staged: StagedRecords) -> None:
+        requests = placed.batch.requests
         require_plain_topics(placed.topics, self._batch_topics)
-        records = staged.read(placed.part, placed.piece)
+        records = staged.read(placed.part, placed.batch)
         stamp(records, *placed.places)
         time = int(placed.places.store_timestamps[0])
         self._checkpoint.set_back(time)

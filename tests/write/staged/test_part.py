@@ -14,7 +14,7 @@ import pytest
 from rmqstore.errors import UnreadableFileError
 from rmqstore.storage.files.disk import Disk
 from rmqstore.write.messages import MessageMaker, WriteSpec
-from rmqstore.write.staged.part import PartWriter, StagedPart, StagedRecords, read_pieces
+from rmqstore.write.staged.part import PartWriter, StagedPart, StagedRecords, read_batches
 
 
 def rows(*bodies: bytes, **columns: Sequence[Any]) -> pa.RecordBatch:
@@ -33,8 +33,8 @@ def stage(path: Path, *batches: pa.RecordBatch) -> StagedPart:
 def bodies_of(part: StagedPart) -> list[bytes]:
     found = []
     with StagedRecords(Disk()) as staged:
-        for piece in read_pieces(part):
-            records = staged.read(part, piece)
+        for batch in read_batches(part):
+            records = staged.read(part, batch)
             starts = records.starts[:-1].tolist()
             found += [records.data[start + 88 : start + 90].tobytes() for start in starts]
     return found
@@ -42,11 +42,12 @@ def bodies_of(part: StagedPart) -> list[bytes]:
 
 def test_a_part_holds_what_was_staged(tmp_path: Path) -> None:
     part = stage(tmp_path / "part", rows(b"aa", b"bb", tags=["t", None]), rows(b"cc"))
-    pieces = list(read_pieces(part))
-    assert [len(piece.sys_flags) for piece in pieces] == [2, 1]
-    assert [len(piece.requests.key_hashes) for piece in pieces] == [2, 1]
-    assert pieces[0].requests.tags_codes.tolist() == [ord("t"), 0]
+    found = list(read_batches(part))
+    assert [len(batch.sys_flags) for batch in found] == [2, 1]
+    assert [len(batch.requests.key_hashes) for batch in found] == [2, 1]
+    assert found[0].requests.tags_codes.tolist() == [ord("t"), 0]
     assert part.n_records == 3
+    assert (tmp_path / "part").stat().st_size == part.n_bytes, "nothing more is reserved"
     assert bodies_of(part) == [b"aa", b"bb", b"cc"]
     assert not (tmp_path / "part").exists(), "what was read is removed"
 
@@ -54,7 +55,7 @@ def test_a_part_holds_what_was_staged(tmp_path: Path) -> None:
 def test_a_task_without_rows_leaves_no_file(tmp_path: Path) -> None:
     part = stage(tmp_path / "part")
     assert part.n_records == 0
-    assert list(read_pieces(part)) == []
+    assert list(read_batches(part)) == []
     assert list(tmp_path.iterdir()) == []
 
 

@@ -342,7 +342,8 @@ def _tags_codes(
     tags_codes = np.zeros(len(codes), np.int64)
     if properties.tags is not None:
         tags = properties.tags.dictionary_encode()
-        hashes = np.array([java_hash(tag) for tag in tags.dictionary.to_pylist()] + [0], np.int64)
+        distinct = topic_names(tags)
+        hashes = np.array([java_hash(tag) for tag in distinct] + [0], np.int64)
         without_tags = numbers(np.array([len(hashes) - 1], np.int32))[0]
         indices = tags.indices.fill_null(without_tags) if tags.null_count else tags.indices
         tags_codes = hashes[np.from_dlpack(indices)]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rmqstore.format.columns.buffers import array_bytes, booleans, find_byte, mask_of, numbers
 from rmqstore.format.hashing import appended_hashes, java_hash, java_hashes
 from rmqstore.format.layout import Mask, Positions
+from rmqstore.format.utf8 import decode_text
 
 _KEY_SEPARATOR = ord(" ")
 
@@ -125,6 +126,10 @@ def hash_texts(texts: pa.Array) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     data, offsets = array_bytes(texts)
     lengths = np.diff(offsets)
     if len(data) and (data[int(offsets[0]) : int(offsets[-1])] & 0x80).any():
-        n_units = [len(text.encode("utf-16-be")) // 2 for text in texts.to_pylist()]
+        stored = pa.Array.from_buffers(
+            pa.binary(), len(texts), texts.buffers(), offset=texts.offset
+        )
+        decoded = [decode_text(text) for text in stored.to_pylist()]
+        n_units = [len(text.encode("utf-16-be", "surrogatepass")) // 2 for text in decoded]
         lengths = np.array(n_units, np.int64)
     return java_hashes(data, offsets), lengths

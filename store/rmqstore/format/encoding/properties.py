@@ -144,7 +144,8 @@ def property_maps(properties: pa.MapArray | None, n: int) -> PropertyMaps:
     bounds = np.frombuffer(properties.buffers()[1], np.int32)
     bounds = bounds[properties.offset : properties.offset + n + 1]
     first, last = int(bounds[0]), int(bounds[-1])
-    names, values = properties.keys[first:last], properties.items[first:last]
+    entries = properties.values  # unlike keys and items, with the offset of the entries
+    names, values = entries.field(0)[first:last], entries.field(1)[first:last]
     counts = np.diff(bounds)
     is_kept = lengths_of(values) > 0
     if values.null_count:
@@ -178,7 +179,10 @@ def _regular(
     rows = data[int(offsets[0]) : int(offsets[-1])].reshape(n, name_bytes)
     if (lengths != lengths[0]).any() or (rows != rows[0]).any():
         return None
-    first = names[:width].to_pylist()
+    try:
+        first = names[:width].to_pylist()
+    except UnicodeDecodeError:
+        return None
     columns = {name: column for column, name in enumerate(first)}
     return RegularMaps(first, values, columns) if len(columns) == width and all(first) else None
 

@@ -184,6 +184,10 @@ class Disk:
         """
         os.posix_fallocate(self._open(path), position, size)
 
+    def shorten(self, path: Path, size: int) -> None:
+        """Cut a file of our own to a size, which frees the space after it."""
+        os.ftruncate(self._open(path), size)
+
     def write(self, path: Path, position: int, data: bytes | NDArray[Any]) -> None:
         """Write bytes into an existing file."""
         _write_all(self._open(path), position, [data])

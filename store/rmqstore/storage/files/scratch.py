@@ -41,7 +41,7 @@ class ScratchWriter:
 
     def _reserve(self, end: int) -> None:
         """Reserve disk space in large blocks, which is much cheaper than page by page."""
-        more = max(end - self._reserved, _RESERVED_BYTES)
+        more = max(end - self._reserved, min(end, _RESERVED_BYTES))
         try:
             self._disk.reserve(self._path, self._reserved, more)
         except OSError as err:
@@ -50,9 +50,15 @@ class ScratchWriter:
             more = end - self._reserved  # the write itself shows whether the bytes fit
         self._reserved += more
 
+    def end(self) -> None:
+        """Give back the space that was reserved for more bytes."""
+        if self._reserved > self.size:
+            self._disk.shorten(self._path, self.size)
+            self._reserved = self.size
+
 
 class ScratchFile(Closing):
-    """A file to read, which may be longer than what was appended to it.
+    """A file to read, which may be longer than what was appended to it until its writer ends it.
 
     Raises:
         FileNotFoundError: there is no such file.

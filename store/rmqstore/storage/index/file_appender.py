@@ -105,7 +105,9 @@ class IndexFileAppender(IndexFile):
         return int(self._sizes.n_items - self._next_header["index_count"])
 
     def put(self, keys: IndexKeys) -> None:
-        """Add keys, no more than there is room for; :meth:`commit` makes them findable.
+        """Add keys, no more than there is room for.
+
+        Few keys can be found at once; many, once :meth:`commit` has returned.
 
         Source: IndexFile.java#putKey.
         """

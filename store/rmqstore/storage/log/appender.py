@@ -189,6 +189,8 @@ class LogAppend:
             if self.end <= self._first_file + self._file_size:
                 self._make_guard()
                 self._close_segment(path, int(positions[0]))
+            else:
+                self.flush()  # so that the heads below are uncovered for a short time only
             self._disk.scatter(path, positions[1:], heads[1:])
         self.flush()
         self._disk.write(path, int(positions[0]), heads[0].tobytes())

@@ -1,7 +1,7 @@
 """What one task of a job leaves for the commit: records, and what queues and index need of them.
 
 The records stand in one file, one after the other and still without their places. Beside it is a
-file of Arrow IPC streams, one for each piece of the records, with a row for each record: the commit
+file of Arrow IPC streams, one for each batch of records, with a row for each record: the commit
 does not read fields of records back. Neither file is flushed, because a job that a power cut ends
 is not committed.
 """
@@ -49,7 +49,7 @@ class StagedPart(NamedTuple):
     n_bytes: int
 
 
-class Piece(NamedTuple):
+class StagedBatch(NamedTuple):
     """Consecutive records of a part."""
 
     position: int  # in the file of records
@@ -95,7 +95,9 @@ class PartWriter:
         self._n_records += len(columns)
 
     def part(self) -> StagedPart:
-        """Return what was staged."""
+        """Return what was staged, and free the space that was reserved for more."""
+        for file in (self._records, self._side):
+            file.end()
         return StagedPart(str(self._path), self._n_records, self._records.size)
 
 
@@ -123,8 +125,8 @@ def _side_bytes(requests: UnplacedRequests, sys_flags: NDArray[np.int32]) -> NDA
     return np.frombuffer(sink.getvalue(), np.uint8)
 
 
-def read_pieces(part: StagedPart) -> Iterator[Piece]:
-    """Yield the pieces of a part in order, over a mapping of its side file.
+def read_batches(part: StagedPart) -> Iterator[StagedBatch]:
+    """Yield the batches of a part in order, over a mapping of its side file.
 
     Raises:
         OSError: the files do not hold what the task staged.
@@ -137,11 +139,11 @@ def read_pieces(part: StagedPart) -> Iterator[Piece]:
         mapped = pa.BufferReader(pa.py_buffer(file.map()))
     try:
         while n_records < part.n_records:
-            (batch,) = pa.ipc.open_stream(mapped)
-            piece = _piece(batch, position)
-            n_records += len(piece.sys_flags)
-            position += int(piece.requests.sizes.sum(dtype=np.int64))
-            yield piece
+            (columns,) = pa.ipc.open_stream(mapped)
+            staged = _staged_batch(columns, position)
+            n_records += len(staged.sys_flags)
+            position += int(staged.requests.sizes.sum(dtype=np.int64))
+            yield staged
     except (OSError, ValueError) as err:
         raise OSError(f"{_side_of(path)} was changed or cut: {err}") from err
     if (n_records, position) != (part.n_records, part.n_bytes):
@@ -151,23 +153,23 @@ def read_pieces(part: StagedPart) -> Iterator[Piece]:
         )
 
 
-def _piece(batch: pa.RecordBatch, position: int) -> Piece:
-    topics, keys = batch.column("topic"), batch.column("keyHashes")
-    is_delayed = mask_of(batch.column("isDelayed"))
-    sys_flags = _array(batch.column("sysFlag"))
+def _staged_batch(columns: pa.RecordBatch, position: int) -> StagedBatch:
+    topics, keys = columns.column("topic"), columns.column("keyHashes")
+    is_delayed = mask_of(columns.column("isDelayed"))
+    sys_flags = _array(columns.column("sysFlag"))
     n_keys = np.diff(_array(keys.offsets))
     requests = UnplacedRequests(
         topics.dictionary.to_pylist(),
         _array(topics.indices),
-        _array(batch.column("queueId")),
-        _array(batch.column("size")),
+        _array(columns.column("queueId")),
+        _array(columns.column("size")),
         have_units(sys_flags),
-        _array(batch.column("tagsCode")),
+        _array(columns.column("tagsCode")),
         is_delayed if is_delayed.any() else None,
-        np.repeat(np.arange(len(batch), dtype=np.int32), n_keys),
+        np.repeat(np.arange(len(columns), dtype=np.int32), n_keys),
         _array(keys.values),
     )
-    return Piece(position, requests, sys_flags)
+    return StagedBatch(position, requests, sys_flags)
 
 
 class StagedRecords:
@@ -190,8 +192,8 @@ class StagedRecords:
         if self._file is not None:
             self._file.close()
 
-    def read(self, part: StagedPart, piece: Piece) -> Records:
-        """Return the records of a piece, which may be changed, and are gone with the next piece.
+    def read(self, part: StagedPart, batch: StagedBatch) -> Records:
+        """Return the records of a batch, which may be changed, and are gone with the next batch.
 
         Raises:
             OSError: the file has no such bytes.
@@ -202,13 +204,13 @@ class StagedRecords:
             self._path = part.path
             self._file = ScratchFile(Path(part.path))
             self._disk.delete(Path(part.path))
-        starts = np.zeros(len(piece.sys_flags) + 1, np.int64)
-        np.cumsum(piece.requests.sizes, out=starts[1:])
+        starts = np.zeros(len(batch.sys_flags) + 1, np.int64)
+        np.cumsum(batch.requests.sizes, out=starts[1:])
         if len(self._window) < starts[-1]:
             self._window = np.empty(int(starts[-1]) * 5 // 4, np.uint8)
         data = self._window[: int(starts[-1])]
-        self._file.read_into(data, piece.position)
-        return Records(data, starts, piece.sys_flags)
+        self._file.read_into(data, batch.position)
+        return Records(data, starts, batch.sys_flags)
 
 
 def _array(column: pa.Array) -> NDArray[Any]:

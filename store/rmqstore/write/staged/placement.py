@@ -15,21 +15,21 @@ from rmqstore.format.columns.dispatch_requests import Places, Requests
 from rmqstore.format.encoding.records import TopicColumn, require_room
 from rmqstore.storage.log.appender import Placement, place_records
 from rmqstore.storage.queue.next_offsets import QueueOffsets
-from rmqstore.write.staged.part import Piece, StagedPart, read_pieces
+from rmqstore.write.staged.part import StagedBatch, StagedPart, read_batches
 
 
-class PlacedPiece(NamedTuple):
+class PlacedBatch(NamedTuple):
     """Consecutive records of a part, and their places."""
 
     part: StagedPart
-    piece: Piece
+    batch: StagedBatch
     placement: Placement
     places: Places
 
     @property
     def topics(self) -> TopicColumn:
         """The topics of the records."""
-        return TopicColumn(self.piece.requests.topics, self.piece.requests.topic_codes)
+        return TopicColumn(self.batch.requests.topics, self.batch.requests.topic_codes)
 
 
 class StagedRun:
@@ -47,14 +47,14 @@ class StagedRun:
     ) -> None:
         self._parts, self._offsets = parts, offsets
         self._start, self._file_size = start, file_size
-        self._times: list[int] = []  # the store time of each piece, ms
+        self._times: list[int] = []  # the store time of each batch, ms
         offsets.mark()
 
-    def place(self, now: Callable[[], int]) -> Iterator[PlacedPiece]:
-        """Yield all pieces with their places; this advances the queue offsets.
+    def place(self, now: Callable[[], int]) -> Iterator[PlacedBatch]:
+        """Yield all batches with their places; this advances the queue offsets.
 
         Args:
-            now: returns the store time of the next piece, ms.
+            now: returns the store time of the next batch, ms.
 
         Raises:
             IllegalMessageError: a record does not fit into a CommitLog file.
@@ -65,26 +65,26 @@ class StagedRun:
             yield placed
 
     def requests(self) -> Callable[[], Iterator[Requests]]:
-        """Return a function that yields the dispatch requests of all pieces, once placed."""
+        """Return a function that yields the dispatch requests of all batches, once placed."""
         offsets = self._offsets.rewound()
 
         def again() -> Iterator[Requests]:
             times = iter(self._times)
             for placed in self._placed(offsets, lambda: next(times)):
-                yield placed.piece.requests.placed(placed.places)
+                yield placed.batch.requests.placed(placed.places)
 
         return again
 
-    def _placed(self, offsets: QueueOffsets, now: Callable[[], int]) -> Iterator[PlacedPiece]:
+    def _placed(self, offsets: QueueOffsets, now: Callable[[], int]) -> Iterator[PlacedBatch]:
         end = self._start
         for part in self._parts:
-            for piece in read_pieces(part):
-                requests = piece.requests
+            for batch in read_batches(part):
+                requests = batch.requests
                 require_room(requests.sizes, self._file_size)
                 placement = place_records(requests.sizes.astype(np.int64), end, self._file_size)
                 topics = TopicColumn(requests.topics, requests.topic_codes)
                 queue_offsets = offsets.assign(topics, requests.queue_ids)
                 times = np.broadcast_to(np.int64(now()), len(requests.sizes))
                 places = Places(queue_offsets, placement.physical_offsets, times)
-                yield PlacedPiece(part, piece, placement, places)
+                yield PlacedBatch(part, batch, placement, places)
                 end = placement.end
