@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmqstore.errors import OffsetOutOfRangeError
+from rmqstore.errors import OffsetOutOfRangeError, UnreadableFileError
 from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS, Bytes, Positions
 from rmqstore.read.scan.assembler import WINDOW_SLACK, Pipeline, Sizes, decoded_columns
 from rmqstore.read.scan.rows import UnitRows
@@ -106,7 +106,7 @@ class JoinedFiles:
         """
         try:
             source = self._bring_together(segments, numbers, units)
-        except OffsetOutOfRangeError:
+        except (OffsetOutOfRangeError, UnreadableFileError):
             return 0
         if source is None:
             return 0
@@ -147,6 +147,7 @@ class JoinedFiles:
 
         Raises:
             FileDeletedError: a file was deleted since it was listed.
+            UnreadableFileError: a file is longer than RocketMQ can make it.
         """
         sizes = units.sizes
         firsts = np.flatnonzero(np.diff(numbers, prepend=-1))
