@@ -32,7 +32,7 @@ class _StorePlan(NamedTuple):
     """What is to be read of one store."""
 
     broker_name: str
-    named_queues: dict[str, set[int]]  # by topic, if the selection names topics
+    named_queues: dict[str, set[int]]  # by topic; see `OpenStore.named_queues`
     portions: list[AnyPortion]
 
 

@@ -59,6 +59,20 @@ def test_a_queue_is_listed_once_for_a_scan_and_views(many: Path) -> None:
     assert sum(storage.n_listed[path] for path in queues) <= N_QUEUES + 1
 
 
+def test_a_scan_of_one_topic_lists_no_queue_of_the_others(many: Path) -> None:
+    storage = MemoryStorage(many)
+    with rmqstore.open(storage.root, storage=storage) as store:
+        store.scan(subscribe="T1").read_all()
+        store.scan(assign={"T1": [0, 5]}).read_all()
+        with pytest.raises(rmqstore.OptionError, match="topic T1 has no queue"):
+            store.scan(assign={"T1": [N_QUEUES]}).read_all()
+    topics = {path.name for path in storage.n_listed if path.parent.name == "consumequeue"}
+    # The queue of the newest record, of T2, is looked at to see whether the store was closed.
+    queues = {path.parent.name for path in storage.n_listed if path.name.isdigit()}
+    assert topics == {"T1"}
+    assert queues == {"T1", "T2"}
+
+
 @pytest.mark.parametrize("action", ["scan", "verify", "rebuild", "append"])
 def test_few_files_are_open_at_a_time(
     many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str

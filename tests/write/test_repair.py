@@ -17,6 +17,7 @@ import rmqstore
 from rmqstore.errors import CorruptRecordError, StoreLockedError, StoreStateError
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.paths import find_store
+from rmqstore.storage.log import joined_walks
 from rmqstore.write.writer import StoreWriter
 
 GoldenStore = Callable[[str], Path]
@@ -206,7 +207,8 @@ def test_a_queue_without_records_keeps_its_offset_when_all_is_rebuilt(copied: Go
     assert after == before
 
 
-def test_rebuild_reports_its_progress(copied: GoldenStore) -> None:
+def test_rebuild_reports_its_progress(copied: GoldenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joined_walks, "_SMALL_BYTES", 1 << 10)  # the store is a small one
     root, reports = copied("basic"), list[tuple[int, int]]()
     with StoreWriter(find_store(root), StoreConfig()) as writer:
         writer.rebuild(lambda done, total: reports.append((done, total)))

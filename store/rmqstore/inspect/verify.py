@@ -34,7 +34,8 @@ from rmqstore.progress import Progress, ignore_progress
 from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.files.paths import StorePaths, can_have_queue
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.log.walks import walk_forward
+from rmqstore.storage.log.joined_walks import JoinedWindow, join_stretches
+from rmqstore.storage.log.walks import Window, walk_forward
 from rmqstore.storage.queue.consumequeue_ext import ConsumeQueueExt
 from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.queue_set import open_files
@@ -117,20 +118,31 @@ def _whole_heads(log: CommitLog, end: int, progress: Progress) -> Iterator[tuple
     A record that is damaged otherwise, for instance by an impossible time, has its unit and its
     keys all the same.
     """
-    for segment in log.segments:
-        if segment.start >= end:
-            return
-        for window in walk_forward(log, segment, segment.start, min(end, segment.end)):
-            for starts, heads, whole in window.heads():
-                is_in_place = heads.column("physical_offset") == starts + segment.start
-                rows = np.flatnonzero(whole & is_in_place)
-                if len(rows) == len(heads):
-                    yield window.data, heads
-                elif len(rows):
-                    yield window.data, heads.take(rows)
-            progress(min(window.stopped, end) - log.min_offset, end - log.min_offset)
-            if window.records.kind is StopKind.EMPTY:
-                break
+    for part in join_stretches(log, log.min_offset, end):
+        if isinstance(part, JoinedWindow):
+            for _, heads, is_sound in part.heads():
+                yield from _sound_heads(part.data, heads, is_sound)
+            progress(part.end - log.min_offset, end - log.min_offset)
+        elif part.segment is not None:
+            for window in walk_forward(log, part.segment, part.start, part.end):
+                yield from _heads_of_window(window)
+                progress(min(window.stopped, end) - log.min_offset, end - log.min_offset)
+                if window.records.kind is StopKind.EMPTY:
+                    break
+
+
+def _heads_of_window(window: Window) -> Iterator[tuple[Bytes, Heads]]:
+    for starts, heads, whole in window.heads():
+        is_in_place = heads.column("physical_offset") == starts + window.segment.start
+        yield from _sound_heads(window.data, heads, whole & is_in_place)
+
+
+def _sound_heads(data: Bytes, heads: Heads, is_sound: Mask) -> Iterator[tuple[Bytes, Heads]]:
+    rows = np.flatnonzero(is_sound)
+    if len(rows) == len(heads):
+        yield data, heads
+    elif len(rows):
+        yield data, heads.take(rows)
 
 
 def _lmq_heads(data: Bytes, heads: Heads) -> Heads:

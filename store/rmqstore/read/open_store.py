@@ -165,10 +165,17 @@ class OpenStore(Closing):
         return self.ranges.known_topics(self.config)
 
     def named_queues(self, selection: Selection) -> dict[str, set[int]]:
-        """Return the queues of every topic if the selection names topics, else nothing."""
+        """Return every topic if the selection names topics, else nothing.
+
+        Beside each topic stand its queues if the selection names queues of it, else none.
+        """
         if not selection.named_topics:
             return {}
-        return {topic: set(self.queue_ids(topic)) for topic in self.known_topics()}
+        assigned = selection.assign or {}
+        return {
+            topic: set(self.queue_ids(topic)) if topic in assigned else set()
+            for topic in self.known_topics()
+        }
 
     def chosen_queues(self, selection: Selection) -> dict[str, list[int]]:
         """Return the chosen topics and their queues; see ``QueueRanges.choose``."""

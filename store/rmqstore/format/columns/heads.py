@@ -252,14 +252,15 @@ def _only(values: NDArray[Any], whole: Mask) -> NDArray[Any]:
     return values if whole.all() else np.where(whole, values, 0)
 
 
-def check_heads(heads: Heads, physical_base: int) -> Mask:
+def check_heads(heads: Heads, physical_base: int | Positions) -> Mask:
     """Return a mask (n,) of the records with the right physical offset and times in range.
 
     The range is the years 1 to 9999.
 
     Args:
         heads: whole records.
-        physical_base: physical offset of the buffer's first byte.
+        physical_base: physical offset of the buffer's first byte; (n,) if it is another for each
+            record.
     """
     sound: Mask = heads.column("physical_offset") == heads.starts + physical_base
     for name in ("born_timestamp", "store_timestamp"):

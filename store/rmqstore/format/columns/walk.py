@@ -135,7 +135,7 @@ def walk(buf: Bytes, start: int, end: int, physical_base: int) -> Walk:
     guesses = guess_heads(buf, stripes[1:], physical_base)
     heads = np.unique(np.append(guesses, start))
     bounds = np.append(heads[1:], end)
-    chains, counts, last = _follow(buf, heads, bounds)
+    chains, counts, last = follow_chains(buf, heads, bounds)
     if (last == bounds).all():
         return _stopped(buf, chains, int(last[-1]), end)
     return _mend(buf, end, heads, chains, counts, last)
@@ -171,7 +171,7 @@ def _mend(
     return _stopped(buf, np.concatenate(parts) if parts else np.empty(0, np.int64), position, end)
 
 
-def _follow(
+def follow_chains(
     buf: Bytes, heads: Positions, bounds: Positions
 ) -> tuple[Positions, NDArray[np.int64], Positions]:
     """Follow every chain from its head until it reaches its bound or breaks.

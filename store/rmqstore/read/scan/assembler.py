@@ -32,7 +32,7 @@ from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog, Place
 
 _MAX_WINDOW = 2 * BATCH_BYTES
-_WINDOW_SLACK = 64  # so that gathers of a whole word need not care for the last record
+WINDOW_SLACK = 64  # so that gathers of a whole word need not care for the last record
 
 Sizes = NDArray[np.int64]
 Step = Callable[[Rows], Rows]
@@ -66,6 +66,11 @@ def inflating(spec: ReadSpec) -> tuple[Step, ...]:
     return (inflate,) if spec.inflate and "body" in spec.schema.names else ()
 
 
+def decoded_columns(spec: ReadSpec) -> pa.Schema:
+    """Return those columns of a read that are in records."""
+    return pa.schema([field for field in spec.schema if field.name in DECODED_COLUMNS])
+
+
 def _weigh(_starts: Positions, sizes: Sizes, _units: UnitRows | None) -> Sizes:
     return sizes
 
@@ -84,7 +89,7 @@ class Assembler:
         self._spec, self._log, self._segment, self._pipeline = spec, log, segment, pipeline
         self._file_size = log.size(segment)
         self._buffer = np.empty(0, np.uint8)
-        self._decoded = pa.schema([field for field in spec.schema if field.name in DECODED_COLUMNS])
+        self._decoded = decoded_columns(spec)
 
     def batches(
         self, starts: Positions, sizes: Sizes, units: UnitRows | None
@@ -104,7 +109,7 @@ class Assembler:
             rest = starts[rows]
             rest_units = units.take(rows) if units else None
             source = self._bring_close(rest, sizes[rows])
-            rest = rest - (source.base - self._segment.start)
+            rest = rest + self._segment.start - source.base
             while len(rest):
                 batch, n_done = self._assemble(source, rest, rest_units)
                 if batch.num_rows:
@@ -125,7 +130,7 @@ class Assembler:
         if not is_inside or high - low > min(2 * int(sizes.sum()), _MAX_WINDOW):
             data = self._log.read_in_place(self._segment, starts, sizes)
             return LogBytes(data, self._segment.start)
-        high = min(high + _WINDOW_SLACK, self._file_size)
+        high = min(high + WINDOW_SLACK, self._file_size)
         if len(self._buffer) < high - low:
             # Batch sizes vary a little, and fresh pages are expensive, so the buffer has room.
             self._buffer = np.empty((high - low) * 5 // 4, np.uint8)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from rmqstore.errors import OffsetOutOfRangeError
-from rmqstore.read.scan.assembler import Assembler, plain_pipeline
+from rmqstore.format.layout import Positions
+from rmqstore.read.scan.assembler import Assembler, Sizes, plain_pipeline
 from rmqstore.read.scan.faults import refuse_stretches
+from rmqstore.read.scan.joined_files import JoinedFiles
 from rmqstore.read.scan.record_filter import LogFilter
 from rmqstore.read.scan.spec import FAILFAST, ReadSpec
+from rmqstore.read.scan.stages import LogBytes
 from rmqstore.spans import LogSlice, LostStretch, Span
 from rmqstore.storage.files.mapped_file_queue import Segment
-from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.commitlog import CommitLog, Stretch
+from rmqstore.storage.log.joined_walks import JoinedWindow, join_stretches
 from rmqstore.storage.log.walks import walk_forward
 from rmqstore.storage.recovery.log_end import damage_at
 
@@ -34,6 +39,7 @@ class LogScan:
     ) -> None:
         self._log, self._queues_end = log, queues_end
         self._spec, self._pipeline = spec, plain_pipeline(spec, wanted)
+        self._joined = JoinedFiles(spec, log, self._pipeline)
 
     def batches(self, piece: LogSlice) -> Iterator[pa.RecordBatch]:
         """Yield the records of a slice.
@@ -42,20 +48,60 @@ class LogScan:
             CorruptRecordError: there is no sound record, and the mode is FAILFAST.
             OffsetOutOfRangeError: a file is missing, and data loss is to fail.
         """
-        for start, end, segment in self._log.stretches(piece.start, piece.end):
-            if segment is None:
-                yield from self._lose(start, end, "the files that held it are missing")
+        for part in join_stretches(self._log, piece.start, piece.end):
+            stretches: Sequence[Stretch] = [part] if isinstance(part, Stretch) else part.stretches
+            # In mode FAILFAST the read ends at the record that led the walk over others.
+            if isinstance(part, JoinedWindow) and (
+                self._spec.mode == FAILFAST or part.has_true_sizes()
+            ):
+                yield from self._read_joined(part)
                 continue
-            try:
-                assembler = Assembler(self._spec, self._log, segment, self._pipeline)
-            except OffsetOutOfRangeError as err:
-                yield from self._lose(start, end, str(err))
-                continue
-            ended = yield from self._read_file(
-                assembler, segment, Span(start, end), is_closed=piece.is_closed
+            for stretch in stretches:
+                if (yield from self._read_stretch(stretch, is_closed=piece.is_closed)):
+                    return
+
+    def _read_joined(self, window: JoinedWindow) -> Iterator[pa.RecordBatch]:
+        """Yield the records of small files."""
+        for part in window.cut():
+            n_read = yield from self._joined.sound_batches(
+                LogBytes(part.data, part.bases), part.starts, None
             )
-            if ended:
-                return
+            places = part.starts[n_read:] + part.bases[n_read:]
+            sizes = part.sizes[n_read:]
+            for stretch in window.stretches if len(places) else ():
+                rows = slice(*np.searchsorted(places, (stretch.start, stretch.end)).tolist())
+                yield from self._read_records(stretch, places[rows], sizes[rows])
+
+    def _read_records(
+        self, stretch: Stretch, places: Positions, sizes: Sizes
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield some of the records of a file, by physical offset."""
+        if not len(places):
+            return
+        segment = stretch.segment
+        assert segment is not None
+        try:
+            assembler = Assembler(self._spec, self._log, segment, self._pipeline)
+        except OffsetOutOfRangeError as err:
+            yield from self._lose(int(places[0]), int(places[-1] + sizes[-1]), str(err))
+            return
+        yield from assembler.batches(places - segment.start, sizes, None)
+
+    def _read_stretch(
+        self, stretch: Stretch, *, is_closed: bool
+    ) -> Generator[pa.RecordBatch, None, bool]:
+        """Yield the records of a stretch; return whether the log ends in it."""
+        start, end, segment = stretch
+        if segment is None:
+            yield from self._lose(start, end, "the files that held it are missing")
+            return False
+        try:
+            assembler = Assembler(self._spec, self._log, segment, self._pipeline)
+        except OffsetOutOfRangeError as err:
+            yield from self._lose(start, end, str(err))
+            return False
+        span = Span(start, end)
+        return (yield from self._read_file(assembler, segment, span, is_closed=is_closed))
 
     def _read_file(
         self, assembler: Assembler, segment: Segment, span: Span, *, is_closed: bool

@@ -8,9 +8,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from rmqstore.errors import CorruptQueueError, OffsetOutOfRangeError
 from rmqstore.format.hashing import tags_code
@@ -22,12 +24,14 @@ from rmqstore.format.layout import (
     Positions,
 )
 from rmqstore.read.scan.assembler import Assembler, Pipeline, plain_pipeline
+from rmqstore.read.scan.joined_files import FileSharing, JoinedFiles
 from rmqstore.read.scan.rows import Fault, UnitRows, expected_columns, lost_rows
 from rmqstore.read.scan.shared_records import shared_pipeline
 from rmqstore.read.scan.spec import DROPMALFORMED, FAILFAST, ReadSpec
 from rmqstore.read.scan.tags_codes import OpenExt, keep_resolved, resolve_codes
 from rmqstore.read.scan.unit_merge import WINDOW_UNITS, UnitMerge
 from rmqstore.spans import QueueSlice
+from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.units import Units
@@ -53,6 +57,7 @@ class QueueScan:
     ) -> None:
         self._log, self._open_queue, self._open_ext, self._spec = log, open_queue, open_ext, spec
         self._batch_topics = frozenset(batch_topics)
+        self._sharing = FileSharing()
 
     def batches(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
         """Yield the messages of the slices.
@@ -156,30 +161,43 @@ class QueueScan:
         return window.take(mask)
 
     def _read_files(self, window: UnitRows) -> Iterator[pa.RecordBatch]:
-        """Read the records file by file of the CommitLog."""
+        """Read the records, those of small files together."""
         segments = self._log.segments
         bounds = np.array([segment.start for segment in segments], np.int64)
-        numbers = np.searchsorted(bounds, window.physical_offsets, side="right") - 1
+        numbers: NDArray[np.int64] = (
+            np.searchsorted(bounds, window.physical_offsets, side="right") - 1
+        )
         ends = np.array([segment.end for segment in segments] or [0], np.int64)
         gone = (numbers < 0) | (window.physical_offsets >= ends[numbers])
         numbers[gone] = -1
-        changes = np.flatnonzero(np.diff(numbers)) + 1
         pipeline = self._pipeline(window)
-        for rows in np.split(np.arange(len(numbers)), changes):
-            if not len(rows):
+        joined = JoinedFiles(self._spec, self._log, pipeline)
+        for rows, is_joined in self._sharing.shares(numbers, window.sizes):
+            units, n_read = window.take(rows), 0
+            if is_joined:
+                n_read = yield from joined.batches(segments, numbers[rows], units)
+            if n_read == len(units.sizes):
                 continue
-            part = window.take(slice(int(rows[0]), int(rows[-1]) + 1))
-            number = int(numbers[rows[0]])
-            if number < 0:
-                yield from self._refuse_gone(part)
-                continue
-            segment = segments[number]
-            try:
-                assembler = Assembler(self._spec, self._log, segment, pipeline)
-            except OffsetOutOfRangeError as err:
-                self._lose(part, str(err))
-                continue
-            yield from assembler.batches(part.physical_offsets - segment.start, part.sizes, part)
+            left = slice(rows.start + n_read, rows.stop)
+            changes = np.flatnonzero(np.diff(numbers[left])) + left.start + 1
+            for start, stop in pairwise((left.start, *changes.tolist(), left.stop)):
+                number = int(numbers[start])
+                segment = segments[number] if number >= 0 else None
+                yield from self._read_file(segment, window.take(slice(start, stop)), pipeline)
+
+    def _read_file(
+        self, segment: Segment | None, part: UnitRows, pipeline: Pipeline
+    ) -> Iterator[pa.RecordBatch]:
+        """Read records of one file, or handle units whose record lies in no file."""
+        if segment is None:
+            yield from self._refuse_gone(part)
+            return
+        try:
+            assembler = Assembler(self._spec, self._log, segment, pipeline)
+        except OffsetOutOfRangeError as err:
+            self._lose(part, str(err))
+            return
+        yield from assembler.batches(part.physical_offsets - segment.start, part.sizes, part)
 
     def _pipeline(self, window: UnitRows) -> Pipeline:
         """Return how records of the topics of a window become messages."""

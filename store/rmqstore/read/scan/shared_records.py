@@ -70,16 +70,17 @@ def check_records(source: LogBytes, starts: Positions, units: UnitRows | None) -
     the result; :func:`expand` brings the others back.
     """
     assert units is not None
-    firsts = np.flatnonzero(_begin_records(starts, units))
+    physical_offsets = starts + source.base
+    firsts = np.flatnonzero(_begin_records(physical_offsets, units))
     heads, whole = read_heads(source.data, starts[firsts])
     first_units = units.take(firsts)
     has_topic, _ = sound_topics(source.data, heads, first_units.topics, first_units.topic_codes)
-    sound = whole & check_heads(heads, source.base)
+    sound = whole & check_heads(heads, source.bases(firsts))
     sound &= heads.column("total_size") == first_units.sizes
     is_of_queue = has_topic & (heads.column("queue_id") == first_units.queue_ids)
     sound &= _are_lmq(first_units) | is_of_queue
     every = np.ones(len(starts), np.bool_)
-    rows = Rows(source.data, starts + source.base, units, every, {}, heads, {}, firsts)
+    rows = Rows(source.data, physical_offsets, units, every, {}, heads, {}, firsts)
     return rows.drop_damaged(sound)
 
 

@@ -34,10 +34,19 @@ _NO_REASONS: Mapping[int, str] = {}
 
 
 class LogBytes(NamedTuple):
-    """Bytes of one file of the log, and the physical offset of the first of them."""
+    """Bytes of the log.
+
+    If they are of one file, ``base`` is the physical offset of the first of them. If they were
+    copied from several files, each record has its own base, (n,): the difference between its
+    physical offset and its position.
+    """
 
     data: Bytes
-    base: int
+    base: int | Positions
+
+    def bases(self, rows: slice | Positions) -> int | Positions:
+        """Return the bases of the chosen records."""
+        return self.base if isinstance(self.base, int) else self.base[rows]
 
 
 @dataclass(frozen=True, slots=True)

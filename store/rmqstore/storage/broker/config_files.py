@@ -42,11 +42,10 @@ def load_table(storage: Storage, path: Path) -> dict[str, Any]:
 
 
 def _parse(file: Path, text: str) -> dict[str, Any]:
-    quoted = _UNQUOTED_KEY.sub(lambda match: match[1] or f'{match[2]}"{match[3]}"{match[4]}', text)
     try:
-        table = json.loads(quoted)
+        table = _loads(text)
         # An escape may stand for half a character, which no other file can hold.
-        if "\\u" in quoted:
+        if "\\u" in text:
             json.dumps(table, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as err:
         reason = f"not JSON that a broker writes: {err}"
@@ -55,6 +54,22 @@ def _parse(file: Path, text: str) -> dict[str, Any]:
         reason = f"a {type(table).__name__} where a table is expected"
         raise CorruptConfigError(str(file), 0, reason)
     return table
+
+
+def _loads(text: str) -> object:
+    """Return the value of a JSON text whose integer keys need not be quoted.
+
+    Most files have no such key, and to look for them takes longer than to parse the text.
+    """
+    value: object
+    try:
+        value = json.loads(text)
+    except ValueError:
+        quoted = _UNQUOTED_KEY.sub(
+            lambda match: match[1] or f'{match[2]}"{match[3]}"{match[4]}', text
+        )
+        value = json.loads(quoted)
+    return value
 
 
 def part_of(path: Path, table: dict[str, Any], name: str) -> dict[str, Any]:

@@ -319,4 +319,4 @@ def _is_queue_id(name: str) -> bool:
 
 def _is_text(name: str) -> bool:
     """Tell whether a name is UTF-8 on the disk: Python escapes any other as lone surrogates."""
-    return not any("\ud800" <= char <= "\udfff" for char in name)
+    return name.isascii() or not any("\ud800" <= char <= "\udfff" for char in name)

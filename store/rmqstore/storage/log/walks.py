@@ -118,7 +118,7 @@ def window_at(
     first = start - base
     limit = end - base
     if size is not None:
-        limit = _next_hole(log, segment, first, min(first + size, limit))
+        limit = next_hole(log, segment, first, min(first + size, limit))
     data = _read(log, segment, first, limit - first + _REACH_BYTES)
     records = walk(data, first, limit, base)
     if records.position > limit + _REACH_BYTES:
@@ -126,7 +126,7 @@ def window_at(
     return Window(log, segment, data, records, end)
 
 
-def _next_hole(log: CommitLog, segment: Segment, start: int, end: int) -> int:
+def next_hole(log: CommitLog, segment: Segment, start: int, end: int) -> int:
     """Return where a walk from ``start`` has to stop, so that it does not look into a long hole.
 
     A walk looks for records in many places at once, and the rest of a sparse file may be long.

@@ -33,7 +33,8 @@ from rmqstore.storage.files.paths import can_have_queue
 from rmqstore.storage.index.appender import IndexAppender
 from rmqstore.storage.index.file_appender import IndexKeys
 from rmqstore.storage.index.sizes import IndexSizes
-from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.commitlog import CommitLog, Stretch
+from rmqstore.storage.log.joined_walks import JoinedWindow, join_stretches
 from rmqstore.storage.log.walks import Window, walk_forward
 from rmqstore.storage.queue.appender import QueueAppender
 
@@ -77,14 +78,19 @@ class Dispatcher:
         Raises:
             CorruptRecordError: bytes are not a record, and the dispatcher is not tolerant.
         """
-        for low, high, segment in self._log.stretches(start, end):
-            if segment is None:
-                self._report_damage(
-                    self._log.folders, low, f"no file holds the log from {low} to {high}"
-                )
+        for part in join_stretches(self._log, start, end):
+            stretches = [part] if isinstance(part, Stretch) else part.stretches
+            if isinstance(part, JoinedWindow) and part.has_true_sizes():
+                for _, heads, _ in part.heads():
+                    self._put_records(part.data, heads)
             else:
-                self._dispatch_file(segment, low, high)
-                progress(high - start, end - start)
+                for low, high, segment in stretches:
+                    if segment is not None:
+                        self._dispatch_file(segment, low, high)
+                    else:
+                        reason = f"no file holds the log from {low} to {high}"
+                        self._report_damage(self._log.folders, low, reason)
+            progress(stretches[-1].end - start, end - start)
 
     def _dispatch_file(self, segment: Segment, start: int, end: int) -> None:
         for window in walk_forward(self._log, segment, start, end):
@@ -102,8 +108,11 @@ class Dispatcher:
                 self._report_damage(path, physical_offset, reason)
             sound_heads = heads if sound.all() else heads.take(np.flatnonzero(sound))
             if len(sound_heads):
-                self.put(read_requests(window.data, sound_heads))
-                self._put_lmq(window.data, sound_heads)
+                self._put_records(window.data, sound_heads)
+
+    def _put_records(self, data: Bytes, heads: Heads) -> None:
+        self.put(read_requests(data, heads))
+        self._put_lmq(data, heads)
 
     def _report_damage(self, path: str, physical_offset: int, reason: str) -> None:
         """Report damage of the log.
