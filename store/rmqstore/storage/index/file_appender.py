@@ -82,7 +82,9 @@ class IndexFileAppender(IndexFile):
     def __init__(self, disk: Disk, path: Path, sizes: IndexSizes) -> None:
         super().__init__(path, sizes)
         self._disk = disk
-        self._next_header = self.header.copy()  # covers the keys that were put, too
+        # Covers the keys that were put, too, but for their end, which is written last.
+        self._next_header = self.header.copy()
+        self._next_end = self.end_phy_offset, self.end_timestamp
         # All slots as the next commit will leave them; None if no large group was put since.
         self._next_slots: NDArray[np.int32] | None = None
 
@@ -115,16 +117,16 @@ class IndexFileAppender(IndexFile):
         if not n:
             return
         slots = keys.hashes % np.int32(self._sizes.n_slots)
+        self._next_end = int(keys.physical_offsets[-1]), int(keys.store_timestamps[-1])
         if self._next_slots is None and n < _FEW_KEYS:
             numbers, places = np.unique(slots, return_inverse=True)
             newest = self._read_slots(numbers)
             self._write_items(keys, newest, places)
-            self._show(keys, numbers, newest)
+            self._show(numbers, newest)
             return
         if self._next_slots is None:
             self._next_slots = self._read_slots(None)
         self._write_items(keys, self._next_slots, slots)
-        self._last_key = keys.take(slice(n - 1, n))
 
     def _write_items(
         self, keys: IndexKeys, newest: NDArray[np.int32], places: NDArray[np.integer[Any]]
@@ -156,35 +158,28 @@ class IndexFileAppender(IndexFile):
     def commit(self) -> None:
         """Make all keys findable that were put."""
         if self._next_slots is not None:
-            self._show(self._last_key, None, self._next_slots)
+            self._show(None, self._next_slots)
             self._next_slots = None
 
-    def _show(
-        self, last: IndexKeys, numbers: NDArray[np.int32] | None, newest: NDArray[np.int32]
-    ) -> None:
+    def _show(self, numbers: NDArray[np.int32] | None, newest: NDArray[np.int32]) -> None:
         """Write count, slots and end, after the items.
 
         A crash in between leaves all earlier keys findable: a slot that points past the count hides
         its chain, and the end in the header is written last.
 
         Args:
-            last: the keys that were put last.
             numbers: the slots to write, rising; None for all.
             newest: the number of the newest item of each of them.
         """
-        header = self.header.copy()
-        for name in ("begin_phy_offset", "begin_timestamp", "hash_slot_count", "index_count"):
-            header[name] = self._next_header[name]
+        header = self._next_header
         self._disk.flush(self.path)
         self._disk.write(self.path, 0, header.tobytes())
         self._disk.flush(self.path)
         self._write_slots(numbers, newest)
         self._disk.flush(self.path)
-        header["end_phy_offset"] = last.physical_offsets[-1]
-        header["end_timestamp"] = last.store_timestamps[-1]
+        header["end_phy_offset"], header["end_timestamp"] = self._next_end
         self._disk.write(self.path, 0, header.tobytes())
-        self.header = header
-        self._next_header = header.copy()
+        self.header = header.copy()
 
     def _seconds(self, store_timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
         begin = int(self._next_header["begin_timestamp"])
