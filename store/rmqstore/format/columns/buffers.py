@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from rmqstore.format.layout import Bytes, Mask, Positions
 from rmqstore.format.utf8 import decode_text
 
+# Bytes that a buffer should have after its records, so that gathers of a whole word need not care
+# for the last one.
+GATHER_SLACK = 64
 _SHORT = 64  # equal spans up to this width are gathered by value; longer ones by Arrow's take
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rmqstore.format.columns.buffers import GATHER_SLACK
 from rmqstore.format.columns.decode import DECODED_COLUMNS
 from rmqstore.format.columns.walk import cut_batches
 from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS, Positions
@@ -32,7 +33,6 @@ from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog, Place
 
 _MAX_WINDOW = 2 * BATCH_BYTES
-WINDOW_SLACK = 64  # so that gathers of a whole word need not care for the last record
 
 Sizes = NDArray[np.int64]
 Step = Callable[[Rows], Rows]
@@ -130,7 +130,7 @@ class Assembler:
         if not is_inside or high - low > min(2 * int(sizes.sum()), _MAX_WINDOW):
             data = self._log.read_in_place(self._segment, starts, sizes)
             return LogBytes(data, self._segment.start)
-        high = min(high + WINDOW_SLACK, self._file_size)
+        high = min(high + GATHER_SLACK, self._file_size)
         if len(self._buffer) < high - low:
             # Batch sizes vary a little, and fresh pages are expensive, so the buffer has room.
             self._buffer = np.empty((high - low) * 5 // 4, np.uint8)

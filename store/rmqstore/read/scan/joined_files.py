@@ -16,8 +16,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmqstore.errors import OffsetOutOfRangeError, UnreadableFileError
+from rmqstore.format.columns.buffers import GATHER_SLACK
 from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS, Bytes, Positions
-from rmqstore.read.scan.assembler import WINDOW_SLACK, Pipeline, Sizes, decoded_columns
+from rmqstore.read.scan.assembler import Pipeline, Sizes, decoded_columns
 from rmqstore.read.scan.rows import UnitRows
 from rmqstore.read.scan.spec import ReadSpec
 from rmqstore.read.scan.stages import LogBytes, decode
@@ -163,8 +164,8 @@ class JoinedFiles:
         lengths = np.where(is_dense, highs - lows, totals)
         copy_starts = np.cumsum(lengths) - lengths
         total = int(lengths.sum())
-        if len(self._buffer) < total + WINDOW_SLACK:
-            self._buffer = np.empty(total * 5 // 4 + WINDOW_SLACK, np.uint8)
+        if len(self._buffer) < total + GATHER_SLACK:
+            self._buffer = np.empty(total * 5 // 4 + GATHER_SLACK, np.uint8)
         for part, segment in enumerate(files):
             low, high = int(lows[part]), int(highs[part])
             copy_start = int(copy_starts[part])
@@ -183,7 +184,7 @@ class JoinedFiles:
         together = starts - np.repeat(lows, counts)
         positions = np.repeat(copy_starts, counts)
         positions += np.where(np.repeat(is_dense, counts), together, apart)
-        return LogBytes(self._buffer[: total + WINDOW_SLACK], units.physical_offsets - positions)
+        return LogBytes(self._buffer[: total + GATHER_SLACK], units.physical_offsets - positions)
 
     def _copy_each(self, segment: Segment, window: Bytes, starts: Positions, sizes: Sizes) -> bool:
         """Copy records that lie far apart; return whether the file is long enough."""

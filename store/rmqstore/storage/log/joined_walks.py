@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.errors import FileDeletedError, UnreadableFileError
+from rmqstore.format.columns.buffers import GATHER_SLACK
 from rmqstore.format.columns.heads import Heads, read_heads
 from rmqstore.format.columns.joined_walk import walk_each
 from rmqstore.format.columns.walk import cut_batches
@@ -25,7 +26,6 @@ from rmqstore.storage.log.walks import next_hole
 
 _SMALL_BYTES: Final = 1 << 20  # to walk in one file, at most
 _WINDOW_BYTES: Final = 8 << 20  # small enough for the cache
-_SLACK: Final = 64  # so that gathers of a whole word need not care for the last record
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,8 @@ def _join(
         return
     ends: Positions = np.cumsum(np.array(sizes, np.int64))
     firsts: Positions = ends - np.array(sizes, np.int64)
-    data = np.empty(int(ends[-1]) + _SLACK, np.uint8)
-    data[-_SLACK:] = 0
+    data = np.empty(int(ends[-1]) + GATHER_SLACK, np.uint8)
+    data[-GATHER_SLACK:] = 0
     is_read = np.array(
         [
             _copy(log, stretch, data[low:high])
