@@ -16,15 +16,16 @@ from rmqstore.format.columns.walk import StopKind
 from rmqstore.format.layout import Positions
 from rmqstore.query.conditions import Points
 from rmqstore.read.plan.queue_ranges import QueueRanges
+from rmqstore.read.plan.time_search import short_units
 from rmqstore.spans import LogSlice, QueueSlice
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import window_at
 from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.queue_set import Queues
+from rmqstore.storage.queue.units import Units
 
 _SAMPLED_UNITS = 16  # units whose mean size stands for the messages around a sample
 _UNITS_AT_ONCE = 1 << 12
-_SHORT_RANGE = 512  # units; to read them at once costs little more than to read one
 _SAMPLED_QUEUES = 256
 _SAMPLED_HEADS = 1024  # samples taken of all queues together
 _MIN_HEADS = 64  # samples taken of each queue
@@ -62,8 +63,8 @@ class Sampler:
             return []
         queue = self._queues.open(piece.topic, piece.queue_id)
         start, end = piece.start, piece.end
-        is_short = end - start <= _SHORT_RANGE and [*queue.runs(start, end)] == [(start, end)]
-        whole = _read_units(queue, start, end) if is_short else None
+        units = short_units(queue, (start, end))
+        whole = None if units is None else _weigh(queue, units, start, end)
         samples = []
         for queue_offset in _spaced(start, end, count):
             stop = min(queue_offset + _SAMPLED_UNITS, end)
@@ -74,7 +75,7 @@ class Sampler:
                 run = next(queue.runs(queue_offset, stop), None)
                 if run is None or run[0] != queue_offset:
                     continue
-                physical_offsets, weights = _read_units(queue, *run)
+                physical_offsets, weights = _weigh(queue, queue.units(*run), *run)
             mean_bytes = float(weights.sum()) / len(weights)
             samples.append(Sample(queue_offset, int(physical_offsets[0]), mean_bytes))
         return samples
@@ -182,9 +183,8 @@ def _spaced(start: int, end: int, count: int) -> list[int]:
     return spaced
 
 
-def _read_units(queue: Queue, start: int, end: int) -> tuple[Positions, NDArray[np.int64]]:
+def _weigh(queue: Queue, units: Units, start: int, end: int) -> tuple[Positions, NDArray[np.int64]]:
     """Return where the records of the messages in ``[start, end)`` lie, and their bytes, (n,)."""
-    units = queue.units(start, end)
     if queue.is_batch:  # messages share the bytes of a record
         return units.physical_offsets, queue.weights(start, end)
     return units.physical_offsets, np.maximum(units.sizes, 0)
