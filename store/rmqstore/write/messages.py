@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import IllegalMessageError, OptionError
 from rmqstore.format.columns.buffers import array_bytes, booleans, mask_of, numbers, texts
-from rmqstore.format.columns.dispatch_requests import DispatchProperties
+from rmqstore.format.columns.dispatch_requests import DispatchProperties, rows_by_queue
 from rmqstore.format.columns.hosts import Hosts, pack_host, pack_hosts
 from rmqstore.format.compression import compressor
 from rmqstore.format.encoding.pieces import lengths_of
@@ -45,7 +45,6 @@ from rmqstore.format.layout import (
     PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
     SCHEDULE_TOPIC,
-    Positions,
     SysFlag,
 )
 from rmqstore.format.schema import ASSIGNED, WRITE_TYPES
@@ -239,16 +238,13 @@ class MessageMaker:
         if keys is not None:
             is_keyed = mask_of(keys.is_valid())
             hashes = java_hashes(*array_bytes(keys.fill_null("").cast(pa.binary())))
-        for code, topic in enumerate(topics.names):
+        for rows in rows_by_queue(topics.codes, np.zeros(n, np.int32)):
+            topic = topics.names[int(topics.codes[rows[0]])]
             count = self.spec.queue_nums.get(topic, self.spec.default_queue_nums)
-            rows: slice | Positions = slice(None)
-            turning = np.arange(n)
-            if len(topics.names) > 1:
-                rows = turning = np.flatnonzero(topics.codes == code)
             if hashes is not None:
                 # Source: SelectMessageQueueByHash.java: the absolute value of Java's remainder.
                 chosen[rows] = np.abs(np.fmod(hashes[rows].astype(np.int64), count))
-                turning = turning[~is_keyed[rows]]
+            turning = rows[~is_keyed[rows]]
             turn = self._turns.get(topic, self._first_turn)
             chosen[turning] = (turn + np.arange(len(turning))) % count
             self._turns[topic] = turn + len(turning)
