@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from resource import RUSAGE_THREAD, getrusage
@@ -77,7 +78,31 @@ def cpu_seconds(root: int) -> float:
     return sum(sum(process[3:]) for process in _tree(root, ()).values()) / _TICK
 
 
-class JobCpu:
+class _Watch(ABC):
+    """While entered, looks at something now and then, in a thread."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._has_ended = threading.Event()
+        self._watcher = threading.Thread(target=self._watch)
+
+    @abstractmethod
+    def _look(self) -> None: ...
+
+    def _watch(self) -> None:
+        while not self._has_ended.wait(self._seconds):
+            self._look()
+
+    def __enter__(self) -> Self:
+        self._watcher.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._has_ended.set()
+        self._watcher.join()
+
+
+class JobCpu(_Watch):
     """While entered, adds up the CPU time of this process and its descendants.
 
     The workers of PySpark end without a parent that waits for them, so the kernel adds their times
@@ -89,24 +114,11 @@ class JobCpu:
     """
 
     def __init__(self, others: Iterable[int] = ()) -> None:
+        super().__init__(_LOOK_SECONDS)
         self._others = tuple(others)
         self._last: dict[tuple[int, int], _Process] = {}  # by pid and start
         self._user = self._system = 0.0  # of looking
         self._lock = threading.Lock()
-        self._has_ended = threading.Event()
-        self._watcher = threading.Thread(target=self._watch)
-
-    def __enter__(self) -> Self:
-        self._watcher.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._has_ended.set()
-        self._watcher.join()
-
-    def _watch(self) -> None:
-        while not self._has_ended.wait(_LOOK_SECONDS):
-            self._look()
 
     def _look(self) -> None:
         with self._lock:
@@ -149,22 +161,12 @@ def anonymous_bytes() -> int:
     return 0
 
 
-class PeakMemory:
+class PeakMemory(_Watch):
     """While entered, watches the anonymous memory of this process."""
 
     def __init__(self) -> None:
-        self._has_ended = threading.Event()
-        self._watcher = threading.Thread(target=self._watch)
+        super().__init__(_MEMORY_SECONDS)
         self.before = self.peak = anonymous_bytes()
 
-    def _watch(self) -> None:
-        while not self._has_ended.wait(_MEMORY_SECONDS):
-            self.peak = max(self.peak, anonymous_bytes())
-
-    def __enter__(self) -> Self:
-        self._watcher.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._has_ended.set()
-        self._watcher.join()
+    def _look(self) -> None:
+        self.peak = max(self.peak, anonymous_bytes())
