@@ -78,12 +78,10 @@ class StoreSink:
         assert context is not None, "Spark runs this in a task"
         partition, attempt = context.partitionId(), context.taskAttemptId()
         maker = MessageMaker(self._spec, turn=partition)
-        row = 0
         path = folder / f"part-{partition}-{attempt}"
         with PartWriter(disk_of(self._options.path), path, self._file_size) as file:
             for batch in batches:
-                file.write(maker.make(batch, row))
-                row += len(batch)
+                file.write(maker.make(batch, first_row=file.n_records))
             return Staged(partition, file.part())
 
     @option_names()

@@ -27,6 +27,7 @@ from rmqstore.findings import Finding
 from rmqstore.format.columns.dispatch_requests import Places, have_units
 from rmqstore.format.encoding.records import (
     RecordColumns,
+    Records,
     encode_records,
     require_room,
     row_batches,
@@ -39,11 +40,11 @@ from rmqstore.storage.broker.topic_table import queue_nums
 from rmqstore.storage.files.disk import Disk, named_os_errors
 from rmqstore.storage.files.lock import StoreLock
 from rmqstore.storage.files.paths import StorePaths, our_abort
-from rmqstore.storage.log.appender import LogAppend
+from rmqstore.storage.log.appender import LogAppend, Placement
 from rmqstore.storage.log.clean_end import CleanEnd, write_clean_end
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.appender import QueueAppender
-from rmqstore.storage.queue.next_offsets import QueueOffsets
+from rmqstore.storage.queue.next_offsets import NextOffsets
 from rmqstore.write.arrow_input import ArrowStream, record_batches
 from rmqstore.write.existing_store import (
     existing_config,
@@ -113,7 +114,7 @@ class StoreWriter:
         self._checkpoint = SavedCheckpoint(self._disk, self.paths, repaired.checkpoint)
         self._checkpoint.set_dispatched(min(repaired.checkpoint.logics_phy_offset, repaired.end))
         self._append = self._begin(repaired.end)
-        self._offsets = QueueOffsets(self._next_queue_offset)
+        self._offsets = NextOffsets(self._next_queue_offset)
         # set by a failed write, after which queues and index may be incomplete
         self._has_failed = False
         self._batch_topics = BrokerConfig(self.paths).batch_topics()
@@ -211,9 +212,13 @@ class StoreWriter:
         places = Places(queue_offsets, placement.physical_offsets, times)
         records = encode_records(columns, places)
         with self._all_or_nothing():
-            self._checkpoint.set_back(int(times.min()))
             self._waiting.add(columns.requests(records).placed(places), placement.end)
-            self._append.write(records, placement)
+            self._put(records, placement, times)
+
+    def _put(self, records: Records, placement: Placement, times: NDArray[np.int64]) -> None:
+        """Write records to the log, where nobody can read them yet."""
+        self._checkpoint.set_back(int(times.min()))
+        self._append.write(records, placement)
         self._last_store_timestamp = max(self._last_store_timestamp, int(times[-1]))
 
     def append_staged(self, parts: Sequence[StagedPart]) -> None:
@@ -232,15 +237,11 @@ class StoreWriter:
             self._waiting.add_source(run.requests(), self._append.end)
 
     def _write_staged(self, placed: PlacedBatch, staged: StagedRecords) -> None:
-        requests = placed.batch.requests
         require_plain_topics(placed.topics, self._batch_topics)
         records = staged.read(placed.part, placed.batch)
         stamp(records, *placed.places)
-        time = int(placed.places.store_timestamps[0])
-        self._checkpoint.set_back(time)
-        self._append.write(records, placed.placement)
-        self._topics.add(placed.topics, requests.queue_ids)
-        self._last_store_timestamp = time
+        self._put(records, placed.placement, placed.places.store_timestamps)
+        self._topics.add(placed.topics, placed.batch.requests.queue_ids)
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:

@@ -56,6 +56,14 @@ def stage(root: Path, number: int, batches: Sequence[pa.RecordBatch], turn: int 
         return file.part()
 
 
+def begun_job(root: Path) -> Path:
+    """Make an empty store and return the folder of a job that writes into it."""
+    rmqstore.create(root, config=SMALL, spec=SPEC).close()
+    folder = root / ".rmqstore" / "staging" / "job"
+    folder.mkdir(parents=True)
+    return folder
+
+
 def messages(root: Path) -> list[dict[str, Any]]:
     with rmqstore.open(root, broker_name="b") as store:
         found = store.scan(columns=COLUMNS, include_system_topics=True).read_all().to_pylist()
@@ -161,9 +169,7 @@ def test_a_record_that_no_file_holds_discards_the_job(tmp_path: Path) -> None:
 
 def test_a_task_that_goes_on_after_the_commit_touches_nothing(tmp_path: Path) -> None:
     root, rng = tmp_path / "s", random.Random(0)
-    rmqstore.create(root, config=SMALL, spec=SPEC).close()
-    folder = root / ".rmqstore" / "staging" / "job"
-    folder.mkdir(parents=True)
+    folder = begun_job(root)
     columns = MessageMaker(SPEC).make(random_rows(rng, 100))
     with PartWriter(Disk(), folder / "part-0", 1 << 30) as zombie:
         zombie.write(columns)
@@ -180,9 +186,7 @@ def test_a_task_that_goes_on_after_the_commit_touches_nothing(tmp_path: Path) ->
 
 def test_a_part_that_its_task_wrote_on_is_appended_as_it_was_reported(tmp_path: Path) -> None:
     root, rng = tmp_path / "s", random.Random(0)
-    rmqstore.create(root, config=SMALL, spec=SPEC).close()
-    folder = root / ".rmqstore" / "staging" / "job"
-    folder.mkdir(parents=True)
+    folder = begun_job(root)
     columns = MessageMaker(SPEC).make(random_rows(rng, 100))
     with PartWriter(Disk(), folder / "part-0", 1 << 30) as task:
         task.write(columns)

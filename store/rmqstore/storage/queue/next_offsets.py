@@ -19,7 +19,7 @@ from rmqstore.format.layout import Mask
 _NEW = -1  # the next offset of a queue that is not there yet
 
 
-class QueueOffsets:
+class NextOffsets:
     """The next offsets of the queues that a writer appends to. Source: QueueOffsetOperator.java.
 
     Args:
@@ -130,7 +130,7 @@ class QueueOffsets:
         """Remember the next offsets, for :meth:`rewound`."""
         self._marked = self._next.copy()
 
-    def rewound(self) -> QueueOffsets:
+    def rewound(self) -> NextOffsets:
         """Return the same queues at the mark; those met since are as they were met."""
         offsets = copy(self)
         offsets.rewind()

@@ -65,13 +65,16 @@ class PartWriter:
         path: the file of records. Its folder must exist: only the driver makes it, so a task that
             still runs when its job is aborted cannot write any more.
         log_file_size: bytes of a CommitLog file.
+
+    Attributes:
+        n_records: number of the records that were staged so far.
     """
 
     def __init__(self, disk: Disk, path: Path, log_file_size: int) -> None:
         self._disk, self._path, self._log_file_size = disk, path, log_file_size
         self._records = ScratchWriter(disk, path)
         self._side = ScratchWriter(disk, _side_of(path))
-        self._n_records = 0
+        self.n_records = 0
 
     def __enter__(self) -> Self:
         return self
@@ -86,19 +89,19 @@ class PartWriter:
             IllegalMessageError: a record does not fit into a CommitLog file.
         """
         sizes = columns.sizes()
-        require_room(sizes, self._log_file_size, self._n_records)
+        require_room(sizes, self._log_file_size, self.n_records)
         for rows in row_batches(sizes):
             part = columns.take(rows)
             records = encode_records(part)
             self._records.append(records.data)
             self._side.append(_side_bytes(part.requests(records), records.sys_flags))
-        self._n_records += len(columns)
+        self.n_records += len(columns)
 
     def part(self) -> StagedPart:
         """Return what was staged, and free the space that was reserved for more."""
         for file in (self._records, self._side):
             file.end()
-        return StagedPart(str(self._path), self._n_records, self._records.size)
+        return StagedPart(str(self._path), self.n_records, self._records.size)
 
 
 def _side_of(path: Path) -> Path:

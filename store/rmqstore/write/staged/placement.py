@@ -14,7 +14,7 @@ import numpy as np
 from rmqstore.format.columns.dispatch_requests import Places, Requests
 from rmqstore.format.encoding.records import TopicColumn, require_room
 from rmqstore.storage.log.appender import Placement, place_records
-from rmqstore.storage.queue.next_offsets import QueueOffsets
+from rmqstore.storage.queue.next_offsets import NextOffsets
 from rmqstore.write.staged.part import StagedBatch, StagedPart, read_batches
 
 
@@ -23,13 +23,9 @@ class PlacedBatch(NamedTuple):
 
     part: StagedPart
     batch: StagedBatch
+    topics: TopicColumn
     placement: Placement
     places: Places
-
-    @property
-    def topics(self) -> TopicColumn:
-        """The topics of the records."""
-        return TopicColumn(self.batch.requests.topics, self.batch.requests.topic_codes)
 
 
 class StagedRun:
@@ -43,7 +39,7 @@ class StagedRun:
     """
 
     def __init__(
-        self, parts: Sequence[StagedPart], offsets: QueueOffsets, start: int, file_size: int
+        self, parts: Sequence[StagedPart], offsets: NextOffsets, start: int, file_size: int
     ) -> None:
         self._parts, self._offsets = parts, offsets
         self._start, self._file_size = start, file_size
@@ -75,7 +71,7 @@ class StagedRun:
 
         return again
 
-    def _placed(self, offsets: QueueOffsets, now: Callable[[], int]) -> Iterator[PlacedBatch]:
+    def _placed(self, offsets: NextOffsets, now: Callable[[], int]) -> Iterator[PlacedBatch]:
         end = self._start
         for part in self._parts:
             for batch in read_batches(part):
@@ -86,5 +82,5 @@ class StagedRun:
                 queue_offsets = offsets.assign(topics, requests.queue_ids)
                 times = np.broadcast_to(np.int64(now()), len(requests.sizes))
                 places = Places(queue_offsets, placement.physical_offsets, times)
-                yield PlacedBatch(part, batch, placement, places)
+                yield PlacedBatch(part, batch, topics, placement, places)
                 end = placement.end
