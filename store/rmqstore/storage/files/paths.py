@@ -79,6 +79,11 @@ class StorePaths:
         return self.own / "append"
 
     @property
+    def new_log(self) -> Path:
+        """Our own folder that holds the first append to an empty store until its commit."""
+        return self.own / "commitlog"
+
+    @property
     def clean_end(self) -> Path:
         """Our own note of where the log ended when the store was closed."""
         return self.own / "end"
