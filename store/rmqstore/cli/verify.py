@@ -34,9 +34,9 @@ def verify(path: Path, as_json: bool) -> None:
     with open_for(path) as store, progress_bar(f"reading all of {path}") as progress:
         findings = list(verify_store(store, progress))
         compared = "log, queues and index agree"
-        if store.paths.has_rocksdb_queues:
+        if store.paths.are_queues_unreadable:
             compared = "log and index agree; queues in RocksDB were not compared"
-        elif store.paths.rocksdb_queues is not None:
+        elif store.paths.has_unreadable_queues:
             compared += "; queues in RocksDB were not compared"
     _exit_if_any(findings, as_json=as_json)
     click.echo(f"{path}: {compared}", err=True)

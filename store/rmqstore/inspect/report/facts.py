@@ -177,7 +177,7 @@ def gather(
         rates=None,
         log_end=store.log_end,
         is_estimated=is_estimated,
-        has_rocksdb_queues=store.paths.has_rocksdb_queues,
+        has_rocksdb_queues=store.paths.are_queues_unreadable,
         notes=notes,
     )
     facts.rates = _rates(store, facts)

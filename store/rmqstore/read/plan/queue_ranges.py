@@ -22,6 +22,7 @@ from rmqstore.read.plan.time_search import search_together, short_units
 from rmqstore.spans import LATEST_TIME, QueueKey, QueueSlice, Span
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.paths import StorePaths, can_name_queues
+from rmqstore.storage.files.rocksdb import INSTALL_ROCKSDB
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.bounds import find_first, reach
 from rmqstore.storage.queue.queue import Queue
@@ -116,12 +117,12 @@ class QueueRanges:
         Raises:
             UnsupportedFeatureError: the queues lie in RocksDB.
         """
-        if self._paths.rocksdb_queues is None:
+        if not self._paths.has_unreadable_queues:
             return
-        if self._paths.has_rocksdb_queues:
+        if self._paths.are_queues_unreadable:
             raise UnsupportedFeatureError(
-                f"{self._paths.rocksdb_queues} holds RocksDB queues (storeType=defaultRocksDB), "
-                "not readable yet; the messages can: use scan=commitlog"
+                f"{self._paths.rocksdb_queues} holds RocksDB queues (storeType=defaultRocksDB); "
+                f"{INSTALL_ROCKSDB}, or read the messages by log with scan=commitlog"
             )
         if selection is not None and may_choose_light_queues(selection):
             self._report_light_queues(selection)
@@ -133,7 +134,7 @@ class QueueRanges:
             return
         text = (
             f"{describe_light_queues(counts, chosen)} lie in {self._paths.rocksdb_queues} alone, "
-            "a RocksDB database that is not readable yet; "
+            f"a RocksDB database; {INSTALL_ROCKSDB}; "
             "scan=commitlog has their records, under the topic that they were sent to"
         )
         if selection.named_topics:
@@ -148,7 +149,7 @@ class QueueRanges:
 
         Reads the whole log once.
         """
-        if self._paths.rocksdb_queues is None or self._paths.has_rocksdb_queues:
+        if not self._paths.has_unreadable_queues or self._paths.are_queues_unreadable:
             return Counter()
         end = self._log_end()
         counts = count_light_messages(self._log, self._log.max_offset if end is None else end)

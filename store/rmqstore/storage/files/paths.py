@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rmqstore.errors import NotAStoreError, StoreStateError, UnsupportedFeatureError
 from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.files.rocksdb import can_read_rocksdb
 from rmqstore.storage.files.storage import Storage, is_folder
 
 logger = logging.getLogger(__name__)
@@ -195,12 +196,24 @@ class StorePaths:
         return next((folder for folder in folders if self.storage.exists(folder / "CURRENT")), None)
 
     @property
-    def has_rocksdb_queues(self) -> bool:
-        """Whether all queues lie in RocksDB.
+    def has_unreadable_queues(self) -> bool:
+        """Whether there are queues in RocksDB that cannot be read, for want of the library."""
+        return not can_read_rocksdb() and self.rocksdb_queues is not None
+
+    @property
+    def are_queues_unreadable(self) -> bool:
+        """Whether all queues are such ones.
 
         Source: CombineConsumeQueueStore.java, which keeps both kinds.
         """
-        return self.rocksdb_queues is not None and not self.topics()
+        return self.has_unreadable_queues and not self.topics()
+
+    def has_queue_folder(self, topic: str) -> bool:
+        """Tell whether a topic has a folder of queues."""
+        if not can_name_queues(topic):
+            return False
+        folders = (self.consumequeue / topic, self.batch_consumequeue / topic)
+        return any(is_folder(self.storage, folder) for folder in folders)
 
     @property
     def dledger_logs(self) -> list[Path]:
