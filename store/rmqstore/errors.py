@@ -83,7 +83,10 @@ class CorruptDatabaseError(StoreFormatError):
         self.path, self.reason = path, reason
 
     def __str__(self) -> str:
-        return f"{self.path}: RocksDB cannot read the database: {self.reason}"
+        return (
+            f"{self.path}: RocksDB cannot read the database ({self.reason}); "
+            "the log does not need it: use scan=commitlog"
+        )
 
 
 class CorruptConfigError(_DamageAtError):

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,6 +72,7 @@ class RocksDb:
             before = fingerprint(self.folder, self._storage)
             try:
                 with tempfile.TemporaryDirectory(prefix="rmqstore-") as links:
+                    self._links = links
                     self._fill(Path(links), before)
                     self._try_out(links, small)
                     return self._open(links)
@@ -111,14 +113,12 @@ class RocksDb:
                 check=False,
             )
         except subprocess.TimeoutExpired as err:
-            raise CorruptDatabaseError(
-                str(self.folder), f"opening it took more than {_TRIAL_SECONDS} s"
-            ) from err
+            raise self._corrupt(f"opening it took more than {_TRIAL_SECONDS} s") from err
         if done.returncode:
             lines = done.stderr.decode(errors="replace").strip().splitlines()
             ended = f"the process that opened it ended with signal {-done.returncode}"
             why = lines[-1] if lines else ended
-            raise CorruptDatabaseError(str(self.folder), why.replace(links, str(self.folder)))
+            raise self._corrupt(why)
 
     def _open(self, links: str) -> Rdict:
         from rocksdict import AccessType, Options, Rdict
@@ -132,9 +132,7 @@ class RocksDb:
             families = {name: options() for name in Rdict.list_cf(links)}
             return Rdict(links, options(), families, AccessType.read_only(False))  # noqa: FBT003
         except Exception as err:
-            raise CorruptDatabaseError(
-                str(self.folder), str(err).replace(links, str(self.folder))
-            ) from err
+            raise self._corrupt(err) from err
 
     @property
     def n_entries(self) -> int:
@@ -188,7 +186,12 @@ class RocksDb:
         try:
             yield from opened or ()
         except Exception as err:
-            raise CorruptDatabaseError(str(self.folder), str(err)) from err
+            raise self._corrupt(err) from err
+
+    def _corrupt(self, reason: object) -> CorruptDatabaseError:
+        return CorruptDatabaseError(
+            str(self.folder), str(reason).strip().replace(self._links, str(self.folder))
+        )
 
     def _family(self, name: str) -> Any:  # noqa: ANN401 - the library has no types
         if name not in self._families:
@@ -205,7 +208,7 @@ class RocksDb:
         try:
             return read(opened)
         except Exception as err:
-            raise CorruptDatabaseError(str(self.folder), str(err)) from err
+            raise self._corrupt(err) from err
 
 
 _opened: dict[Path, tuple[_Fingerprint, RocksDb]] = {}
@@ -238,9 +241,10 @@ def fingerprint(folder: Path, storage: Storage) -> _Fingerprint:
     for entry in storage.list_folder(folder):
         if entry.is_folder or entry.name == _LOCK:
             continue
-        status = storage.status(folder / entry.name)
-        if status is not None:
-            files.append((entry.name, storage.size(folder / entry.name), status.modified_ns))
+        with suppress(FileNotFoundError):  # a broker deletes tables
+            status = storage.status(folder / entry.name)
+            if status is not None:
+                files.append((entry.name, storage.size(folder / entry.name), status.modified_ns))
     return tuple(sorted(files))
 
 
