@@ -40,7 +40,11 @@ from rmqstore.storage.log.walks import Window, walk_forward
 from rmqstore.storage.queue.consumequeue_ext import ConsumeQueueExt
 from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.queue_set import open_files
-from rmqstore.storage.queue.rocksdb_queues import RocksDbQueues
+from rmqstore.storage.rocksdb.queue_tables import (
+    RocksDbQueues,
+    are_queues_unreadable,
+    has_unreadable_queues,
+)
 from rmqstore.store import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -75,12 +79,12 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
         queues.compare(read_requests(data, _lmq_heads(data, heads)))
         keys.add(requests, read_tag_keys(data, heads))
     second_pass(end - log.min_offset, end - log.min_offset)
-    if store.paths.has_unreadable_queues:
+    if has_unreadable_queues(store.paths):
         logger.warning(
             "%s holds RocksDB queues, which are not compared with the log",
             store.paths.rocksdb_queues,
         )
-    if not store.paths.are_queues_unreadable:
+    if not are_queues_unreadable(store.paths):
         yield from queues.findings(store.session.light_messages_apart)
         yield from _inner_findings(store)
     yield from index_findings(store.paths, keys, log.min_offset)

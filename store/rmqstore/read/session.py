@@ -38,11 +38,12 @@ from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths, find_store
 from rmqstore.storage.files.retry import retry_if_deleted
-from rmqstore.storage.files.rocksdb import INSTALL_ROCKSDB
 from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.index.search import IndexSearch
 from rmqstore.storage.index.sizes import IndexSizes
 from rmqstore.storage.queue.bounds import find_first
+from rmqstore.storage.rocksdb.database import INSTALL_ROCKSDB
+from rmqstore.storage.rocksdb.queue_tables import are_queues_unreadable
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +91,7 @@ class StoreSession(OpenStore):
         # Named topics are searched even if no queue has them.
         named = selection.subscribe or selection.assign
         known = [] if named else self.known_topics()
-        if not named and not known and self.paths.are_queues_unreadable:
+        if not named and not known and are_queues_unreadable(self.paths):
             raise UnsupportedFeatureError(
                 f"{self.paths.rocksdb_queues}, a RocksDB database, alone tells which topics there "
                 f"are, and config/topics.json has none: {INSTALL_ROCKSDB}, "

@@ -28,10 +28,10 @@ from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import BrokerRun
 from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.queue_set import open_files
-from rmqstore.storage.queue.rocksdb_queues import RocksDbQueues
 from rmqstore.storage.queue.units import RecoveredUnits, Units
 from rmqstore.storage.recovery.log_end import find_written_end
 from rmqstore.storage.recovery.unit_checks import confirmed_end
+from rmqstore.storage.rocksdb.queue_tables import RocksDbQueues
 
 logger = logging.getLogger(__name__)
 

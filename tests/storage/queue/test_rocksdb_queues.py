@@ -21,7 +21,7 @@ from reading import offsets, read
 from rmqstore.errors import CorruptDatabaseError, CorruptQueueError, StoreFormatError
 from rmqstore.storage.files.paths import find_store
 from rmqstore.storage.queue.rocksdb_queue import RocksDbQueue
-from rmqstore.storage.queue.rocksdb_queues import RocksDbQueues
+from rmqstore.storage.rocksdb.queue_tables import RocksDbQueues
 
 GoldenStore = Callable[[str], Path]
 KEY = ("T", 1)

@@ -22,12 +22,13 @@ from rmqstore.read.plan.time_search import search_together, short_units
 from rmqstore.spans import LATEST_TIME, QueueKey, QueueSlice, Span
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.paths import StorePaths, can_name_queues
-from rmqstore.storage.files.rocksdb import INSTALL_ROCKSDB
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.bounds import find_first, reach
 from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.queue_set import Queues
 from rmqstore.storage.recovery.unit_checks import confirmed_end, confirmed_runs, look_confirmed
+from rmqstore.storage.rocksdb.database import INSTALL_ROCKSDB
+from rmqstore.storage.rocksdb.queue_tables import are_queues_unreadable, has_unreadable_queues
 
 logger = logging.getLogger(__name__)
 
@@ -117,9 +118,9 @@ class QueueRanges:
         Raises:
             UnsupportedFeatureError: the queues lie in RocksDB.
         """
-        if not self._paths.has_unreadable_queues:
+        if not has_unreadable_queues(self._paths):
             return
-        if self._paths.are_queues_unreadable:
+        if are_queues_unreadable(self._paths):
             raise UnsupportedFeatureError(
                 f"{self._paths.rocksdb_queues} holds RocksDB queues (storeType=defaultRocksDB); "
                 f"{INSTALL_ROCKSDB}, or read the messages by log with scan=commitlog"
@@ -149,7 +150,7 @@ class QueueRanges:
 
         Reads the whole log once.
         """
-        if not self._paths.has_unreadable_queues or self._paths.are_queues_unreadable:
+        if not has_unreadable_queues(self._paths) or are_queues_unreadable(self._paths):
             return Counter()
         end = self._log_end()
         counts = count_light_messages(self._log, self._log.max_offset if end is None else end)

@@ -19,8 +19,8 @@ from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.queue_set import open_files
-from rmqstore.storage.queue.rocksdb_queues import RocksDbQueues
 from rmqstore.storage.queue.units import Units
+from rmqstore.storage.rocksdb.queue_tables import RocksDbQueues, are_queues_unreadable
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def plan_units(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> list[V
 def _topics(source: ViewSource, spec: ViewSpec) -> list[str]:
     paths = source.paths
     warn_of_rocksdb(source, spec)
-    if paths.are_queues_unreadable:
+    if are_queues_unreadable(paths):
         return []
     in_rocksdb = RocksDbQueues.of(paths)
     known = {*paths.topics()} | (set() if in_rocksdb is None else in_rocksdb.topics())

@@ -17,6 +17,7 @@ from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.source import ViewLimits, ViewPiece, ViewSource, to_batches
 from rmqstore.spans import QueueKey
 from rmqstore.storage.queue.bounds import total_weight
+from rmqstore.storage.rocksdb.queue_tables import are_queues_unreadable
 
 logger = logging.getLogger(__name__)
 
@@ -236,7 +237,7 @@ def _topic(
     first_times = [queue.first_store_timestamp for queue in facts]
     last_times = [queue.last_store_timestamp for queue in facts]
     is_countable = all(queue.messages is not None for queue in facts)
-    if source.paths.are_queues_unreadable:
+    if are_queues_unreadable(source.paths):
         reason = "its queues lie in RocksDB"
         is_countable = False
     return {

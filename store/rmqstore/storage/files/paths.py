@@ -10,7 +10,6 @@ from pathlib import Path
 
 from rmqstore.errors import NotAStoreError, StoreStateError, UnsupportedFeatureError
 from rmqstore.storage.files.local import LOCAL
-from rmqstore.storage.files.rocksdb import can_read_rocksdb
 from rmqstore.storage.files.storage import Storage, is_folder
 
 logger = logging.getLogger(__name__)
@@ -194,19 +193,6 @@ class StorePaths:
         """
         folders = (self.consumequeue, self.root / "consumequeue_rocksdb")
         return next((folder for folder in folders if self.storage.exists(folder / "CURRENT")), None)
-
-    @property
-    def has_unreadable_queues(self) -> bool:
-        """Whether there are queues in RocksDB that cannot be read, for want of the library."""
-        return not can_read_rocksdb() and self.rocksdb_queues is not None
-
-    @property
-    def are_queues_unreadable(self) -> bool:
-        """Whether all queues are such ones.
-
-        Source: CombineConsumeQueueStore.java, which keeps both kinds.
-        """
-        return self.has_unreadable_queues and not self.topics()
 
     def has_queue_folder(self, topic: str) -> bool:
         """Tell whether a topic has a folder of queues."""

@@ -12,13 +12,18 @@ from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, Segment
 from rmqstore.storage.files.open_files import OpenFiles
-from rmqstore.storage.queue.plain_queue import PlainQueue
+from rmqstore.storage.queue.bounds import (
+    count_existing,
+    cut_at,
+    first_existing,
+    weights_of,
+)
 from rmqstore.storage.queue.units import Units
 
 _UNIT = QUEUE_UNIT.itemsize
 
 
-class ConsumeQueue(PlainQueue):
+class ConsumeQueue:
     """The files of one queue of one topic. Source: ConsumeQueue.java.
 
     The unit with queue offset n stands at byte 20 n of the address space that the file names give.
@@ -27,6 +32,9 @@ class ConsumeQueue(PlainQueue):
         files: opens the files, and may be shared with other queues; by default those of the local
             disk.
     """
+
+    is_batch = False
+    is_recovered = False
 
     def __init__(self, folder: Path, files: OpenFiles | None = None) -> None:
         self.folder = folder
@@ -139,6 +147,25 @@ class ConsumeQueue(PlainQueue):
     def begin(self) -> int:
         """The first queue offset with a unit, even if its record was deleted; 0 without files."""
         return self.segments[0].start // _UNIT if self.segments else 0
+
+    def first(self, end: int, min_physical_offset: int) -> int:
+        """Return the first queue offset before ``end`` whose record still exists, else ``end``."""
+        return first_existing(self, end, min_physical_offset)
+
+    def cut(self, start: int, end: int, log_end: int) -> int:
+        """Return the queue offset in ``[start, end]`` after the last unit before the log end."""
+        return cut_at(self, start, end, log_end)
+
+    def weights(self, start: int, end: int) -> NDArray[np.int64]:
+        """Return the bytes of the log that each message in ``[start, end)`` takes, (n,).
+
+        Raises as :meth:`units` does.
+        """
+        return weights_of(self, start, end)
+
+    def count_units(self, start: int, end: int, min_physical_offset: int) -> int:
+        """Return how many units of ``[start, end)`` point at or after ``min_physical_offset``."""
+        return count_existing(self, start, end, min_physical_offset)
 
     def close(self) -> None:
         """Close the files."""

@@ -20,8 +20,8 @@ from rmqstore.storage.queue.consumequeue_ext import ConsumeQueueExt
 from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.recovered_queue import RecoveredQueue
 from rmqstore.storage.queue.rocksdb_queue import RocksDbQueue
-from rmqstore.storage.queue.rocksdb_queues import RocksDbQueues
 from rmqstore.storage.queue.units import RecoveredUnits
+from rmqstore.storage.rocksdb.queue_tables import RocksDbQueues, are_queues_unreadable
 
 _FILES_AT_ONCE = 32
 _QUEUES_AT_ONCE = 1 << 16  # whose listings are kept, about a kilobyte each
@@ -159,7 +159,7 @@ class Queues:
 
     def topics(self) -> list[str]:
         """Return every topic with queues on the disk or recovered from the log, sorted."""
-        if self._paths.are_queues_unreadable:
+        if are_queues_unreadable(self._paths):
             return []
         on_disk = {*self._paths.topics(), *self._paths.batch_topics()}
         if self._in_rocksdb is not None:

@@ -10,18 +10,26 @@ from numpy.typing import NDArray
 from rmqstore.errors import CorruptQueueError
 from rmqstore.format.layout import ROCKSDB_UNIT
 from rmqstore.spans import QueueKey
-from rmqstore.storage.queue.plain_queue import PlainQueue
-from rmqstore.storage.queue.rocksdb_queues import RocksDbQueues
+from rmqstore.storage.queue.bounds import (
+    count_existing,
+    cut_at,
+    first_existing,
+    weights_of,
+)
 from rmqstore.storage.queue.units import Units
+from rmqstore.storage.rocksdb.queue_tables import RocksDbQueues
 
 
-class RocksDbQueue(PlainQueue):
+class RocksDbQueue:
     """One queue of one topic. Source: RocksDBConsumeQueue.java.
 
     Args:
         database: the queues of the database.
         key: topic and queue id.
     """
+
+    is_batch = False
+    is_recovered = False
 
     def __init__(self, database: RocksDbQueues, key: QueueKey) -> None:
         self._database, self._key = database, key
@@ -113,6 +121,25 @@ class RocksDbQueue(PlainQueue):
 
     def refresh(self) -> None:
         """Keep what was read: a database that has changed is opened as another one."""
+
+    def first(self, end: int, min_physical_offset: int) -> int:
+        """Return the first queue offset before ``end`` whose record still exists, else ``end``."""
+        return first_existing(self, end, min_physical_offset)
+
+    def cut(self, start: int, end: int, log_end: int) -> int:
+        """Return the queue offset in ``[start, end]`` after the last unit before the log end."""
+        return cut_at(self, start, end, log_end)
+
+    def weights(self, start: int, end: int) -> NDArray[np.int64]:
+        """Return the bytes of the log that each message in ``[start, end)`` takes, (n,).
+
+        Raises as :meth:`units` does.
+        """
+        return weights_of(self, start, end)
+
+    def count_units(self, start: int, end: int, min_physical_offset: int) -> int:
+        """Return how many units of ``[start, end)`` point at or after ``min_physical_offset``."""
+        return count_existing(self, start, end, min_physical_offset)
 
     def close(self) -> None:
         """Do nothing: the database is shared by its queues."""

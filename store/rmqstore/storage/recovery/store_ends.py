@@ -23,7 +23,6 @@ from rmqstore.storage.log.append_intent import committed_since, read_intent
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.bounds import reach
 from rmqstore.storage.queue.queue_set import open_files
-from rmqstore.storage.queue.rocksdb_queues import RocksDbQueues
 from rmqstore.storage.queue.units import RecoveredUnits
 from rmqstore.storage.recovery.log_end import LogEnd, count_after, find_log_end
 from rmqstore.storage.recovery.queue_tails import (
@@ -33,6 +32,7 @@ from rmqstore.storage.recovery.queue_tails import (
     recover_crashed,
 )
 from rmqstore.storage.recovery.tail_builder import OpenedQueue
+from rmqstore.storage.rocksdb.queue_tables import RocksDbQueues, are_queues_unreadable
 
 logger = logging.getLogger(__name__)
 
@@ -162,7 +162,7 @@ class StoreEnds:
     @retry_if_deleted
     def _recover_queues(self) -> RecoveredQueues:
         was_closed = self._ignore_log_end or not self._paths.has_abort
-        if self._paths.are_queues_unreadable:
+        if are_queues_unreadable(self._paths):
             return RecoveredQueues({})
         batch_topics = self._of_topics_json(self._config.batch_topics)
         known_topics = self._of_topics_json(self._config.topics)

@@ -15,7 +15,7 @@ from rmqstore.errors import CorruptDatabaseError
 from rmqstore.format.layout import ROCKSDB_UNIT
 from rmqstore.spans import QueueKey
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.files.rocksdb import RocksDb, can_read_rocksdb, open_rocksdb
+from rmqstore.storage.rocksdb.database import RocksDb, can_read_rocksdb, open_rocksdb
 
 _UNITS, _OFFSETS = "default", "offset"
 _SEPARATOR = b"\1"
@@ -25,6 +25,19 @@ _MAX_QUEUE_ID = (1 << 31) - 1
 _MAX_OFFSET = 1 << 62
 _DATABASES_AT_ONCE = 4
 _END = b"\xff" * 8  # after every key, for topics have fewer bytes
+
+
+def has_unreadable_queues(paths: StorePaths) -> bool:
+    """Tell whether there are queues in RocksDB that cannot be read, for want of the library."""
+    return not can_read_rocksdb() and paths.rocksdb_queues is not None
+
+
+def are_queues_unreadable(paths: StorePaths) -> bool:
+    """Tell whether all queues are such ones.
+
+    Source: CombineConsumeQueueStore.java, which keeps both kinds.
+    """
+    return has_unreadable_queues(paths) and not paths.topics()
 
 
 class Bounds(NamedTuple):

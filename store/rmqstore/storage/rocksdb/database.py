@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 INSTALL_ROCKSDB = "to read it, install the extra: pip install 'pyspark-rmqstore[rocksdb]'"
 
-_TRIAL = Path(__file__).with_name("rocksdb_trial.py")
+_TRIAL = Path(__file__).with_name("trial.py")
 _TRIAL_SECONDS = 60
 _LOCK = "LOCK"
 _MAX_FILES = 400  # all of them are open as long as the database is
