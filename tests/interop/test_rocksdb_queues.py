@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 import rmqstore
+from connector.streams import delivered, drain, start
 from interop.rocketmq import RealStore, RocketMQ
 from rmqstore.inspect.verify import verify
 from rmqstore.query.selection import parse_selection
@@ -94,6 +98,41 @@ def test_a_tail_follows_queues_that_are_flushed_late(rocketmq: RocketMQ, tmp_pat
     with rmqstore.open(root) as store:
         flushed = {key: units_of(store, key, len(rows)) for key, rows in expected.items()}
     assert from_log == flushed
+
+
+def test_a_stream_gives_every_message_once_across_flushes(
+    rocketmq: RocketMQ, tmp_path: Path, spark: SparkSession
+) -> None:
+    root, folder = tmp_path / "store", tmp_path / "query"
+    parts, number = [], 0
+    for run in range(2):
+        with rocketmq.open(root, **SIZES) as real:
+            parts.append(put(real, number, 40))
+            if run == 0:
+                query = start(spark, root, folder, startingOffsets="earliest")
+            for _ in range(2):
+                number += 40
+                parts.append(put(real, number, 40))
+                wait_for(query, joined(*parts), spark, folder)
+            number += 40
+        # the store is closed, and its queues are flushed
+    parts.append({key: [] for key in parts[0]})
+    wait_for(query, joined(*parts), spark, folder)
+    query.stop()
+    assert drain(spark, root, folder, startingOffsets="earliest") == []
+
+
+def wait_for(query: StreamingQuery, expected: Rows, spark: SparkSession, folder: Path) -> None:
+    """Wait until a query has delivered exactly these messages."""
+    texts = {
+        key: [(queue_offset, body.decode()) for queue_offset, body in rows]
+        for key, rows in sorted(expected.items())
+    }
+    until = time.monotonic() + 60
+    while (found := delivered(spark, folder)) != texts:
+        assert query.isActive, query.exception()
+        assert time.monotonic() < until, {key: len(rows) for key, rows in found.items()}
+        time.sleep(0.2)
 
 
 def units_of(store: rmqstore.MessageStore, key: tuple[str, int], end: int) -> list[list[int]]:
