@@ -86,6 +86,7 @@ class Disk:
     def __init__(self) -> None:
         self._descriptors: OrderedDict[Path, int] = OrderedDict()
         self._folders: list[tuple[str, ...]] = []  # the parts of their paths
+        self._real_folders: set[Path] = set()  # neither they nor what leads to them are links
         self._unflushed_folders: dict[Path, None] = {}  # with new names, for flush_all
         self._direct_writes: DirectWrites | None = None
         self._direct: tuple[Path, int] | None = None  # the file of the last of them
@@ -112,7 +113,10 @@ class Disk:
             if self._folders:
                 raise StoreStateError(f"{path} is outside of the store and is not changed")
             return
+        folder = path.parent
         for _ in parts[depth:]:
+            if path in self._real_folders:
+                break
             if path.is_symlink():
                 raise StoreStateError(
                     f"{path} is a symbolic link, which is not followed to change a store: "
@@ -120,6 +124,7 @@ class Disk:
                     "or for a folder of the log, the queues or the index, name its target"
                 )
             path = path.parent
+        self._real_folders.add(folder)
 
     def make_folder(self, path: Path, *, is_flushed: bool = True) -> None:
         """Create a folder and its missing parents.
@@ -327,6 +332,7 @@ class Disk:
         self.require_within(target.parent)
         self.settle()
         self._close_direct()
+        self._real_folders.clear()
         for path in [path for path in self._descriptors if path.is_relative_to(source)]:
             self._forget(path)
         source.replace(target)
@@ -347,6 +353,7 @@ class Disk:
     def delete_tree(self, path: Path) -> None:
         """Delete a folder and its contents as far as possible; links in it are not followed."""
         self.require_within(path.parent)
+        self._real_folders.clear()
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
