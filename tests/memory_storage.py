@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from rmqstore.errors import UnreadableFileError
-from rmqstore.storage.files.storage import A_FILE, A_FOLDER, Entry, Status
+from rmqstore.storage.files.storage import A_FILE, A_FOLDER, AnyPath, Entry, Status
 
 NOWHERE = Path("/nowhere")
 _FILE_SYSTEM = [
@@ -127,7 +127,8 @@ class MemoryStorage:
         self.size(path)
         return self._contents[path]
 
-    def list_folder(self, folder: Path) -> list[Entry]:
+    def list_folder(self, folder: AnyPath) -> list[Entry]:
+        folder = Path(folder)
         self.n_listed[folder] += 1
         if folder in self._contents:
             raise UnreadableFileError(str(folder), A_FILE, A_FOLDER)
@@ -137,26 +138,26 @@ class MemoryStorage:
             if path.parent == folder
         ]
 
-    def status(self, path: Path) -> Status | None:
-        return self._status.get(path)
+    def status(self, path: AnyPath) -> Status | None:
+        return self._status.get(Path(path))
 
-    def exists(self, path: Path) -> bool:
-        return path in self._status
+    def exists(self, path: AnyPath) -> bool:
+        return Path(path) in self._status
 
-    def size(self, path: Path) -> int:
-        status = self._status.get(path)
+    def size(self, path: AnyPath) -> int:
+        status = self.status(path)
         if status is None:
             raise FileNotFoundError(str(path))
         if not status.is_file:
             raise UnreadableFileError(str(path), status.kind, A_FILE)
         return status.size
 
-    def read_bytes(self, path: Path, count: int) -> bytes:
-        return MemoryFile(self, path).read(0, count).tobytes()
+    def read_bytes(self, path: AnyPath, count: int) -> bytes:
+        return MemoryFile(self, Path(path)).read(0, count).tobytes()
 
-    def open(self, path: Path, *, scattered: bool = False) -> MemoryFile:
+    def open(self, path: AnyPath, *, scattered: bool = False) -> MemoryFile:
         assert scattered in (True, False)
-        return MemoryFile(self, path)
+        return MemoryFile(self, Path(path))
 
     def full_path(self, path: Path) -> Path:
         return path

@@ -50,6 +50,6 @@ def test_a_batch_consumequeue_that_appears_or_changes_shows(
 
 def test_the_folders_of_all_queues_are_listed(root: Path) -> None:
     (root / "batchconsumequeue" / "V" / "3").mkdir(parents=True)
-    listed = {folder.relative_to(root) for folder in queue_folders(find_store(root))}
+    listed = {Path(folder).relative_to(root) for folder in queue_folders(find_store(root))}
     parts = {Path("consumequeue", topic, str(queue_id)) for topic, queue_id in QUEUES}
     assert listed == {*parts, Path("batchconsumequeue", "V", "3")}

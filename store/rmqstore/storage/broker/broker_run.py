@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
 from rmqstore.errors import UnreadableFileError
@@ -60,27 +59,27 @@ class StoreSigns(NamedTuple):
     may_be_recovering: bool  # not closed, and not locked yet: a broker locks it after its recovery
 
     @classmethod
-    def of(cls, paths: StorePaths, queues: Iterable[Path]) -> StoreSigns:
+    def of(cls, paths: StorePaths, queues: Iterable[str]) -> StoreSigns:
         """Return the signs of a store and of the given queue folders."""
         run = BrokerRun.of(paths)
         log = sorted(
             entry.name for folder in paths.commitlogs for entry in paths.storage.list_folder(folder)
         )
-        changed = sorted((str(folder), _changed_ns(paths.storage, folder)) for folder in queues)
+        changed = sorted((folder, _changed_ns(paths.storage, folder)) for folder in queues)
         may_be_recovering = run.is_open and not paths.storage.is_locked(paths.lock)
         return cls(run, tuple(log), tuple(changed), may_be_recovering)
 
 
-def queue_folders(paths: StorePaths) -> Iterator[Path]:
+def queue_folders(paths: StorePaths) -> Iterator[str]:
     """Yield the folders of all queues of a store one by one, because there may be many."""
     for root in (paths.consumequeue, paths.batch_consumequeue):
         for topic in paths.storage.list_folder(root):
             if topic.is_folder:
                 folder = root / topic.name
-                yield from (folder / entry.name for entry in paths.storage.list_folder(folder))
+                yield from (f"{folder}/{entry.name}" for entry in paths.storage.list_folder(folder))
 
 
-def folders_of(paths: StorePaths, queues: Iterable[QueueKey]) -> Iterator[Path]:
+def folders_of(paths: StorePaths, queues: Iterable[QueueKey]) -> Iterator[str]:
     """Yield the folders of some queues of a store, of both kinds.
 
     Where a topic has no BatchConsumeQueues, the folder that the first of them would make stands for
@@ -88,16 +87,16 @@ def folders_of(paths: StorePaths, queues: Iterable[QueueKey]) -> Iterator[Path]:
     """
     batch_topics: dict[str, bool] = {}
     for topic, queue_id in queues:
-        yield paths.queue(topic, queue_id)
+        yield paths.queue_name(topic, queue_id)
         if topic not in batch_topics:
             folder = paths.batch_consumequeue / topic
             batch_topics[topic] = is_folder(paths.storage, folder)
-            yield folder
+            yield str(folder)
         if batch_topics[topic]:
-            yield paths.batch_queue(topic, queue_id)
+            yield str(paths.batch_queue(topic, queue_id))
 
 
-def _changed_ns(storage: Storage, folder: Path) -> int:
+def _changed_ns(storage: Storage, folder: str) -> int:
     with suppress(UnreadableFileError):
         status = storage.status(folder)
         return 0 if status is None else status.modified_ns

@@ -8,34 +8,41 @@ from typing import Final
 from rmqstore.storage.files.lock import is_held
 from rmqstore.storage.files.mapped_file import MappedFile
 from rmqstore.storage.files.regular import file_size, file_status, list_folder, read_head
-from rmqstore.storage.files.storage import A_DANGLING_LINK, Entry, Status, Storage, StoredFile
+from rmqstore.storage.files.storage import (
+    A_DANGLING_LINK,
+    AnyPath,
+    Entry,
+    Status,
+    Storage,
+    StoredFile,
+)
 
 
 class LocalStorage:
     """Files of the local operating system."""
 
-    def list_folder(self, folder: Path) -> list[Entry]:
+    def list_folder(self, folder: AnyPath) -> list[Entry]:
         """Return the names in a folder; see :class:`Storage`."""
         return list_folder(folder)
 
-    def status(self, path: Path) -> Status | None:
+    def status(self, path: AnyPath) -> Status | None:
         """Return kind, size and times of a path; see :class:`Storage`."""
         return file_status(path)
 
-    def exists(self, path: Path) -> bool:
+    def exists(self, path: AnyPath) -> bool:
         """Tell whether the path exists; a dangling link does not count. See :class:`Storage`."""
         status = file_status(path)
         return status is not None and status.kind != A_DANGLING_LINK
 
-    def size(self, path: Path) -> int:
+    def size(self, path: AnyPath) -> int:
         """Return the length of a regular file; see :class:`Storage`."""
         return file_size(path)
 
-    def read_bytes(self, path: Path, count: int) -> bytes:
+    def read_bytes(self, path: AnyPath, count: int) -> bytes:
         """Return the first bytes of a file; see :class:`Storage`."""
         return read_head(path, count)
 
-    def open(self, path: Path, *, scattered: bool = False) -> StoredFile:
+    def open(self, path: AnyPath, *, scattered: bool = False) -> StoredFile:
         """Open a file, which is mapped on the first read; see :class:`Storage`."""
         return MappedFile(path, scattered=scattered)
 

@@ -7,7 +7,6 @@ import mmap
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +15,7 @@ from rmqstore.errors import UnreadableFileError
 from rmqstore.storage.files.closing import Closing
 from rmqstore.storage.files.regular import open_regular
 from rmqstore.storage.files.sparse import lacks_room_for_holes, map_without_holes
+from rmqstore.storage.files.storage import AnyPath
 
 _BLOCK_BYTES = 64 << 10
 _MAX_BYTES = (1 << 31) - 1  # RocketMQ counts the bytes of a file in a Java int
@@ -42,7 +42,7 @@ class MappedFile(Closing):
 
     __slots__ = ("_data", "_descriptor", "_identity", "_is_scattered", "_without_holes", "path")
 
-    def __init__(self, path: Path, *, scattered: bool = False) -> None:
+    def __init__(self, path: AnyPath, *, scattered: bool = False) -> None:
         """Open the file.
 
         Args:
@@ -120,7 +120,7 @@ class MappedFile(Closing):
         were filled or cannot be read.
         """
         try:
-            status = self.path.stat()
+            status = os.stat(self.path)
         except FileNotFoundError:
             return False  # a deleted file can be read until it is closed
         if self._without_holes is not None:
@@ -137,9 +137,10 @@ class MappedFile(Closing):
             end = stop
             while end > start:
                 block = np.empty(min(_BLOCK_BYTES, end - start), np.uint8)
-                written = np.flatnonzero(block[: self.read_into(block, end - len(block))])
-                if len(written):
-                    return end - len(block) + int(written[-1]) + 1
+                n_read = self.read_into(block, end - len(block))
+                n_written = len(block[:n_read].tobytes().rstrip(b"\0"))
+                if n_written:
+                    return end - len(block) + n_written
                 end -= len(block)
         return 0
 

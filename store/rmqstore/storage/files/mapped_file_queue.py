@@ -5,17 +5,19 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
 from rmqstore.errors import FileDeletedError, UnreadableFileError
 from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.files.paths import name_to_offset
-from rmqstore.storage.files.storage import Storage, StoredFile
+from rmqstore.storage.files.storage import AnyPath, Storage, StoredFile
 
 logger = logging.getLogger(__name__)
 
+_START = attrgetter("start")
 _MIN_BYTES = 20  # no file that RocketMQ makes is shorter than a unit of a queue
 
 
@@ -24,7 +26,11 @@ class Segment(NamedTuple):
 
     start: int
     size: int
-    path: Path
+    file: str  # its path
+
+    @property
+    def path(self) -> Path:
+        return Path(self.file)
 
     @property
     def end(self) -> int:
@@ -43,29 +49,29 @@ class MappedFileQueue:
     Source: MappedFileQueue.java, MultiPathMappedFileQueue.java.
     """
 
-    __slots__ = ("_files", "_folders", "_starts", "segments")
+    # A reader of many queues has thousands of these.
+    __slots__ = ("_files", "_folders", "segments")
 
-    def __init__(self, folders: Sequence[Path], files: OpenFiles) -> None:
-        self._folders, self._files = folders, files
+    def __init__(self, folders: Sequence[AnyPath], files: OpenFiles) -> None:
+        self._folders, self._files = tuple(map(str, folders)), files
         self.segments: list[Segment] = []
         self.refresh()
 
     def refresh(self) -> None:
         """List the files again: a broker creates and deletes files, a recovery recreates some."""
-        listed = {str(segment.path): segment.path for segment in self.segments}
-        self.segments = _list_segments(self._folders, self._files.storage, listed)
+        gone = {segment.file for segment in self.segments}
+        self.segments = _list_segments(self._folders, self._files.storage)
         for segment in self.segments:
-            listed.pop(str(segment.path), None)
-            self._files.drop_outdated(segment.path)
-        for path in listed.values():
+            gone.discard(segment.file)
+            self._files.drop_outdated(segment.file)
+        for file in gone:
             # Another file may get its name.
-            self._files.drop(path)
-        self._starts = [segment.start for segment in self.segments]
+            self._files.drop(file)
 
     @property
     def min_offset(self) -> int:
         """Offset of the first byte of the first file, 0 if there is no file."""
-        return self._starts[0] if self._starts else 0
+        return self.segments[0].start if self.segments else 0
 
     @property
     def max_offset(self) -> int:
@@ -74,7 +80,7 @@ class MappedFileQueue:
 
     def find(self, offset: int) -> Segment | None:
         """Return the file that covers the offset, None if no file does."""
-        row = bisect_right(self._starts, offset) - 1
+        row = bisect_right(self.segments, offset, key=_START) - 1
         if row < 0 or offset >= self.segments[row].end:
             return None
         return self.segments[row]
@@ -87,35 +93,27 @@ class MappedFileQueue:
             UnreadableFileError: the file is longer than any that RocketMQ can write.
         """
         try:
-            return self._files.open(segment.path)
+            return self._files.open(segment.file)
         except FileNotFoundError as err:
-            raise FileDeletedError(str(segment.path)) from err
+            raise FileDeletedError(segment.file) from err
 
     def close(self) -> None:
         """Close all open files."""
         for segment in self.segments:
-            self._files.drop(segment.path)
+            self._files.drop(segment.file)
 
 
-def _list_segments(
-    folders: Sequence[Path], storage: Storage, known: Mapping[str, Path]
-) -> list[Segment]:
-    """Return the files of some folders, sorted.
-
-    Args:
-        folders: the folders.
-        storage: the storage that holds them.
-        known: paths by their text; to make a path takes longer than to look at its file.
-    """
+def _list_segments(folders: Sequence[str], storage: Storage) -> list[Segment]:
+    """Return the files of some folders, sorted."""
     segments: list[Segment] = []
     for folder in folders:
         for entry in storage.list_folder(folder):
             start = name_to_offset(entry.name)
             if start is None:
                 continue
-            path = known.get(f"{folder}/{entry.name}") or folder / entry.name
+            file = f"{folder}/{entry.name}"
             try:
-                segments.append(Segment(start, storage.size(path), path))
+                segments.append(Segment(start, storage.size(file), file))
             except FileNotFoundError:
                 continue  # retention deleted the file during the listing
             except UnreadableFileError as err:
@@ -135,7 +133,7 @@ def _without_strays(segments: list[Segment]) -> list[Segment]:
     for segment in segments:
         if usual and regular and segment.start < regular[-1].end and segment.start % usual:
             logger.warning(
-                "%s begins inside of %s; it is passed over", segment.path, regular[-1].path
+                "%s begins inside of %s; it is passed over", segment.file, regular[-1].file
             )
         else:
             regular.append(segment)

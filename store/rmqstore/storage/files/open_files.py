@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from pathlib import Path
 
 from rmqstore.storage.files.closing import Closing
 from rmqstore.storage.files.local import LOCAL
@@ -23,9 +22,9 @@ class OpenFiles(Closing):
     def __init__(self, storage: Storage = LOCAL, at_once: int = 2) -> None:
         self.storage = storage
         self._at_once = at_once
-        self._files: OrderedDict[Path, StoredFile] = OrderedDict()
+        self._files: OrderedDict[str, StoredFile] = OrderedDict()
 
-    def open(self, path: Path) -> StoredFile:
+    def open(self, path: str) -> StoredFile:
         """Return the open file of that name.
 
         Raises:
@@ -42,13 +41,13 @@ class OpenFiles(Closing):
             self._files.popitem(last=False)[1].close()
         return file
 
-    def drop_outdated(self, path: Path) -> None:
+    def drop_outdated(self, path: str) -> None:
         """Close a file if it has to be opened again; see :meth:`StoredFile.is_outdated`."""
         file = self._files.get(path)
         if file is not None and file.is_outdated():
             self.drop(path)
 
-    def drop(self, path: Path) -> None:
+    def drop(self, path: str) -> None:
         """Close a file if it is open."""
         file = self._files.pop(path, None)
         if file is not None:

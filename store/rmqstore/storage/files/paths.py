@@ -141,7 +141,11 @@ class StorePaths:
         return [(topic, queue_id) for topic in self.topics() for queue_id in self.queue_ids(topic)]
 
     def queue(self, topic: str, queue_id: int) -> Path:
-        """Return the folder of a queue.
+        """Return the folder of a queue; raises as :meth:`queue_name` does."""
+        return Path(self.queue_name(topic, queue_id))
+
+    def queue_name(self, topic: str, queue_id: int) -> str:
+        """Return the path of the folder of a queue as text.
 
         Raises:
             StoreStateError: the topic, which comes from a record, cannot name a folder: it could
@@ -151,7 +155,7 @@ class StorePaths:
             raise StoreStateError(
                 f"{self.root}: topic {topic!r} of a record cannot name a folder of queues"
             )
-        return self.consumequeue.joinpath(topic, str(queue_id))
+        return f"{self.consumequeue}/{topic}/{queue_id}"
 
     def batch_queue_ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's BatchConsumeQueues, sorted."""
@@ -166,13 +170,13 @@ class StorePaths:
         ]
 
     def batch_queue(self, topic: str, queue_id: int) -> Path:
-        """Return the folder of a BatchConsumeQueue; raises as :meth:`queue` does."""
+        """Return the folder of a BatchConsumeQueue; raises as :meth:`queue_name` does."""
         return self.batch_consumequeue / self.queue(topic, queue_id).relative_to(self.consumequeue)
 
     def queue_ext(self, topic: str, queue_id: int) -> Path:
         """Return the folder of a queue's extension units, which most queues lack.
 
-        Raises as :meth:`queue` does.
+        Raises as :meth:`queue_name` does.
         """
         folder = self.queue(topic, queue_id).relative_to(self.consumequeue)
         return self.root / "consumequeue_ext" / folder

@@ -9,10 +9,16 @@ from __future__ import annotations
 
 import os
 import stat
-from pathlib import Path
 
 from rmqstore.errors import UnreadableFileError
-from rmqstore.storage.files.storage import A_DANGLING_LINK, A_FILE, A_FOLDER, Entry, Status
+from rmqstore.storage.files.storage import (
+    A_DANGLING_LINK,
+    A_FILE,
+    A_FOLDER,
+    AnyPath,
+    Entry,
+    Status,
+)
 
 _BLOCK_BYTES = 512  # the unit of st_blocks
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -27,7 +33,7 @@ _KINDS = {
 }
 
 
-def open_regular(path: Path) -> tuple[int, os.stat_result]:
+def open_regular(path: AnyPath) -> tuple[int, os.stat_result]:
     """Open a regular file, or a link to one; return its descriptor and its status.
 
     Raises:
@@ -36,7 +42,7 @@ def open_regular(path: Path) -> tuple[int, os.stat_result]:
     """
     try:
         # Checked first, because opening a device can have an effect.
-        require_regular(path, path.stat())
+        require_regular(path, os.stat(path))
         descriptor = os.open(path, _FLAGS)
     except FileNotFoundError:
         raise
@@ -45,7 +51,7 @@ def open_regular(path: Path) -> tuple[int, os.stat_result]:
     return descriptor, keep_regular(path, descriptor)
 
 
-def keep_regular(path: Path, descriptor: int) -> os.stat_result:
+def keep_regular(path: AnyPath, descriptor: int) -> os.stat_result:
     """Return the status of a newly opened file if the file is regular; else close it.
 
     Raises:
@@ -60,7 +66,7 @@ def keep_regular(path: Path, descriptor: int) -> os.stat_result:
     return status
 
 
-def read_head(path: Path, count: int) -> bytes:
+def read_head(path: AnyPath, count: int) -> bytes:
     """Return the first bytes of a file, fewer only if it is shorter.
 
     Raises as :func:`open_regular` does.
@@ -70,10 +76,10 @@ def read_head(path: Path, count: int) -> bytes:
         return file.read(min(count, status.st_size))
 
 
-def file_size(path: Path) -> int:
+def file_size(path: AnyPath) -> int:
     """Return the length of a regular file in bytes; raises as :func:`open_regular` does."""
     try:
-        status = path.stat()
+        status = os.stat(path)
     except FileNotFoundError:
         raise
     except OSError as err:
@@ -82,14 +88,14 @@ def file_size(path: Path) -> int:
     return status.st_size
 
 
-def file_status(path: Path) -> Status | None:
+def file_status(path: AnyPath) -> Status | None:
     """Return kind, size and times of a path, None if it does not exist.
 
     Raises:
         UnreadableFileError: the operating system refuses to tell.
     """
     try:
-        status = path.lstat()
+        status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as err:
@@ -97,7 +103,7 @@ def file_status(path: Path) -> Status | None:
     if not stat.S_ISLNK(status.st_mode):
         return _status(status)
     try:
-        return _status(path.stat())
+        return _status(os.stat(path))
     except OSError:
         return _status(status)._replace(kind=A_DANGLING_LINK)
 
@@ -107,7 +113,7 @@ def _status(status: os.stat_result) -> Status:
     return Status(kind, status.st_size, status.st_blocks * _BLOCK_BYTES, status.st_mtime_ns)
 
 
-def list_folder(folder: Path) -> list[Entry]:
+def list_folder(folder: AnyPath) -> list[Entry]:
     """Return the names in a folder, [] if there is no such folder.
 
     Raises:
@@ -130,11 +136,11 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def require_regular(path: Path, status: os.stat_result) -> None:
+def require_regular(path: AnyPath, status: os.stat_result) -> None:
     """Raise UnreadableFileError unless this is the status of a regular file."""
     if not stat.S_ISREG(status.st_mode):
         raise UnreadableFileError(str(path), _KINDS[stat.S_IFMT(status.st_mode)], A_FILE)
 
 
-def _unreadable(path: Path, err: OSError, expected: str) -> UnreadableFileError:
+def _unreadable(path: AnyPath, err: OSError, expected: str) -> UnreadableFileError:
     return UnreadableFileError(str(path), f"not readable ({err.strerror})", expected)

@@ -2,19 +2,22 @@
 
 Readers access a file system only through a :class:`Storage`, which the paths of a store carry.
 Paths are names in that storage, and their own methods that read the local disk may not be used.
-Changes go through ``disk``, which is local.
+Readers of many files give names as text, because to make a ``Path`` takes longer than to look at a
+file. Changes go through ``disk``, which is local.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol, Self
+from typing import Final, NamedTuple, Protocol, Self, TypeAlias
 
 from numpy import int64, uint8, void
 from numpy.typing import NDArray
 
 from rmqstore.errors import UnreadableFileError
+
+AnyPath: TypeAlias = Path | str
 
 A_FILE: Final = "a regular file"
 A_FOLDER: Final = "a folder"
@@ -50,7 +53,7 @@ class StoredFile(Protocol):
     """The bytes of one file, which are read as they are now. A context manager."""
 
     @property
-    def path(self) -> Path:
+    def path(self) -> AnyPath:
         """The name of the file in its storage."""
 
     @property
@@ -114,24 +117,24 @@ class StoredFile(Protocol):
 class Storage(Protocol):
     """Files by their paths, read-only."""
 
-    def list_folder(self, folder: Path) -> list[Entry]:
+    def list_folder(self, folder: AnyPath) -> list[Entry]:
         """Return the names in a folder, in any order; [] if there is no such folder.
 
         Raises:
             UnreadableFileError: it is not a folder, or it cannot be listed.
         """
 
-    def status(self, path: Path) -> Status | None:
+    def status(self, path: AnyPath) -> Status | None:
         """Return kind, size and times of a path, None if it does not exist.
 
         Raises:
             UnreadableFileError: the storage refuses to tell.
         """
 
-    def exists(self, path: Path) -> bool:
+    def exists(self, path: AnyPath) -> bool:
         """Tell whether the path exists; raises as :meth:`status` does."""
 
-    def size(self, path: Path) -> int:
+    def size(self, path: AnyPath) -> int:
         """Return the length of a regular file in bytes.
 
         Raises:
@@ -139,13 +142,13 @@ class Storage(Protocol):
             UnreadableFileError: it is not a regular file, or it cannot be read.
         """
 
-    def read_bytes(self, path: Path, count: int) -> bytes:
+    def read_bytes(self, path: AnyPath, count: int) -> bytes:
         """Return the first bytes of a file, fewer only if it is shorter.
 
         Raises as :meth:`size` does.
         """
 
-    def open(self, path: Path, *, scattered: bool = False) -> StoredFile:
+    def open(self, path: AnyPath, *, scattered: bool = False) -> StoredFile:
         """Open a file for reading.
 
         Raises as :meth:`size` does, and for a file that is longer than any of RocketMQ's.
@@ -162,7 +165,7 @@ class Storage(Protocol):
         """Tell whether a running broker or another writer holds this lock file."""
 
 
-def read_small(storage: Storage, path: Path, max_bytes: int) -> bytes:
+def read_small(storage: Storage, path: AnyPath, max_bytes: int) -> bytes:
     """Return the content of a small file.
 
     Raises:
@@ -176,7 +179,7 @@ def read_small(storage: Storage, path: Path, max_bytes: int) -> bytes:
     return content
 
 
-def is_folder(storage: Storage, path: Path) -> bool:
+def is_folder(storage: Storage, path: AnyPath) -> bool:
     """Tell whether the path is a folder or a link to one; raises as :meth:`Storage.status` does."""
     status = storage.status(path)
     return status is not None and status.is_folder

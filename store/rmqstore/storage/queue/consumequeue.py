@@ -12,6 +12,7 @@ from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, Segment
 from rmqstore.storage.files.open_files import OpenFiles
+from rmqstore.storage.files.storage import AnyPath
 from rmqstore.storage.queue.bounds import (
     count_existing,
     cut_at,
@@ -33,12 +34,19 @@ class ConsumeQueue:
             disk.
     """
 
+    __slots__ = ("_files", "_folder")
+
     is_batch = False
     is_recovered = False
 
-    def __init__(self, folder: Path, files: OpenFiles | None = None) -> None:
-        self.folder = folder
+    def __init__(self, folder: AnyPath, files: OpenFiles | None = None) -> None:
+        self._folder = folder
         self._files = MappedFileQueue([folder], files or OpenFiles())
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the files."""
+        return Path(self._folder)
 
     def refresh(self) -> None:
         """List the files again."""
@@ -126,8 +134,8 @@ class ConsumeQueue:
         """Return the file of a unit and its position there, to name the unit in an error."""
         segment = self._files.find(queue_offset * _UNIT)
         if segment is None:
-            return str(self.folder), queue_offset * _UNIT
-        return str(segment.path), queue_offset * _UNIT - segment.start
+            return str(self._folder), queue_offset * _UNIT
+        return segment.file, queue_offset * _UNIT - segment.start
 
     def end(self) -> int:
         """Return the queue offset after the last unit, whole or not, that was ever written.

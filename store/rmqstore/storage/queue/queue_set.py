@@ -131,7 +131,7 @@ class Queues:
                 files=self._files,
                 in_rocksdb=self._in_rocksdb,
             )
-        return ConsumeQueue(self._paths.queue(topic, queue_id), self._files)
+        return ConsumeQueue(self._paths.queue_name(topic, queue_id), self._files)
 
     def open_ext(self, topic: str, queue_id: int) -> ConsumeQueueExt:
         """Return the extension of a queue, which is empty for most queues.
