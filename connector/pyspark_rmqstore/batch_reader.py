@@ -86,7 +86,8 @@ class RmqStoreReader(DataSourceReader):
             return [splits.log(ref, store)]
         store.warn_without_queues()
         if splits.pushed.conditions:
-            slices = store.plan_queues(self._options.selection, splits.spec(store))
+            pruning = splits.pushed.pruning
+            slices = store.plan_queues(self._options.selection, splits.spec(store), pruning)
             portions = splits.pruned(ref, store, slices)
         else:
             planned = splits.planned(store)

@@ -170,8 +170,8 @@ class SplitReader:
         pruned = StorePruner(store, self.pushed.pruning).queues(slices)
         n_single = 0 if pruned.single is None else len(pruned.single.physical_offsets)
         logger.info(
-            "%s: pushed filters leave %d of %d messages in %d of %d ranges of queues, "
-            "and %d that the index gives: %s",
+            "%s: of the queues that they allow, pushed filters leave %d of %d messages "
+            "in %d of %d ranges, and %d that the index gives: %s",
             ref.path,
             _total_length(pruned.slices),
             _total_length(slices),

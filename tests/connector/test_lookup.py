@@ -109,7 +109,7 @@ def test_worker_logs_say_how_much_is_left(pushing: SparkSession, golden_store: G
     finally:
         pushing.conf.unset("spark.sql.pyspark.worker.logging.enabled")
     assert any(
-        "pushed filters leave 721 of" in text and text.endswith("topics TopicA")
+        "pushed filters leave 721 of 721" in text and text.endswith("topics TopicA")
         for text in messages
     ), messages
 

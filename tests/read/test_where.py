@@ -18,8 +18,9 @@ import pytest
 import goldens
 import rmqstore
 import store_builder as build
+from memory_storage import MemoryStorage
 from reading import EVERY_COLUMN, LOG_COLUMNS, offsets, read
-from rmqstore import CorruptRecordError, MessageStore, OptionError
+from rmqstore import CorruptQueueError, CorruptRecordError, MessageStore, OptionError
 from rmqstore.read.scan.merge import merge_by_place
 
 GoldenStore = Callable[[str], Path]
@@ -123,6 +124,43 @@ def test_a_condition_leaves_most_of_a_store_unread(
     assert found["queueOffset"].to_pylist() == [3, 4, 5]
     assert "the condition leaves 3 of " in caplog.text
     assert "queue_offsets 3..5" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("condition", "opened"),
+    [
+        ("topic = 'TopicA' AND queueId = 0 AND queueOffset < 5", {"TopicA/0"}),
+        ("topic LIKE 'TopicA%' AND queueId IN (1, 2)", {"TopicA/1", "TopicA/2"}),
+        ("topic = 'no such topic'", set()),
+    ],
+)
+def test_queues_that_a_condition_rules_out_are_not_opened(
+    condition: str, opened: set[str], golden_store: GoldenStore
+) -> None:
+    storage = MemoryStorage(golden_store("basic"))
+    with rmqstore.open(storage.root, storage=storage) as store:
+        found = store.count(where=condition)
+        queues = storage.root / "consumequeue"
+        listed = {
+            str(folder.relative_to(queues))
+            for folder in storage.n_listed
+            if queues in folder.parents and folder.name.isdigit()
+        }
+    newest = "TopicB/0"  # the queue of the newest record tells whether queues lack records
+    assert listed == opened | {newest}
+    assert (found > 0) == bool(opened)
+
+
+def test_a_damaged_queue_that_a_condition_rules_out_is_not_reported(tmp_path: Path) -> None:
+    store = build.Store(units_per_file=4)
+    for number in range(20):
+        store.append(build.Record(f"T{number % 2}", 0))
+    root = store.write(tmp_path / "store")
+    (root / "consumequeue" / "T1" / "0" / f"{4 * 20:020}").unlink()
+    with rmqstore.open(root) as opened:
+        assert opened.count(where="topic = 'T0'") == 10
+        with pytest.raises(CorruptQueueError):
+            opened.count(where="topic IN ('T0', 'T1')")
 
 
 def test_a_key_is_read_through_the_index_in_the_order_of_the_log(golden_store: GoldenStore) -> None:

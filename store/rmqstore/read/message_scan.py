@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
@@ -20,7 +20,6 @@ from rmqstore.read.scan.merge import PLACE, merge_by_place
 from rmqstore.read.scan.record_filter import log_filter
 from rmqstore.read.scan.spec import ReadSpec, first_rows
 from rmqstore.read.session import StoreSession
-from rmqstore.spans import QueueSlice
 
 logger = logging.getLogger(__name__)
 
@@ -118,22 +117,22 @@ class MessageScan:
     def _by_queue(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
         session.require_topics(self.selection)
         session.warn_without_queues()
-        slices = session.plan_queues(self.selection, self.spec)
         if self.where is not None:
-            return self._pruned(session, self.where, slices)
+            return self._pruned(session, self.where)
+        slices = session.plan_queues(self.selection, self.spec)
         lost = session.read_lost(session.lost(slices, self.spec), self.spec)
         return chain(lost, session.read_queues(slices, self.spec))
 
-    def _pruned(
-        self, session: StoreSession, where: Where, slices: Sequence[QueueSlice]
-    ) -> Iterator[pa.RecordBatch]:
+    def _pruned(self, session: StoreSession, where: Where) -> Iterator[pa.RecordBatch]:
         """Return the messages in ranges of queues that meet the condition.
 
         What pruning rules out is not read.
         """
+        slices = session.plan_queues(self.selection, self.spec, where.pruning)
         pruned = StorePruner(session, where.pruning).queues(slices)
         logger.info(
-            "%s: the condition leaves %d of %d messages, and %d that the index gives: %s",
+            "%s: the condition leaves %d of %d messages of the queues that it allows, "
+            "and %d that the index gives: %s",
             session.paths.root, sum(piece.end - piece.start for piece in pruned.slices),
             sum(piece.end - piece.start for piece in slices),
             0 if pruned.single is None else len(pruned.single.physical_offsets), where.pruning,

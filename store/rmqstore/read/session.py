@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rmqstore.errors import UnsupportedFeatureError
 from rmqstore.format.layout import Positions
 from rmqstore.query.arguments import FolderArguments
-from rmqstore.query.conditions import Points
+from rmqstore.query.conditions import NO_PRUNING, Points, Pruning
 from rmqstore.query.keys import Wanted
 from rmqstore.query.selection import Selection, choose_topics
 from rmqstore.query.where.where import Where
@@ -193,9 +193,11 @@ class StoreSession(OpenStore):
         return self.ranges.confirmed(piece, log_end, stored_until)
 
     @retry_if_deleted
-    def plan_queues(self, selection: Selection, spec: ReadSpec) -> list[QueueSlice]:
+    def plan_queues(
+        self, selection: Selection, spec: ReadSpec, pruning: Pruning = NO_PRUNING
+    ) -> list[QueueSlice]:
         """Return the ranges of queues that a selection asks for; see ``QueueRanges.resolve``."""
-        return [*self._resolved(selection, spec)]
+        return [*self._resolved(selection, spec, pruning)]
 
     @retry_if_deleted
     def plan_sampled(
@@ -209,13 +211,16 @@ class StoreSession(OpenStore):
             (piece, self._sampler.sample(piece, 2)) for piece in self._resolved(selection, spec)
         ]
 
-    def _resolved(self, selection: Selection, spec: ReadSpec) -> Iterator[QueueSlice]:
+    def _resolved(
+        self, selection: Selection, spec: ReadSpec, pruning: Pruning = NO_PRUNING
+    ) -> Iterator[QueueSlice]:
         return self.ranges.resolve(
             selection,
             self.config,
             self.broker_name,
             fail_on_data_loss=spec.fail_on_data_loss,
             tolerant=spec.mode != FAILFAST,
+            pruning=pruning,
         )
 
     def read_queues(self, slices: Sequence[QueueSlice], spec: ReadSpec) -> Iterator[pa.RecordBatch]:

@@ -14,6 +14,7 @@ from rmqstore.errors import (
     UnsupportedFeatureError,
 )
 from rmqstore.format.layout import LMQ_PREFIX
+from rmqstore.query.conditions import NO_PRUNING, Pruning
 from rmqstore.query.selection import Selection, choose_topics
 from rmqstore.read.plan.bound_resolver import BoundResolver
 from rmqstore.read.plan.light_queues import count_light_messages, describe_light_queues
@@ -157,8 +158,10 @@ class QueueRanges:
         in_files = set(self._queues.topics())
         return Counter({topic: count for topic, count in counts.items() if topic not in in_files})
 
-    def choose(self, selection: Selection, config: BrokerConfig) -> dict[str, list[int]]:
-        """Return the chosen topics and their queues.
+    def choose(
+        self, selection: Selection, config: BrokerConfig, pruning: Pruning = NO_PRUNING
+    ) -> dict[str, list[int]]:
+        """Return the chosen topics and their queues, without topics that pruning rules out.
 
         A topic that only another store of the same read has is not an error here; see
         ``known_topics``.
@@ -167,7 +170,8 @@ class QueueRanges:
             UnsupportedFeatureError: the queues are of a kind that cannot be read.
         """
         self.require_plain_queues(selection)
-        topics = choose_topics(selection, self.known_topics(config))
+        chosen_topics = choose_topics(selection, self.known_topics(config))
+        topics = filter(pruning.keeps_topic, chosen_topics)
         assign = selection.assign
         chosen = {topic: self._queues.ids(topic) for topic in topics}
         if not assign:
@@ -211,8 +215,11 @@ class QueueRanges:
         *,
         fail_on_data_loss: bool,
         tolerant: bool,
+        pruning: Pruning = NO_PRUNING,
     ) -> Iterator[QueueSlice]:
         """Yield the non-empty ranges that a selection names.
+
+        No file of a queue is opened whose topic and id cannot meet the conditions of ``pruning``.
 
         Args:
             selection: topics, queues and bounds.
@@ -220,6 +227,7 @@ class QueueRanges:
             broker: name of the broker.
             fail_on_data_loss: whether a bound outside of the messages that are left is an error.
             tolerant: whether to warn and go on where a file of a queue is missing or cut.
+            pruning: conditions on topics and queue ids; it may have others.
 
         Raises:
             CorruptQueueError: a file of a queue is missing or cut, and ``tolerant`` is false.
@@ -234,8 +242,9 @@ class QueueRanges:
         )
         queues = (
             ((topic, queue_id), self.range(topic, queue_id))
-            for topic, queue_ids in self.choose(selection, config).items()
+            for topic, queue_ids in self.choose(selection, config, pruning).items()
             for queue_id in queue_ids
+            if pruning.keeps(topic, queue_id)
         )
         for key, span, found in search_together(
             self._log, self._queues.open, queues, resolver.times
