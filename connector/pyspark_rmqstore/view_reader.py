@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -12,7 +13,9 @@ from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import StoreRef
-from pyspark_rmqstore.tasks import BrokerNames, open_ref
+from pyspark_rmqstore.packing import AnyPortion, Portion, plan_tasks, splits_of
+from pyspark_rmqstore.planning import Limits
+from pyspark_rmqstore.tasks import BrokerNames, each_store, open_ref
 from pyspark_rmqstore.view_options import ViewOptions
 from pyspark_rmqstore.view_schema import arrow_view_schema
 from rmqstore.query.selection import require_named
@@ -29,6 +32,20 @@ class ViewSplit(InputPartition):
     piece: ViewPiece
 
 
+class _StorePlan(NamedTuple):
+    """What is to be read of one store.
+
+    Attributes:
+        broker_name: the broker's name.
+        named_queues: topics and queues that the options name, see ``OpenStore.named_queues``.
+        portion: its part of the view.
+    """
+
+    broker_name: str
+    named_queues: Mapping[str, set[int]]
+    portion: AnyPortion
+
+
 class RmqStoreViewReader(DataSourceReader):
     """Reads a view of one or several stores."""
 
@@ -40,27 +57,40 @@ class RmqStoreViewReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks. Runs on the driver."""
         spec, stores = self._spec, self._options.stores
-        splits: list[InputPartition] = []
         known: dict[str, set[int]] = {}
         names = BrokerNames()
-        for ref in stores:
-            with open_ref(ref) as store:
-                names.add(store.view_broker_name, ref.path)
-                if spec.names_topics:
-                    for topic, queue_ids in store.named_queues(spec.selection).items():
-                        known.setdefault(topic, set()).update(queue_ids)
-                pieces = store.plan_view(spec, self._options.limits)
-                splits += [ViewSplit(ref, piece) for piece in pieces]
+        portions: list[AnyPortion] = []
+        for ref, plan in zip(stores, each_store(stores, self._plan), strict=True):
+            names.add(plan.broker_name, ref.path)
+            portions.append(plan.portion)
+            for topic, queue_ids in plan.named_queues.items():
+                known.setdefault(topic, set()).update(queue_ids)
         if spec.names_topics:
             require_named(spec.selection, known, ", ".join(ref.path for ref in stores))
+        max_bytes, min_partitions = self._options.limits
+        tasks = plan_tasks(portions, Limits(max_bytes, min_partitions=min_partitions))
         logger.info(
-            "planned %d tasks of view %s over %d stores", len(splits), spec.view, len(stores)
+            "planned %d tasks of view %s over %d stores", len(tasks), spec.view, len(stores)
         )
-        return splits
+        return tasks
+
+    def _plan(self, ref: StoreRef) -> _StorePlan:
+        spec, limits, stores = self._spec, self._options.limits, self._options.stores
+        if limits.min_partitions:
+            share = -(-limits.min_partitions // len(stores))
+            limits = limits._replace(min_partitions=share)
+        with open_ref(ref) as store:
+            named = store.named_queues(spec.selection) if spec.names_topics else {}
+            pieces = store.plan_view(spec, limits)
+            splits = [ViewSplit(ref, piece) for piece in pieces]
+            n_bytes = float(sum(piece.n_bytes for piece in pieces))
+            portion = Portion(ref.path, n_bytes, None, lambda _: splits)
+            return _StorePlan(store.view_broker_name, named, portion)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task. Runs in a task; stateless."""
-        if not isinstance(partition, ViewSplit):
-            return  # Spark reads a partition of its own if there are none
-        with option_names(), open_ref(partition.store) as store:
-            yield from store.read_view(self._spec, partition.piece)
+        for split in splits_of(partition):
+            # Spark reads a partition of its own if there are none.
+            if isinstance(split, ViewSplit):
+                with option_names(), open_ref(split.store) as store:
+                    yield from store.read_view(self._spec, split.piece)

@@ -10,13 +10,19 @@ from pathlib import Path
 import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThan, InputPartition
 
+import rmqstore
 import store_builder as build
 from pyspark_rmqstore.batch_reader import FilteringReader
 from pyspark_rmqstore.options import parse_read_options
 from pyspark_rmqstore.packing import splits_of
 from pyspark_rmqstore.planning import StoreSplit
 from pyspark_rmqstore.schema import default_schema
-from rmqstore.errors import CorruptRecordError, OptionError
+from pyspark_rmqstore.view_options import parse_view_options
+from pyspark_rmqstore.view_reader import RmqStoreViewReader, ViewSplit
+from pyspark_rmqstore.view_schema import view_schema
+from reading import rows
+from rmqstore.errors import CorruptRecordError, OptionError, RmqStoreError
+from rmqstore.read.views.schema import VIEWS
 
 N_STORES = 40
 N_MESSAGES = 12
@@ -142,3 +148,40 @@ def test_topics_that_no_store_has_are_refused(many: Path) -> None:
 def test_a_packed_task_is_made_of_tasks_of_one_store(many: Path) -> None:
     for task in Read(many, includePending="true").tasks:
         assert all(isinstance(split, StoreSplit) for split in splits_of(task))
+
+
+@pytest.mark.parametrize("view", sorted(VIEWS))
+def test_small_stores_share_the_tasks_of_a_view(many: Path, view: str) -> None:
+    expected = []
+    for root in sorted(many.iterdir()):
+        with rmqstore.open(root, broker_name=root.name) as store:
+            expected += rows(store.view(view))
+    for options in ({}, {"minPartitions": "7"}, {"maxBytesPerPartition": "1k"}):
+        reader, tasks = _view(many, view, **options)
+        assert [row for task in tasks for row in rows(reader.read(task))] == expected
+        if not options:
+            assert len(tasks) <= 2
+        elif view != "index":  # no store has one
+            assert len(tasks) >= 7
+
+
+def test_a_damaged_store_is_named_in_a_shared_task_of_a_view(many: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(many, tmp_path / "many"))
+    (folder / "broker-05" / "config").mkdir()
+    (folder / "broker-05" / "config" / "consumerOffset.json").write_text("{")
+    reader, tasks = _view(folder, "groups")
+    with pytest.raises(RmqStoreError, match="broker-05/config"):
+        [*map(rows, map(reader.read, tasks))]
+
+
+def _view(
+    folder: Path, view: str, **options: str
+) -> tuple[RmqStoreViewReader, list[InputPartition]]:
+    names = {str(root): root.name for root in sorted(folder.iterdir())}
+    parsed = parse_view_options(
+        {"path": f"{folder}/*", "view": view, "brokerName": json.dumps(names), **options}
+    )
+    reader = RmqStoreViewReader(view_schema(parsed), parsed)
+    tasks = list(reader.partitions())
+    assert all(isinstance(split, ViewSplit) for task in tasks for split in splits_of(task))
+    return reader, tasks

@@ -71,7 +71,12 @@ def plan_log(source: ViewSource, _spec: ViewSpec, limits: ViewLimits) -> list[Vi
     if not slices and end is not None and source.log.segments:
         slices = [whole]  # nothing but the row that says where the log ends
     return [
-        ViewPiece(log=piece, is_last=number == len(slices), log_end=end)
+        ViewPiece(
+            log=piece,
+            is_last=number == len(slices),
+            log_end=end,
+            n_bytes=piece.end - piece.start,
+        )
         for number, piece in enumerate(slices, start=1)
     ]
 

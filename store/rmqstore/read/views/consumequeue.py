@@ -44,7 +44,14 @@ def plan_units(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> list[V
             pieces[-1].append(whole._replace(start=start, end=stop))
             left -= stop - start
             start = stop
-    return [ViewPiece(units=tuple(piece), log_end=source.ends.log_end) for piece in pieces]
+    return [
+        ViewPiece(
+            units=tuple(piece),
+            log_end=source.ends.log_end,
+            n_bytes=sum(part.end - part.start for part in piece) * QUEUE_UNIT.itemsize,
+        )
+        for piece in pieces
+    ]
 
 
 def _topics(source: ViewSource, spec: ViewSpec) -> list[str]:

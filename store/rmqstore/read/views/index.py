@@ -47,7 +47,11 @@ def plan_index(source: ViewSource, _spec: ViewSpec, limits: ViewLimits) -> list[
     slices = [_whole(storage, file, sizes) for file in files]
     total = sum(whole.end - whole.start for whole in slices) * INDEX_ITEM.itemsize
     goal = -(-limits.share(total) // INDEX_ITEM.itemsize)
-    return [ViewPiece(index=part) for whole in slices for part in _cut(whole, goal)]
+    return [
+        ViewPiece(index=part, n_bytes=(part.end - part.start) * INDEX_ITEM.itemsize)
+        for whole in slices
+        for part in _cut(whole, goal)
+    ]
 
 
 def _cut(whole: IndexSlice, goal: int) -> Iterator[IndexSlice]:

@@ -22,6 +22,7 @@ from rmqstore.storage.rocksdb.queue_tables import are_queues_unreadable
 logger = logging.getLogger(__name__)
 
 _QUEUES_A_PIECE = 512
+_OPEN_COST = 64 << 10  # bytes that could be read while the files of a queue are opened
 _MAX_QUEUE_ID = (1 << 31) - 1
 
 T = TypeVar("T")
@@ -191,7 +192,13 @@ def _piece(
 ) -> ViewPiece:
     all_recovered = source.ends.recovered
     recovered = {key: all_recovered[key] for key in keys if key in all_recovered}
-    return ViewPiece(queues=queues, topics=topics, log_end=source.ends.log_end, recovered=recovered)
+    return ViewPiece(
+        queues=queues,
+        topics=topics,
+        log_end=source.ends.log_end,
+        recovered=recovered,
+        n_bytes=len(keys) * _OPEN_COST,
+    )
 
 
 def read_queues(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:

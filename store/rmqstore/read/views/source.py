@@ -73,6 +73,7 @@ class ViewPiece:
     index: IndexSlice | None = None
     log_end: LogEnd | None = None
     recovered: dict[QueueKey, RecoveredUnits] = field(default_factory=dict)
+    n_bytes: int = 0  # of the store that are read for it, about
 
 
 class ViewLimits(NamedTuple):
