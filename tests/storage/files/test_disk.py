@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rmqstore.storage.files.disk import Disk
@@ -87,3 +88,74 @@ def test_a_flush_reaches_the_kernel(
     flush(disk, tmp_path)
     disk.close()
     assert synced == {(tmp_path / name).stat().st_ino for name in flushed}
+
+
+@pytest.mark.parametrize(
+    ("call", "change"),
+    [
+        ("fsync", lambda disk, path: disk.flush(path)),
+        ("fsync", lambda disk, path: disk.flush_all([path])),
+        ("fsync", lambda disk, path: disk.flush_folder(path)),
+        ("pwrite", lambda disk, path: disk.write(path, 0, b"x")),
+        ("pwritev", lambda disk, path: disk.write_through(path, 0, np.zeros(8, np.uint8))),
+        ("posix_fallocate", lambda disk, path: disk.reserve(path, 0, 10)),
+        ("ftruncate", lambda disk, path: disk.shorten(path, 10)),
+    ],
+)
+def test_an_error_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, change: Callable[[Disk, Path], None]
+) -> None:
+    """The calls take descriptors, so the system does not know the name."""
+    path, disk = tmp_path / "file", Disk()
+    path.mkdir() if "flush_folder" in change.__code__.co_names else path.touch()
+
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, call, refuse)
+        with pytest.raises(OSError, match="Input/output") as caught:
+            change(disk, path)
+    assert caught.value.filename == str(path)
+    disk.close()
+
+
+def test_an_error_of_one_file_leaves_no_other_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, close, closed = Disk(), os.close, list[int]()
+    for name in "abc":
+        disk.create(tmp_path / name, 10)
+
+    def refuse_second(descriptor: int) -> None:
+        close(descriptor)
+        closed.append(descriptor)
+        if len(closed) == 2:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "close", refuse_second)
+        with pytest.raises(OSError, match="Input/output") as caught:
+            disk.close()
+    assert caught.value.filename == str(tmp_path / "b")
+    assert len(closed) == 3
+
+
+def test_a_file_that_cannot_get_its_length_has_no_name_even_without_unnamed_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_file = os.open
+
+    def refuse_unnamed(path: Path, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return open_file(path, flags, mode)
+
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "open", refuse_unnamed)
+    monkeypatch.setattr(os, "ftruncate", refuse)
+    with pytest.raises(OSError, match="No space"):
+        Disk().create(tmp_path / "file", 100)
+    assert not list(tmp_path.iterdir())

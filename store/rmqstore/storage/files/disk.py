@@ -13,7 +13,7 @@ import shutil
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,22 @@ def named_os_errors(root: Path, consequence: str) -> Iterator[None]:
         is_full = err.errno in (errno.ENOSPC, errno.EDQUOT)
         why = "CREATE_MAPPED_FILE_FAILED: the disk is full" if is_full else str(err)
         raise StoreStateError(f"{root}: {why}; {consequence}") from err
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Name the file in an ``OSError`` of a system call that only takes its descriptor."""
+    try:
+        yield
+    except OSError as err:
+        if err.filename is None and err.errno is not None:
+            err.filename = str(path)
+        raise
+
+
+def _close(path: Path, descriptor: int) -> None:
+    with _named(path):
+        os.close(descriptor)
 
 
 def open_to_change(path: Path, flags: int = 0) -> int:
@@ -90,6 +106,7 @@ class Disk:
         self._unflushed_folders: dict[Path, None] = {}  # with new names, for flush_all
         self._direct_writes: DirectWrites | None = None
         self._direct: tuple[Path, int] | None = None  # the file of the last of them
+        self._last_large = Path()  # the same, also where nothing goes round the page cache
 
     def keep_within(self, *folders: Path) -> None:
         """Refuse any later change outside of these folders, or through a link below them.
@@ -161,16 +178,19 @@ class Disk:
         self.require_within(path)
         descriptor, has_name = _new_file(path)
         try:
-            os.ftruncate(descriptor, size)
-            if content is not None:
-                write_all(descriptor, 0, content)
-                os.fsync(descriptor)
+            with _named(path):
+                os.ftruncate(descriptor, size)
+                if content is not None:
+                    write_all(descriptor, 0, content)
+                    os.fsync(descriptor)
             if not has_name:
                 # os.link follows the link in /proc only with a folder, despite the absolute path.
                 unnamed = f"/proc/self/fd/{descriptor}"
                 os.link(unnamed, path, src_dir_fd=descriptor, follow_symlinks=True)
         except BaseException:
             os.close(descriptor)
+            if has_name:
+                path.unlink(missing_ok=True)
             raise
         self._keep(path, descriptor)
 
@@ -180,15 +200,18 @@ class Disk:
         One allocation is much cheaper than one for every page of a sparse file, and a full disk is
         noticed before anything is written.
         """
-        os.posix_fallocate(self._open(path), position, size)
+        with _named(path):
+            os.posix_fallocate(self._open(path), position, size)
 
     def shorten(self, path: Path, size: int) -> None:
         """Cut a file of our own to a size, which frees the space after it."""
-        os.ftruncate(self._open(path), size)
+        with _named(path):
+            os.ftruncate(self._open(path), size)
 
     def write(self, path: Path, position: int, data: bytes | NDArray[Any]) -> None:
         """Write bytes into an existing file."""
-        write_all(self._open(path), position, [data])
+        with _named(path):
+            write_all(self._open(path), position, [data])
 
     def write_through(self, path: Path, position: int, data: NDArray[Any]) -> None:
         """Write a few bytes into an existing file, and wait until they are on the disk.
@@ -196,7 +219,8 @@ class Disk:
         Other bytes of the file need not be; where the system cannot tell them apart, all are.
         """
         try:
-            os.pwritev(self._open(path), [data.data], position, os.RWF_DSYNC)
+            with _named(path):
+                os.pwritev(self._open(path), [data.data], position, os.RWF_DSYNC)
         except OSError as err:
             if err.errno not in _WITHOUT_WRITE_THROUGH:
                 raise
@@ -212,6 +236,7 @@ class Disk:
         if self._direct_writes is None:
             self._direct_writes = DirectWrites()
         descriptor = self._open(path)
+        self._last_large = path
         self._direct_writes.begin(descriptor, self._open_direct(path), position, data)
 
     def settle(self) -> None:
@@ -221,7 +246,8 @@ class Disk:
             OSError: it failed.
         """
         if self._direct_writes is not None:
-            self._direct_writes.settle()
+            with _named(self._last_large):
+                self._direct_writes.settle()
 
     def _open_direct(self, path: Path) -> int | None:
         if self._direct is not None and self._direct[0] == path:
@@ -237,8 +263,8 @@ class Disk:
 
     def _close_direct(self) -> None:
         if self._direct is not None:
-            os.close(self._direct[1])
-            self._direct = None
+            direct, self._direct = self._direct, None
+            _close(*direct)
 
     def clear(self, path: Path, start: int, stop: int) -> None:
         """Write zeros over ``[start, stop)`` of a file, block by block from the end to the start.
@@ -266,13 +292,15 @@ class Disk:
 
     def flush(self, path: Path) -> None:
         """Wait until a file's bytes are on the disk."""
-        os.fsync(self._open(path))
+        with _named(path):
+            os.fsync(self._open(path))
 
     def flush_folder(self, path: Path) -> None:
         """Wait until the names in a folder are on the disk."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(descriptor)
+            with _named(path):
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
@@ -292,7 +320,8 @@ class Disk:
                 self.require_within(path)
                 descriptor = os.open(path, flags | os.O_CLOEXEC)
                 try:
-                    os.fsync(descriptor)
+                    with _named(path):
+                        os.fsync(descriptor)
                 finally:
                     os.close(descriptor)
 
@@ -360,14 +389,20 @@ class Disk:
             self.delete(path)
 
     def close(self) -> None:
-        """Close all open files."""
+        """Close all open files.
+
+        Raises:
+            OSError: closing one of them failed, as a file system of a network may say that bytes
+                written before were lost. The others are closed all the same.
+        """
         if self._direct_writes is not None:
             self._direct_writes.close()
             self._direct_writes = None
-        self._close_direct()
-        for descriptor in self._descriptors.values():
-            os.close(descriptor)
-        self._descriptors.clear()
+        with ExitStack() as stack:
+            stack.callback(self._close_direct)
+            for path, descriptor in self._descriptors.items():
+                stack.callback(_close, path, descriptor)
+            self._descriptors.clear()
 
     def _open(self, path: Path) -> int:
         self.settle()
@@ -382,7 +417,7 @@ class Disk:
         self._forget(path)
         self._descriptors[path] = descriptor
         if len(self._descriptors) > _OPEN_FILES:
-            os.close(self._descriptors.popitem(last=False)[1])
+            _close(*self._descriptors.popitem(last=False))
         return descriptor
 
     def _forget(self, path: Path) -> None:
@@ -391,4 +426,4 @@ class Disk:
             self._close_direct()
         descriptor = self._descriptors.pop(path, None)
         if descriptor is not None:
-            os.close(descriptor)
+            _close(path, descriptor)
