@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rmqstore.errors import UnreadableFileError
+from rmqstore.errors import IllegalMessageError, StoreStateError, UnreadableFileError
 from rmqstore.storage.files.disk import Disk
 from rmqstore.write.messages import MessageMaker, WriteSpec
 from rmqstore.write.staged.part import PartWriter, StagedPart, StagedRecords, read_batches
@@ -21,9 +21,9 @@ def rows(*bodies: bytes, **columns: Sequence[Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"body": pa.array(bodies, pa.binary()), **columns})
 
 
-def stage(path: Path, *batches: pa.RecordBatch) -> StagedPart:
+def stage(path: Path, *batches: pa.RecordBatch, disk: Disk | None = None) -> StagedPart:
     maker = MessageMaker(WriteSpec(topic="T"))
-    with PartWriter(Disk(), path, 1 << 30) as writer:
+    with PartWriter(disk or Disk(), path, 1 << 30) as writer:
         for batch in batches:
             columns = maker.make(batch)
             writer.write(columns)
@@ -101,3 +101,71 @@ def test_a_part_needs_no_more_room_than_its_records(
     part = stage(tmp_path / "part", *[rows(*[b"aa"] * 100)] * 5)
     assert (tmp_path / "part").stat().st_size == part.n_bytes
     assert bodies_of(part) == [b"aa"] * 500
+
+
+class FailingDisk(Disk):
+    """Refuses a change, or to close: so a file system of a network says that writes were lost."""
+
+    def __init__(self, method: str, at: int, code: int) -> None:
+        super().__init__()
+        self._method, self._at, self._code = method, at, code
+
+    def _step(self, method: str, path: Path | None = None) -> None:
+        if method == self._method:
+            self._at -= 1
+            if self._at == 0:
+                raise OSError(
+                    self._code, os.strerror(self._code), None if path is None else str(path)
+                )
+
+    def write(self, path: Path, position: int, data: Any) -> None:
+        self._step("write", path)
+        super().write(path, position, data)
+
+    def create(self, path: Path, size: int, content: Any = None) -> None:
+        self._step("create", path)
+        super().create(path, size, content)
+
+    def shorten(self, path: Path, size: int) -> None:
+        self._step("shorten", path)
+        super().shorten(path, size)
+
+    def close(self) -> None:
+        super().close()
+        self._step("close")
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize(
+    ("method", "at"),
+    [
+        ("create", 1),
+        ("create", 2),
+        ("write", 1),  # of records
+        ("write", 2),  # of the side file
+        ("write", 3),
+        ("write", 4),
+        ("shorten", 1),
+        ("shorten", 2),
+        ("close", 1),
+    ],
+)
+def test_a_task_that_fails_says_why_and_leaves_no_file(
+    tmp_path: Path, method: str, at: int, code: int
+) -> None:
+    disk, batch = FailingDisk(method, at, code), rows(b"aa", b"bb")
+    with pytest.raises(StoreStateError) as caught:
+        stage(tmp_path / "part", batch, batch, disk=disk)
+    for text in (
+        str(tmp_path / "part"),
+        {errno.ENOSPC: "the disk is full", errno.EIO: "Input/output error"}[code],
+        "the task leaves nothing and can be repeated",
+    ):
+        assert text in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_task_whose_rows_fail_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(IllegalMessageError, match="body is null"):
+        stage(tmp_path / "part", rows(b"aa"), pa.record_batch({"body": pa.array([None], "binary")}))
+    assert list(tmp_path.iterdir()) == []

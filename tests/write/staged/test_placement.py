@@ -180,8 +180,10 @@ def test_a_task_that_goes_on_after_the_commit_touches_nothing(tmp_path: Path) ->
             zombie.write(columns)
     assert len(messages(root)) == 50
     require_sound(root)
-    with PartWriter(Disk(), folder / "part-2", 1 << 30) as late, pytest.raises(FileNotFoundError):
+    gone = pytest.raises(StoreStateError, match=r"part-2: .*No such file.*staging/job")
+    with gone, PartWriter(Disk(), folder / "part-2", 1 << 30) as late:
         late.write(columns)
+    assert not folder.exists()
 
 
 def test_a_part_that_its_task_wrote_on_is_appended_as_it_was_reported(tmp_path: Path) -> None:

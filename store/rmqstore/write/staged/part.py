@@ -9,6 +9,7 @@ is not committed.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -16,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rmqstore.errors import StoreStateError
 from rmqstore.format.columns.buffers import booleans, mask_of, numbers, texts
 from rmqstore.format.columns.dispatch_requests import UnplacedRequests, have_units
 from rmqstore.format.encoding.records import (
@@ -25,7 +27,7 @@ from rmqstore.format.encoding.records import (
     require_room,
     row_batches,
 )
-from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.disk import Disk, named_os_errors
 from rmqstore.storage.files.scratch import ScratchFile, ScratchWriter
 
 _SIDE = pa.schema(
@@ -58,7 +60,9 @@ class StagedBatch(NamedTuple):
 
 
 class PartWriter:
-    """The two files of one attempt of a task. A context manager, which closes them.
+    """The two files of one attempt of a task.
+
+    A context manager, which closes them, and removes them if the attempt fails.
 
     Args:
         disk: performs all changes.
@@ -79,28 +83,50 @@ class PartWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._disk.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._remove()
+            return
+        try:
+            with self._named_os_errors():
+                self._disk.close()
+        except StoreStateError:
+            self._remove()
+            raise
+
+    def _remove(self) -> None:
+        for path in (self._path, _side_of(self._path)):
+            with suppress(OSError):  # the folder of the job is removed when it ends
+                self._disk.delete(path)
+        with suppress(OSError):
+            self._disk.close()
+
+    def _named_os_errors(self) -> AbstractContextManager[None]:
+        return named_os_errors(self._path, "the task leaves nothing and can be repeated")
 
     def write(self, columns: RecordColumns) -> None:
         """Encode and stage rows; the first call makes the files.
 
         Raises:
             IllegalMessageError: a record does not fit into a CommitLog file.
+            StoreStateError: the disk is full, or the folder was removed because the job has ended.
         """
         sizes = columns.sizes()
         require_room(sizes, self._log_file_size, self.n_records)
         for rows in row_batches(sizes):
             part = columns.take(rows)
             records = encode_records(part)
-            self._records.append(records.data)
-            self._side.append(_side_bytes(part.requests(records), records.sys_flags))
+            side = _side_bytes(part.requests(records), records.sys_flags)
+            with self._named_os_errors():
+                self._records.append(records.data)
+                self._side.append(side)
         self.n_records += len(columns)
 
     def part(self) -> StagedPart:
         """Return what was staged, and free the space that was reserved for more."""
-        for file in (self._records, self._side):
-            file.end()
+        with self._named_os_errors():
+            for file in (self._records, self._side):
+                file.end()
         return StagedPart(str(self._path), self.n_records, self._records.size)
 
 
