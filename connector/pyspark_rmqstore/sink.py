@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic, sleep
+from uuid import uuid4
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -78,7 +79,8 @@ class StoreSink:
         assert context is not None, "Spark runs this in a task"
         partition, attempt = context.partitionId(), context.taskAttemptId()
         maker = MessageMaker(self._spec, turn=partition)
-        path = folder / f"part-{partition}-{attempt}"
+        # Attempts of a driver that died may still run, and have the numbers of the next driver's.
+        path = folder / f"part-{partition}-{attempt}-{uuid4().hex}"
         with PartWriter(disk_of(self._options.path), path, self._file_size) as file:
             for batch in batches:
                 file.write(maker.make(batch, first_row=file.n_records))

@@ -12,7 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from time import time
 
-from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.disk import Disk, named_os_errors
+from rmqstore.storage.files.local import LOCAL
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +25,11 @@ _MAX_RETRIES = 10
 def job_folder(root: str, job_id: str) -> Path:
     """Return the folder of a job."""
     return Path(root) / _FOLDER / job_id
+
+
+def job_ids(root: str) -> list[str]:
+    """Return the ids of the jobs that have a folder."""
+    return [entry.name for entry in LOCAL.list_folder(Path(root) / _FOLDER)]
 
 
 def begin(root: str, job_id: str) -> None:
@@ -41,8 +47,20 @@ def join(root: str, job_id: str) -> None:
     Tasks of a stream do this, because its driver does not know the id of the query.
     """
     disk = disk_of(root)
-    disk.make_folder(job_folder(root, job_id))
-    _sweep_abandoned(disk, root, job_id)
+    with named_os_errors(Path(root), "the job wrote nothing and can be repeated"):
+        _make_folder(disk, job_folder(root, job_id))
+        _sweep_abandoned(disk, root, job_id)
+
+
+def _make_folder(disk: Disk, folder: Path) -> None:
+    for n_left in reversed(range(_MAX_RETRIES)):
+        try:
+            disk.make_folder(folder)
+        except FileNotFoundError:  # another job has ended and removed the folders above, as empty
+            if not n_left:
+                raise
+        else:
+            return
 
 
 def disk_of(root: str) -> Disk:
@@ -72,7 +90,10 @@ def _last_change(folder: Path) -> float:
 
 
 def sweep(root: str, job_id: str) -> None:
-    """Remove the folder of a job, and the folders above it that are empty then."""
+    """Remove the folder of a job, and the folders above it that are empty then.
+
+    If this fails, nothing is lost: a later job removes the folder.
+    """
     folder = job_folder(root, job_id)
     disk = disk_of(root)
     # a task that is being killed may still make a file while the others are removed
@@ -80,6 +101,8 @@ def sweep(root: str, job_id: str) -> None:
         disk.delete_tree(folder)
         if not folder.exists():
             break
+    else:
+        logger.warning("%s could not be removed; a later job removes it", folder)
     for above in (folder.parent, folder.parent.parent):
         with suppress(OSError):  # the folder of another job is in it
             above.rmdir()

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.sink import COMMIT_SECONDS, Staged, StoreSink
-from pyspark_rmqstore.staging import job_folder, join, sweep
+from pyspark_rmqstore.staging import job_folder, job_ids, join, sweep
 from pyspark_rmqstore.write_options import WriteOptions
 from rmqstore.errors import StoreStateError
 
@@ -75,8 +75,15 @@ class RmqStoreStreamWriter:
         self._sweep(messages, batchId)
 
     def _sweep(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
+        """Remove what the tasks of this micro-batch staged, and what is left of earlier ones.
+
+        An attempt that begins after the end of its micro-batch makes the folder again.
+        """
         for query_id in _queries(messages):
-            sweep(self._path, _job_id(query_id, batch_id))
+            for job_id in {_job_id(query_id, batch_id), *job_ids(self._path)}:
+                of_query, _, number = job_id.rpartition("-")
+                if of_query == query_id and number.isdecimal() and int(number) <= batch_id:
+                    sweep(self._path, job_id)
 
 
 def _queries(messages: Sequence[WriterCommitMessage | None]) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,18 @@ def test_the_sweep_deletes_links_and_not_what_they_point_at(tmp_path: Path, outs
         sweep(root, job)
     assert not (tmp_path / "s" / ".rmqstore").exists()
     assert is_whole(outside)
+
+
+def test_jobs_that_begin_and_end_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    """The end of one removes the folders above its own if they are empty."""
+
+    def jobs(number: int) -> None:
+        for turn in range(200):
+            job_id = f"job{number}-{turn}"
+            begin(str(tmp_path), job_id)
+            (job_folder(str(tmp_path), job_id) / "part").write_bytes(b"x")
+            sweep(str(tmp_path), job_id)
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(jobs, range(3)))
+    assert not (tmp_path / ".rmqstore").exists()

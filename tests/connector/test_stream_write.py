@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from connector.test_stream_read import failure, numbered
 from crash.faults import Cut, FaultyDisk
 from pyspark_rmqstore.stream_writer import RmqStoreStreamWriter, StagedOfQuery
 from pyspark_rmqstore.write_options import parse_stream_write_options
+from rmqstore.errors import StoreLockedError
 from rmqstore.inspect.verify import verify
 from rmqstore.opening import create
 from rmqstore.storage.files.paths import find_store
@@ -186,31 +189,65 @@ class Driver:
             StructType().add("topic", "string").add("queueId", "integer").add("body", "string")
         )
         self._monkeypatch, self._attempts = monkeypatch, 0
-        monkeypatch.setattr("pyspark_rmqstore.stream_writer.TaskContext", self)
-        monkeypatch.setattr("pyspark_rmqstore.sink.TaskContext", self)
         self._task: _Task | None = None
 
     def get(self) -> _Task | None:
         return self._task
 
+    def stage(self, batch_id: int, partition: int) -> StagedOfQuery:
+        """Run one attempt of a task to its end."""
+        self._attempts += 1
+        with self.attempt(batch_id, partition, self._attempts):
+            return self.write(iter([self.rows(batch_id, partition)]))
+
+    @contextmanager
+    def attempt(self, batch_id: int, partition: int, attempt: int) -> Iterator[None]:
+        """Be in an attempt of a task."""
+        for module in ("stream_writer", "sink"):
+            self._monkeypatch.setattr(f"pyspark_rmqstore.{module}.TaskContext", self)
+        self._task = _Task("query", batch_id, partition, attempt)
+        yield
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> StagedOfQuery:
+        """Stage batches as the present attempt of a task."""
+        staged = RmqStoreStreamWriter(self._schema, self._options).write(batches)
+        assert isinstance(staged, StagedOfQuery)
+        return staged
+
+    def rows(self, batch_id: int, partition: int) -> pa.RecordBatch:
+        """Return the rows of a task."""
+        bodies = [f"{batch_id}/{partition}/{number}" for number in range(40)]
+        queue_ids = pa.array([partition] * len(bodies), pa.int32())
+        return pa.RecordBatch.from_pydict(
+            {"topic": ["T"] * len(bodies), "queueId": queue_ids, "body": bodies}
+        )
+
+    def writer(self) -> RmqStoreStreamWriter:
+        """Return a writer to commit a batch."""
+        return RmqStoreStreamWriter(self._schema, self._options)
+
+    def commit(
+        self,
+        staged: list[StagedOfQuery],
+        batch_id: int,
+        writer: RmqStoreStreamWriter | None = None,
+    ) -> None:
+        """Commit a batch, or abort it if that fails, as Spark does."""
+        writer = writer or self.writer()
+        try:
+            writer.commit(staged, batch_id)
+        except Exception:
+            writer.abort(staged, batch_id)
+            raise
+
     def run(self, batch_id: int, disk: FaultyDisk | None = None) -> None:
         """Run a batch of two tasks; the changes of its commit go through ``disk``."""
-        tasks, staged = RmqStoreStreamWriter(self._schema, self._options), list[Any]()
-        for partition in range(2):
-            self._attempts += 1
-            self._task = _Task("query", batch_id, partition, self._attempts)
-            rows = [f"{batch_id}/{partition}/{number}" for number in range(40)]
-            queue_ids = pa.array([partition] * len(rows), pa.int32())
-            batch = pa.RecordBatch.from_pydict(
-                {"topic": ["T"] * len(rows), "queueId": queue_ids, "body": rows}
-            )
-            staged.append(tasks.write(iter([batch])))
-        assert all(isinstance(one, StagedOfQuery) for one in staged)
+        staged = [self.stage(batch_id, partition) for partition in range(2)]
         self._task = None
         if disk is None:
-            RmqStoreStreamWriter(self._schema, self._options).commit(staged, batch_id)
+            self.commit(staged, batch_id)
             return
-        committing = RmqStoreStreamWriter(self._schema, self._options)
+        committing = self.writer()
         with self._monkeypatch.context() as patch:
 
             def open_faulty(path: str, _: str, **given: Any) -> StoreWriter:
@@ -271,6 +308,99 @@ def test_a_batch_that_is_cut_anywhere_comes_once(
             assert not list(verify(store)), f"cut {at}"
         assert not (root / ".rmqstore" / "staging").exists()
         shutil.rmtree(root)
+
+
+def require(root: Path, n_batches: int) -> None:
+    """Require that a store is sound and has the rows of these batches, and nothing staged."""
+    assert by_queue(root) == expected(n_batches)
+    with rmqstore.open(root) as store:
+        assert not list(verify(store))
+    assert not (root / ".rmqstore" / "staging").exists()
+
+
+def test_an_attempt_that_outlives_its_batch_changes_nothing(
+    begun: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its batch is committed while it writes; in between, it made its files."""
+    driver = Driver(begun, monkeypatch)
+    rows = driver.rows(3, 0)
+
+    def slow_rows() -> Iterator[pa.RecordBatch]:
+        yield rows.slice(0, 20)
+        driver.run(3)
+        yield rows.slice(20)
+
+    with driver.attempt(3, 0, attempt=99):
+        driver.write(slow_rows())
+    require(begun, 4)
+    driver.run(4)
+    require(begun, 5)
+
+
+def test_what_an_attempt_begun_after_its_batch_leaves_is_removed_with_the_next_batch(
+    begun: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(begun, monkeypatch)
+    driver.stage(2, 0)
+    driver.stage(1, 1)
+    folders = {path.name for path in (begun / ".rmqstore" / "staging").iterdir()}
+    assert folders == {"query-1", "query-2"}
+    other = begun / ".rmqstore" / "staging" / "query-of-another-1"
+    other.mkdir()
+    driver.run(3)
+    assert list(other.parent.iterdir()) == [other]
+    other.rmdir()
+    other.parent.rmdir()
+    require(begun, 4)
+
+
+def test_attempts_of_a_dead_driver_share_no_file_with_those_of_the_next(
+    begun: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new driver counts its attempts from the start, while executors of the old one may live."""
+    dead = Driver(begun, monkeypatch)
+    rows = dead.rows(3, 0)
+    staged = list[StagedOfQuery]()
+
+    def slow_rows() -> Iterator[pa.RecordBatch]:
+        driver = Driver(begun, monkeypatch)
+        staged.extend(driver.stage(3, partition) for partition in range(2))
+        yield rows.slice(0, 20)
+
+    with dead.attempt(3, 0, attempt=1):
+        zombie = dead.write(slow_rows())
+    assert zombie.part.path not in [one.part.path for one in staged]
+    dead.commit(staged, 3)
+    require(begun, 4)
+
+
+def test_a_commit_that_outlives_its_driver_is_not_repeated(
+    begun: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new driver has staged the same batch, whose files the old commit removes."""
+    old, new = Driver(begun, monkeypatch), Driver(begun, monkeypatch)
+    of_old = [old.stage(3, partition) for partition in range(2)]
+    of_new = [new.stage(3, partition) for partition in range(2)]
+    old.commit(of_old, 3)
+    new.commit(of_new, 3)
+    require(begun, 4)
+    late = [old.stage(2, partition) for partition in range(2)]
+    old.commit(late, 2)
+    require(begun, 4)
+
+
+def test_a_commit_does_not_wait_for_ever_for_another_writer(
+    begun: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(begun, monkeypatch)
+    staged = [driver.stage(3, partition) for partition in range(2)]
+    monkeypatch.setattr("pyspark_rmqstore.sink.COMMIT_SECONDS", 0.1)
+    writer = driver.writer()
+    with rmqstore.open(begun, mode="a"), pytest.raises(StoreLockedError, match="has the store"):
+        driver.commit(staged, 3, writer)
+    require(begun, 3)
+    driver.run(3)
+    require(begun, 4)
 
 
 # Copies a store by small micro-batches, in its own process, until it is done or killed.

@@ -386,7 +386,8 @@ class Disk:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
-            self.delete(path)
+            with suppress(OSError):
+                self.delete(path)
 
     def close(self) -> None:
         """Close all open files.
