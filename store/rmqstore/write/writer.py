@@ -8,6 +8,7 @@ Source: DefaultMessageStore.java.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -63,6 +64,8 @@ from rmqstore.write.staged.placement import PlacedBatch, StagedRun
 from rmqstore.write.verbatim import millis, verbatim_columns
 from rmqstore.write.written_topics import WrittenTopics
 
+logger = logging.getLogger(__name__)
+
 
 class StoreWriter:
     """The only writer of a store. :meth:`flush` makes all appended rows visible at once.
@@ -97,7 +100,8 @@ class StoreWriter:
             with named_os_errors(self.paths.root, "the store could not be opened"):
                 self._open()
         except BaseException:
-            self._disk.close()
+            with suppress(OSError):
+                self._disk.close()
             self._lock.release()
             raise
 
@@ -257,11 +261,17 @@ class StoreWriter:
                     raise
                 raise CommitError(
                     f"{self.paths.root}: committed, but queues and index are incomplete ({err}); "
-                    "the next writer or broker that opens the store completes them"
+                    "the next writer or broker that opens the store completes them: "
+                    "do not append the rows again"
                 ) from err
-            with suppress(OSError):
+            consequence = "nothing since the last flush is kept, and the write can be repeated"
+            try:
                 self.abandon()
-            with named_os_errors(self.paths.root, "nothing since the last flush is kept"):
+            except OSError:
+                consequence = (
+                    "the next writer or broker that opens the store discards what was not flushed"
+                )
+            with named_os_errors(self.paths.root, consequence):
                 raise
 
     def _require_usable(self) -> None:
@@ -375,6 +385,25 @@ class StoreWriter:
         queue = self._queue(topic, queue_id)
         return None if queue.is_new else queue.end
 
+    def _mark_as_closed(self) -> None:
+        """Mark the store as closed.
+
+        A failure is only logged: all is committed, and an error would lead the caller to repeat it.
+        """
+        end = CleanEnd(self._append.start, self._last_store_timestamp)
+        try:
+            with suppress(OSError):  # the note only saves time
+                write_clean_end(self._disk, self.paths, self._log, end)
+            self._disk.delete(self.paths.abort)
+            self._disk.flush_folder(self.paths.root)
+        except OSError as err:
+            logger.warning(
+                "%s is not marked as closed (%s); all is committed, "
+                "and the next writer or broker that opens it repairs it",
+                self.paths.root,
+                err,
+            )
+
     def close(self) -> None:
         """Flush, mark the store as closed and release the lock.
 
@@ -384,13 +413,10 @@ class StoreWriter:
         try:
             if not self._has_failed:
                 self.flush()
-                end = CleanEnd(self._append.start, self._last_store_timestamp)
-                with suppress(OSError):  # all is committed, and the note only saves time
-                    write_clean_end(self._disk, self.paths, self._log, end)
-                self._disk.delete(self.paths.abort)
-                self._disk.flush_folder(self.paths.root)
+                self._mark_as_closed()
         finally:
-            self._disk.close()
+            with suppress(OSError):  # what was committed was flushed
+                self._disk.close()
             self._log.close()
             self._lock.release()
             # A writer refers to itself, so it stays until the next full collection of garbage.

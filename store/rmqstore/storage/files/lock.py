@@ -6,10 +6,11 @@ import fcntl
 import os
 import struct
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from rmqstore.errors import StoreLockedError, StoreStateError, UnreadableFileError
-from rmqstore.storage.files.disk import open_to_change
+from rmqstore.storage.files.disk import named_os_errors, open_to_change
 from rmqstore.storage.files.regular import open_regular
 
 _CONTENT = b"lock"
@@ -51,8 +52,13 @@ class StoreLock:
                     f"{path}: a running broker or another writer has the store; "
                     "stop it, or write to another store"
                 ) from err
-            os.pwrite(self._descriptor, _CONTENT, 0)
-            self._key = self.identity(os.fstat(self._descriptor))
+            try:
+                with named_os_errors(path, "the store could not be opened"):
+                    os.pwrite(self._descriptor, _CONTENT, 0)
+                    self._key = self.identity(os.fstat(self._descriptor))
+            except StoreStateError:
+                self._close()
+                raise
             _held.add(self._key)
 
     @staticmethod
@@ -65,7 +71,12 @@ class StoreLock:
         with _guard:
             if self._key in _held:
                 _held.discard(self._key)
-                os.close(self._descriptor)
+                self._close()
+
+    def _close(self) -> None:
+        """Close the file, which releases the lock even if it fails."""
+        with suppress(OSError):
+            os.close(self._descriptor)
 
 
 def is_held(path: Path) -> bool:

@@ -1,0 +1,156 @@
+"""Any system call of a job may fail: its error is clear, all of its rows are there or none.
+
+The job stages rows in three tasks and commits them with a version. After a failure the store opens
+and is sound, and the same job again makes its rows complete, each once.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rmqstore
+import tiers
+from crash.test_append import all_or_none, by_log, messages, rows
+from pyspark_rmqstore.staging import begin, job_folder, sweep
+from rmqstore.errors import CommitError, RmqStoreError
+from rmqstore.inspect.verify import verify
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.paths import find_store
+from rmqstore.write.messages import MessageMaker, WriteSpec
+from rmqstore.write.staged.part import PartWriter
+from rmqstore.write.writer import StoreWriter
+
+pytestmark = pytest.mark.crash
+
+GoldenStore = Callable[[str], Path]
+N, N_TASKS = 30, 3
+# Calls that take blocks of the disk, and all that change or read what a job writes.
+_OF_FULL_DISK = ("ftruncate", "link", "mkdir", "posix_fallocate", "pwrite", "pwritev")
+_OF_BROKEN_DISK = (*_OF_FULL_DISK, "close", "fsync", "preadv", "rename", "replace", "unlink")
+CALLS = {errno.ENOSPC: _OF_FULL_DISK, errno.EIO: _OF_BROKEN_DISK}
+NAMES = {errno.ENOSPC: ("disk is full", "No space left"), errno.EIO: ("Input/output error",)}
+
+
+class FailingCalls:
+    """Lets call number ``at`` of some calls fail; with ``stays`` all later ones, too."""
+
+    def __init__(self, code: int, at: int | None = None, *, stays: bool = False) -> None:
+        self._code, self._at, self._stays = code, at, stays
+        self.done: list[str] = []
+
+    def install(self, patch: pytest.MonkeyPatch) -> None:
+        """Put this between Python and the system calls."""
+        for name in CALLS[self._code]:
+            patch.setattr(os, name, self._failing(name, getattr(os, name)))
+
+    def _failing(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def failing(*args: Any, **options: Any) -> Any:
+            if name == "close" and not _is_written(args[0]):
+                return call(*args, **options)
+            number = len(self.done)
+            self.done.append(f"{name} {_path(args[0])}")
+            fails = self._at is not None and (
+                number == self._at or (self._stays and number > self._at)
+            )
+            if fails and name != "close":
+                raise OSError(self._code, os.strerror(self._code))
+            answer = call(*args, **options)
+            if fails:  # a close that fails has closed its descriptor all the same
+                raise OSError(self._code, os.strerror(self._code))
+            return answer
+
+        return failing
+
+
+def _is_written(descriptor: int) -> bool:
+    return fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
+
+
+def _path(target: Any) -> str:
+    if isinstance(target, int):
+        return os.readlink(f"/proc/self/fd/{target}")  # noqa: PTH115 - as the job uses os
+    return str(target)
+
+
+def run_job(root: Path) -> None:
+    """Do what the tasks and the driver of a job do."""
+    parts = []
+    try:
+        begin(str(root), "job")
+        for task in range(N_TASKS):
+            columns = MessageMaker(WriteSpec(), task).make(messages(N).slice(task * 10, 10))
+            with PartWriter(Disk(), job_folder(str(root), "job") / f"part-{task}", 1 << 30) as file:
+                file.write(columns)
+                parts.append(file.part())
+        with StoreWriter(find_store(root), StoreConfig()) as writer:
+            if writer.done_version("app") is None:
+                writer.append_staged(parts)
+                writer.flush(txn=("app", 1))
+    finally:
+        sweep(str(root), "job")
+
+
+def require_sound(root: Path, where: str) -> None:
+    with rmqstore.open(root) as store:
+        assert not list(verify(store)), where
+
+
+def fail_at(root: Path, code: int, at: int, *, stays: bool) -> str:
+    """Run the job, of which a call fails; return how it ended, checking what it says."""
+    calls = FailingCalls(code, at, stays=stays)
+    before = by_log(root)
+    ended = "done"
+    with pytest.MonkeyPatch.context() as patch:
+        calls.install(patch)
+        try:
+            run_job(root)
+        except RmqStoreError as err:
+            ended, text = type(err).__name__, str(err)
+    where = f"call {at}, {calls.done[at]}: {ended}"
+    if ended != "done":
+        assert str(root) in text, f"{where}: {text}"
+        assert any(name in text for name in NAMES[code]), f"{where}: {text}"
+    n_new = len(all_or_none(root, before, N, where)) - len(before)
+    assert bool(n_new) == (ended in ("done", CommitError.__name__)), where
+    return ended
+
+
+FEW, EVERY = 6, 10_000
+
+
+@pytest.mark.parametrize("at_most", tiers.sampled(FEW, EVERY))
+@pytest.mark.parametrize("stays", [False, True], ids=["once", "stays"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=["ENOSPC", "EIO"])
+def test_a_job_of_which_any_call_fails_writes_all_rows_or_none(
+    golden_store: GoldenStore, tmp_path: Path, code: int, at_most: int, *, stays: bool
+) -> None:
+    before, calls = len(by_log(golden_store("one"))), FailingCalls(code)
+    counted = Path(shutil.copytree(golden_store("one"), tmp_path / "count"))
+    with pytest.MonkeyPatch.context() as patch:
+        calls.install(patch)
+        run_job(counted)
+    n_calls, ends = len(calls.done), set()
+    for at in sorted(random.Random(code).sample(range(n_calls), min(n_calls, at_most))):
+        root = Path(shutil.copytree(golden_store("one"), tmp_path / f"{at}"))
+        ended = fail_at(root, code, at, stays=stays)
+        ends.add(ended)
+        where = f"call {at}, {calls.done[at]}: {ended}"
+        StoreWriter(find_store(root), StoreConfig()).close()
+        require_sound(root, where)
+        run_job(root)
+        assert len(by_log(root)) == len(rows(root)) == before + N, where
+        require_sound(root, where)
+        assert not (root / ".rmqstore" / "staging").exists(), where
+        shutil.rmtree(root)
+    if at_most == EVERY:
+        assert ends >= {"done", "StoreStateError", "CommitError"}
