@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
-import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+from connector.clusters import environment
 from connector.sparkreads import GoldenStore, load, messages
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
@@ -51,21 +50,10 @@ def test_a_cluster_reads_what_one_process_reads(
     spark: SparkSession, golden_store: GoldenStore, tmp_path: Path
 ) -> None:
     root = golden_store("basic")
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("PYTHONPATH", "SPARK_HOME", "SPARK_CONF_DIR")
-    }
-    environment |= {  # an installed package needs no PYTHONPATH
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_HOME": str(Path(pyspark.__file__).parent),
-        "SPARK_WORKER_DIR": str(tmp_path / "work"),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(root), COLUMNS],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180, check=False,
+        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=180,
+        check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     answer = json.loads(done.stdout.splitlines()[-1])

@@ -41,35 +41,57 @@ CALLS = {errno.ENOSPC: _OF_FULL_DISK, errno.EIO: _OF_BROKEN_DISK}
 NAMES = {errno.ENOSPC: ("disk is full", "No space left"), errno.EIO: ("Input/output error",)}
 
 
-class FailingCalls:
-    """Lets call number ``at`` of some calls fail; with ``stays`` all later ones, too."""
+class Calls:
+    """Counts the calls of a job."""
 
-    def __init__(self, code: int, at: int | None = None, *, stays: bool = False) -> None:
-        self._code, self._at, self._stays = code, at, stays
+    names: tuple[str, ...] = _OF_BROKEN_DISK
+
+    def __init__(self) -> None:
         self.done: list[str] = []
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
         """Put this between Python and the system calls."""
-        for name in CALLS[self._code]:
-            patch.setattr(os, name, self._failing(name, getattr(os, name)))
+        for name in self.names:
+            patch.setattr(os, name, self._counting(name, getattr(os, name)))
 
-    def _failing(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def failing(*args: Any, **options: Any) -> Any:
+    def _counting(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counting(*args: Any, **options: Any) -> Any:
             if name == "close" and not _is_written(args[0]):
                 return call(*args, **options)
-            number = len(self.done)
             self.done.append(f"{name} {_path(args[0])}")
-            fails = self._at is not None and (
-                number == self._at or (self._stays and number > self._at)
-            )
-            if fails and name != "close":
-                raise OSError(self._code, os.strerror(self._code))
-            answer = call(*args, **options)
-            if fails:  # a close that fails has closed its descriptor all the same
-                raise OSError(self._code, os.strerror(self._code))
-            return answer
+            if not self.fails(len(self.done) - 1):
+                return call(*args, **options)
+            if name == "close":  # it closes the descriptor even if it fails
+                call(*args, **options)
+            raise self.error()
 
-        return failing
+        return counting
+
+    def fails(self, number: int) -> bool:
+        """Tell whether a call fails."""
+        del number
+        return False
+
+    def error(self) -> OSError:
+        """Return the error of a call that fails."""
+        raise NotImplementedError
+
+
+class FailingCalls(Calls):
+    """Lets call number ``at`` of some calls fail; with ``stays`` all later ones, too."""
+
+    def __init__(self, code: int, at: int | None = None, *, stays: bool = False) -> None:
+        super().__init__()
+        self.names = CALLS[code]
+        self._code, self._at, self._stays = code, at, stays
+
+    def fails(self, number: int) -> bool:
+        if self._at is None:
+            return False
+        return number >= self._at if self._stays else number == self._at
+
+    def error(self) -> OSError:
+        return OSError(self._code, os.strerror(self._code))
 
 
 def _is_written(descriptor: int) -> bool:
