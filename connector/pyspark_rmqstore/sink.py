@@ -25,6 +25,7 @@ from pyspark_rmqstore.write_options import WriteOptions
 from rmqstore.errors import IllegalMessageError, StoreLockedError
 from rmqstore.format.schema import ASSIGNED, WRITE_TYPES
 from rmqstore.opening import create, is_store, open_for
+from rmqstore.storage.files.paths import find_store
 from rmqstore.write.messages import MessageMaker
 from rmqstore.write.staged.part import PartWriter, StagedPart
 from rmqstore.write.writer import StoreWriter
@@ -58,8 +59,7 @@ class StoreSink:
         self._ignored = [name for name in schema.names if name in ASSIGNED]
         self._spec, self._file_size = options.spec, options.config.mapped_file_size_commit_log
         if is_store(options.path):
-            # A store that a broker holds is refused before any work. Another job holds the store
-            # only briefly while it begins.
+            # A store that a broker holds is refused before any work.
             with _open(options, patience) as store:
                 self._spec = replace(options.spec, queue_nums=store.queue_nums())
                 self._file_size = store.config.mapped_file_size_commit_log
@@ -111,19 +111,26 @@ class StoreSink:
 def _open(options: WriteOptions, patience: float) -> StoreWriter:
     """Open the store, or make it.
 
-    If another job holds the store, this waits at most ``patience`` seconds for it.
+    If a writer of ours holds the store, this waits until that has committed, at most
+    ``COMMIT_SECONDS``; for anybody else it waits ``patience`` seconds.
     """
-    until = monotonic() + patience
+    started = monotonic()
     while True:
         try:
             if is_store(options.path):
                 return open_for(options.path, "a", config=options.config, spec=options.spec)
             return create(options.path, config=options.config, spec=options.spec)
         except StoreLockedError as err:
-            if monotonic() > until:
+            waited = monotonic() - started
+            if waited > COMMIT_SECONDS or (waited > patience and not _is_ours(options.path)):
                 raise
             logger.info("%s; waiting", err)
             sleep(_PAUSE_SECONDS)
+
+
+def _is_ours(path: str) -> bool:
+    """Tell whether the writer that holds a store seems to be one of ours, and not a broker."""
+    return is_store(path) and find_store(path).has_our_abort
 
 
 def _check_columns(schema: StructType, options: WriteOptions) -> None:

@@ -205,7 +205,6 @@ PLACES = {  # the first change to a file with this in its path, and whether the 
     "staged records": ("unlink", False),
     "checkpoint": ("checkpoint", False),
     "index": ("/index/", True),
-    "topics": ("topics.json", True),
 }
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,13 @@ import rmqstore
 from connector.streams import SIZES, put
 from connector.test_stream_read import failure, numbered
 from crash.faults import Cut, FaultyDisk
+from pyspark_rmqstore.sink import StoreSink
 from pyspark_rmqstore.stream_writer import RmqStoreStreamWriter, StagedOfQuery
-from pyspark_rmqstore.write_options import parse_stream_write_options
+from pyspark_rmqstore.write_options import parse_stream_write_options, parse_write_options
 from rmqstore.errors import StoreLockedError
 from rmqstore.inspect.verify import verify
 from rmqstore.opening import create
+from rmqstore.storage.files.lock import StoreLock
 from rmqstore.storage.files.paths import find_store
 from rmqstore.write.writer import StoreWriter
 
@@ -107,6 +110,23 @@ def test_a_batch_that_spark_forgot_to_have_written_is_passed_over(
         path.unlink()
     copy(spark, source, tmp_path / "b", tmp_path / "checkpoint")
     assert by_queue(tmp_path / "b") == expected == by_queue(source)
+
+
+@pytest.mark.slow
+def test_many_micro_batches_leave_no_more_files_than_one_job(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source, one, many = source_store(tmp_path / "a", 1500), tmp_path / "one", tmp_path / "many"
+    frame = spark.read.format("rmqstore").load(str(source)).select("topic", "queueId", "body")
+    frame.write.format("rmqstore").mode("append").options(**SMALL).save(str(one))
+    assert copy(spark, source, many, tmp_path / "checkpoint", per_trigger=105) == 50
+    assert by_queue(one) == by_queue(many) == by_queue(source)
+    for folder in ("commitlog", "consumequeue", "index"):
+        files = [sum(path.is_file() for path in (root / folder).rglob("*")) for root in (one, many)]
+        assert 10 < files[1] <= 1.05 * files[0], folder
+    assert len(list((many / ".rmqstore" / "ledger").iterdir())) == 1
+    with rmqstore.open(many) as store:
+        assert not list(verify(store))
 
 
 def test_a_new_checkpoint_is_another_query(spark: SparkSession, tmp_path: Path) -> None:
@@ -387,6 +407,25 @@ def test_a_commit_that_outlives_its_driver_is_not_repeated(
     late = [old.stage(2, partition) for partition in range(2)]
     old.commit(late, 2)
     require(begun, 4)
+
+
+def test_a_job_waits_for_the_commit_of_another_and_not_for_a_broker(begun: Path) -> None:
+    options = parse_write_options({"path": str(begun)})
+    schema = StructType().add("topic", "string").add("body", "string")
+    other = rmqstore.open(begun, mode="a")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(StoreSink, schema, options, patience=0.1)
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=1)
+        other.close()
+        waiting.result(timeout=60)
+    lock = StoreLock(begun / "lock")
+    try:
+        with pytest.raises(StoreLockedError, match="has the store"):
+            StoreSink(schema, options, patience=0.1)
+    finally:
+        lock.release()
+    require(begun, 3)
 
 
 def test_a_commit_does_not_wait_for_ever_for_another_writer(

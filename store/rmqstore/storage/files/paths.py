@@ -74,6 +74,14 @@ class StorePaths:
         return self.storage.exists(self.abort)
 
     @property
+    def has_our_abort(self) -> bool:
+        """Whether a writer of this package was the last to open the store, and did not close it."""
+        try:
+            return self.storage.read_bytes(self.abort, len(OUR_ABORT)) == OUR_ABORT.encode()
+        except FileNotFoundError:
+            return False
+
+    @property
     def append_intent(self) -> Path:
         """Our own note of where an unfinished append began."""
         return self.own / "append"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rmqstore.storage.files.paths import OUR_ABORT, StorePaths
+from rmqstore.storage.files.paths import StorePaths
 
 _MAX_DIGITS = 20
 
@@ -23,8 +23,4 @@ def committed_since(paths: StorePaths) -> int | None:
     and if a broker has opened the store since. The broker has dispatched the records then, so the
     note is stale, and the ``abort`` file is the broker's.
     """
-    try:
-        is_ours = paths.storage.read_bytes(paths.abort, len(OUR_ABORT)) == OUR_ABORT.encode()
-    except FileNotFoundError:
-        return None
-    return read_intent(paths) if is_ours else None
+    return read_intent(paths) if paths.has_our_abort else None
