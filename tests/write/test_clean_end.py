@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -14,7 +15,9 @@ import pytest
 import rmqstore
 from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.paths import find_store
+from rmqstore.storage.log import clean_end
 from rmqstore.write import writer
 from rmqstore.write.repair import repairer
 from rmqstore.write.writer import StoreWriter
@@ -215,7 +218,7 @@ def test_a_note_that_cannot_be_written_does_not_fail_a_commit(
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(
-            writer, "write_clean_end", lambda *_: (_ for _ in ()).throw(OSError(28, ""))
+            clean_end, "write_clean_end", lambda *_: (_ for _ in ()).throw(OSError(28, ""))
         )
         append(closed, messages("more", 3))
     assert not find_store(closed).has_abort
@@ -330,3 +333,23 @@ def test_a_long_log_without_an_index_is_not_indexed_on_opening(
     with rmqstore.open(closed) as store:
         assert len(list(store.query("T", "after1"))) == 1
         assert len(list(store.query("T", "first1"))) == 1, "found in the log"
+
+
+def test_a_store_that_cannot_be_marked_as_closed_does_not_fail_a_commit(
+    closed: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    delete = Disk.delete
+
+    def refuse_abort(disk: Disk, path: Path) -> None:
+        if path == closed / "abort":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        delete(disk, path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Disk, "delete", refuse_abort)
+        append(closed, messages("more", 3))
+    assert "is not marked as closed" in caplog.text
+    assert "all is committed" in caplog.text
+    append(closed, messages("after", 3))
+    with rmqstore.open(closed) as store:
+        assert store.count() == 200 + 8 + 6

@@ -8,7 +8,6 @@ Source: DefaultMessageStore.java.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -19,11 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmqstore.errors import (
-    CommitError,
-    RmqStoreError,
-    StoreStateError,
-)
+from rmqstore.errors import CommitError, RmqStoreError, StoreStateError
 from rmqstore.findings import Finding
 from rmqstore.format.columns.dispatch_requests import Places, have_units
 from rmqstore.format.encoding.records import (
@@ -42,7 +37,7 @@ from rmqstore.storage.files.disk import Disk, named_os_errors
 from rmqstore.storage.files.lock import StoreLock
 from rmqstore.storage.files.paths import StorePaths, our_abort
 from rmqstore.storage.log.appender import LogAppend, Placement
-from rmqstore.storage.log.clean_end import CleanEnd, write_clean_end
+from rmqstore.storage.log.clean_end import CleanEnd, mark_as_closed
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.appender import QueueAppender
 from rmqstore.storage.queue.next_offsets import NextOffsets
@@ -63,8 +58,6 @@ from rmqstore.write.staged.part import StagedPart, StagedRecords
 from rmqstore.write.staged.placement import PlacedBatch, StagedRun
 from rmqstore.write.verbatim import millis, verbatim_columns
 from rmqstore.write.written_topics import WrittenTopics
-
-logger = logging.getLogger(__name__)
 
 
 class StoreWriter:
@@ -268,9 +261,7 @@ class StoreWriter:
             try:
                 self.abandon()
             except OSError:
-                consequence = (
-                    "the next writer or broker that opens the store discards what was not flushed"
-                )
+                consequence = "the next to open the store discards what was not flushed"
             with named_os_errors(self.paths.root, consequence):
                 raise
 
@@ -385,25 +376,6 @@ class StoreWriter:
         queue = self._queue(topic, queue_id)
         return None if queue.is_new else queue.end
 
-    def _mark_as_closed(self) -> None:
-        """Mark the store as closed.
-
-        A failure is only logged: all is committed, and an error would lead the caller to repeat it.
-        """
-        end = CleanEnd(self._append.start, self._last_store_timestamp)
-        try:
-            with suppress(OSError):  # the note only saves time
-                write_clean_end(self._disk, self.paths, self._log, end)
-            self._disk.delete(self.paths.abort)
-            self._disk.flush_folder(self.paths.root)
-        except OSError as err:
-            logger.warning(
-                "%s is not marked as closed (%s); all is committed, "
-                "and the next writer or broker that opens it repairs it",
-                self.paths.root,
-                err,
-            )
-
     def close(self) -> None:
         """Flush, mark the store as closed and release the lock.
 
@@ -413,7 +385,8 @@ class StoreWriter:
         try:
             if not self._has_failed:
                 self.flush()
-                self._mark_as_closed()
+                end = CleanEnd(self._append.start, self._last_store_timestamp)
+                mark_as_closed(self._disk, self.paths, self._log, end)
         finally:
             with suppress(OSError):  # what was committed was flushed
                 self._disk.close()

@@ -9,6 +9,7 @@ file follows, and the checkpoint was not written since, as every broker does tha
 from __future__ import annotations
 
 import json
+import logging
 from contextlib import suppress
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
@@ -22,6 +23,8 @@ from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import read_small
 from rmqstore.storage.log.commitlog import CommitLog
 
+logger = logging.getLogger(__name__)
+
 _VERSION: Final = 1
 _PROOF_BYTES: Final = 64 << 10  # of the log, before its end
 _MAX_NOTE_BYTES: Final = 1024
@@ -32,6 +35,25 @@ class CleanEnd(NamedTuple):
 
     physical_offset: int
     last_store_timestamp: int  # ms, 0 if the log has no records
+
+
+def mark_as_closed(disk: Disk, paths: StorePaths, log: CommitLog, end: CleanEnd) -> None:
+    """Note where the log ends, and delete the file ``abort``.
+
+    A failure is only logged: all is committed, and an error would lead the caller to repeat it.
+    """
+    try:
+        with suppress(OSError):  # the note only saves time
+            write_clean_end(disk, paths, log, end)
+        disk.delete(paths.abort)
+        disk.flush_folder(paths.root)
+    except OSError as err:
+        logger.warning(
+            "%s is not marked as closed (%s); all is committed, "
+            "and the next writer or broker that opens it repairs it",
+            paths.root,
+            err,
+        )
 
 
 def write_clean_end(disk: Disk, paths: StorePaths, log: CommitLog, end: CleanEnd) -> None:
