@@ -21,7 +21,7 @@ from rmqstore.write.staged.part import PartWriter, StagedPart
 from rmqstore.write.writer import StoreWriter
 
 ROWS, TASKS = 200, 2
-# A micro-batch is a tenth of a file of the log or less, so jobs often end inside of files.
+# A file of the log holds some 13 micro-batches.
 SIZES = StoreConfig(
     mapped_file_size_commit_log=1 << 19,
     mapped_file_size_consume_queue=20_000,
@@ -78,12 +78,13 @@ def test_micro_batches_leave_no_more_files_than_one_job(
         rmqstore.create(root, config=SIZES).close()
     run_job(one, 0, range(n_batches * ROWS))
     calls = Calls()
-    n_calls, ledger = list[int](), many / ".rmqstore" / "ledger"
+    n_changes, ledger = list[int](), many / ".rmqstore" / "ledger"
     with monkeypatch.context() as patch:
         calls.install(patch)
         for number in range(n_batches):
             run_job(many, number, range(number * ROWS, (number + 1) * ROWS))
-            n_calls.append(len(calls.done))
+            # Reads are left out: each opening reads the heads of all index files, as a broker does.
+            n_changes.append(sum(not call.startswith("preadv") for call in calls.done))
             calls.done.clear()
             (entry,) = ledger.iterdir()
             assert entry.stat().st_size < 1000
@@ -91,7 +92,7 @@ def test_micro_batches_leave_no_more_files_than_one_job(
         assert n_files(many, folder) <= 1.05 * n_files(one, folder), folder
     assert n_files(one, "commitlog") > n_batches // 30, "the jobs fill several files"
     tenth = n_batches // 10
-    first, last = n_calls[tenth : 2 * tenth], n_calls[-tenth:]
+    first, last = n_changes[tenth : 2 * tenth], n_changes[-tenth:]
     assert statistics.mean(last) <= 1.05 * statistics.mean(first)
     assert max(last) <= 1.5 * max(first)
     with rmqstore.open(many) as store:
