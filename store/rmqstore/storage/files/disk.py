@@ -23,16 +23,13 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import StoreStateError
 from rmqstore.storage.files.direct_writes import DirectWrites, write_all
-from rmqstore.storage.files.regular import keep_regular, require_regular
+from rmqstore.storage.files.regular import open_new, open_to_change
 
 _OPEN_FILES = 64
 _FLUSH_THREADS = 16
 _ZEROS_AT_ONCE = 8 << 20
-# Errors of a file system that has no unnamed files.
-_WITHOUT_UNNAMED_FILES = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL}
 # Errors of a system that cannot wait for the bytes of one write.
 _WITHOUT_WRITE_THROUGH = {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}
-_TO_CHANGE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 @contextmanager
@@ -60,37 +57,6 @@ def _named(path: Path) -> Iterator[None]:
 def _close(path: Path, descriptor: int) -> None:
     with _named(path):
         os.close(descriptor)
-
-
-def open_to_change(path: Path, flags: int = 0) -> int:
-    """Open a regular file for writing and return its descriptor; a link is not followed.
-
-    Args:
-        path: the file to open.
-        flags: further flags for ``os.open``.
-
-    Raises:
-        OSError: the file cannot be opened.
-        UnreadableFileError: the name belongs to something that is not a regular file.
-    """
-    with suppress(FileNotFoundError):
-        require_regular(path, path.lstat())
-    descriptor = os.open(path, _TO_CHANGE | flags, 0o644)
-    keep_regular(path, descriptor)
-    return descriptor
-
-
-def _new_file(path: Path) -> tuple[int, bool]:
-    """Open a new, empty file; return its descriptor, and whether it has its name already.
-
-    It has its name if the file system has no unnamed files.
-    """
-    try:
-        return os.open(path.parent, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o644), False
-    except OSError as err:
-        if err.errno not in _WITHOUT_UNNAMED_FILES:
-            raise
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), True
 
 
 class Disk:
@@ -176,7 +142,7 @@ class Disk:
             FileExistsError: the file already exists.
         """
         self.require_within(path)
-        descriptor, has_name = _new_file(path)
+        descriptor, has_name = open_new(path)
         try:
             with _named(path):
                 os.ftruncate(descriptor, size)

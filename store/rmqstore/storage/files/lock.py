@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from rmqstore.errors import StoreLockedError, StoreStateError, UnreadableFileError
-from rmqstore.storage.files.disk import named_os_errors, open_to_change
-from rmqstore.storage.files.regular import open_regular
+from rmqstore.storage.files.disk import named_os_errors
+from rmqstore.storage.files.regular import open_regular, open_to_change
 
 _CONTENT = b"lock"
 _FLOCK = "hhqqi4x"  # struct flock of Linux: type, whence, start, length, process

@@ -1,4 +1,4 @@
-"""Opening files for reading, and listing folders, in a store that may hold anything under any name.
+"""Opening files, and listing folders, in a store that may hold anything under any name.
 
 A name in a store may stand for a FIFO, a device, a folder, a link to any of these, or for a sparse
 file of terabytes. Only regular files are opened, opening never waits for another process, and no
@@ -7,8 +7,11 @@ more is read than a kind of file needs.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+from contextlib import suppress
+from pathlib import Path
 
 from rmqstore.errors import UnreadableFileError
 from rmqstore.storage.files.storage import (
@@ -22,6 +25,9 @@ from rmqstore.storage.files.storage import (
 
 _BLOCK_BYTES = 512  # the unit of st_blocks
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_TO_CHANGE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+# Errors of a file system that has no unnamed files.
+_WITHOUT_UNNAMED_FILES = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL}
 _KINDS = {
     stat.S_IFREG: A_FILE,
     stat.S_IFDIR: A_FOLDER,
@@ -49,6 +55,37 @@ def open_regular(path: AnyPath) -> tuple[int, os.stat_result]:
     except OSError as err:
         raise _unreadable(path, err, A_FILE) from err
     return descriptor, keep_regular(path, descriptor)
+
+
+def open_to_change(path: Path, flags: int = 0) -> int:
+    """Open a regular file for writing and return its descriptor; a link is not followed.
+
+    Args:
+        path: the file to open.
+        flags: further flags for ``os.open``.
+
+    Raises:
+        OSError: the file cannot be opened.
+        UnreadableFileError: the name belongs to something that is not a regular file.
+    """
+    with suppress(FileNotFoundError):
+        require_regular(path, path.lstat())
+    descriptor = os.open(path, _TO_CHANGE | flags, 0o644)
+    keep_regular(path, descriptor)
+    return descriptor
+
+
+def open_new(path: Path) -> tuple[int, bool]:
+    """Open a new, empty file; return its descriptor, and whether it has its name already.
+
+    It has its name if the file system has no unnamed files.
+    """
+    try:
+        return os.open(path.parent, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o644), False
+    except OSError as err:
+        if err.errno not in _WITHOUT_UNNAMED_FILES:
+            raise
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), True
 
 
 def keep_regular(path: AnyPath, descriptor: int) -> os.stat_result:
