@@ -126,7 +126,7 @@ def test_attempts_that_fail_are_repeated_or_live_on_write_no_row_twice(tmp_path:
     folder.mkdir()
     done = subprocess.run(
         [sys.executable, "-c", WRITE, str(root), str(folder)],
-        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=240,
+        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=400,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
@@ -216,7 +216,7 @@ def test_a_driver_killed_in_a_commit_whose_executors_live_on_is_followed_by_anot
     text, shows = PLACES[place]
     killed = subprocess.run(
         [sys.executable, "-c", COPY, source, sink, checkpoint, text, tmp_path / "pids"],
-        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=240,
+        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=400,
         check=False,
     )  # fmt: skip
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-4000:]

@@ -11,10 +11,12 @@ import fcntl
 import os
 import random
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import rmqstore
@@ -104,13 +106,19 @@ def _path(target: Any) -> str:
     return str(target)
 
 
-def run_job(root: Path) -> None:
+def large_rows() -> pa.RecordBatch:
+    """Return rows of which each task has more than goes through the page cache."""
+    bodies = [b"%d " % number * 50_000 for number in range(N)]
+    return pa.record_batch({"topic": ["TopicA"] * N, "body": bodies, "keys": ["k"] * N})
+
+
+def run_job(root: Path, batch: pa.RecordBatch) -> None:
     """Do what the tasks and the driver of a job do."""
     parts = []
     try:
         begin(str(root), "job")
         for task in range(N_TASKS):
-            columns = MessageMaker(WriteSpec(), task).make(messages(N).slice(task * 10, 10))
+            columns = MessageMaker(WriteSpec(), task).make(batch.slice(task * 10, 10))
             with PartWriter(Disk(), job_folder(str(root), "job") / f"part-{task}", 1 << 30) as file:
                 file.write(columns)
                 parts.append(file.part())
@@ -127,7 +135,7 @@ def require_sound(root: Path, where: str) -> None:
         assert not list(verify(store)), where
 
 
-def fail_at(root: Path, code: int, at: int, *, stays: bool) -> str:
+def fail_at(root: Path, batch: pa.RecordBatch, code: int, at: int, *, stays: bool) -> str:
     """Run the job, of which a call fails; return how it ended, checking what it says."""
     calls = FailingCalls(code, at, stays=stays)
     before = by_log(root)
@@ -135,7 +143,7 @@ def fail_at(root: Path, code: int, at: int, *, stays: bool) -> str:
     with pytest.MonkeyPatch.context() as patch:
         calls.install(patch)
         try:
-            run_job(root)
+            run_job(root, batch)
         except RmqStoreError as err:
             ended, text = type(err).__name__, str(err)
     where = f"call {at}, {calls.done[at]}: {ended}"
@@ -147,32 +155,49 @@ def fail_at(root: Path, code: int, at: int, *, stays: bool) -> str:
     return ended
 
 
-FEW, EVERY = 6, 10_000
+FEW, EVERY = 4, 10_000
+
+
+@pytest.fixture(scope="module")
+def bases(golden_store: GoldenStore, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return a store of a broker with small files, and one of ours with those of usual size."""
+    usual = tmp_path_factory.mktemp("base") / "s"
+    with rmqstore.create(usual) as writer:
+        writer.append(messages(5))
+    return {"small": golden_store("one"), "large": usual}
 
 
 @pytest.mark.parametrize("at_most", tiers.sampled(FEW, EVERY))
 @pytest.mark.parametrize("stays", [False, True], ids=["once", "stays"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=["ENOSPC", "EIO"])
+@pytest.mark.parametrize("size", ["small", "large"])
 def test_a_job_of_which_any_call_fails_writes_all_rows_or_none(
-    golden_store: GoldenStore, tmp_path: Path, code: int, at_most: int, *, stays: bool
+    bases: dict[str, Path], tmp_path: Path, size: str, code: int, at_most: int, *, stays: bool
 ) -> None:
-    before, calls = len(by_log(golden_store("one"))), FailingCalls(code)
-    counted = Path(shutil.copytree(golden_store("one"), tmp_path / "count"))
+    base, batch = bases[size], messages(N) if size == "small" else large_rows()
+    before, calls = len(by_log(base)), FailingCalls(code)
+    counted = copy(base, tmp_path / "count")
     with pytest.MonkeyPatch.context() as patch:
         calls.install(patch)
-        run_job(counted)
+        run_job(counted, batch)
     n_calls, ends = len(calls.done), set()
     for at in sorted(random.Random(code).sample(range(n_calls), min(n_calls, at_most))):
-        root = Path(shutil.copytree(golden_store("one"), tmp_path / f"{at}"))
-        ended = fail_at(root, code, at, stays=stays)
+        root = copy(base, tmp_path / f"{at}")
+        ended = fail_at(root, batch, code, at, stays=stays)
         ends.add(ended)
         where = f"call {at}, {calls.done[at]}: {ended}"
         StoreWriter(find_store(root), StoreConfig()).close()
         require_sound(root, where)
-        run_job(root)
+        run_job(root, batch)
         assert len(by_log(root)) == len(rows(root)) == before + N, where
         require_sound(root, where)
         assert not (root / ".rmqstore" / "staging").exists(), where
         shutil.rmtree(root)
     if at_most == EVERY:
         assert ends >= {"done", "StoreStateError", "CommitError"}
+
+
+def copy(base: Path, root: Path) -> Path:
+    """Copy a store, whose files stay sparse."""
+    subprocess.run(["cp", "-r", "--sparse=always", base, root], check=True)
+    return root
