@@ -479,9 +479,15 @@ def test_index_in_many_pieces_is_the_same(golden_store: GoldenStore) -> None:
 # ---- groups
 
 
-def test_groups_are_as_far_behind_as_their_offsets_say(golden_store: GoldenStore) -> None:
-    """The offsets as they stand in config/consumerOffset.json of `live`."""
-    text = (golden_store("live") / "config" / "consumerOffset.json").read_text()
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("live", "consumerOffset.json"), ("v55-live-lite", "lmqConsumerOffset.json")],
+)
+def test_groups_are_as_far_behind_as_their_offsets_say(
+    golden_store: GoldenStore, name: str, file: str
+) -> None:
+    """The offsets as they stand in the only such file of the store."""
+    text = (golden_store(name) / "config" / file).read_text()
     quoted = "".join(text.split())
     for number in range(20):
         quoted = quoted.replace(f"{{{number}:", f'{{"{number}":').replace(
@@ -489,11 +495,11 @@ def test_groups_are_as_far_behind_as_their_offsets_say(golden_store: GoldenStore
         )
     table = json.loads(quoted)["offsetTable"]
     expected = {}
-    queues = {(row["topic"], row["queueId"]): row for row in goldens.summary("live")["queues"]}
+    queues = {(row["topic"], row["queueId"]): row for row in goldens.summary(name)["queues"]}
     for key, offsets in table.items():
         topic, group = key.split("@")
         for queue, committed in offsets.items():
-            held = goldens.queues("live").get((topic, int(queue)))
+            held = goldens.queues(name).get((topic, int(queue)))
             real = queues.get((topic, int(queue)))
             lag = time = None
             if real is not None and held is not None:
@@ -502,7 +508,7 @@ def test_groups_are_as_far_behind_as_their_offsets_say(golden_store: GoldenStore
                     held[-1]["storeTimestamp"] - held[committed]["storeTimestamp"] if lag > 0 else 0
                 )
             expected[group, topic, int(queue)] = (committed, real and real["maxOffset"], lag, time)
-    found = view(golden_store("live"), "groups")
+    found = view(golden_store(name), "groups")
     columns = ("consumerOffset", "brokerOffset", "lag", "lagMillis")
     assert {
         (row["consumerGroup"], row["topic"], row["queueId"]): tuple(
