@@ -38,9 +38,18 @@ class SavedCheckpoint:
             self._checkpoint = self._checkpoint._replace(index_msg_timestamp=index)
         self._disk.replace(self._paths.checkpoint, self._checkpoint.stored())
 
+    @property
+    def dispatched(self) -> int:
+        """Physical offset of the last record that is in all queues; 0 if the store has no such."""
+        return self._checkpoint.logics_phy_offset
+
     def set_dispatched(self, physical_offset: int) -> None:
-        """Set the last record that queues hold; :meth:`save` writes it."""
-        self._checkpoint = self._checkpoint._replace(logics_phy_offset=physical_offset)
+        """Set the last record that queues hold; :meth:`save` writes it.
+
+        It stays 0 where no broker set it, as none before 5.5.0 does.
+        """
+        if self.dispatched:
+            self._checkpoint = self._checkpoint._replace(logics_phy_offset=physical_offset)
 
     def cover_index(self) -> None:
         """Flush the newest index file, and vouch for all of them at the next :meth:`save`.

@@ -34,6 +34,7 @@ from rmqstore.format.encoding.records import (
     stamp,
 )
 from rmqstore.progress import Progress, ignore_progress
+from rmqstore.storage.broker.checkpoint import first_dispatched
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.broker.topic_table import queue_nums
@@ -326,7 +327,8 @@ class StoreWriter:
             offset does not fit.
         """
         self.flush()
-        self._checkpoint.set_dispatched(0)
+        dispatched = self._checkpoint.dispatched
+        self._checkpoint.set_dispatched(first_dispatched(self._log.min_offset))
         # If this is interrupted, a recovery that scans the whole log builds them. Where it would
         # cut the log at damage, it is not asked to.
         self._checkpoint.save(built=0 if self._repairer.is_whole() else None, index=0)
@@ -338,6 +340,7 @@ class StoreWriter:
         self._queues.clear()
         self._offsets.forget()
         self._has_failed = False
+        self._checkpoint.set_dispatched(dispatched)
         self._protect()
         return findings
 

@@ -34,9 +34,31 @@ class Checkpoint(NamedTuple):
         """The store time, ms, up to which log and queues were on the disk at the checkpoint."""
         return max(0, min(self.physic_msg_timestamp, self.logics_msg_timestamp) - _SAFETY_MS)
 
+    def recovered_from(self, start: int) -> Checkpoint:
+        """Return a checkpoint with which the recovery of brokers from 5.5.0 on begins early enough.
+
+        They begin at the newest file whose first record lies at or before the last record that is
+        in all queues, and ask for times only where that is 0.
+
+        Args:
+            start: physical offset of the file where the recovery has to begin at the latest.
+
+        Source: ConsumeQueueStore.java#isMappedFileMatchedRecover.
+        """
+        last = min(self.logics_phy_offset, first_dispatched(start))
+        return self._replace(logics_phy_offset=last)
+
     def stored(self) -> bytes:
         """Return the file's bytes."""
         return np.array([tuple(self)], CHECKPOINT).tobytes().ljust(CHECKPOINT_FILE_BYTES, b"\0")
+
+
+def first_dispatched(start: int) -> int:
+    """Return where the last record of all queues may lie if a recovery is to begin at ``start``.
+
+    0 would mean that no such record is known, which enableAcceleratedRecovery refuses.
+    """
+    return max(start, 1)
 
 
 def read_checkpoint(paths: StorePaths) -> Checkpoint:
