@@ -20,7 +20,13 @@ import pyarrow.compute as pc
 
 from rmqstore.format.layout import FIRST_TIMESTAMP, LAST_TIMESTAMP, SCHEDULE_TOPIC, Mask, Positions
 from rmqstore.format.schema import PENDING, TIMESTAMP, select_columns
-from rmqstore.format.topics import HALF_TOPIC, OP_TOPIC, TIMER_TOPIC
+from rmqstore.format.topics import (
+    HALF_TOPIC,
+    OP_TOPIC,
+    ROCKSDB_HALF_TOPIC,
+    ROCKSDB_OP_TOPIC,
+    TIMER_TOPIC,
+)
 from rmqstore.query.keys import Wanted
 from rmqstore.query.selection import Selection, choose_topics, parse_selection
 from rmqstore.read.lookup.finder import Finder
@@ -33,6 +39,7 @@ from rmqstore.storage.files.paths import StorePaths
 logger = logging.getLogger(__name__)
 _TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 _DECIDED_TAG = "d"  # Source: TransactionalMessageUtil.java#REMOVE_TAG
+_DECIDED_OFFSET = "TRANS_OFFSET"  # Source: MessageConst.java#PROPERTY_TRANS_OFFSET
 _QUEUE_ID_DIGITS = 9
 _DELETED = "TIMER_DEL_UNIQKEY"
 _COLUMNS = ("queueId", "queueOffset", "commitLogOffset", "tags", "body", "properties", "tagsCode")
@@ -100,7 +107,8 @@ def find_pending(store: PendingSource, selection: Selection, spec: ReadSpec) -> 
         selection: real topics and queues.
         spec: says what to do with damage. A damaged message is pending for no topic.
     """
-    pending = PendingRows.joined([_halves(store, spec), _delayed(store, spec), _timed(store, spec)])
+    kinds = (_halves, _rocksdb_halves, _delayed, _timed)
+    pending = PendingRows.joined([kind(store, spec) for kind in kinds])
     names = pc.unique(pending.topics).to_pylist()
     chosen_topics = pa.array(choose_topics(selection, names), pa.string())
     in_topics = pc.is_in(pending.topics, value_set=chosen_topics)
@@ -252,6 +260,26 @@ def _halves(store: PendingSource, spec: ReadSpec) -> PendingRows:
             zero_copy_only=False
         )
     is_pending &= _are_newest(halves) & ~_have_copies(store, halves, is_pending, later=False)
+    return halves.rows(is_pending, "transaction", pa.nulls(len(is_pending), pa.int64()))
+
+
+def _rocksdb_halves(store: PendingSource, spec: ReadSpec) -> PendingRows:
+    """Return the half messages of undecided transactions of a broker that keeps them in RocksDB.
+
+    The log tells them too: an op record names the physical offset of the half that it decides. Only
+    a half that the broker no longer asks for is gone from RocksDB without an op record.
+
+    Source: TransMessageRocksDBStore.java#deletePrepareMessage.
+    """
+    halves = _read(store, ROCKSDB_HALF_TOPIC, {}, spec)
+    if halves is None:
+        return _NONE
+    is_pending = np.ones(len(halves.places), np.bool_)
+    ops = _read(store, ROCKSDB_OP_TOPIC, {}, spec)
+    if ops is not None:
+        decided = _integers(ops.property(_DECIDED_OFFSET)).drop_null()
+        is_pending &= ~np.isin(halves.places, decided.to_numpy())
+    is_pending &= ~_have_copies(store, halves, is_pending)
     return halves.rows(is_pending, "transaction", pa.nulls(len(is_pending), pa.int64()))
 
 
