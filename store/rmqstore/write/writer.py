@@ -213,7 +213,8 @@ class StoreWriter:
         places = Places(queue_offsets, placement.physical_offsets, times)
         records = encode_records(columns, places)
         with self._all_or_nothing():
-            self._waiting.add(columns.requests(records).placed(places), placement.end)
+            requests = columns.requests(records, index_tags=self.config.index_tags)
+            self._waiting.add(requests.placed(places), placement.end)
             self._put(records, placement, times)
 
     def _put(self, records: Records, placement: Placement, times: NDArray[np.int64]) -> None:

@@ -198,6 +198,14 @@ class StorePaths:
         return self.rocksdb_queues is not None and not self.topics()
 
     @property
+    def rocksdb_store(self) -> Path:
+        """The RocksDB database that every broker from 5.4 on makes beside the queues.
+
+        Source: StorePathConfigHelper.java, MessageRocksDBStorage.java.
+        """
+        return self.root / "rocksdbstore"
+
+    @property
     def dledger_logs(self) -> list[Path]:
         """The folders of a DLedger CommitLog. Source: DLedgerConfig.java#getDataStorePath."""
         folders = _dledger_folders(self.storage, self.root)
