@@ -581,6 +581,28 @@ def test_files_show_their_range_and_state(golden_store: GoldenStore) -> None:
     assert expected
 
 
+def test_files_of_databases_and_of_the_timer_wheel_have_kinds(
+    golden_store: GoldenStore, tmp_path: Path
+) -> None:
+    root = shutil.copytree(golden_store("v55-live-rocksdb"), tmp_path / "s")
+    for name in ("timerwheel.52", "timerwheel.104", "timerwheel.156.tmp"):
+        (root / name).write_bytes(b"x")
+    (root / "consumequeue_rocksdb").mkdir()
+    (root / "consumequeue_rocksdb" / "LOG").write_bytes(b"x")
+    found = view(root, "files")
+    assert {row["kind"] for row in found if row["path"].startswith("rocksdbstore/")} == {
+        "rocksdbstore"
+    }
+    kinds = {row["path"]: (row["kind"], row["state"]) for row in found}
+    assert kinds["consumequeue_rocksdb/LOG"] == ("consumequeue_rocksdb", "live")
+    assert {path: kind for path, kind in kinds.items() if path.startswith("timerwheel")} == {
+        "timerwheel": ("timerwheel", "stale"),
+        "timerwheel.52": ("timerwheel", "stale"),
+        "timerwheel.104": ("timerwheel", "live"),
+        "timerwheel.156.tmp": ("timerwheel", "stale"),
+    }
+
+
 def test_a_file_that_was_cut_is_named(golden_store: GoldenStore, tmp_path: Path) -> None:
     root = shutil.copytree(golden_store("basic"), tmp_path / "s")
     log = root / "commitlog" / f"{655360:020d}"

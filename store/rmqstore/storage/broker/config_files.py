@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from rmqstore.errors import CorruptConfigError, UnreadableFileError
+from rmqstore.format.layout import TIMER_CHECK
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import Storage, read_small
 
@@ -135,6 +138,14 @@ def _offsets_by_queue(path: Path, key: str, offsets: Any) -> dict[tuple[str, int
         raise CorruptConfigError(str(path), 0, reason) from err
 
 
+class TimerProgress(NamedTuple):
+    """How far a broker has come with timed messages; 0 if unknown."""
+
+    read_time: int  # ms, a whole second: the next one to be delivered
+    log_flushed: int  # position in the timer log up to which it is on the disk
+    queue_offset: int  # the next message of the timer topic to enter into the wheel
+
+
 class BrokerConfig:
     """The tables under ``config/``; each is read whenever it is needed."""
 
@@ -223,16 +234,18 @@ class BrokerConfig:
                 str(path), 0, f"offsetTable is not a table of integers: {err}"
             ) from err
 
-    def timer_read_time(self) -> int:
-        """Return the time up to which timed messages were delivered, ms; 0 if no timer ever ran.
+    def timer_progress(self) -> TimerProgress:
+        """Return how far timed messages were delivered; zeros if no timer ever ran.
 
         Source: TimerCheckpoint.java.
         """
+        size = TIMER_CHECK.itemsize
         try:
-            stored = self._paths.storage.read_bytes(self._paths.config / "timercheck", 8)
+            stored = self._paths.storage.read_bytes(self._paths.config / "timercheck", size)
         except FileNotFoundError:
-            return 0
-        return int.from_bytes(stored, signed=True) if len(stored) == 8 else 0
+            stored = b""
+        fields = np.frombuffer(stored.ljust(size, b"\0"), TIMER_CHECK)[0]
+        return TimerProgress(*fields.tolist()[:3])
 
     def filter_groups(self, topic: str) -> dict[str, int]:
         """Return the consumer groups that filter a topic by SQL92, and since when, ms.

@@ -198,6 +198,11 @@ class StorePaths:
         return self.rocksdb_queues is not None and not self.topics()
 
     @property
+    def timer_log(self) -> Path:
+        """The folder of the timer log. Source: TimerMessageStore.java#getTimerLogPath."""
+        return self.root / "timerlog"
+
+    @property
     def rocksdb_store(self) -> Path:
         """The RocksDB database that every broker from 5.4 on makes beside the queues.
 
