@@ -33,8 +33,8 @@ def total(real: object, queues: set[tuple[str, int]]) -> int:
 @pytest.mark.crash
 @pytest.mark.parametrize(
     ("version", "power"),
-    [("rocketmq", None), ("rocketmq", 7), ("rocketmq_4", None)],
-    ids=["5.3.3, kill", "5.3.3, power", "4.9.8, kill"],
+    [("rocketmq", None), ("rocketmq", 7), ("rocketmq_4", None), ("rocketmq_55", 7)],
+    ids=["5.3.3, kill", "5.3.3, power", "4.9.8, kill", "5.5.1, power"],
 )
 def test_the_real_store_sees_all_rows_of_a_dead_append_or_none(
     request: pytest.FixtureRequest,
@@ -44,8 +44,10 @@ def test_the_real_store_sees_all_rows_of_a_dead_append_or_none(
     power: int | None,
 ) -> None:
     rocketmq: RocketMQ = request.getfixturevalue(version)
-    name = "basic"
+    name = "v55-basic" if version == "rocketmq_55" else "basic"
     sizes = {key: int(value) for key, value in goldens.summary(name)["conf"].items()}
+    if version == "rocketmq_55":
+        sizes["enableAcceleratedRecovery"] = True  # it requires the sixth field of the checkpoint
     queues = {*goldens.queues(name), *(("Fresh", queue_id) for queue_id in range(4))}
     before = sum(len(rows) for rows in goldens.queues(name).values())
     rng = random.Random(power or 0)
@@ -103,7 +105,9 @@ def test_the_real_store_sees_whole_flushes_of_a_killed_process(
 
 @pytest.mark.interop
 @pytest.mark.crash
-@pytest.mark.parametrize("version", ["rocketmq", "rocketmq_4"], ids=["5.3.3", "4.9.8"])
+@pytest.mark.parametrize(
+    "version", ["rocketmq", "rocketmq_4", "rocketmq_55"], ids=["5.3.3", "4.9.8", "5.5.1"]
+)
 def test_a_dead_append_does_not_come_back_when_the_real_store_goes_on(
     request: pytest.FixtureRequest,
     golden_store: Callable[[str], Path],
