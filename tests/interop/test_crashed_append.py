@@ -19,6 +19,9 @@ from crash.test_kill import ROWS, append_and_kill
 from interop.rocketmq import RocketMQ
 from rmqstore.format.layout import SCHEDULE_TOPIC
 from rmqstore.inspect.verify import verify
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.paths import find_store
+from rmqstore.write.writer import StoreWriter
 
 N = 60
 N_CUTS = 10
@@ -180,3 +183,39 @@ def test_rocketmq_brings_back_its_own_records_after_a_torn_one(
         assert sum("have no unit" in found.text for found in verify(store)) == 2
     with rocketmq.open(root, **sizes) as real:
         assert total(real, {("Own", 0), ("Own", 1)}) > 1
+
+
+@pytest.mark.interop
+@pytest.mark.crash
+def test_the_real_store_completes_a_rebuild_that_was_cut(
+    rocketmq_55: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """With its accelerated recovery, which reads from the last record of all queues on."""
+    name = "v55-basic"
+    sizes = {key: int(value) for key, value in goldens.summary(name)["conf"].items()}
+    queues = {*goldens.queues(name)}
+    before = sum(len(rows) for rows in goldens.queues(name).values())
+    keys = random.Random(1).sample(goldens.lines(name, "keys"), N_KEYS)
+    counting = FaultyDisk()
+    rebuild(Path(shutil.copytree(golden_store(name), tmp_path / "count")), counting)
+    n = counting.n_changes
+    for at in (5, n // 8, n // 3, 2 * n // 3, n - 8):
+        root = Path(shutil.copytree(golden_store(name), tmp_path / f"{at}"))
+        disk = FaultyDisk(at)
+        with suppress(Cut):
+            rebuild(root, disk)
+        where = f"cut at change {at}: {disk.done[-1]}"
+        with rocketmq_55.open(root, enableAcceleratedRecovery=True, **sizes) as real:
+            assert total(real, queues) == before, where
+            for answer in keys:
+                hits = real.query(answer["topic"], answer["key"])
+                assert set(answer["physicalOffsets"]) <= set(hits), (where, answer)
+        with rmqstore.open(root, broker_name="b") as store:
+            found = store.scan(scan="commitlog", columns="commitLogOffset").read_all()[0]
+            places = [row["physicalOffset"] for row in goldens.records(name)]
+            assert found.to_pylist() == places, where
+
+
+def rebuild(root: Path, disk: FaultyDisk) -> None:
+    with StoreWriter(find_store(root), StoreConfig(), disk) as writer:
+        writer.rebuild()

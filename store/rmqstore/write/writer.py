@@ -34,7 +34,6 @@ from rmqstore.format.encoding.records import (
     stamp,
 )
 from rmqstore.progress import Progress, ignore_progress
-from rmqstore.storage.broker.checkpoint import first_dispatched
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.broker.topic_table import queue_nums
@@ -113,7 +112,9 @@ class StoreWriter:
         self._waiting = WaitingRequests()
         self._last_store_timestamp = repaired.last_store_timestamp
         self._checkpoint = SavedCheckpoint(self._disk, self.paths, repaired.checkpoint)
-        self._checkpoint.set_dispatched(min(repaired.checkpoint.logics_phy_offset, repaired.end))
+        dispatched = repaired.checkpoint.logics_phy_offset
+        if dispatched >= repaired.end or not self._log.is_head(dispatched):
+            self._checkpoint.set_dispatched(0)
         self._append = self._begin(repaired.end)
         self._offsets = NextOffsets(self._next_queue_offset)
         # set by a failed write, after which queues and index may be incomplete
@@ -329,10 +330,7 @@ class StoreWriter:
         """
         self.flush()
         dispatched = self._checkpoint.dispatched
-        self._checkpoint.set_dispatched(first_dispatched(self._log.min_offset))
-        # If this is interrupted, a recovery that scans the whole log builds them. Where it would
-        # cut the log at damage, it is not asked to.
-        self._checkpoint.save(built=0 if self._repairer.is_whole() else None, index=0)
+        self._checkpoint.ask_for_all(self._log.min_offset, is_whole=self._repairer.is_whole())
         self._has_failed = True
         with named_os_errors(
             self.paths.root, "the next writer that opens the store completes the rebuild"
