@@ -21,7 +21,7 @@ LAYERS = [
     ["format.columns"],
     ["format.encoding"],
     ["storage.files", "query"],
-    ["storage.broker", "query.sql92", "query.where"],
+    ["storage.broker", "storage.rocksdb", "query.sql92", "query.where"],
     ["storage.log", "storage.queue", "storage.index", "storage.timer"],
     ["storage.recovery"],
     ["read.scan", "write.repair", "write.staged"],
@@ -81,6 +81,7 @@ QUEUE_KINDS: dict[str, set[str]] = {
     "BatchConsumeQueue": set(),
     "ConsumeQueue": {"read.views.consumequeue", "write.repair.repairer", "write.repair.truncation"},
     "RecoveredQueue": set(),
+    "RocksDbQueue": set(),
 }
 MOST_ENTRIES, MOST_LINES = 14, 400
 LAZY_NAMES = {"if TYPE_CHECKING", "def __getattr__(name", "def __dir__() -> list[str]"}
@@ -271,6 +272,7 @@ LOOKS_AT_OTHER_FILES = {
     "cli.report": "the page that is written, which must not be written into the store",
     "exchange": "files that are exported to and imported from",
     "inspect.report.page": "the template of the page, a file of this package",
+    "storage.rocksdb.database": "the folder of links through which a database is opened",
 }
 
 

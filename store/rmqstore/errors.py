@@ -75,6 +75,20 @@ class CorruptIndexError(_DamageAtError):
     unit = "byte"
 
 
+class CorruptDatabaseError(StoreFormatError):
+    """A RocksDB database cannot be opened, or a part of it cannot be read. Fields: path, reason."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: RocksDB cannot read the database ({self.reason}); "
+            "the log does not need it: use scan=commitlog"
+        )
+
+
 class CorruptConfigError(_DamageAtError):
     """A file under ``config/`` cannot be parsed. Fields: path, offset (character), reason."""
 

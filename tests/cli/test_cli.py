@@ -69,7 +69,10 @@ def test_verbs_read_queues_of_every_kind(golden_store: Golden, name: str) -> Non
     assert run("verify", root).exit_code == 0
 
 
-def test_a_store_with_rocksdb_queues_is_verified_without_them(golden_store: Golden) -> None:
+def test_a_store_with_rocksdb_queues_is_verified_without_them_if_it_must(
+    golden_store: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
     root = golden_store("rocksdb-cq")
     checked = run("verify", root)
     assert checked.exit_code == 0

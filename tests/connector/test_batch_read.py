@@ -996,22 +996,10 @@ def test_damage_of_a_log_whose_queues_are_gone_is_not_a_silent_end(
     assert [row["commitLogOffset"] for row in rows if row["_corrupt_record"]] == [victim]
 
 
-# ---- queues that cannot be read yet
-
-
-def test_rocksdb_queues_are_refused_by_queue_and_read_by_log(
-    spark: SparkSession, golden_store: GoldenStore
-) -> None:
-    root = golden_store("rocksdb-cq")
-    refused(load(spark, root), "UnsupportedFeatureError", "RocksDB", "scan=commitlog")
-    found = read(spark, root, scan="commitlog", columns="commitLogOffset")
-    assert offsets(found) == physical(goldens.records("rocksdb-cq"))
-
-
 # ---- queues of other kinds
 
 
-@pytest.mark.parametrize("name", ["lmq", "cq-ext"])
+@pytest.mark.parametrize("name", ["lmq", "cq-ext", "v55-rocksdb-lmq"])
 def test_units_that_say_more_than_their_records_are_read(
     spark: SparkSession, golden_store: GoldenStore, name: str
 ) -> None:

@@ -31,11 +31,13 @@ class FaultyDisk(Disk):
     def __init__(self, at: int | None = None, power: random.Random | None = None) -> None:
         super().__init__()
         self.n_changes = 0
-        self.commit = -1  # number of the last write to the log: the one that commits an append
+        self.commit = -1  # number of the change that commits an append: the last one to the log
         self.done: list[str] = []
         self._at, self._power, self._is_dead = at, power, False
         self._unflushed: dict[Path, list[tuple[int, bytes]]] = {}  # what stood there before
         self._unnamed: dict[Path, Path] = {}  # new files and folders whose folder was not flushed
+        # the new name, the old one, and what had the new name before
+        self._renamed: list[tuple[Path, Path, bytes | None]] = []
 
     def _step(self, what: str, path: Path) -> bool:
         """Count a change; return whether it is the one that is cut in its middle."""
@@ -43,7 +45,9 @@ class FaultyDisk(Disk):
             raise Cut
         self.n_changes += 1
         self.done.append(f"{what} {path.name}")
-        if what == "write" and path.parent.name == "commitlog":
+        if (what == "write" and path.parent.name == "commitlog") or (
+            what == "rename" and path.name == "commitlog"
+        ):
             self.commit = self.n_changes - 1
         return self._at == self.n_changes - 1
 
@@ -56,6 +60,9 @@ class FaultyDisk(Disk):
                         with path.open("r+b") as file:
                             file.seek(position)
                             file.write(before)
+            for target, source, before in reversed(self._renamed):
+                if self._power.random() < 0.5:
+                    self._undo_rename(target, source, before)
             for path in self._unnamed:
                 if self._power.random() >= 0.5:
                     continue
@@ -64,6 +71,14 @@ class FaultyDisk(Disk):
                 else:
                     path.unlink(missing_ok=True)
         raise Cut
+
+    @staticmethod
+    def _undo_rename(target: Path, source: Path, before: bytes | None) -> None:
+        target.replace(source)
+        if source.is_dir():
+            target.mkdir()
+        elif before is not None:
+            target.write_bytes(before)
 
     def _remember(self, path: Path, position: int, length: int) -> None:
         with path.open("rb") as file:
@@ -83,6 +98,9 @@ class FaultyDisk(Disk):
         super().write(path, position, view[: len(view) // 2] if is_cut else view)
         if is_cut:
             self._die()
+
+    def write_large(self, path: Path, position: int, data: Any) -> None:
+        self.write(path, position, data)
 
     def write_through(self, path: Path, position: int, data: Any) -> None:
         self.write(path, position, data)
@@ -109,6 +127,7 @@ class FaultyDisk(Disk):
             self._die()
         super().flush_folder(path)
         self._unnamed = {file: folder for file, folder in self._unnamed.items() if folder != path}
+        self._renamed = [rename for rename in self._renamed if rename[0].parent != path]
 
     def make_folder(self, path: Path, *, is_flushed: bool = True) -> None:
         missing = [folder for folder in (path, *path.parents) if not folder.exists()]
@@ -125,8 +144,10 @@ class FaultyDisk(Disk):
     def rename(self, source: Path, target: Path) -> None:
         if self._step("rename", target):
             self._die()
+        before = target.read_bytes() if target.is_file() else None
         super().rename(source, target)
         self._unnamed.pop(source, None)
+        self._renamed.append((target, source, before))
 
     def delete(self, path: Path) -> None:
         if self._step("delete", path):

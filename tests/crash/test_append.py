@@ -130,9 +130,15 @@ LARGER = [("basic", 5), ("basic", 700), ("edges", 200)]
 CASES = [  # (store, rows, power, at how many changes)
     ("one", 3, KILL, EVERYWHERE),
     ("one", 3, 1, FEW),
+    ("empty", 3, KILL, EVERYWHERE),
+    ("empty", 3, 1, FEW),
     *((name, n, KILL, FEW) for name, n in LARGER),
     (*LARGER[0], 1, FEW),
-    *(pytest.param("one", 3, power, EVERYWHERE, marks=pytest.mark.slow) for power in POWERS),
+    *(
+        pytest.param(name, 3, power, EVERYWHERE, marks=pytest.mark.slow)
+        for name in ("one", "empty")
+        for power in POWERS
+    ),
     *(
         pytest.param(name, n, power, SAMPLED, marks=pytest.mark.slow)
         for name, n in LARGER
@@ -203,8 +209,14 @@ def append_staged(root: Path, disk: FaultyDisk, n: int) -> None:
     [
         ("one", 7, KILL, SAMPLED),
         ("one", 7, 1, FEW),
+        ("empty", 7, KILL, SAMPLED),
+        ("empty", 7, 1, FEW),
         ("basic", 700, KILL, FEW),
-        *(pytest.param("one", 7, power, EVERYWHERE, marks=pytest.mark.slow) for power in POWERS),
+        *(
+            pytest.param(name, 7, power, EVERYWHERE, marks=pytest.mark.slow)
+            for name in ("one", "empty")
+            for power in POWERS
+        ),
         *(
             pytest.param("basic", 700, power, SAMPLED, marks=pytest.mark.slow)
             for power in (KILL, *POWERS)

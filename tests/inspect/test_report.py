@@ -264,8 +264,9 @@ def test_report_of_a_log_with_a_missing_file_says_so(
 
 
 def test_report_of_queues_in_rocksdb_says_what_it_lacks(
-    golden_store: GoldenStore, tmp_path: Path
+    golden_store: GoldenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
     assert run("report", golden_store("rocksdb-cq"), "-o", tmp_path / "r.html").exit_code == 0
     assert "They lie in RocksDB" in (tmp_path / "r.html").read_text(encoding="utf-8")
     assert run("report", golden_store("live"), "-o", tmp_path / "l.html").exit_code == 0

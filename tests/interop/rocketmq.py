@@ -173,7 +173,9 @@ class RealStore:
         arguments = [config, self._stats(), None, broker]
         if real.version >= "5":
             arguments.append(java.util.concurrent.ConcurrentHashMap())
-        self.store = rocketmq.store.DefaultMessageStore(*arguments)
+        in_rocksdb = sizes.get("storeType") == "defaultRocksDB"
+        kind = "RocksDBMessageStore" if in_rocksdb else "DefaultMessageStore"
+        self.store = getattr(rocketmq.store, kind)(*arguments)
         assert self.store.load(), f"the real {real.version} store does not load {root}"
         self.store.start()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,12 @@ LIGHT_APART = ("v55-combine-lmq", "v55-cq-separate")
 LIGHT = "%LMQ%"
 
 
+@pytest.fixture
+def without_rocksdb(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behave as without the extra ``rocksdb``."""
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
+
+
 def light_counts(name: str) -> dict[str, int]:
     return Counter(
         row["topic"] for row in goldens.lines(name, "expected") if row["topic"].startswith(LIGHT)
@@ -38,6 +45,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+@pytest.mark.usefixtures("without_rocksdb")
 @pytest.mark.parametrize("name", IN_BOTH)
 def test_queues_in_files_are_read_where_others_lie_in_rocksdb(
     golden_store: GoldenStore, name: str, caplog: pytest.LogCaptureFixture
@@ -58,6 +66,7 @@ def test_queues_in_files_are_read_where_others_lie_in_rocksdb(
         ]
 
 
+@pytest.mark.usefixtures("without_rocksdb")
 @pytest.mark.parametrize("name", LIGHT_APART)
 def test_light_queues_that_are_only_in_rocksdb_are_reported_with_numbers(
     golden_store: GoldenStore, name: str, caplog: pytest.LogCaptureFixture
@@ -93,6 +102,7 @@ def test_light_queues_that_are_only_in_rocksdb_are_reported_with_numbers(
         assert any(str(n_messages) in note for note in gather(store, with_verify=False).notes)
 
 
+@pytest.mark.usefixtures("without_rocksdb")
 @pytest.mark.parametrize("name", IN_BOTH)
 def test_verify_leaves_out_what_is_in_rocksdb_and_says_so(
     golden_store: GoldenStore, name: str, caplog: pytest.LogCaptureFixture
@@ -100,6 +110,32 @@ def test_verify_leaves_out_what_is_in_rocksdb_and_says_so(
     with rmqstore.open(golden_store(name)) as store, caplog.at_level(logging.WARNING):
         assert list(verify(store)) == []
     assert any("not compared" in text for text in warnings(caplog))
+
+
+@pytest.mark.parametrize("name", [*IN_BOTH, *goldens.IN_ROCKSDB])
+def test_all_queues_are_read_and_compared_with_the_log(
+    golden_store: GoldenStore, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = {
+        queue: [goldens.asked(row, "b") for row in rows]
+        for queue, rows in goldens.queues(name).items()
+        if rows
+    }
+    with (
+        rmqstore.open(golden_store(name), broker_name="b") as store,
+        caplog.at_level(logging.WARNING),
+    ):
+        assert by_queue(read(store)) == expected
+        assert list(verify(store)) == []
+        facts = store.view("queues", include_system_topics=True).read_all().to_pylist()
+        assert {(row["topic"], row["queueId"]): row["messages"] for row in facts} == {
+            queue: len(rows) for queue, rows in expected.items()
+        }
+        units = store.view("consumequeue", include_system_topics=True).read_all()
+        assert units.num_rows == sum(map(len, expected.values()))
+        assert all(units.column("isValid").to_pylist())
+        gather(store)
+    assert not warnings(caplog)
 
 
 @pytest.mark.parametrize("name", [*IN_BOTH, "rocksdb-cq"])
@@ -111,6 +147,7 @@ def test_a_store_with_queues_in_rocksdb_is_not_written_to(
         rmqstore.open(root, mode="a")
 
 
+@pytest.mark.usefixtures("without_rocksdb")
 @pytest.mark.parametrize("step", tiers.sampled(9, 1))
 @pytest.mark.parametrize("name", IN_BOTH)
 def test_look_ups_find_every_key_beside_rocksdb(
@@ -125,6 +162,7 @@ def test_look_ups_find_every_key_beside_rocksdb(
             assert found or not keyed["physicalOffsets"]
 
 
+@pytest.mark.usefixtures("without_rocksdb")
 def test_a_look_up_without_topics_is_refused_where_only_rocksdb_knows_them(
     golden_store: GoldenStore,
 ) -> None:

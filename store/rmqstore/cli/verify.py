@@ -20,6 +20,7 @@ from rmqstore.cli.common import (
 from rmqstore.findings import Finding
 from rmqstore.inspect.verify import verify as verify_store
 from rmqstore.opening import open_for
+from rmqstore.storage.rocksdb.queue_tables import are_queues_unreadable, has_unreadable_queues
 
 
 @main.command()
@@ -34,9 +35,9 @@ def verify(path: Path, as_json: bool) -> None:
     with open_for(path) as store, progress_bar(f"reading all of {path}") as progress:
         findings = list(verify_store(store, progress))
         compared = "log, queues and index agree"
-        if store.paths.has_rocksdb_queues:
+        if are_queues_unreadable(store.paths):
             compared = "log and index agree; queues in RocksDB were not compared"
-        elif store.paths.rocksdb_queues is not None:
+        elif has_unreadable_queues(store.paths):
             compared += "; queues in RocksDB were not compared"
     _exit_if_any(findings, as_json=as_json)
     click.echo(f"{path}: {compared}", err=True)

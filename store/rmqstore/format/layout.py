@@ -91,6 +91,13 @@ QUEUE_UNIT: Final = np.dtype([        # one entry of a ConsumeQueue. Source: Con
     ("tags_code",       ">i8"),       # 12  hash of the tag, delivery time in SCHEDULE_TOPIC_XXXX, or an ext address
 ])
 
+ROCKSDB_UNIT: Final = np.dtype([      # the value of a unit in RocksDB. Source: RocksDBConsumeQueueTable.java
+    ("physical_offset", ">i8"),       #  0
+    ("size",            ">i4"),       #  8  bytes of the record
+    ("tags_code",       ">i8"),       # 12
+    ("store_timestamp", ">i8"),       # 20  ms
+])
+
 BATCH_UNIT: Final = np.dtype([        # one entry of a BatchConsumeQueue. Source: BatchConsumeQueue.java
     ("physical_offset", ">i8"),       #  0
     ("size",            ">i4"),       #  8  bytes of the record; 0 after the end
@@ -172,7 +179,7 @@ assert (TIMER_SLOT.itemsize, TIMER_UNIT.itemsize) == (32, 52)
 assert {bits: fixed.itemsize for bits, fixed in FIXED_PART.items()} == {0: 88, 0x10: 100, 0x20: 100, 0x30: 112}
 assert (QUEUE_UNIT.itemsize, EXT_UNIT.itemsize, INDEX_HEADER.itemsize, INDEX_ITEM.itemsize) == (20, 20, 40, 20)
 
-assert (BATCH_UNIT.itemsize, INNER_HEAD.itemsize) == (46, 20)
+assert (BATCH_UNIT.itemsize, ROCKSDB_UNIT.itemsize, INNER_HEAD.itemsize) == (46, 28, 20)
 
 # Source: TimerMessageStore.java#TIMER_WHEEL_TTL_DAY, TimerWheel.java: the wheel has two times seven days of seconds.
 TIMER_SLOTS: Final = 2 * 7 * 24 * 3600

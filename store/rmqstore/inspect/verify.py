@@ -30,6 +30,7 @@ from rmqstore.format.columns.walk import StopKind
 from rmqstore.format.layout import MAX_EXT_ADDRESS, Bytes, Mask
 from rmqstore.inspect.verify_index import KeysOfLog, index_findings, read_tag_keys
 from rmqstore.progress import Progress, ignore_progress
+from rmqstore.spans import FOREVER, QueueKey
 from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.files.paths import StorePaths, can_have_queue
 from rmqstore.storage.log.commitlog import CommitLog
@@ -38,6 +39,11 @@ from rmqstore.storage.log.walks import Window, walk_forward
 from rmqstore.storage.queue.consumequeue_ext import ConsumeQueueExt
 from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.queue_set import open_files
+from rmqstore.storage.rocksdb.queue_tables import (
+    RocksDbQueues,
+    are_queues_unreadable,
+    has_unreadable_queues,
+)
 from rmqstore.store import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -72,12 +78,12 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
         queues.compare(read_requests(data, _lmq_heads(data, heads)))
         keys.add(requests, read_tag_keys(data, heads))
     second_pass(end - log.min_offset, end - log.min_offset)
-    if store.paths.rocksdb_queues is not None:
+    if has_unreadable_queues(store.paths):
         logger.warning(
             "%s holds RocksDB queues, which are not compared with the log",
             store.paths.rocksdb_queues,
         )
-    if not store.paths.has_rocksdb_queues:
+    if not are_queues_unreadable(store.paths):
         yield from queues.findings(store.session.light_messages_apart)
         yield from _inner_findings(store)
     yield from index_findings(store.paths, keys, log.min_offset)
@@ -174,12 +180,21 @@ def _corrupt(batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
 class _Tally:
     """What the comparison of one queue has found so far."""
 
-    def __init__(self, queue: Queue, open_ext: Callable[[], ConsumeQueueExt]) -> None:
+    def __init__(
+        self, queue: Queue, flushed_until: int, open_ext: Callable[[], ConsumeQueueExt]
+    ) -> None:
         self.queue, self._open_ext = queue, open_ext
+        # physical offset from which on the queue may lack units, because they are flushed late
+        self._flushed_until = flushed_until
         self.start = self.queue.begin
         self.end = self.queue.end()
         self.n_matched = self.n_missing = self.n_wrong = 0
         self.first_missing = self.first_wrong = -1
+
+    def may_lack(self, physical_offsets: NDArray[np.int64]) -> Mask:
+        """Return a mask (n,) of the records that need not be in the queue yet."""
+        may_lack: Mask = physical_offsets >= self._flushed_until
+        return may_lack
 
     @cached_property
     def _ext(self) -> ConsumeQueueExt:
@@ -208,14 +223,25 @@ class _Queues:
         self._without_queue: Counter[tuple[str, int]] = Counter()
         self._waiting = UnitBuffer()
         self._files = OpenFiles(paths.storage, _FILES_AT_ONCE)
+        self._in_rocksdb = RocksDbQueues.of(paths)
+        self._flushed_until = FOREVER
+        if self._in_rocksdb is not None and paths.has_abort:
+            self._flushed_until = self._in_rocksdb.checkpoint
 
     def _tally(self, topic: str, queue_id: int) -> _Tally:
         key = (topic, queue_id)
         if key not in self._tallies:
-            queue = open_files(self._paths, topic, queue_id, files=self._files)
-            folder = self._paths.queue_ext(topic, queue_id)
-            self._tallies[key] = _Tally(queue, lambda: ConsumeQueueExt(folder, self._files))
+            self._tallies[key] = self._new_tally(key)
         return self._tallies[key]
+
+    def _new_tally(self, key: QueueKey) -> _Tally:
+        queue = open_files(self._paths, *key, files=self._files, in_rocksdb=self._in_rocksdb)
+        is_in_files = self._in_rocksdb is None or self._paths.has_queue_folder(key[0])
+
+        def open_ext() -> ConsumeQueueExt:
+            return ConsumeQueueExt(self._paths.queue_ext(*key), self._files)
+
+        return _Tally(queue, FOREVER if is_in_files else self._flushed_until, open_ext)
 
     def compare(self, requests: Requests) -> None:
         """Compare the units that records should have with those that exist, soon or later."""
@@ -228,10 +254,13 @@ class _Queues:
         if units is None:
             return
         for key, rows in units.by_queue():
-            if can_have_queue(*key):
+            if can_have_queue(*key) or self._is_in_rocksdb(key):
                 self._compare_queue(self._tally(*key), units, rows)
             else:
                 self._without_queue[key] += len(rows)
+
+    def _is_in_rocksdb(self, key: QueueKey) -> bool:
+        return self._in_rocksdb is not None and key in self._in_rocksdb.bounds
 
     @staticmethod
     def _compare_queue(tally: _Tally, units: QueueUnits, rows: NDArray[np.int64]) -> None:
@@ -251,14 +280,14 @@ class _Queues:
             same &= tally.have_codes(tags_codes, expected["tags_code"].astype(np.int64))
             exists[inside] = sizes != 0
             wrong[inside] = ~same & (sizes != 0)
-        missing = np.flatnonzero(~exists)
+        missing = np.flatnonzero(~exists & ~tally.may_lack(units.units["physical_offset"][rows]))
         if len(missing) and not tally.n_missing:
             tally.first_missing = int(offsets[missing[0]])
         if wrong.any() and not tally.n_wrong:
             tally.first_wrong = int(offsets[np.flatnonzero(wrong)[0]])
         tally.n_missing += len(missing)
         tally.n_wrong += int(wrong.sum())
-        tally.n_matched += len(rows) - len(missing)
+        tally.n_matched += int(exists.sum())
 
     def findings(self, apart: Container[str]) -> Iterator[Finding]:
         """Yield the findings queue by queue.
@@ -267,8 +296,9 @@ class _Queues:
             apart: light message queues that lie in RocksDB and are left out.
         """
         self._compare_waiting()
-        for topic, queue_id in (*self._paths.queues(), *self._paths.batch_queues()):
-            self._tally(topic, queue_id)
+        in_rocksdb = () if self._in_rocksdb is None else self._in_rocksdb.bounds
+        for key in (*self._paths.queues(), *self._paths.batch_queues(), *in_rocksdb):
+            self._tally(*key)
         for (topic, queue_id), tally in sorted(self._tallies.items()):
             if topic in apart:
                 continue

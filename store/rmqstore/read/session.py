@@ -43,6 +43,8 @@ from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.index.search import IndexSearch
 from rmqstore.storage.index.sizes import IndexSizes
 from rmqstore.storage.queue.bounds import find_first
+from rmqstore.storage.rocksdb.database import INSTALL_ROCKSDB
+from rmqstore.storage.rocksdb.queue_tables import are_queues_unreadable
 
 logger = logging.getLogger(__name__)
 
@@ -91,11 +93,11 @@ class StoreSession(OpenStore):
         # Named topics are searched even if no queue has them.
         named = selection.subscribe or selection.assign
         known = [] if named else self.known_topics()
-        if not named and not known and self.paths.has_rocksdb_queues:
+        if not named and not known and are_queues_unreadable(self.paths):
             raise UnsupportedFeatureError(
-                f"{self.paths.rocksdb_queues}, a RocksDB database that is not readable yet, alone "
-                "tells which topics there are, and config/topics.json has none: "
-                "name the topics that are to be searched (subscribe)"
+                f"{self.paths.rocksdb_queues}, a RocksDB database, alone tells which topics there "
+                f"are, and config/topics.json has none: {INSTALL_ROCKSDB}, "
+                "or name the topics that are to be searched (subscribe)"
             )
         topics = sorted(named) if named else choose_topics(selection, known)
         first_time = selection.start.timestamp

@@ -11,19 +11,18 @@ import logging
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rmqstore.errors import FileDeletedError
 from rmqstore.format.columns.decode import topics
-from rmqstore.format.columns.dispatch_requests import group_by_queue, have_units
+from rmqstore.format.columns.dispatch_requests import group_by_queue, have_units, read_requests
 from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.lmq import lmq_heads
-from rmqstore.format.layout import Bytes
+from rmqstore.format.layout import QUEUE_UNIT, Bytes
 from rmqstore.query.selection import Selection
 from rmqstore.read.log_cursor import LogCursor, LogMark
+from rmqstore.read.logged_messages import LoggedMessages
 from rmqstore.read.session import StoreSession
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import BrokerRun
@@ -32,6 +31,7 @@ from rmqstore.storage.queue.queue_set import open_files
 from rmqstore.storage.queue.units import RecoveredUnits, Units
 from rmqstore.storage.recovery.log_end import find_written_end
 from rmqstore.storage.recovery.unit_checks import confirmed_end
+from rmqstore.storage.rocksdb.queue_tables import RocksDbQueues
 
 logger = logging.getLogger(__name__)
 
@@ -39,16 +39,6 @@ _MAX_RETRIES = 10
 # Looks at which a queue may lack messages of the log before all queues are looked at again.
 _MAX_WAITS = 20
 _MAX_LAG = 64 << 20  # bytes of the log that a queue may lag by
-
-_LOGGED_COLUMNS = ("queue_offset", "physical_offset", "total_size")
-
-
-class _Logged(NamedTuple):
-    """Messages of one queue according to their records, in the order of the log, (n,) each."""
-
-    queue_offsets: NDArray[np.int64]
-    places: NDArray[np.int64]
-    sizes: NDArray[np.int64]
 
 
 class StoreTail:
@@ -74,12 +64,13 @@ class StoreTail:
         self._built: LogCursor | None = None
         self._seen = LogCursor(0)
         # Messages that the log has and queues may lack.
-        self._awaited: dict[QueueKey, list[_Logged]] = {}
+        self._awaited: dict[QueueKey, list[LoggedMessages]] = {}
         self._n_waits = 0  # looks, one after the other, at which a queue lacked something
         self._run = BrokerRun(0, is_open=False)
         self._is_chosen: dict[QueueKey, bool] = {}
         self._firsts: dict[QueueKey, int] = {}
         self._firsts_since = -1  # the log's first byte when these were found
+        self._in_rocksdb: RocksDbQueues | None = None
 
     def look(self) -> None:
         """Take in what was written, cut off or deleted since the last look.
@@ -116,6 +107,9 @@ class StoreTail:
             )
             self._built = None
         self._run = run
+        in_rocksdb = RocksDbQueues.of(self.store.paths)
+        if in_rocksdb is not self._in_rocksdb:  # the broker has flushed the queues
+            self._in_rocksdb, self._built = in_rocksdb, None
         if self._built is None:
             self._built = self._look_at_all()
             self._seen = self._built
@@ -157,22 +151,24 @@ class StoreTail:
             self.ends[key] = self._end_and_last(key)[0]
         lacking = []
         for key, parts in self._awaited.items():
-            logged = _Logged(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+            logged = LoggedMessages.joined(parts)
             n_built = self._take_built(key, logged)
             if n_built < len(logged.places):
                 lacking.append(int(logged.places[n_built]))
         return min(lacking, default=None)
 
-    def _take_built(self, key: QueueKey, logged: _Logged) -> int:
+    def _take_built(self, key: QueueKey, logged: LoggedMessages) -> int:
         """Note the end of a queue by the messages that the log has.
 
         Returns:
             How many of these messages, from the first on, the queue holds.
         """
+        if self._is_in_rocksdb(key):
+            return self._take_logged(key, logged)
         recovered = self.store.ends.recovered.get(key)
         if recovered is not None:
             return int(np.count_nonzero(logged.queue_offsets < recovered.end))
-        queue = open_files(self.store.paths, *key)
+        queue = self._open_files(key)
         try:
             units = queue.units_of(logged.queue_offsets)
             lacks = (units.physical_offsets != logged.places) | (units.sizes != logged.sizes)
@@ -187,6 +183,30 @@ class StoreTail:
         finally:
             queue.close()
         return n_built
+
+    def _take_logged(self, key: QueueKey, logged: LoggedMessages) -> int:
+        """Take the messages that the log has for messages of the queue.
+
+        A broker flushes queues in RocksDB late, up to a million messages together.
+
+        Returns:
+            The number of messages: the queue lacks none.
+        """
+        recovered = self.store.ends.recovered.get(key)
+        if recovered is None:
+            recovered = RecoveredUnits(self._open_files(key).end(), np.empty(0, QUEUE_UNIT))
+        extended = logged.after(recovered)
+        if extended is not recovered:
+            self.store.ends.recovered[key] = recovered = extended
+            self.store.queues.drop(key)
+        self.ends[key] = recovered.end
+        return len(logged.places)
+
+    def _is_in_rocksdb(self, key: QueueKey) -> bool:
+        return self._in_rocksdb is not None and not self.store.paths.has_queue_folder(key[0])
+
+    def _open_files(self, key: QueueKey) -> Queue:
+        return open_files(self.store.paths, *key, in_rocksdb=self._in_rocksdb)
 
     def _look_at_all(self) -> LogCursor:
         store = self.store
@@ -233,7 +253,7 @@ class StoreTail:
     def _end_and_last(self, key: QueueKey) -> tuple[int, int]:
         """Return where a queue ends, and the physical offset of its last message or -1."""
         recovered = self.store.ends.recovered.get(key)
-        queue = open_files(self.store.paths, *key)
+        queue = self._open_files(key)
         try:
             # The order matters: a broker may build the missing units between the two calls.
             is_behind = recovered is not None and not _holds(queue, recovered)
@@ -282,6 +302,9 @@ class StoreTail:
     def _note_queues(self, data: Bytes, heads: Heads) -> None:
         if not len(heads):
             return
+        tags_codes = np.zeros(len(heads), np.int64)
+        if self._in_rocksdb is not None:
+            tags_codes = read_requests(data, heads).units.units["tags_code"].astype(np.int64)
         for key, rows in group_by_queue(topics(data, heads), heads.column("queue_id")):
             if key not in self._is_chosen:
                 self._is_chosen[key] = self.store.is_chosen(self._selection, *key)
@@ -289,8 +312,7 @@ class StoreTail:
                 continue
             if key not in self.ends:
                 self.discovered.add(key)
-            columns = (heads.column(name)[rows].astype(np.int64) for name in _LOGGED_COLUMNS)
-            logged = _Logged(*columns)
+            logged = LoggedMessages.of(heads.take(rows), tags_codes[rows])
             self._awaited.setdefault(key, []).append(logged)
             physical_offset = int(logged.places[-1])
             if self.mark is None or physical_offset >= self.mark.physical_offset:

@@ -128,9 +128,7 @@ class StoreWriter:
         self._protect()
 
     def _begin(self, end: int) -> LogAppend:
-        return LogAppend(
-            self._disk, self.paths.commitlogs, end, self._file_size, self.paths.append_intent
-        )
+        return LogAppend(self._disk, self.paths, end, self._file_size)
 
     def _protect(self) -> None:
         """Protect the index from a broker's recovery, then mark the store as open."""
@@ -234,6 +232,10 @@ class StoreWriter:
         """
         self._require_usable()
         run = StagedRun(parts, self._offsets, self._append.end, self._file_size)
+        if self._append.start == self._append.end:
+            self._append.expect(
+                sum(part.n_records for part in parts), sum(part.n_bytes for part in parts)
+            )
         with self._all_or_nothing(), StagedRecords(self._disk) as staged:
             for placed in run.place(self._now):
                 self._write_staged(placed, staged)

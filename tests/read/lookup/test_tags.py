@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,18 @@ def test_times_and_limit_hold(golden_store: GoldenStore) -> None:
         ]
 
 
-def test_where_queues_are_in_rocksdb_the_log_is_read_on_request(golden_store: GoldenStore) -> None:
+def test_queues_in_rocksdb_tell_tags_too(golden_store: GoldenStore) -> None:
+    with rmqstore.open(golden_store("rocksdb-cq")) as store:
+        for (topic, tags), places in tagged("rocksdb-cq").items():
+            answer = store.query(topic, tags=tags)
+            assert answer.is_complete
+            assert {*places} <= {message.commitLogOffset for message in answer}
+
+
+def test_without_the_library_for_rocksdb_the_log_is_read_on_request(
+    golden_store: GoldenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
     (topic, tags), places = max(tagged("rocksdb-cq").items(), key=lambda item: len(item[1]))
     with rmqstore.open(golden_store("rocksdb-cq")) as store:
         answer = store.query(topic, tags=tags)

@@ -27,6 +27,7 @@ from rmqstore.read.views.schema import VIEWS
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.queue.bounds import total_weight
 from rmqstore.storage.recovery.log_end import LogEnd
+from rmqstore.storage.rocksdb.queue_tables import are_queues_unreadable
 from rmqstore.store import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -124,8 +125,7 @@ class StoreFacts:
     rates: Rates | None
     log_end: LogEnd | None
     is_estimated: bool  # whether the bytes of messages are estimates
-    # whether there are queues in RocksDB, which the numbers do not include
-    has_rocksdb_queues: bool = False
+    lacks_rocksdb_queues: bool = False  # whether the numbers leave out queues in RocksDB
     findings: list[Finding] | None = None  # None if the store was not checked
     notes: list[str] = field(default_factory=list)
 
@@ -177,7 +177,7 @@ def gather(
         rates=None,
         log_end=store.log_end,
         is_estimated=is_estimated,
-        has_rocksdb_queues=store.paths.has_rocksdb_queues,
+        lacks_rocksdb_queues=are_queues_unreadable(store.paths),
         notes=notes,
     )
     facts.rates = _rates(store, facts)

@@ -27,6 +27,8 @@ from rmqstore.storage.queue.bounds import find_first, reach
 from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.queue_set import Queues
 from rmqstore.storage.recovery.unit_checks import confirmed_end, confirmed_runs, look_confirmed
+from rmqstore.storage.rocksdb.database import INSTALL_ROCKSDB
+from rmqstore.storage.rocksdb.queue_tables import are_queues_unreadable, has_unreadable_queues
 
 logger = logging.getLogger(__name__)
 
@@ -116,12 +118,12 @@ class QueueRanges:
         Raises:
             UnsupportedFeatureError: the queues lie in RocksDB.
         """
-        if self._paths.rocksdb_queues is None:
+        if not has_unreadable_queues(self._paths):
             return
-        if self._paths.has_rocksdb_queues:
+        if are_queues_unreadable(self._paths):
             raise UnsupportedFeatureError(
-                f"{self._paths.rocksdb_queues} holds RocksDB queues (storeType=defaultRocksDB), "
-                "not readable yet; the messages can: use scan=commitlog"
+                f"{self._paths.rocksdb_queues} holds RocksDB queues (storeType=defaultRocksDB); "
+                f"{INSTALL_ROCKSDB}, or read the messages by log with scan=commitlog"
             )
         if selection is not None and may_choose_light_queues(selection):
             self._report_light_queues(selection)
@@ -133,7 +135,7 @@ class QueueRanges:
             return
         text = (
             f"{describe_light_queues(counts, chosen)} lie in {self._paths.rocksdb_queues} alone, "
-            "a RocksDB database that is not readable yet; "
+            f"a RocksDB database; {INSTALL_ROCKSDB}; "
             "scan=commitlog has their records, under the topic that they were sent to"
         )
         if selection.named_topics:
@@ -148,7 +150,7 @@ class QueueRanges:
 
         Reads the whole log once.
         """
-        if self._paths.rocksdb_queues is None or self._paths.has_rocksdb_queues:
+        if not has_unreadable_queues(self._paths) or are_queues_unreadable(self._paths):
             return Counter()
         end = self._log_end()
         counts = count_light_messages(self._log, self._log.max_offset if end is None else end)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from rmqstore.errors import OffsetOutOfRangeError, RmqStoreError
+from rmqstore.errors import CorruptDatabaseError, OffsetOutOfRangeError, RmqStoreError
 from rmqstore.format.layout import PRE_BLANK_SIZE, QUEUE_UNIT
 from rmqstore.query.selection import choose_topics
 from rmqstore.read.views.queues import queue_ids, warn_of_rocksdb
@@ -16,9 +16,11 @@ from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
 from rmqstore.read.views.source import Column, ViewLimits, ViewPiece, ViewSource, reasons, to_batch
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.files.open_files import OpenFiles
-from rmqstore.storage.files.paths import can_name_queues
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
+from rmqstore.storage.queue.queue import Queue
+from rmqstore.storage.queue.queue_set import open_files
 from rmqstore.storage.queue.units import Units
+from rmqstore.storage.rocksdb.queue_tables import RocksDbQueues, are_queues_unreadable
 
 logger = logging.getLogger(__name__)
 
@@ -48,9 +50,11 @@ def plan_units(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> list[V
 def _topics(source: ViewSource, spec: ViewSpec) -> list[str]:
     paths = source.paths
     warn_of_rocksdb(source, spec)
-    if paths.has_rocksdb_queues:
+    if are_queues_unreadable(paths):
         return []
-    topics = choose_topics(spec.selection, paths.topics())
+    in_rocksdb = RocksDbQueues.of(paths)
+    known = {*paths.topics()} | (set() if in_rocksdb is None else in_rocksdb.topics())
+    topics = choose_topics(spec.selection, sorted(known))
     batch = choose_topics(spec.selection, paths.batch_topics())
     if batch:
         logger.warning(
@@ -60,11 +64,8 @@ def _topics(source: ViewSource, spec: ViewSpec) -> list[str]:
 
 
 def _slices(source: ViewSource, spec: ViewSpec, topic: str) -> Iterator[QueueSlice]:
-    if not can_name_queues(topic):
-        return
-    known = set(source.paths.queue_ids(topic))
-    for queue_id in queue_ids(source, spec, topic, known):
-        queue = ConsumeQueue(source.paths.queue(topic, queue_id), OpenFiles(source.paths.storage))
+    for queue_id in queue_ids(source, spec, topic, _ids_on_disk(source, topic)):
+        queue = _open(source, topic, queue_id)
         try:
             for run in queue.runs(queue.begin, queue.end()):
                 yield QueueSlice(topic, queue_id, *run)
@@ -74,15 +75,28 @@ def _slices(source: ViewSource, spec: ViewSpec, topic: str) -> Iterator[QueueSli
             queue.close()
 
 
+def _ids_on_disk(source: ViewSource, topic: str) -> list[int]:
+    if source.paths.has_queue_folder(topic):
+        return source.paths.queue_ids(topic)
+    in_rocksdb = RocksDbQueues.of(source.paths)
+    return [] if in_rocksdb is None else in_rocksdb.queue_ids(topic)
+
+
+def _open(source: ViewSource, topic: str, queue_id: int) -> Queue:
+    """Return a queue as the disk has it; a BatchConsumeQueue of the same topic is left out."""
+    if source.paths.has_queue_folder(topic):
+        return ConsumeQueue(source.paths.queue(topic, queue_id), OpenFiles(source.paths.storage))
+    return open_files(source.paths, topic, queue_id, in_rocksdb=RocksDbQueues.of(source.paths))
+
+
 def read_units(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
     """Yield the units of some ranges."""
     for units in piece.units:
-        folder = source.paths.queue(units.topic, units.queue_id)
-        queue = ConsumeQueue(folder, OpenFiles(source.paths.storage))
+        queue = _open(source, units.topic, units.queue_id)
         try:
             for start in range(units.start, units.end, _UNITS_AT_ONCE):
                 yield from _batch(source, spec, units, start, queue)
-        except (OffsetOutOfRangeError, OSError) as err:
+        except (OffsetOutOfRangeError, CorruptDatabaseError, OSError) as err:
             logger.warning(
                 "%s-%d: units were deleted meanwhile: %s", units.topic, units.queue_id, err
             )
@@ -91,7 +105,7 @@ def read_units(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator
 
 
 def _batch(
-    source: ViewSource, spec: ViewSpec, piece: QueueSlice, start: int, queue: ConsumeQueue
+    source: ViewSource, spec: ViewSpec, piece: QueueSlice, start: int, queue: Queue
 ) -> Iterator[pa.RecordBatch]:
     units = queue.units(start, min(start + _UNITS_AT_ONCE, piece.end))
     queue_offsets = np.arange(start, start + len(units.sizes))

@@ -96,7 +96,7 @@ class _Files:
     def _state(self, kind: str, file: Path, size: int) -> dict[str, object]:
         if kind == "commitlog":
             return self._log_file(file, size)
-        if kind == "consumequeue" and not self._paths.has_rocksdb_queues:
+        if kind == "consumequeue":
             return self._queue_file(file, size)
         if kind == "index" and file.name.isascii() and file.name.isdigit():
             return self._index_file(file, size)

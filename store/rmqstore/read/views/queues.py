@@ -16,8 +16,8 @@ from rmqstore.query.selection import choose_topics
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.source import ViewLimits, ViewPiece, ViewSource, to_batches
 from rmqstore.spans import QueueKey
-from rmqstore.storage.files.paths import can_name_queues
 from rmqstore.storage.queue.bounds import total_weight
+from rmqstore.storage.rocksdb.queue_tables import are_queues_unreadable
 
 logger = logging.getLogger(__name__)
 
@@ -231,13 +231,13 @@ def _topic(
     source: ViewSource, spec: ViewSpec, topic: str, entry: Mapping[str, object]
 ) -> dict[str, object]:
     with_bytes = "bytes" in spec.schema.names
-    ids = queue_ids(source, spec, topic) if can_name_queues(topic) else []
+    ids = queue_ids(source, spec, topic)
     facts = [queue_facts(source, topic, queue_id, with_bytes=with_bytes) for queue_id in ids]
     reason = next((queue.reason for queue in facts if queue.reason), None)
     first_times = [queue.first_store_timestamp for queue in facts]
     last_times = [queue.last_store_timestamp for queue in facts]
     is_countable = all(queue.messages is not None for queue in facts)
-    if source.paths.has_rocksdb_queues:
+    if are_queues_unreadable(source.paths):
         reason = "its queues lie in RocksDB"
         is_countable = False
     return {

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.errors import StoreStateError
+from rmqstore.storage.files.direct_writes import DirectWrites, write_all
 from rmqstore.storage.files.regular import keep_regular, require_regular
 
 _OPEN_FILES = 64
@@ -76,16 +77,6 @@ def _new_file(path: Path) -> tuple[int, bool]:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), True
 
 
-def _write_all(descriptor: int, position: int, parts: Iterable[bytes | NDArray[Any]]) -> None:
-    """Write parts one after the other."""
-    for data in parts:
-        view = memoryview(data).cast("B")  # type: ignore[arg-type]  # an array is a buffer
-        while len(view):
-            count = os.pwrite(descriptor, view, position)
-            view = view[count:]
-            position += count
-
-
 class Disk:
     """Performs all changes to files and keeps the last few of them open.
 
@@ -95,7 +86,10 @@ class Disk:
     def __init__(self) -> None:
         self._descriptors: OrderedDict[Path, int] = OrderedDict()
         self._folders: list[tuple[str, ...]] = []  # the parts of their paths
+        self._real_folders: set[Path] = set()  # neither they nor what leads to them are links
         self._unflushed_folders: dict[Path, None] = {}  # with new names, for flush_all
+        self._direct_writes: DirectWrites | None = None
+        self._direct: tuple[Path, int] | None = None  # the file of the last of them
 
     def keep_within(self, *folders: Path) -> None:
         """Refuse any later change outside of these folders, or through a link below them.
@@ -119,7 +113,10 @@ class Disk:
             if self._folders:
                 raise StoreStateError(f"{path} is outside of the store and is not changed")
             return
+        folder = path.parent
         for _ in parts[depth:]:
+            if path in self._real_folders:
+                break
             if path.is_symlink():
                 raise StoreStateError(
                     f"{path} is a symbolic link, which is not followed to change a store: "
@@ -127,6 +124,7 @@ class Disk:
                     "or for a folder of the log, the queues or the index, name its target"
                 )
             path = path.parent
+        self._real_folders.add(folder)
 
     def make_folder(self, path: Path, *, is_flushed: bool = True) -> None:
         """Create a folder and its missing parents.
@@ -165,7 +163,7 @@ class Disk:
         try:
             os.ftruncate(descriptor, size)
             if content is not None:
-                _write_all(descriptor, 0, content)
+                write_all(descriptor, 0, content)
                 os.fsync(descriptor)
             if not has_name:
                 # os.link follows the link in /proc only with a folder, despite the absolute path.
@@ -190,7 +188,7 @@ class Disk:
 
     def write(self, path: Path, position: int, data: bytes | NDArray[Any]) -> None:
         """Write bytes into an existing file."""
-        _write_all(self._open(path), position, [data])
+        write_all(self._open(path), position, [data])
 
     def write_through(self, path: Path, position: int, data: NDArray[Any]) -> None:
         """Write a few bytes into an existing file, and wait until they are on the disk.
@@ -204,6 +202,43 @@ class Disk:
                 raise
             self.write(path, position, data)
             self.flush(path)
+
+    def write_large(self, path: Path, position: int, data: NDArray[np.uint8]) -> None:
+        """Begin to write many bytes into an existing file, round the page cache if possible.
+
+        The next change waits for them, and raises the error if they could not be written.
+        ``data`` must not change until then.
+        """
+        if self._direct_writes is None:
+            self._direct_writes = DirectWrites()
+        descriptor = self._open(path)
+        self._direct_writes.begin(descriptor, self._open_direct(path), position, data)
+
+    def settle(self) -> None:
+        """Wait for the last large write.
+
+        Raises:
+            OSError: it failed.
+        """
+        if self._direct_writes is not None:
+            self._direct_writes.settle()
+
+    def _open_direct(self, path: Path) -> int | None:
+        if self._direct is not None and self._direct[0] == path:
+            return self._direct[1]
+        self._close_direct()
+        try:
+            self._direct = path, open_to_change(path, os.O_DIRECT)
+        except OSError as err:
+            if err.errno != errno.EINVAL:
+                raise
+            return None
+        return self._direct[1]
+
+    def _close_direct(self) -> None:
+        if self._direct is not None:
+            os.close(self._direct[1])
+            self._direct = None
 
     def clear(self, path: Path, start: int, stop: int) -> None:
         """Write zeros over ``[start, stop)`` of a file, block by block from the end to the start.
@@ -247,6 +282,7 @@ class Disk:
         So are then the names of all folders that :meth:`make_folder` made without a flush. The
         flushes run in parallel, because a disk can complete several of them together.
         """
+        self.settle()
         folders = {**dict.fromkeys(path.parent for path in paths), **self._unflushed_folders}
         names = [(path, os.O_RDWR) for path in paths]
         names += [(folder, os.O_RDONLY | os.O_DIRECTORY) for folder in folders]
@@ -294,7 +330,19 @@ class Disk:
         """Rename a file or folder, replacing an existing target; a link is refused."""
         self.require_within(source)
         self.require_within(target.parent)
+        self.settle()
+        self._close_direct()
+        self._real_folders.clear()
+        for path in [path for path in self._descriptors if path.is_relative_to(source)]:
+            self._forget(path)
         source.replace(target)
+
+    def is_replaceable(self, folder: Path, source: Path) -> bool:
+        """Tell whether a folder is empty, and a folder in ``source`` can be renamed over it."""
+        folders = (folder.parent, folder, source)
+        if any(path.is_symlink() for path in folders[1:]) or any(folder.iterdir()):
+            return False
+        return len({path.stat().st_dev for path in folders}) == 1 and not os.path.ismount(folder)
 
     def delete(self, path: Path) -> None:
         """Delete a file if it exists; of a link, delete the link itself."""
@@ -305,6 +353,7 @@ class Disk:
     def delete_tree(self, path: Path) -> None:
         """Delete a folder and its contents as far as possible; links in it are not followed."""
         self.require_within(path.parent)
+        self._real_folders.clear()
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
@@ -312,11 +361,16 @@ class Disk:
 
     def close(self) -> None:
         """Close all open files."""
+        if self._direct_writes is not None:
+            self._direct_writes.close()
+            self._direct_writes = None
+        self._close_direct()
         for descriptor in self._descriptors.values():
             os.close(descriptor)
         self._descriptors.clear()
 
     def _open(self, path: Path) -> int:
+        self.settle()
         descriptor = self._descriptors.get(path)
         if descriptor is None:
             self.require_within(path)
@@ -332,6 +386,9 @@ class Disk:
         return descriptor
 
     def _forget(self, path: Path) -> None:
+        self.settle()
+        if self._direct is not None and self._direct[0] == path:
+            self._close_direct()
         descriptor = self._descriptors.pop(path, None)
         if descriptor is not None:
             os.close(descriptor)

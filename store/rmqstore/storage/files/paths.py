@@ -79,6 +79,11 @@ class StorePaths:
         return self.own / "append"
 
     @property
+    def new_log(self) -> Path:
+        """Our own folder that holds the first append to an empty store until its commit."""
+        return self.own / "commitlog"
+
+    @property
     def clean_end(self) -> Path:
         """Our own note of where the log ended when the store was closed."""
         return self.own / "end"
@@ -189,13 +194,12 @@ class StorePaths:
         folders = (self.consumequeue, self.root / "consumequeue_rocksdb")
         return next((folder for folder in folders if self.storage.exists(folder / "CURRENT")), None)
 
-    @property
-    def has_rocksdb_queues(self) -> bool:
-        """Whether all queues lie in RocksDB.
-
-        Source: CombineConsumeQueueStore.java, which keeps both kinds.
-        """
-        return self.rocksdb_queues is not None and not self.topics()
+    def has_queue_folder(self, topic: str) -> bool:
+        """Tell whether a topic has a folder of queues."""
+        if not can_name_queues(topic):
+            return False
+        folders = (self.consumequeue / topic, self.batch_consumequeue / topic)
+        return any(is_folder(self.storage, folder) for folder in folders)
 
     @property
     def timer_log(self) -> Path:

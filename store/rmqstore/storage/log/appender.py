@@ -1,14 +1,8 @@
-"""Appends records to the CommitLog so that all of them appear at once, or none.
-
-FORMAT.md gives the order of writes and the reasons for it ("The one-write commit"). In short, the
-first 8 bytes of each record and blank in the open segment are held back, because no scan takes a
-record without its head. Then a blank in place of the first head closes the segment, and the other
-heads are written. The first head is written last: this is the commit.
-"""
+"""Appends records to the CommitLog so that all of them appear at once, or none."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -16,15 +10,21 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.format.columns.buffers import windows
 from rmqstore.format.encoding.records import Records
-from rmqstore.format.layout import BLANK_MAGIC, FRAME_HEAD, MIN_BLANK_BYTES, Positions
+from rmqstore.format.layout import BLANK_MAGIC, FRAME_HEAD, MIN_BLANK_BYTES, Bytes, Positions
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
-from rmqstore.storage.files.paths import offset_to_name
+from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.log.one_write_commit import (
+    ClosedSegment,
+    LogFiles,
+    NewLog,
+    OneWriteCommit,
+    WithheldHeads,
+)
 from rmqstore.storage.log.record_mark import RecordMark
 
-_HEAD_BYTES = FRAME_HEAD.itemsize
+_LARGE_BYTES = 1 << 20  # from here on, writing is left to a thread and goes round the page cache
 
 
 class Placement(NamedTuple):
@@ -72,94 +72,89 @@ class LogAppend:
 
     Args:
         disk: the disk to write to.
-        folders: the folders of the log.
+        paths: the files of the store. The note :attr:`StorePaths.append_intent` holds the start of
+            the append until it is complete. If a crash comes before the commit, the bytes after
+            that start may be cleared. If it comes after the commit, a topic that is only in the log
+            counts as new, not as deleted.
         end: physical offset after the last record.
         file_size: bytes of a CommitLog file.
-        intent: the file that holds the start of the append until it is complete. If a crash comes
-            before the commit, the bytes after that start may be cleared. If it comes after the
-            commit, a topic that is only in the log counts as new, not as deleted.
 
     Source: CommitLog.java#asyncPutMessage; unlike there, records can be read only after the commit.
     """
 
-    def __init__(
-        self, disk: Disk, folders: Sequence[Path], end: int, file_size: int, intent: Path
-    ) -> None:
-        self._disk = disk
-        self._folders = sorted(folders)  # Source: MultiPathMappedFileQueue.java sorts them, too
-        self._file_size = file_size
-        self._intent = intent
+    def __init__(self, disk: Disk, paths: StorePaths, end: int, file_size: int) -> None:
+        self._disk, self._paths = disk, paths
+        self._files = LogFiles(disk, sorted(paths.commitlogs), file_size)
         self.start = self.end = end
-        self.is_committed = False
         # physical offset after the last byte that may have been written, also by a failed write
         self._touched_end = end
-        self._first_file = end // file_size * file_size
-        # positions in the first file, and the heads that the commit writes there
-        self._withheld_heads: list[tuple[Positions, NDArray[np.void]]] = []
+        self._is_known_to_fit = False
+        self._commit: OneWriteCommit | None = None
         self._created: list[Path] = []
-        self._guard: Path | None = None
         self._touched: dict[Path, None] = {}
         self._marks: list[RecordMark] = []  # of the first record and the last
 
+    @property
+    def is_committed(self) -> bool:
+        """Whether the records can be read."""
+        return self._commit is not None and self._commit.is_done
+
+    def expect(self, n_records: int, n_bytes: int) -> None:
+        """Say what all calls of :meth:`write` together will write, before the first of them."""
+        n_left = self._files.file_size - self.start % self._files.file_size
+        self._is_known_to_fit = n_records > 1 and n_bytes <= n_left - MIN_BLANK_BYTES
+
     def place(self, sizes: NDArray[np.int64]) -> Placement:
         """Return where the next records will go; see :func:`place_records`."""
-        return place_records(sizes, self.end, self._file_size)
+        return place_records(sizes, self.end, self._files.file_size)
 
     def write(self, records: Records, placement: Placement) -> None:
-        """Write records, stamped with their physical offsets; none can be read yet."""
-        if not self._marks:
-            self._disk.make_folder(self._intent.parent)
-            self._disk.replace(self._intent, str(self.start).encode())
+        """Write records, stamped with their physical offsets; none can be read yet.
+
+        Their bytes must not change until the next change of the disk.
+        """
+        if self._commit is None:
+            self._disk.make_folder(self._paths.own)
+            self._disk.replace(self._paths.append_intent, str(self.start).encode())
+            self._commit = self._begin()
         self._mark(records, placement)
-        files = placement.physical_offsets // self._file_size
+        files = placement.physical_offsets // self._files.file_size
         cuts = [0, *(np.flatnonzero(np.diff(files)) + 1).tolist(), len(files)]
         for low, high in pairwise(cuts):
             if low < high:
-                self._write_run(records, low, high, placement.physical_offsets[low:high])
+                first = int(records.starts[low])
+                data = records.data[first : int(records.starts[high])]
+                starts = records.starts[low:high] - first
+                self._write_run(placement.physical_offsets[low:high], starts, data)
         for physical_offset, size in placement.blanks:
-            self._write_blank(physical_offset, size)
+            blank = np.array([(size, BLANK_MAGIC)], FRAME_HEAD).view(np.uint8)
+            self._write_run(np.array([physical_offset]), np.array([0]), blank)
         self.end = placement.end
 
-    def _write_run(
-        self, records: Records, low: int, high: int, physical_offsets: Positions
-    ) -> None:
+    def _begin(self) -> OneWriteCommit:
+        if self.start == 0 and NewLog.is_possible(self._disk, self._paths):
+            return NewLog(self._files, self._paths)
+        if self._is_known_to_fit:
+            return ClosedSegment(self._files, self.start)
+        return WithheldHeads(self._files, self.start)
+
+    def _write_run(self, physical_offsets: Positions, starts: Positions, data: Bytes) -> None:
         """Write records that go one after the other into one file."""
-        first = int(records.starts[low])
-        data = records.data[first : int(records.starts[high])]
-        path, position = self._file(int(physical_offsets[0]))
-        self._disk.reserve(path, position, len(data))
-        self._touched_end = int(physical_offsets[0]) + len(data)
-        if path == self._path(self._first_file):
-            heads = windows(data, _HEAD_BYTES)
-            starts = records.starts[low:high] - first
-            self._withheld_heads.append((physical_offsets - self._first_file, heads[starts]))
-            heads[starts] = np.void(b"\0" * _HEAD_BYTES)
-        self._disk.write(path, position, data)
-
-    def _write_blank(self, physical_offset: int, size: int) -> None:
-        blank = np.array([(size, BLANK_MAGIC)], FRAME_HEAD)
-        path, position = self._file(physical_offset)
-        if path == self._path(self._first_file):
-            self._disk.reserve(path, position, _HEAD_BYTES)  # scatter must not write into a hole
-            self._withheld_heads.append((np.array([position]), blank.view(f"V{_HEAD_BYTES}")))
-        else:
-            self._disk.write(path, position, blank)
-
-    def _path(self, file_offset: int) -> Path:
-        # Source: MultiPathMappedFileQueue.java, which fills its folders in turn, file by file.
-        folder = self._folders[file_offset // self._file_size % len(self._folders)]
-        return folder / offset_to_name(file_offset)
-
-    def _file(self, physical_offset: int) -> tuple[Path, int]:
-        """Return the file of a physical offset, created if missing, and the position in it."""
-        file_offset = physical_offset // self._file_size * self._file_size
-        path = self._path(file_offset)
+        assert self._commit is not None
+        first = int(physical_offsets[0])
+        path, position = self._commit.files.path(first), first % self._files.file_size
         if path not in self._touched:
             if not LOCAL.exists(path):
-                self._disk.create(path, self._file_size)
+                self._disk.create(path, self._files.file_size)
                 self._created.append(path)
             self._touched[path] = None
-        return path, physical_offset - file_offset
+        self._disk.reserve(path, position, len(data))
+        self._touched_end = first + len(data)
+        is_final = self._commit.hide(physical_offsets, starts, data)
+        if is_final and len(data) >= _LARGE_BYTES:
+            self._disk.write_large(path, position, data)
+        else:
+            self._disk.write(path, position, data)
 
     def marks(self) -> tuple[RecordMark | None, RecordMark | None]:
         """Return the marks of the first and the last record that were written."""
@@ -171,80 +166,26 @@ class LogAppend:
             self._marks.append(RecordMark.of(int(placement.physical_offsets[row]), record))
         del self._marks[1:-1]
 
-    def flush(self) -> None:
-        """Wait until all written bytes, and the names of new files, are on the disk."""
-        self._disk.flush_all(self._touched)
-
     def commit(self) -> None:
-        """Make all written records readable.
-
-        None can be read until the last 8 bytes are written; then all can.
-        """
-        if not self._withheld_heads:
-            return
-        path = self._path(self._first_file)
-        positions = np.concatenate([positions for positions, _ in self._withheld_heads])  # rising
-        heads = np.concatenate([heads for _, heads in self._withheld_heads])
-        if len(positions) > 1:
-            if self.end <= self._first_file + self._file_size:
-                self._make_guard()
-                self._close_segment(path, int(positions[0]))
-            else:
-                self.flush()  # so that the heads below are uncovered for a short time only
-            self._disk.scatter(path, positions[1:], heads[1:])
-        self.flush()
-        self._disk.write(path, int(positions[0]), heads[0].tobytes())
-        self.is_committed = True
-        self._disk.flush(path)
-        self._withheld_heads.clear()
-        self._drop_guard()
+        """Make all written records readable at once."""
+        if self._commit is not None:
+            self._commit.show(self._touched)
 
     def complete(self) -> None:
         """Delete the intent, because queues and ``topics.json`` have all committed messages."""
-        self._disk.delete(self._intent)
-
-    def _make_guard(self) -> None:
-        """Create an empty segment after the open one, where a broker goes on after a cut commit.
-
-        Source: CommitLog.java#recoverAbnormally, which takes a segment after a blank for the end
-        of the log, even if the segment is empty.
-        """
-        path = self._path(self._first_file + self._file_size)
-        if not LOCAL.exists(path):
-            self._disk.create(path, self._file_size)
-        self._guard = path
-        self._disk.flush_all([path])
-
-    def _close_segment(self, path: Path, position: int) -> None:
-        """Write a blank where the first record will begin: no scan meets the heads written next.
-
-        Without the blank, a broker that recovers the store would write over the first record. If
-        its own record then ended at one of those heads, the rest of the append would come back.
-        Only the blank is waited for: the records are flushed once, together with their heads.
-        """
-        blank = np.array([(self._file_size - position, BLANK_MAGIC)], FRAME_HEAD)
-        self._disk.write_through(path, position, blank)
-
-    def _drop_guard(self) -> None:
-        if self._guard is not None:
-            self._disk.delete(self._guard)
-            self._guard = None
+        self._disk.delete(self._paths.append_intent)
 
     def abandon(self) -> None:
         """Undo all writes that were not committed.
 
         New files are deleted, and the open file is zero again after the end of the log.
         """
-        n_written = min(self._touched_end, self._first_file + self._file_size) - self.start
-        # First, so that none of the records can be committed even if a step below fails.
-        self._withheld_heads.clear()
-        self.end = self._touched_end = self.start
+        with suppress(OSError):
+            self._disk.settle()
+        end, self._touched_end = self._touched_end, self.start
+        self.end = self.start
         for path in reversed(self._created):
             self._disk.delete(path)
-        path = self._path(self._first_file)
-        if n_written and path not in self._created:
-            position = self.start - self._first_file
-            self._disk.clear(path, position, position + n_written)
-            self._disk.flush(path)
-        self._drop_guard()  # only now that the blank is gone that leads to it
-        self._disk.delete(self._intent)
+        if self._commit is not None:
+            self._commit.undo(end)
+        self._disk.delete(self._paths.append_intent)

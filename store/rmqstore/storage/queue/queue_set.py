@@ -7,18 +7,21 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import cached_property
 
 from rmqstore.errors import StoreStateError
 from rmqstore.spans import QueueKey
 from rmqstore.storage.files.open_files import OpenFiles
-from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.files.paths import StorePaths, can_name_queues
 from rmqstore.storage.files.storage import is_folder
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.queue.consumequeue_ext import ConsumeQueueExt
 from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.recovered_queue import RecoveredQueue
+from rmqstore.storage.queue.rocksdb_queue import RocksDbQueue
 from rmqstore.storage.queue.units import RecoveredUnits
+from rmqstore.storage.rocksdb.queue_tables import RocksDbQueues, are_queues_unreadable
 
 _FILES_AT_ONCE = 32
 _QUEUES_AT_ONCE = 1 << 16  # whose listings are kept, about a kilobyte each
@@ -32,8 +35,11 @@ def open_files(
     *,
     is_batch: bool = False,
     files: OpenFiles | None = None,
+    in_rocksdb: RocksDbQueues | None = None,
 ) -> Queue:
-    """Return a queue as its files have it. The folder that exists decides its kind.
+    """Return a queue as the disk has it. The folder that exists decides its kind.
+
+    A topic that has a folder has all of its queues there, even if they are in RocksDB as well.
 
     Args:
         paths: paths of the store.
@@ -41,10 +47,15 @@ def open_files(
         queue_id: queue id.
         is_batch: whether a queue without a folder is a BatchConsumeQueue.
         files: opens the files, and may be shared with other queues.
+        in_rocksdb: the queues in RocksDB, None if the store has none there.
 
     Raises:
         StoreStateError: the topic cannot name a folder.
+
+    Source: CombineConsumeQueueStore.java.
     """
+    if in_rocksdb is not None and not paths.has_queue_folder(topic):
+        return RocksDbQueue(in_rocksdb, (topic, queue_id))
     folder = paths.batch_queue(topic, queue_id)
     if is_folder(paths.storage, folder) or is_batch:
         return BatchConsumeQueue(folder, files or OpenFiles(paths.storage))
@@ -111,8 +122,15 @@ class Queues:
     def _open_files(self, topic: str, queue_id: int, *, is_batch: bool = False) -> Queue:
         if self._in_batches is None:
             self._in_batches = {*self._paths.batch_topics()}
-        if is_batch or topic in self._in_batches:
-            return open_files(self._paths, topic, queue_id, is_batch=is_batch, files=self._files)
+        if is_batch or topic in self._in_batches or self._in_rocksdb is not None:
+            return open_files(
+                self._paths,
+                topic,
+                queue_id,
+                is_batch=is_batch,
+                files=self._files,
+                in_rocksdb=self._in_rocksdb,
+            )
         return ConsumeQueue(self._paths.queue(topic, queue_id), self._files)
 
     def open_ext(self, topic: str, queue_id: int) -> ConsumeQueueExt:
@@ -130,17 +148,23 @@ class Queues:
         self._open_exts.move_to_end(key)
         return ext
 
+    @cached_property
+    def _in_rocksdb(self) -> RocksDbQueues | None:
+        return RocksDbQueues.of(self._paths)
+
     @property
     def lack_records(self) -> bool:
         """Whether files of queues lack records that the log has."""
         return bool(self._recovered())
 
     def topics(self) -> list[str]:
-        """Return every topic with queues in files or recovered from the log, sorted."""
-        if self._paths.has_rocksdb_queues:
+        """Return every topic with queues on the disk or recovered from the log, sorted."""
+        if are_queues_unreadable(self._paths):
             return []
-        in_files = (*self._paths.topics(), *self._paths.batch_topics())
-        return sorted({*in_files, *(topic for topic, _ in self._recovered())})
+        on_disk = {*self._paths.topics(), *self._paths.batch_topics()}
+        if self._in_rocksdb is not None:
+            on_disk |= self._in_rocksdb.topics()
+        return sorted(on_disk | {topic for topic, _ in self._recovered()})
 
     def batch_topics(self) -> set[str]:
         """Return the topics with BatchConsumeQueues."""
@@ -149,8 +173,12 @@ class Queues:
 
     def ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues, sorted."""
-        in_files = (*self._paths.queue_ids(topic), *self._paths.batch_queue_ids(topic))
-        return sorted({*in_files, *(number for name, number in self._recovered() if name == topic)})
+        on_disk = set()
+        if can_name_queues(topic):
+            on_disk = {*self._paths.queue_ids(topic), *self._paths.batch_queue_ids(topic)}
+        if self._in_rocksdb is not None and not on_disk:
+            on_disk = {*self._in_rocksdb.queue_ids(topic)}
+        return sorted(on_disk | {number for name, number in self._recovered() if name == topic})
 
     def plain(self) -> list[QueueKey]:
         """Return every queue that can be read."""
@@ -174,3 +202,5 @@ class Queues:
         self._open_exts.clear()
         self._batches.clear()
         self._in_batches = None
+        self.__dict__.pop("_in_rocksdb", None)
+        self.__dict__.pop("_in_rocksdb", None)

@@ -19,7 +19,7 @@ class Units(NamedTuple):
 
     @classmethod
     def of(cls, units: NDArray[np.void]) -> Units:
-        """Return stored units, QUEUE_UNIT (n,), as columns."""
+        """Return stored units, QUEUE_UNIT or ROCKSDB_UNIT (n,), as columns."""
         return cls(*(units[name].astype(np.int64) for name in QUEUE_UNIT.names or ()))
 
     @classmethod

@@ -32,6 +32,7 @@ from rmqstore.storage.recovery.queue_tails import (
     recover_crashed,
 )
 from rmqstore.storage.recovery.tail_builder import OpenedQueue
+from rmqstore.storage.rocksdb.queue_tables import RocksDbQueues, are_queues_unreadable
 
 logger = logging.getLogger(__name__)
 
@@ -161,16 +162,20 @@ class StoreEnds:
     @retry_if_deleted
     def _recover_queues(self) -> RecoveredQueues:
         was_closed = self._ignore_log_end or not self._paths.has_abort
-        if self._paths.has_rocksdb_queues:
+        if are_queues_unreadable(self._paths):
             return RecoveredQueues({})
         batch_topics = self._of_topics_json(self._config.batch_topics)
         known_topics = self._of_topics_json(self._config.topics)
         since = committed_since(self._paths)
+        in_rocksdb = RocksDbQueues.of(self._paths)
 
         def open_queue(topic: str, queue_id: int) -> OpenedQueue | None:
-            if not can_name_queues(topic):
+            if in_rocksdb is None and not can_name_queues(topic):
                 return None
-            queue = open_files(self._paths, topic, queue_id, is_batch=topic in batch_topics)
+            is_batch = topic in batch_topics
+            queue = open_files(
+                self._paths, topic, queue_id, is_batch=is_batch, in_rocksdb=in_rocksdb
+            )
             is_listed = not known_topics or topic in known_topics or is_system_topic(topic)
             if queue.is_present or is_listed:
                 return OpenedQueue(queue)
@@ -180,6 +185,10 @@ class StoreEnds:
 
         if not was_closed:
             end = self.log_end or find_log_end(self._log, Checkpoint.all_safe())
+            if in_rocksdb is not None:  # a broker flushes queues there late, but says how late
+                flushed = self._log.find(max(in_rocksdb.checkpoint, self._log.min_offset))
+                scanned_from = self._log.min_offset if flushed is None else flushed.start
+                end = end._replace(scanned_from=min(end.scanned_from, scanned_from))
             return recover_crashed(self._log, end, open_queue)
         if is_newest_built(self._log, open_queue):
             return RecoveredQueues({})
@@ -189,8 +198,11 @@ class StoreEnds:
     def _end_of_queues(self) -> int:
         """Return the physical offset after the last record that files of queues point at, or -1."""
         end = -1
-        for key in (*self._paths.queues(), *self._paths.batch_queues()):
-            with closing(open_files(self._paths, *key)) as queue:
+        in_rocksdb = RocksDbQueues.of(self._paths)
+        keys = {*self._paths.queues(), *self._paths.batch_queues()}
+        keys |= set() if in_rocksdb is None else in_rocksdb.bounds.keys()
+        for key in keys:
+            with closing(open_files(self._paths, *key, in_rocksdb=in_rocksdb)) as queue:
                 end = max(end, reach(queue, queue.end()))
         return end
 

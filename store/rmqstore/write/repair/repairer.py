@@ -116,6 +116,8 @@ class Repairer:
         self._build_missing(end.physical_offset, queues_end, checkpoint, was_closed=was_closed)
         if is_folder(LOCAL, self._paths.replaced_queues):
             restore_queues(self._disk, self._paths, self._log)
+        if is_folder(LOCAL, self._paths.new_log):
+            self._disk.delete_tree(self._paths.new_log)
         self._disk.delete(self._paths.append_intent)
         return Repaired(end.physical_offset, end.last_store_timestamp, checkpoint)
 

@@ -191,7 +191,8 @@ class StagedRecords:
         self._disk = disk
         self._path = ""
         self._file: ScratchFile | None = None
-        self._window = np.empty(0, np.uint8)
+        # the bytes of this batch and of the one before, which may still be on their way to the log
+        self._windows = [np.empty(0, np.uint8)] * 2
 
     def __enter__(self) -> Self:
         return self
@@ -201,7 +202,7 @@ class StagedRecords:
             self._file.close()
 
     def read(self, part: StagedPart, batch: StagedBatch) -> Records:
-        """Return the records of a batch, which may be changed, and are gone with the next batch.
+        """Return the records of a batch, which may be changed, and are gone with the next but one.
 
         Raises:
             OSError: the file has no such bytes.
@@ -214,9 +215,11 @@ class StagedRecords:
             self._disk.delete(Path(part.path))
         starts = np.zeros(len(batch.sys_flags) + 1, np.int64)
         np.cumsum(batch.requests.sizes, out=starts[1:])
-        if len(self._window) < starts[-1]:
-            self._window = np.empty(int(starts[-1]) * 5 // 4, np.uint8)
-        data = self._window[: int(starts[-1])]
+        window = self._windows.pop(0)
+        if len(window) < starts[-1]:
+            window = np.empty(int(starts[-1]) * 5 // 4, np.uint8)
+        self._windows.append(window)
+        data = window[: int(starts[-1])]
         self._file.read_into(data, batch.position)
         return Records(data, starts, batch.sys_flags)
 

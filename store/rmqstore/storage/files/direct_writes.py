@@ -1,0 +1,93 @@
+"""Writes of many bytes that go round the page cache, in a thread.
+
+To bring new pages into the page cache can take ten times the processor time of the disk's own
+transfer, and they are written to the disk soon after in any case.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Positions, lengths and addresses of direct writes are multiples of this on all common disks.
+_BLOCK = 4096
+_WINDOW_BYTES = 4 << 20
+
+
+def write_all(descriptor: int, position: int, parts: Iterable[bytes | NDArray[Any]]) -> None:
+    """Write parts one after the other."""
+    for data in parts:
+        view = memoryview(data).cast("B")  # type: ignore[arg-type]  # an array is a buffer
+        while len(view):
+            count = os.pwrite(descriptor, view, position)
+            view = view[count:]
+            position += count
+
+
+class DirectWrites:
+    """Writes to files in a thread, one write at a time."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "rmqstore-write")
+        self._pending: Future[None] | None = None
+        self._window = np.frombuffer(mmap.mmap(-1, _WINDOW_BYTES), np.uint8)  # whole pages
+
+    def begin(
+        self, descriptor: int, direct: int | None, position: int, data: NDArray[np.uint8]
+    ) -> None:
+        """Wait for the write before, then begin to write; ``data`` must not change meanwhile.
+
+        Args:
+            descriptor: the file.
+            direct: the same file, opened with ``O_DIRECT``; None where the file system has none.
+            position: of the first byte in the file.
+            data: the bytes.
+
+        Raises:
+            OSError: the write before failed.
+        """
+        self.settle()
+        self._pending = self._pool.submit(self._write, descriptor, direct, position, data)
+
+    def settle(self) -> None:
+        """Wait until the bytes are written.
+
+        Raises:
+            OSError: they could not be written.
+        """
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def close(self) -> None:
+        """Wait for the last write, whether or not it succeeds, and end the thread."""
+        self._pool.shutdown()
+        self._pending = None
+
+    def _write(
+        self, descriptor: int, direct: int | None, position: int, data: NDArray[np.uint8]
+    ) -> None:
+        first = min(-position % _BLOCK, len(data))
+        last = len(data) - (len(data) - first) % _BLOCK
+        if direct is None or first >= last:
+            write_all(descriptor, position, [data])
+            return
+        write_all(descriptor, position, [data[:first]])
+        for start in range(first, last, _WINDOW_BYTES):
+            piece = data[start : min(start + _WINDOW_BYTES, last)]
+            window = self._window[: len(piece)]
+            window[:] = piece
+            try:
+                write_all(direct, position + start, [window])
+            except OSError as err:
+                if err.errno != errno.EINVAL:  # this disk has larger blocks
+                    raise
+                write_all(descriptor, position + start, [window])
+        write_all(descriptor, position + last, [data[last:]])

@@ -1,0 +1,1 @@
+"""RocksDB databases that a broker keeps beside its files."""

@@ -1,0 +1,258 @@
+"""RocksDB databases that a broker keeps in a store, read without a change in their folders.
+
+The library puts a file beside the tables that it opens, so it opens a folder of our own with links
+to them. A database of unknown origin is first opened by a child process, which it may end.
+
+Source: AbstractRocksDBStorage.java.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rmqstore.errors import CorruptDatabaseError, UnsupportedFeatureError
+from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.files.storage import Storage
+
+if TYPE_CHECKING:
+    from rocksdict import Rdict
+
+INSTALL_ROCKSDB = "to read it, install the extra: pip install 'pyspark-rmqstore[rocksdb]'"
+
+_TRIAL = Path(__file__).with_name("trial.py")
+_TRIAL_SECONDS = 60
+_LOCK = "LOCK"
+_MAX_FILES = 400  # all of them are open as long as the database is
+_MAX_COPIED_BYTES = 1 << 30
+# A broker that compacts its tables deletes files between our listing and our opening.
+_ATTEMPTS = 5
+_PAUSE_SECONDS = 0.05
+_DATABASES_AT_ONCE = 4
+
+_Fingerprint = tuple[tuple[str, int, int], ...]
+
+
+def can_read_rocksdb() -> bool:
+    """Tell whether the library is installed: extra ``rocksdb``."""
+    return find_spec("rocksdict") is not None
+
+
+class RocksDb:
+    """One database as of the moment it was opened. It is closed when nothing refers to it.
+
+    Args:
+        folder: the folder that holds ``CURRENT``.
+        storage: the storage that holds the folder; files of another one than the local disk are
+            copied.
+        small: families that have few keys, which the trial reads.
+
+    Raises:
+        CorruptDatabaseError: the library cannot open the database.
+        UnsupportedFeatureError: the library is not installed, or the database is too large.
+    """
+
+    def __init__(self, folder: Path, storage: Storage = LOCAL, small: Sequence[str] = ()) -> None:
+        require_rocksdb(folder)
+        self.folder = folder
+        self._storage = storage
+        self._database = self._open_unchanged(small)
+        self._families: dict[str, Any] = {}
+
+    def _open_unchanged(self, small: Sequence[str]) -> Rdict:
+        for attempt in range(_ATTEMPTS):
+            before = fingerprint(self.folder, self._storage)
+            try:
+                with tempfile.TemporaryDirectory(prefix="rmqstore-") as links:
+                    self._links = links
+                    self._fill(Path(links), before)
+                    self._try_out(links, small)
+                    return self._open(links)
+            except (CorruptDatabaseError, FileNotFoundError):
+                is_stable = fingerprint(self.folder, self._storage) == before
+                if is_stable or attempt == _ATTEMPTS - 1:
+                    raise
+                time.sleep(_PAUSE_SECONDS)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _fill(self, links: Path, files: _Fingerprint) -> None:
+        """Link the files of the database, or copy them from another storage."""
+        if len(files) > _MAX_FILES:
+            raise UnsupportedFeatureError(
+                f"{self.folder} has {len(files)} files; at most {_MAX_FILES} can be opened together"
+            )
+        if self._storage is not LOCAL and sum(size for _, size, _ in files) > _MAX_COPIED_BYTES:
+            raise UnsupportedFeatureError(
+                f"{self.folder} is a database of more than {_MAX_COPIED_BYTES >> 30} GiB in a "
+                "remote storage: copy the store to a local disk, or use scan=commitlog"
+            )
+        for name, size, _ in files:
+            if self._storage is LOCAL:
+                (links / name).symlink_to(self._storage.full_path(self.folder / name))
+            else:
+                (links / name).write_bytes(self._storage.read_bytes(self.folder / name, size))
+
+    def _try_out(self, links: str, small: Sequence[str]) -> None:
+        command = [sys.executable, str(_TRIAL), links, *small]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        try:
+            done = subprocess.run(  # noqa: S603 - our own program
+                command,
+                env=environment,
+                capture_output=True,
+                stdin=subprocess.DEVNULL,
+                timeout=_TRIAL_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as err:
+            raise self._corrupt(f"opening it took more than {_TRIAL_SECONDS} s") from err
+        if done.returncode:
+            lines = done.stderr.decode(errors="replace").strip().splitlines()
+            ended = f"the process that opened it ended with signal {-done.returncode}"
+            why = lines[-1] if lines else ended
+            raise self._corrupt(why)
+
+    def _open(self, links: str) -> Rdict:
+        from rocksdict import AccessType, Options, Rdict
+
+        def options() -> Options:
+            chosen = Options(raw_mode=True)
+            chosen.set_max_open_files(-1)  # all are opened now: their links are removed
+            return chosen
+
+        try:
+            families = {name: options() for name in Rdict.list_cf(links)}
+            return Rdict(links, options(), families, AccessType.read_only(False))  # noqa: FBT003
+        except Exception as err:
+            raise self._corrupt(err) from err
+
+    @property
+    def n_entries(self) -> int:
+        """The number of entries in the tables: no family has more keys than that."""
+        in_tables = sum(int(file["num_entries"]) for file in self._database.live_files())
+        in_log = self._database.property_int_value("rocksdb.num-entries-active-mem-table") or 0
+        return in_tables + in_log
+
+    def has_family(self, name: str) -> bool:
+        """Tell whether the database has a family of that name."""
+        return self._family(name) is not None
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """Return the value of a key, None without it.
+
+        Raises:
+            CorruptDatabaseError: its block is damaged.
+        """
+        return self._guarded(lambda opened: opened.get(key), family)  # type: ignore[no-any-return]
+
+    def get_each(self, family: str, keys: list[bytes]) -> list[bytes | None]:
+        """Return the values of keys, None where there is none."""
+        if not keys:
+            return []
+        return self._guarded(lambda opened: opened.get(keys), family)  # type: ignore[no-any-return]
+
+    def first_key(self, family: str, start: bytes, stop: bytes) -> bytes | None:
+        """Return the first key in ``[start, stop)``, None without one."""
+        return next(iter(self.keys(family, start, stop)), None)
+
+    def keys(self, family: str, start: bytes, stop: bytes) -> Iterator[bytes]:
+        """Yield the keys in ``[start, stop)``, rising."""
+        yield from self._range("keys", family, start, stop)
+
+    def values(self, family: str, start: bytes, stop: bytes) -> Iterator[bytes]:
+        """Yield the values of the keys in ``[start, stop)``, in the order of the keys."""
+        yield from self._range("values", family, start, stop)
+
+    def items(self, family: str, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the keys in ``[start, stop)`` and their values, rising."""
+        yield from self._range("items", family, start, stop)
+
+    def _range(self, what: str, family: str, start: bytes, stop: bytes) -> Iterator[Any]:
+        from rocksdict import ReadOptions
+
+        bounded = ReadOptions()
+        bounded.set_iterate_upper_bound(stop)
+        opened = self._guarded(
+            lambda opened: getattr(opened, what)(from_key=start, read_opt=bounded), family
+        )
+        try:
+            yield from opened or ()
+        except Exception as err:
+            raise self._corrupt(err) from err
+
+    def _corrupt(self, reason: object) -> CorruptDatabaseError:
+        return CorruptDatabaseError(
+            str(self.folder), str(reason).strip().replace(self._links, str(self.folder))
+        )
+
+    def _family(self, name: str) -> Any:  # noqa: ANN401 - the library has no types
+        if name not in self._families:
+            try:
+                self._families[name] = self._database.get_column_family(name)
+            except Exception:  # noqa: BLE001 - the library raises nothing more precise
+                self._families[name] = None
+        return self._families[name]
+
+    def _guarded(self, read: Any, family: str) -> Any:  # noqa: ANN401
+        opened = self._family(family)
+        if opened is None:
+            return None
+        try:
+            return read(opened)
+        except Exception as err:
+            raise self._corrupt(err) from err
+
+
+_opened: dict[Path, tuple[_Fingerprint, RocksDb]] = {}
+
+
+def open_rocksdb(folder: Path, storage: Storage = LOCAL, small: Sequence[str] = ()) -> RocksDb:
+    """Return a database as it is now; it is opened again only if its files have changed.
+
+    Raises as :class:`RocksDb` does.
+    """
+    now = fingerprint(folder, storage)
+    known = _opened.get(folder)
+    if known is not None and known[0] == now:
+        return known[1]
+    database = RocksDb(folder, storage, small)
+    _opened.pop(folder, None)
+    _opened[folder] = now, database
+    if len(_opened) > _DATABASES_AT_ONCE:
+        _opened.pop(next(iter(_opened)))
+    return database
+
+
+def fingerprint(folder: Path, storage: Storage) -> _Fingerprint:
+    """Return the names, sizes and times of the files of a database.
+
+    Raises:
+        UnreadableFileError: an entry is not a regular file.
+    """
+    files = []
+    for entry in storage.list_folder(folder):
+        if entry.is_folder or entry.name == _LOCK:
+            continue
+        with suppress(FileNotFoundError):  # a broker deletes tables
+            status = storage.status(folder / entry.name)
+            if status is not None:
+                files.append((entry.name, storage.size(folder / entry.name), status.modified_ns))
+    return tuple(sorted(files))
+
+
+def require_rocksdb(folder: Path) -> None:
+    """Refuse a database if the library is not installed.
+
+    Raises:
+        UnsupportedFeatureError: it is not.
+    """
+    if not can_read_rocksdb():
+        raise UnsupportedFeatureError(f"{folder} is a RocksDB database; {INSTALL_ROCKSDB}")

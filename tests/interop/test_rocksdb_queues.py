@@ -1,0 +1,139 @@
+"""Queues in RocksDB that the real store writes: read while it runs, from a copy, and after it."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+import rmqstore
+from connector.streams import delivered, drain, start
+from interop.rocketmq import RealStore, RocketMQ
+from rmqstore.inspect.verify import verify
+from rmqstore.query.selection import parse_selection
+from rmqstore.read.tail import StoreTail
+
+pytestmark = pytest.mark.interop
+
+SIZES = {
+    "mappedFileSizeCommitLog": 65536, "maxHashSlotNum": 50, "maxIndexNum": 400,
+    "storeType": "defaultRocksDB",
+}  # fmt: skip
+N_QUEUES = 3
+Rows = dict[tuple[str, int], list[tuple[int, bytes]]]
+
+
+def put(real: RealStore, start: int, count: int) -> Rows:
+    """Put messages of two topics into queues in turn; return what readers are to find."""
+    expected: Rows = {}
+    for number in range(start, start + count):
+        topic, queue_id = f"Rocks{number % 2}", number // 2 % N_QUEUES
+        body = b"%d " % number * (1 + number % 30)
+        result = real.put(topic, queue_id, body, tags=f"t{number // 7 % 3}", keys=f"k{number}")
+        expected.setdefault((topic, queue_id), []).append((result.getLogicsOffset(), body))
+    real.wait()
+    return expected
+
+
+def joined(*parts: Rows) -> Rows:
+    return {key: [row for part in parts for row in part.get(key, [])] for key in parts[0]}
+
+
+def by_queue(batches: Iterator[Any]) -> Rows:
+    found: Rows = {}
+    for batch in batches:
+        for row in batch.to_pylist():
+            key = (row["topic"], row["queueId"])
+            found.setdefault(key, []).append((row["queueOffset"], row["body"]))
+    return found
+
+
+def read(root: Path) -> Rows:
+    columns = "topic,queueId,queueOffset,body"
+    with rmqstore.open(root) as store:
+        return by_queue(iter(store.scan(columns=columns)))
+
+
+def test_messages_are_read_before_and_after_their_queues_are_flushed(
+    rocketmq: RocketMQ, tmp_path: Path
+) -> None:
+    root = tmp_path / "store"
+    with rocketmq.open(root, **SIZES) as real:
+        first = put(real, 0, 300)
+        assert read(root) == first, "beside the running store, which has flushed nothing"
+        copied = Path(shutil.copytree(root, tmp_path / "copied"))
+    assert read(root) == first, "after it was closed"
+    assert read(copied) == first, "a copy of the running store"
+    with rocketmq.open(root, **SIZES) as real:
+        second = put(real, 300, 200)
+        assert read(root) == joined(first, second), "units from the database and from the log"
+        for (topic, queue_id), rows in joined(first, second).items():
+            assert real.queue_range(topic, queue_id) == (0, len(rows))
+    assert read(root) == joined(first, second)
+    with rmqstore.open(root) as store:
+        assert not list(verify(store))
+    assert not list(root.rglob("rocksdict*")), "nothing is written into the store"
+
+
+def test_a_tail_follows_queues_that_are_flushed_late(rocketmq: RocketMQ, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with rocketmq.open(root, **SIZES) as real:
+        expected = put(real, 0, 20)
+        with rmqstore.open(root) as store:
+            tail = StoreTail(store.session, parse_selection())
+            tail.look()
+            for start in range(20, 100, 20):
+                assert tail.ends == {key: len(rows) for key, rows in expected.items()}
+                more = put(real, start, 20)
+                tail.look()
+                expected = joined(expected, more)
+            assert tail.ends == {key: len(rows) for key, rows in expected.items()}
+            from_log = {key: units_of(store, key, len(rows)) for key, rows in expected.items()}
+    with rmqstore.open(root) as store:
+        flushed = {key: units_of(store, key, len(rows)) for key, rows in expected.items()}
+    assert from_log == flushed
+
+
+def test_a_stream_gives_every_message_once_across_flushes(
+    rocketmq: RocketMQ, tmp_path: Path, spark: SparkSession
+) -> None:
+    root, folder = tmp_path / "store", tmp_path / "query"
+    parts, number = [], 0
+    for run in range(2):
+        with rocketmq.open(root, **SIZES) as real:
+            parts.append(put(real, number, 40))
+            if run == 0:
+                query = start(spark, root, folder, startingOffsets="earliest")
+            for _ in range(2):
+                number += 40
+                parts.append(put(real, number, 40))
+                wait_for(query, joined(*parts), spark, folder)
+            number += 40
+        # the store is closed, and its queues are flushed
+    parts.append({key: [] for key in parts[0]})
+    wait_for(query, joined(*parts), spark, folder)
+    query.stop()
+    assert drain(spark, root, folder, startingOffsets="earliest") == []
+
+
+def wait_for(query: StreamingQuery, expected: Rows, spark: SparkSession, folder: Path) -> None:
+    """Wait until a query has delivered exactly these messages."""
+    texts = {
+        key: [(queue_offset, body.decode()) for queue_offset, body in rows]
+        for key, rows in sorted(expected.items())
+    }
+    until = time.monotonic() + 60
+    while (found := delivered(spark, folder)) != texts:
+        assert query.isActive, query.exception()
+        assert time.monotonic() < until, {key: len(rows) for key, rows in found.items()}
+        time.sleep(0.2)
+
+
+def units_of(store: rmqstore.MessageStore, key: tuple[str, int], end: int) -> list[list[int]]:
+    return [column.tolist() for column in store.session.queues.open(*key).units(0, end)]

@@ -1,0 +1,235 @@
+"""Queues in databases that no broker wrote: every claim is checked, and no process dies."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rocksdict import Options, Rdict
+
+import goldens
+import rmqstore
+import tiers
+from reading import offsets, read
+from rmqstore.errors import CorruptDatabaseError, CorruptQueueError, StoreFormatError
+from rmqstore.storage.files.paths import find_store
+from rmqstore.storage.queue.rocksdb_queue import RocksDbQueue
+from rmqstore.storage.rocksdb.queue_tables import RocksDbQueues
+
+GoldenStore = Callable[[str], Path]
+KEY = ("T", 1)
+
+
+def bound_key(topic: bytes, which: bytes, queue_id: int) -> bytes:
+    return (
+        struct.pack(">i", len(topic))
+        + b"\1"
+        + topic
+        + b"\1"
+        + which
+        + b"\1"
+        + struct.pack(">i", queue_id)
+    )
+
+
+def unit_key(topic: bytes, queue_id: int, queue_offset: int) -> bytes:
+    head = struct.pack(">i", len(topic)) + b"\1" + topic + b"\1"
+    return head + struct.pack(">i", queue_id) + b"\1" + struct.pack(">q", queue_offset)
+
+
+def unit(physical_offset: int, size: int = 100, tags_code: int = 7) -> bytes:
+    return struct.pack(">qiqq", physical_offset, size, tags_code, 1_700_000_000_000)
+
+
+def write(root: Path, units: dict[bytes, bytes], offsets: dict[bytes, bytes]) -> RocksDbQueues:
+    """Write a database of queues as a broker does, and open it."""
+    (root / "commitlog").mkdir(parents=True)
+    database = Rdict(str(root / "consumequeue"), Options(raw_mode=True))
+    for key, value in units.items():
+        database[key] = value
+    family = database.create_column_family("offset", Options(raw_mode=True))
+    for key, value in offsets.items():
+        family[key] = value
+    family.flush()
+    database.flush()
+    family.close()
+    database.close()
+    found = RocksDbQueues.of(find_store(root))
+    assert found is not None
+    return found
+
+
+def queue_of(root: Path, queue_offsets: range, last: int, first: int | None = None) -> RocksDbQueue:
+    """Return queue 1 of topic T with units at some queue offsets, and the bounds as given."""
+    offsets = {bound_key(b"T", b"max", 1): struct.pack(">qq", 5, last)}
+    if first is not None:
+        offsets[bound_key(b"T", b"min", 1)] = struct.pack(">qq", 5, first)
+    units = {unit_key(b"T", 1, offset): unit(100 * offset) for offset in queue_offsets}
+    neighbours = {unit_key(b"T", queue_id, 0): unit(1) for queue_id in (0, 2)}
+    return RocksDbQueue(write(root, units | neighbours, offsets), KEY)
+
+
+@pytest.mark.parametrize(
+    ("there", "last", "first", "expected"),
+    [
+        (range(10), 9, None, (0, 10)),
+        (range(4, 10), 9, 4, (4, 10)),
+        (range(4, 10), 9, None, (4, 10)),  # compaction dropped the first units
+        (range(4, 10), 9, 2, (4, 10)),
+        (range(4, 10), 9, 12, (4, 10)),  # a first offset after the last one says nothing
+        (range(0), 9, None, (10, 10)),
+        (range(20, 30), 9, None, (10, 10)),  # no unit before the end
+        (range(10), -1, None, (0, 0)),
+    ],
+)
+def test_a_queue_begins_at_its_first_unit_and_ends_after_the_last_it_claims(
+    tmp_path: Path, there: range, last: int, first: int | None, expected: tuple[int, int]
+) -> None:
+    queue = queue_of(tmp_path, there, last, first)
+    assert (queue.begin, queue.end()) == expected
+    runs = [expected] if expected[0] < expected[1] else []
+    assert list(queue.runs(-5, 1 << 40)) == runs
+
+
+def test_units_are_read_by_range_and_one_by_one(tmp_path: Path) -> None:
+    queue = queue_of(tmp_path, range(100), 99)
+    assert queue.units(10, 20).physical_offsets.tolist() == [100 * n for n in range(10, 20)]
+    assert queue.units(0, 1).tags_codes.tolist() == [7]
+    assert queue.unit(99) == (9900, 100, 7)
+    assert queue.unit(100) == queue.unit(-1) == (0, 0, 0)
+    some = queue.units_of(np.array([3, 50, 100]))
+    assert some.physical_offsets.tolist() == [300, 5000, 0]
+    assert queue.first(100, 250) == 3
+
+
+def test_a_missing_unit_is_one_of_zeros(tmp_path: Path) -> None:
+    units = {unit_key(b"T", 1, offset): unit(offset) for offset in (0, 1, 3)}
+    units[unit_key(b"T", 1, 2) + b"longer"] = unit(77)
+    units[unit_key(b"T", 1, 4)] = b"short"
+    offsets = {bound_key(b"T", b"max", 1): struct.pack(">qq", 5, 4)}
+    queue = RocksDbQueue(write(tmp_path, units, offsets), KEY)
+    assert queue.units(0, 5).sizes.tolist() == [100, 100, 0, 100, 0]
+
+
+def test_a_queue_that_claims_more_units_than_there_are_keys_is_damaged(tmp_path: Path) -> None:
+    queue = queue_of(tmp_path, range(10), 1 << 40)
+    with pytest.raises(CorruptQueueError, match=r"T-1 is to end at queue offset 1099511627776"):
+        queue.end()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"", b""),
+        (b"\xff" * 30, b"x" * 16),
+        (bound_key(b"T", b"mid", 1), b"x" * 16),
+        (bound_key(b"T", b"max", -1), b"\0" * 16),
+        (bound_key(b"\xff\xfe", b"max", 1), b"\0" * 16),
+        (bound_key(b"T", b"max", 1) + b"more", b"\0" * 16),
+        (bound_key(b"T", b"max", 1), b"\0" * 3),
+        (bound_key(b"T", b"max", 1), struct.pack(">qq", 0, (1 << 63) - 1)),
+        (bound_key(b"T", b"max", 1), struct.pack(">qq", 0, -5)),
+        (bound_key(b"CHECKPOINT_TOPIC", b"max", 0), b"\0"),
+    ],
+)
+def test_a_key_of_bounds_that_makes_no_sense_is_no_queue(
+    tmp_path: Path, key: bytes, value: bytes
+) -> None:
+    database = write(tmp_path, {}, {key: value})
+    assert (database.bounds, database.checkpoint) == ({}, 0)
+
+
+@pytest.mark.parametrize("checkpoint", [-1, 1, 12345, (1 << 63) - 1])
+def test_a_checkpoint_may_be_any_number(
+    golden_store: GoldenStore, tmp_path: Path, checkpoint: int
+) -> None:
+    """Units that the queues lack are taken from the log, wherever the database says it ends."""
+    name = "v55-rocksdb-cq"
+    root = Path(shutil.copytree(golden_store(name), tmp_path / "s"))
+    (root / "abort").touch()
+    database = Rdict(
+        str(root / "consumequeue"),
+        Options(raw_mode=True),
+        {family: Options(raw_mode=True) for family in ("default", "offset")},
+    )
+    family = database.get_column_family("offset")
+    family[bound_key(b"CHECKPOINT_TOPIC", b"max", 0)] = struct.pack(">q", checkpoint)
+    family.flush()
+    family.close()
+    database.close()
+    with rmqstore.open(root) as store:
+        assert len(read(store, columns="queueOffset")) == len(goldens.lines(name, "expected"))
+
+
+def test_a_database_of_something_else_is_named(golden_store: GoldenStore, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(golden_store("v55-rocksdb-cq"), tmp_path / "s"))
+    shutil.rmtree(root / "consumequeue")
+    shutil.copytree(root / "rocksdbstore", root / "consumequeue")
+    with rmqstore.open(root) as store, pytest.raises(CorruptDatabaseError, match="no families"):
+        read(store)
+
+
+def make_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def link_to_nothing(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("nowhere")
+
+
+def link_to_device(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("change", [make_fifo, link_to_nothing, link_to_device])
+def test_an_entry_that_is_not_a_file_is_refused(
+    golden_store: GoldenStore, tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    root = Path(shutil.copytree(golden_store("v55-rocksdb-cq"), tmp_path / "s"))
+    change(root / "consumequeue" / "000011.sst")
+    with rmqstore.open(root) as store, pytest.raises(StoreFormatError):
+        read(store)
+
+
+def damage(data: bytearray, random_: random.Random) -> bytes:
+    kind = random_.randrange(3)
+    at = random_.randrange(len(data))
+    if kind == 0:
+        data[at] ^= 1 << random_.randrange(8)
+    elif kind == 1:
+        data[at : at + 8] = random_.choice([b"\xff" * 8, bytes(8), random_.randbytes(8)])
+    else:
+        del data[at:]
+    return bytes(data)
+
+
+@pytest.mark.parametrize("seed", tiers.split(range(600), 24))
+def test_damage_in_any_file_of_a_database_is_an_error_or_changes_nothing(
+    golden_store: GoldenStore, tmp_path: Path, seed: int
+) -> None:
+    name, random_ = "v55-rocksdb-lmq", random.Random(seed)
+    root = Path(shutil.copytree(golden_store(name), tmp_path / "s"))
+    files = [path for path in sorted((root / "consumequeue").iterdir()) if path.stat().st_size]
+    path = random_.choice(files)
+    path.write_bytes(damage(bytearray(path.read_bytes()), random_))
+    expected: list[Any] = sorted(row["physicalOffset"] for row in goldens.lines(name, "expected"))
+    with rmqstore.open(root) as store:
+        try:
+            found = offsets(read(store, columns="commitLogOffset"))
+        except CorruptDatabaseError as err:
+            complaint = str(err)
+        else:
+            complaint = f"{root}: nothing was damaged that matters, scan=commitlog"
+            assert sorted(found) == expected
+    assert str(root) in complaint
+    assert "scan=commitlog" in complaint
