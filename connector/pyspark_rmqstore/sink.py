@@ -58,11 +58,13 @@ class StoreSink:
         self._options = options
         self._ignored = [name for name in schema.names if name in ASSIGNED]
         self._spec, self._file_size = options.spec, options.config.mapped_file_size_commit_log
+        self._index_tags = False
         if is_store(options.path):
             # A store that a broker holds is refused before any work.
             with _open(options, patience) as store:
                 self._spec = replace(options.spec, queue_nums=store.queue_nums())
                 self._file_size = store.config.mapped_file_size_commit_log
+                self._index_tags = store.config.index_tags
 
     def warn_ignored(self) -> None:
         """Log which columns of the rows are not written."""
@@ -81,7 +83,8 @@ class StoreSink:
         maker = MessageMaker(self._spec, turn=partition)
         # Attempts of a driver that died may still run, and have the numbers of the next driver's.
         path = folder / f"part-{partition}-{attempt}-{uuid4().hex}"
-        with PartWriter(disk_of(self._options.path), path, self._file_size) as file:
+        disk = disk_of(self._options.path)
+        with PartWriter(disk, path, self._file_size, index_tags=self._index_tags) as file:
             for batch in batches:
                 file.write(maker.make(batch, first_row=file.n_records))
             return Staged(partition, file.part())
