@@ -102,6 +102,8 @@ def recover_closed(
     recovery.scan(log.min_offset, end.physical_offset)
     written = written_end(log)
     if written > end.physical_offset:
+        if end.is_stale_after and queues_end() <= end.physical_offset:
+            return recovery.recovered()
         if recovery.is_whole and queues_end() >= 0:
             _warn_of_cut(log, end.physical_offset, written, end.reason)
             return RecoveredQueues({})
@@ -127,7 +129,8 @@ def is_newest_built(log: CommitLog, open_queue: OpenQueue) -> bool:
     for segment in reversed(log.segments):
         for window in walk_back(log, segment, segment.start + log.written_end(segment)):
             for _, heads, whole in reversed(list(window.heads())):
-                rows = np.flatnonzero(whole & have_units(heads.column("sys_flag")))
+                sound = window.without_torn(window.data, heads, whole)
+                rows = np.flatnonzero(sound & have_units(heads.column("sys_flag")))
                 if len(rows):
                     is_built = _is_built(window.data, heads.take(rows[-1:]), open_queue)
                     if is_built and window.stopped < window.end and window.damage is not None:
@@ -191,11 +194,12 @@ class _Recovery:
         """Add the records of a walk, and those that a damaged total size hid."""
         segment = window.segment
         data, starts, sizes = window.rejoined()
-        ends = np.append(starts[1:], window.records.position)
+        ends = starts + sizes
         for rows in cut_batches(sizes, BATCH_ROWS, BATCH_BYTES):
             heads, whole = read_heads(data, starts[rows])
             # A unit with another physical offset would hide the units that follow.
             whole &= check_heads(heads, segment.start)
+            whole = window.without_torn(data, heads, whole)
             for row in np.flatnonzero(~whole)[:_MAX_LOST].tolist():
                 start, end = int(starts[rows][row]), int(ends[rows][row])
                 self._lose_bytes(segment, start, end, "no whole record")
