@@ -23,6 +23,10 @@ OTHER_QUEUES = ("batch-cq", "cq-ext", "lmq", "rocksdb-cq")
 NEWEST = ("v55-edges", "v55-expired", "v55-index-rocksdb", "v55-live-lite", "v55-preblank")
 NEWEST_CRASHED = ("v55-crash2", "v55-crash4")
 EVERY = PLAIN + CRASHED + OTHER_QUEUES
+# of groups of brokers: with a DLedger log, and in controller mode
+OF_GROUPS = ("dledger", "dledger-mixed", "dledger-expired", "controller")
+OF_GROUPS_CRASHED = ("dledger-crash",)
+TORN = ("dledger-crash2", "dledger-crash3")  # one record in the log is torn
 
 Row = dict[str, Any]
 
@@ -47,8 +51,9 @@ def summary(name: str) -> Row:
 
 
 def records(name: str) -> list[Row]:
-    """Return the rows of the CommitLog without its blanks."""
-    return [row for row in lines(name, "commitlog") if not row.get("blank")]
+    """Return the rows of the CommitLog without its blanks and without torn records."""
+    rows = lines(name, "commitlog")
+    return [row for row in rows if not row.get("blank") and not row.get("error")]
 
 
 def queues(name: str) -> dict[tuple[str, int], list[Row]]:

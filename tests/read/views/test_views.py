@@ -33,6 +33,7 @@ KEYS = ("physicalOffset", "size", "topic", "queueId", "queueOffset", "sysFlag", 
 OURS = ("commitLogOffset", "storeSize", "topic", "queueId", "queueOffset", "sysFlag",
         "storeTimestamp", "preparedTransactionOffset", "magic")  # fmt: skip
 PLAIN_QUEUES = (*goldens.PLAIN, "cq-ext")
+EVERY = (*goldens.EVERY, *goldens.OF_GROUPS, *goldens.OF_GROUPS_CRASHED)
 
 
 def view(path: Path, name: str, **options: Any) -> list[Row]:
@@ -55,7 +56,7 @@ def java_hash(text: str) -> int:
 # ---- commitlog
 
 
-@pytest.mark.parametrize("name", goldens.EVERY)
+@pytest.mark.parametrize("name", EVERY)
 def test_commitlog_shows_every_record_and_blank_of_the_real_store(
     golden_store: GoldenStore, name: str
 ) -> None:
@@ -71,7 +72,7 @@ def test_commitlog_shows_every_record_and_blank_of_the_real_store(
     assert {row["brokerName"] for row in found} <= {"b"}
 
 
-@pytest.mark.parametrize("name", [name for name in goldens.EVERY if name not in ("empty", "edges")])
+@pytest.mark.parametrize("name", [name for name in EVERY if name not in ("empty", "edges")])
 def test_commitlog_ends_with_the_place_where_the_real_store_says_the_log_ends(
     golden_store: GoldenStore, name: str
 ) -> None:
