@@ -14,6 +14,7 @@ from rmqstore.cli.common import (
     ends_clearly,
     err_console,
     main,
+    open_store,
     progress_bar,
     store_path,
 )
@@ -31,7 +32,7 @@ def verify(path: Path, as_json: bool) -> None:
 
     The exit code is 1 if there is one.
     """
-    with open_for(path) as store, progress_bar(f"reading all of {path}") as progress:
+    with open_store(path) as store, progress_bar(f"reading all of {path}") as progress:
         findings = list(verify_store(store, progress))
         compared = "log, queues and index agree"
         if store.paths.has_rocksdb_queues:
@@ -69,7 +70,7 @@ def rebuild(path: Path, truncate: bool) -> None:
         store = open_for(path, "a", truncate=truncate)
     with store, progress_bar(f"building queues and index of {path}") as progress:
         findings = store.rebuild(progress)
-    with open_for(path) as built:
+    with open_store(path) as built:
         queues = sum(len(built.queue_ids(topic)) for topic in built.topics())
     click.echo(f"{path}: {queues} queues and the index were built from the CommitLog", err=True)
     _exit_if_any(findings)
