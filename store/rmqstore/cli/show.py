@@ -55,7 +55,10 @@ _STAT_COLUMNS = (
 @as_json_lines
 @ends_clearly
 def stat(path: Path, topics: tuple[str, ...], with_system: bool, as_json: bool) -> None:
-    """Show queues: offsets, number of messages, bytes, first and last store time."""
+    """Show queues: offsets, number of messages, bytes, first and last store time.
+
+    For a broker in controller mode the table is followed by the epochs of its log.
+    """
     with open_store(path) as store:
         selected = _queues(store, topics, with_system=with_system)
         if as_json:
@@ -64,6 +67,20 @@ def stat(path: Path, topics: tuple[str, ...], with_system: bool, as_json: bool) 
                 click.echo(json.dumps(row))
             return
         rows = [_stat_cells(info) for info in selected]
+        epochs = store.view("epochs").read_all().to_pylist()
+    _show_table(rows)
+    for epoch in epochs:
+        click.echo(_epoch_text(epoch))
+
+
+def _epoch_text(epoch: dict[str, Any]) -> str:
+    if epoch["epoch"] is None:
+        return f"epochs: {epoch['reason']}"
+    start, end = epoch["startOffset"], epoch["endOffset"]
+    return f"epoch {epoch['epoch']}: physical offsets {start:,} to {end:,}"
+
+
+def _show_table(rows: list[tuple[str, ...]]) -> None:
     if len(rows) <= _MOST_TABLE_ROWS:
         table = Table(*_STAT_COLUMNS)
         for cells in rows:

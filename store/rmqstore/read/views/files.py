@@ -27,7 +27,7 @@ _KINDS = frozenset(
     {
         "commitlog", "consumequeue", "batchconsumequeue", "consumequeue_ext", "index", "config",
         "compaction", "timerlog", "timerwheel", "rocksdbstore", "consumequeue_rocksdb",
-        "checkpoint", "abort", "lock",
+        "checkpoint", "abort", "lock", "brokerIdentity", "epochFileCheckpoint",
     }
 )  # fmt: skip
 _OTHER = "other"

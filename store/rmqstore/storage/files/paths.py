@@ -111,6 +111,11 @@ class StorePaths:
         return self.root / "brokerIdentity"
 
     @property
+    def epochs(self) -> Path:
+        """The file of the epochs of a broker in controller mode."""
+        return self.root / "epochFileCheckpoint"
+
+    @property
     def log_folders(self) -> tuple[Path, ...]:
         """All folders that hold files of the log."""
         return (*self.commitlogs, *self.dledger_logs)
