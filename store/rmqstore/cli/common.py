@@ -124,8 +124,13 @@ def store_path(command: Command) -> Command:
 
 def open_store(path: Path, *, ignore_log_end: bool = False) -> MessageStore:
     """Open the store that the arguments of a command name, for reading."""
-    self_id = click.get_current_context().meta.get(_SELF_ID)
-    return open_for(path, ignore_log_end=ignore_log_end, dledger_self_id=self_id)
+    return open_for(path, ignore_log_end=ignore_log_end, dledger_self_id=given_self_id())
+
+
+def given_self_id() -> str | None:
+    """Return the node whose DLedger log the arguments of a command name."""
+    self_id: str | None = click.get_current_context().meta.get(_SELF_ID)
+    return self_id
 
 
 as_json_lines = click.option(

@@ -13,6 +13,7 @@ from rmqstore.cli.common import (
     as_json_lines,
     ends_clearly,
     err_console,
+    given_self_id,
     main,
     open_store,
     progress_bar,
@@ -67,7 +68,7 @@ def rebuild(path: Path, truncate: bool) -> None:
     other damage that remains, are listed; the exit code is 1 then.
     """
     with err_console.status(f"looking for the end of the log of {path}"):
-        store = open_for(path, "a", truncate=truncate)
+        store = open_for(path, "a", truncate=truncate, dledger_self_id=given_self_id())
     with store, progress_bar(f"building queues and index of {path}") as progress:
         findings = store.rebuild(progress)
     with open_store(path) as built:
