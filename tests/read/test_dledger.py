@@ -185,6 +185,22 @@ def test_a_damaged_head_ends_a_log_that_was_not_closed_and_is_damage_in_a_closed
     assert by_queue(root) == every[:row]
 
 
+@pytest.mark.parametrize(("field", "number"), [(8, 1), (8, 1 << 40), (16, 2)])
+def test_damaged_numbers_of_one_entry_are_damage_without_queues_too(
+    tmp_path: Path, field: int, number: int
+) -> None:
+    """The entry that follows has the index that should follow, so nothing was cut off here."""
+    store = a_store()
+    root = store.write(tmp_path / "s")
+    shutil.rmtree(root / "consumequeue")
+    row = len(store.placed) - 4
+    change(root, store, frame_of(store.placed[row]) + field, struct.pack(">q", number))
+    every = [at.physical_offset for at in store.placed]
+    with pytest.raises(CorruptRecordError, match=r"entry (index|term)"):
+        by_log(root)
+    assert by_log(root, mode="DROPMALFORMED") == every[:row] + every[row + 1 :]
+
+
 def test_queues_that_lack_the_newest_units_get_them_from_the_log(tmp_path: Path) -> None:
     store = a_store()
     root = store.write(tmp_path / "s")
@@ -391,9 +407,10 @@ def test_keys_are_found_without_an_index(
             assert len(store.query(row["topic"], row["key"], scan_uncovered=True)) == count
 
 
-def test_a_stream_follows_the_entries_that_are_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("abort", [False, True])
+def test_a_stream_follows_the_entries_that_are_written(tmp_path: Path, *, abort: bool) -> None:
     store = a_store(10)
-    root = store.write(tmp_path / "s", abort=True)
+    root = store.write(tmp_path / "s", abort=abort)
     with open_session(root) as session:
         tail = StoreTail(session, parse_selection())
         assert tail.spans() == {("T", 0): (0, 5), ("T", 1): (0, 5)}
@@ -401,8 +418,10 @@ def test_a_stream_follows_the_entries_that_are_written(tmp_path: Path) -> None:
             for _ in range(count):
                 store.append(build.Record(body=b"new" * 60))
             shutil.rmtree(root)
-            store.write(root, abort=True)
+            store.write(root, abort=abort)
             assert tail.spans()["T", 0] == (0, len(store.queues["T", 0]))
+            assert tail.mark is not None
+            assert tail.mark.physical_offset == store.placed[-1].physical_offset
 
 
 # ---- hostile bytes

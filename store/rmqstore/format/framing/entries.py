@@ -136,7 +136,10 @@ class EntryFraming:
         if entry is None:
             return Stop(StopKind.DAMAGE, f"{left} bytes are left, too few for an entry")
         place = base + position
-        kind = StopKind.DAMAGE if _refuse(entry, place, left, None) else StopKind.STALE
+        is_stale = not _refuse(entry, place, left, None) and not _is_skipped(
+            buf, entry, after, base
+        )
+        kind = StopKind.STALE if is_stale else StopKind.DAMAGE
         return Stop(kind, _refuse(entry, place, left, after))
 
     def are_blanks(
@@ -179,6 +182,19 @@ def _refuse(entry: _Entry, place: int, left: int, after: FrameNumbers | None) ->
     if after is not None and entry.term < after.term:
         return f"entry term {entry.term} is lower than {after.term} of the entry before"
     return ""
+
+
+def _is_skipped(buf: Bytes, entry: _Entry, after: FrameNumbers | None, base: int) -> bool:
+    """Tell whether the entry after a whole one continues the log, as if that had other numbers.
+
+    If so, the numbers of the whole one are damaged. Otherwise it is of before a cut.
+    """
+    position = entry.position + entry.size - base
+    following = _entry_at(buf, position)
+    if after is None or following is None:
+        return False
+    skipped = FrameNumbers(after.sequence + 1, after.term)
+    return not _refuse(following, base + position, len(buf) - position, skipped)
 
 
 def _follows(numbers: FrameNumbers, after: FrameNumbers) -> bool:

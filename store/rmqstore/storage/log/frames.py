@@ -28,6 +28,12 @@ def records_in(log: CommitLog, frames: Positions) -> Positions:
     return frames + np.array(head_bytes, np.int64)
 
 
+def frame_start(log: CommitLog, physical_offset: int) -> int:
+    """Return where the frame of the record at a physical offset begins; nothing is read."""
+    segment = log.find(physical_offset)
+    return physical_offset - (log.framing(segment).head_bytes if segment is not None else 0)
+
+
 def frame_of(log: CommitLog, physical_offset: int) -> int | None:
     """Return where the frame of the record at a physical offset begins.
 
@@ -37,9 +43,9 @@ def frame_of(log: CommitLog, physical_offset: int) -> int | None:
     if segment is None or not log.is_head(physical_offset):
         return None
     framing = log.framing(segment)
-    if not framing.head_bytes:
-        return physical_offset
-    frame = physical_offset - framing.head_bytes
+    frame = frame_start(log, physical_offset)
+    if frame == physical_offset:
+        return frame
     if frame < segment.start:
         return None
     head = log.read(segment, frame - segment.start, framing.head_bytes)
