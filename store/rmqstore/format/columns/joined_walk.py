@@ -64,9 +64,12 @@ def walk_each(
     frames, chain_counts, last = follow_chains(buf, heads, bounds, framing)
     stops = last[is_last]
     words = windows(buf, FRAME_HEAD.itemsize)[np.clip(stops, 0, len(buf) - FRAME_HEAD.itemsize)]
-    words = words.view(">i4").astype(np.int32).reshape(-1, 2)
-    sizes, magics = words[:, framing.size_word], words[:, 1 - framing.size_word]
-    is_blank = framing.are_blanks(magics, sizes, limits - stops)
+    pairs = words.view(">i4").reshape(-1, 2)
+    sizes = pairs[:, framing.size_word].tolist()
+    magics = pairs[:, 1 - framing.size_word].tolist()
+    is_blank = np.array(
+        [*map(framing.is_blank, magics, sizes, (limits - stops).tolist())], np.bool_
+    )
     is_sound = (stops == ends) & (ends == limits)
     is_sound |= is_blank & (stops + FRAME_HEAD.itemsize <= ends)
     is_sound &= ~np.isin(np.arange(len(starts)), ranges[~is_last & (last != bounds)])

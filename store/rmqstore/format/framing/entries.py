@@ -128,7 +128,7 @@ class EntryFraming:
         if left < MIN_BLANK_BYTES:
             return stop_before_end(buf, position)
         magic, size = _FRAME_HEAD.unpack_from(buf.data, position)
-        if magic == ENTRY_BLANK_MAGIC:
+        if self.is_blank(magic, size, left):
             return Stop(StopKind.BLANK)
         if magic == 0 and size == 0:
             return Stop(StopKind.EMPTY)
@@ -136,18 +136,13 @@ class EntryFraming:
         if entry is None:
             return Stop(StopKind.DAMAGE, f"{left} bytes are left, too few for an entry")
         place = base + position
-        is_stale = not _refuse(entry, place, left, None) and not _is_skipped(
-            buf, entry, after, base
-        )
-        kind = StopKind.STALE if is_stale else StopKind.DAMAGE
+        is_damaged = _refuse(entry, place, left, None) or _is_skipped(buf, entry, after, base)
+        kind = StopKind.DAMAGE if is_damaged else StopKind.STALE
         return Stop(kind, _refuse(entry, place, left, after))
 
-    def are_blanks(
-        self, magics: NDArray[np.int32], _sizes: NDArray[np.int32], left: Positions
-    ) -> Mask:
-        """Return a mask (n,) of the blanks: DLedger looks at the magic alone."""
-        is_blank: Mask = (magics == ENTRY_BLANK_MAGIC) & (left >= MIN_BLANK_BYTES)
-        return is_blank
+    def is_blank(self, magic: int, _size: int, left: int) -> bool:
+        """Tell whether a blank has this magic: DLedger looks at nothing else."""
+        return magic == ENTRY_BLANK_MAGIC and left >= MIN_BLANK_BYTES
 
 
 def _entry_at(buf: Bytes, position: int) -> _Entry | None:

@@ -11,9 +11,8 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rmqstore.format.layout import Bytes, Mask, Positions
+from rmqstore.format.layout import Bytes, Positions
 
 
 class StopKind(Enum):
@@ -109,10 +108,8 @@ class Framing(Protocol):
     def stop(self, buf: Bytes, position: int, base: int, after: FrameNumbers | None) -> Stop:
         """Return what stands at a position where no frame begins."""
 
-    def are_blanks(
-        self, magics: NDArray[np.int32], sizes: NDArray[np.int32], left: Positions
-    ) -> Mask:
-        """Return a mask (n,) of the blanks, given the bytes left in the file at each, (n,)."""
+    def is_blank(self, magic: int, size: int, left: int) -> bool:
+        """Tell whether a blank has this magic and size where this many bytes are left."""
 
 
 def stop_before_end(buf: Bytes, position: int) -> Stop:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rmqstore.format.framing.framing import (
     FrameNumbers,
@@ -22,7 +21,6 @@ from rmqstore.format.layout import (
     MIN_RECORD_BYTES,
     TOPIC_LENGTH_BYTES,
     Bytes,
-    Mask,
     Positions,
 )
 
@@ -83,8 +81,7 @@ class RecordFraming:
         if left < FRAME_HEAD.itemsize:
             return stop_before_end(buf, position)
         total_size, magic = _FRAME_HEAD.unpack_from(buf.data, position)
-        # A shorter blank ends the file too.
-        if magic == BLANK_MAGIC and total_size <= left:
+        if self.is_blank(magic, total_size, left):
             return Stop(StopKind.BLANK)
         if total_size == 0 and magic == 0:
             return Stop(StopKind.EMPTY)
@@ -99,12 +96,9 @@ class RecordFraming:
             )
         return Stop(StopKind.DAMAGE, reason)
 
-    def are_blanks(
-        self, magics: NDArray[np.int32], sizes: NDArray[np.int32], left: Positions
-    ) -> Mask:
-        """Return a mask (n,) of the blanks."""
-        is_blank: Mask = (magics == BLANK_MAGIC) & (sizes <= left)
-        return is_blank
+    def is_blank(self, magic: int, size: int, left: int) -> bool:
+        """Tell whether a blank has this magic and size; a shorter one ends the file too."""
+        return magic == BLANK_MAGIC and size <= left
 
 
 RECORDS: Framing = RecordFraming()

@@ -39,11 +39,11 @@ def frame_of(log: CommitLog, physical_offset: int) -> int | None:
 
     None if no record, whole or not, begins there that holds that offset.
     """
-    segment = log.find(physical_offset)
-    if segment is None or not log.is_head(physical_offset):
+    if not log.is_head(physical_offset):
         return None
+    segment = log.locate(physical_offset).segment
     framing = log.framing(segment)
-    frame = frame_start(log, physical_offset)
+    frame = physical_offset - framing.head_bytes
     if frame == physical_offset:
         return frame
     if frame < segment.start:
@@ -71,8 +71,6 @@ def is_blank(log: CommitLog, place: Place) -> bool:
     words = log.read(*place, FRAME_HEAD.itemsize)
     if len(words) < FRAME_HEAD.itemsize:
         return False
-    pair = words.view(">i4").astype(np.int32)
-    size_word = framing.size_word
-    sizes, magics = pair[size_word : size_word + 1], pair[1 - size_word : 2 - size_word]
-    left = np.array([place.segment.size - place.position])
-    return bool(framing.are_blanks(magics, sizes, left)[0])
+    pair = words.view(">i4").tolist()
+    size, magic = pair[framing.size_word], pair[1 - framing.size_word]
+    return framing.is_blank(magic, size, place.segment.size - place.position)
