@@ -57,8 +57,9 @@ class Walk(NamedTuple):
 
     def sizes(self) -> NDArray[np.int64]:
         """Return the bytes from each record to the frame after it, int64 (n,)."""
-        nexts = np.append(self.starts[1:], self.position + self.head_bytes)
-        sizes: NDArray[np.int64] = nexts[: len(self.starts)] - self.head_bytes - self.starts
+        sizes: NDArray[np.int64] = np.diff(self.starts, append=self.position + self.head_bytes)
+        if self.head_bytes:
+            sizes -= self.head_bytes
         return sizes
 
 
@@ -123,7 +124,7 @@ def walk(
     heads = np.unique(np.append(guesses, start))
     bounds = np.append(heads[1:], end)
     chains, counts, last = follow_chains(buf, heads, bounds, framing)
-    if (last == bounds).all():
+    if (last[:-1] == bounds[:-1]).all():
         frames, position = chains, int(last[-1])
     else:
         frames, position = _mend(buf, end, heads, chains, counts, last, physical_base, framing)
