@@ -41,7 +41,9 @@ def brokers(tmp_path: Path) -> Path:
 
 def test_defaults_are_those_of_the_readme() -> None:
     options = parse()
-    assert options.stores == (StoreRef(STORE, None, (), None, None, ignore_log_end=False),)
+    assert options.stores == (
+        StoreRef(STORE, None, (), None, None, (), None, ignore_log_end=False),
+    )
     assert (options.columns, options.tags, options.scan, options.mode) == (
         None,
         None,
