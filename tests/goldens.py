@@ -26,6 +26,10 @@ NEWEST = (
 )  # fmt: skip
 NEWEST_CRASHED = ("v55-crash2", "v55-crash4")
 EVERY = PLAIN + CRASHED + OTHER_QUEUES + IN_ROCKSDB[1:]
+# of groups of brokers: with a DLedger log, and in controller mode
+OF_GROUPS = ("dledger", "dledger-mixed", "dledger-expired", "controller")
+OF_GROUPS_CRASHED = ("dledger-crash",)
+TORN = ("dledger-crash2", "dledger-crash3")  # one record in the log is torn
 
 Row = dict[str, Any]
 
@@ -50,8 +54,9 @@ def summary(name: str) -> Row:
 
 
 def records(name: str) -> list[Row]:
-    """Return the rows of the CommitLog without its blanks."""
-    return [row for row in lines(name, "commitlog") if not row.get("blank")]
+    """Return the rows of the CommitLog without its blanks and without torn records."""
+    rows = lines(name, "commitlog")
+    return [row for row in rows if not row.get("blank") and not row.get("error")]
 
 
 def queues(name: str) -> dict[tuple[str, int], list[Row]]:

@@ -58,7 +58,8 @@ def _pick(root: Path, rng: random.Random) -> Path | None:
     folders = sorted({path.relative_to(root).parts[0] for path in files})
     if not folders:
         return None
-    chosen = rng.choice(["commitlog", *folders])
+    log = "dledger-n0" if "dledger-n0" in folders else "commitlog"
+    chosen = rng.choice([log, *folders])
     return rng.choice(
         [path for path in files if path.relative_to(root).parts[0] == chosen] or files
     )

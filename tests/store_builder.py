@@ -92,6 +92,20 @@ def pack_blank(size: int) -> bytes:
     return struct.pack(">iI", size, BLANK)
 
 
+ENTRY_BYTES = 48
+
+
+def pack_entry(record: bytes, physical_offset: int, number: int, term: int = 0) -> bytes:
+    """Return the bytes of the DLedger entry at ``physical_offset`` that holds a record."""
+    size = ENTRY_BYTES + len(record)
+    head = struct.pack(">iiqqqiiii", 1, size, number, term, physical_offset, 0, 0, 0, len(record))
+    return head + record
+
+
+def pack_entry_blank(size: int) -> bytes:
+    return struct.pack(">ii", -1, size)
+
+
 def pack_unit(physical_offset: int, size: int, tags_code: int) -> bytes:
     return struct.pack(">qiq", physical_offset, size, tags_code)
 
@@ -125,26 +139,42 @@ class Store:
     # number of the first unit in the files
     first_units: dict[tuple[str, int], int] = field(default_factory=dict)
     end: int = 0
+    divide: int | None = None  # the start of the first file that holds DLedger entries
+    term: int = 0
+    n_entries: int = 0
+
+    @property
+    def has_entries(self) -> bool:
+        """Whether the file at the end of the log holds DLedger entries."""
+        return self.divide is not None and self.end >= self.divide
 
     def append(self, record: Record, *, queued: bool = True, tags: str | None = None) -> Placed:
         """Append as the broker does: it rolls the file where 8 bytes would not be left."""
         size = len(pack(record, 0))
-        assert size + 8 <= self.segment_bytes, "a record fits in a file"
+        frame_bytes = size + (ENTRY_BYTES if self.has_entries else 0)
+        assert frame_bytes + 8 <= self.segment_bytes, "a record fits in a file"
         left = self.segment_bytes - self.end % self.segment_bytes
         if self.end % self.segment_bytes == 0 and self.end not in self.segments:
             self.segments[self.end] = bytearray(self.segment_bytes)
             left = self.segment_bytes
-        if size + 8 > left:
-            self.put(self.end, pack_blank(left))
+        if frame_bytes + 8 > left:
+            self.put(self.end, pack_entry_blank(left) if self.has_entries else pack_blank(left))
             self.end += left
             self.segments[self.end] = bytearray(self.segment_bytes)
+        frame = self.end
+        if self.has_entries:
+            self.end += ENTRY_BYTES
         key = (str(record.topic), record.queue_id)
         if queued:
             units = self.queues.setdefault(key, [])
             record = replace(record, queue_offset=self.first_units.get(key, 0) + len(units))
             units.append((self.end, size, java_hash(tags) if tags else 0))
         at = Placed(record, self.end, size)
-        self.put(self.end, pack(record, self.end))
+        packed = pack(record, self.end)
+        if frame < self.end:
+            packed = pack_entry(packed, frame, self.n_entries, self.term)
+            self.n_entries += 1
+        self.put(frame, packed)
         self.placed.append(at)
         self.end += size
         return at
@@ -158,12 +188,19 @@ class Store:
             position : position + len(data)
         ] = data
 
+    def log_file(self, root: Path, start: int) -> Path:
+        """Return the path of a file of the log, whose folder is made."""
+        is_plain = self.divide is None or start < self.divide
+        folder = root / ("commitlog" if is_plain else "dledger-n0/data")
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{start:020d}"
+
     def write(self, root: Path, *, abort: bool = False) -> Path:
         """Write the files under ``root``."""
         (root / "commitlog").mkdir(parents=True)
         (root / "consumequeue").mkdir()
         for start, data in self.segments.items():
-            (root / "commitlog" / f"{start:020d}").write_bytes(data)
+            self.log_file(root, start).write_bytes(data)
         for (topic, queue_id), units in self.queues.items():
             write_queue(
                 root / "consumequeue" / topic / str(queue_id),

@@ -18,6 +18,7 @@ ROOT = PROJECT / "store" / "rmqstore"
 LAYERS = [
     ["errors", "spans", "progress", "findings"],
     ["format"],
+    ["format.framing"],
     ["format.columns"],
     ["format.encoding"],
     ["storage.files", "query"],

@@ -115,9 +115,9 @@ def test_a_path_without_a_log_is_not_a_store(tmp_path: Path) -> None:
             rmqstore.open(path)
 
 
-def test_dledger_store_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "dledger-n0").mkdir()
-    with pytest.raises(UnsupportedFeatureError, match="DLedger"):
+def test_a_folder_with_neither_log_is_not_a_store(tmp_path: Path) -> None:
+    (tmp_path / "dledger-n0" / "data").mkdir(parents=True)
+    with pytest.raises(NotAStoreError, match="commitlog"):
         rmqstore.open(tmp_path)
 
 

@@ -35,6 +35,8 @@ VIEW_ARGUMENTS = {
 }
 _OTHER_ARGUMENTS = {
     "storePathCommitLog": "commitlogs",
+    "storePathDLedgerCommitLog": "dledger_logs",
+    "dLegerSelfId": "dledger_self_id",
     "ignoreLogEnd": "ignore_log_end",
     "brokerName": "broker_name",
     "msgKey": "msg_key",

@@ -26,7 +26,10 @@ from rmqstore.query.keys import Wanted, parse_wanted
 from rmqstore.query.selection import Selection, parse_selection, parse_tags
 from rmqstore.query.sql92.filter import Filter, parse_filter
 
-STORE_PATHS = ("storePathCommitLog", "storePathConsumeQueue", "storePathIndex")
+STORE_PATHS = (
+    "storePathCommitLog", "storePathConsumeQueue", "storePathIndex", "storePathDLedgerCommitLog",
+    "dLegerSelfId",
+)  # fmt: skip
 _OTHERS = (
     "includeSystemTopics", "tags", "columns", "scan", "minPartitions", "maxRecordsPerPartition",
     "maxBytesPerPartition", "mode", "columnNameOfCorruptRecord", "checkCRC", "failOnDataLoss",
@@ -57,6 +60,8 @@ class StoreRef:
     commitlogs: tuple[str, ...]
     consumequeue: str | None
     index: str | None
+    dledger_logs: tuple[str, ...]
+    dledger_self_id: str | None
     ignore_log_end: bool
 
     @property
@@ -66,6 +71,8 @@ class StoreRef:
             "commitlogs": self.commitlogs,
             "consumequeue": self.consumequeue,
             "index": self.index,
+            "dledger_logs": self.dledger_logs,
+            "dledger_self_id": self.dledger_self_id,
         }
 
 
@@ -313,18 +320,25 @@ def parse_stores(options: Mapping[str, str], given: Mapping[str, str]) -> tuple[
             f"{', '.join(elsewhere)} can be given for one store only, but path names {len(paths)}"
         )
     names = _broker_names(given.get("brokerName"), paths)
-    commitlogs = [part.strip() for part in elsewhere.get("storePathCommitLog", "").split(",")]
     return tuple(
         StoreRef(
             path=path,
             broker_name=names.get(path),
-            commitlogs=tuple(part for part in commitlogs if part),
+            commitlogs=_folders(elsewhere, "storePathCommitLog"),
             consumequeue=elsewhere.get("storePathConsumeQueue"),
             index=elsewhere.get("storePathIndex"),
+            dledger_logs=_folders(elsewhere, "storePathDLedgerCommitLog"),
+            dledger_self_id=elsewhere.get("dLegerSelfId"),
             ignore_log_end=boolean(given, "ignoreLogEnd", default=False),
         )
         for path in paths
     )
+
+
+def _folders(given: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """Return the folders that an option lists, separated by commas."""
+    parts = (part.strip() for part in given.get(name, "").split(","))
+    return tuple(part for part in parts if part)
 
 
 def _expand(pattern: str) -> list[str]:

@@ -62,7 +62,7 @@ def open_for(
     """Open the store at ``path``: to read (``mode="r"``) or to append to (``mode="a"``).
 
     Args:
-        path: the folder that holds ``commitlog/``.
+        path: the folder that holds ``commitlog/``, or the DLedger log ``dledger-*/data``.
         mode: a reader changes nothing and may be opened beside a running broker. A writer holds the
             store's lock, and first repairs what a crash has left.
         broker_name: value of column ``brokerName``; by default it is read from the store.
@@ -75,7 +75,10 @@ def open_for(
             queue, even if the last writer noted the end and the bytes of the log prove it.
         storage: for a reader: what the files are read from, if not the local disk.
         folders: what lies elsewhere: ``commitlogs``, the log's folders (the broker's
-            ``storePathCommitLog``); ``consumequeue``, the queues'; ``index``, the index's.
+            ``storePathCommitLog``); ``consumequeue``, the queues'; ``index``, the index's;
+            ``dledger_logs``, those of a DLedger log (``storePathDLedgerCommitLog``). Where
+            ``path`` has the DLedger logs of several nodes, ``dledger_self_id`` names the node
+            (``dLegerSelfId``).
 
     Raises:
         NotAStoreError: ``path`` is not a store; :func:`create` makes one.

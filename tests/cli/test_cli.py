@@ -83,6 +83,33 @@ def test_a_store_with_rocksdb_queues_is_verified_without_them_if_it_must(
     )
 
 
+def test_verbs_read_the_dledger_log_of_one_node_of_several(
+    golden_store: Golden, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(golden_store("dledger-mixed"), tmp_path / "s"))
+    shutil.copytree(root / "dledger-n0", root / "dledger-n1")
+    record = goldens.records("dledger-mixed")[-1]
+    for verb in (
+        ["stat", root], ["verify", root], ["dump", root, "-n", 1],
+        ["get", root, record["physicalOffset"]], ["query", root, "-k", record["uniqKey"]],
+    ):  # fmt: skip
+        refused = run(*verb)
+        assert refused.exit_code == 2
+        assert "n0 in " in refused.stderr
+        assert run(*verb, "--dledger-self-id", "n1").exit_code == 0, verb
+    refused = run("rebuild", root, "--dledger-self-id", "n1")
+    assert refused.exit_code == 2
+    assert "quorum" in refused.stderr
+
+
+def test_stat_lists_the_epochs_of_a_broker_in_controller_mode(golden_store: Golden) -> None:
+    shown = run("stat", golden_store("controller"))
+    assert "epoch 1: physical offsets 0 to 41,308" in shown.stdout.splitlines()
+    assert "epoch 5: physical offsets 85,369 to " in shown.stdout
+    as_json = run("stat", golden_store("controller"), "--json").stdout
+    assert all("topic" in json.loads(line) for line in as_json.splitlines())
+
+
 def test_dump_writes_the_requested_messages(golden_store: Golden) -> None:
     shown = run("dump", golden_store("live"), "-t", "LivePlain", "-i", 0, "-o", 10, "-n", 2)
     assert shown.exit_code == 0

@@ -57,7 +57,7 @@ def physical(rows: list[Row]) -> set[int]:
 # ---- all columns of every plain store
 
 
-@pytest.mark.parametrize("name", goldens.PLAIN)
+@pytest.mark.parametrize("name", [*goldens.PLAIN, "dledger", "dledger-mixed"])
 def test_every_message_by_queue_in_all_columns(
     spark: SparkSession, golden_store: GoldenStore, name: str
 ) -> None:
@@ -71,7 +71,7 @@ def test_every_message_by_queue_in_all_columns(
     assert in_queue_order(found) == messages(name)
 
 
-@pytest.mark.parametrize("name", goldens.PLAIN)
+@pytest.mark.parametrize("name", [*goldens.PLAIN, "dledger", "dledger-mixed"])
 def test_every_record_by_log_in_all_columns(
     spark: SparkSession, golden_store: GoldenStore, name: str
 ) -> None:
@@ -840,7 +840,7 @@ def test_without_checks_a_flipped_byte_in_a_body_is_returned_as_it_is(
 # ---- crashed stores
 
 
-@pytest.mark.parametrize("name", goldens.CRASHED)
+@pytest.mark.parametrize("name", [*goldens.CRASHED, "dledger-crash"])
 def test_the_log_of_a_crashed_store_ends_where_recovery_ends_it(
     spark: SparkSession, golden_store: GoldenStore, name: str
 ) -> None:
@@ -864,6 +864,25 @@ def test_the_queues_of_a_crashed_store_give_every_record_of_its_log(
     assert in_queue_order(found) == in_queue_order(by_log)
     served = [row["physicalOffset"] for row in goldens.lines(name, "expected")]
     assert {*served} <= {row["commitLogOffset"] for row in found}
+
+
+def test_the_log_of_one_node_of_several_is_read_in_many_tasks(
+    spark: SparkSession, golden_store: GoldenStore, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(golden_store("dledger-mixed"), tmp_path / "s"))
+    shutil.copytree(root / "dledger-n0", root / "dledger-n1")
+    with pytest.raises(Exception, match="dLegerSelfId="):
+        read(spark, root, scan="commitlog")
+    options = {"dLegerSelfId": "n1", "columns": "commitLogOffset", "maxBytesPerPartition": "10k"}
+    for order in ("queue", "commitlog"):
+        frame = spark.read.format("rmqstore").options(scan=order, **options).load(str(root))
+        assert frame.rdd.getNumPartitions() > 10
+        found = [row.commitLogOffset for row in frame.collect()]
+        assert sorted(found) == sorted(physical(goldens.records("dledger-mixed")))
+    epochs = (
+        spark.read.format("rmqstore").option("view", "epochs").load(str(golden_store("controller")))
+    )
+    assert [row.epoch for row in epochs.collect()] == [1, 2, 5]
 
 
 def test_ignore_log_end_reads_beyond_the_end(

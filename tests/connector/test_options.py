@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_rmqstore.options import (
+    STORE_PATHS,
     ReadOptions,
     StoreRef,
     StreamOptions,
@@ -40,7 +41,9 @@ def brokers(tmp_path: Path) -> Path:
 
 def test_defaults_are_those_of_the_readme() -> None:
     options = parse()
-    assert options.stores == (StoreRef(STORE, None, (), None, None, ignore_log_end=False),)
+    assert options.stores == (
+        StoreRef(STORE, None, (), None, None, (), None, ignore_log_end=False),
+    )
     assert (options.columns, options.tags, options.scan, options.mode) == (
         None,
         None,
@@ -102,6 +105,10 @@ GIVEN = {
     ),
     "storePathConsumeQueue": ("/x/q", lambda read: read.stores[0].consumequeue == "/x/q"),
     "storePathIndex": ("/x/i", lambda read: read.stores[0].index == "/x/i"),
+    "storePathDLedgerCommitLog": (
+        "/x/d, /x/e", lambda read: read.stores[0].dledger_logs == ("/x/d", "/x/e"),
+    ),
+    "dLegerSelfId": ("n1", lambda read: read.stores[0].dledger_self_id == "n1"),
     "ignoreLogEnd": ("true", lambda read: read.stores[0].ignore_log_end),
     "brokerName": ("b", lambda read: read.stores[0].broker_name == "b"),
 }  # fmt: skip
@@ -397,7 +404,7 @@ def test_broker_names_that_do_not_fit_the_stores_are_refused(
         parse_read_options({"path": f"{brokers}/broker-*", "brokerName": name})
 
 
-@pytest.mark.parametrize("name", ["storePathCommitLog", "storePathConsumeQueue", "storePathIndex"])
+@pytest.mark.parametrize("name", [*STORE_PATHS])
 def test_folders_that_lie_apart_fit_one_store_only(name: str) -> None:
     with pytest.raises(OptionError, match=name):
         parse_read_options({"paths": '["/data/a","/data/b"]', name: "/x"})

@@ -47,7 +47,19 @@ def failure(action: Callable[[], object]) -> str:
 
 
 @pytest.mark.parametrize(
-    "name", ["basic", "edges", "live", "expired", "crash", "crash4", "default-sizes", "lmq"]
+    "name",
+    [
+        "basic",
+        "edges",
+        "live",
+        "expired",
+        "crash",
+        "crash4",
+        "default-sizes",
+        "lmq",
+        "dledger-mixed",
+        "dledger-crash",
+    ],
 )
 def test_a_stream_to_the_present_gives_what_a_batch_gives(
     spark: SparkSession, golden_store: GoldenStore, tmp_path: Path, name: str

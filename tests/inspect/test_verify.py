@@ -34,7 +34,10 @@ def change(path: Path, position: int, data: bytes) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [*(name for name in goldens.PLAIN if name != "default-sizes"), *goldens.NEWEST, "v55-lmq"],
+    [
+        *(name for name in goldens.PLAIN if name != "default-sizes"),
+        *(*goldens.NEWEST, "v55-lmq", *goldens.OF_GROUPS),
+    ],
 )
 def test_nothing_is_found_in_a_store_that_rocketmq_closed(
     golden_store: GoldenStore, name: str

@@ -172,35 +172,3 @@ def test_a_look_up_without_topics_is_refused_where_only_rocksdb_knows_them(
         with pytest.raises(UnsupportedFeatureError, match=r"RocksDB.*subscribe"):
             store.scan(msg_key=key).read_all()
         assert store.scan(msg_key=key, subscribe=record["topic"]).read_all().num_rows
-
-
-def test_a_log_that_goes_on_in_dledger_is_refused_as_a_whole(
-    golden_store: GoldenStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its newer half is in dledger-n0/data, from physical offset 131072 on."""
-    root = golden_store("dledger-mixed")
-    older = root / "commitlog"
-    match = rf"DLedger.*from physical offset 131072 on.*read from {older} with commitlogs="
-    for mode in ("r", "a"):
-        with pytest.raises(UnsupportedFeatureError, match=match):
-            rmqstore.open(root, mode=mode)
-    with pytest.raises(UnsupportedFeatureError, match="DLedger"):
-        rmqstore.open(root, mode="a", commitlogs=[str(older)])
-    with rmqstore.open(root, commitlogs=[str(older)]) as store:
-        before = [
-            row["physicalOffset"]
-            for row in goldens.records("dledger-mixed")
-            if row["physicalOffset"] < 131072
-        ]
-        assert offsets(read(store, scan="commitlog")) == before
-    assert any("the log goes on in" in text for text in warnings(caplog))
-
-
-def test_an_empty_commitlog_beside_a_dledger_log_is_not_an_empty_store(
-    golden_store: GoldenStore, tmp_path: Path
-) -> None:
-    root = Path(shutil.copytree(golden_store("dledger-mixed"), tmp_path / "s"))
-    shutil.rmtree(root / "commitlog")
-    (root / "commitlog").mkdir()
-    with pytest.raises(UnsupportedFeatureError, match="DLedger"):
-        rmqstore.open(root)

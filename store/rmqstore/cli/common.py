@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from rmqstore.errors import OptionError, RmqStoreError, StoreFormatError
 from rmqstore.exchange import jsonable
+from rmqstore.opening import open_for
 from rmqstore.query.arguments import ScanOrder
 from rmqstore.store import MessageStore
 
@@ -95,7 +96,43 @@ def require_folder(target: Path) -> None:
         raise OptionError(f"{target}: there is no folder {target.absolute().parent}")
 
 
-store_path = click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path))
+_SELF_ID = "rmqstore.dledger_self_id"
+
+
+def _keep_self_id(context: click.Context, _option: click.Parameter, value: str | None) -> None:
+    context.meta[_SELF_ID] = value
+
+
+def store_path(command: Command) -> Command:
+    """Add the argument that names a store, and what chooses its log, to a command.
+
+    :func:`open_store` takes both.
+    """
+    for parameter in (
+        click.option(
+            "--dledger-self-id",
+            metavar="ID",
+            expose_value=False,
+            callback=_keep_self_id,
+            help="The node whose DLedger log to read, if PATH has several dledger-* folders.",
+        ),
+        click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path)),
+    ):
+        command = parameter(command)
+    return command
+
+
+def open_store(path: Path, *, ignore_log_end: bool = False) -> MessageStore:
+    """Open the store that the arguments of a command name, for reading."""
+    return open_for(path, ignore_log_end=ignore_log_end, dledger_self_id=given_self_id())
+
+
+def given_self_id() -> str | None:
+    """Return the node whose DLedger log the arguments of a command name."""
+    self_id: str | None = click.get_current_context().meta.get(_SELF_ID)
+    return self_id
+
+
 as_json_lines = click.option(
     "--json", "as_json", is_flag=True, help="JSON Lines instead of a table."
 )

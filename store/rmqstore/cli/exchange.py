@@ -16,6 +16,7 @@ from rmqstore.cli.common import (
     ends_clearly,
     err_console,
     main,
+    open_store,
     require_folder,
     scan,
     some_messages,
@@ -78,7 +79,7 @@ def export_messages(
         raise OptionError(f"{target} exists already; --overwrite replaces it")
     require_folder(target)
     format_name = named_format or format_of(target)
-    with open_for(path, ignore_log_end=ignore_log_end) as store:
+    with open_store(path, ignore_log_end=ignore_log_end) as store:
         reader = scan(store, verbatim=verbatim, **choice)
         batches = counted(reader, f"exporting to {target}")
         if format_name == "parquet":

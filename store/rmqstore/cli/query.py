@@ -14,13 +14,13 @@ from rmqstore.cli.common import (
     ends_clearly,
     err_console,
     main,
+    open_store,
     out_console,
     store_path,
     table_of,
     with_system_topics,
     write_rows,
 )
-from rmqstore.opening import open_for
 from rmqstore.query.keys import parse_wanted
 from rmqstore.query.selection import parse_selection, parse_timestamp
 from rmqstore.read.lookup.candidates import SMALL_GAPS
@@ -80,7 +80,7 @@ def query(
     named = [name for name in ("keys", "ids", "tags") if lookup[name]]
     if len(named) + (time is not None) != 1:
         raise click.UsageError("give one of -k, -m, --tags and --time")
-    with open_for(path) as store:
+    with open_store(path) as store:
         if time is not None:
             if any(lookup[name] for name in ("begin", "end", "limit", "index_only")):
                 raise click.UsageError("--time goes only with -t and --json")

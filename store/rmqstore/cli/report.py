@@ -13,6 +13,7 @@ from rmqstore.cli.common import (
     ends_clearly,
     err_console,
     main,
+    open_store,
     progress_bar,
     require_folder,
     store_path,
@@ -20,7 +21,6 @@ from rmqstore.cli.common import (
 from rmqstore.errors import OptionError
 from rmqstore.inspect.report.facts import StoreFacts, gather
 from rmqstore.inspect.report.page import render, require_libraries
-from rmqstore.opening import open_for
 from rmqstore.store import MessageStore
 
 
@@ -54,7 +54,7 @@ def report(path: Path, output: Path, with_verify: bool, overwrite: bool) -> None
             f"{output} lies in the store, into which a report never writes: put it elsewhere"
         )
     require_folder(output)
-    with open_for(path) as store:
+    with open_store(path) as store:
         facts = _gather(store, path, with_verify=with_verify)
     made = output.with_name(f"{output.name}.tmp")
     made.write_text(render(facts, datetime.now(UTC)), encoding="utf-8")

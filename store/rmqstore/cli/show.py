@@ -19,6 +19,7 @@ from rmqstore.cli.common import (
     ends_clearly,
     err_console,
     main,
+    open_store,
     out_console,
     scan,
     some_messages,
@@ -29,7 +30,6 @@ from rmqstore.cli.common import (
     write_rows,
 )
 from rmqstore.exchange import jsonable
-from rmqstore.opening import open_for
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.open_store import QueueInfo
 from rmqstore.store import MessageStore
@@ -55,8 +55,11 @@ _STAT_COLUMNS = (
 @as_json_lines
 @ends_clearly
 def stat(path: Path, topics: tuple[str, ...], with_system: bool, as_json: bool) -> None:
-    """Show queues: offsets, number of messages, bytes, first and last store time."""
-    with open_for(path) as store:
+    """Show queues: offsets, number of messages, bytes, first and last store time.
+
+    For a broker in controller mode the table is followed by the epochs of its log.
+    """
+    with open_store(path) as store:
         selected = _queues(store, topics, with_system=with_system)
         if as_json:
             for info in selected:
@@ -64,6 +67,20 @@ def stat(path: Path, topics: tuple[str, ...], with_system: bool, as_json: bool) 
                 click.echo(json.dumps(row))
             return
         rows = [_stat_cells(info) for info in selected]
+        epochs = store.view("epochs").read_all().to_pylist()
+    _show_table(rows)
+    for epoch in epochs:
+        click.echo(_epoch_text(epoch))
+
+
+def _epoch_text(epoch: dict[str, Any]) -> str:
+    if epoch["epoch"] is None:
+        return f"epochs: {epoch['reason']}"
+    start, end = epoch["startOffset"], epoch["endOffset"]
+    return f"epoch {epoch['epoch']}: physical offsets {start:,} to {end:,}"
+
+
+def _show_table(rows: list[tuple[str, ...]]) -> None:
     if len(rows) <= _MOST_TABLE_ROWS:
         table = Table(*_STAT_COLUMNS)
         for cells in rows:
@@ -112,7 +129,7 @@ def _queues(
 @ends_clearly
 def dump(path: Path, limit: int | None, ignore_log_end: bool, **choice: Any) -> None:  # noqa: ANN401 - see some_messages
     """Write messages as JSON Lines. A body that is not UTF-8 is written as bodyBase64."""
-    with open_for(path, ignore_log_end=ignore_log_end) as store:
+    with open_store(path, ignore_log_end=ignore_log_end) as store:
         batches: Iterable[pa.RecordBatch] = scan(store, **choice)
         if err_console.is_terminal and not sys.stdout.isatty():
             batches = counted(batches, f"reading {path}")
@@ -132,6 +149,6 @@ def get(path: Path, place: str) -> None:
     PLACE is an offset message id (32 or 56 hex digits), or a physical offset in decimal.
     """
     is_offset = place.isdecimal() and len(place) < _ID_DIGITS
-    with open_for(path) as store:
+    with open_store(path) as store:
         message = store.get(int(place) if is_offset else place)
     click.echo(json.dumps(jsonable(message._asdict()), ensure_ascii=False, indent=2))

@@ -13,7 +13,9 @@ from rmqstore.cli.common import (
     as_json_lines,
     ends_clearly,
     err_console,
+    given_self_id,
     main,
+    open_store,
     progress_bar,
     store_path,
 )
@@ -32,7 +34,7 @@ def verify(path: Path, as_json: bool) -> None:
 
     The exit code is 1 if there is one.
     """
-    with open_for(path) as store, progress_bar(f"reading all of {path}") as progress:
+    with open_store(path) as store, progress_bar(f"reading all of {path}") as progress:
         findings = list(verify_store(store, progress))
         compared = "log, queues and index agree"
         if are_queues_unreadable(store.paths):
@@ -67,10 +69,10 @@ def rebuild(path: Path, truncate: bool) -> None:
     other damage that remains, are listed; the exit code is 1 then.
     """
     with err_console.status(f"looking for the end of the log of {path}"):
-        store = open_for(path, "a", truncate=truncate)
+        store = open_for(path, "a", truncate=truncate, dledger_self_id=given_self_id())
     with store, progress_bar(f"building queues and index of {path}") as progress:
         findings = store.rebuild(progress)
-    with open_for(path) as built:
+    with open_store(path) as built:
         queues = sum(len(built.queue_ids(topic)) for topic in built.topics())
     click.echo(f"{path}: {queues} queues and the index were built from the CommitLog", err=True)
     _exit_if_any(findings)

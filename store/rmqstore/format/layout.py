@@ -19,6 +19,9 @@ Mask: TypeAlias = NDArray[np.bool_]
 MESSAGE_MAGIC_V1: Final = 0xDAA320A7 - (1 << 32)
 MESSAGE_MAGIC_V2: Final = 0xDAA320AB - (1 << 32)
 BLANK_MAGIC: Final = 0xCBD43194 - (1 << 32)
+# Source: DLedgerEntryType.java, MmapFileList.java#BLANK_MAGIC_CODE.
+ENTRY_MAGIC: Final = 1
+ENTRY_BLANK_MAGIC: Final = -1
 
 TOPIC_LENGTH_BYTES: Final = {MESSAGE_MAGIC_V1: 1, MESSAGE_MAGIC_V2: 2}
 MAX_V1_TOPIC_BYTES: Final = 127  # the length is stored in a signed byte
@@ -84,6 +87,18 @@ FIXED_PART: Final = {
     for born in (0, SysFlag.BORN_HOST_V6)
     for store in (0, SysFlag.STORE_HOST_V6)
 }
+
+ENTRY_HEAD: Final = np.dtype([        # before each record of a DLedger log. Source: DLedgerEntryCoder.java
+    ("magic",           ">i4"),       #  0  ENTRY_MAGIC | ENTRY_BLANK_MAGIC
+    ("size",            ">i4"),       #  4  bytes of the whole entry; of a blank: bytes up to the end of the file
+    ("index",           ">i8"),       #  8  from 0, without gaps
+    ("term",            ">i8"),       # 16  never falls
+    ("position",        ">i8"),       # 24  physical offset of the entry itself
+    ("channel",         ">i4"),       # 32  0
+    ("chain_crc",       ">i4"),       # 36  0, never set
+    ("body_crc",        ">i4"),       # 40  0, never set
+    ("body_length",     ">i4"),       # 44  bytes of the record
+])                                    # 48  the record
 
 QUEUE_UNIT: Final = np.dtype([        # one entry of a ConsumeQueue. Source: ConsumeQueue.java
     ("physical_offset", ">i8"),       #  0
@@ -176,6 +191,7 @@ TIMER_UNIT: Final = np.dtype([        # one entry of the timer log. Source: Time
 
 assert FRAME_HEAD.itemsize == 8
 assert (TIMER_SLOT.itemsize, TIMER_UNIT.itemsize) == (32, 52)
+assert ENTRY_HEAD.itemsize == 48
 assert {bits: fixed.itemsize for bits, fixed in FIXED_PART.items()} == {0: 88, 0x10: 100, 0x20: 100, 0x30: 112}
 assert (QUEUE_UNIT.itemsize, EXT_UNIT.itemsize, INDEX_HEADER.itemsize, INDEX_ITEM.itemsize) == (20, 20, 40, 20)
 

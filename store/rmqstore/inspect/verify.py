@@ -17,28 +17,31 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqstore.findings import Finding
+from rmqstore.format.columns.checks import sound_crcs
+from rmqstore.format.columns.decode import stored_bodies, topics
 from rmqstore.format.columns.dispatch_requests import (
     QueueUnits,
     Requests,
     UnitBuffer,
     have_units,
     read_requests,
+    topic_names,
 )
 from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.lmq import lmq_heads
-from rmqstore.format.columns.walk import StopKind
+from rmqstore.format.framing.framing import StopKind
 from rmqstore.format.layout import MAX_EXT_ADDRESS, Bytes, Mask
 from rmqstore.inspect.verify_index import KeysOfLog, index_findings, read_tag_keys
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.spans import FOREVER, QueueKey
 from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.files.paths import StorePaths, can_have_queue
-from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.joined_walks import JoinedWindow, join_stretches
 from rmqstore.storage.log.walks import Window, walk_forward
 from rmqstore.storage.queue.consumequeue_ext import ConsumeQueueExt
 from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.queue_set import open_files
+from rmqstore.storage.recovery.log_end import damage_at
 from rmqstore.storage.rocksdb.queue_tables import (
     RocksDbQueues,
     are_queues_unreadable,
@@ -67,12 +70,14 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
     end = store.session.log_slice().end
     log = store.session.log
     queues = _Queues(store.paths, log.min_offset)
+    has_entries = bool(log.entry_segments)
     keys = KeysOfLog()
 
     def second_pass(done: int, total: int) -> None:
         progress(total + done, 2 * total)
 
-    for data, heads in _whole_heads(log, end, second_pass):
+    for data, whole_heads in _whole_heads(store, end, second_pass):
+        heads = queues.without_torn(data, whole_heads) if has_entries else whole_heads
         requests = read_requests(data, heads)
         queues.compare(requests)
         queues.compare(read_requests(data, _lmq_heads(data, heads)))
@@ -117,12 +122,15 @@ def _damaged_records(store: MessageStore, progress: Progress) -> Iterator[Findin
         yield Finding("log", str(store.paths.root), f"{n_more} more damaged records")
 
 
-def _whole_heads(log: CommitLog, end: int, progress: Progress) -> Iterator[tuple[Bytes, Heads]]:
+def _whole_heads(
+    store: MessageStore, end: int, progress: Progress
+) -> Iterator[tuple[Bytes, Heads]]:
     """Yield the heads of all whole records, in the order of the log, and the bytes that hold them.
 
     A record that is damaged otherwise, for instance by an impossible time, has its unit and its
     keys all the same.
     """
+    log = store.session.log
     for part in join_stretches(log, log.min_offset, end):
         if isinstance(part, JoinedWindow):
             for _, heads, is_sound in part.heads():
@@ -134,6 +142,14 @@ def _whole_heads(log: CommitLog, end: int, progress: Progress) -> Iterator[tuple
                 progress(min(window.stopped, end) - log.min_offset, end - log.min_offset)
                 if window.records.kind is StopKind.EMPTY:
                     break
+                if window.records.kind is StopKind.STALE and _is_end(store, window):
+                    return
+
+
+def _is_end(store: MessageStore, window: Window) -> bool:
+    """Tell whether the log of a store that was closed ends where a walk ended."""
+    queues_end = store.session.ranges.vouched_end()
+    return damage_at(window.log, window.segment, window.records, queues_end) is None
 
 
 def _heads_of_window(window: Window) -> Iterator[tuple[Bytes, Heads]]:
@@ -261,6 +277,21 @@ class _Queues:
 
     def _is_in_rocksdb(self, key: QueueKey) -> bool:
         return self._in_rocksdb is not None and key in self._in_rocksdb.bounds
+
+    def without_torn(self, data: Bytes, heads: Heads) -> Heads:
+        """Leave out torn records that no unit points at.
+
+        A DLedger log keeps them, and a broker gives them no unit.
+        """
+        keeps = sound_crcs(data, heads, stored_bodies(data, heads))
+        for row in np.flatnonzero(~keeps):
+            torn = heads.take(np.array([row]))
+            topic = topic_names(topics(data, torn).dictionary_encode())[0]
+            queue_id = int(torn.column("queue_id")[0])
+            if can_have_queue(topic, queue_id):
+                unit = self._tally(topic, queue_id).queue.unit(int(torn.column("queue_offset")[0]))
+                keeps[row] = unit[0] == int(torn.column("physical_offset")[0]) and unit[1] > 0
+        return heads if keeps.all() else heads.take(keeps)
 
     @staticmethod
     def _compare_queue(tally: _Tally, units: QueueUnits, rows: NDArray[np.int64]) -> None:

@@ -15,7 +15,7 @@ Time: TypeAlias = int | str | datetime
 
 
 class FolderArguments(TypedDict, total=False):
-    """The parts of a store that lie outside of its folder.
+    """The parts of a store that lie outside of its folder, and its part of a shared folder.
 
     The defaults are those of ``storage.files.paths.find_store``.
     """
@@ -23,6 +23,8 @@ class FolderArguments(TypedDict, total=False):
     commitlogs: Sequence[str]
     consumequeue: str | None
     index: str | None
+    dledger_logs: Sequence[str]
+    dledger_self_id: str | None
 
 
 class TopicArguments(TypedDict, total=False):

@@ -170,7 +170,10 @@ NO_PRUNING: Final = Pruning()
 
 
 class Points(NamedTuple):
-    """Records of the log in rising order, (n,): their physical offsets and store times, ms."""
+    """Records of the log in rising order, (n,): their physical offsets and store times, ms.
+
+    Where records stand in frames, the offsets are those of the frames.
+    """
 
     places: Positions
     store_timestamps: NDArray[np.int64]

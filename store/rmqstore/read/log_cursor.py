@@ -13,9 +13,10 @@ from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
 from rmqstore.format.columns.checks import sound_crcs
 from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.heads import Heads, check_heads
-from rmqstore.format.columns.walk import StopKind, Walk
-from rmqstore.format.layout import BLANK_MAGIC, FRAME_HEAD, Bytes, Mask
+from rmqstore.format.framing.framing import FrameNumbers, StopKind
+from rmqstore.format.layout import FRAME_HEAD, Bytes, Mask
 from rmqstore.storage.log.commitlog import CommitLog, Place
+from rmqstore.storage.log.frames import is_blank, numbers_of
 from rmqstore.storage.log.walks import WINDOW_BYTES, Window, window_at
 from rmqstore.storage.recovery.log_end import last_record_before
 
@@ -89,7 +90,16 @@ class LogCursor:
         segment = place.segment
         if segment.end != self.position or not segment.start <= end < segment.end:
             return False
-        return log.frame(log.locate(end))[1] == BLANK_MAGIC
+        return is_blank(log, log.locate(end))
+
+    def _numbers(self, log: CommitLog) -> FrameNumbers | None:
+        """Return the numbers of the frame before the cursor; None if they are not known."""
+        newest = self.newest
+        if newest is None or log.find(newest.physical_offset) is None:
+            return None
+        if not self._follows(log, newest.physical_offset):
+            return None
+        return numbers_of(log, newest.physical_offset)
 
     def step(self, log: CommitLog, run_started: int) -> Iterator[tuple[Bytes, Heads]]:
         """Yield the heads of the records that follow, and move past them.
@@ -99,8 +109,10 @@ class LogCursor:
             run_started: when the running broker was started, in ms; 0 if that is not known.
         """
         size = _FIRST_BYTES
+        after = self._numbers(log)
         while (segment := log.find(self.position)) is not None:
-            window = window_at(log, segment, self.position, segment.start + log.size(segment), size)
+            end = segment.start + log.size(segment)
+            window = window_at(log, segment, self.position, end, size, after)
             walked = self._without_unsure(window, run_started)
             if walked is not window and window.records.kind is StopKind.END and size < WINDOW_BYTES:
                 size = WINDOW_BYTES  # a later record may vouch for the one that was refused
@@ -108,15 +120,16 @@ class LogCursor:
             for _, heads, whole in walked.heads():
                 last = heads.take(slice(len(heads) - 1, None))
                 self.newest = LogMark(*(int(last.column(name)[0]) for name in LogMark._fields))
-                yield window.data, heads.take(whole)
+                yield window.data, heads.take(window.without_torn(window.data, heads, whole))
             stop = walked.records
+            after = stop.last
             position = walked.stopped
             if stop.kind is StopKind.BLANK and _has_content(log, segment.end):
                 position = segment.end
             is_stuck = position == self.position
             self.position = position
             refused = b""
-            if stop.kind is StopKind.DAMAGE:
+            if stop.kind in (StopKind.DAMAGE, StopKind.STALE):
                 refused = window.data[stop.position :][: FRAME_HEAD.itemsize].tobytes()
             self._note(refused, is_stuck=is_stuck)
             if is_stuck or walked.damage is not None:
@@ -145,7 +158,10 @@ class LogCursor:
             return window
         row = first + int(refused[0])
         reason = "torn, or cut off by a recovery"
-        sure = Walk(starts[:row], StopKind.DAMAGE, int(starts[row]), reason)
+        position = int(starts[row]) - window.records.head_bytes
+        sure = window.records._replace(
+            starts=starts[:row], kind=StopKind.DAMAGE, position=position, reason=reason
+        )
         return replace(window, records=sure)
 
     def _note(self, refused: bytes, *, is_stuck: bool) -> None:

@@ -336,10 +336,6 @@ def open_session(
         UnsupportedFeatureError: it is of a kind that cannot be read.
     """
     paths = find_store(path, storage=storage, **folders)
-    for folder in paths.dledger_logs:
-        logger.warning(
-            "%s: the log goes on in %s, a DLedger CommitLog that is not read", paths.root, folder
-        )
     return StoreSession(paths, broker_name=broker_name, ignore_log_end=ignore_log_end)
 
 

@@ -26,6 +26,7 @@ from rmqstore.read.logged_messages import LoggedMessages
 from rmqstore.read.session import StoreSession
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import BrokerRun
+from rmqstore.storage.log.frames import frame_start
 from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.queue_set import open_files
 from rmqstore.storage.queue.units import RecoveredUnits, Units
@@ -226,7 +227,8 @@ class StoreTail:
         if end is None:
             # The queues tell where the log ends, because stale records may follow in the log. The
             # newest record may be walked once more.
-            position = max(newest, store.ranges.end_in_log(but=keys))
+            newest_frame = newest if newest < 0 else frame_start(store.log, newest)
+            position = max(newest_frame, store.ranges.end_in_log(but=keys))
             self._seen = LogCursor(find_written_end(store.log) if position < 0 else position)
         self.mark = LogMark.at(store.log, newest)
         self.ends |= {key: queue_end for key, (queue_end, _) in ends_and_lasts.items()}

@@ -38,6 +38,7 @@ ROLLBACK = 12
 INDEXED = [name for name in goldens.EVERY if name not in (*goldens.CRASHED, "empty")] + [
     "v55-edges",
     "v55-live-lite",
+    *goldens.OF_GROUPS,
 ]
 
 

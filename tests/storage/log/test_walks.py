@@ -213,8 +213,8 @@ def test_a_walk_does_not_look_into_the_rest_of_a_sparse_file(
     walk = walks.walk
     monkeypatch.setattr(walks, "walk", lambda *args: limits.append(args[2]) or walk(*args))
     searched = []
-    find = walks.find_heads
-    monkeypatch.setattr(walks, "find_heads", lambda *args: searched.append(args[2]) or find(*args))
+    find = walks.find_frames
+    monkeypatch.setattr(walks, "find_frames", lambda *args: searched.append(args[2]) or find(*args))
     windows = list(walk_forward(log, segment, 0, 1 << 28))
     assert [at for window in windows for at in _starts(window)] == [
         at.physical_offset for at in store.placed

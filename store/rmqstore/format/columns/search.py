@@ -1,7 +1,7 @@
 """Finds records by what their heads say, where no chain of total sizes leads to them.
 
 A head has a magic, and the physical offset at which it lies: a copy of a record inside a body has
-another one.
+another one. Where records stand in frames, the frame has to be there too.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import numpy as np
 
 from rmqstore.format.columns.buffers import windows
 from rmqstore.format.columns.heads import read_heads
+from rmqstore.format.framing.framing import Framing
+from rmqstore.format.framing.records import RECORDS
 from rmqstore.format.layout import (
     BLANK_MAGIC,
     FIXED_PART_V4,
@@ -36,13 +38,16 @@ _GUESS_TRIES = 8  # magics looked at for one guess
 _SMALLEST_BLOCK, _LARGEST_BLOCK = 4 << 10, 1 << 20
 
 
-def guess_heads(buf: Bytes, stripes: Positions, physical_base: int) -> Positions:
-    """Return the first position in each stripe that looks like a head; some stripes have none.
+def guess_heads(
+    buf: Bytes, stripes: Positions, physical_base: int, framing: Framing = RECORDS
+) -> Positions:
+    """Return where the first frame that looks right begins in each stripe; some stripes have none.
 
     Args:
-        buf: uint8 (nbytes,), one CommitLog file.
+        buf: uint8 (nbytes,), one file of the log.
         stripes: (n,), where the stripes begin; only the first bytes of each are searched.
         physical_base: physical offset of the buffer's first byte.
+        framing: how records follow one another.
     """
     guesses = []
     for stripe in stripes.tolist():
@@ -57,7 +62,18 @@ def guess_heads(buf: Bytes, stripes: Positions, physical_base: int) -> Positions
                 guesses.append(stripe + head)
                 break
             magic = stored.find(_MAGIC_HEAD, magic + 1)
-    return np.array(guesses, np.int64)
+    return _frames_of(buf, np.array(guesses, np.int64), physical_base, framing)
+
+
+def _frames_of(buf: Bytes, heads: Positions, physical_base: int, framing: Framing) -> Positions:
+    """Return where the frames of records begin, (k,); heads without a frame are left out."""
+    if not framing.head_bytes:
+        return heads
+    frames = heads - framing.head_bytes
+    frames = frames[frames >= 0]
+    every = np.arange(len(frames))
+    refused = framing.refused_rows(buf, frames, physical_base, every)
+    return np.delete(frames, refused)
 
 
 def knows_its_place(buf: Bytes, position: int, physical_offset: int) -> bool:
@@ -89,16 +105,18 @@ def know_their_places(buf: Bytes, positions: Positions, physical_base: int) -> M
     return mask
 
 
-def find_next_record(buf: Bytes, start: int, end: int, physical_base: int) -> int:
-    """Return where the first whole record begins in ``[start, end)``, or ``end``.
+def find_next_record(
+    buf: Bytes, start: int, end: int, physical_base: int, framing: Framing = RECORDS
+) -> int:
+    """Return where the frame of the first whole record begins in ``[start, end)``, or ``end``.
 
     This is how a walk goes on after damage. It could only be misled by a body that holds a copy of
-    a record at exactly the physical offset that the copy names.
+    a record, with its frame, at exactly the physical offset that the copy names.
     """
     for low, high in search_blocks(start, end):
-        heads = find_heads(buf, low, high, physical_base)
-        if len(heads):
-            records = heads[read_heads(buf, heads)[1]]
+        frames = find_frames(buf, low, high, physical_base, framing)
+        if len(frames):
+            records = frames[read_heads(buf, frames + framing.head_bytes)[1]]
             if len(records):
                 return int(records[0])
     return end
@@ -126,6 +144,14 @@ def find_heads(buf: Bytes, start: int, end: int, physical_base: int) -> Position
     candidates = np.flatnonzero(is_magic) + start
     candidates = candidates[candidates < end]
     return candidates[know_their_places(buf, candidates, physical_base)]
+
+
+def find_frames(
+    buf: Bytes, start: int, end: int, physical_base: int, framing: Framing
+) -> Positions:
+    """Return where frames of heads begin in ``[start, end)``, rising; see :func:`find_heads`."""
+    heads = find_heads(buf, start + framing.head_bytes, end + framing.head_bytes, physical_base)
+    return _frames_of(buf, heads, physical_base, framing)
 
 
 def find_blanks(buf: Bytes, start: int, end: int) -> Positions:

@@ -1,15 +1,14 @@
-"""Finds where records begin, by walking the chain of their total sizes.
+"""Finds where records begin, by walking the chain of their sizes.
 
-Only the chain proves where records begin; a magic inside a body proves nothing. The fast walk
-follows many chains at once. It *guesses* where the others start, and keeps a chain only if the
-previous one ends exactly where it starts.
+Only the chain proves where records begin; a magic inside a body proves nothing. The chain goes from
+frame to frame, as the framing of a file says. The fast walk follows many chains at once. It
+*guesses* where the others start, and keeps a chain only if the previous one ends exactly where it
+starts.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
-from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
@@ -18,38 +17,22 @@ from numpy.typing import NDArray
 from rmqstore.format.columns.buffers import aligned_words, gather_words, has_aligned_words
 from rmqstore.format.columns.heads import Heads, read_heads
 from rmqstore.format.columns.search import find_next_record, guess_heads
+from rmqstore.format.framing.framing import FrameNumbers, Framing, StopKind
+from rmqstore.format.framing.records import RECORDS
 from rmqstore.format.layout import (
     BATCH_BYTES,
     BATCH_ROWS,
-    BLANK_MAGIC,
     FRAME_HEAD,
-    MESSAGE_MAGIC_V1,
-    MESSAGE_MAGIC_V2,
-    MIN_RECORD_BYTES,
-    TOPIC_LENGTH_BYTES,
     Bytes,
     Mask,
     Positions,
 )
-
-_FRAME_HEAD = struct.Struct(">ii")
-# Compared in memory order, so that only the sizes have to be swapped to native order.
-_RAW_MAGIC_V1, _RAW_MAGIC_V2 = np.array([MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2], ">i4").view(np.int32)
 
 _STRIPES = 1024  # more stripes cost more in TLB misses than they save in calls
 _MIN_STRIPE_BYTES = 32 << 10
 _FEW_CHAINS = 16  # up to this number it is cheaper to follow chains one by one
 _FEWEST_STEPS, _MOST_STEPS = 4, 64  # of all chains between two checks
 _WORD_BITS, _IN_WORD, _WORD_WIDTH = np.uint64(3), np.uint64(7), np.uint64(64)
-
-
-class StopKind(Enum):
-    """Why a walk ended."""
-
-    END = "the end of the range"
-    BLANK = "the blank that closes a file"
-    EMPTY = "bytes never written"
-    DAMAGE = "not a record"
 
 
 class Walk(NamedTuple):
@@ -59,97 +42,119 @@ class Walk(NamedTuple):
         starts: int64 (n,), where the records begin.
         kind: why the walk ended.
         position: where it ended: at the end of the range or beyond, or at bytes that are not the
-            head of a record.
+            head of a frame.
         reason: what is wrong with these bytes, if they are damaged.
+        head_bytes: bytes of each frame before its record.
+        last: the numbers of the last frame, which the next one has to continue.
     """
 
     starts: Positions
     kind: StopKind
     position: int
     reason: str = ""
+    head_bytes: int = 0
+    last: FrameNumbers | None = None
+
+    def sizes(self) -> NDArray[np.int64]:
+        """Return the bytes from each record to the frame after it, int64 (n,)."""
+        sizes: NDArray[np.int64] = np.diff(self.starts, append=self.position + self.head_bytes)
+        if self.head_bytes:
+            sizes -= self.head_bytes
+        return sizes
 
 
-def walk_plainly(buf: Bytes, start: int, end: int) -> Walk:
-    """Walk record by record from ``start``; :func:`walk` must equal it.
+def walk_plainly(
+    buf: Bytes,
+    start: int,
+    end: int,
+    physical_base: int = 0,
+    framing: Framing = RECORDS,
+    after: FrameNumbers | None = None,
+) -> Walk:
+    """Walk frame by frame from ``start``; :func:`walk` must equal it.
 
     Args:
-        buf: uint8 (nbytes,), one CommitLog file.
-        start: position of a record's head.
-        end: records that begin before this position are walked; at most nbytes.
-
-    Source: CommitLog.java#recoverNormally.
+        buf: uint8 (nbytes,), one file of the log.
+        start: position of a frame.
+        end: frames that begin before this position are walked; at most nbytes.
+        physical_base: physical offset of the buffer's first byte.
+        framing: how records follow one another.
+        after: the numbers of the frame before ``start``, None if they are not known.
     """
-    view = buf.data
-    starts = []
-    position = start
-    while position < end:
-        left = len(buf) - position
-        if left < FRAME_HEAD.itemsize:
-            break
-        total_size, magic = _FRAME_HEAD.unpack_from(view, position)
-        if magic not in TOPIC_LENGTH_BYTES or not MIN_RECORD_BYTES <= total_size <= left:
-            break
-        starts.append(position)
-        position += total_size
-    return _stopped(buf, np.array(starts, np.int64), position, end)
+    frames, position = framing.follow(buf, start, end, physical_base, after)
+    return _walked(buf, frames, position, end, physical_base, framing, after)
 
 
-def _stopped(buf: Bytes, starts: Positions, position: int, end: int) -> Walk:
-    """Return a walk that ended at a position, with the bytes there as the reason."""
+def _walked(
+    buf: Bytes,
+    frames: Positions,
+    position: int,
+    end: int,
+    physical_base: int,
+    framing: Framing,
+    after: FrameNumbers | None,
+) -> Walk:
+    """Return a walk over frames that ended at a position, with the bytes there as the reason."""
+    last = framing.numbers(buf, int(frames[-1])) if len(frames) else after
+    starts = frames + framing.head_bytes if framing.head_bytes else frames
     if position >= end:
-        return Walk(starts, StopKind.END, position)
-    left = len(buf) - position
-    if left < FRAME_HEAD.itemsize:
-        kind = StopKind.DAMAGE if buf[position:].any() else StopKind.EMPTY
-        reason = f"{left} bytes are left, too few for a record or a blank"
-        return Walk(starts, kind, position, reason)
-    total_size, magic = _FRAME_HEAD.unpack_from(buf.data, position)
-    # Source: CommitLog.java#checkMessageAndReturnSize: a shorter blank ends the file too.
-    if magic == BLANK_MAGIC and total_size <= left:
-        return Walk(starts, StopKind.BLANK, position)
-    if total_size == 0 and magic == 0:
-        return Walk(starts, StopKind.EMPTY, position)
-    if magic == BLANK_MAGIC:
-        reason = f"a blank of {total_size} bytes where {left} bytes are left"
-    elif magic not in TOPIC_LENGTH_BYTES:
-        reason = f"magic {magic & 0xFFFFFFFF:#010x} is neither a record's nor a blank's"
-    else:
-        reason = (
-            f"total size {total_size} is not between {MIN_RECORD_BYTES} "
-            f"and the {left} bytes left in the file"
-        )
-    return Walk(starts, StopKind.DAMAGE, position, reason)
+        return Walk(starts, StopKind.END, position, "", framing.head_bytes, last)
+    kind, reason = framing.stop(buf, position, physical_base, last)
+    return Walk(starts, kind, position, reason, framing.head_bytes, last)
 
 
-def walk(buf: Bytes, start: int, end: int, physical_base: int) -> Walk:
+def walk(
+    buf: Bytes,
+    start: int,
+    end: int,
+    physical_base: int,
+    framing: Framing = RECORDS,
+    after: FrameNumbers | None = None,
+) -> Walk:
     """Walk as :func:`walk_plainly` does, but follow many chains in lockstep.
 
     Args:
-        buf, start, end: as for :func:`walk_plainly`.
-        physical_base: physical offset of the buffer's first byte.
+        buf, start, end, physical_base, framing, after: as for :func:`walk_plainly`.
     """
     n_stripes = min(_STRIPES, (end - start) // _MIN_STRIPE_BYTES)
     if n_stripes < 2 or not has_aligned_words(buf):
-        return walk_plainly(buf, start, end)
+        return walk_plainly(buf, start, end, physical_base, framing, after)
     stripes = np.linspace(start, end, n_stripes, endpoint=False).astype(np.int64)
-    guesses = guess_heads(buf, stripes[1:], physical_base)
+    guesses = guess_heads(buf, stripes[1:], physical_base, framing)
     heads = np.unique(np.append(guesses, start))
     bounds = np.append(heads[1:], end)
-    chains, counts, last = follow_chains(buf, heads, bounds)
-    if (last == bounds).all():
-        return _stopped(buf, chains, int(last[-1]), end)
-    return _mend(buf, end, heads, chains, counts, last)
+    chains, counts, last = follow_chains(buf, heads, bounds, framing)
+    if (last[:-1] == bounds[:-1]).all():
+        frames, position = chains, int(last[-1])
+    else:
+        frames, position = _mend(buf, end, heads, chains, counts, last, physical_base, framing)
+    first = np.zeros(min(len(frames), 1), np.int64)
+    refused = framing.refused_rows(buf, frames, physical_base, first, after)
+    if len(refused):
+        position = int(frames[refused[0]])
+        frames = frames[: refused[0]]
+    return _walked(buf, frames, position, end, physical_base, framing, after)
 
 
 def _mend(
-    buf: Bytes, end: int, heads: Positions, chains: Positions, counts: Positions, last: Positions
-) -> Walk:
+    buf: Bytes,
+    end: int,
+    heads: Positions,
+    chains: Positions,
+    counts: Positions,
+    last: Positions,
+    physical_base: int,
+    framing: Framing,
+) -> tuple[Positions, int]:
     """Keep the chains that join up.
 
     Where one misses the next, walk plainly until the walk meets a later chain.
+
+    Returns:
+        The starts of the frames, and the position where the chain of all of them ends.
     """
     firsts = np.concatenate(([0], np.cumsum(counts)))
-    parts: list[Positions] = []
+    parts: list[Positions] = [np.empty(0, np.int64)]
     position = int(heads[0])
     while position < end:
         chain = int(np.searchsorted(heads, position))
@@ -157,27 +162,27 @@ def _mend(
         next_chain = chain + 1 if is_head else chain
         next_head = int(heads[next_chain]) if next_chain < len(heads) else end
         if is_head:
-            starts = chains[firsts[chain] : firsts[chain + 1]]
+            frames = chains[firsts[chain] : firsts[chain + 1]]
             stop = int(last[chain])
         else:
-            plain = walk_plainly(buf, position, next_head)
-            starts = plain.starts
-            stop = plain.position
-        parts.append(starts)
+            frames, stop = framing.follow(buf, position, next_head, physical_base, None)
+        parts.append(frames)
         is_stuck = stop < next_head or stop == position
         position = stop
         if is_stuck:
             break
-    return _stopped(buf, np.concatenate(parts) if parts else np.empty(0, np.int64), position, end)
+    return np.concatenate(parts), position
 
 
 def follow_chains(
-    buf: Bytes, heads: Positions, bounds: Positions
+    buf: Bytes, heads: Positions, bounds: Positions, framing: Framing = RECORDS
 ) -> tuple[Positions, NDArray[np.int64], Positions]:
-    """Follow every chain from its head until it reaches its bound or breaks.
+    """Follow every chain of frames from its head until it reaches its bound or breaks.
+
+    Only magics and sizes are looked at; ``framing.refused_rows`` tells what else is wrong.
 
     Returns:
-        All starts, chain by chain; the number of records of each chain; where each chain ended.
+        All starts, chain by chain; the number of frames of each chain; where each chain ended.
     """
     last = heads.copy()
     counts = np.zeros(len(heads), np.int64)
@@ -186,7 +191,7 @@ def follow_chains(
     while len(alive):
         follow = _follow_together if len(alive) > _FEW_CHAINS else _follow_singly
         chains = _Chains(alive, last[alive], counts[alive], bounds[alive])
-        phase, ends, running = follow(buf, chains)
+        phase, ends, running = follow(buf, chains, framing)
         phases.append(phase)
         last[alive] = ends
         counts[alive] += phase.moved
@@ -195,24 +200,26 @@ def follow_chains(
 
 
 class _Phase(NamedTuple):
-    """Records that were added to some chains by following them together."""
+    """Frames that were added to some chains by following them together."""
 
     chains: NDArray[np.int64]  # numbers of the chains
-    before: NDArray[np.int64]  # number of records that each chain had before
-    moved: NDArray[np.int64]  # number of records added to each chain
-    starts: Positions  # of the added records, chain by chain
+    before: NDArray[np.int64]  # number of frames that each chain had before
+    moved: NDArray[np.int64]  # number of frames added to each chain
+    starts: Positions  # of the added frames, chain by chain
 
 
 class _Chains(NamedTuple):
     """Chains to be followed side by side."""
 
     numbers: NDArray[np.int64]
-    cursors: Positions  # where the next record of each chain begins
-    before: NDArray[np.int64]  # number of records that each chain has so far
+    cursors: Positions  # where the next frame of each chain begins
+    before: NDArray[np.int64]  # number of frames that each chain has so far
     bounds: Positions  # where each chain has to end
 
 
-def _follow_together(buf: Bytes, chains: _Chains) -> tuple[_Phase, Positions, Mask]:
+def _follow_together(
+    buf: Bytes, chains: _Chains, framing: Framing
+) -> tuple[_Phase, Positions, Mask]:
     """Take a block of steps on all chains, then count how many steps of each were valid.
 
     Returns:
@@ -224,7 +231,8 @@ def _follow_together(buf: Bytes, chains: _Chains) -> tuple[_Phase, Positions, Ma
     next_words = words[1:]
     last_head = len(buf) - 2 * FRAME_HEAD.itemsize
     limit = np.uint64(last_head)
-    n_steps = _block_steps(buf, chains)
+    n_steps = _block_steps(buf, chains, framing)
+    size_word = framing.size_word
     visited = np.empty((n_steps + 1, n_chains), np.int64)
     heads = np.empty((n_steps, n_chains), np.uint64)
     for step in range(n_steps):
@@ -234,37 +242,40 @@ def _follow_together(buf: Bytes, chains: _Chains) -> tuple[_Phase, Positions, Ma
         word = (positions >> _WORD_BITS).view(np.int64)
         shift = (positions & _IN_WORD) << _WORD_BITS
         heads[step] = (words[word] >> shift) | (next_words[word] << (_WORD_WIDTH - shift))
-        cursors = cursors + heads[step].view(np.int32)[0::2].byteswap()
+        cursors = cursors + heads[step].view(np.int32)[size_word::2].byteswap()
     visited[n_steps] = cursors
     raw = heads.view(np.int32).reshape(n_steps, n_chains, 2)
-    sizes = raw[:, :, 0].byteswap()
-    magics = raw[:, :, 1]
+    sizes = raw[:, :, size_word].byteswap()
+    magics = raw[:, :, 1 - size_word]
     begins = visited[:-1]
-    is_valid = (magics == _RAW_MAGIC_V1) | (magics == _RAW_MAGIC_V2)
+    is_valid = magics == framing.raw_magics[0]
+    for magic in framing.raw_magics[1:]:
+        is_valid |= magics == magic
     is_valid &= (begins < chains.bounds) & (begins <= last_head)
-    is_valid &= (sizes >= MIN_RECORD_BYTES) & (sizes <= len(buf) - begins)
+    is_valid &= (sizes >= framing.min_bytes) & (sizes <= len(buf) - begins)
     is_valid = np.logical_and.accumulate(is_valid, axis=0)
     moved = np.count_nonzero(is_valid, axis=0)
     phase = _Phase(chains.numbers, chains.before, moved, begins.T[is_valid.T])
     return phase, visited[moved, np.arange(n_chains)], is_valid[-1]
 
 
-def _follow_singly(buf: Bytes, chains: _Chains) -> tuple[_Phase, Positions, Mask]:
+def _follow_singly(buf: Bytes, chains: _Chains, framing: Framing) -> tuple[_Phase, Positions, Mask]:
     """Follow one chain after the other, each to its end; returns as :func:`_follow_together`."""
     pairs = zip(chains.cursors.tolist(), chains.bounds.tolist(), strict=True)
-    walks = [walk_plainly(buf, cursor, bound) for cursor, bound in pairs]
-    moved = np.array([len(walked.starts) for walked in walks])
-    starts = np.concatenate([walked.starts for walked in walks])
+    followed = [framing.follow_by_size(buf, cursor, bound) for cursor, bound in pairs]
+    moved = np.array([len(frames) for frames, _ in followed])
+    starts = np.concatenate([frames for frames, _ in followed])
     phase = _Phase(chains.numbers, chains.before, moved, starts)
-    return phase, np.array([walked.position for walked in walks]), np.zeros(len(walks), np.bool_)
+    ends = np.array([position for _, position in followed])
+    return phase, ends, np.zeros(len(followed), np.bool_)
 
 
-def _block_steps(buf: Bytes, chains: _Chains) -> int:
+def _block_steps(buf: Bytes, chains: _Chains, framing: Framing) -> int:
     """Estimate how many steps most chains still need."""
     heads = gather_words(buf, np.minimum(chains.cursors, len(buf) - FRAME_HEAD.itemsize))
-    sizes = heads.view(np.int32)[0::2].byteswap()
-    record_bytes = max(float(np.median(sizes)), MIN_RECORD_BYTES)
-    steps = np.median(chains.bounds - chains.cursors) / record_bytes
+    sizes = heads.view(np.int32)[framing.size_word :: 2].byteswap()
+    frame_bytes = max(float(np.median(sizes)), framing.min_bytes)
+    steps = np.median(chains.bounds - chains.cursors) / frame_bytes
     return int(np.clip(steps, _FEWEST_STEPS, _MOST_STEPS))
 
 
@@ -306,8 +317,7 @@ def cut_batches(sizes: NDArray[np.int64], max_rows: int, max_bytes: int) -> Iter
 
 def heads_of(buf: Bytes, walked: Walk) -> Iterator[tuple[Positions, Heads, Mask]]:
     """Yield batches of walked records: where they begin, their heads, and which are whole."""
-    sizes = np.diff(walked.starts, append=walked.position)
-    for rows in cut_batches(sizes, BATCH_ROWS, BATCH_BYTES):
+    for rows in cut_batches(walked.sizes(), BATCH_ROWS, BATCH_BYTES):
         starts = walked.starts[rows]
         yield starts, *read_heads(buf, starts)
 
@@ -323,21 +333,25 @@ def have_true_sizes(data: Bytes, physical_base: int, starts: Positions) -> Mask:
     return mask
 
 
-def rejoin(data: Bytes, physical_base: int, walked: Walk) -> tuple[Positions, NDArray[np.int64]]:
-    """Find the records that a walk stepped over because a total size led it too far.
+def rejoin(
+    data: Bytes, physical_base: int, walked: Walk, framing: Framing = RECORDS
+) -> tuple[Positions, NDArray[np.int64]]:
+    """Find the records that a walk stepped over because a size led it too far.
 
     Returns:
         Where all records begin, and their sizes, int64 (n,) each.
     """
     has_true_size = have_true_sizes(data, physical_base, walked.starts)
     if has_true_size.all():
-        return walked.starts, np.diff(walked.starts, append=walked.position)
+        return walked.starts, walked.sizes()
+    nexts = np.append(walked.starts[1:] - walked.head_bytes, walked.position)
     parts: list[Positions] = []
     done = 0
     for row in np.flatnonzero(~has_true_size).tolist():
-        limit = int(walked.starts[row + 1]) if row + 1 < len(walked.starts) else walked.position
+        limit = int(nexts[row])
         parts.append(walked.starts[done : row + 1])
-        parts += _records_inside(data, physical_base, int(walked.starts[row]) + 1, limit)
+        first = int(walked.starts[row]) + 1
+        parts += _records_inside(data, physical_base, first, limit, framing)
         done = row + 1
     parts.append(walked.starts[done:])
     starts = np.concatenate(parts)
@@ -345,14 +359,16 @@ def rejoin(data: Bytes, physical_base: int, walked: Walk) -> tuple[Positions, ND
     return starts, total_sizes(data, starts)
 
 
-def _records_inside(data: Bytes, physical_base: int, start: int, limit: int) -> list[Positions]:
-    """Return the starts of the records between two positions; no record need begin at these."""
+def _records_inside(
+    data: Bytes, physical_base: int, start: int, limit: int, framing: Framing
+) -> list[Positions]:
+    """Return the starts of the records between two positions; no frame need begin at these."""
     parts: list[Positions] = []
-    position = find_next_record(data, start, limit, physical_base)
+    position = find_next_record(data, start, limit, physical_base, framing)
     while position < limit:
-        inside = walk_plainly(data, position, limit)
+        inside = walk_plainly(data, position, limit, physical_base, framing)
         parts.append(inside.starts)
         if inside.position >= limit:
             break
-        position = find_next_record(data, inside.position + 1, limit, physical_base)
+        position = find_next_record(data, inside.position + 1, limit, physical_base, framing)
     return parts

@@ -16,13 +16,14 @@ import numpy as np
 
 from rmqstore.errors import OffsetOutOfRangeError, StoreFormatError, StoreStateError
 from rmqstore.format.columns.index_keys import key_hashes, tag_key
-from rmqstore.format.layout import BLANK_MAGIC, PROPERTY_UNIQ_KEY, Positions
+from rmqstore.format.layout import PROPERTY_UNIQ_KEY, Positions
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import Message
 from rmqstore.query.keys import KEY_SEPARATOR, Wanted, is_offset_id
 from rmqstore.spans import FOREVER, LogSlice, Span
 from rmqstore.storage.index.search import IndexSearch
 from rmqstore.storage.log.commitlog import CommitLog, Place
+from rmqstore.storage.log.frames import frame_of, is_blank
 from rmqstore.storage.recovery.log_end import find_written_end
 
 logger = logging.getLogger(__name__)
@@ -159,10 +160,10 @@ class Lookup:
     def uncovered(self) -> list[Span]:
         """Return the parts of the log whose keys may be in no index file.
 
-        Each part begins where a record does. An index file covers the records from that of its
-        first item to that of its last item. At both ends a record may be covered in part: its other
-        keys may be in an older file, which may be lost, or in the next file. A broker may still be
-        adding keys to the newest file.
+        Each part begins where the frame of a record does. An index file covers the records from
+        that of its first item to that of its last item. At both ends a record may be covered in
+        part: its other keys may be in an older file, which may be lost, or in the next file. A
+        broker may still be adding keys to the newest file.
 
         For example, ten records of 100 bytes each, and files that cover the records at 200 to 400,
         400 to 500, and 700 to 800, leave three parts uncovered::
@@ -180,13 +181,15 @@ class Lookup:
         covered_until = whole.start
         for number, span in enumerate(spans):
             first, last = max(span.start, whole.start), min(span.end, whole.end)
-            if not self._are_heads(first, last, whole) or last < covered_until:
+            first_frame = first if first == whole.start else frame_of(self._log, first)
+            last_frame = last if last == whole.end else frame_of(self._log, last)
+            if first_frame is None or last_frame is None or last_frame < covered_until:
                 continue
-            if first > covered_until:
+            if first_frame > covered_until:
                 gaps.append(Span(covered_until, self._after(first, whole)))
             is_newest = number + 1 == len(spans)
             is_partly_covered = is_newest and not self._has_all_keys(last)
-            covered_until = last if is_partly_covered else self._after(last, whole)
+            covered_until = last_frame if is_partly_covered else self._after(last, whole)
         end = self._end_of_records(covered_until, whole)
         return [*gaps, Span(covered_until, end)] if covered_until < end else gaps
 
@@ -197,11 +200,6 @@ class Lookup:
         """
         is_known = covered_until >= whole.end or self._log_end() is not None
         return whole.end if is_known else find_written_end(self._log)
-
-    def _are_heads(self, start: int, end: int, whole: Span) -> bool:
-        return all(
-            place in (whole.start, whole.end) or self._log.is_head(place) for place in (start, end)
-        )
 
     def _has_all_keys(self, place: int) -> bool:
         """Tell whether the index holds every key of the record at a physical offset."""
@@ -217,7 +215,7 @@ class Lookup:
         return place == self._indexed_record
 
     def _after(self, place: int, whole: Span) -> int:
-        """Return where the record after the one at a physical offset begins.
+        """Return where the frame after the record at a physical offset begins.
 
         It is the end of the log if no record follows.
         """
@@ -227,11 +225,10 @@ class Lookup:
         position = place - segment.start
         size = max(self._log.frame(Place(segment, position))[0], 0)
         following = position + min(size, segment.size - position)
-        total_size, magic = self._log.frame(Place(segment, following))
-        is_blank = magic == BLANK_MAGIC and total_size <= segment.size - following
-        if is_blank or following >= segment.size:
+        if following >= segment.size or is_blank(self._log, Place(segment, following)):
             return min(segment.end, whole.end)
-        if (total_size, magic) == (0, 0) and segment.end >= self._log.max_offset:
+        is_written = self._log.frame(Place(segment, following)) != (0, 0)
+        if not is_written and segment.end >= self._log.max_offset:
             return whole.end
         return segment.start + following
 

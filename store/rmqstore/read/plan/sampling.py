@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
-from rmqstore.format.columns.walk import StopKind
+from rmqstore.format.framing.framing import StopKind
 from rmqstore.format.layout import Positions
 from rmqstore.query.conditions import Points
 from rmqstore.read.plan.queue_ranges import QueueRanges
 from rmqstore.read.plan.time_search import short_units
 from rmqstore.spans import LogSlice, QueueSlice
 from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.frames import frame_of, records_in
 from rmqstore.storage.log.walks import window_at
 from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.queue_set import Queues
@@ -96,7 +97,8 @@ class Sampler:
     def log_heads(self) -> list[int]:
         """Return the physical offsets where a scan of the log may be cut, sorted.
 
-        These are the starts of files, and sampled records that store their own physical offset.
+        These are the starts of files, and the frames of sampled records that store their own
+        physical offset.
         Without queues only the starts of files are sure.
         """
         heads = {segment.start for segment in self._log.segments}
@@ -109,8 +111,9 @@ class Sampler:
             # samples are staggered.
             start += (end - start) * number // (count * len(sampled))
             for sample in self.sample(QueueSlice(topic, queue_id, start, end), count):
-                if self._log.is_head(sample.physical_offset):
-                    heads.add(sample.physical_offset)
+                frame = frame_of(self._log, sample.physical_offset)
+                if frame is not None:
+                    heads.add(frame)
         return sorted(heads)
 
     def log_parts(self, slices: Iterable[LogSlice], heads: Sequence[int]) -> list[LogPart]:
@@ -141,12 +144,13 @@ class Sampler:
         return self._every_record(whole) or self._records_at(heads())
 
     def _records_at(self, heads: Iterable[int]) -> Points:
-        """Return the records at heads; those that cannot be read are left out."""
+        """Return the records in frames; those that cannot be read are left out."""
         physical_offsets = np.array([*heads], np.int64)
-        times, are_right = self._log.store_timestamps(physical_offsets)
+        records = records_in(self._log, physical_offsets)
+        times, are_right = self._log.store_timestamps(records)
         for row in np.flatnonzero(~are_right).tolist():
             with suppress(CorruptRecordError, OffsetOutOfRangeError):
-                times[row] = self._log.store_timestamp(int(physical_offsets[row]))
+                times[row] = self._log.store_timestamp(int(records[row]))
                 are_right[row] = True
         return Points(physical_offsets[are_right], times[are_right])
 
@@ -163,12 +167,13 @@ class Sampler:
             left -= window.stopped - start
             is_done = stop.kind is not StopKind.END or window.stopped == end
             is_lost = stop.kind is StopKind.EMPTY and self._log.written_end(segment) > stop.position
-            if stop.kind is StopKind.DAMAGE or is_lost or not is_done:
+            is_damaged = stop.kind in (StopKind.DAMAGE, StopKind.STALE)
+            if is_damaged or is_lost or not is_done:
                 return None
             for starts, heads, are_whole in window.heads():
                 if not are_whole.all():
                     return None
-                physical_offsets.append(starts + segment.start)
+                physical_offsets.append(starts + (segment.start - stop.head_bytes))
                 times.append(heads.column("store_timestamp").astype(np.int64))
         return Points(np.concatenate(physical_offsets), np.concatenate(times), are_all=True)
 

@@ -20,11 +20,11 @@ from rmqstore.format.columns.buffers import valid_text
 from rmqstore.format.columns.checks import sound_crcs
 from rmqstore.format.columns.decode import stored_bodies, topics
 from rmqstore.format.columns.heads import Heads, check_heads, read_heads
-from rmqstore.format.columns.walk import StopKind, cut_batches
+from rmqstore.format.columns.walk import cut_batches
+from rmqstore.format.framing.framing import StopKind
 from rmqstore.format.layout import (
     BATCH_BYTES,
     BATCH_ROWS,
-    BLANK_MAGIC,
     FRAME_HEAD,
     Bytes,
     Mask,
@@ -150,8 +150,10 @@ class _LogView:
 
     def _blank(self, window: Window) -> Iterator[pa.RecordBatch]:
         """Yield the blank that closes a file."""
-        head = window.data[window.records.position :][: FRAME_HEAD.itemsize].view(FRAME_HEAD)[0]
-        yield from self._row(BLANK, window.stopped, int(head["total_size"]), None, window.segment)
+        framing = self._log.framing(window.segment)
+        head = window.data[window.records.position :][: FRAME_HEAD.itemsize]
+        size = int(head.view(">i4")[framing.size_word])
+        yield from self._row(BLANK, window.stopped, size, None, window.segment)
 
     def _closed_end(self, window: Window) -> Iterator[pa.RecordBatch]:
         """Yield the row for the end of a closed log.
@@ -164,7 +166,8 @@ class _LogView:
         if is_later_file and last_record_before(self._log, end) is None:
             return
         stop = window.records
-        reason = f"old bytes follow: {stop.reason}" if stop.kind is StopKind.DAMAGE else None
+        is_written = stop.kind is not StopKind.EMPTY
+        reason = f"old bytes follow: {stop.reason}" if is_written else None
         yield from self._row(END, end, segment.end - end, reason, segment)
 
     def _records(
@@ -241,8 +244,11 @@ class _LogView:
         if kind == BLANK and self._wanted.chooses_topics:
             return
         is_valid = {BLANK: True, END: None}.get(kind, False)
-        magic = f"{BLANK_MAGIC & 0xFFFFFFFF:08x}" if kind == BLANK else None
-        file_name = None if segment is None else segment.path.name
+        magic = file_name = None
+        if segment is not None:
+            file_name = segment.path.name
+        if segment is not None and kind == BLANK:
+            magic = f"{self._log.framing(segment).blank_magic & 0xFFFFFFFF:08x}"
         columns: dict[str, Column] = {
             "commitLogOffset": np.array([start]),
             "storeSize": np.array([size]),

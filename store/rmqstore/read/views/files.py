@@ -28,10 +28,12 @@ _KINDS = frozenset(
     {
         "commitlog", "consumequeue", "batchconsumequeue", "consumequeue_ext", "index", "config",
         "compaction", "timerlog", "timerwheel", "rocksdbstore", "consumequeue_rocksdb",
-        "checkpoint", "abort", "lock",
+        "checkpoint", "abort", "lock", "brokerIdentity", "epochFileCheckpoint",
     }
 )  # fmt: skip
 _OTHER = "other"
+_DLEDGER_DATA = "dledger/data"
+_DLEDGER_PARTS = frozenset({"data", "index", "checkpoint", "currterm"})
 _MAX = (1 << 63) - 1
 _MAX_QUEUE_ID = (1 << 31) - 1
 
@@ -55,6 +57,7 @@ class _Files:
         folders = [(root, None)]
         for kind, part in (
             *(("commitlog", folder) for folder in paths.commitlogs),
+            *((_DLEDGER_DATA, folder) for folder in paths.dledger_logs),
             ("consumequeue", paths.consumequeue),
             ("index", paths.index),
         ):
@@ -71,8 +74,7 @@ class _Files:
         status = self._storage.status(file)
         if status is None:
             raise FileNotFoundError(str(file))
-        name = parts[0].partition(".")[0] if len(parts) == 1 else parts[0]
-        kind = known_kind or (name if name in _KINDS else _OTHER)
+        kind = known_kind or _kind_of(parts)
         below = parts if known_kind else parts[1:]
         root = self._paths.root
         row: dict[str, object] = {
@@ -94,7 +96,7 @@ class _Files:
             return row
 
     def _state(self, kind: str, file: Path, size: int) -> dict[str, object]:
-        if kind == "commitlog":
+        if kind in ("commitlog", _DLEDGER_DATA):
             return self._log_file(file, size)
         if kind == "consumequeue":
             return self._queue_file(file, size)
@@ -175,6 +177,15 @@ class _Files:
     def _written_end(self, file: Path, size: int) -> int:
         with self._storage.open(file) as opened:
             return opened.written_end(size)
+
+
+def _kind_of(parts: tuple[str, ...]) -> str:
+    """Return the kind of a file by its path below the root."""
+    if parts[0].startswith("dledger-") and len(parts) > 1:
+        part = parts[1].partition(".")[0] if len(parts) == 2 else parts[1]
+        return f"dledger/{part}" if part in _DLEDGER_PARTS else _OTHER
+    name = parts[0].partition(".")[0] if len(parts) == 1 else parts[0]
+    return name if name in _KINDS else _OTHER
 
 
 def _is_link(storage: Storage, folder: Path) -> bool:

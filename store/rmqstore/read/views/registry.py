@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from rmqstore.read.views.commitlog import plan_log, read_log
 from rmqstore.read.views.consumequeue import plan_units, read_units
+from rmqstore.read.views.epochs import plan_epochs, read_epoch_rows
 from rmqstore.read.views.files import plan_files, read_files
 from rmqstore.read.views.groups import plan_groups, read_groups
 from rmqstore.read.views.index import plan_index, read_index
@@ -29,6 +30,7 @@ _VIEWS: Final = {
     "consumequeue": _View(plan_units, read_units),
     "index": _View(plan_index, read_index),
     "groups": _View(plan_groups, read_groups),
+    "epochs": _View(plan_epochs, read_epoch_rows),
     "files": _View(plan_files, read_files),
 }
 

@@ -102,6 +102,13 @@ _TYPES: Final[dict[str, dict[str, pa.DataType]]] = {
         "lastStoreTimestamp":  TIMESTAMP,
         "reason":              pa.string(),
     },
+    "epochs": {
+        BROKER_NAME:           pa.string(),
+        "epoch":               pa.int32(),
+        "startOffset":         pa.int64(),   # physical offset of its first record
+        "endOffset":           pa.int64(),   # where the next one starts, or the log ends
+        "reason":              pa.string(),
+    },
     "files": {
         BROKER_NAME:           pa.string(),
         "path":                pa.string(),  # below the store's root

@@ -63,7 +63,9 @@ class StoreSigns(NamedTuple):
         """Return the signs of a store and of the given queue folders."""
         run = BrokerRun.of(paths)
         log = sorted(
-            entry.name for folder in paths.commitlogs for entry in paths.storage.list_folder(folder)
+            entry.name
+            for folder in paths.log_folders
+            for entry in paths.storage.list_folder(folder)
         )
         changed = sorted((folder, _changed_ns(paths.storage, folder)) for folder in queues)
         may_be_recovering = run.is_open and not paths.storage.is_locked(paths.lock)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rmqstore.errors import NotAStoreError, StoreStateError, UnsupportedFeatureError
+from rmqstore.errors import NotAStoreError, OptionError, StoreStateError
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.storage import Storage, is_folder
 
@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 # An abort file of ours begins with this; that of a broker holds only its process id.
 OUR_ABORT = "rmqstore "
 _NAME_DIGITS = 20
+_DLEDGER_PREFIX = "dledger-"
 _MAX_OFFSET = 1 << 62  # above the name of any real file; sums stay inside an int64
 _MAX_QUEUE_ID = (1 << 31) - 1
 _MAX_NAME_BYTES = 255  # NAME_MAX of every file system that RocketMQ runs on
@@ -54,6 +55,7 @@ class StorePaths:
     consumequeue: Path
     index: Path
     storage: Storage = LOCAL
+    dledger_logs: tuple[Path, ...] = ()  # the folders of a DLedger log that have files
 
     @property
     def name(self) -> str:
@@ -121,9 +123,20 @@ class StorePaths:
     def broker_identity(self) -> Path:
         return self.root / "brokerIdentity"
 
+    @property
+    def epochs(self) -> Path:
+        """The file of the epochs of a broker in controller mode."""
+        return self.root / "epochFileCheckpoint"
+
+    @property
+    def log_folders(self) -> tuple[Path, ...]:
+        """All folders that hold files of the log."""
+        return (*self.commitlogs, *self.dledger_logs)
+
     def given_folders(self) -> list[Path]:
         """Return the folders that a user named: the root, and parts of the store elsewhere."""
         parts = {*self.commitlogs, self.consumequeue, self.index}
+        parts |= {folder for folder in self.dledger_logs if self.root not in folder.parents}
         usual = {self.root / name for name in ("commitlog", "consumequeue", "index")}
         return [self.root, *sorted(parts - usual)]
 
@@ -226,12 +239,6 @@ class StorePaths:
         """
         return self.root / "rocksdbstore"
 
-    @property
-    def dledger_logs(self) -> list[Path]:
-        """The folders of a DLedger CommitLog. Source: DLedgerConfig.java#getDataStorePath."""
-        folders = _dledger_folders(self.storage, self.root)
-        return [folder for folder in folders if _segment_files(self.storage, folder)]
-
     def _queue_ids(self, folder: Path) -> list[int]:
         return sorted(int(name) for name in self._subfolders(folder) if _is_queue_id(name))
 
@@ -251,6 +258,8 @@ def find_store(
     commitlogs: Sequence[str] = (),
     consumequeue: str | None = None,
     index: str | None = None,
+    dledger_logs: Sequence[str] = (),
+    dledger_self_id: str | None = None,
     storage: Storage = LOCAL,
 ) -> StorePaths:
     """Return the paths of the store at ``root``.
@@ -260,17 +269,21 @@ def find_store(
         commitlogs: log folders outside of the root (the broker's ``storePathCommitLog``).
         consumequeue: the queue folder if it lies elsewhere.
         index: the index folder if it lies elsewhere.
+        dledger_logs: folders of a DLedger log outside of the root (the broker's
+            ``storePathDLedgerCommitLog``).
+        dledger_self_id: the node whose DLedger log is read, if there are logs of several nodes
+            (the broker's ``dLegerSelfId``).
         storage: the storage to read the files from.
 
     Raises:
-        NotAStoreError: there is no such folder, or it has no CommitLog.
-        UnsupportedFeatureError: the log is a DLedger one.
+        NotAStoreError: there is no such folder, or it has no log.
+        OptionError: it is not clear which DLedger log is meant.
     """
     base = Path(root)
-    if not commitlogs:
-        _refuse_dledger(base, storage)
     logs = tuple(Path(log) for log in commitlogs) or (base / "commitlog",)
-    missing = next((log for log in logs if not is_folder(storage, log)), None)
+    entries = _find_dledger_logs(base, dledger_logs, dledger_self_id, storage)
+    needed = logs if commitlogs or not entries else ()
+    missing = next((log for log in needed if not is_folder(storage, log)), None)
     if missing is not None:
         hint = "give the folder that holds commitlog/, or the log's own folders with commitlogs="
         raise NotAStoreError(
@@ -282,31 +295,47 @@ def find_store(
         consumequeue=Path(consumequeue) if consumequeue else base / "consumequeue",
         index=Path(index) if index else base / "index",
         storage=storage,
+        dledger_logs=entries,
     )
 
 
-def _refuse_dledger(base: Path, storage: Storage) -> None:
-    """Refuse a store whose log, or the newer part of it, is a DLedger one.
+def _find_dledger_logs(
+    base: Path, given: Sequence[str], self_id: str | None, storage: Storage
+) -> tuple[Path, ...]:
+    """Return the folders that hold the DLedger log of a store; none in most stores.
 
     Raises:
-        UnsupportedFeatureError: the log, or its newer part, is a DLedger one.
+        NotAStoreError: a given folder is not there.
+        OptionError: there are logs of several nodes, or none of the given one.
+
+    Source: DLedgerConfig.java#getDataStorePath.
     """
-    folders = _dledger_folders(storage, base)
-    files = [file for folder in folders for file in _segment_files(storage, folder)]
-    older = base / "commitlog"
-    if not folders or (not files and is_folder(storage, older)):
-        return
-    text = f"{base}: a DLedger CommitLog (enableDLegerCommitLog=true), which cannot be read yet"
-    if files:
-        n_bytes = sum(storage.size(file) for file in files)
-        start = min(int(file.name) for file in files)
-        text += (
-            f": {len(files)} files of {n_bytes} bytes in {files[0].parent}, "
-            f"from physical offset {start} on"
+    if given:
+        folders = tuple(Path(folder) for folder in given)
+        missing = next((folder for folder in folders if not is_folder(storage, folder)), None)
+        if missing is not None:
+            raise NotAStoreError(
+                f"{base}: there is no folder {missing}, which dledger_logs= names as one that "
+                "holds the files of a DLedger log"
+            )
+        return folders
+    by_id = {
+        folder.parent.name.removeprefix(_DLEDGER_PREFIX): folder
+        for folder in _dledger_folders(storage, base)
+        if _segment_files(storage, folder)
+    }
+    listed = ", ".join(f"{node} in {folder}" for node, folder in by_id.items()) or "none"
+    if self_id is not None and self_id not in by_id:
+        raise OptionError(
+            f"{base}: dledger_self_id={self_id} names a node without a DLedger log; "
+            f"there are: {listed}"
         )
-    if _segment_files(storage, older):
-        text += f"; the records before that can be read from {older} with commitlogs="
-    raise UnsupportedFeatureError(text)
+    if self_id is None and len(by_id) > 1:
+        raise OptionError(
+            f"{base} holds the DLedger logs of several nodes ({listed}); "
+            "choose one of them with dledger_self_id="
+        )
+    return tuple(folder for node, folder in by_id.items() if self_id in (None, node))
 
 
 def _dledger_folders(storage: Storage, root: Path) -> list[Path]:
@@ -315,8 +344,8 @@ def _dledger_folders(storage: Storage, root: Path) -> list[Path]:
     Source: DLedgerConfig.java.
     """
     entries = storage.list_folder(root)
-    names = (entry.name for entry in entries if entry.is_folder)
-    return sorted(root / name / "data" for name in names if name.startswith("dledger-"))
+    names = (entry.name for entry in entries if entry.is_folder and _is_text(entry.name))
+    return sorted(root / name / "data" for name in names if name.startswith(_DLEDGER_PREFIX))
 
 
 def _segment_files(storage: Storage, folder: Path) -> list[Path]:

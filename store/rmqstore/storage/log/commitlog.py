@@ -1,4 +1,8 @@
-"""The record log of a broker, read-only: the file of a physical offset, and the record there."""
+"""The record log of a broker, read-only: the file of a physical offset, and the record there.
+
+A DLedger log has each record in an entry, which :meth:`CommitLog.framing` tells. Everything that
+points at messages, such as queues and the index, points at the record.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,9 @@ from rmqstore.errors import (
     UnreadableFileError,
 )
 from rmqstore.format.columns.search import knows_its_place
+from rmqstore.format.framing.entries import ENTRIES
+from rmqstore.format.framing.framing import Framing
+from rmqstore.format.framing.records import RECORDS
 from rmqstore.format.layout import (
     FIRST_TIMESTAMP,
     FIXED_PART,
@@ -71,11 +78,40 @@ class Stretch(NamedTuple):
 
 
 class CommitLog:
-    """Fixed-size files of records, named by their start offset. Source: CommitLog.java."""
+    """Fixed-size files of records, named by their start offset.
 
-    def __init__(self, folders: Sequence[Path], storage: Storage = LOCAL) -> None:
-        self.folders = ", ".join(map(str, folders))
-        self._files = MappedFileQueue(folders, OpenFiles(storage, _FILES_AT_ONCE))
+    Args:
+        folders: the folders whose files hold records.
+        storage: the storage that holds the files.
+        entry_folders: the folders whose files hold entries of a DLedger log.
+
+    Source: CommitLog.java, DLedgerCommitLog.java.
+    """
+
+    def __init__(
+        self,
+        folders: Sequence[Path],
+        storage: Storage = LOCAL,
+        *,
+        entry_folders: Sequence[Path] = (),
+    ) -> None:
+        every = (*folders, *entry_folders)
+        self.folders = ", ".join(map(str, every))
+        self._entry_folders = frozenset(entry_folders)
+        self._files = MappedFileQueue(every, OpenFiles(storage, _FILES_AT_ONCE))
+
+    def framing(self, segment: Segment) -> Framing:
+        """Return how records follow one another in a file."""
+        if self._entry_folders and segment.path.parent in self._entry_folders:
+            return ENTRIES
+        return RECORDS
+
+    @property
+    def entry_segments(self) -> list[Segment]:
+        """The files that hold entries of a DLedger log, by offset."""
+        if not self._entry_folders:
+            return []
+        return [segment for segment in self.segments if self.framing(segment) is ENTRIES]
 
     def refresh(self) -> None:
         """List the files again."""

@@ -20,6 +20,7 @@ from rmqstore.format.columns.buffers import GATHER_SLACK
 from rmqstore.format.columns.heads import Heads, read_heads
 from rmqstore.format.columns.joined_walk import walk_each
 from rmqstore.format.columns.walk import cut_batches
+from rmqstore.format.framing.framing import Framing
 from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS, Bytes, Mask, Positions
 from rmqstore.storage.log.commitlog import CommitLog, Stretch
 from rmqstore.storage.log.walks import next_hole
@@ -78,7 +79,8 @@ def join_stretches(log: CommitLog, start: int, end: int) -> Iterator[Stretch | J
     window_bytes = _SMALL_BYTES
     for stretch in log.stretches(start, end):
         size = _walked_bytes(log, stretch)
-        if size is None or n_bytes + size > window_bytes:
+        is_framed_alike = not waiting or _framing(log, waiting[-1]) is _framing(log, stretch)
+        if size is None or n_bytes + size > window_bytes or not is_framed_alike:
             if waiting:
                 yield from _join(log, waiting, sizes)
                 window_bytes = min(2 * window_bytes, _WINDOW_BYTES)
@@ -91,6 +93,10 @@ def join_stretches(log: CommitLog, start: int, end: int) -> Iterator[Stretch | J
             sizes.append(size)
             n_bytes += size
     yield from _join(log, waiting, sizes)
+
+
+def _framing(log: CommitLog, stretch: Stretch) -> Framing | None:
+    return None if stretch.segment is None else log.framing(stretch.segment)
 
 
 def _walked_bytes(log: CommitLog, stretch: Stretch) -> int | None:
@@ -130,7 +136,9 @@ def _join(
     file_starts = np.array([stretch.start for stretch in stretches], np.int64)
     bases = file_starts - firsts
     left = np.array([stretch.end for stretch in stretches], np.int64) - bases
-    walks = walk_each(data, firsts, ends, left, bases)
+    framing = _framing(log, stretches[0])
+    assert framing is not None
+    walks = walk_each(data, firsts, ends, left, bases, framing)
     is_sound = walks.is_sound & is_read
     row_bounds = np.concatenate(([0], np.cumsum(walks.counts)))
     changes = np.flatnonzero(np.diff(is_sound)) + 1

@@ -1,6 +1,7 @@
 """Walks of the log that all readers and writers share: forward, and back to the last records.
 
-Arguments and results are physical offsets; only the positions inside a
+Arguments and results are physical offsets of frames, which are the records themselves in a plain
+log; only the positions inside a
 :class:`~rmqstore.format.columns.walk.Walk` are positions in the file. A window reads the bytes of
 its own records, so a store that is not on a local disk is fetched window by window. The caller
 decides what to do with damage: it gets each window before the search for the next record begins, so
@@ -17,10 +18,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rmqstore.format.columns.checks import sound_crcs
+from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.heads import Heads, read_heads
-from rmqstore.format.columns.search import find_heads, search_blocks
+from rmqstore.format.columns.search import find_frames, search_blocks
 from rmqstore.format.columns.walk import (
-    StopKind,
     Walk,
     have_true_sizes,
     heads_of,
@@ -28,6 +30,7 @@ from rmqstore.format.columns.walk import (
     total_sizes,
     walk,
 )
+from rmqstore.format.framing.framing import FrameNumbers, StopKind
 from rmqstore.format.layout import FIXED_PART_V4, Bytes, Mask, Positions
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog
@@ -79,9 +82,25 @@ class Window:
         return heads_of(self.data, self.records)
 
     def chain(self) -> tuple[Positions, NDArray[np.int64]]:
-        """Return the positions of the records, and the distance of each to the next one."""
-        starts = self.records.starts
-        return starts, np.diff(starts, append=self.records.position)
+        """Return the positions of the records, and the bytes of each up to the next frame."""
+        return self.records.starts, self.records.sizes()
+
+    def without_torn(self, data: Bytes, heads: Heads, whole: Mask) -> Mask:
+        """Return the mask (n,) of whole records without those that a broker puts into no queue.
+
+        A DLedger log keeps a record whose body is torn. Source: DLedgerCommitLog.java.
+
+        Args:
+            data: the bytes that ``heads`` was read from.
+            heads: n records.
+            whole: (n,), which of them are whole.
+        """
+        if not self.log.framing(self.segment).keeps_torn_records:
+            return whole
+        whole_heads = heads.take(whole)
+        sound = whole.copy()
+        sound[whole] = sound_crcs(data, whole_heads, stored_bodies(data, whole_heads))
+        return sound
 
     def rejoined(self) -> tuple[Bytes, Positions, NDArray[np.int64]]:
         """Return all records, also those that the walk stepped over because of a wrong total size.
@@ -95,21 +114,27 @@ class Window:
         if have_true_sizes(self.data, self.segment.start, starts).all():
             return self.data, *self.chain()
         data = _read(self.log, self.segment, int(starts[0]), len(self.data) - int(starts[0]))
-        return data, *rejoin(data, self.segment.start, self.records)
+        return data, *rejoin(data, self.segment.start, self.records, self.log.framing(self.segment))
 
 
 def window_at(
-    log: CommitLog, segment: Segment, start: int, end: int, size: int | None = None
+    log: CommitLog,
+    segment: Segment,
+    start: int,
+    end: int,
+    size: int | None = None,
+    after: FrameNumbers | None = None,
 ) -> Window:
-    """Return one walk over the records that begin in ``[start, end)``.
+    """Return one walk over the records whose frames begin in ``[start, end)``.
 
     Args:
         log: the log of the store.
         segment: the file to walk.
-        start: where a record begins.
+        start: where a frame begins.
         end: where the whole walk ends.
         size: if given, only records that begin in the first ``size`` bytes are in the window, and
             not much after the first long hole of a sparse file.
+        after: the numbers of the frame before ``start``, None if they are not known.
 
     Raises:
         FileDeletedError: the file was deleted since it was listed.
@@ -120,7 +145,7 @@ def window_at(
     if size is not None:
         limit = next_hole(log, segment, first, min(first + size, limit))
     data = _read(log, segment, first, limit - first + _REACH_BYTES)
-    records = walk(data, first, limit, base)
+    records = walk(data, first, limit, base, log.framing(segment), after)
     if records.position > limit + _REACH_BYTES:
         data = _read(log, segment, first, records.position - first)
     return Window(log, segment, data, records, end)
@@ -144,8 +169,10 @@ def _read(log: CommitLog, segment: Segment, position: int, size: int) -> Bytes:
     return log.read_in_place(segment, np.array([position]), np.array([size]))
 
 
-def walk_forward(log: CommitLog, segment: Segment, start: int, end: int) -> Iterator[Window]:
-    """Yield the records of one file that begin in ``[start, end)``, window by window.
+def walk_forward(
+    log: CommitLog, segment: Segment, start: int, end: int, after: FrameNumbers | None = None
+) -> Iterator[Window]:
+    """Yield the records of one file whose frames begin in ``[start, end)``, window by window.
 
     The walk ends at the blank that closes the file. A window with :attr:`Window.damage` ends where
     no record follows; the next one begins at :attr:`Window.resumed`.
@@ -153,18 +180,20 @@ def walk_forward(log: CommitLog, segment: Segment, start: int, end: int) -> Iter
     Args:
         log: the log of the store.
         segment: the file to walk.
-        start: where a record begins.
+        start: where a frame begins.
         end: at most the end of the file; the last record may end after it.
+        after: the numbers of the frame before ``start``, None if they are not known.
 
     Raises:
         FileDeletedError: the file was deleted since it was listed.
     """
     while start < end:
-        window = window_at(log, segment, start, end, WINDOW_BYTES)
+        window = window_at(log, segment, start, end, WINDOW_BYTES, after)
         yield window
         if window.records.kind is StopKind.BLANK:
             return
         start = window.resumed
+        after = window.records.last if window.damage is None else None
 
 
 def walk_back(log: CommitLog, segment: Segment, end: int) -> Iterator[Window]:
@@ -186,19 +215,22 @@ def walk_back(log: CommitLog, segment: Segment, end: int) -> Iterator[Window]:
 
 
 def next_record(log: CommitLog, segment: Segment, start: int, end: int) -> int:
-    """Return the physical offset of the first whole record in ``[start, end)``, else ``end``.
+    """Return where the frame of the first whole record in ``[start, end)`` begins, else ``end``.
 
     Raises:
         FileDeletedError: the file was deleted since it was listed.
     """
     base = segment.start
+    framing = log.framing(segment)
     spans = log.data_spans(segment, start - base, end - base)
     for low, high in (block for span in spans for block in search_blocks(*span)):
-        data = _read(log, segment, low, high - low + FIXED_PART_V4.itemsize)
-        heads = find_heads(data, low, high, base)
-        if len(heads):
+        reach = framing.head_bytes + FIXED_PART_V4.itemsize
+        data = _read(log, segment, low, high - low + reach)
+        frames = find_frames(data, low, high, base, framing)
+        if len(frames):
+            heads = frames + framing.head_bytes
             data = log.read_in_place(segment, heads, total_sizes(data, heads))
-            records = heads[read_heads(data, heads)[1]]
+            records = frames[read_heads(data, heads)[1]]
             if len(records):
                 return base + int(records[0])
     return end

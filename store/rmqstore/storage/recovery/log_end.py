@@ -10,7 +10,8 @@ import numpy as np
 from rmqstore.errors import MalformedBytesError
 from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.search import find_blanks, know_their_places, knows_its_place
-from rmqstore.format.columns.walk import StopKind, Walk
+from rmqstore.format.columns.walk import Walk
+from rmqstore.format.framing.framing import FrameNumbers, StopKind
 from rmqstore.format.hashing import body_crcs
 from rmqstore.format.layout import (
     FIXED_PART_V4,
@@ -24,7 +25,8 @@ from rmqstore.format.layout import (
 from rmqstore.format.record import check_record, split_record
 from rmqstore.storage.broker.checkpoint import Checkpoint
 from rmqstore.storage.files.mapped_file_queue import Segment
-from rmqstore.storage.log.commitlog import CommitLog, Place
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.frames import first_record
 from rmqstore.storage.log.walks import next_record, walk_back, walk_forward
 
 logger = logging.getLogger(__name__)
@@ -33,6 +35,8 @@ logger = logging.getLogger(__name__)
 # the broker is configured for longer ones.
 _MAX_BLANK_BYTES = 5 << 20
 _MAX_BLANKS = 16  # looked at in one file
+# Source: DLedgerMmapFileStore.java#recover.
+_RECOVERED_ENTRY_FILES = 3
 
 
 class LogEnd(NamedTuple):
@@ -44,31 +48,40 @@ class LogEnd(NamedTuple):
     bytes_behind: int  # from the end of the log to the end of its file
     last_store_timestamp: int = 0  # ms, of the last record; 0 without records
     scanned_from: int = 0  # physical offset where the scan began
+    is_stale_after: bool = False  # a frame of before a cut follows
 
 
 def find_log_end(log: CommitLog, checkpoint: Checkpoint) -> LogEnd:
     """Find the first record that a recovery scan refuses, in a store that was not closed.
 
     The scan begins where that of a broker would: at the newest file whose first record was on the
-    disk according to the checkpoint.
+    disk according to the checkpoint. That of a DLedger log begins at the third last file of it.
 
     Source: CommitLog.java#recoverAbnormally, #isMappedFileMatchedRecover,
-    #checkMessageAndReturnSize.
+    #checkMessageAndReturnSize; DLedgerMmapFileStore.java#recover.
     """
     if not log.segments:
         return LogEnd(0, "", "", 0)
     last_timestamp = 0
-    start = scan_start(log, checkpoint)
+    start = first_scanned = scan_start(log, checkpoint)
+    entry_files = log.entry_segments[-_RECOVERED_ENTRY_FILES:]
+    if entry_files:
+        first_scanned = entry_files[0].start
+        start = min(start, first_scanned)
+    after: FrameNumbers | None = None
     for segment in log.segments:
-        if segment.start < start:
+        if segment.start < first_scanned:
             continue
-        stop, file_timestamp = _scan(log, segment)
+        stop, file_timestamp = _scan(log, segment, after)
+        after = stop.last
         last_timestamp = file_timestamp or last_timestamp
         if stop.kind is not StopKind.BLANK:
             end = segment.start + stop.position
             reason = "" if stop.kind is StopKind.EMPTY else stop.reason or stop.kind.value
             n_left = segment.end - end
-            return LogEnd(end, str(segment.path), reason, n_left, last_timestamp, start)
+            path = str(segment.path)
+            is_stale = stop.kind is StopKind.STALE
+            return LogEnd(end, path, reason, n_left, last_timestamp, start, is_stale)
     return LogEnd(log.max_offset, str(log.segments[-1].path), "", 0, last_timestamp, start)
 
 
@@ -76,7 +89,7 @@ def scan_start(log: CommitLog, checkpoint: Checkpoint) -> int:
     """Return the physical offset where a recovery begins to scan: the start of a file."""
     for segment in reversed(log.segments[1:]):
         try:
-            fixed = split_record(log.record(Place(segment, 0)).data, 0).fixed
+            fixed = split_record(log.record(first_record(log, segment)).data, 0).fixed
         except MalformedBytesError:
             continue
         if 0 < int(fixed["store_timestamp"]) <= checkpoint.min_timestamp:
@@ -90,17 +103,25 @@ def is_whole_between(log: CommitLog, start: int, end: int) -> bool:
     return all(_scan(log, segment)[0].kind is StopKind.BLANK for segment in files)
 
 
-def _scan(log: CommitLog, segment: Segment) -> tuple[Walk, int]:
+def _scan(log: CommitLog, segment: Segment, after: FrameNumbers | None = None) -> tuple[Walk, int]:
     """Walk one file as a recovery does: check each record, its parts and the CRC of its body.
+
+    Of a DLedger log only the heads of entries are checked.
 
     Returns:
         What ended the walk, and the store time of the last record before it, 0 without records.
     """
     last_timestamp = 0
     stop = Walk(np.empty(0, np.int64), StopKind.END, 0)
-    for window in walk_forward(log, segment, segment.start, segment.start + log.size(segment)):
+    checks_records = not log.framing(segment).keeps_torn_records
+    end = segment.start + log.size(segment)
+    for window in walk_forward(log, segment, segment.start, end, after):
         data, stop = window.data, window.records
         for starts, heads, whole in window.heads():
+            if not checks_records:
+                times = heads.column("store_timestamp")[whole]
+                last_timestamp = int(times[-1]) if len(times) else last_timestamp
+                continue
             sums = body_crcs(stored_bodies(data, heads).to_pylist())
             refused = np.flatnonzero(~whole | (sums != heads.column("body_crc")))
             times = heads.column("store_timestamp")
@@ -183,6 +204,8 @@ def before_blank(log: CommitLog, segment: Segment, places: Positions) -> Mask:
     the rest of the blank, whole and at their physical offsets, and end with an older blank. The
     chain of records leads to the first blank.
     """
+    if log.framing(segment).clears_blanks:
+        return np.ones(len(places), np.bool_)
     start = max(log.size(segment) - _MAX_BLANK_BYTES, 0)
     end = int(places.max()) - segment.start
     if end <= start:
@@ -201,7 +224,7 @@ def damage_at(log: CommitLog, segment: Segment, stop: Walk, queues_end: int) -> 
 
     Args:
         segment: the file that was walked.
-        stop: what ended the walk, EMPTY or DAMAGE.
+        stop: what ended the walk: EMPTY, STALE or DAMAGE.
         queues_end: physical offset after the last record that any queue points at, -1 where there
             are no queues.
 
@@ -215,7 +238,7 @@ def damage_at(log: CommitLog, segment: Segment, stop: Walk, queues_end: int) -> 
     newer = (other for other in log.segments if other.start > segment.start)
     later = next((other for other in newer if _begins_with_record(log, other)), None)
     if later is not None and (
-        stop.kind is StopKind.DAMAGE or later.start <= queues_end or queues_end < 0
+        stop.kind is not StopKind.EMPTY or later.start <= queues_end or queues_end < 0
     ):
         return f"{reason}, though {later.path.name} holds records"
     if stop.kind is StopKind.EMPTY:
@@ -223,13 +246,15 @@ def damage_at(log: CommitLog, segment: Segment, stop: Walk, queues_end: int) -> 
         if queues_end < 0 and log.written_end(segment) > stop.position:
             return "bytes never written, but more bytes follow in the file"
         return None
-    if queues_end < 0:
-        return stop.reason
-    stored_head = log.read(segment, stop.position, MAX_FIXED_BYTES)
-    if knows_its_place(stored_head, 0, physical_offset):
-        return stop.reason
+    if stop.kind is not StopKind.STALE:
+        if queues_end < 0:
+            return stop.reason
+        record = physical_offset + stop.head_bytes
+        stored_head = log.read(segment, record - segment.start, MAX_FIXED_BYTES)
+        if knows_its_place(stored_head, 0, record):
+            return stop.reason
     # A recovery cuts a log by moving its end. The bytes after the end stay until the next record is
-    # written over them.
+    # written over them. DLedger cuts off entries that a new leader does not have in the same way.
     logger.warning(
         "%s: the log ends at %d; old bytes follow, left by a recovery (%s)",
         segment.path, physical_offset, stop.reason,
@@ -238,4 +263,4 @@ def damage_at(log: CommitLog, segment: Segment, stop: Walk, queues_end: int) -> 
 
 
 def _begins_with_record(log: CommitLog, segment: Segment) -> bool:
-    return log.frame(Place(segment, 0))[1] in TOPIC_LENGTH_BYTES
+    return log.frame(first_record(log, segment))[1] in TOPIC_LENGTH_BYTES

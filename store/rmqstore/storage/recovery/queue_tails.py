@@ -102,6 +102,8 @@ def recover_closed(
     recovery.scan(log.min_offset, end.physical_offset)
     written = written_end(log)
     if written > end.physical_offset:
+        if end.is_stale_after and queues_end() <= end.physical_offset:
+            return recovery.recovered()
         if recovery.is_whole and queues_end() >= 0:
             _warn_of_cut(log, end.physical_offset, written, end.reason)
             return RecoveredQueues({})
@@ -127,7 +129,8 @@ def is_newest_built(log: CommitLog, open_queue: OpenQueue) -> bool:
     for segment in reversed(log.segments):
         for window in walk_back(log, segment, segment.start + log.written_end(segment)):
             for _, heads, whole in reversed(list(window.heads())):
-                rows = np.flatnonzero(whole & have_units(heads.column("sys_flag")))
+                sound = window.without_torn(window.data, heads, whole)
+                rows = np.flatnonzero(sound & have_units(heads.column("sys_flag")))
                 if len(rows):
                     is_built = _is_built(window.data, heads.take(rows[-1:]), open_queue)
                     if is_built and window.stopped < window.end and window.damage is not None:
@@ -191,7 +194,7 @@ class _Recovery:
         """Add the records of a walk, and those that a damaged total size hid."""
         segment = window.segment
         data, starts, sizes = window.rejoined()
-        ends = np.append(starts[1:], window.records.position)
+        ends = starts + sizes
         for rows in cut_batches(sizes, BATCH_ROWS, BATCH_BYTES):
             heads, whole = read_heads(data, starts[rows])
             # A unit with another physical offset would hide the units that follow.
@@ -201,8 +204,8 @@ class _Recovery:
                 self._lose_bytes(segment, start, end, "no whole record")
             is_dispatched = whole & have_units(heads.column("sys_flag"))
             dispatched = heads if is_dispatched.all() else heads.take(is_dispatched)
-            self._add(data, segment, dispatched)
-            self._add(data, segment, lmq_heads(data, dispatched))
+            self._add(data, window, dispatched)
+            self._add(data, window, lmq_heads(data, dispatched))
 
     def _lose_bytes(self, segment: Segment, start: int, end: int, reason: str) -> None:
         """Note a lost stretch by its positions in a file."""
@@ -216,7 +219,7 @@ class _Recovery:
             last = self._lost[-1]
             self._lost[-1] = last._replace(end=max(stretch.end, last.end))
 
-    def _add(self, data: Bytes, segment: Segment, heads: Heads) -> None:
+    def _add(self, data: Bytes, window: Window, heads: Heads) -> None:
         if not len(heads):
             return
         queue_offsets = heads.column("queue_offset")
@@ -227,10 +230,21 @@ class _Recovery:
             if tail is None or tail.is_short:
                 continue
             is_lacking = (ends[rows] > tail.reach) & (physical_offsets[rows] >= tail.since)
-            lacking = heads.take(rows[is_lacking])
+            lacking = self._without_torn(data, window, heads.take(rows[is_lacking]))
             if tail.is_batch:
                 lacking = message_heads(data, lacking)
-            self._extend(tail, data, segment, lacking)
+            self._extend(tail, data, window.segment, lacking)
+
+    def _without_torn(self, data: Bytes, window: Window, heads: Heads) -> Heads:
+        """Leave out records that a broker puts into no queue; their stretches are lost."""
+        sound = window.without_torn(data, heads, np.ones(len(heads), np.bool_))
+        if sound.all():
+            return heads
+        sizes = heads.column("total_size")
+        for row in np.flatnonzero(~sound)[:_MAX_LOST].tolist():
+            start = int(heads.starts[row])
+            self._lose_bytes(window.segment, start, start + int(sizes[row]), "a torn body")
+        return heads.take(sound)
 
     def _tail(
         self, key: QueueKey, physical_offsets: Positions, queue_offsets: NDArray[np.int64]

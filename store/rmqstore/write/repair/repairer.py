@@ -19,7 +19,8 @@ import numpy as np
 
 from rmqstore.errors import CorruptRecordError
 from rmqstore.findings import Finding
-from rmqstore.format.columns.walk import StopKind, Walk
+from rmqstore.format.columns.walk import Walk
+from rmqstore.format.framing.framing import StopKind
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.storage.broker.checkpoint import Checkpoint, read_checkpoint
 from rmqstore.storage.broker.store_config import StoreConfig

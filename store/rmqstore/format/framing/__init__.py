@@ -1,0 +1,1 @@
+"""How records follow one another in a file of the log."""

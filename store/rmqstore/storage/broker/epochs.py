@@ -1,0 +1,114 @@
+"""The epochs of a broker in controller mode: which part of its log each master wrote.
+
+Two replicas agree up to the end of the last epoch that both have, with the same start.
+
+Source: EpochFileCache.java, CheckpointFile.java.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from rmqstore.errors import CorruptConfigError, UnreadableFileError
+from rmqstore.format.hashing import body_crc
+from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.files.storage import Storage, read_small
+
+logger = logging.getLogger(__name__)
+
+_MAX_BYTES: Final = 16 << 20
+_LINE: Final = re.compile(r"(\d{1,10})-(\d{1,19})", re.ASCII)
+_NUMBER: Final = re.compile(r"\d{1,10}", re.ASCII)
+_MAX_NUMBER: Final = (1 << 31) - 1
+_MAX_OFFSET: Final = (1 << 63) - 1
+_NOT_CHECKED: Final = 0  # as the CRC of a file
+
+
+class Epoch(NamedTuple):
+    """One epoch. It ends where the next one starts, the last one where the log ends."""
+
+    number: int
+    start_offset: int  # physical
+
+
+def read_epochs(paths: StorePaths) -> list[Epoch]:
+    """Return the epochs of a store, rising; none without controller mode.
+
+    If the file is damaged, the one that the broker wrote before is read.
+
+    Raises:
+        CorruptConfigError: both are damaged.
+    """
+    file = paths.epochs
+    try:
+        epochs = _read(paths.storage, file)
+        if epochs:
+            return epochs
+        damage = None
+    except (CorruptConfigError, UnreadableFileError) as err:
+        damage = err
+    previous = file.with_name(f"{file.name}.bak")
+    try:
+        epochs = _read(paths.storage, previous)
+    except (CorruptConfigError, UnreadableFileError) as err:
+        if damage is None:
+            logger.warning("%s", err)
+            return []
+        epochs = []
+    if damage is not None and not epochs:
+        reason = damage.reason if isinstance(damage, CorruptConfigError) else str(damage)
+        raise CorruptConfigError(str(file), 0, reason) from damage
+    if damage is not None:
+        logger.warning("%s; the epochs are read from %s", damage, previous)
+    return epochs
+
+
+def _read(storage: Storage, file: Path) -> list[Epoch]:
+    """Return the epochs of one file, none if it is not there.
+
+    Raises:
+        CorruptConfigError: the text is not a list of epochs with the right CRC.
+    """
+    try:
+        stored = read_small(storage, file, _MAX_BYTES)
+    except FileNotFoundError:
+        return []
+    head, _, rest = stored.partition(b"\n")
+    checksum, _, listed = rest.partition(b"\n")
+    numbers = [line.decode("ascii", "replace").strip() for line in (head, checksum)]
+    if not all(_NUMBER.fullmatch(number) for number in numbers):
+        raise CorruptConfigError(
+            str(file), 0, "does not begin with a number of epochs and their CRC"
+        )
+    count, crc = map(int, numbers)
+    actual = body_crc(listed)
+    if crc not in (_NOT_CHECKED, actual):
+        raise CorruptConfigError(str(file), len(head) + 1, f"CRC {crc} is not {actual}")
+    epochs = _parse(file, listed.decode("ascii", "replace"), len(stored) - len(listed))
+    if len(epochs) != count:
+        raise CorruptConfigError(str(file), 0, f"{len(epochs)} epochs, not {count}")
+    return epochs
+
+
+def _parse(file: Path, listed: str, position: int) -> list[Epoch]:
+    """Return the epochs that lines name; the first character is at a position of the file."""
+    epochs: list[Epoch] = []
+    for line in listed.splitlines():
+        match = _LINE.fullmatch(line)
+        epoch = Epoch(*map(int, match.groups())) if match else None
+        if epoch is None or epoch.number > _MAX_NUMBER or epoch.start_offset > _MAX_OFFSET:
+            raise CorruptConfigError(
+                str(file), position, f"{line!r} is not an epoch and where it starts"
+            )
+        if epochs and (
+            epoch.number <= epochs[-1].number or epoch.start_offset < epochs[-1].start_offset
+        ):
+            raise CorruptConfigError(
+                str(file), position, f"epoch {epoch.number} does not follow {epochs[-1].number}"
+            )
+        epochs.append(epoch)
+        position += len(line) + 1
+    return epochs
