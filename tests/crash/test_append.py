@@ -195,7 +195,7 @@ def append_staged(root: Path, disk: FaultyDisk, n: int) -> None:
                 file.write(columns)
                 parts.append(file.part())
         writer = StoreWriter(find_store(root), StoreConfig(), disk)
-        writer.append_staged(parts)
+        writer.append_staged(parts, are_all=True)
         writer.close()
         disk.delete_tree(folder)
     finally:

@@ -219,8 +219,12 @@ class StoreWriter:
         self._append.write(records, placement)
         self._last_store_timestamp = max(self._last_store_timestamp, int(times[-1]))
 
-    def append_staged(self, parts: Sequence[StagedPart]) -> None:
+    def append_staged(self, parts: Sequence[StagedPart], *, are_all: bool = False) -> None:
         """Append what tasks staged, one part after the other, and remove the files of records.
+
+        Args:
+            parts: what the tasks staged.
+            are_all: nothing else is appended before the next :meth:`flush`, which makes it cheaper.
 
         Raises:
             IllegalMessageError: a record does not fit into a CommitLog file.
@@ -229,7 +233,7 @@ class StoreWriter:
         """
         self._require_usable()
         run = StagedRun(parts, self._offsets, self._append.end, self._file_size)
-        if self._append.start == self._append.end:
+        if are_all and self._append.start == self._append.end:
             self._append.expect(
                 sum(part.n_records for part in parts), sum(part.n_bytes for part in parts)
             )

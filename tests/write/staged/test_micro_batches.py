@@ -58,7 +58,7 @@ def run_job(root: Path, version: int, numbers: range) -> None:
     with StoreWriter(find_store(root), SIZES) as writer:
         done = writer.done_version("query:1")
         assert done == (version - 1 if version else None)
-        writer.append_staged(staged)
+        writer.append_staged(staged, are_all=True)
         writer.flush(txn=("query:1", version))
     sweep(str(root), job_id)
 

@@ -10,7 +10,7 @@ import errno
 import mmap
 import os
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -60,11 +60,21 @@ class DirectWrites:
         """Wait until the bytes are written.
 
         Raises:
-            OSError: they could not be written.
+            OSError: they could not be written. It is raised until :meth:`forget` is called.
         """
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.result()
+        if self._pending is None:
+            return
+        wait([self._pending])  # it stays pending if this is interrupted
+        if self._pending.exception() is None:
+            self._pending = None
+        else:
+            self._pending.result()
+
+    def forget(self) -> None:
+        """Wait for the last write, whether or not it succeeds, and forget its error."""
+        if self._pending is not None:
+            wait([self._pending])
+            self._pending = None
 
     def close(self) -> None:
         """Wait for the last write, whether or not it succeeds, and end the thread."""

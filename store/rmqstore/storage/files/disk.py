@@ -109,7 +109,9 @@ class Disk:
             path = path.parent
         self._real_folders.add(folder)
 
-    def make_folder(self, path: Path, *, is_flushed: bool = True) -> None:
+    def make_folder(
+        self, path: Path, *, is_flushed: bool = True, like: Path | None = None
+    ) -> None:
         """Create a folder and its missing parents.
 
         Args:
@@ -209,11 +211,16 @@ class Disk:
         """Wait for the last large write.
 
         Raises:
-            OSError: it failed.
+            OSError: it failed. Each change raises it until :meth:`forget_large_write` is called.
         """
         if self._direct_writes is not None:
             with _named(self._last_large):
                 self._direct_writes.settle()
+
+    def forget_large_write(self) -> None:
+        """Wait for the last large write, and go on even if it failed."""
+        if self._direct_writes is not None:
+            self._direct_writes.forget()
 
     def _open_direct(self, path: Path) -> int | None:
         if self._direct is not None and self._direct[0] == path:
@@ -240,6 +247,17 @@ class Disk:
         """
         for position in reversed(range(start, stop, _ZEROS_AT_ONCE)):
             self.write(path, position, bytes(min(_ZEROS_AT_ONCE, stop - position)))
+
+    def clear_append(self, path: Path, start: int, stop: int) -> None:
+        """Write zeros over an append that was not committed, durably.
+
+        Its first 8 bytes may be a blank, which hides all records after it, so they go last.
+        """
+        first = min(start + 8, stop)
+        self.clear(path, first, stop)
+        self.flush(path)
+        self.clear(path, start, first)
+        self.flush(path)
 
     def scatter(self, path: Path, positions: NDArray[np.int64], values: NDArray[np.void]) -> None:
         """Write values of one width at many positions, (n,) each, where bytes were written before.
@@ -331,13 +349,6 @@ class Disk:
         for path in [path for path in self._descriptors if path.is_relative_to(source)]:
             self._forget(path)
         source.replace(target)
-
-    def is_replaceable(self, folder: Path, source: Path) -> bool:
-        """Tell whether a folder is empty, and a folder in ``source`` can be renamed over it."""
-        folders = (folder.parent, folder, source)
-        if any(path.is_symlink() for path in folders[1:]) or any(folder.iterdir()):
-            return False
-        return len({path.stat().st_dev for path in folders}) == 1 and not os.path.ismount(folder)
 
     def delete(self, path: Path) -> None:
         """Delete a file if it exists; of a link, delete the link itself."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rmqstore.errors import StoreStateError
 from rmqstore.format.encoding.records import Records
 from rmqstore.format.layout import BLANK_MAGIC, FRAME_HEAD, MIN_BLANK_BYTES, Bytes, Positions
 from rmqstore.storage.files.disk import Disk
@@ -89,6 +89,7 @@ class LogAppend:
         # physical offset after the last byte that may have been written, also by a failed write
         self._touched_end = end
         self._is_known_to_fit = False
+        self._expected_end = end
         self._commit: OneWriteCommit | None = None
         self._created: list[Path] = []
         self._touched: dict[Path, None] = {}
@@ -100,9 +101,13 @@ class LogAppend:
         return self._commit is not None and self._commit.is_done
 
     def expect(self, n_records: int, n_bytes: int) -> None:
-        """Say what all calls of :meth:`write` together will write, before the first of them."""
+        """Say what all calls of :meth:`write` together will write, before the first of them.
+
+        Nothing else can be written then in the same append.
+        """
         n_left = self._files.file_size - self.start % self._files.file_size
         self._is_known_to_fit = n_records > 1 and n_bytes <= n_left - MIN_BLANK_BYTES
+        self._expected_end = self.start + n_bytes
 
     def place(self, sizes: NDArray[np.int64]) -> Placement:
         """Return where the next records will go; see :func:`place_records`."""
@@ -113,6 +118,8 @@ class LogAppend:
 
         Their bytes must not change until the next change of the disk.
         """
+        if self._is_known_to_fit and self.end + int(records.starts[-1]) > self._expected_end:
+            raise StoreStateError("an append writes more than it said it would")
         if self._commit is None:
             self._disk.make_folder(self._paths.own)
             self._disk.replace(self._paths.append_intent, str(self.start).encode())
@@ -180,8 +187,7 @@ class LogAppend:
 
         New files are deleted, and the open file is zero again after the end of the log.
         """
-        with suppress(OSError):
-            self._disk.settle()
+        self._disk.forget_large_write()
         end, self._touched_end = self._touched_end, self.start
         self.end = self.start
         for path in reversed(self._created):

@@ -191,14 +191,17 @@ class NewLog:
         self._paths = paths
         self.files = files._replace(folders=[paths.new_log])
         self.is_done = False
-        files.disk.delete_tree(paths.new_log)
         files.disk.make_folder(paths.new_log)
+        paths.new_log.chmod(stat.S_IMODE(paths.commitlogs[0].stat().st_mode))
 
     @staticmethod
     def is_possible(disk: Disk, paths: StorePaths) -> bool:
         """Tell whether the store is empty and its log an ordinary folder that can be replaced."""
         usual = (paths.root / "commitlog",)
-        return paths.commitlogs == usual and disk.is_replaceable(usual[0], paths.own)
+        if paths.commitlogs != usual:
+            return False
+        disk.delete_tree(paths.new_log)
+        return can_replace(usual[0], paths.new_log)
 
     def hide(self, physical_offsets: Positions, starts: Positions, data: Bytes) -> bool:
         """Change nothing: the whole folder is out of sight."""
@@ -250,14 +253,14 @@ class Guard:
         disk, path = self._files.disk, self._files.path(self._start + self._files.file_size)
         if not LOCAL.exists(path):
             disk.create(path, self._files.file_size)
-        self._path = path
+            self._path = path
         disk.flush_all([path])
         open_segment, position = self._files.path(self._start), self._start % self._files.file_size
         blank = np.frombuffer(self.blank(), np.uint8)
         disk.write_through(open_segment, position, blank)
 
     def remove(self) -> None:
-        """Delete the empty segment."""
+        """Delete the empty segment, if it was made for this append."""
         if self._path is not None:
             self._files.disk.delete(self._path)
             self._path = None
@@ -269,5 +272,4 @@ def _clear(files: LogFiles, start: int, end: int) -> None:
     n_written = min(end, first_file + files.file_size) - start
     if n_written > 0 and LOCAL.exists(path):
         position = start - first_file
-        files.disk.clear(path, position, position + n_written)
-        files.disk.flush(path)
+        files.disk.clear_append(path, position, position + n_written)

@@ -85,6 +85,25 @@ def find_log_end(log: CommitLog, checkpoint: Checkpoint) -> LogEnd:
     return LogEnd(log.max_offset, str(log.segments[-1].path), "", 0, last_timestamp, start)
 
 
+def before_our_blank(log: CommitLog, end: LogEnd, append_start: int | None) -> LogEnd:
+    """Return the start of an append of ours that is not committed if only a blank hides it.
+
+    The scan goes on after the blank and ends in the empty segment that follows. Otherwise the
+    result is ``end``.
+    """
+    segment = None if append_start is None else log.find(append_start)
+    if segment is None or append_start is None or end.physical_offset != segment.end:
+        return end
+    written = window_at(log, segment, append_start, segment.end).records
+    if len(written.starts) or written.kind is not StopKind.BLANK:
+        return end
+    # what stands before our append was committed
+    scanned_from = min(end.scanned_from, segment.start)
+    return end._replace(
+        physical_offset=append_start, path=str(segment.path), scanned_from=scanned_from
+    )
+
+
 def scan_start(log: CommitLog, checkpoint: Checkpoint) -> int:
     """Return the physical offset where a recovery begins to scan: the start of a file."""
     for segment in reversed(log.segments[1:]):

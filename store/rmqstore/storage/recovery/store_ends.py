@@ -81,7 +81,9 @@ class StoreEnds:
     def _find_log_end(self) -> LogEnd | None:
         if self._ignore_log_end or not self._paths.has_abort:
             return None
+        append_start = read_intent(self._paths)
         end = find_log_end(self._log, read_checkpoint(self._paths))
+        end = before_our_blank(self._log, end, append_start)
         if end.reason:
             logger.warning(
                 "%s: the store was not closed; its log ends at physical offset %d; "
@@ -91,7 +93,7 @@ class StoreEnds:
         # Records after the end are not lost if a running broker wrote them, or an append of ours
         # that was not committed.
         is_running = self._paths.storage.is_locked(self._paths.lock)
-        if not is_running and read_intent(self._paths) != end.physical_offset:
+        if not is_running and append_start != end.physical_offset:
             self._warn_of_records_after(end)
         return end
 

@@ -105,7 +105,7 @@ class Repairer:
         else:
             clean_end = None
             scanned_by = Checkpoint.all_safe() if was_closed else checkpoint
-            end = self._before_our_blank(find_log_end(self._log, scanned_by), append_start)
+            end = before_our_blank(self._log, find_log_end(self._log, scanned_by), append_start)
             self._cut_log(end, append_start, was_closed=was_closed, truncate=truncate)
         if not was_closed:
             self._ask_for_recovery(self._log.min_offset, checkpoint)
@@ -160,22 +160,6 @@ class Repairer:
         self._disk.delete(self._paths.clean_end)
         self._disk.flush_folder(self._paths.own)
         return None if is_folder(LOCAL, self._paths.replaced_queues) else clean_end
-
-    def _before_our_blank(self, end: LogEnd, append_start: int | None) -> LogEnd:
-        """Return the start of our own append if all that it wrote is a blank; otherwise ``end``."""
-        if append_start is None:
-            return end
-        segment = self._log.find(append_start)
-        if segment is None or end.physical_offset != segment.end:
-            return end
-        written = window_at(self._log, segment, append_start, segment.end).records
-        if len(written.starts) or written.kind is not StopKind.BLANK:
-            return end
-        # what stands before our append was committed
-        scanned_from = min(end.scanned_from, segment.start)
-        return end._replace(
-            physical_offset=append_start, path=str(segment.path), scanned_from=scanned_from
-        )
 
     def _require_no_records_after(self, end: LogEnd, *, was_closed: bool, truncate: bool) -> None:
         segment = self._log.find(end.physical_offset)

@@ -72,8 +72,7 @@ class _Truncation:
                 return
             if self._copies is not None:
                 self._copy_tail(segment, file, written_end, self._copies)
-        self._disk.clear(segment.path, position, written_end)
-        self._disk.flush(segment.path)
+        self._disk.clear_append(segment.path, position, written_end)
 
     def _copy_tail(self, segment: Segment, file: StoredFile, stop: int, copies: Path) -> None:
         end = self._end
