@@ -21,7 +21,9 @@ IN_ROCKSDB = ("rocksdb-cq", "v55-rocksdb-cq", "v55-rocksdb-lmq")
 BY_QUEUE = (*PLAIN, "cq-ext", "lmq", *IN_ROCKSDB)  # one message a unit
 OTHER_QUEUES = ("batch-cq", "cq-ext", "lmq", "rocksdb-cq")
 # plain ones of 5.5.1
-NEWEST = ("v55-edges", "v55-expired", "v55-index-rocksdb", "v55-live-lite", "v55-preblank")
+NEWEST = (
+    "v55-basic", "v55-edges", "v55-expired", "v55-index-rocksdb", "v55-live-lite", "v55-preblank",
+)  # fmt: skip
 NEWEST_CRASHED = ("v55-crash2", "v55-crash4")
 EVERY = PLAIN + CRASHED + OTHER_QUEUES + IN_ROCKSDB[1:]
 

@@ -190,7 +190,7 @@ def read_everything(root: Path) -> list[str]:
     ask(lambda store: store.query("T", "k1", scan_uncovered=True))
     ask(lambda store: store.offsets_at("T", 5))
     ask(lambda store: store.matched_groups("T", 0, 1))
-    ask(lambda store: store.session.config.timer_read_time())
+    ask(lambda store: store.session.config.timer_progress())
     ask(lambda store: store.broker_name)
     ask(lambda store: list(verify(store)))
     ask(gather)
@@ -404,6 +404,8 @@ def _value(value: object) -> Any:
         ("consumerOffset.json", '{{"offsetTable":{}}}'),
         ("consumerOffset.json", '{{"offsetTable":{{"T@g":{}}}}}'),
         ("consumerOffset.json", '{{"offsetTable":{{"T@g":{{0:{}}}}}}}'),
+        ("lmqConsumerOffset.json", '{{"offsetTable":{}}}'),
+        ("lmqConsumerOffset.json", '{{"lmqOffsetTable":{{"%LMQ%T@%LMQ%g":{}}}}}'),
         ("delayOffset.json", '{{"offsetTable":{{1:{}}}}}'),
         ("consumerFilter.json", '{{"filterDataByTopic":{{"T":{{"groupFilterData":{}}}}}}}'),
         (
@@ -413,12 +415,15 @@ def _value(value: object) -> Any:
     ],
 )
 def test_json_of_every_type_in_every_place(root: Path, file: str, form: str, value: object) -> None:
+    if file.startswith("lmq"):  # it counts only where the other file is not there
+        (root / "config/consumerOffset.json").unlink()
     (root / "config" / file).write_text(form.format(json.dumps(value)))
     config = BrokerConfig(find_store(root))
     for ask in (
         config.topics, config.topic_entries, config.batch_topics, config.committed_offsets,
         config.delay_offsets, config.groups, config.broker_name,
-        lambda: config.consumer_offsets("g"), lambda: config.filter_groups("T"),
+        lambda: config.consumer_offsets("g"), lambda: config.consumer_offsets("%LMQ%g"),
+        lambda: config.filter_groups("T"),
         lambda: queue_nums(find_store(root)), lambda: read_view(root, "topics"),
         lambda: read_view(root, "groups"), lambda: append(root),
     ):  # fmt: skip

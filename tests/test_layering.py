@@ -22,7 +22,7 @@ LAYERS = [
     ["format.encoding"],
     ["storage.files", "query"],
     ["storage.broker", "storage.rocksdb", "query.sql92", "query.where"],
-    ["storage.log", "storage.queue", "storage.index"],
+    ["storage.log", "storage.queue", "storage.index", "storage.timer"],
     ["storage.recovery"],
     ["read.scan", "write.repair", "write.staged"],
     ["read.plan", "write"],

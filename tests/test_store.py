@@ -422,6 +422,25 @@ def test_config_with_unquoted_keys_and_its_backup_are_read(tmp_path: Path) -> No
         assert len(read(opened, starting_offsets="group:g")) == 3
 
 
+def test_offsets_of_a_broker_with_light_queues_are_read_from_its_own_file(tmp_path: Path) -> None:
+    _write(tmp_path / "s", *[build.Record(topic="A")] * 5)
+    build.write_config(tmp_path / "s", topics=["A"])
+    path = tmp_path / "s/config/lmqConsumerOffset.json"
+    (path.parent / "consumerOffset.json").unlink(missing_ok=True)
+    path.write_text('{"lmqOffsetTable":{"%LMQ%a@%LMQ%g":7},"offsetTable":{"A@g":{0:2}}}')
+    with rmqstore.open(tmp_path / "s") as opened:
+        config = opened.session.config
+        assert config.groups() == ["%LMQ%g", "g"]
+        assert config.consumer_offsets("%LMQ%g") == {("%LMQ%a", 0): 7}
+        assert config.committed_offsets()["g"] == {("A", 0): 2}
+        assert len(read(opened, starting_offsets="group:g")) == 3
+        path.write_text('{"lmqOffsetTable":{"%LMQ%a@%LMQ%g":"x"}}')
+        with pytest.raises(CorruptConfigError, match=r"lmqConsumerOffset.json.*%LMQ%a@%LMQ%g"):
+            config.consumer_offsets("%LMQ%g")
+        (path.parent / "consumerOffset.json").write_text('{"offsetTable":{"A@h":{0:1}}}')
+        assert config.groups() == ["h"]
+
+
 @pytest.mark.parametrize(
     "text", ["{", "[]", "null", '{"topicConfigTable":[]}', "[" * 100_000, "\0", '"a"']
 )

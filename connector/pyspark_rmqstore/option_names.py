@@ -39,6 +39,7 @@ _OTHER_ARGUMENTS = {
     "brokerName": "broker_name",
     "msgKey": "msg_key",
     "msgId": "msg_id",
+    "msgTags": "msg_tags",
     "indexOnly": "index_only",
     "includePending": "include_pending",
     "failOnDataLoss": "fail_on_data_loss",

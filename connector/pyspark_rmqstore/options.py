@@ -30,10 +30,10 @@ STORE_PATHS = ("storePathCommitLog", "storePathConsumeQueue", "storePathIndex")
 _OTHERS = (
     "includeSystemTopics", "tags", "columns", "scan", "minPartitions", "maxRecordsPerPartition",
     "maxBytesPerPartition", "mode", "columnNameOfCorruptRecord", "checkCRC", "failOnDataLoss",
-    "ignoreLogEnd", "brokerName", "msgKey", "msgKeyLimit", "msgId", "indexOnly", "filter",
-    "includePending",
+    "ignoreLogEnd", "brokerName", "msgKey", "msgKeyLimit", "msgId", "msgTags", "indexOnly",
+    "filter", "includePending",
 )  # fmt: skip
-_LOOKUP = ("msgKey", "msgKeyLimit", "msgId", "indexOnly")
+_LOOKUP = ("msgKey", "msgKeyLimit", "msgId", "msgTags", "indexOnly")
 _STREAM = (
     "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger",
     "consumerOffsetFile", "consumerGroup",
@@ -241,9 +241,12 @@ def _parse_look_up(given: Mapping[str, str], selection: Selection, *, streaming:
         raise UnsupportedFeatureError(
             f"{', '.join(named)}: a stream follows queues; look messages up in a batch read"
         )
-    wanted = parse_wanted(_one_or_many(given, "msgKey"), _one_or_many(given, "msgId"))
+    names = ("msgKey", "msgId", "msgTags")
+    wanted = parse_wanted(*(_one_or_many(given, name) for name in names))
     if named and not wanted:
-        raise OptionError(f"{', '.join(named)}: for look-ups only; give msgKey or msgId too")
+        raise OptionError(
+            f"{', '.join(named)}: for look-ups only; give msgKey, msgId or msgTags too"
+        )
     if wanted:
         selection.require_by_log()
     return wanted

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_rmqstore.options import StoreRef
-from rmqstore.read.lookup.pending import PendingRows
+from rmqstore.read.lookup.waiting import PendingRows
 from rmqstore.read.plan.sampling import LogPart, Sample, join_parts
 from rmqstore.read.scan.rows import UnitRows
 from rmqstore.spans import LogSlice, LostStretch, QueueKey, QueueSlice

@@ -56,12 +56,14 @@ class StoreSink:
         self._options = options
         self._ignored = [name for name in schema.names if name in ASSIGNED]
         self._spec, self._file_size = options.spec, options.config.mapped_file_size_commit_log
+        self._index_tags = False
         if is_store(options.path):
             # A store that a broker holds is refused before any work. Another job holds the store
             # only briefly while it begins.
             with _open(options, patience) as store:
                 self._spec = replace(options.spec, queue_nums=store.queue_nums())
                 self._file_size = store.config.mapped_file_size_commit_log
+                self._index_tags = store.config.index_tags
 
     def warn_ignored(self) -> None:
         """Log which columns of the rows are not written."""
@@ -79,7 +81,8 @@ class StoreSink:
         partition, attempt = context.partitionId(), context.taskAttemptId()
         maker = MessageMaker(self._spec, turn=partition)
         path = folder / f"part-{partition}-{attempt}"
-        with PartWriter(disk_of(self._options.path), path, self._file_size) as file:
+        disk = disk_of(self._options.path)
+        with PartWriter(disk, path, self._file_size, index_tags=self._index_tags) as file:
             for batch in batches:
                 file.write(maker.make(batch, first_row=file.n_records))
             return Staged(partition, file.part())

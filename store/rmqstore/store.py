@@ -216,14 +216,15 @@ class MessageStore(Closing):
     def query(
         self,
         topic: str,
-        key: str,
+        key: str | None = None,
         begin: int | str | datetime | None = None,
         end: int | str | datetime | None = None,
         limit: int | None = None,
         *,
+        tags: str | None = None,
         scan_uncovered: bool = False,
     ) -> QueryResult:
-        """Return the messages of a topic that have a key, by the index.
+        """Return the messages of a topic that have a key, or tags, by the index.
 
         It is RocketMQ's queryMessage, but has no cap, compares the key itself, compares times to
         the millisecond, and returns each message once.
@@ -234,6 +235,7 @@ class MessageStore(Closing):
             begin: earliest store time: epoch ms, ISO-8601 or a datetime.
             end: latest store time, included.
             limit: return only this many messages, the newest ones.
+            tags: in place of a key, the tags of a message; units of queues tell these too.
             scan_uncovered: also read the parts of the log that no index file covers, however large
                 they are. Small parts are always read: messages without keys leave them between two
                 files.
@@ -242,13 +244,16 @@ class MessageStore(Closing):
             CorruptRecordError: a record that the index points at is damaged.
             OptionError: no message can have such a key, or ``begin`` or ``end`` is not a time.
         """
+        wanted = parse_wanted(key, msg_tags=tags)
+        if not wanted:
+            raise OptionError("query: give a key or tags")
         if limit is not None and limit < 1:
             raise OptionError(f"limit {limit}: must be a positive integer")
         low = 0 if begin is None else max(parse_timestamp("begin", begin), 0)
         high = LATEST_TIME if end is None else min(parse_timestamp("end", end), LATEST_TIME)
         result = self.session.finder.query(
             topic,
-            key,
+            wanted,
             (low, high),
             limit,
             scan_uncovered=scan_uncovered,
@@ -268,6 +273,7 @@ class MessageStore(Closing):
         scan: ScanOrder = "queue",
         msg_key: str | Sequence[str] | None = None,
         msg_id: str | Sequence[str] | None = None,
+        msg_tags: str | Sequence[str] | None = None,
         index_only: bool = False,
         include_pending: bool = False,
         mode: Mode = "FAILFAST",
@@ -295,6 +301,7 @@ class MessageStore(Closing):
             msg_key: look up the records with one of these keys (UNIQ_KEY or a word of KEYS).
                 Look-ups give records with or without a queue, in the order of the log.
             msg_id: look up the records with one of these ids (``msgId`` or ``offsetMsgId``).
+            msg_tags: look up the records with one of these tags.
             index_only: leave out of a look-up what the index does not cover, instead of reading it.
             include_pending: add the messages that are pending for the chosen queues at the end; the
                 columns ``pending`` and ``dueTimestamp`` describe them.
@@ -338,7 +345,7 @@ class MessageStore(Closing):
             selection=chosen,
             spec=spec,
             by=scan,
-            wanted=parse_wanted(msg_key, msg_id),
+            wanted=parse_wanted(msg_key, msg_id, msg_tags),
             where=condition,
             index_only=index_only,
             include_pending=include_pending,

@@ -162,7 +162,9 @@ def test_permissive_dump_shows_damage_among_the_rest_and_ends_with_1(tmp_path: P
             ["export", "none/x.parquet"], "there is no folder", id="export into no folder"
         ),
         pytest.param(
-            ["query", "-k", "a", "-m", "b"], "give one of -k, -m and --time", id="key and id"
+            ["query", "-k", "a", "-m", "b"],
+            "give one of -k, -m, --tags and --time",
+            id="key and id",
         ),
     ],
 )
@@ -176,6 +178,15 @@ def test_a_folder_that_is_not_a_store_is_named(tmp_path: Path) -> None:
     shown = run("stat", tmp_path)
     assert shown.exit_code == 2
     assert f"{tmp_path} is not a RocketMQ store" in shown.stderr
+
+
+def test_query_finds_messages_by_their_tags(golden_store: Golden) -> None:
+    shown = run("query", golden_store("basic"), "-t", "TopicA", "--tags", "TagA", "--json")
+    rows = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert shown.exit_code == 0
+    assert rows
+    assert {(row["topic"], row["tags"]) for row in rows} == {("TopicA", "TagA")}
+    assert run("query", golden_store("basic"), "--tags", "TagA", "-n", "3").exit_code == 0
 
 
 def test_verify_finds_nothing_in_a_sound_store(golden_store: Golden) -> None:

@@ -228,6 +228,16 @@ def test_ids_limits_columns_and_tasks_go_together(
     cut = load(spark, path, **query, maxRecordsPerPartition="1")
     assert cut.rdd.getNumPartitions() >= len(every)
     assert offsets(collect(cut)) == set(every)
+    with_tags = [
+        row["physicalOffset"]
+        for row in goldens.lines("basic", "expected")
+        if (row["topic"], row["tags"]) == ("TopicA", "TagA")
+    ]
+    by_tags = {"msgTags": "TagA", "subscribe": "TopicA", "columns": "commitLogOffset"}
+    assert with_tags
+    assert offsets(collect(load(spark, path, **by_tags))) == set(with_tags)
+    newest = offsets(collect(load(spark, path, **by_tags, msgKeyLimit="1")))
+    assert newest == {max(with_tags)}
     some = goldens.lines("basic", "expected")[::97]
     ids = [row["msgId"] for row in some]
     found = collect(load(spark, path, msgId=json.dumps(ids), includeSystemTopics="true"))

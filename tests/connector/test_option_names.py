@@ -148,6 +148,7 @@ def test_a_path_that_is_not_a_store_is_refused_with_the_option_to_set(
         ({"startingTimestamp": "soon"}, "startingTimestamp 'soon'"),
         ({"msgKey": "a b"}, "msgKey 'a b'"),
         ({"msgKey": "a", "msgId": "b"}, "msgKey and msgId"),
+        ({"msgTags": ""}, "msgTags: tags must not be empty"),
         ({"scan": "commitlog"}, "startingTimestamp and endingTimestamp"),
     ],
     ids=str,

@@ -36,6 +36,14 @@ def rocketmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
 
 
 @pytest.fixture(scope="session")
+def rocketmq_55(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
+    """Return RocketMQ 5.5.1, its store alone."""
+    real = _start("5.5.1", tmp_path_factory.mktemp("rocketmq-5.5.1"))
+    yield real
+    real.close()
+
+
+@pytest.fixture(scope="session")
 def rocketmq_4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
     """Return RocketMQ 4.9.8, its store alone."""
     real = _start("4.9.8", tmp_path_factory.mktemp("rocketmq-4.9.8"))

@@ -24,6 +24,8 @@ PACKAGES = {
         "org.apache.rocketmq:rocketmq-namesrv:5.3.3",
         "org.apache.rocketmq:rocketmq-client:5.3.3",
     ),
+    # the newest store; the other modules of that release were not published
+    "5.5.1": ("org.apache.rocketmq:rocketmq-store:5.5.1",),
     "4.9.8": ("org.apache.rocketmq:rocketmq-store:4.9.8",),
 }
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -283,7 +285,15 @@ class RealStore:
 
     def query(self, topic: str, key: str, count: int = 64) -> list[int]:
         """Return the physical offsets that the real store's index finds for a key."""
-        found = self.store.queryMessage(topic, key, count, 0, (1 << 63) - 1)
+        return self._offsets(self.store.queryMessage(topic, key, count, 0, (1 << 63) - 1))
+
+    def query_tags(self, topic: str, tags: str, count: int = 64) -> list[int]:
+        """Return the physical offsets that the real store's index finds for tags, from 5.4 on."""
+        times = 0, (1 << 63) - 1
+        return self._offsets(self.store.queryMessage(topic, tags, count, *times, "T", None))
+
+    def _offsets(self, found: Any) -> list[int]:
+        """Return the physical offsets of a QueryMessageResult."""
         decode = self._real.rocketmq.common.message.MessageDecoder.decode
         offsets = [decode(buffer).getCommitLogOffset() for buffer in found.getMessageBufferList()]
         found.release()

@@ -19,6 +19,9 @@ from crash.test_kill import ROWS, append_and_kill
 from interop.rocketmq import RocketMQ
 from rmqstore.format.layout import SCHEDULE_TOPIC
 from rmqstore.inspect.verify import verify
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.paths import find_store
+from rmqstore.write.writer import StoreWriter
 
 N = 60
 N_CUTS = 10
@@ -33,8 +36,8 @@ def total(real: object, queues: set[tuple[str, int]]) -> int:
 @pytest.mark.crash
 @pytest.mark.parametrize(
     ("version", "power"),
-    [("rocketmq", None), ("rocketmq", 7), ("rocketmq_4", None)],
-    ids=["5.3.3, kill", "5.3.3, power", "4.9.8, kill"],
+    [("rocketmq", None), ("rocketmq", 7), ("rocketmq_4", None), ("rocketmq_55", 7)],
+    ids=["5.3.3, kill", "5.3.3, power", "4.9.8, kill", "5.5.1, power"],
 )
 def test_the_real_store_sees_all_rows_of_a_dead_append_or_none(
     request: pytest.FixtureRequest,
@@ -44,8 +47,10 @@ def test_the_real_store_sees_all_rows_of_a_dead_append_or_none(
     power: int | None,
 ) -> None:
     rocketmq: RocketMQ = request.getfixturevalue(version)
-    name = "basic"
+    name = "v55-basic" if version == "rocketmq_55" else "basic"
     sizes = {key: int(value) for key, value in goldens.summary(name)["conf"].items()}
+    if version == "rocketmq_55":
+        sizes["enableAcceleratedRecovery"] = True  # it requires the sixth field of the checkpoint
     queues = {*goldens.queues(name), *(("Fresh", queue_id) for queue_id in range(4))}
     before = sum(len(rows) for rows in goldens.queues(name).values())
     rng = random.Random(power or 0)
@@ -103,7 +108,9 @@ def test_the_real_store_sees_whole_flushes_of_a_killed_process(
 
 @pytest.mark.interop
 @pytest.mark.crash
-@pytest.mark.parametrize("version", ["rocketmq", "rocketmq_4"], ids=["5.3.3", "4.9.8"])
+@pytest.mark.parametrize(
+    "version", ["rocketmq", "rocketmq_4", "rocketmq_55"], ids=["5.3.3", "4.9.8", "5.5.1"]
+)
 def test_a_dead_append_does_not_come_back_when_the_real_store_goes_on(
     request: pytest.FixtureRequest,
     golden_store: Callable[[str], Path],
@@ -176,3 +183,39 @@ def test_rocketmq_brings_back_its_own_records_after_a_torn_one(
         assert sum("have no unit" in found.text for found in verify(store)) == 2
     with rocketmq.open(root, **sizes) as real:
         assert total(real, {("Own", 0), ("Own", 1)}) > 1
+
+
+@pytest.mark.interop
+@pytest.mark.crash
+def test_the_real_store_completes_a_rebuild_that_was_cut(
+    rocketmq_55: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """With its accelerated recovery, which reads from the last record of all queues on."""
+    name = "v55-basic"
+    sizes = {key: int(value) for key, value in goldens.summary(name)["conf"].items()}
+    queues = {*goldens.queues(name)}
+    before = sum(len(rows) for rows in goldens.queues(name).values())
+    keys = random.Random(1).sample(goldens.lines(name, "keys"), N_KEYS)
+    counting = FaultyDisk()
+    rebuild(Path(shutil.copytree(golden_store(name), tmp_path / "count")), counting)
+    n = counting.n_changes
+    for at in (5, n // 8, n // 3, 2 * n // 3, n - 8):
+        root = Path(shutil.copytree(golden_store(name), tmp_path / f"{at}"))
+        disk = FaultyDisk(at)
+        with suppress(Cut):
+            rebuild(root, disk)
+        where = f"cut at change {at}: {disk.done[-1]}"
+        with rocketmq_55.open(root, enableAcceleratedRecovery=True, **sizes) as real:
+            assert total(real, queues) == before, where
+            for answer in keys:
+                hits = real.query(answer["topic"], answer["key"])
+                assert set(answer["physicalOffsets"]) <= set(hits), (where, answer)
+        with rmqstore.open(root, broker_name="b") as store:
+            found = store.scan(scan="commitlog", columns="commitLogOffset").read_all()[0]
+            places = [row["physicalOffset"] for row in goldens.records(name)]
+            assert found.to_pylist() == places, where
+
+
+def rebuild(root: Path, disk: FaultyDisk) -> None:
+    with StoreWriter(find_store(root), StoreConfig(), disk) as writer:
+        writer.rebuild()

@@ -65,7 +65,7 @@ def by_columns(stored: Sequence[bytes]) -> list[dict[str, str]]:
     return found
 
 
-@pytest.mark.parametrize("version", ["rocketmq", "rocketmq_4"])
+@pytest.mark.parametrize("version", ["rocketmq", "rocketmq_4", "rocketmq_55"])
 def test_damaged_property_strings_are_read_as_rocketmq_reads_them(
     request: pytest.FixtureRequest, version: str
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 import goldens
 import rmqstore
 from interop.rocketmq import RealStore, RocketMQ
+from rmqstore.format.hashing import java_hash
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.paths import find_store
 from rmqstore.write.writer import StoreWriter
@@ -23,6 +24,7 @@ SIZES = {
 }  # fmt: skip
 CONFIG = StoreConfig().updated({name: str(value) for name, value in SIZES.items()})
 N = 600
+TOPICS = ["Orders", "Payments", "x" * 127]
 
 
 def messages(n: int, first: int = 0) -> pa.RecordBatch:
@@ -30,7 +32,7 @@ def messages(n: int, first: int = 0) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(
         [
             {
-                "topic": ["Orders", "Payments", "x" * 127][number % 3],
+                "topic": TOPICS[number % 3],
                 "body": f"body {number} ".encode() * (number % 30),
                 "tags": [None, "TagA", "标签"][number % 3],
                 "keys": f"k{number} all" if number % 2 else None,
@@ -90,7 +92,9 @@ def judge(real: RealStore, rows: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.interop
-@pytest.mark.parametrize("version", ["rocketmq", "rocketmq_4"], ids=["5.3.3", "4.9.8"])
+@pytest.mark.parametrize(
+    "version", ["rocketmq", "rocketmq_4", "rocketmq_55"], ids=["5.3.3", "4.9.8", "5.5.1"]
+)
 def test_the_real_store_serves_what_we_wrote_and_goes_on(
     request: pytest.FixtureRequest, tmp_path: Path, version: str
 ) -> None:
@@ -141,10 +145,21 @@ def test_a_writer_goes_on_after_a_broker_that_deleted_a_topic(
 
 
 @pytest.mark.interop
-@pytest.mark.parametrize("name", ["basic", "expired", "v2", "ipv6", "preblank"])
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [
+        *(("rocketmq", name) for name in ("basic", "expired", "v2", "ipv6", "preblank")),
+        *(("rocketmq_55", name) for name in ("v49", "basic", "v55-edges", "v55-expired")),
+    ],
+)
 def test_we_append_to_what_the_real_store_wrote(
-    rocketmq: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path, name: str
+    request: pytest.FixtureRequest,
+    golden_store: Callable[[str], Path],
+    tmp_path: Path,
+    version: str,
+    name: str,
 ) -> None:
+    rocketmq: RocketMQ = request.getfixturevalue(version)
     root = Path(shutil.copytree(golden_store(name), tmp_path / name))
     sizes = {key: int(value) for key, value in goldens.summary(name)["conf"].items()}
     before = ours(root)
@@ -161,10 +176,21 @@ def test_we_append_to_what_the_real_store_wrote(
 
 
 @pytest.mark.interop
-@pytest.mark.parametrize("name", ["crash", "crash3", "crash4", "crash5"])
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [
+        *(("rocketmq", name) for name in ("crash", "crash3", "crash4", "crash5")),
+        *(("rocketmq_55", name) for name in ("crash3", "v55-crash4")),
+    ],
+)
 def test_the_real_store_finds_nothing_to_recover_in_what_we_repaired(
-    rocketmq: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path, name: str
+    request: pytest.FixtureRequest,
+    golden_store: Callable[[str], Path],
+    tmp_path: Path,
+    version: str,
+    name: str,
 ) -> None:
+    rocketmq: RocketMQ = request.getfixturevalue(version)
     root = Path(shutil.copytree(golden_store(name), tmp_path / name))
     sizes = {key: int(value) for key, value in goldens.summary(name)["conf"].items()}
     StoreWriter(find_store(root), StoreConfig().updated(goldens.summary(name)["conf"])).close()
@@ -176,6 +202,61 @@ def test_the_real_store_finds_nothing_to_recover_in_what_we_repaired(
             found = real.query(answer["topic"], answer["key"])
             assert set(answer["physicalOffsets"]) <= set(found)
     assert {path: path.read_bytes() for path in (root / "commitlog").iterdir()} == before
+
+
+def find_by_tags(real: RealStore) -> None:
+    """The real store finds just the records with tags by these, and those of a hash twin."""
+    places: dict[tuple[str, int], list[int]] = {}
+    asked = set()
+    with rmqstore.open(real.root) as store:
+        columns = ["topic", "tags", "sysFlag", "commitLogOffset"]
+        for row in store.scan(scan="commitlog", columns=columns).read_all().to_pylist():
+            if row["tags"] and row["sysFlag"] & 12 != 12:  # not a rollback
+                asked.add((row["topic"], row["tags"]))
+                by_hash = places.setdefault((row["topic"], java_hash(row["tags"])), [])
+                by_hash.append(row["commitLogOffset"])
+    assert asked
+    for topic, tags in asked:
+        found = real.query_tags(topic, tags, count=10_000)
+        assert sorted(found) == places[topic, java_hash(tags)]
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("name", ["v55-edges", "v55-preblank"])
+def test_the_real_store_finds_what_we_appended_and_rebuilt_by_its_tags(
+    rocketmq_55: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path, name: str
+) -> None:
+    root = Path(shutil.copytree(golden_store(name), tmp_path / name))
+    sizes = {key: int(value) for key, value in goldens.summary(name)["conf"].items()}
+    with rmqstore.open(root, "a") as writer:
+        writer.append(messages(100))
+    with rocketmq_55.open(root, maxMsgsNumBatch=10_000, **sizes) as real:
+        find_by_tags(real)
+        real.put("Orders", 0, b"from java", tags="TagA", keys="jk")
+        real.wait()
+    with rmqstore.open(root, "a") as writer:
+        assert writer.rebuild() == []
+        writer.append(messages(100, first=100))
+    log = {path: path.read_bytes() for path in (root / "commitlog").iterdir()}
+    with rocketmq_55.open(root, maxMsgsNumBatch=10_000, **sizes) as real:
+        find_by_tags(real)
+        judge(real, [row for row in ours(root) if row["topic"] in TOPICS])
+    assert {path: path.read_bytes() for path in (root / "commitlog").iterdir()} == log
+
+
+@pytest.mark.interop
+def test_a_new_store_gets_tags_once_a_broker_that_indexes_them_opened_it(
+    rocketmq_55: RocketMQ, tmp_path: Path
+) -> None:
+    root = tmp_path / "s"
+    with rmqstore.create(root, config=CONFIG) as writer:
+        writer.append(messages(N))
+    with rocketmq_55.open(root, **SIZES) as real:
+        assert real.query_tags("Payments", "TagA") == []
+    with rmqstore.open(root, "a") as writer:
+        writer.rebuild()
+    with rocketmq_55.open(root, maxMsgsNumBatch=10_000, **SIZES) as real:
+        find_by_tags(real)
 
 
 @pytest.mark.interop

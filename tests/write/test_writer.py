@@ -45,6 +45,8 @@ BYTE_FOR_BYTE = [
     "one",
     "v49",
     "live",
+    "v55-edges",
+    "v55-preblank",
 ]
 
 
@@ -54,6 +56,8 @@ def test_a_verbatim_copy_is_byte_for_byte_what_rocketmq_wrote(
 ) -> None:
     root, copy = golden_store(name), tmp_path / "copy"
     step = {None: 1 << 30, 1: 7, 3: 100}[flush_every]
+    if name in goldens.NEWEST:  # then a broker indexes tags
+        (copy / "rocksdbstore").mkdir(parents=True)
     with (
         rmqstore.open(root, broker_name="b") as store,
         rmqstore.create(copy, config=config_of(name)) as writer,

@@ -52,6 +52,7 @@ _COLUMNS = "topic,queueId,queueOffset,storeTimestamp,tags,keys,msgId,storeSize,c
     multiple=True,
     help="Messages with this id, the client's or the broker's; may be repeated.",
 )
+@click.option("--tags", multiple=True, help="Messages with these tags; may be repeated.")
 @click.option(
     "--time", help="Instead: the queue offsets at this store time, epoch ms or ISO-8601, with -t."
 )
@@ -71,14 +72,14 @@ def query(
     as_json: bool,
     **lookup: Any,  # noqa: ANN401
 ) -> None:
-    """Find messages by key or id, through the index; or queue offsets by time.
+    """Find messages by key, id or tags, through the index; or queue offsets by time.
 
     All matches are found, however many there are. Parts of the log that no index file covers are
     read; stderr says so.
     """
-    named = [name for name in ("keys", "ids") if lookup[name]]
+    named = [name for name in ("keys", "ids", "tags") if lookup[name]]
     if len(named) + (time is not None) != 1:
-        raise click.UsageError("give one of -k, -m and --time")
+        raise click.UsageError("give one of -k, -m, --tags and --time")
     with open_for(path) as store:
         if time is not None:
             if any(lookup[name] for name in ("begin", "end", "limit", "index_only")):
@@ -118,6 +119,7 @@ def _show_messages(
     *,
     keys: tuple[str, ...],
     ids: tuple[str, ...],
+    tags: tuple[str, ...],
     begin: str | None,
     end: str | None,
     limit: int | None,
@@ -131,7 +133,7 @@ def _show_messages(
         "starting_timestamp": begin,
         "ending_timestamp": end,
     }
-    wanted = parse_wanted(keys or None, ids or None)
+    wanted = parse_wanted(keys or None, ids or None, tags or None)
     n_uncovered = store.session.find(wanted, parse_selection(**selection)).n_uncovered_bytes
     if n_uncovered > SMALL_GAPS:
         consequence = "are not searched" if index_only else "are read"
@@ -142,6 +144,7 @@ def _show_messages(
             **selection,
             msg_key=keys or None,
             msg_id=ids or None,
+            msg_tags=tags or None,
             index_only=index_only,
             columns=None if as_json else _COLUMNS,
         )

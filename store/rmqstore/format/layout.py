@@ -149,11 +149,42 @@ INDEX_ITEM: Final = np.dtype([        # Source: IndexFile.java#putKey
     ("previous",          ">i4"),     # 16  number of the previous item of the chain, or 0
 ])
 
+TIMER_CHECK: Final = np.dtype([       # the first bytes of `timercheck`. Source: TimerCheckpoint.java
+    ("read_time",           ">i8"),   #  0  the next second to be delivered, ms
+    ("log_flushed",         ">i8"),   #  8  position in the timer log up to which it was flushed
+    ("queue_offset",        ">i8"),   # 16  of the next message of the timer topic to enter into the wheel
+    ("master_queue_offset", ">i8"),   # 24
+])
+TIMER_SLOT: Final = np.dtype([        # one second of `timerwheel`. Source: Slot.java
+    ("time",       ">i8"),            #  0  due time / precision; any earlier one if nothing is due
+    ("first",      ">i8"),            #  8  position of its first unit in the timer log, or -1
+    ("last",       ">i8"),            # 16  position of its last unit in the timer log, or -1
+    ("count",      ">i4"),            # 24  units less twice the deletes
+    ("reserved",   ">i4"),            # 28
+])
+TIMER_UNIT: Final = np.dtype([        # one entry of the timer log. Source: TimerLog.java
+    ("size",            ">i4"),       #  0  52
+    ("previous",        ">i8"),       #  4  position of the unit before it in its slot, or -1
+    ("magic",           ">i4"),       # 12  TimerMagic
+    ("write_time",      ">i8"),       # 16  ms
+    ("delay",           ">i4"),       # 24  ms from write_time to the second of its slot
+    ("physical_offset", ">i8"),       # 28  of the record in the timer topic
+    ("record_size",     ">i4"),       # 36
+    ("topic_hash",      ">i4"),       # 40  hash code of the real topic
+    ("reserved",        ">i8"),       # 44
+])
+
 assert FRAME_HEAD.itemsize == 8
+assert (TIMER_SLOT.itemsize, TIMER_UNIT.itemsize) == (32, 52)
 assert {bits: fixed.itemsize for bits, fixed in FIXED_PART.items()} == {0: 88, 0x10: 100, 0x20: 100, 0x30: 112}
 assert (QUEUE_UNIT.itemsize, EXT_UNIT.itemsize, INDEX_HEADER.itemsize, INDEX_ITEM.itemsize) == (20, 20, 40, 20)
 
 assert (BATCH_UNIT.itemsize, ROCKSDB_UNIT.itemsize, INNER_HEAD.itemsize) == (46, 28, 20)
+
+# Source: TimerMessageStore.java#TIMER_WHEEL_TTL_DAY, TimerWheel.java: the wheel has two times seven days of seconds.
+TIMER_SLOTS: Final = 2 * 7 * 24 * 3600
+TIMER_BLANK_MAGIC: Final = -875286124  # ends a file of the timer log. Source: TimerLog.java#BLANK_MAGIC_CODE
+TIMER_PRECISIONS_MS: Final = (100, 200, 500, 1000)  # Source: MessageStoreConfig.java#setTimerPrecisionMs
 
 CHECKPOINT_FILE_BYTES: Final = 4096  # one page of the operating system
 FIXED_PART_V4: Final = FIXED_PART[0]

@@ -9,6 +9,9 @@ from rmqstore.format.layout import LMQ_PREFIX, SCHEDULE_TOPIC
 
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+# those of brokers from 5.4 on that keep undecided transactions in RocksDB
+ROCKSDB_HALF_TOPIC: Final = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
+ROCKSDB_OP_TOPIC: Final = "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 
 # Source: TopicValidator.java#NOT_ALLOWED_SEND_TOPIC_SET.
@@ -28,8 +31,8 @@ SYSTEM_TOPICS = FORBIDDEN_TOPICS | {
     "BenchmarkTest",
     "RMQ_SYS_TRACE_TOPIC",
     "CHECKPOINT_TOPIC",
-    "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
-    "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+    ROCKSDB_HALF_TOPIC,
+    ROCKSDB_OP_TOPIC,
 }
 # Source: MixAll.java, PopAckConstants.java.
 _SYSTEM_PREFIXES = ("rmq_sys_", "%RETRY%", "%DLQ%", LMQ_PREFIX)

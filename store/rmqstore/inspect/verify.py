@@ -23,13 +23,12 @@ from rmqstore.format.columns.dispatch_requests import (
     UnitBuffer,
     have_units,
     read_requests,
-    read_tag_keys,
 )
 from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.lmq import lmq_heads
 from rmqstore.format.columns.walk import StopKind
 from rmqstore.format.layout import MAX_EXT_ADDRESS, Bytes, Mask
-from rmqstore.inspect.verify_index import KeysOfLog, index_findings
+from rmqstore.inspect.verify_index import KeysOfLog, index_findings, read_tag_keys
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.spans import FOREVER, QueueKey
 from rmqstore.storage.files.open_files import OpenFiles

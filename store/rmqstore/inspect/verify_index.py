@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.errors import RmqStoreError
 from rmqstore.findings import Finding
-from rmqstore.format.columns.dispatch_requests import Requests, TagKeys
-from rmqstore.format.layout import Mask
+from rmqstore.format.columns.decode import topics
+from rmqstore.format.columns.dispatch_requests import Requests, are_indexed, topic_names
+from rmqstore.format.columns.heads import Heads
+from rmqstore.format.columns.index_keys import index_keys
+from rmqstore.format.columns.property_decode import parse_entries, property_column
+from rmqstore.format.layout import PROPERTY_TAGS, Bytes, Mask
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import Storage
@@ -21,6 +26,28 @@ from rmqstore.storage.index.sizes import IndexSizes, find_sizes_in_any
 
 _NO_KEYS = np.empty(0, np.int64)
 _PAIR_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # spreads offsets over all 64 bits
+
+
+class TagKeys(NamedTuple):
+    """The index keys of the tags of m records, in the order of the log."""
+
+    physical_offsets: NDArray[np.int64]  # (m,)
+    hashes: NDArray[np.int32]  # (m,)
+
+
+def read_tag_keys(buf: Bytes, heads: Heads) -> TagKeys:
+    """Read the keys under which brokers from 5.4 on index the tags of records."""
+    encoded = topics(buf, heads).dictionary_encode()
+    entries = parse_entries(buf, heads.property_starts, heads.property_lengths)
+    rows, hashes = index_keys(
+        topic_names(encoded),
+        encoded.indices.to_numpy(),
+        are_indexed(heads.column("sys_flag")),
+        uniq_keys=None,
+        keys=None,
+        tags=property_column(entries, PROPERTY_TAGS),
+    )
+    return TagKeys(heads.column("physical_offset")[rows].astype(np.int64), hashes)
 
 
 class KeysOfLog:

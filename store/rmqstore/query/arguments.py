@@ -61,6 +61,7 @@ class ScanArguments(SelectionArguments, total=False):
     scan: ScanOrder
     msg_key: str | Sequence[str] | None
     msg_id: str | Sequence[str] | None
+    msg_tags: str | Sequence[str] | None
     index_only: bool
     include_pending: bool
     mode: Mode

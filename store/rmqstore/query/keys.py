@@ -1,4 +1,4 @@
-"""What a look-up searches for: keys or message ids. Opens no file."""
+"""What a look-up searches for: keys, message ids or tags. Opens no file."""
 
 from __future__ import annotations
 
@@ -13,30 +13,38 @@ KEY_SEPARATOR: Final = " "
 
 
 class Wanted(NamedTuple):
-    """What a look-up searches for: messages with one of the keys, or with one of the ids."""
+    """What a look-up searches for: messages with one of the keys, of the ids or of the tags."""
 
     keys: frozenset[str] = frozenset()  # whole UNIQ_KEYs, or words of KEYS
     msg_ids: frozenset[str] = frozenset()  # as columns msgId or offsetMsgId have them
+    tags: frozenset[str] = frozenset()  # as column tags has them
 
     def __bool__(self) -> bool:
-        return bool(self.keys or self.msg_ids)
+        return bool(self.keys or self.msg_ids or self.tags)
 
 
 NOTHING_WANTED: Final = Wanted()
 
 
-def parse_wanted(msg_key: str | Sequence[str] | None, msg_id: str | Sequence[str] | None) -> Wanted:
-    """Check the keys or the ids of a look-up, one or several.
+def parse_wanted(
+    msg_key: str | Sequence[str] | None = None,
+    msg_id: str | Sequence[str] | None = None,
+    msg_tags: str | Sequence[str] | None = None,
+) -> Wanted:
+    """Check the keys, the ids or the tags of a look-up, one or several.
 
     Raises:
-        OptionError: both are given, or one that no message can have.
+        OptionError: two kinds are given, or one that no message can have.
     """
-    if msg_key is not None and msg_id is not None:
-        raise OptionError("msg_key and msg_id: give one of them")
-    keys = (msg_key,) if isinstance(msg_key, str) else tuple(msg_key or ())
-    ids = (msg_id,) if isinstance(msg_id, str) else tuple(msg_id or ())
-    if (msg_key is not None and not keys) or (msg_id is not None and not ids):
-        raise OptionError("msg_key and msg_id: name at least one key or id")
+    given = {"msg_key": msg_key, "msg_id": msg_id, "msg_tags": msg_tags}
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) > 1:
+        raise OptionError(f"{' and '.join(named)}: give one of them")
+    keys, ids, tags = (
+        (value,) if isinstance(value, str) else tuple(value or ()) for value in given.values()
+    )
+    if named and not (keys or ids or tags):
+        raise OptionError(f"{named[0]}: name at least one")
     for key in keys:
         if not key or KEY_SEPARATOR in key:
             raise OptionError(
@@ -48,9 +56,13 @@ def parse_wanted(msg_key: str | Sequence[str] | None, msg_id: str | Sequence[str
         if not message_id:
             raise OptionError("msg_id: an id must not be empty")
         _require_storable("msg_id", message_id)
+    for text in tags:
+        if not text:
+            raise OptionError("msg_tags: tags must not be empty")
+        _require_storable("msg_tags", text)
     # RocketMQ writes these in upper case.
     offset_ids = (message_id.upper() for message_id in ids if is_offset_id(message_id))
-    return Wanted(frozenset(keys), frozenset((*ids, *offset_ids)))
+    return Wanted(frozenset(keys), frozenset((*ids, *offset_ids)), frozenset(tags))
 
 
 def _require_storable(name: str, text: str) -> None:

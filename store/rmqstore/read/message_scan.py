@@ -50,7 +50,7 @@ class MessageScan:
         selection: topics and bounds.
         spec: how records are read; its columns include those that the condition names.
         by: ``queue`` or ``commitlog``.
-        wanted: keys or ids, for a look-up.
+        wanted: keys, ids or tags, for a look-up.
         where: the condition on columns; None for all rows.
         index_only: whether a look-up skips what the index does not cover.
         include_pending: whether pending messages follow at the end.

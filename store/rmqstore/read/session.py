@@ -22,6 +22,7 @@ from rmqstore.query.selection import Selection, choose_topics
 from rmqstore.query.where.where import Where
 from rmqstore.read.lookup.candidates import Found, Lookup
 from rmqstore.read.lookup.finder import Finder
+from rmqstore.read.lookup.tagged import tagged_places
 from rmqstore.read.open_store import OpenStore
 from rmqstore.read.plan.sampling import LogPart, Sample, Sampler
 from rmqstore.read.scan.faults import refuse_stretches
@@ -77,10 +78,11 @@ class StoreSession(OpenStore):
     def _find(
         self, wanted: Wanted, topics: Sequence[str], low: int | None, high: int | None
     ) -> Found:
-        return self._lookup.find(wanted, topics, low, high)
+        tagged = tagged_places(self.queues, topics, wanted.tags) if wanted.tags else None
+        return self._lookup.find(wanted, topics, low, high, tagged)
 
     def find(self, wanted: Wanted, selection: Selection) -> Found:
-        """Return where messages with the wanted keys or ids may lie; see ``Lookup.find``.
+        """Return where messages with the wanted keys, ids or tags may lie; see ``Lookup.find``.
 
         Raises:
             OptionError: the selection has queue offsets.

@@ -15,6 +15,7 @@ from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.index.index_file import index_files, was_ended
 from rmqstore.storage.index.sizes import IndexSizes, find_sizes
 from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.write.indexed_tags import has_tag_items
 
 
 def require_local(paths: StorePaths) -> None:
@@ -71,14 +72,14 @@ def require_plain_topics(topics: TopicColumn, batch_topics: Collection[str]) -> 
 
 
 def existing_config(paths: StorePaths, log: CommitLog, config: StoreConfig) -> StoreConfig:
-    """Return the sizes of a store's files.
+    """Return the sizes of a store's files, and whether its index holds tags.
 
     The sizes of ``config`` stay for those kinds of files that the store does not have yet.
 
     Raises:
         StoreStateError: files of one kind differ in length, or no sizes fit an index file.
     """
-    changes: dict[str, int] = {}
+    changes: dict[str, int] = {"index_tags": config.index_tags or has_tag_items(paths, log)}
     if log.segments:
         lengths = {LOCAL.size(segment.path) for segment in log.segments} - {0}
         if len(lengths) > 1:

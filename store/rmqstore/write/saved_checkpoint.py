@@ -22,6 +22,7 @@ class SavedCheckpoint:
 
     def __init__(self, disk: Disk, paths: StorePaths, checkpoint: Checkpoint) -> None:
         self._disk, self._paths, self._checkpoint = disk, paths, checkpoint
+        self._keeps_dispatched = checkpoint.logics_phy_offset > 0
 
     def save(self, *, built: int | None = None, index: int | None = None) -> None:
         """Write the file.
@@ -38,9 +39,35 @@ class SavedCheckpoint:
             self._checkpoint = self._checkpoint._replace(index_msg_timestamp=index)
         self._disk.replace(self._paths.checkpoint, self._checkpoint.stored())
 
+    @property
+    def dispatched(self) -> int:
+        """Physical offset of the last record that is in all queues; 0 if the store has no such."""
+        return self._checkpoint.logics_phy_offset
+
     def set_dispatched(self, physical_offset: int) -> None:
-        """Set the last record that queues hold; :meth:`save` writes it."""
-        self._checkpoint = self._checkpoint._replace(logics_phy_offset=physical_offset)
+        """Set the last record that queues hold; :meth:`save` writes it.
+
+        It stays 0 where no broker set it, as none before 5.5.0 does.
+
+        Args:
+            physical_offset: where the record begins: a broker may read from there on. 0 if unknown.
+        """
+        if self._keeps_dispatched:
+            self._checkpoint = self._checkpoint._replace(logics_phy_offset=physical_offset)
+
+    def ask_for_all(self, log_start: int, *, is_whole: bool) -> None:
+        """Have a broker build all queues and the index if a rebuild of ours is interrupted.
+
+        Its recovery then scans the whole log. Where it would cut the log at damage, it is not asked
+        to.
+
+        Args:
+            log_start: physical offset where the log begins.
+            is_whole: whether a recovery gets from there to the end of the log.
+        """
+        if is_whole:
+            self._checkpoint = self._checkpoint.recovered_from(log_start)
+        self.save(built=0 if is_whole else None, index=0)
 
     def cover_index(self) -> None:
         """Flush the newest index file, and vouch for all of them at the next :meth:`save`.

@@ -112,7 +112,9 @@ class StoreWriter:
         self._waiting = WaitingRequests()
         self._last_store_timestamp = repaired.last_store_timestamp
         self._checkpoint = SavedCheckpoint(self._disk, self.paths, repaired.checkpoint)
-        self._checkpoint.set_dispatched(min(repaired.checkpoint.logics_phy_offset, repaired.end))
+        dispatched = repaired.checkpoint.logics_phy_offset
+        if dispatched >= repaired.end or not self._log.is_head(dispatched):
+            self._checkpoint.set_dispatched(0)
         self._append = self._begin(repaired.end)
         self._offsets = NextOffsets(self._next_queue_offset)
         # set by a failed write, after which queues and index may be incomplete
@@ -210,7 +212,8 @@ class StoreWriter:
         places = Places(queue_offsets, placement.physical_offsets, times)
         records = encode_records(columns, places)
         with self._all_or_nothing():
-            self._waiting.add(columns.requests(records).placed(places), placement.end)
+            requests = columns.requests(records, index_tags=self.config.index_tags)
+            self._waiting.add(requests.placed(places), placement.end)
             self._put(records, placement, times)
 
     def _put(self, records: Records, placement: Placement, times: NDArray[np.int64]) -> None:
@@ -328,10 +331,8 @@ class StoreWriter:
             offset does not fit.
         """
         self.flush()
-        self._checkpoint.set_dispatched(0)
-        # If this is interrupted, a recovery that scans the whole log builds them. Where it would
-        # cut the log at damage, it is not asked to.
-        self._checkpoint.save(built=0 if self._repairer.is_whole() else None, index=0)
+        dispatched = self._checkpoint.dispatched
+        self._checkpoint.ask_for_all(self._log.min_offset, is_whole=self._repairer.is_whole())
         self._has_failed = True
         with named_os_errors(
             self.paths.root, "the next writer that opens the store completes the rebuild"
@@ -340,6 +341,7 @@ class StoreWriter:
         self._queues.clear()
         self._offsets.forget()
         self._has_failed = False
+        self._checkpoint.set_dispatched(dispatched)
         self._protect()
         return findings
 

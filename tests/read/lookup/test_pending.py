@@ -46,14 +46,22 @@ def names(rows: list[dict[str, Any]], kind: str) -> set[str]:
     return set(found)
 
 
+@pytest.mark.parametrize(
+    ("name", "delayed"),
+    [
+        ("live", {*range(15, 30)}),
+        ("v55-live-lite", {*range(15, 28), 29}),
+        ("v55-live-rocksdb", {*range(15, 28), 29}),
+    ],
+)
 def test_what_is_on_its_way_is_found_with_its_real_topic_queue_and_time(
-    golden_store: GoldenStore,
+    golden_store: GoldenStore, name: str, delayed: set[int]
 ) -> None:
-    rows = pending(golden_store("live"))
+    rows = pending(golden_store(name))
     assert names(rows, "transaction") == {f"tx-{number}" for number in range(2, 18, 3)}
-    assert names(rows, "delay") == {f"delay-{number}" for number in range(15, 30)}
+    assert names(rows, "delay") == {f"delay-{number}" for number in delayed}
     assert names(rows, "timer") == {f"timer-{number}" for number in range(8, 20)}
-    records = {row["physicalOffset"]: row for row in goldens.lines("live", "expected")}
+    records = {row["physicalOffset"]: row for row in goldens.lines(name, "expected")}
     for row in rows:
         record = records[row["commitLogOffset"]]["properties"]
         stored = records[row["commitLogOffset"]]["storeTimestamp"]
@@ -200,6 +208,29 @@ def test_a_half_message_that_was_checked_again_is_decided_when_one_of_its_copies
     assert waiting(tmp_path / "lost-op", half, arrived("A", build.COMMIT), half) == []
     assert waiting(tmp_path / "rollback", half, half, op="0,") == []
     assert waiting(tmp_path / "open", half, half, on_its_way("B", HALF), op="2,") == ["A"]
+
+
+def test_a_half_message_in_the_topic_of_rocksdb_is_decided_by_its_physical_offset(
+    tmp_path: Path,
+) -> None:
+    half_topic, op_topic = (f"RMQ_SYS_ROCKSDB_TRANS_{kind}TOPIC" for kind in ("HALF_", "OP_HALF_"))
+    store = build.Store()
+    halves = [store.append(on_its_way(key, half_topic)) for key in "ABCDE"]
+    store.append(arrived("C", build.COMMIT))  # and no op record, which a crash lost
+    ops = [
+        {"TAGS": "d", "TRANS_OFFSET": str(halves[0].physical_offset)},
+        {"TAGS": "d", "TRANS_OFFSET": "9" * 30},
+        {"TAGS": "d"},
+        {"TAGS": "d", "TRANS_OFFSET": str(halves[3].physical_offset)},
+    ]
+    for properties in ops:
+        record = build.Record(topic=op_topic, body=b"\0", properties=build.properties(properties))
+        store.append(record)
+    found = pending(store.write(tmp_path / "s"))
+    assert [(row["keys"], row["pending"]) for row in found] == [
+        ("B", "transaction"),
+        ("E", "transaction"),
+    ]
 
 
 def test_a_level_that_no_offset_is_known_of_is_looked_up(tmp_path: Path) -> None:

@@ -479,9 +479,15 @@ def test_index_in_many_pieces_is_the_same(golden_store: GoldenStore) -> None:
 # ---- groups
 
 
-def test_groups_are_as_far_behind_as_their_offsets_say(golden_store: GoldenStore) -> None:
-    """The offsets as they stand in config/consumerOffset.json of `live`."""
-    text = (golden_store("live") / "config" / "consumerOffset.json").read_text()
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("live", "consumerOffset.json"), ("v55-live-lite", "lmqConsumerOffset.json")],
+)
+def test_groups_are_as_far_behind_as_their_offsets_say(
+    golden_store: GoldenStore, name: str, file: str
+) -> None:
+    """The offsets as they stand in the only such file of the store."""
+    text = (golden_store(name) / "config" / file).read_text()
     quoted = "".join(text.split())
     for number in range(20):
         quoted = quoted.replace(f"{{{number}:", f'{{"{number}":').replace(
@@ -489,11 +495,11 @@ def test_groups_are_as_far_behind_as_their_offsets_say(golden_store: GoldenStore
         )
     table = json.loads(quoted)["offsetTable"]
     expected = {}
-    queues = {(row["topic"], row["queueId"]): row for row in goldens.summary("live")["queues"]}
+    queues = {(row["topic"], row["queueId"]): row for row in goldens.summary(name)["queues"]}
     for key, offsets in table.items():
         topic, group = key.split("@")
         for queue, committed in offsets.items():
-            held = goldens.queues("live").get((topic, int(queue)))
+            held = goldens.queues(name).get((topic, int(queue)))
             real = queues.get((topic, int(queue)))
             lag = time = None
             if real is not None and held is not None:
@@ -502,7 +508,7 @@ def test_groups_are_as_far_behind_as_their_offsets_say(golden_store: GoldenStore
                     held[-1]["storeTimestamp"] - held[committed]["storeTimestamp"] if lag > 0 else 0
                 )
             expected[group, topic, int(queue)] = (committed, real and real["maxOffset"], lag, time)
-    found = view(golden_store("live"), "groups")
+    found = view(golden_store(name), "groups")
     columns = ("consumerOffset", "brokerOffset", "lag", "lagMillis")
     assert {
         (row["consumerGroup"], row["topic"], row["queueId"]): tuple(
@@ -573,6 +579,28 @@ def test_files_show_their_range_and_state(golden_store: GoldenStore) -> None:
                 expected.add(str(path.relative_to(golden_store("expired2"))))
     assert {path for path in stale if path.startswith("consumequeue")} == expected
     assert expected
+
+
+def test_files_of_databases_and_of_the_timer_wheel_have_kinds(
+    golden_store: GoldenStore, tmp_path: Path
+) -> None:
+    root = shutil.copytree(golden_store("v55-live-rocksdb"), tmp_path / "s")
+    for name in ("timerwheel.52", "timerwheel.104", "timerwheel.156.tmp"):
+        (root / name).write_bytes(b"x")
+    (root / "consumequeue_rocksdb").mkdir()
+    (root / "consumequeue_rocksdb" / "LOG").write_bytes(b"x")
+    found = view(root, "files")
+    assert {row["kind"] for row in found if row["path"].startswith("rocksdbstore/")} == {
+        "rocksdbstore"
+    }
+    kinds = {row["path"]: (row["kind"], row["state"]) for row in found}
+    assert kinds["consumequeue_rocksdb/LOG"] == ("consumequeue_rocksdb", "live")
+    assert {path: kind for path, kind in kinds.items() if path.startswith("timerwheel")} == {
+        "timerwheel": ("timerwheel", "stale"),
+        "timerwheel.52": ("timerwheel", "stale"),
+        "timerwheel.104": ("timerwheel", "live"),
+        "timerwheel.156.tmp": ("timerwheel", "stale"),
+    }
 
 
 def test_a_file_that_was_cut_is_named(golden_store: GoldenStore, tmp_path: Path) -> None:

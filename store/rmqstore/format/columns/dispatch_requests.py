@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqstore.format.columns.buffers import array_bytes, numbers
 from rmqstore.format.columns.decode import topics
 from rmqstore.format.columns.heads import Heads
-from rmqstore.format.columns.index_keys import hash_texts, index_keys, topic_key_hashes
+from rmqstore.format.columns.index_keys import index_keys
 from rmqstore.format.columns.property_decode import Entries, parse_entries, property_column
 from rmqstore.format.hashing import java_hash
 from rmqstore.format.layout import (
@@ -33,7 +32,6 @@ from rmqstore.format.layout import (
 )
 from rmqstore.format.utf8 import decode_text
 
-_TAG_TYPE, _TYPE_SEPARATOR = "T", "#"  # Source: MessageConst.java#INDEX_TAG_TYPE
 _FEW = 1 << 16
 _MAX_BUFFERED = 1 << 20  # units of some 50 bytes each
 
@@ -194,13 +192,6 @@ def _groups(
     return groups
 
 
-class TagKeys(NamedTuple):
-    """The index keys of the tags of m records, in the order of the log."""
-
-    physical_offsets: NDArray[np.int64]  # (m,)
-    hashes: NDArray[np.int32]  # (m,)
-
-
 class DispatchProperties(NamedTuple):
     """The properties of n records that queues and index need, string (n,) each.
 
@@ -278,6 +269,8 @@ def unplaced_requests(
     sizes: NDArray[np.int32],
     sys_flags: NDArray[np.int32],
     properties: DispatchProperties,
+    *,
+    index_tags: bool = False,
 ) -> UnplacedRequests:
     """Return what dispatching needs of n records from their columns, (n,) each.
 
@@ -288,10 +281,16 @@ def unplaced_requests(
         sizes: bytes of the records.
         sys_flags: ``sysFlag`` as stored.
         properties: the properties that queues and index need.
+        index_tags: whether the index holds tags too, as that of brokers from 5.4 on.
     """
     tags_codes, is_delayed = _tags_codes(topics, topic_codes, properties)
     key_rows, hashes = index_keys(
-        topics, topic_codes, _are_indexed(sys_flags), properties.uniq_keys, properties.keys
+        topics,
+        topic_codes,
+        are_indexed(sys_flags),
+        properties.uniq_keys,
+        properties.keys,
+        properties.tags if index_tags else None,
     )
     return UnplacedRequests(
         topics,
@@ -306,12 +305,13 @@ def unplaced_requests(
     )
 
 
-def read_requests(buf: Bytes, heads: Heads) -> Requests:
+def read_requests(buf: Bytes, heads: Heads, *, index_tags: bool = False) -> Requests:
     """Read what dispatching needs of whole records.
 
     Args:
         buf: the buffer that ``heads`` was read from.
         heads: heads of the records.
+        index_tags: whether the index holds tags too.
     """
     encoded = topics(buf, heads).dictionary_encode()
     entries = parse_entries(buf, heads.property_starts, heads.property_lengths)
@@ -322,11 +322,12 @@ def read_requests(buf: Bytes, heads: Heads) -> Requests:
         heads.column("total_size"),
         heads.column("sys_flag"),
         DispatchProperties.of(entries),
+        index_tags=index_tags,
     )
     return requests.placed(Places.of(heads))
 
 
-def _are_indexed(sys_flags: NDArray[np.int32]) -> Mask:
+def are_indexed(sys_flags: NDArray[np.int32]) -> Mask:
     """Return a mask (n,) of the records that are indexed: all but rollbacks."""
     mask: Mask = sys_flags & np.int32(SysFlag.TRANSACTION_TYPE) != SysFlag.TRANSACTION_TYPE
     return mask
@@ -369,21 +370,3 @@ def delay_ms(level: str | None) -> int | None:
     except ValueError:
         return None
     return DELAY_LEVELS_MS[number - 1] if number > 0 else None
-
-
-def read_tag_keys(buf: Bytes, heads: Heads) -> TagKeys:
-    """Read the keys under which brokers from 5.4 on index the tags of records: ``topic#T#tags``.
-
-    Source: IndexService.java#buildIndex, MessageConst.java#INDEX_TAG_TYPE.
-    """
-    encoded = topics(buf, heads).dictionary_encode()
-    entries = parse_entries(buf, heads.property_starts, heads.property_lengths)
-    tags = property_column(entries, PROPERTY_TAGS)
-    has_tags = tags.is_valid().to_numpy(zero_copy_only=False)
-    rows = np.flatnonzero(has_tags & _are_indexed(heads.column("sys_flag")))
-    indexed_tags = tags.take(pa.array(rows))
-    keys = pc.binary_join_element_wise(_TAG_TYPE, indexed_tags, _TYPE_SEPARATOR)
-    suffixes, lengths = hash_texts(keys)
-    codes = encoded.indices.to_numpy()[rows].astype(np.int32)
-    offsets = heads.column("physical_offset")[rows].astype(np.int64)
-    return TagKeys(offsets, topic_key_hashes(topic_names(encoded), codes, suffixes, lengths))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqstore.format.columns.buffers import array_bytes, booleans, find_byte, mask_of, numbers
@@ -15,6 +16,7 @@ from rmqstore.format.layout import Mask, Positions
 from rmqstore.format.utf8 import decode_text
 
 _KEY_SEPARATOR = ord(" ")
+_TAG_TYPE, _TYPE_SEPARATOR = "T", "#"  # Source: MessageConst.java#INDEX_TAG_TYPE
 
 
 def index_keys(
@@ -23,10 +25,11 @@ def index_keys(
     indexed: Mask,
     uniq_keys: pa.StringArray | None,
     keys: pa.StringArray | None,
+    tags: pa.StringArray | None = None,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Return the record and the hash of each key, (m,), record by record.
 
-    The UNIQ_KEY of a record comes first, then each of its KEYS.
+    The UNIQ_KEY of a record comes first, then each of its KEYS, then the key of its tags.
 
     Args:
         names: the distinct topics.
@@ -34,24 +37,38 @@ def index_keys(
         indexed: (n,), False for records that are not indexed.
         uniq_keys, keys: the properties UNIQ_KEY and KEYS, string (n,), null where a record lacks
             them; None if no record has them.
+        tags: the property TAGS in the same form; None if tags are not indexed.
     """
-    n = len(codes)
-    uniq_rows, uniq_keys = _single_keys(uniq_keys, indexed)
-    key_rows, split_keys = _split_keys(keys, indexed)
-    n_uniq = np.bincount(uniq_rows, minlength=n)
-    n_keys = np.bincount(key_rows, minlength=n)
-    # A key's place: all keys of the records before it, and its own record's keys before it.
-    uniq_places = np.arange(len(uniq_rows)) + (np.cumsum(n_keys) - n_keys)[uniq_rows]
-    key_places = np.arange(len(key_rows)) + np.cumsum(n_uniq)[key_rows]
-    rows = np.empty(len(uniq_rows) + len(key_rows), np.int32)
+    kinds = [_single_keys(uniq_keys, indexed), _split_keys(keys, indexed)]
+    if tags is not None:
+        tag_rows, chosen_tags = _single_keys(tags, indexed)
+        kinds.append((tag_rows, tag_keys(chosen_tags)))
+    counts = [np.bincount(of_rows, minlength=len(codes)) for of_rows, _ in kinds]
+    ends = [np.cumsum(count) for count in counts]
+    rows = np.empty(sum(len(of_rows) for of_rows, _ in kinds), np.int32)
     hashes = np.empty(len(rows), np.int32)
-    for places, of_rows, texts in (
-        (uniq_places, uniq_rows, uniq_keys),
-        (key_places, key_rows, split_keys),
-    ):
+    for kind, (of_rows, texts) in enumerate(kinds):
+        # A key's place: all keys of the records before it, and its own record's keys before it.
+        places = np.arange(len(of_rows))
+        for other, (count, end) in enumerate(zip(counts, ends, strict=True)):
+            if other != kind:
+                places += (end if other < kind else end - count)[of_rows]
         rows[places] = of_rows
         hashes[places] = topic_key_hashes(names, codes[of_rows], *hash_texts(texts))
     return rows, hashes
+
+
+def tag_key(tags: str) -> str:
+    """Return the key of tags; see :func:`tag_keys`."""
+    return f"{_TAG_TYPE}{_TYPE_SEPARATOR}{tags}"
+
+
+def tag_keys(tags: pa.StringArray) -> pa.StringArray:
+    """Return the keys under which brokers from 5.4 on index tags, without their topic.
+
+    Source: IndexService.java#buildIndex, #buildKey.
+    """
+    return pc.binary_join_element_wise(_TAG_TYPE, tags, _TYPE_SEPARATOR)
 
 
 def _single_keys(keys: pa.StringArray | None, indexed: Mask) -> tuple[Positions, pa.StringArray]:

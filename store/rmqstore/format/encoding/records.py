@@ -146,8 +146,13 @@ class RecordColumns(NamedTuple):
         sizes += self.properties.lengths
         return sizes
 
-    def requests(self, records: Records) -> UnplacedRequests:
-        """Return what queues and index need of these rows, which were encoded to ``records``."""
+    def requests(self, records: Records, *, index_tags: bool = False) -> UnplacedRequests:
+        """Return what queues and index need of these rows, which were encoded to ``records``.
+
+        Args:
+            records: the encoded rows.
+            index_tags: whether the index holds tags too.
+        """
         return unplaced_requests(
             self.topics.names,
             self.topics.codes,
@@ -155,6 +160,7 @@ class RecordColumns(NamedTuple):
             np.diff(records.starts).astype(np.int32),
             records.sys_flags,
             self.dispatched,
+            index_tags=index_tags,
         )
 
 

@@ -1,4 +1,4 @@
-"""Finds where messages with some keys or ids may lie in the log.
+"""Finds where messages with some keys, ids or tags may lie in the log.
 
 Reading the records shows which of them match.
 
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, overload
 import numpy as np
 
 from rmqstore.errors import OffsetOutOfRangeError, StoreFormatError, StoreStateError
-from rmqstore.format.columns.index_keys import key_hashes
+from rmqstore.format.columns.index_keys import key_hashes, tag_key
 from rmqstore.format.layout import BLANK_MAGIC, PROPERTY_UNIQ_KEY, Positions
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import Message
@@ -110,16 +110,20 @@ class Lookup:
         topics: Sequence[str],
         begin: int | None = None,
         end: int | None = None,
+        tagged: Positions | None = None,
     ) -> Found:
-        """Return where messages with the wanted keys or ids may lie.
+        """Return where messages with the wanted keys, ids or tags may lie.
 
-        An index that contradicts itself covers nothing.
+        An index that contradicts itself covers nothing. No file tells whether its items are also of
+        tags, so the index never covers these.
 
         Args:
-            wanted: the keys and ids.
+            wanted: the keys, ids and tags.
             topics: topics to search, which the index hashes together with the key.
             begin: earliest store time, ms.
             end: latest store time, ms, included.
+            tagged: physical offsets, (n,), of all records that may have the wanted tags, as queues
+                tell them; None if they do not.
 
         Raises:
             FileDeletedError: a file that may hold a message was deleted after it was listed.
@@ -130,14 +134,17 @@ class Lookup:
         by_id = [parse_message_id(msg_id)[1] for msg_id in wanted.msg_ids if is_offset_id(msg_id)]
         places = np.array(by_id, np.int64)
         try:
-            uncovered = self.uncovered() if topics else [whole]
-            names = sorted({*wanted.keys, *wanted.msg_ids})
+            is_covered = bool(topics) and not wanted.tags
+            uncovered = self.uncovered() if is_covered else [whole]
+            names = sorted({*wanted.keys, *wanted.msg_ids, *map(tag_key, wanted.tags)})
             hashes = key_hashes(list(topics), names).ravel()
             by_key = self._index.find(hashes, begin or 0, FOREVER if end is None else end)
             places = np.union1d(by_key, places)
         except StoreStateError as err:
             logger.warning("the index is not used: %s", err)
             uncovered = [whole]
+        if tagged is not None:
+            uncovered, places = [], np.union1d(places, tagged)
         places = places[(places >= whole.start) & (places < whole.end)]
         for segment in self._log.segments:
             if np.searchsorted(places, segment.start) < np.searchsorted(places, segment.end):

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.format.layout import Positions
 from rmqstore.format.schema import select_columns
-from rmqstore.query.keys import Wanted, parse_wanted
+from rmqstore.query.keys import Wanted
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.lookup.candidates import SMALL_GAPS, Found, Lookup, QueryResult
 from rmqstore.read.scan.record_filter import LogFilter, log_filter
@@ -54,19 +54,18 @@ class Finder:
     def query(
         self,
         topic: str,
-        key: str,
+        wanted: Wanted,
         times: tuple[int, int],
         limit: int | None,
         *,
         scan_uncovered: bool,
         broker_name: str,
     ) -> QueryResult:
-        """Return the messages of a topic that have a key; see ``MessageStore.query``.
+        """Return the messages of a topic that have a key or tags; see ``MessageStore.query``.
 
         Args:
             times: first and last store time, ms, both included.
         """
-        wanted = parse_wanted(key, None)
         chosen = log_filter(parse_selection(subscribe=[topic]), [], wanted)._replace(
             start_timestamp=times[0], end_timestamp=times[1] + 1
         )

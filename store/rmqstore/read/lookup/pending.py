@@ -9,84 +9,33 @@ TimerMessageStore.java.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmqstore.format.layout import FIRST_TIMESTAMP, LAST_TIMESTAMP, SCHEDULE_TOPIC, Mask, Positions
-from rmqstore.format.schema import PENDING, TIMESTAMP, select_columns
-from rmqstore.format.topics import HALF_TOPIC, OP_TOPIC, TIMER_TOPIC
-from rmqstore.query.keys import Wanted
-from rmqstore.query.selection import Selection, choose_topics, parse_selection
-from rmqstore.read.lookup.finder import Finder
+from rmqstore.format.layout import FIRST_TIMESTAMP, LAST_TIMESTAMP, SCHEDULE_TOPIC, Mask
+from rmqstore.format.schema import PENDING, TIMESTAMP
+from rmqstore.format.topics import HALF_TOPIC, OP_TOPIC, ROCKSDB_HALF_TOPIC, ROCKSDB_OP_TOPIC
+from rmqstore.query.selection import Selection, choose_topics
+from rmqstore.read.lookup.timers import timed
+from rmqstore.read.lookup.waiting import (
+    NOTHING_PENDING,
+    PendingRows,
+    PendingSource,
+    are_newest,
+    have_copies,
+    integers,
+    read_waiting,
+)
 from rmqstore.read.scan.record_filter import LogFilter
-from rmqstore.read.scan.spec import DROPMALFORMED, FAILFAST, ReadSpec
-from rmqstore.spans import QueueSlice
-from rmqstore.storage.broker.config_files import BrokerConfig
-from rmqstore.storage.files.paths import StorePaths
+from rmqstore.read.scan.spec import ReadSpec
 
-logger = logging.getLogger(__name__)
 _TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 _DECIDED_TAG = "d"  # Source: TransactionalMessageUtil.java#REMOVE_TAG
-_QUEUE_ID_DIGITS = 9
-_DELETED = "TIMER_DEL_UNIQKEY"
-_COLUMNS = ("queueId", "queueOffset", "commitLogOffset", "tags", "body", "properties", "tagsCode")
-
-
-class PendingSource(Protocol):
-    """The methods of ``read.session.StoreSession`` that this module uses."""
-
-    paths: StorePaths
-    config: BrokerConfig
-
-    def topics(self) -> list[str]: ...
-    def queue_ids(self, topic: str) -> list[int]: ...
-    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]: ...
-    def plan_queues(self, selection: Selection, spec: ReadSpec) -> list[QueueSlice]: ...
-    def read_queues(
-        self, slices: Sequence[QueueSlice], spec: ReadSpec
-    ) -> Iterator[pa.RecordBatch]: ...
-
-    @property
-    def finder(self) -> Finder: ...
-
-
-class PendingRows(NamedTuple):
-    """Pending messages, (n,) each, in the order of the log."""
-
-    places: Positions
-    topics: pa.Array  # string, the real topics
-    queue_ids: pa.Array  # int32
-    kinds: pa.Array  # string: transaction, delay or timer
-    due: pa.Array  # int64, ms; null for transactions
-
-    def take(self, rows: Positions | Mask) -> PendingRows:
-        """Return the chosen rows."""
-        numbers = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
-        columns = (column.take(pa.array(numbers)) for column in self[1:])
-        return PendingRows(self.places[numbers], *columns)
-
-    @classmethod
-    def joined(cls, parts: Sequence[PendingRows]) -> PendingRows:
-        """Return the rows of all parts, in the order of the log."""
-        places = np.concatenate([part.places for part in parts])
-        columns = (
-            pa.concat_arrays(column) for column in zip(*(part[1:] for part in parts), strict=True)
-        )
-        return cls(places, *columns).take(np.argsort(places, kind="stable"))
-
-
-# pa.nulls rather than pa.array: at its first call pa.array imports pandas, if that is installed,
-# and this line runs in every process.
-_NONE: Final = PendingRows(
-    np.empty(0, np.int64),
-    *(pa.nulls(0, kind) for kind in (pa.string(), pa.int32(), pa.string(), pa.int64())),
-)
+_DECIDED_OFFSET = "TRANS_OFFSET"  # Source: MessageConst.java#PROPERTY_TRANS_OFFSET
 
 
 def find_pending(store: PendingSource, selection: Selection, spec: ReadSpec) -> PendingRows:
@@ -100,7 +49,8 @@ def find_pending(store: PendingSource, selection: Selection, spec: ReadSpec) -> 
         selection: real topics and queues.
         spec: says what to do with damage. A damaged message is pending for no topic.
     """
-    pending = PendingRows.joined([_halves(store, spec), _delayed(store, spec), _timed(store, spec)])
+    kinds = (_halves, _rocksdb_halves, _delayed, timed)
+    pending = PendingRows.joined([kind(store, spec) for kind in kinds])
     names = pc.unique(pending.topics).to_pylist()
     chosen_topics = pa.array(choose_topics(selection, names), pa.string())
     in_topics = pc.is_in(pending.topics, value_set=chosen_topics)
@@ -149,78 +99,6 @@ def read_pending(
         )
 
 
-class _Waiting(NamedTuple):
-    """Messages of a system topic, and what their properties say about delivery, (n,) each."""
-
-    table: pa.Table
-    topics: pa.Array
-    queue_ids: pa.Array
-    uniq_keys: pa.Array
-
-    @property
-    def places(self) -> Positions:
-        places: Positions = self.table.column("commitLogOffset").to_numpy()
-        return places
-
-    def property(self, name: str) -> pa.Array:
-        return _property(self.table, name)
-
-    def rows(self, is_pending: Mask, kind: str, due: pa.Array) -> PendingRows:
-        """Return the pending messages among these.
-
-        Those that name no real topic and queue are logged and left out.
-        """
-        has_target = pc.and_(self.topics.is_valid(), self.queue_ids.is_valid())
-        is_addressed = has_target.to_numpy(zero_copy_only=False)
-        n_lost = np.count_nonzero(is_pending & ~is_addressed)
-        if n_lost:
-            logger.warning("%d pending messages name no real topic and queue: left out", n_lost)
-        kinds = pa.array([kind] * len(due), pa.string())
-        rows = PendingRows(self.places, self.topics, self.queue_ids, kinds, due)
-        return rows.take(is_pending & is_addressed)
-
-
-def _read(
-    store: PendingSource, topic: str, starts: dict[int, int], spec: ReadSpec
-) -> _Waiting | None:
-    """Read a system topic, each queue from the offset up to which the broker has delivered.
-
-    None if there is nothing to read.
-    """
-    if topic not in store.topics():
-        return None
-    spans = {queue_id: store.queue_range(topic, queue_id) for queue_id in store.queue_ids(topic)}
-    offsets = {
-        queue_id: min(max(starts.get(queue_id, 0), low), high)
-        for queue_id, (low, high) in spans.items()
-    }
-    own = replace(
-        spec,
-        schema=select_columns(_COLUMNS),
-        mode=FAILFAST if spec.mode == FAILFAST else DROPMALFORMED,
-        tags=None,
-        filter=None,
-    )
-    selection = parse_selection(subscribe=[topic], starting_offsets={topic: offsets})
-    slices = store.plan_queues(selection, own)
-    table = pa.Table.from_batches(store.read_queues(slices, own), own.schema).combine_chunks()
-    if not table.num_rows:
-        return None
-    queue_ids = _integers(_property(table, "REAL_QID"), _QUEUE_ID_DIGITS).cast(pa.int32())
-    return _Waiting(table, _property(table, "REAL_TOPIC"), queue_ids, _property(table, "UNIQ_KEY"))
-
-
-def _property(table: pa.Table, name: str) -> pa.Array:
-    values = pc.map_lookup(table.column("properties"), name, "last")
-    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-
-
-def _integers(texts: pa.Array, digits: int = 18) -> pa.Array:
-    """Return integers of at most ``digits`` digits, int64 (n,); null for any other text."""
-    is_integer = pc.match_substring_regex(texts, f"^[0-9]{{1,{digits}}}$")
-    return pc.if_else(is_integer, texts, None).cast(pa.int64())
-
-
 def _halves(store: PendingSource, spec: ReadSpec) -> PendingRows:
     """Return the half messages of undecided transactions.
 
@@ -231,10 +109,10 @@ def _halves(store: PendingSource, spec: ReadSpec) -> PendingRows:
     for (topic, queue_id), queue_offset in committed.items():
         if topic in starts:
             starts[topic][queue_id] = queue_offset
-    halves = _read(store, HALF_TOPIC, starts[HALF_TOPIC], spec)
-    ops = _read(store, OP_TOPIC, starts[OP_TOPIC], spec)
+    halves = read_waiting(store, HALF_TOPIC, starts[HALF_TOPIC], spec)
+    ops = read_waiting(store, OP_TOPIC, starts[OP_TOPIC], spec)
     if halves is None:
-        return _NONE
+        return NOTHING_PENDING
     is_pending = np.ones(len(halves.places), np.bool_)
     queue_offsets = halves.table.column("queueOffset").to_numpy()
     queue_ids = halves.table.column("queueId").to_numpy()
@@ -251,7 +129,27 @@ def _halves(store: PendingSource, spec: ReadSpec) -> PendingRows:
         is_pending &= ~pc.is_in(halves.uniq_keys, value_set=keys, skip_nulls=True).to_numpy(
             zero_copy_only=False
         )
-    is_pending &= _are_newest(halves) & ~_have_copies(store, halves, is_pending, later=False)
+    is_pending &= are_newest(halves) & ~have_copies(store, halves, is_pending, later=False)
+    return halves.rows(is_pending, "transaction", pa.nulls(len(is_pending), pa.int64()))
+
+
+def _rocksdb_halves(store: PendingSource, spec: ReadSpec) -> PendingRows:
+    """Return the half messages of undecided transactions of a broker that keeps them in RocksDB.
+
+    The log tells them too: an op record names the physical offset of the half that it decides. Only
+    a half that the broker no longer asks for is gone from RocksDB without an op record.
+
+    Source: TransMessageRocksDBStore.java#deletePrepareMessage.
+    """
+    halves = read_waiting(store, ROCKSDB_HALF_TOPIC, {}, spec)
+    if halves is None:
+        return NOTHING_PENDING
+    is_pending = np.ones(len(halves.places), np.bool_)
+    ops = read_waiting(store, ROCKSDB_OP_TOPIC, {}, spec)
+    if ops is not None:
+        decided = integers(ops.property(_DECIDED_OFFSET)).drop_null()
+        is_pending &= ~np.isin(halves.places, decided.to_numpy())
+    is_pending &= ~have_copies(store, halves, is_pending)
     return halves.rows(is_pending, "transaction", pa.nulls(len(is_pending), pa.int64()))
 
 
@@ -262,74 +160,11 @@ def _delayed(store: PendingSource, spec: ReadSpec) -> PendingRows:
     """
     levels = store.config.delay_offsets()
     starts = {level - 1: queue_offset for level, queue_offset in levels.items()}
-    waiting = _read(store, SCHEDULE_TOPIC, starts, spec)
+    waiting = read_waiting(store, SCHEDULE_TOPIC, starts, spec)
     if waiting is None:
-        return _NONE
+        return NOTHING_PENDING
     # The offsets of a store that was not closed may be out of date, and the file may lack a level.
     own_levels = waiting.table.column("queueId").to_numpy() + 1
     unsure = ~np.isin(own_levels, list(levels)) | store.paths.has_abort
-    is_pending = ~_have_copies(store, waiting, unsure)
+    is_pending = ~have_copies(store, waiting, unsure)
     return waiting.rows(is_pending, "delay", waiting.table.column("tagsCode").combine_chunks())
-
-
-def _timed(store: PendingSource, spec: ReadSpec) -> PendingRows:
-    """Return the messages that wait in the timer wheel."""
-    waiting = _read(store, TIMER_TOPIC, {}, spec)
-    if waiting is None:
-        return _NONE
-    due = _integers(waiting.property("TIMER_OUT_MS"))
-    late = pc.less(due, store.config.timer_read_time()).fill_null(False)  # noqa: FBT003 - Arrow's name for a value
-    is_pending = _are_newest(waiting) & ~late.to_numpy(zero_copy_only=False)
-    deletes = waiting.property(_DELETED)  # names a UNIQ_KEY, after "topic+" in some versions
-    qualified_keys = pc.binary_join_element_wise(waiting.topics, waiting.uniq_keys, "+")
-    gone = deletes.is_valid()
-    for keys in (waiting.uniq_keys, qualified_keys):
-        gone = pc.or_(gone, pc.is_in(keys, value_set=deletes.drop_null(), skip_nulls=True))
-    is_pending &= ~gone.to_numpy(zero_copy_only=False)
-    is_pending &= ~_have_copies(store, waiting, is_pending)
-    return waiting.rows(is_pending, "timer", due)
-
-
-def _are_newest(waiting: _Waiting) -> Mask:
-    """Return a mask (n,) of the newest message of each UNIQ_KEY.
-
-    Checks of transactions and rolls of the timer store a message again.
-    """
-    newest = np.zeros(len(waiting.places), np.bool_)
-    seen = set[str]()
-    for row in np.argsort(-waiting.places, kind="stable").tolist():
-        key = waiting.uniq_keys[row].as_py()
-        newest[row] = key is None or key not in seen
-        if key is not None:
-            seen.add(key)
-    return newest
-
-
-def _have_copies(
-    store: PendingSource, waiting: _Waiting, candidates: Mask, *, later: bool = True
-) -> Mask:
-    """Return a mask (n,) of the candidates whose UNIQ_KEY a later record of their real topic has.
-
-    Args:
-        store: the store to read from.
-        waiting: the messages of the system topic.
-        candidates: mask (n,) of those to look up.
-        later: whether that record must be later than the candidate itself; if not, than the first
-            of all messages.
-    """
-    have_copies = np.zeros(len(waiting.places), np.bool_)
-    rows = np.flatnonzero(candidates & waiting.uniq_keys.is_valid().to_numpy(zero_copy_only=False))
-    keys = set(waiting.uniq_keys.take(pa.array(rows)).to_pylist())
-    topics = sorted(set(waiting.topics.take(pa.array(rows)).drop_null().to_pylist()))
-    if not keys or not topics:
-        return have_copies
-    latest: dict[tuple[str, str], int] = {}
-    first = int(waiting.places.min())
-    for batch in store.finder.copies(Wanted(keys=frozenset(keys)), topics, first):
-        for row in batch.to_pylist():
-            # Physical offsets ascend, so the last one stays.
-            latest[row["topic"], row["msgId"]] = row["commitLogOffset"]
-    for row in rows.tolist():
-        key = (waiting.topics[row].as_py(), waiting.uniq_keys[row].as_py())
-        have_copies[row] = latest.get(key, -1) > (waiting.places[row] if later else first)
-    return have_copies

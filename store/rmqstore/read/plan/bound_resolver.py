@@ -162,7 +162,6 @@ def _committed(group: str | None, config: BrokerConfig) -> Mapping[QueueKey, int
     if not offsets:
         known = ", ".join(config.groups()) or "none"
         raise OptionError(
-            f"group {group!r} has no committed offsets in consumerOffset.json; "
-            f"groups that have: {known}"
+            f"group {group!r} has no committed offsets in config/; groups that have: {known}"
         )
     return offsets

@@ -50,8 +50,8 @@ class Pipeline(NamedTuple):
 
 def plain_pipeline(spec: ReadSpec, wanted: LogFilter | None = None) -> Pipeline:
     """Return the steps for records that are one message each, the one that their queue names."""
-    by_log = wanted is not None and (wanted.keys is not None or wanted.msg_ids is not None)
-    chooses_by_properties = spec.tags is not None or spec.filter is not None or by_log
+    is_look_up = wanted is not None and wanted.is_look_up
+    chooses_by_properties = spec.tags is not None or spec.filter is not None or is_look_up
     steps: list[Step] = []
     if spec.check_crc and chooses_by_properties:
         steps.append(verify_properties)

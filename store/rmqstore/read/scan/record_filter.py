@@ -17,7 +17,14 @@ from rmqstore.errors import OptionError
 from rmqstore.format.columns.decode import decode_columns
 from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.property_decode import parse_entries, property_column
-from rmqstore.format.layout import PROPERTY_KEYS, PROPERTY_UNIQ_KEY, Bytes, Mask, SysFlag
+from rmqstore.format.layout import (
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQ_KEY,
+    Bytes,
+    Mask,
+    SysFlag,
+)
 from rmqstore.format.schema import ALL_COLUMNS
 from rmqstore.format.topics import is_system_topic
 from rmqstore.query.keys import KEY_SEPARATOR, NOTHING_WANTED, Wanted
@@ -36,6 +43,7 @@ class LogFilter(NamedTuple):
     keys: frozenset[str] | None = None  # a record has one of them as UNIQ_KEY or among its KEYS
     # A record has one of them as msgId or as offsetMsgId; a rollback has only the latter.
     msg_ids: frozenset[str] | None = None
+    tags: frozenset[str] | None = None  # a record has one of them as TAGS, and is not a rollback
 
     @property
     def chooses_topics(self) -> bool:
@@ -57,7 +65,14 @@ class LogFilter(NamedTuple):
             mask &= has_key(data, heads, self.keys)
         if self.msg_ids is not None:
             mask &= _has_id(data, heads, self.msg_ids)
+        if self.tags is not None:
+            mask &= _has_tags(data, heads, self.tags)
         return mask
+
+    @property
+    def is_look_up(self) -> bool:
+        """Whether records are chosen by a key, an id or tags."""
+        return any(wanted is not None for wanted in (self.keys, self.msg_ids, self.tags))
 
     def _keep_topics(self, data: Bytes, heads: Heads) -> Mask:
         topics = decode_columns(data, heads, pa.schema([ALL_COLUMNS.field("topic")]))[0]
@@ -105,6 +120,12 @@ def _has_id(data: Bytes, heads: Heads, msg_ids: Iterable[str]) -> Mask:
     return mask
 
 
+def _has_tags(data: Bytes, heads: Heads, tags: Iterable[str]) -> Mask:
+    entries = parse_entries(data, heads.property_starts, heads.property_lengths)
+    stored = property_column(entries, PROPERTY_TAGS)
+    return _is_in(stored, pa.array(list(tags), pa.string())) & ~_are_rollbacks(heads)
+
+
 def _are_rollbacks(heads: Heads) -> Mask:
     types = heads.column("sys_flag") & np.int32(SysFlag.TRANSACTION_TYPE)
     mask: Mask = types == SysFlag.TRANSACTION_TYPE
@@ -124,7 +145,7 @@ def log_filter(
     Args:
         selection: topics and times. Without topics a scan reads all, a look-up those of users.
         columns: the columns to read.
-        wanted: the keys or ids of a look-up.
+        wanted: the keys, ids or tags of a look-up.
 
     Raises:
         OptionError: the selection has queue offsets, or a column is one that only a queue has.
@@ -146,4 +167,5 @@ def log_filter(
         bool(wanted) and selection.is_open and not selection.include_system_topics,
         wanted.keys or None,
         wanted.msg_ids or None,
+        wanted.tags or None,
     )

@@ -18,6 +18,7 @@ from rmqstore.read.views.source import ViewLimits, ViewPiece, ViewSource, to_bat
 from rmqstore.storage.files.paths import name_to_offset
 from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.index.index_file import index_files, read_header
+from rmqstore.storage.timer.timer_wheel import find_wheel
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +100,15 @@ class _Files:
             return self._queue_file(file, size)
         if kind == "index" and file.name.isascii() and file.name.isdigit():
             return self._index_file(file, size)
+        if kind == "timerwheel" and size and file != self._wheel:
+            return {"state": STALE}
         return {}
+
+    @cached_property
+    def _wheel(self) -> Path | None:
+        """The file that holds the timer wheel: the newest snapshot if there are any."""
+        wheel = find_wheel(self._storage, self._paths.root)
+        return None if wheel is None else wheel.path
 
     @cached_property
     def _log_file_bytes(self) -> int:

@@ -25,7 +25,7 @@ def read_groups(source: ViewSource, spec: ViewSpec, _piece: ViewPiece) -> Iterat
     """Yield a row for each queue that a group has committed an offset of.
 
     Raises:
-        CorruptConfigError: ``consumerOffset.json`` cannot be parsed.
+        CorruptConfigError: the file with the offsets cannot be parsed.
     """
     yield from to_batches(spec, source, _rows(source, spec))
 

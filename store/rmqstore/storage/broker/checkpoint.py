@@ -34,6 +34,26 @@ class Checkpoint(NamedTuple):
         """The store time, ms, up to which log and queues were on the disk at the checkpoint."""
         return max(0, min(self.physic_msg_timestamp, self.logics_msg_timestamp) - _SAFETY_MS)
 
+    def recovered_from(self, start: int) -> Checkpoint:
+        """Return a checkpoint with which the recovery of brokers from 5.5.0 on begins early enough.
+
+        They begin at the newest file whose first record lies at or before the last record that is
+        in all queues, and ask for times only where that is 0. With enableAcceleratedRecovery they
+        read from that very record on, so it has to be one, and refuse 0 unless the times are 0 too.
+
+        Args:
+            start: physical offset of the file where the recovery has to begin at the latest.
+
+        Source: ConsumeQueueStore.java#isMappedFileMatchedRecover, #getDispatchFromPhyOffset;
+        CommitLog.java#recoverAbnormally.
+        """
+        if not self.logics_phy_offset:
+            return self
+        last = min(self.logics_phy_offset, start)
+        if last:
+            return self._replace(logics_phy_offset=last)
+        return self._replace(physic_msg_timestamp=0, logics_msg_timestamp=0, logics_phy_offset=0)
+
     def stored(self) -> bytes:
         """Return the file's bytes."""
         return np.array([tuple(self)], CHECKPOINT).tobytes().ljust(CHECKPOINT_FILE_BYTES, b"\0")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from rmqstore.errors import CorruptConfigError, UnreadableFileError
+from rmqstore.format.layout import TIMER_CHECK
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import Storage, read_small
 
@@ -108,6 +111,41 @@ def integer(value: Any, bits: int | None = 64) -> int:  # noqa: ANN401 - any JSO
     return int(value)
 
 
+def _has_table(storage: Storage, path: Path) -> bool:
+    """Tell whether a broker's JSON file exists, or its ``.bak``."""
+    return storage.exists(path) or storage.exists(path.with_name(path.name + ".bak"))
+
+
+def _offsets_by_queue(path: Path, key: str, offsets: Any) -> dict[tuple[str, int], int]:  # noqa: ANN401 - any JSON
+    """Return offsets by topic and queue id.
+
+    Args:
+        path: the file that they were loaded from.
+        key: ``topic@group``.
+        offsets: a table of offsets by queue id.
+
+    Raises:
+        CorruptConfigError: it is not a table of integers.
+    """
+    topic = key.partition("@")[0]
+    try:
+        return {
+            (topic, integer(queue_id, None)): integer(offset, None)
+            for queue_id, offset in offsets.items()
+        }
+    except (AttributeError, ValueError) as err:
+        reason = f"offsets of {key!r} are not a table of integers: {err}"
+        raise CorruptConfigError(str(path), 0, reason) from err
+
+
+class TimerProgress(NamedTuple):
+    """How far a broker has come with timed messages; 0 if unknown."""
+
+    read_time: int  # ms, a whole second: the next one to be delivered
+    log_flushed: int  # position in the timer log up to which it is on the disk
+    queue_offset: int  # the next message of the timer topic to enter into the wheel
+
+
 class BrokerConfig:
     """The tables under ``config/``; each is read whenever it is needed."""
 
@@ -129,11 +167,30 @@ class BrokerConfig:
 
     def committed_offsets(self) -> dict[str, dict[tuple[str, int], int]]:
         """Return the committed offsets of every group, as :meth:`consumer_offsets` does for one."""
+        path, table = self._offset_table()
         by_group: dict[str, dict[tuple[str, int], int]] = {}
-        for key, offsets in self._table("consumerOffset.json", "offsetTable").items():
+        for key, offsets in table.items():
             group = key.partition("@")[2]
-            by_group.setdefault(group, {}).update(self._offsets_by_queue(key, offsets))
+            by_group.setdefault(group, {}).update(_offsets_by_queue(path, key, offsets))
         return by_group
+
+    def _offset_table(self) -> tuple[Path, dict[str, Any]]:
+        """Return the file with the offsets of consumer groups, and its offsets by ``topic@group``.
+
+        A broker with light message queues (``enableLmq``) keeps a file of its own instead. A group
+        of such queues has one number there, which is of queue 0.
+
+        Source: ConsumerOffsetManager.java, LmqConsumerOffsetManager.java.
+        """
+        path = self._paths.config / "consumerOffset.json"
+        light_path = path.with_name("lmqConsumerOffset.json")
+        if not _has_table(self._paths.storage, path):
+            table = load_table(self._paths.storage, light_path)
+            if table:
+                of_light_groups = part_of(light_path, table, "lmqOffsetTable")
+                offsets = {key: {"0": offset} for key, offset in of_light_groups.items()}
+                return light_path, offsets | part_of(light_path, table, "offsetTable")
+        return path, self._table(path.name, "offsetTable")
 
     def batch_topics(self) -> list[str]:
         """Return the topics whose queues are BatchConsumeQueues, sorted.
@@ -154,10 +211,11 @@ class BrokerConfig:
 
         Source: ConsumerOffsetManager.java.
         """
+        path, table = self._offset_table()
         committed: dict[tuple[str, int], int] = {}
-        for key, offsets in self._table("consumerOffset.json", "offsetTable").items():
+        for key, offsets in table.items():
             if key.partition("@")[2] == group:
-                committed |= self._offsets_by_queue(key, offsets)
+                committed |= _offsets_by_queue(path, key, offsets)
         return committed
 
     def delay_offsets(self) -> dict[int, int]:
@@ -176,29 +234,18 @@ class BrokerConfig:
                 str(path), 0, f"offsetTable is not a table of integers: {err}"
             ) from err
 
-    def timer_read_time(self) -> int:
-        """Return the time up to which timed messages were delivered, ms; 0 if no timer ever ran.
+    def timer_progress(self) -> TimerProgress:
+        """Return how far timed messages were delivered; zeros if no timer ever ran.
 
         Source: TimerCheckpoint.java.
         """
+        size = TIMER_CHECK.itemsize
         try:
-            stored = self._paths.storage.read_bytes(self._paths.config / "timercheck", 8)
+            stored = self._paths.storage.read_bytes(self._paths.config / "timercheck", size)
         except FileNotFoundError:
-            return 0
-        return int.from_bytes(stored, signed=True) if len(stored) == 8 else 0
-
-    def _offsets_by_queue(self, key: str, offsets: Any) -> dict[tuple[str, int], int]:  # noqa: ANN401 - any JSON
-        topic = key.partition("@")[0]
-        try:
-            return {
-                (topic, integer(queue_id, None)): integer(offset, None)
-                for queue_id, offset in offsets.items()
-            }
-        except (AttributeError, ValueError) as err:
-            path = self._paths.config / "consumerOffset.json"
-            raise CorruptConfigError(
-                str(path), 0, f"offsets of {key!r} are not a table of integers: {err}"
-            ) from err
+            stored = b""
+        fields = np.frombuffer(stored.ljust(size, b"\0"), TIMER_CHECK)[0]
+        return TimerProgress(*fields.tolist()[:3])
 
     def filter_groups(self, topic: str) -> dict[str, int]:
         """Return the consumer groups that filter a topic by SQL92, and since when, ms.
@@ -217,8 +264,8 @@ class BrokerConfig:
 
     def groups(self) -> list[str]:
         """Return the consumer groups with a committed offset, sorted."""
-        keys = self._table("consumerOffset.json", "offsetTable")
-        return sorted({key.partition("@")[2] for key in keys})
+        _, table = self._offset_table()
+        return sorted({key.partition("@")[2] for key in table})
 
     def broker_name(self) -> str:
         """Return the broker's name.

@@ -33,6 +33,7 @@ class StoreConfig:
     max_index_num: int = 20_000_000
     message_index_enable: bool = True
     max_message_size: int = 4 << 20
+    index_tags: bool = False  # no setting: brokers from 5.4 on add tags to the index
 
     def __post_init__(self) -> None:
         """Refuse sizes that no store can have."""

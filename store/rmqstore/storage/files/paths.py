@@ -206,6 +206,19 @@ class StorePaths:
         return any(is_folder(self.storage, folder) for folder in folders)
 
     @property
+    def timer_log(self) -> Path:
+        """The folder of the timer log. Source: TimerMessageStore.java#getTimerLogPath."""
+        return self.root / "timerlog"
+
+    @property
+    def rocksdb_store(self) -> Path:
+        """The RocksDB database that every broker from 5.4 on makes beside the queues.
+
+        Source: StorePathConfigHelper.java, MessageRocksDBStorage.java.
+        """
+        return self.root / "rocksdbstore"
+
+    @property
     def dledger_logs(self) -> list[Path]:
         """The folders of a DLedger CommitLog. Source: DLedgerConfig.java#getDataStorePath."""
         folders = _dledger_folders(self.storage, self.root)

@@ -87,6 +87,11 @@ class IndexFile:
         with self._storage.open(self.path) as file:
             return self._newest_items(file, self.n_items).copy()
 
+    def newest_items(self, count: int) -> NDArray[np.void]:
+        """Return the newest items, at most ``count``, INDEX_ITEM (n,), in the order of puts."""
+        with self._storage.open(self.path) as file:
+            return self._newest_items(file, min(count, self.n_items)).copy()
+
     def _newest_items(self, file: StoredFile, count: int) -> NDArray[np.void]:
         """Return the newest ``count`` items, INDEX_ITEM (count,)."""
         first = self.n_items + 1 - count  # the item with number 0 is never used

@@ -48,7 +48,7 @@ class Dispatcher:
         disk: performs all changes.
         log: the log to read.
         index_folder: the folder of the index files.
-        config: sizes of new files.
+        config: sizes of new files, and what is indexed.
         open_queue: returns the appender of a queue, by topic and queue id.
         is_tolerant: skip damage and report it in :attr:`findings`. Queues that do not fit the log
             are listed in :attr:`misfits`, and nothing more is appended to them.
@@ -111,7 +111,7 @@ class Dispatcher:
                 self._put_records(window.data, sound_heads)
 
     def _put_records(self, data: Bytes, heads: Heads) -> None:
-        self.put(read_requests(data, heads))
+        self.put(read_requests(data, heads, index_tags=self._config.index_tags))
         self._put_lmq(data, heads)
 
     def _report_damage(self, path: str, physical_offset: int, reason: str) -> None:

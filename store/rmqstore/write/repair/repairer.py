@@ -301,7 +301,8 @@ class Repairer:
             if scanned_from > start:
                 continue
             if self._is_whole_from(scanned_from):
-                self._disk.replace(self._paths.checkpoint, candidate.stored())
+                recovered = candidate.recovered_from(scanned_from)
+                self._disk.replace(self._paths.checkpoint, recovered.stored())
                 self._open_as_our_own()
             return
 

@@ -65,13 +65,17 @@ class PartWriter:
         path: the file of records. Its folder must exist: only the driver makes it, so a task that
             still runs when its job is aborted cannot write any more.
         log_file_size: bytes of a CommitLog file.
+        index_tags: whether the index of the store holds tags too.
 
     Attributes:
         n_records: number of the records that were staged so far.
     """
 
-    def __init__(self, disk: Disk, path: Path, log_file_size: int) -> None:
+    def __init__(
+        self, disk: Disk, path: Path, log_file_size: int, *, index_tags: bool = False
+    ) -> None:
         self._disk, self._path, self._log_file_size = disk, path, log_file_size
+        self._index_tags = index_tags
         self._records = ScratchWriter(disk, path)
         self._side = ScratchWriter(disk, _side_of(path))
         self.n_records = 0
@@ -94,7 +98,8 @@ class PartWriter:
             part = columns.take(rows)
             records = encode_records(part)
             self._records.append(records.data)
-            self._side.append(_side_bytes(part.requests(records), records.sys_flags))
+            requests = part.requests(records, index_tags=self._index_tags)
+            self._side.append(_side_bytes(requests, records.sys_flags))
         self.n_records += len(columns)
 
     def part(self) -> StagedPart:

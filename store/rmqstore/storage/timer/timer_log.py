@@ -1,0 +1,159 @@
+"""The timer log: a unit for each timed message that was entered into the wheel.
+
+Source: TimerLog.java, TimerMessageStore.java#recover, #recoverAndRevise.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqstore.errors import CorruptConfigError, FileDeletedError, UnreadableFileError
+from rmqstore.format.layout import TIMER_BLANK_MAGIC, TIMER_UNIT, Mask, Positions
+from rmqstore.storage.broker.config_files import TimerProgress
+from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, Segment
+from rmqstore.storage.files.open_files import OpenFiles
+from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.timer.timer_wheel import PendingSlots, find_wheel, read_slots
+
+logger = logging.getLogger(__name__)
+
+_UNIT_BYTES = TIMER_UNIT.itemsize
+_UNITS_AT_ONCE = 1 << 16
+_KNOWN_MAGIC = 0xF  # Source: TimerMessageStore.java#isMagicOK
+ROLL = 1 << 1  # Source: TimerMessageStore.java#MAGIC_ROLL
+
+
+class TimerUnits(NamedTuple):
+    """The units that wait for their second, (n,) each, in the order of their records.
+
+    Each physical offset is there once.
+    """
+
+    places: Positions  # physical offsets of the records in the timer topic
+    seconds: NDArray[np.int64]  # of their slots, in units of the precision
+    are_rolled: Mask  # those whose second is not yet the one that they are due in
+    precision: int  # ms
+    last_place: int  # physical offset of the record of the last unit of the log, -1 without units
+
+
+def pending_units(paths: StorePaths, progress: TimerProgress) -> TimerUnits | None:
+    """Return the units of the seconds that were not delivered yet, as a broker's start finds them.
+
+    It enters the newest units of the timer log into the wheel again, because the log may have been
+    flushed later than the wheel. Of older units, those count that the slot of their second covers.
+
+    Returns:
+        None if the broker keeps no timer wheel, or if its wheel cannot be read.
+    """
+    if progress.read_time <= 0:
+        return None
+    try:
+        wheel = find_wheel(paths.storage, paths.root)
+        if wheel is None:
+            return None
+        with OpenFiles(paths.storage) as files:
+            log = MappedFileQueue([paths.timer_log], files)
+            if not log.segments:
+                return None
+            slots = read_slots(paths.storage, wheel.path, progress.read_time)
+            flushed = progress.log_flushed if wheel.flushed is None else wheel.flushed
+            return _LogScan(log, slots, flushed, progress.read_time).units()
+    except (CorruptConfigError, UnreadableFileError, FileNotFoundError, FileDeletedError) as err:
+        logger.warning("%s; the timer topic alone tells which messages are timed", err)
+        return None
+
+
+class _LogScan:
+    """One pass over the timer log, from the first unit that may be pending to its end."""
+
+    def __init__(
+        self, log: MappedFileQueue, slots: PendingSlots, flushed: int, read_time: int
+    ) -> None:
+        self._files, self._slots, self._read_time = log, slots, read_time
+        again_from = flushed - log.segments[-1].size
+        starts = [segment.start for segment in log.segments if segment.start <= again_from]
+        # from here on the broker enters units into the wheel again
+        self._entered_from = starts[-1] if starts else log.segments[0].start
+
+    def units(self) -> TimerUnits:
+        """Return the pending units."""
+        slots = self._slots
+        start = min(self._entered_from, int(slots.firsts.min(initial=self._entered_from)))
+        parts = []
+        last_place = -1
+        for position, units in self._valid_units(start):
+            parts.append(self._pending(position, units))
+            last_place = int(units["physical_offset"][-1])
+        places, seconds, are_rolled = (
+            np.concatenate(column) for column in zip(*(parts or [self._nothing()]), strict=True)
+        )
+        places, rows = np.unique(places, return_index=True)
+        return TimerUnits(places, seconds[rows], are_rolled[rows], slots.precision, last_place)
+
+    @staticmethod
+    def _nothing() -> tuple[Positions, NDArray[np.int64], Mask]:
+        return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_)
+
+    def _pending(
+        self, positions: Positions, units: NDArray[np.void]
+    ) -> tuple[Positions, NDArray[np.int64], Mask]:
+        """Return physical offset and second of the pending units, and which of them are rolled."""
+        slots = self._slots
+        seconds = (units["write_time"].astype(np.int64) + units["delay"]) // slots.precision
+        is_pending = seconds >= self._read_time // slots.precision
+        is_covered = positions >= self._entered_from
+        if len(slots.times):
+            rows = np.minimum(np.searchsorted(slots.times, seconds), len(slots.times) - 1)
+            is_covered |= (
+                (slots.times[rows] == seconds)
+                & (positions >= slots.firsts[rows])
+                & (positions <= slots.lasts[rows])
+            )
+        places = units["physical_offset"].astype(np.int64)
+        chosen = is_pending & is_covered & (places >= 0)
+        return places[chosen], seconds[chosen], (units["magic"][chosen] & ROLL) != 0
+
+    def _valid_units(self, start: int) -> Iterator[tuple[Positions, NDArray[np.void]]]:
+        """Yield positions and units from a position on, TIMER_UNIT (n,), never none.
+
+        Among the units that the broker enters again, the first one that is not valid ends the log.
+        """
+        for segment in self._files.segments:
+            if segment.end <= start:
+                continue
+            is_checked = segment.start >= self._entered_from
+            for position, units in self._windows(segment, max(start - segment.start, 0)):
+                is_valid = (units["size"] == _UNIT_BYTES) & (
+                    (units["magic"] | _KNOWN_MAGIC) == _KNOWN_MAGIC
+                )
+                is_end = units["magic"] == TIMER_BLANK_MAGIC
+                if is_checked:
+                    is_end |= ~is_valid
+                count = int(is_end.argmax()) if is_end.any() else len(units)
+                rows = np.flatnonzero(is_valid[:count])
+                if len(rows):
+                    yield segment.start + position + rows * _UNIT_BYTES, units[rows]
+                if count < len(units):
+                    if is_checked and units["magic"][count] != TIMER_BLANK_MAGIC:
+                        return
+                    break
+
+    def _windows(self, segment: Segment, position: int) -> Iterator[tuple[int, NDArray[np.void]]]:
+        """Yield the units of a file in windows, each with its position in the file."""
+        file = self._files.open(segment)
+        number = position // _UNIT_BYTES
+        n_units = file.size // _UNIT_BYTES
+        window = np.empty(min(_UNITS_AT_ONCE, max(n_units - number, 0)) * _UNIT_BYTES, np.uint8)
+        while number < n_units:
+            count = min(len(window) // _UNIT_BYTES, n_units - number)
+            n_read = file.read_into(window[: count * _UNIT_BYTES], number * _UNIT_BYTES)
+            units = window[: n_read // _UNIT_BYTES * _UNIT_BYTES].view(TIMER_UNIT)
+            if not len(units):
+                return
+            yield number * _UNIT_BYTES, units
+            number += len(units)

@@ -1,0 +1,183 @@
+"""Look-ups by tags: all records with the tags, whether or not the index has them."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import goldens
+import rmqstore
+from reading import offsets, read
+from rmqstore.errors import OptionError
+from rmqstore.storage.files.paths import find_store
+
+GoldenStore = Callable[[str], Path]
+ROLLBACK = 12
+
+
+def tagged(name: str) -> dict[tuple[str, str], list[int]]:
+    """Return the physical offsets of what queues hold, by the topic and tags of the records."""
+    places: dict[tuple[str, str], list[int]] = {}
+    for row in goldens.lines(name, "expected"):
+        if row["tags"]:
+            places.setdefault((row["recordTopic"], row["tags"]), []).append(row["physicalOffset"])
+    return {key: sorted(set(of_key)) for key, of_key in places.items()}
+
+
+PLAIN = [
+    "basic",
+    "v49",
+    "cq-ext",
+    "lmq",
+    "live",
+    "expired2",
+    "v55-edges",
+    "v55-live-lite",
+    "crash5",
+]
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_every_message_of_a_queue_is_found_by_its_tags(
+    name: str, golden_store: GoldenStore
+) -> None:
+    records = {row["physicalOffset"] for row in goldens.records(name)}
+    with rmqstore.open(golden_store(name)) as store:
+        by_tags = {
+            (row["topic"], row["tags"], row["commitLogOffset"])
+            for row in read(store, scan="commitlog", columns="topic,tags,sysFlag,commitLogOffset")
+            if row["sysFlag"] & ROLLBACK != ROLLBACK
+        }
+        for (topic, tags), places in tagged(name).items():
+            answer = store.query(topic, tags=tags)
+            found = [message.commitLogOffset for message in answer]
+            assert found == sorted(found)
+            assert {*places} & records <= {*found}
+            assert {(topic, tags, place) for place in found} <= by_tags
+            assert answer.is_complete
+            assert store.query(topic, tags=tags, limit=2).messages == answer[-2:]
+        topics = {topic for topic, _ in tagged(name)}
+        every = {tags for _, tags in tagged(name)}
+        found = offsets(
+            read(store, msg_tags=sorted(every), subscribe=sorted(topics), columns="commitLogOffset")
+        )
+        assert {place for of_key in tagged(name).values() for place in of_key} & records <= {*found}
+
+
+@pytest.mark.parametrize("name", ["v55-edges", "v55-preblank"])
+def test_the_index_has_records_that_are_in_no_queue(name: str, golden_store: GoldenStore) -> None:
+    """Prepared records of transactions are indexed, and have no unit."""
+    with rmqstore.open(golden_store(name)) as store:
+        columns = "topic,tags,sysFlag,commitLogOffset"
+        rows = read(store, scan="commitlog", columns=columns)
+        wanted = [row for row in rows if row["tags"] and row["sysFlag"] & ROLLBACK != ROLLBACK]
+        for topic, tags in {(row["topic"], row["tags"]) for row in wanted}:
+            expected = [
+                row["commitLogOffset"]
+                for row in wanted
+                if (row["topic"], row["tags"]) == (topic, tags)
+            ]
+            answer = store.query(topic, tags=tags)
+            assert [message.commitLogOffset for message in answer] == expected
+
+
+def test_times_and_limit_hold(golden_store: GoldenStore) -> None:
+    rows = [row for row in goldens.lines("basic", "expected") if row["tags"] == "TagA"]
+    topic = rows[0]["topic"]
+    own = sorted(
+        (row for row in rows if row["topic"] == topic), key=lambda row: row["physicalOffset"]
+    )
+    times = [row["storeTimestamp"] for row in own]
+    begin, end = times[len(times) // 3], times[2 * len(times) // 3]
+    with rmqstore.open(golden_store("basic")) as store:
+        found = store.query(topic, begin=begin, end=end, tags="TagA")
+        assert [message.commitLogOffset for message in found] == [
+            row["physicalOffset"] for row in own if begin <= row["storeTimestamp"] <= end
+        ]
+
+
+def test_queues_in_rocksdb_tell_tags_too(golden_store: GoldenStore) -> None:
+    with rmqstore.open(golden_store("rocksdb-cq")) as store:
+        for (topic, tags), places in tagged("rocksdb-cq").items():
+            answer = store.query(topic, tags=tags)
+            assert answer.is_complete
+            assert {*places} <= {message.commitLogOffset for message in answer}
+
+
+def test_without_the_library_for_rocksdb_the_log_is_read_on_request(
+    golden_store: GoldenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
+    (topic, tags), places = max(tagged("rocksdb-cq").items(), key=lambda item: len(item[1]))
+    with rmqstore.open(golden_store("rocksdb-cq")) as store:
+        answer = store.query(topic, tags=tags)
+        assert not answer.is_complete
+        scanned = store.query(topic, tags=tags, scan_uncovered=True)
+        assert {*places} <= {message.commitLogOffset for message in scanned}
+        assert scanned.is_complete
+        look_up = {"msg_tags": tags, "subscribe": topic, "columns": "commitLogOffset"}
+        assert {*places} <= {*offsets(read(store, **look_up))}
+        assert offsets(read(store, **look_up, index_only=True)) == []
+
+
+def test_lost_queues_are_taken_from_the_log(golden_store: GoldenStore, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(golden_store("v55-edges"), tmp_path / "s"))
+    shutil.rmtree(root / "consumequeue")
+    shutil.rmtree(root / "index")
+    with rmqstore.open(root) as store:
+        for (topic, tags), places in tagged("v55-edges").items():
+            assert [found.commitLogOffset for found in store.query(topic, tags=tags)] == places
+
+
+def test_messages_that_we_wrote_are_found(tmp_path: Path) -> None:
+    rows = [{"topic": "T", "body": b"x", "tags": tags} for tags in ("Aa", "BB", None, "Aa")]
+    with rmqstore.create(tmp_path / "s") as writer:
+        writer.append(pa.RecordBatch.from_pylist(rows))
+    with rmqstore.open(tmp_path / "s") as store:
+        found = store.query("T", tags="Aa")
+        assert [message.tags for message in found] == ["Aa", "Aa"], "BB has the same hash"
+        assert not store.query("T", tags="B")
+        rows = store.scan(msg_tags=["Aa", "BB"], columns="tags").read_all()["tags"].to_pylist()
+        assert rows == ["Aa", "BB", "Aa"]
+    assert find_store(tmp_path / "s").topics() == ["T"]
+
+
+def test_a_lost_extension_unit_loses_no_message(golden_store: GoldenStore, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(golden_store("cq-ext"), tmp_path / "s"))
+    (topic, tags), places = max(tagged("cq-ext").items(), key=lambda item: len(item[1]))
+    shutil.rmtree(root / "consumequeue_ext")
+    with rmqstore.open(root) as store:
+        assert {*places} <= {message.commitLogOffset for message in store.query(topic, tags=tags)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"msg_tags": ""}, "must not be empty"),
+        ({"msg_tags": []}, "msg_tags: name at least one"),
+        ({"msg_tags": "a", "msg_key": "b"}, "msg_key and msg_tags: give one of them"),
+        ({"msg_tags": "x" * 70_000}, "msg_tags"),
+    ],
+)
+def test_wrong_arguments_are_refused(
+    golden_store: GoldenStore, arguments: dict[str, Any], message: str
+) -> None:
+    with (
+        rmqstore.open(golden_store("one")) as store,
+        pytest.raises(OptionError, match=message),
+    ):
+        read(store, **arguments)
+
+
+def test_a_query_is_of_a_key_or_of_tags(golden_store: GoldenStore) -> None:
+    with rmqstore.open(golden_store("one")) as store:
+        with pytest.raises(OptionError, match="give a key or tags"):
+            store.query("T")
+        with pytest.raises(OptionError, match="give one of them"):
+            store.query("T", "k", tags="t")
