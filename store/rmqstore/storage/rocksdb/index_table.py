@@ -32,6 +32,7 @@ _HOUR_MS = 3_600_000
 _DELETED_MS = 168 * _HOUR_MS
 _MAX_HOURS = 1 << 17  # 15 years
 _NUMBER = 8  # bytes of an hour, and of a physical offset
+_KEYS_PER_SEEK = 4  # that a walk passes in the time of a seek
 _SEPARATOR = "@"
 _AFTER_SEPARATOR = b"A"
 _DATABASES_AT_ONCE = 4
@@ -123,7 +124,7 @@ class IndexTable:
         hours = self.hours[(self.hours > begin - _HOUR_MS) & (self.hours <= end)].tolist()
         if not hours or not prefixes:
             return np.empty(0, np.int64)
-        if len(hours) * len(prefixes) > self._database.n_entries:
+        if len(hours) * len(prefixes) * _KEYS_PER_SEEK > self._database.n_entries:
             keys = self._among_all(hours[0], hours[-1], frozenset(prefixes))
         else:
             keys = self._of_each(hours, prefixes)
