@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import shutil
 import struct
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 
 import goldens
@@ -294,3 +296,43 @@ def test_an_entry_that_is_not_a_file_is_named(root: Path, caplog: pytest.LogCapt
     with caplog.at_level(logging.WARNING):
         assert_all_ids_are_found(root)
     assert "is not used" in caplog.text
+
+
+def put_file(path: Path) -> None:
+    path.write_text("x")
+
+
+def put_loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def put_empty_folder(path: Path) -> None:
+    path.mkdir()
+
+
+@pytest.mark.parametrize("put", [os.mkfifo, put_file, put_loop, put_empty_folder])
+@pytest.mark.parametrize("name", ["rocksdbstore", "rocksdbstore/000013.sst"])
+def test_whatever_is_in_the_place_of_the_database_loses_no_record(
+    root: Path, name: str, put: Callable[[Path], None]
+) -> None:
+    path = root / name
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+    put(path)
+    assert_all_ids_are_found(root)
+
+
+def test_a_condition_on_an_id_is_pruned_by_the_index(root: Path) -> None:
+    in_queues = {row["physicalOffset"] for row in goldens.lines(NAME, "expected")}
+    with rmqstore.open(root) as store:
+        for msg_id, places in sorted(places_by_id().items())[::25]:
+            condition = pc.field("msgId") == msg_id
+            found = offsets(read(store, where=condition, columns="commitLogOffset"))
+            assert sorted(found) == [place for place in places if place in in_queues]
+        for key, places in sorted(places_by_key().items())[::25]:
+            condition = pc.field("keys") == key
+            rows = read(store, where=condition, columns="commitLogOffset,keys")
+            assert {row["commitLogOffset"] for row in rows} <= set(places)
+            assert len(rows) == sum(row["keys"] == key for row in records())
