@@ -236,9 +236,9 @@ class MessageStore(Closing):
             end: latest store time, included.
             limit: return only this many messages, the newest ones.
             tags: in place of a key, the tags of a message; units of queues tell these too.
-            scan_uncovered: also read the parts of the log that no index file covers, however large
-                they are. Small parts are always read: messages without keys leave them between two
-                files.
+            scan_uncovered: also read the parts of the log that the index does not cover, however
+                large they are. Small parts are always read: messages without keys leave them
+                between two files.
 
         Raises:
             CorruptRecordError: a record that the index points at is damaged.

@@ -6,6 +6,7 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -74,9 +75,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     plain = tail_module.open_files
 
-    def open_files(paths: StorePaths, topic: str, queue_id: int) -> Queue:
+    def open_files(paths: StorePaths, topic: str, queue_id: int, **options: Any) -> Queue:
         found.append(f"{topic}-{queue_id}")
-        return plain(paths, topic, queue_id)
+        return plain(paths, topic, queue_id, **options)
 
     monkeypatch.setattr(tail_module, "open_files", open_files)
     return found

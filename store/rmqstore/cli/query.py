@@ -60,7 +60,9 @@ _COLUMNS = "topic,queueId,queueOffset,storeTimestamp,tags,keys,msgId,storeSize,c
 @click.option("-e", "--end", help="Stored before: epoch ms or ISO-8601.")
 @click.option("-n", "--limit", type=click.IntRange(min=1), help="Only the newest N messages.")
 @click.option(
-    "--index-only", is_flag=True, help="Do not read the parts of the log that no index file covers."
+    "--index-only",
+    is_flag=True,
+    help="Do not read the parts of the log that the index does not cover.",
 )
 @with_system_topics
 @as_json_lines
@@ -74,8 +76,8 @@ def query(
 ) -> None:
     """Find messages by key, id or tags, through the index; or queue offsets by time.
 
-    All matches are found, however many there are. Parts of the log that no index file covers are
-    read; stderr says so.
+    All matches are found, however many there are. Parts of the log that the index does not cover
+    are read; stderr says so.
     """
     named = [name for name in ("keys", "ids", "tags") if lookup[name]]
     if len(named) + (time is not None) != 1:
@@ -137,7 +139,7 @@ def _show_messages(
     n_uncovered = store.session.find(wanted, parse_selection(**selection)).n_uncovered_bytes
     if n_uncovered > SMALL_GAPS:
         consequence = "are not searched" if index_only else "are read"
-        text = f"{n_uncovered:,} bytes of the log are in no index file: they {consequence}"
+        text = f"{n_uncovered:,} bytes of the log are not covered by the index: they {consequence}"
         click.echo(text, err=True)
     with err_console.status("searching"):
         batches = store.scan(

@@ -40,7 +40,7 @@ from rmqstore.storage.log.joined_walks import JoinedWindow, join_stretches
 from rmqstore.storage.log.walks import Window, walk_forward
 from rmqstore.storage.queue.consumequeue_ext import ConsumeQueueExt
 from rmqstore.storage.queue.queue import Queue
-from rmqstore.storage.queue.queue_set import open_files
+from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
 from rmqstore.storage.recovery.log_end import damage_at
 from rmqstore.storage.rocksdb.queue_tables import (
     RocksDbQueues,
@@ -252,7 +252,10 @@ class _Queues:
 
     def _new_tally(self, key: QueueKey) -> _Tally:
         queue = open_files(self._paths, *key, files=self._files, in_rocksdb=self._in_rocksdb)
-        is_in_files = self._in_rocksdb is None or self._paths.has_queue_folder(key[0])
+        in_rocksdb = self._in_rocksdb
+        is_in_files = in_rocksdb is None or not is_in_rocksdb(
+            self._paths, in_rocksdb, key, self._files
+        )
 
         def open_ext() -> ConsumeQueueExt:
             return ConsumeQueueExt(self._paths.queue_ext(*key), self._files)

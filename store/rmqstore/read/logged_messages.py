@@ -34,11 +34,23 @@ class LoggedMessages(NamedTuple):
         """Return the messages of all parts, one part after the other."""
         return cls._make(np.concatenate(column) for column in zip(*parts, strict=True))
 
-    def after(self, recovered: RecoveredUnits) -> RecoveredUnits:
-        """Return recovered units with those of the messages that follow them."""
+    def after(self, recovered: RecoveredUnits) -> RecoveredUnits | None:
+        """Return recovered units with those of the messages that follow them.
+
+        None if a message does not follow on the one before, or is not the one that is known.
+        """
         is_new = self.queue_offsets >= recovered.end
+        ordinals = self.queue_offsets - recovered.start
+        if (ordinals[~is_new] < 0).any():
+            return None
+        is_known = ~is_new
+        places = recovered.units["physical_offset"][ordinals[is_known]]
+        if (places != self.places[is_known]).any() or (np.diff(self.queue_offsets) != 1).any():
+            return None
         if not is_new.any():
             return recovered
+        if len(recovered.units) and self.queue_offsets[is_new][0] != recovered.end:
+            return None
         units = np.empty(np.count_nonzero(is_new), QUEUE_UNIT)
         columns = (self.places, self.sizes, self.tags_codes)
         for name, column in zip(QUEUE_UNIT.names or (), columns, strict=True):

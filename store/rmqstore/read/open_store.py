@@ -63,7 +63,7 @@ class OpenStore(Closing):
         self._given_name = broker_name
         self.log = CommitLog(paths.commitlogs, paths.storage, entry_folders=paths.dledger_logs)
         self.ends = StoreEnds(paths, self.config, self.log, ignore_log_end=ignore_log_end)
-        self.queues = Queues(paths, lambda: self.ends.recovered)
+        self.queues = Queues(paths, lambda: self.ends.recovered, lambda: self.ends.in_rocksdb)
         self.ranges = QueueRanges(paths, self.log, self.queues, self.ends.of_records)
 
     def close(self) -> None:

@@ -44,6 +44,7 @@ from rmqstore.storage.index.search import IndexSearch
 from rmqstore.storage.index.sizes import IndexSizes
 from rmqstore.storage.queue.bounds import find_first
 from rmqstore.storage.rocksdb.database import INSTALL_ROCKSDB
+from rmqstore.storage.rocksdb.index_table import IndexTable
 from rmqstore.storage.rocksdb.queue_tables import are_queues_unreadable
 
 logger = logging.getLogger(__name__)
@@ -62,7 +63,13 @@ class StoreSession(OpenStore):
         super().__init__(paths, broker_name=broker_name, ignore_log_end=ignore_log_end)
         self._sampler = Sampler(self.log, self.queues, self.ranges)
         index = IndexSearch(paths.index, IndexSizes.of(StoreConfig()), paths.storage)
-        self._lookup = Lookup(self.log, index, self.ends.of_records, self.ends.index_flushed_until)
+        self._lookup = Lookup(
+            self.log,
+            index,
+            self.ends.of_records,
+            self.ends.index_flushed_until,
+            table=lambda: IndexTable.of(self.paths),
+        )
 
     @retry_if_deleted
     def first_stored_at(

@@ -26,9 +26,10 @@ from rmqstore.read.logged_messages import LoggedMessages
 from rmqstore.read.session import StoreSession
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import BrokerRun
+from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.log.frames import frame_start
 from rmqstore.storage.queue.queue import Queue
-from rmqstore.storage.queue.queue_set import open_files
+from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
 from rmqstore.storage.queue.units import RecoveredUnits, Units
 from rmqstore.storage.recovery.log_end import find_written_end
 from rmqstore.storage.recovery.unit_checks import confirmed_end
@@ -71,7 +72,6 @@ class StoreTail:
         self._is_chosen: dict[QueueKey, bool] = {}
         self._firsts: dict[QueueKey, int] = {}
         self._firsts_since = -1  # the log's first byte when these were found
-        self._in_rocksdb: RocksDbQueues | None = None
 
     def look(self) -> None:
         """Take in what was written, cut off or deleted since the last look.
@@ -108,9 +108,9 @@ class StoreTail:
             )
             self._built = None
         self._run = run
-        in_rocksdb = RocksDbQueues.of(self.store.paths)
-        if in_rocksdb is not self._in_rocksdb:  # the broker has flushed the queues
-            self._in_rocksdb, self._built = in_rocksdb, None
+        in_rocksdb = self.store.ends.in_rocksdb
+        if RocksDbQueues.of(self.store.paths, in_rocksdb) is not in_rocksdb:
+            self._built = None  # the broker has flushed the queues
         if self._built is None:
             self._built = self._look_at_all()
             self._seen = self._built
@@ -191,12 +191,14 @@ class StoreTail:
         A broker flushes queues in RocksDB late, up to a million messages together.
 
         Returns:
-            The number of messages: the queue lacks none.
+            The number of messages, for the queue lacks none; 0 if they do not follow on it.
         """
         recovered = self.store.ends.recovered.get(key)
         if recovered is None:
             recovered = RecoveredUnits(self._open_files(key).end(), np.empty(0, QUEUE_UNIT))
         extended = logged.after(recovered)
+        if extended is None:  # the topic was created again: all queues are looked at in the end
+            return 0
         if extended is not recovered:
             self.store.ends.recovered[key] = recovered = extended
             self.store.queues.drop(key)
@@ -204,10 +206,12 @@ class StoreTail:
         return len(logged.places)
 
     def _is_in_rocksdb(self, key: QueueKey) -> bool:
-        return self._in_rocksdb is not None and not self.store.paths.has_queue_folder(key[0])
+        in_rocksdb, paths = self.store.ends.in_rocksdb, self.store.paths
+        files = OpenFiles(paths.storage)
+        return in_rocksdb is not None and is_in_rocksdb(paths, in_rocksdb, key, files)
 
     def _open_files(self, key: QueueKey) -> Queue:
-        return open_files(self.store.paths, *key, in_rocksdb=self._in_rocksdb)
+        return open_files(self.store.paths, *key, in_rocksdb=self.store.ends.in_rocksdb)
 
     def _look_at_all(self) -> LogCursor:
         store = self.store
@@ -305,7 +309,7 @@ class StoreTail:
         if not len(heads):
             return
         tags_codes = np.zeros(len(heads), np.int64)
-        if self._in_rocksdb is not None:
+        if self.store.ends.in_rocksdb is not None:
             tags_codes = read_requests(data, heads).units.units["tags_code"].astype(np.int64)
         for key, rows in group_by_queue(topics(data, heads), heads.column("queue_id")):
             if key not in self._is_chosen:

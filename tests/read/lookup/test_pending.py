@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rocksdict import AccessType, Options, Rdict
 
 import goldens
 import rmqstore
@@ -44,6 +45,46 @@ def names(rows: list[dict[str, Any]], kind: str) -> set[str]:
     found = [row["keys"] for row in rows if row["pending"] == kind]
     assert len(set(found)) == len(found), "a message came twice"
     return set(found)
+
+
+def families(root: Path) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
+    """Return what families trans and timer of a store hold."""
+    names = ("default", "timer", "trans")
+    database = Rdict(
+        str(root / "rocksdbstore"),
+        Options(raw_mode=True),
+        {family: Options(raw_mode=True) for family in names},
+        AccessType.read_only(),
+    )
+    trans, timer = (dict(database.get_column_family(name).items()) for name in ("trans", "timer"))
+    database.close()
+    return trans, timer
+
+
+@pytest.mark.parametrize("with_index_files", [True, False])
+def test_the_log_tells_what_is_pending_in_rocksdb(
+    golden_store: GoldenStore, tmp_path: Path, *, with_index_files: bool
+) -> None:
+    root = Path(shutil.copytree(golden_store("v55-live-rocksdb"), tmp_path / "s"))
+    if not with_index_files:  # then the index in RocksDB finds copies in the real topics
+        shutil.rmtree(root / "index")
+    rows = pending(root)
+    trans, timer = families(Path(shutil.copytree(root, tmp_path / "for_the_library")))
+    halves = {int.from_bytes(key[:8]) for key in trans if b"@" in key}
+    found = {row["commitLogOffset"] for row in rows if row["pending"] == "transaction"}
+    assert found == halves
+    delivered_until = int.from_bytes(timer[b"timeline_checkpoint"])
+    due = {
+        (int.from_bytes(value[4:]), int.from_bytes(key[:8]))
+        for key, value in timer.items()
+        if len(value) == 12 and int.from_bytes(key[:8]) >= delivered_until
+    }
+    assert due == {
+        (row["commitLogOffset"], round(row["dueTimestamp"].timestamp() * 1000))
+        for row in rows
+        if row["pending"] == "timer"
+    }
+    assert (len(halves), len(due)) == (6, 12)
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,11 @@ import rmqstore
 import tiers
 from reading import offsets, read
 from rmqstore.errors import CorruptDatabaseError, CorruptQueueError, StoreFormatError
+from rmqstore.format.layout import QUEUE_UNIT
+from rmqstore.read.logged_messages import LoggedMessages
 from rmqstore.storage.files.paths import find_store
 from rmqstore.storage.queue.rocksdb_queue import RocksDbQueue
+from rmqstore.storage.queue.units import RecoveredUnits
 from rmqstore.storage.rocksdb.queue_tables import RocksDbQueues
 
 GoldenStore = Callable[[str], Path]
@@ -233,3 +236,54 @@ def test_damage_in_any_file_of_a_database_is_an_error_or_changes_nothing(
             assert sorted(found) == expected
     assert str(root) in complaint
     assert "scan=commitlog" in complaint
+
+
+@pytest.mark.parametrize("n_units", [None, 0, 5])
+def test_an_older_folder_of_a_topic_hides_no_message(
+    golden_store: GoldenStore, tmp_path: Path, n_units: int | None
+) -> None:
+    """As a broker leaves one that was changed to RocksDB."""
+    name = "v55-rocksdb-cq"
+    root = Path(shutil.copytree(golden_store(name), tmp_path / "s"))
+    queue = goldens.queues(name).popitem()[1]
+    folder = root / "consumequeue" / queue[0]["topic"]
+    folder.mkdir()
+    if n_units is not None:
+        file = folder / str(queue[0]["queueId"]) / f"{0:020d}"
+        file.parent.mkdir()
+        units = [unit(row["physicalOffset"])[:20] for row in queue[:n_units]]
+        file.write_bytes(b"".join(units).ljust(400, b"\0"))
+    with rmqstore.open(root) as store:
+        assert len(read(store, columns="queueOffset")) == len(goldens.lines(name, "expected"))
+
+
+def test_a_database_stays_open_for_who_holds_it(tmp_path: Path) -> None:
+    units = {unit_key(b"T", 1, 0): unit(0)}
+    offsets = {bound_key(b"T", b"max", 1): struct.pack(">qq", 0, 0)}
+    known = write(tmp_path / "first", units, offsets)
+    for number in range(20):
+        write(tmp_path / str(number), units, offsets)
+    assert RocksDbQueues.of(find_store(tmp_path / "first"), known) is known
+    (tmp_path / "first" / "consumequeue" / "more").touch()
+    assert RocksDbQueues.of(find_store(tmp_path / "first"), known) is not known
+
+
+def test_messages_follow_on_those_that_are_known() -> None:
+    def logged(*pairs: tuple[int, int]) -> LoggedMessages:
+        offsets, places = (np.array(column) for column in zip(*pairs, strict=True))
+        return LoggedMessages(offsets, places, np.full(len(pairs), 9), np.zeros(len(pairs), int))
+
+    known = logged((3, 30), (4, 40)).after(RecoveredUnits(3, np.empty(0, QUEUE_UNIT)))
+    assert known is not None
+    assert (known.start, known.end) == (3, 5)
+    more = logged((4, 40), (5, 50)).after(known)
+    assert more is not None
+    assert more.units["physical_offset"].tolist() == [30, 40, 50]
+    assert logged((3, 30), (4, 40)).after(known) is known
+    for wrong in (
+        logged((4, 41), (5, 50)),  # another record is there
+        logged((6, 60)),  # a leap
+        logged((5, 50), (7, 70)),
+        logged((0, 500), (1, 501)),  # the topic was created again
+    ):
+        assert wrong.after(known) is None

@@ -14,17 +14,24 @@ from typing import Final, NamedTuple, overload
 
 import numpy as np
 
-from rmqstore.errors import OffsetOutOfRangeError, StoreFormatError, StoreStateError
+from rmqstore.errors import (
+    OffsetOutOfRangeError,
+    StoreFormatError,
+    StoreStateError,
+    UnsupportedFeatureError,
+)
 from rmqstore.format.columns.index_keys import key_hashes, tag_key
 from rmqstore.format.layout import PROPERTY_UNIQ_KEY, Positions
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import Message
 from rmqstore.query.keys import KEY_SEPARATOR, Wanted, is_offset_id
+from rmqstore.read.lookup.table_spans import table_spans
 from rmqstore.spans import FOREVER, LogSlice, Span
 from rmqstore.storage.index.search import IndexSearch
 from rmqstore.storage.log.commitlog import CommitLog, Place
 from rmqstore.storage.log.frames import frame_of, is_blank
 from rmqstore.storage.recovery.log_end import find_written_end
+from rmqstore.storage.rocksdb.index_table import IndexTable, ItemKind, item_prefix
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +66,7 @@ class QueryResult(Sequence[Message]):
 
     Attributes:
         messages: the matching messages, oldest first.
-        uncovered: the parts of the log, by physical offset, that no index file covers.
+        uncovered: the parts of the log, by physical offset, that the index does not cover.
         was_scanned: whether those parts were read too. If not, messages in them were not found.
     """
 
@@ -91,6 +98,8 @@ class Lookup:
             it was closed.
         flushed_until: returns the store time (ms) until which index files were surely on disk.
             After a crash, items of later messages may be lost.
+        table: returns the index that a broker keeps in RocksDB, None without one. It is used where
+            there are no index files.
     """
 
     def __init__(
@@ -99,8 +108,9 @@ class Lookup:
         index: IndexSearch,
         log_end: Callable[[], int | None],
         flushed_until: Callable[[], int] = lambda: FOREVER,
+        table: Callable[[], IndexTable | None] = lambda: None,
     ) -> None:
-        self._log, self._index = log, index
+        self._log, self._index, self._table = log, index, table
         self._log_end, self._flushed_until = log_end, flushed_until
         # Physical offset of the last record whose keys were all found in the index.
         self._indexed_record = -1
@@ -118,6 +128,9 @@ class Lookup:
         An index that contradicts itself covers nothing. No file tells whether its items are also of
         tags, so the index never covers these.
 
+        In RocksDB only records with a UNIQ_KEY are indexed. So such an index covers look-ups by id,
+        but never those by key, which may also be a word in KEYS of another record.
+
         Args:
             wanted: the keys, ids and tags.
             topics: topics to search, which the index hashes together with the key.
@@ -134,12 +147,10 @@ class Lookup:
         whole = self._whole()
         by_id = [parse_message_id(msg_id)[1] for msg_id in wanted.msg_ids if is_offset_id(msg_id)]
         places = np.array(by_id, np.int64)
+        times = begin or 0, FOREVER if end is None else end
         try:
-            is_covered = bool(topics) and not wanted.tags
-            uncovered = self.uncovered() if is_covered else [whole]
-            names = sorted({*wanted.keys, *wanted.msg_ids, *map(tag_key, wanted.tags)})
-            hashes = key_hashes(list(topics), names).ravel()
-            by_key = self._index.find(hashes, begin or 0, FOREVER if end is None else end)
+            found = self._find_in_table(wanted, topics, times)
+            by_key, uncovered = found or self._find_in_files(wanted, topics, times)
             places = np.union1d(by_key, places)
         except StoreStateError as err:
             logger.warning("the index is not used: %s", err)
@@ -152,6 +163,38 @@ class Lookup:
                 # Raises if the file is gone, so that the files are listed again.
                 self._log.read(segment, 0, 0)
         return Found(places, uncovered)
+
+    def _find_in_files(
+        self, wanted: Wanted, topics: Sequence[str], times: tuple[int, int]
+    ) -> tuple[Positions, list[Span]]:
+        is_covered = bool(topics) and not wanted.tags
+        uncovered = self.uncovered() if is_covered else [self._whole()]
+        names = sorted({*wanted.keys, *wanted.msg_ids, *map(tag_key, wanted.tags)})
+        hashes = key_hashes(list(topics), names).ravel()
+        return self._index.find(hashes, *times), uncovered
+
+    def _find_in_table(
+        self, wanted: Wanted, topics: Sequence[str], times: tuple[int, int]
+    ) -> tuple[Positions, list[Span]] | None:
+        """Search the index in RocksDB, None if there is none that can be used."""
+        if self._index.has_files():
+            return None
+        try:
+            table = self._table()
+            if table is None:
+                return None
+            is_covered = bool(topics) and not (wanted.keys or wanted.tags)
+            spans = table_spans(table, self._log, self._whole().end) if is_covered else []
+            names = (
+                *((ItemKind.KEY, key) for key in wanted.keys),
+                *((ItemKind.UNIQUE_KEY, key) for key in wanted.keys | wanted.msg_ids),
+                *((ItemKind.TAGS, tags) for tags in wanted.tags),
+            )
+            prefixes = {item_prefix(topic, *name) for topic in topics for name in names}
+            return table.find(prefixes, *times), self._outside(spans, lambda _: True)
+        except (StoreFormatError, UnsupportedFeatureError) as err:
+            logger.warning("%s; the index in it is not used", err)
+            return None
 
     def _whole(self) -> Span:
         end = self._log_end()
@@ -175,8 +218,18 @@ class Lookup:
             [900, 1000)  after the newest file;
                          from 800 on if a key of the record at 800 is not in the index yet
         """
+        return self._outside(self._index.spans(self._flushed_until()), self._has_all_keys)
+
+    def _outside(self, spans: list[Span], has_all_keys: Callable[[int], bool]) -> list[Span]:
+        """Return the parts of the log outside of what an index covers.
+
+        Each part begins where a record does.
+
+        Args:
+            spans: what is covered, each part from its first record to its last, ascending.
+            has_all_keys: tells of the last record of all whether it is covered in whole.
+        """
         whole = self._whole()
-        spans = self._index.spans(self._flushed_until())
         gaps: list[Span] = []
         covered_until = whole.start
         for number, span in enumerate(spans):
@@ -188,7 +241,7 @@ class Lookup:
             if first_frame > covered_until:
                 gaps.append(Span(covered_until, self._after(first, whole)))
             is_newest = number + 1 == len(spans)
-            is_partly_covered = is_newest and not self._has_all_keys(last)
+            is_partly_covered = is_newest and not has_all_keys(last)
             covered_until = last_frame if is_partly_covered else self._after(last, whole)
         end = self._end_of_records(covered_until, whole)
         return [*gaps, Span(covered_until, end)] if covered_until < end else gaps

@@ -208,7 +208,7 @@ def have_copies(
         return are_delivered
     latest: dict[tuple[str, str], int] = {}
     first = int(waiting.places.min())
-    for batch in store.finder.copies(Wanted(keys=frozenset(keys)), topics, first):
+    for batch in store.finder.copies(Wanted(msg_ids=frozenset(keys)), topics, first):
         for row in batch.to_pylist():
             # Physical offsets ascend, so the last one stays.
             latest[row["topic"], row["msgId"]] = row["commitLogOffset"]

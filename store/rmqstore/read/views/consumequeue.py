@@ -16,11 +16,12 @@ from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
 from rmqstore.read.views.source import Column, ViewLimits, ViewPiece, ViewSource, reasons, to_batch
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.files.open_files import OpenFiles
+from rmqstore.storage.files.paths import can_name_queues
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.queue.queue import Queue
-from rmqstore.storage.queue.queue_set import open_files
+from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
 from rmqstore.storage.queue.units import Units
-from rmqstore.storage.rocksdb.queue_tables import RocksDbQueues, are_queues_unreadable
+from rmqstore.storage.rocksdb.queue_tables import are_queues_unreadable
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ def _topics(source: ViewSource, spec: ViewSpec) -> list[str]:
     warn_of_rocksdb(source, spec)
     if are_queues_unreadable(paths):
         return []
-    in_rocksdb = RocksDbQueues.of(paths)
+    in_rocksdb = source.ends.in_rocksdb
     known = {*paths.topics()} | (set() if in_rocksdb is None else in_rocksdb.topics())
     topics = choose_topics(spec.selection, sorted(known))
     batch = choose_topics(spec.selection, paths.batch_topics())
@@ -82,18 +83,19 @@ def _slices(source: ViewSource, spec: ViewSpec, topic: str) -> Iterator[QueueSli
             queue.close()
 
 
-def _ids_on_disk(source: ViewSource, topic: str) -> list[int]:
-    if source.paths.has_queue_folder(topic):
-        return source.paths.queue_ids(topic)
-    in_rocksdb = RocksDbQueues.of(source.paths)
-    return [] if in_rocksdb is None else in_rocksdb.queue_ids(topic)
+def _ids_on_disk(source: ViewSource, topic: str) -> set[int]:
+    in_rocksdb = source.ends.in_rocksdb
+    in_files = source.paths.queue_ids(topic) if can_name_queues(topic) else []
+    return {*in_files, *(() if in_rocksdb is None else in_rocksdb.queue_ids(topic))}
 
 
 def _open(source: ViewSource, topic: str, queue_id: int) -> Queue:
     """Return a queue as the disk has it; a BatchConsumeQueue of the same topic is left out."""
-    if source.paths.has_queue_folder(topic):
-        return ConsumeQueue(source.paths.queue(topic, queue_id), OpenFiles(source.paths.storage))
-    return open_files(source.paths, topic, queue_id, in_rocksdb=RocksDbQueues.of(source.paths))
+    paths, in_rocksdb = source.paths, source.ends.in_rocksdb
+    files = OpenFiles(paths.storage)
+    if in_rocksdb is not None and is_in_rocksdb(paths, in_rocksdb, (topic, queue_id), files):
+        return open_files(paths, topic, queue_id, files=files, in_rocksdb=in_rocksdb)
+    return ConsumeQueue(paths.queue(topic, queue_id), files)
 
 
 def read_units(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:

@@ -10,6 +10,7 @@ import errno
 import mmap
 import os
 import shutil
+import stat
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -109,15 +110,14 @@ class Disk:
             path = path.parent
         self._real_folders.add(folder)
 
-    def make_folder(
-        self, path: Path, *, is_flushed: bool = True, like: Path | None = None
-    ) -> None:
+    def make_folder(self, path: Path, *, is_flushed: bool = True, like: Path | None = None) -> None:
         """Create a folder and its missing parents.
 
         Args:
             path: the folder to create.
             is_flushed: wait until the new names are on the disk; else the next :meth:`flush_all`
                 does, so that many folders of one parent cost one flush of it.
+            like: a folder whose mode it gets.
         """
         self.require_within(path)
         missing = [*takewhile(lambda folder: not folder.exists(), (path, *path.parents))]
@@ -127,6 +127,8 @@ class Disk:
                 self.flush_folder(folder.parent)
             else:
                 self._unflushed_folders[folder.parent] = None
+        if like is not None:
+            path.chmod(stat.S_IMODE(like.stat().st_mode))
 
     def create(self, path: Path, size: int, content: Iterable[NDArray[Any]] | None = None) -> None:
         """Create a sparse file of zeros, which takes no space on the disk until it is written to.

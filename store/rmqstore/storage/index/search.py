@@ -176,6 +176,10 @@ class IndexSearch:
             except FileNotFoundError:
                 continue  # deleted together with its records
 
+    def has_files(self) -> bool:
+        """Tell whether there are index files, whatever they hold."""
+        return bool(index_files(self.folder, self._storage))
+
     def find(self, hashes: NDArray[np.int32], begin: int = 0, end: int = FOREVER) -> Positions:
         """Return the physical offsets of candidate records, rising and distinct.
 

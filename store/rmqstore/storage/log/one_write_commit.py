@@ -18,6 +18,7 @@ from rmqstore.format.layout import BLANK_MAGIC, FRAME_HEAD, MIN_BLANK_BYTES, Byt
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths, offset_to_name
+from rmqstore.storage.files.replaceable import can_replace
 
 HEAD_BYTES = FRAME_HEAD.itemsize
 
@@ -191,8 +192,7 @@ class NewLog:
         self._paths = paths
         self.files = files._replace(folders=[paths.new_log])
         self.is_done = False
-        files.disk.make_folder(paths.new_log)
-        paths.new_log.chmod(stat.S_IMODE(paths.commitlogs[0].stat().st_mode))
+        files.disk.make_folder(paths.new_log, like=paths.commitlogs[0])
 
     @staticmethod
     def is_possible(disk: Disk, paths: StorePaths) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from functools import cached_property
 
 from rmqstore.errors import StoreStateError
 from rmqstore.spans import QueueKey
@@ -39,7 +38,7 @@ def open_files(
 ) -> Queue:
     """Return a queue as the disk has it. The folder that exists decides its kind.
 
-    A topic that has a folder has all of its queues there, even if they are in RocksDB as well.
+    A queue that is in files and in RocksDB is read from where it reaches further into the log.
 
     Args:
         paths: paths of the store.
@@ -54,12 +53,35 @@ def open_files(
 
     Source: CombineConsumeQueueStore.java.
     """
-    if in_rocksdb is not None and not paths.has_queue_folder(topic):
+    files = files or OpenFiles(paths.storage)
+    if in_rocksdb is not None and is_in_rocksdb(paths, in_rocksdb, (topic, queue_id), files):
         return RocksDbQueue(in_rocksdb, (topic, queue_id))
     folder = paths.batch_queue(topic, queue_id)
     if is_folder(paths.storage, folder) or is_batch:
-        return BatchConsumeQueue(folder, files or OpenFiles(paths.storage))
-    return ConsumeQueue(paths.queue(topic, queue_id), files or OpenFiles(paths.storage))
+        return BatchConsumeQueue(folder, files)
+    return ConsumeQueue(paths.queue(topic, queue_id), files)
+
+
+def is_in_rocksdb(
+    paths: StorePaths, in_rocksdb: RocksDbQueues, key: QueueKey, files: OpenFiles
+) -> bool:
+    """Tell whether a queue is read from RocksDB, of a store that has queues there.
+
+    A broker that writes both kinds keeps the files complete. It may also have changed from one kind
+    to the other, or have left an empty folder.
+
+    Source: CombineConsumeQueueStore.java.
+    """
+    topic, queue_id = key
+    if not paths.has_queue_folder(topic):
+        return True
+    if is_folder(paths.storage, paths.batch_queue(topic, queue_id)):
+        return False
+    bounds = in_rocksdb.bounds.get(key)
+    in_files = ConsumeQueue(paths.queue_name(topic, queue_id), files)
+    if bounds is None or not in_files.is_present:
+        return not in_files.is_present
+    return in_files.unit(in_files.end() - 1)[0] < bounds.last_place
 
 
 class Queues:
@@ -71,12 +93,17 @@ class Queues:
     Args:
         paths: paths of the store.
         recovered: returns the ends of queues that their files lack; called on demand.
+        in_rocksdb: returns the queues in RocksDB to which these ends belong.
     """
 
     def __init__(
-        self, paths: StorePaths, recovered: Callable[[], Mapping[QueueKey, RecoveredUnits]]
+        self,
+        paths: StorePaths,
+        recovered: Callable[[], Mapping[QueueKey, RecoveredUnits]],
+        in_rocksdb: Callable[[], RocksDbQueues | None],
     ) -> None:
         self._paths = paths
+        self._get_rocksdb = in_rocksdb
         self._recovered = recovered
         self._files = OpenFiles(paths.storage, _FILES_AT_ONCE)
         self._open: OrderedDict[QueueKey, Queue] = OrderedDict()
@@ -148,9 +175,9 @@ class Queues:
         self._open_exts.move_to_end(key)
         return ext
 
-    @cached_property
+    @property
     def _in_rocksdb(self) -> RocksDbQueues | None:
-        return RocksDbQueues.of(self._paths)
+        return self._get_rocksdb()
 
     @property
     def lack_records(self) -> bool:
@@ -176,8 +203,8 @@ class Queues:
         on_disk = set()
         if can_name_queues(topic):
             on_disk = {*self._paths.queue_ids(topic), *self._paths.batch_queue_ids(topic)}
-        if self._in_rocksdb is not None and not on_disk:
-            on_disk = {*self._in_rocksdb.queue_ids(topic)}
+        if self._in_rocksdb is not None:
+            on_disk |= {*self._in_rocksdb.queue_ids(topic)}
         return sorted(on_disk | {number for name, number in self._recovered() if name == topic})
 
     def plain(self) -> list[QueueKey]:
@@ -202,5 +229,3 @@ class Queues:
         self._open_exts.clear()
         self._batches.clear()
         self._in_batches = None
-        self.__dict__.pop("_in_rocksdb", None)
-        self.__dict__.pop("_in_rocksdb", None)

@@ -27,7 +27,7 @@ from rmqstore.storage.broker.checkpoint import Checkpoint
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.frames import first_record
-from rmqstore.storage.log.walks import next_record, walk_back, walk_forward
+from rmqstore.storage.log.walks import next_record, walk_back, walk_forward, window_at
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,12 @@ from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.bounds import reach
 from rmqstore.storage.queue.queue_set import open_files
 from rmqstore.storage.queue.units import RecoveredUnits
-from rmqstore.storage.recovery.log_end import LogEnd, count_after, find_log_end
+from rmqstore.storage.recovery.log_end import (
+    LogEnd,
+    before_our_blank,
+    count_after,
+    find_log_end,
+)
 from rmqstore.storage.recovery.queue_tails import (
     RecoveredQueues,
     is_newest_built,
@@ -64,7 +69,7 @@ class StoreEnds:
 
     def forget(self) -> None:
         """Drop the cached ends, because another process has repaired the store."""
-        for name in ("log_end", "_recovered_queues", "recovered"):
+        for name in ("log_end", "_recovered_queues", "recovered", "in_rocksdb"):
             self.__dict__.pop(name, None)
 
     def take(self, log_end: LogEnd | None, recovered: dict[QueueKey, RecoveredUnits]) -> None:
@@ -132,6 +137,11 @@ class StoreEnds:
         return read_checkpoint(self._paths).index_msg_timestamp
 
     @cached_property
+    def in_rocksdb(self) -> RocksDbQueues | None:
+        """The queues in RocksDB to which :attr:`recovered` adds what they lack."""
+        return RocksDbQueues.of(self._paths)
+
+    @cached_property
     def recovered(self) -> dict[QueueKey, RecoveredUnits]:
         """The ends of queues that only the log has, after a crash or in a copy of a running store.
 
@@ -169,7 +179,7 @@ class StoreEnds:
         batch_topics = self._of_topics_json(self._config.batch_topics)
         known_topics = self._of_topics_json(self._config.topics)
         since = committed_since(self._paths)
-        in_rocksdb = RocksDbQueues.of(self._paths)
+        in_rocksdb = self.in_rocksdb
 
         def open_queue(topic: str, queue_id: int) -> OpenedQueue | None:
             if in_rocksdb is None and not can_name_queues(topic):
@@ -200,7 +210,7 @@ class StoreEnds:
     def _end_of_queues(self) -> int:
         """Return the physical offset after the last record that files of queues point at, or -1."""
         end = -1
-        in_rocksdb = RocksDbQueues.of(self._paths)
+        in_rocksdb = self.in_rocksdb
         keys = {*self._paths.queues(), *self._paths.batch_queues()}
         keys |= set() if in_rocksdb is None else in_rocksdb.bounds.keys()
         for key in keys:

@@ -13,10 +13,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from rmqstore.errors import CorruptDatabaseError, UnsupportedFeatureError
@@ -28,7 +31,6 @@ if TYPE_CHECKING:
 
 INSTALL_ROCKSDB = "to read it, install the extra: pip install 'pyspark-rmqstore[rocksdb]'"
 
-_TRIAL = Path(__file__).with_name("trial.py")
 _TRIAL_SECONDS = 60
 _LOCK = "LOCK"
 _MAX_FILES = 400  # all of them are open as long as the database is
@@ -36,7 +38,7 @@ _MAX_COPIED_BYTES = 1 << 30
 # A broker that compacts its tables deletes files between our listing and our opening.
 _ATTEMPTS = 5
 _PAUSE_SECONDS = 0.05
-_DATABASES_AT_ONCE = 4
+_DATABASES_AT_ONCE = 16
 
 _Fingerprint = tuple[tuple[str, int, int], ...]
 
@@ -44,6 +46,18 @@ _Fingerprint = tuple[tuple[str, int, int], ...]
 def can_read_rocksdb() -> bool:
     """Tell whether the library is installed: extra ``rocksdb``."""
     return find_spec("rocksdict") is not None
+
+
+@contextmanager
+def _temporary_folder() -> Iterator[str]:
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="rmqstore-")
+    except OSError as err:
+        raise UnsupportedFeatureError(
+            f"a RocksDB database is opened through a temporary folder: {err}; set TMPDIR"
+        ) from err
+    with folder as name:
+        yield name
 
 
 class RocksDb:
@@ -69,9 +83,9 @@ class RocksDb:
 
     def _open_unchanged(self, small: Sequence[str]) -> Rdict:
         for attempt in range(_ATTEMPTS):
-            before = fingerprint(self.folder, self._storage)
+            self.fingerprint = before = fingerprint(self.folder, self._storage)
             try:
-                with tempfile.TemporaryDirectory(prefix="rmqstore-") as links:
+                with _temporary_folder() as links:
                     self._links = links
                     self._fill(Path(links), before)
                     self._try_out(links, small)
@@ -83,25 +97,28 @@ class RocksDb:
                 time.sleep(_PAUSE_SECONDS)
         raise AssertionError("the last attempt returns or raises")
 
-    def _fill(self, links: Path, files: _Fingerprint) -> None:
+    def _fill(self, links: Path, entries: _Fingerprint) -> None:
         """Link the files of the database, or copy them from another storage."""
-        if len(files) > _MAX_FILES:
+        if len(entries) > _MAX_FILES:
             raise UnsupportedFeatureError(
-                f"{self.folder} has {len(files)} files; at most {_MAX_FILES} can be opened together"
+                f"{self.folder} has {len(entries)} files; at most {_MAX_FILES} can be open at once"
             )
-        if self._storage is not LOCAL and sum(size for _, size, _ in files) > _MAX_COPIED_BYTES:
+        if self._storage is not LOCAL and sum(size for _, size, _ in entries) > _MAX_COPIED_BYTES:
             raise UnsupportedFeatureError(
                 f"{self.folder} is a database of more than {_MAX_COPIED_BYTES >> 30} GiB in a "
                 "remote storage: copy the store to a local disk, or use scan=commitlog"
             )
-        for name, size, _ in files:
+        for name, size, _ in entries:
             if self._storage is LOCAL:
                 (links / name).symlink_to(self._storage.full_path(self.folder / name))
             else:
                 (links / name).write_bytes(self._storage.read_bytes(self.folder / name, size))
 
     def _try_out(self, links: str, small: Sequence[str]) -> None:
-        command = [sys.executable, str(_TRIAL), links, *small]
+        if not sys.executable:
+            raise UnsupportedFeatureError("to open a RocksDB database takes a path of Python")
+        program = files(__package__).joinpath("trial.py").read_text(encoding="utf-8")
+        command = [sys.executable, "-c", program, links, *small]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         try:
             done = subprocess.run(  # noqa: S603 - our own program
@@ -114,9 +131,9 @@ class RocksDb:
             )
         except subprocess.TimeoutExpired as err:
             raise self._corrupt(f"opening it took more than {_TRIAL_SECONDS} s") from err
-        if done.returncode:
+        if done.stdout.strip() != b"opened":
             lines = done.stderr.decode(errors="replace").strip().splitlines()
-            ended = f"the process that opened it ended with signal {-done.returncode}"
+            ended = f"the process that opened it ended with code {done.returncode}"
             why = lines[-1] if lines else ended
             raise self._corrupt(why)
 
@@ -133,6 +150,10 @@ class RocksDb:
             return Rdict(links, options(), families, AccessType.read_only(False))  # noqa: FBT003
         except Exception as err:
             raise self._corrupt(err) from err
+
+    def is_current(self) -> bool:
+        """Tell whether the files of the database are still those that were opened."""
+        return fingerprint(self.folder, self._storage) == self.fingerprint
 
     @property
     def n_entries(self) -> int:
@@ -211,7 +232,8 @@ class RocksDb:
             raise self._corrupt(err) from err
 
 
-_opened: dict[Path, tuple[_Fingerprint, RocksDb]] = {}
+_opened: OrderedDict[Path, RocksDb] = OrderedDict()
+_opening = Lock()
 
 
 def open_rocksdb(folder: Path, storage: Storage = LOCAL, small: Sequence[str] = ()) -> RocksDb:
@@ -219,15 +241,13 @@ def open_rocksdb(folder: Path, storage: Storage = LOCAL, small: Sequence[str] = 
 
     Raises as :class:`RocksDb` does.
     """
-    now = fingerprint(folder, storage)
-    known = _opened.get(folder)
-    if known is not None and known[0] == now:
-        return known[1]
-    database = RocksDb(folder, storage, small)
-    _opened.pop(folder, None)
-    _opened[folder] = now, database
-    if len(_opened) > _DATABASES_AT_ONCE:
-        _opened.pop(next(iter(_opened)))
+    with _opening:
+        database = _opened.pop(folder, None)
+        if database is None or not database.is_current():
+            database = RocksDb(folder, storage, small)
+        _opened[folder] = database
+        if len(_opened) > _DATABASES_AT_ONCE:
+            _opened.popitem(last=False)
     return database
 
 

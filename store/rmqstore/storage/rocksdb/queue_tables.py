@@ -5,6 +5,7 @@ Source: RocksDBConsumeQueueTable.java, RocksDBConsumeQueueOffsetTable.java. FORM
 
 from __future__ import annotations
 
+import struct
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ _CHECKPOINT = "CHECKPOINT_TOPIC"
 _MAX_TOPIC_BYTES = 32767
 _MAX_QUEUE_ID = (1 << 31) - 1
 _MAX_OFFSET = 1 << 62
-_DATABASES_AT_ONCE = 4
+_DATABASES_AT_ONCE = 16
 _END = b"\xff" * 8  # after every key, for topics have fewer bytes
 
 
@@ -45,6 +46,7 @@ class Bounds(NamedTuple):
 
     first: int  # 0 where the broker never corrected it
     last: int  # queue offset of the last unit
+    last_place: int  # physical offset of its record
 
 
 class RocksDbQueues:
@@ -69,13 +71,18 @@ class RocksDbQueues:
         self.n_entries = database.n_entries
         self.checkpoint = 0
         self.bounds: dict[QueueKey, Bounds] = {}
+        self._queue_ids: dict[str, list[int]] = {}
         self._read_offsets()
 
     @classmethod
-    def of(cls, paths: StorePaths) -> RocksDbQueues | None:
+    def of(cls, paths: StorePaths, known: RocksDbQueues | None = None) -> RocksDbQueues | None:
         """Return the queues that a store has in RocksDB now.
 
         None without such a database, and without the library that reads it.
+
+        Args:
+            paths: the files of the store.
+            known: what was returned before, which is returned again if the database is the same.
 
         Raises:
             CorruptDatabaseError: the database cannot be opened, or it is not one of queues.
@@ -83,10 +90,12 @@ class RocksDbQueues:
         folder = paths.rocksdb_queues
         if folder is None or not can_read_rocksdb():
             return None
+        if known is not None and known.is_current():
+            return known
         return _queues_in(open_rocksdb(folder, paths.storage, (_OFFSETS,)))
 
     def _read_offsets(self) -> None:
-        lasts: dict[QueueKey, int] = {}
+        lasts: dict[QueueKey, tuple[int, int]] = {}
         firsts: dict[QueueKey, int] = {}
         for key, value in self._database.items(_OFFSETS, b"", _END):
             parsed = _parse(key)
@@ -96,20 +105,28 @@ class RocksDbQueues:
             if topic == _CHECKPOINT:
                 self.checkpoint = int.from_bytes(value[:8], signed=True)
             elif len(value) == 16:
-                queue_offset = int.from_bytes(value[8:], signed=True)
-                (lasts if is_last else firsts)[topic, queue_id] = queue_offset
-        for queue, last in lasts.items():
+                place, queue_offset = struct.unpack(">qq", value)
+                if is_last:
+                    lasts[topic, queue_id] = queue_offset, place
+                else:
+                    firsts[topic, queue_id] = queue_offset
+        for queue, (last, place) in lasts.items():
             if 0 <= last < _MAX_OFFSET:
                 first = firsts.get(queue, 0)
-                self.bounds[queue] = Bounds(first if 0 <= first <= last else 0, last)
+                self.bounds[queue] = Bounds(first if 0 <= first <= last else 0, last, place)
+                self._queue_ids.setdefault(queue[0], []).append(queue[1])
+
+    def is_current(self) -> bool:
+        """Tell whether the database has not changed since it was opened."""
+        return self._database.is_current()
 
     def topics(self) -> set[str]:
         """Return the topics that have queues."""
-        return {topic for topic, _ in self.bounds}
+        return set(self._queue_ids)
 
     def queue_ids(self, topic: str) -> list[int]:
         """Return the ids of the queues of a topic, sorted."""
-        return sorted(queue_id for name, queue_id in self.bounds if name == topic)
+        return sorted(self._queue_ids.get(topic, ()))
 
     def has_unit(self, key: QueueKey, queue_offset: int) -> bool:
         """Tell whether a queue has a unit with a queue offset."""

@@ -14,7 +14,9 @@ _MAX_KEYS = 1 << 20
 
 
 def _main(folder: str, *small: str) -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (_MAX_BYTES, _MAX_BYTES))
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = _MAX_BYTES if hard == resource.RLIM_INFINITY else min(hard, _MAX_BYTES)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     from rocksdict import AccessType, Options, Rdict
 
@@ -27,6 +29,7 @@ def _main(folder: str, *small: str) -> None:
         for number, _ in enumerate(family.items()):
             if number >= (_MAX_KEYS if name in small else 0):
                 break
+    sys.stdout.write("opened")
 
 
 if __name__ == "__main__":

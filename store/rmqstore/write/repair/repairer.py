@@ -33,12 +33,13 @@ from rmqstore.storage.index.index_file import index_files, read_header
 from rmqstore.storage.log.append_intent import read_intent
 from rmqstore.storage.log.clean_end import CleanEnd, read_clean_end
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.log.walks import next_record, window_at
+from rmqstore.storage.log.walks import next_record
 from rmqstore.storage.queue.appender import QueueAppender
 from rmqstore.storage.queue.bounds import reach
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.recovery.log_end import (
     LogEnd,
+    before_our_blank,
     damage_at,
     find_log_end,
     is_whole_between,

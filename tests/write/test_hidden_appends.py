@@ -1,0 +1,144 @@
+"""How appends are hidden until their commit: what may be said of them, and what is left of them."""
+
+from __future__ import annotations
+
+import stat
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import rmqstore
+from rmqstore.errors import StoreStateError
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files import direct_writes, replaceable
+from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.paths import find_store
+from rmqstore.write.messages import MessageMaker, WriteSpec
+from rmqstore.write.staged.part import PartWriter, StagedPart
+from rmqstore.write.writer import StoreWriter
+
+SIZES = StoreConfig().updated({"mappedFileSizeCommitLog": 65536})
+
+
+def rows(n: int, size: int = 200) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"topic": ["T"] * n, "body": [b"x" * size] * n})
+
+
+def stage(folder: Path, n: int) -> StagedPart:
+    folder.mkdir(parents=True, exist_ok=True)
+    with PartWriter(Disk(), folder / f"part-{n}", SIZES.mapped_file_size_commit_log) as file:
+        file.write(MessageMaker(WriteSpec()).make(rows(n)))
+        return file.part()
+
+
+def n_rows(root: Path) -> int:
+    with rmqstore.open(root) as store:
+        by_log = store.scan(columns="body", scan="commitlog").read_all().num_rows
+        assert store.scan(columns="body").read_all().num_rows == by_log
+    return by_log
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Return a store with five messages."""
+    with rmqstore.create(tmp_path / "s", config=SIZES) as writer:
+        writer.append(rows(5))
+    return tmp_path / "s"
+
+
+def test_an_append_may_follow_a_staged_one_into_the_next_segment(root: Path) -> None:
+    with StoreWriter(find_store(root), SIZES) as writer:
+        writer.append_staged([stage(root / ".rmqstore" / "staging", 10)])
+        writer.append(rows(400))
+        assert n_rows(root) == 5
+        writer.append_staged([stage(root / ".rmqstore" / "staging", 20)])
+    assert n_rows(root) == 435
+
+
+def test_more_than_all_is_refused_and_nothing_is_kept(root: Path) -> None:
+    with StoreWriter(find_store(root), SIZES) as writer:
+        writer.append_staged([stage(root / ".rmqstore" / "staging", 10)], are_all=True)
+        with pytest.raises(StoreStateError, match="more than it said"):
+            writer.append(rows(1))
+        writer.append(rows(3))
+    assert n_rows(root) == 8
+
+
+def test_several_jobs_of_one_writer_hide_each_for_itself(root: Path) -> None:
+    with StoreWriter(find_store(root), SIZES) as writer:
+        for n in (10, 20, 30):
+            writer.append_staged([stage(root / ".rmqstore" / "staging", n)], are_all=True)
+            writer.flush()
+    assert n_rows(root) == 65
+
+
+def test_a_log_that_ends_in_our_blank_is_read_up_to_it(root: Path) -> None:
+    """A read that was planned while an append is hidden stays right after its commit."""
+    with StoreWriter(find_store(root), SIZES) as writer:
+        writer.append_staged([stage(root / ".rmqstore" / "staging", 50)], are_all=True)
+        with rmqstore.open(root) as store:
+            planned = store.session.log_slice()
+            writer.flush()
+            assert store.session.log_slice() == planned
+            assert store.scan(columns="body", scan="commitlog").read_all().num_rows == 5
+    assert n_rows(root) == 55
+
+
+def test_the_first_log_keeps_the_mode_of_its_folder(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    rmqstore.create(root, config=SIZES).close()
+    (root / "commitlog").chmod(0o2770)
+    with StoreWriter(find_store(root), SIZES) as writer:
+        writer.append(rows(3))
+    assert stat.S_IMODE((root / "commitlog").stat().st_mode) == 0o2770
+    assert n_rows(root) == 3
+
+
+def test_a_log_folder_that_cannot_be_replaced_is_written_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a mount point cannot."""
+    root = tmp_path / "s"
+    rmqstore.create(root, config=SIZES).close()
+    monkeypatch.setattr(replaceable.Path, "rename", refuse)
+    inode = (root / "commitlog").stat().st_ino
+    with StoreWriter(find_store(root), SIZES) as writer:
+        writer.append(rows(400))
+    assert (root / "commitlog").stat().st_ino == inode
+    assert n_rows(root) == 400
+
+
+def refuse(*_: Any) -> None:
+    raise OSError(16, "Device or resource busy")
+
+
+def test_an_interrupted_wait_leaves_no_writing_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, goes_on = tmp_path / "file", threading.Event()
+    path.write_bytes(bytes(8192))
+    write = direct_writes.write_all
+
+    def slow(*arguments: Any) -> None:
+        goes_on.wait(10)
+        write(*arguments)
+
+    monkeypatch.setattr(direct_writes, "write_all", slow)
+    disk = Disk()
+    disk.write_large(path, 0, np.ones(4096, np.uint8))
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(direct_writes, "wait", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            disk.settle()
+    threading.Timer(0.2, goes_on.set).start()
+    disk.forget_large_write()
+    assert path.read_bytes()[:4096] == b"\1" * 4096, "the thread has ended its write"
+    disk.close()
