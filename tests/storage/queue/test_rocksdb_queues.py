@@ -260,12 +260,16 @@ def test_an_older_folder_of_a_topic_hides_no_message(
 def test_a_database_stays_open_for_who_holds_it(tmp_path: Path) -> None:
     units = {unit_key(b"T", 1, 0): unit(0)}
     offsets = {bound_key(b"T", b"max", 1): struct.pack(">qq", 0, 0)}
-    known = write(tmp_path / "first", units, offsets)
-    for number in range(20):
-        write(tmp_path / str(number), units, offsets)
-    assert RocksDbQueues.of(find_store(tmp_path / "first"), known) is known
-    (tmp_path / "first" / "consumequeue" / "more").touch()
-    assert RocksDbQueues.of(find_store(tmp_path / "first"), known) is not known
+    roots = [tmp_path / str(number) for number in range(20)]
+    for root in roots:
+        write(root, units, offsets)
+    known = RocksDbQueues.of(find_store(roots[0]))
+    for root in roots:
+        RocksDbQueues.of(find_store(root))
+    assert RocksDbQueues.of(find_store(roots[0])) is not known, "no more than some stay open"
+    assert RocksDbQueues.of(find_store(roots[0]), known) is known
+    (roots[0] / "consumequeue" / "more").touch()
+    assert RocksDbQueues.of(find_store(roots[0]), known) is not known
 
 
 def test_messages_follow_on_those_that_are_known() -> None:
