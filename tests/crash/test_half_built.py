@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -121,9 +122,9 @@ def test_a_repair_and_a_rebuild_scan_no_file_of_the_log_twice(
 ) -> None:
     root, scan, scanned = copy(golden_store(name), tmp_path), log_end._scan, []
 
-    def noted(log: CommitLog, segment: Segment) -> tuple[Walk, int]:
+    def noted(log: CommitLog, segment: Segment, *others: Any) -> tuple[Walk, int]:
         scanned.append(segment.start)
-        return scan(log, segment)
+        return scan(log, segment, *others)
 
     monkeypatch.setattr(log_end, "_scan", noted)
     rebuild(root, FaultyDisk())

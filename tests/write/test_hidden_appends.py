@@ -14,7 +14,7 @@ import pytest
 import rmqstore
 from rmqstore.errors import StoreStateError
 from rmqstore.storage.broker.store_config import StoreConfig
-from rmqstore.storage.files import direct_writes, replaceable
+from rmqstore.storage.files import direct_writes, scratch
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.paths import find_store
 from rmqstore.write.messages import MessageMaker, WriteSpec
@@ -104,7 +104,7 @@ def test_a_log_folder_that_cannot_be_replaced_is_written_into(
     """As a mount point cannot."""
     root = tmp_path / "s"
     rmqstore.create(root, config=SIZES).close()
-    monkeypatch.setattr(replaceable.Path, "rename", refuse)
+    monkeypatch.setattr(scratch.Path, "rename", refuse)
     inode = (root / "commitlog").stat().st_ino
     with StoreWriter(find_store(root), SIZES) as writer:
         writer.append(rows(400))

@@ -222,9 +222,7 @@ class StoreWriter:
     def append_staged(self, parts: Sequence[StagedPart], *, are_all: bool = False) -> None:
         """Append what tasks staged, one part after the other, and remove the files of records.
 
-        Args:
-            parts: what the tasks staged.
-            are_all: nothing else is appended before the next :meth:`flush`, which makes it cheaper.
+        With ``are_all``, which makes it cheaper, nothing else may be appended before :meth:`flush`.
 
         Raises:
             IllegalMessageError: a record does not fit into a CommitLog file.
@@ -234,9 +232,7 @@ class StoreWriter:
         self._require_usable()
         run = StagedRun(parts, self._offsets, self._append.end, self._file_size)
         if are_all and self._append.start == self._append.end:
-            self._append.expect(
-                sum(part.n_records for part in parts), sum(part.n_bytes for part in parts)
-            )
+            self._append.expect(run.n_records, run.n_bytes)
         with self._all_or_nothing(), StagedRecords(self._disk) as staged:
             for placed in run.place(self._now):
                 self._write_staged(placed, staged)

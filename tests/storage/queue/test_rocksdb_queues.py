@@ -17,13 +17,14 @@ from rocksdict import Options, Rdict
 import goldens
 import rmqstore
 import tiers
-from reading import offsets, read
+from reading import offsets, read, state
 from rmqstore.errors import CorruptDatabaseError, CorruptQueueError, StoreFormatError
 from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.read.logged_messages import LoggedMessages
 from rmqstore.storage.files.paths import find_store
 from rmqstore.storage.queue.rocksdb_queue import RocksDbQueue
 from rmqstore.storage.queue.units import RecoveredUnits
+from rmqstore.storage.rocksdb.database import RocksDb
 from rmqstore.storage.rocksdb.queue_tables import RocksDbQueues
 
 GoldenStore = Callable[[str], Path]
@@ -268,8 +269,19 @@ def test_a_database_stays_open_for_who_holds_it(tmp_path: Path) -> None:
         RocksDbQueues.of(find_store(root))
     assert RocksDbQueues.of(find_store(roots[0])) is not known, "no more than some stay open"
     assert RocksDbQueues.of(find_store(roots[0]), known) is known
-    (roots[0] / "consumequeue" / "more").touch()
+    (roots[0] / "consumequeue" / "000099.log").touch()
     assert RocksDbQueues.of(find_store(roots[0]), known) is not known
+
+
+def test_nothing_in_the_folder_is_changed(tmp_path: Path) -> None:
+    """Not even what the library writes beside the tables that it opens."""
+    write(tmp_path, {}, {bound_key(b"T", b"max", 1): struct.pack(">qq", 0, 0)})
+    folder = tmp_path / "consumequeue"
+    for name in ("rocksdict-config.json", "LOG", "LOCK"):
+        (folder / name).write_text("as it was")
+    before = state(folder)
+    assert RocksDb(folder).get("offset", bound_key(b"T", b"max", 1))
+    assert state(folder) == before
 
 
 def test_messages_follow_on_those_that_are_known() -> None:

@@ -11,10 +11,13 @@ import mmap
 import os
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rmqstore.storage.files.regular import open_to_change
 
 # Positions, lengths and addresses of direct writes are multiples of this on all common disks.
 _BLOCK = 4096
@@ -37,24 +40,35 @@ class DirectWrites:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "rmqstore-write")
         self._pending: Future[None] | None = None
+        self._direct: int | None = None  # the file, opened to go round the page cache
         self._window = np.frombuffer(mmap.mmap(-1, _WINDOW_BYTES), np.uint8)  # whole pages
 
-    def begin(
-        self, descriptor: int, direct: int | None, position: int, data: NDArray[np.uint8]
-    ) -> None:
+    def begin(self, path: Path, descriptor: int, position: int, data: NDArray[np.uint8]) -> None:
         """Wait for the write before, then begin to write; ``data`` must not change meanwhile.
 
         Args:
-            descriptor: the file.
-            direct: the same file, opened with ``O_DIRECT``; None where the file system has none.
+            path: the file, which is that of the write before until :meth:`close_file` is called.
+            descriptor: the file, open for writing.
             position: of the first byte in the file.
             data: the bytes.
 
         Raises:
-            OSError: the write before failed.
+            OSError: the write before failed, or the file cannot be opened.
         """
         self.settle()
-        self._pending = self._pool.submit(self._write, descriptor, direct, position, data)
+        if self._direct is None:
+            try:
+                self._direct = open_to_change(path, os.O_DIRECT)
+            except OSError as err:
+                if err.errno != errno.EINVAL:  # the file system has no direct writes
+                    raise
+        self._pending = self._pool.submit(self._write, descriptor, self._direct, position, data)
+
+    def close_file(self) -> None:
+        """Close what was opened for the last write, which has ended."""
+        if self._direct is not None:
+            direct, self._direct = self._direct, None
+            os.close(direct)
 
     def settle(self) -> None:
         """Wait until the bytes are written.
@@ -80,6 +94,7 @@ class DirectWrites:
         """Wait for the last write, whether or not it succeeds, and end the thread."""
         self._pool.shutdown()
         self._pending = None
+        self.close_file()
 
     def _write(
         self, descriptor: int, direct: int | None, position: int, data: NDArray[np.uint8]

@@ -72,8 +72,7 @@ class Disk:
         self._real_folders: set[Path] = set()  # neither they nor what leads to them are links
         self._unflushed_folders: dict[Path, None] = {}  # with new names, for flush_all
         self._direct_writes: DirectWrites | None = None
-        self._direct: tuple[Path, int] | None = None  # the file of the last of them
-        self._last_large = Path()  # the same, also where nothing goes round the page cache
+        self._last_large = Path()
 
     def keep_within(self, *folders: Path) -> None:
         """Refuse any later change outside of these folders, or through a link below them.
@@ -206,8 +205,10 @@ class Disk:
         if self._direct_writes is None:
             self._direct_writes = DirectWrites()
         descriptor = self._open(path)
-        self._last_large = path
-        self._direct_writes.begin(descriptor, self._open_direct(path), position, data)
+        if path != self._last_large:
+            self._direct_writes.close_file()
+            self._last_large = path
+        self._direct_writes.begin(path, descriptor, position, data)
 
     def settle(self) -> None:
         """Wait for the last large write.
@@ -223,23 +224,6 @@ class Disk:
         """Wait for the last large write, and go on even if it failed."""
         if self._direct_writes is not None:
             self._direct_writes.forget()
-
-    def _open_direct(self, path: Path) -> int | None:
-        if self._direct is not None and self._direct[0] == path:
-            return self._direct[1]
-        self._close_direct()
-        try:
-            self._direct = path, open_to_change(path, os.O_DIRECT)
-        except OSError as err:
-            if err.errno != errno.EINVAL:
-                raise
-            return None
-        return self._direct[1]
-
-    def _close_direct(self) -> None:
-        if self._direct is not None:
-            direct, self._direct = self._direct, None
-            _close(*direct)
 
     def clear(self, path: Path, start: int, stop: int) -> None:
         """Write zeros over ``[start, stop)`` of a file, block by block from the end to the start.
@@ -345,8 +329,7 @@ class Disk:
         """Rename a file or folder, replacing an existing target; a link is refused."""
         self.require_within(source)
         self.require_within(target.parent)
-        self.settle()
-        self._close_direct()
+        self._forget(self._last_large)
         self._real_folders.clear()
         for path in [path for path in self._descriptors if path.is_relative_to(source)]:
             self._forget(path)
@@ -375,11 +358,11 @@ class Disk:
             OSError: closing one of them failed, as a file system of a network may say that bytes
                 written before were lost. The others are closed all the same.
         """
-        if self._direct_writes is not None:
-            self._direct_writes.close()
-            self._direct_writes = None
         with ExitStack() as stack:
-            stack.callback(self._close_direct)
+            if self._direct_writes is not None:
+                stack.callback(self._direct_writes.close)
+                self._direct_writes.forget()
+                self._direct_writes = None
             for path, descriptor in self._descriptors.items():
                 stack.callback(_close, path, descriptor)
             self._descriptors.clear()
@@ -402,8 +385,8 @@ class Disk:
 
     def _forget(self, path: Path) -> None:
         self.settle()
-        if self._direct is not None and self._direct[0] == path:
-            self._close_direct()
+        if self._direct_writes is not None and path == self._last_large:
+            self._direct_writes.close_file()
         descriptor = self._descriptors.pop(path, None)
         if descriptor is not None:
             _close(path, descriptor)

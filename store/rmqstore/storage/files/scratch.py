@@ -7,8 +7,11 @@ longer than 2 GiB.
 from __future__ import annotations
 
 import errno
+import logging
 import mmap
 import os
+import stat
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +20,8 @@ from numpy.typing import NDArray
 from rmqstore.storage.files.closing import Closing
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.regular import open_regular
+
+logger = logging.getLogger(__name__)
 
 _RESERVED_BYTES = 16 << 20
 
@@ -93,3 +98,34 @@ class ScratchFile(Closing):
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def can_replace(folder: Path, source: Path) -> bool:
+    """Tell whether a folder can be renamed over another one, and looks like it then.
+
+    It is tried with an empty folder, because a mount point of the same disk looks like any other
+    folder.
+
+    Args:
+        folder: the folder that is to be replaced. It has to be empty.
+        source: the folder that would replace it. It must not exist yet.
+    """
+    if folder.is_symlink() or any(folder.iterdir()):
+        return False
+    before = folder.stat()
+    try:
+        source.mkdir()
+        source.chmod(stat.S_IMODE(before.st_mode))
+        after = source.stat()
+        looks_alike = (before.st_uid, before.st_gid) == (after.st_uid, after.st_gid)
+        if not looks_alike or os.listxattr(folder) != os.listxattr(source):
+            return False
+        source.rename(folder)
+    except OSError as err:
+        logger.info("%s cannot be replaced: %s", folder, err)
+        return False
+    else:
+        return True
+    finally:
+        with suppress(OSError):
+            source.rmdir()

@@ -18,7 +18,7 @@ from rmqstore.format.layout import BLANK_MAGIC, FRAME_HEAD, MIN_BLANK_BYTES, Byt
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths, offset_to_name
-from rmqstore.storage.files.replaceable import can_replace
+from rmqstore.storage.files.scratch import can_replace
 
 HEAD_BYTES = FRAME_HEAD.itemsize
 

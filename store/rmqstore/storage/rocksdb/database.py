@@ -9,6 +9,7 @@ Source: AbstractRocksDBStorage.java.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 INSTALL_ROCKSDB = "to read it, install the extra: pip install 'pyspark-rmqstore[rocksdb]'"
 
 _TRIAL_SECONDS = 60
-_LOCK = "LOCK"
+# Any other file may be one that the library writes to, through its link.
+_FILES_OF_A_DATABASE = re.compile(r"CURRENT|IDENTITY|(MANIFEST|OPTIONS)-\d+|\d+\.(sst|log|blob)")
 _MAX_FILES = 400  # all of them are open as long as the database is
 _MAX_COPIED_BYTES = 1 << 30
 # A broker that compacts its tables deletes files between our listing and our opening.
@@ -259,7 +261,7 @@ def fingerprint(folder: Path, storage: Storage) -> _Fingerprint:
     """
     files = []
     for entry in storage.list_folder(folder):
-        if entry.is_folder or entry.name == _LOCK:
+        if entry.is_folder or not _FILES_OF_A_DATABASE.fullmatch(entry.name):
             continue
         with suppress(FileNotFoundError):  # a broker deletes tables
             status = storage.status(folder / entry.name)

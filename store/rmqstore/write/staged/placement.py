@@ -36,12 +36,18 @@ class StagedRun:
         offsets: the next offset of each queue.
         start: physical offset of the first record.
         file_size: bytes of a CommitLog file.
+
+    Attributes:
+        n_records: number of all records.
+        n_bytes: their bytes.
     """
 
     def __init__(
         self, parts: Sequence[StagedPart], offsets: NextOffsets, start: int, file_size: int
     ) -> None:
         self._parts, self._offsets = parts, offsets
+        self.n_records = sum(part.n_records for part in parts)
+        self.n_bytes = sum(part.n_bytes for part in parts)
         self._start, self._file_size = start, file_size
         self._times: list[int] = []  # the store time of each batch, ms
         offsets.mark()
