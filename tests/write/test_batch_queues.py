@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -85,6 +86,14 @@ def test_a_rebuild_makes_the_units_that_the_broker_made(root: Path) -> None:
     assert files(root) == queues
     assert rows_of(root) == before
     require_sound(root)
+
+
+def test_a_topic_that_has_batch_queues_is_entered_in_topics_json_as_such(root: Path) -> None:
+    with rmqstore.open(root, "a", config=CONFIG) as writer:
+        writer.append(messages(4, "BatchA", "Plain"))
+    entries = json.loads((root / "config" / "topics.json").read_text())["topicConfigTable"]
+    assert entries["BatchA"]["attributes"] == {"queue.type": "BatchCQ"}
+    assert entries["Plain"]["attributes"] == {}
 
 
 @pytest.mark.parametrize("state", ["closed", "crashed"])

@@ -110,7 +110,10 @@ class StoreWriter:
         self._has_failed = False
         nums = {**self.queue_nums(), **self._spec.queue_nums}
         self._maker = MessageMaker(replace(self._spec, queue_nums=nums))
-        self._topics = WrittenTopics(self._disk, self.paths, self._spec.default_queue_nums)
+        batch_topics = self._repairer.queues.batch_topics
+        self._topics = WrittenTopics(
+            self._disk, self.paths, self._spec.default_queue_nums, batch_topics
+        )
         self._ledger = Ledger(self._disk, self.paths.root)
         self._ledger.settle(self._log)
         self._protect()
