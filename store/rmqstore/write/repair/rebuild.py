@@ -25,6 +25,8 @@ def set_queues_aside(disk: Disk, paths: StorePaths) -> None:
     for folder, name in _folders(paths):
         if is_folder(LOCAL, folder):
             disk.rename(folder, paths.replaced_queues / name)
+            disk.flush_folder(paths.replaced_queues)
+            disk.flush_folder(folder.parent)
     disk.make_folder(paths.consumequeue)
 
 
