@@ -79,8 +79,17 @@ BANS = [
 ]
 # The classes of queues, and the modules outside storage.queue that are for one kind of queue only.
 QUEUE_KINDS: dict[str, set[str]] = {
-    "BatchConsumeQueue": set(),
-    "ConsumeQueue": {"read.views.consumequeue", "write.repair.repairer", "write.repair.truncation"},
+    "BatchConsumeQueue": {
+        "write.repair.queue_files",
+        "write.repair.rebuild",
+        "write.repair.truncation",
+    },
+    "ConsumeQueue": {
+        "read.views.consumequeue",
+        "write.repair.queue_files",
+        "write.repair.rebuild",
+        "write.repair.truncation",
+    },
     "RecoveredQueue": set(),
     "RocksDbQueue": set(),
 }

@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -122,9 +122,12 @@ class RocketMQ:
         self._process.kill()
         self._process.wait(timeout=30)
 
-    def open(self, root: Path, **sizes: Any) -> RealStore:
-        """Load and start the store at ``root``; ``sizes`` are fields of MessageStoreConfig."""
-        return RealStore(self, root, sizes)
+    def open(self, root: Path, batch_topics: Collection[str] = (), **sizes: Any) -> RealStore:
+        """Load and start the store at ``root``; ``sizes`` are fields of MessageStoreConfig.
+
+        The queues of ``batch_topics`` are BatchConsumeQueues.
+        """
+        return RealStore(self, root, sizes, batch_topics)
 
     def inner_class(self) -> Any:
         """Return MessageExtBrokerInner, which 5.0 moved."""
@@ -158,7 +161,9 @@ class RocketMQ:
 class RealStore:
     """A DefaultMessageStore, as a context manager that shuts it down as a stopping broker does."""
 
-    def __init__(self, real: RocketMQ, root: Path, sizes: dict[str, Any]) -> None:
+    def __init__(
+        self, real: RocketMQ, root: Path, sizes: dict[str, Any], batch_topics: Collection[str] = ()
+    ) -> None:
         self._real, self.root = real, root
         rocketmq, java = real.rocketmq, real.java
         config = rocketmq.store.config.MessageStoreConfig()
@@ -172,7 +177,12 @@ class RealStore:
         broker.setLongPollingEnable(False)
         arguments = [config, self._stats(), None, broker]
         if real.version >= "5":
-            arguments.append(java.util.concurrent.ConcurrentHashMap())
+            topics = java.util.concurrent.ConcurrentHashMap()
+            for topic in batch_topics:
+                entry = rocketmq.common.TopicConfig(topic)
+                entry.setAttributes({"queue.type": "BatchCQ"})
+                topics.put(topic, entry)
+            arguments.append(topics)
         in_rocksdb = sizes.get("storeType") == "defaultRocksDB"
         kind = "RocksDBMessageStore" if in_rocksdb else "DefaultMessageStore"
         self.store = getattr(rocketmq.store, kind)(*arguments)

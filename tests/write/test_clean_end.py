@@ -19,7 +19,7 @@ from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.paths import find_store
 from rmqstore.storage.log import clean_end
 from rmqstore.write import writer
-from rmqstore.write.repair import repairer
+from rmqstore.write.repair import queue_files, repairer
 from rmqstore.write.writer import StoreWriter
 
 NOW = 1_700_000_000_000
@@ -311,9 +311,11 @@ def test_many_queues_are_checked_when_they_are_written_to(
     (closed / "checkpoint").write_bytes(checkpoint + bytes(4096 - len(checkpoint)))
     twin = Path(shutil.copytree(closed, tmp_path / "twin"))
     checked = []
-    cut_queue = repairer.cut_queue
+    cut_queue = queue_files.cut_queue
     monkeypatch.setattr(
-        repairer, "cut_queue", lambda *args, **named: checked.append(1) or cut_queue(*args, **named)
+        queue_files,
+        "cut_queue",
+        lambda *args, **named: checked.append(1) or cut_queue(*args, **named),
     )
     monkeypatch.setattr(repairer, "_FEW_QUEUES", 0)
     append(closed, messages("after", 9))

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 
-import numpy as np
-
 from rmqstore.errors import OptionError, StoreStateError, UnsupportedFeatureError
-from rmqstore.format.encoding.records import TopicColumn
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths
@@ -45,30 +41,6 @@ def require_writable(paths: StorePaths) -> None:
             f"{paths.dledger_logs[0]} holds a DLedger CommitLog, which a quorum of brokers writes; "
             "nobody else may append to the store"
         )
-    if paths.batch_topics():  # a repair would put their records into queues of the wrong kind
-        raise UnsupportedFeatureError(
-            f"{paths.batch_consumequeue} holds BatchConsumeQueues: "
-            "such a store cannot be written yet"
-        )
-
-
-def require_plain_topics(topics: TopicColumn, batch_topics: Collection[str]) -> None:
-    """Refuse rows of topics that have BatchConsumeQueues.
-
-    Args:
-        topics: the topic of each row, (n,).
-        batch_topics: the topics of the store that have BatchConsumeQueues.
-
-    Raises:
-        UnsupportedFeatureError: a row has such a topic.
-    """
-    if not batch_topics:
-        return
-    refused = {*batch_topics} & {topics.names[code] for code in np.unique(topics.codes).tolist()}
-    if refused:
-        raise UnsupportedFeatureError(
-            f"{', '.join(sorted(refused))}: BatchConsumeQueues cannot be written yet"
-        )
 
 
 def existing_config(paths: StorePaths, log: CommitLog, config: StoreConfig) -> StoreConfig:
@@ -99,6 +71,11 @@ def existing_config(paths: StorePaths, log: CommitLog, config: StoreConfig) -> S
     queue = next((queue for topic in paths.topics() for queue in paths.queue_files(topic)), None)
     if queue is not None:
         changes["mapped_file_size_consume_queue"] = LOCAL.size(queue)
+    queue = next(
+        (queue for topic in paths.batch_topics() for queue in paths.batch_files(topic)), None
+    )
+    if queue is not None:
+        changes["mapper_file_size_batch_consume_queue"] = LOCAL.size(queue)
     files = [path for path in index_files(paths.index) if was_ended(path)]
     if files:
         sizes = find_sizes(files[0], IndexSizes.of(config))

@@ -49,6 +49,7 @@ from rmqstore.format.layout import (
 )
 from rmqstore.format.schema import ASSIGNED, WRITE_TYPES
 from rmqstore.format.topics import topic_fault
+from rmqstore.write.light_queues import find_light_queues
 from rmqstore.write.unique_keys import UniqueKeys, are_offset_ids, own_address
 
 # The property that a column sets. The column takes precedence over the column ``properties``.
@@ -137,6 +138,7 @@ class MessageMaker:
         if uniq_keys is not None:
             overrides[PROPERTY_UNIQ_KEY] = uniq_keys
         topics, queue_ids = _delay(overrides, maps, topics, queue_ids, columns)
+        light_queues = find_light_queues(maps, overrides, topics, refuse)
         # The CRC of a whole record belongs to the record that it was read from.
         maps = maps.without([*overrides, PROPERTY_CRC32])
         now = now_ms()
@@ -160,6 +162,7 @@ class MessageMaker:
             store_hosts=Hosts.constant(self.spec.store_host, n),
             reconsume_times=_numbers(columns.get("reconsumeTimes"), n),
             prepared_transaction_offsets=np.broadcast_to(np.int64(0), n),
+            light_queues=light_queues,
         )
 
     def _born_hosts(self, given: pa.StringArray | None, n: int) -> Hosts:

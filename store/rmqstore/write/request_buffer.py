@@ -43,6 +43,10 @@ class WaitingRequests:
             self._sources.append(source)
             self.end = end
 
+    def stop(self) -> None:
+        """Hold no further requests, as if the limit were reached."""
+        self._is_full = True
+
     def requests(self) -> Iterator[Requests]:
         """Yield and forget the requests, in the order of the log."""
         while self._sources:

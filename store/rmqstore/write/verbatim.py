@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqstore.errors import IllegalMessageError
-from rmqstore.format.columns.dispatch_requests import DispatchProperties
+from rmqstore.format.columns.buffers import array_bytes, booleans, gather_spans
+from rmqstore.format.columns.dispatch_requests import DispatchProperties, have_units, topic_names
 from rmqstore.format.columns.hosts import pack_hosts
+from rmqstore.format.columns.inner_batch import stated_counts
+from rmqstore.format.columns.lmq import dispatches_of, is_dispatched
+from rmqstore.format.columns.property_decode import Entries, parse_entries
 from rmqstore.format.encoding.properties import PropertyStrings
-from rmqstore.format.encoding.records import RecordColumns, TopicColumn
+from rmqstore.format.encoding.records import LightQueues, RecordColumns, TopicColumn
+from rmqstore.format.layout import PROPERTY_MULTI_DISPATCH, SysFlag
 from rmqstore.format.schema import VERBATIM
+from rmqstore.storage.queue.next_offsets import NextOffsets
 
 
 def verbatim_columns(batch: pa.RecordBatch) -> RecordColumns:
@@ -40,12 +48,15 @@ def verbatim_columns(batch: pa.RecordBatch) -> RecordColumns:
         return column
 
     strings = batch.column("properties")
+    data, bounds = array_bytes(strings)
+    entries = parse_entries(data, bounds[:-1], np.diff(bounds))
+    topics = TopicColumn.of(batch.column("topic"))
     return RecordColumns(
-        topics=TopicColumn.of(batch.column("topic")),
+        topics=topics,
         queue_ids=numbers("queueId"),
         bodies=batch.column("body"),
         properties=PropertyStrings.stored(strings),
-        dispatched=DispatchProperties.stored(strings),
+        dispatched=DispatchProperties.of(entries),
         flags=numbers("flag"),
         sys_flags=numbers("sysFlag"),
         born_timestamps=millis(batch, "bornTimestamp"),
@@ -53,7 +64,60 @@ def verbatim_columns(batch: pa.RecordBatch) -> RecordColumns:
         store_hosts=pack_hosts(batch.column("storeHost")),
         reconsume_times=numbers("reconsumeTimes"),
         prepared_transaction_offsets=numbers("preparedTransactionOffset"),
+        light_queues=_light_queues(entries, topics),
     )
+
+
+def _light_queues(entries: Entries, topics: TopicColumn) -> LightQueues | None:
+    """Return the light message queues that n records are in, None if they are in none."""
+    if PROPERTY_MULTI_DISPATCH not in entries.names:
+        return None
+    by_topic = np.array([is_dispatched(topic.encode()) for topic in topics.names], np.bool_)
+    dispatches = dispatches_of(entries, by_topic[topics.codes])
+    starts, lengths = dispatches.name_starts, dispatches.name_lengths
+    names = gather_spans(entries.data, starts, lengths, pa.binary())
+    # Source: MultiDispatchUtils.java: the broker ignores names that could lead out of its folder.
+    is_kept = pc.find_substring(names, "/").to_numpy() < 0
+    encoded = names.filter(booleans(is_kept)).dictionary_encode()
+    codes = np.from_dlpack(encoded.indices).astype(np.int32, copy=False)
+    queues = TopicColumn(topic_names(encoded), codes)
+    return LightQueues(dispatches.rows[is_kept], queues, dispatches.queue_offsets[is_kept])
+
+
+def claim_offsets(
+    offsets: NextOffsets,
+    columns: RecordColumns,
+    queue_offsets: NDArray[np.int64],
+    batch_topics: Collection[str],
+) -> bool:
+    """Claim the queue offsets that records bring: their own, and those in light message queues.
+
+    An inner batch in a batch topic claims an offset for each of its messages.
+
+    Returns:
+        Whether each record has one unit, and no record is in a light message queue.
+
+    Raises:
+        IllegalMessageError: an offset is not the next one of its queue.
+    """
+    has_unit = have_units(columns.sys_flags)
+    is_batch = np.array([topic in batch_topics for topic in columns.topics.names], np.bool_)
+    in_batches = is_batch[columns.topics.codes]
+    is_inner = in_batches & (columns.sys_flags & np.int32(SysFlag.INNER_BATCH) != 0)
+    if not is_inner.any():
+        offsets.claim(columns.topics, columns.queue_ids, queue_offsets, has_unit)
+    else:
+        counts = stated_counts(columns.properties.joined(), is_inner)
+        rows = np.repeat(np.arange(len(counts)), counts)
+        ranks = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+        topics = TopicColumn(columns.topics.names, columns.topics.codes[rows])
+        claimed = queue_offsets[rows] + ranks
+        offsets.claim(topics, columns.queue_ids[rows], claimed, has_unit[rows], rows)
+    light = columns.light_queues
+    if light is not None and light.queue_offsets is not None:
+        is_there = has_unit[light.rows] & ~in_batches[light.rows]
+        offsets.claim(light.queues, light.queue_ids, light.queue_offsets, is_there, light.rows)
+    return light is None and not is_inner.any()
 
 
 def millis(batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:

@@ -20,17 +20,16 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import CommitError, RmqStoreError, StoreStateError
 from rmqstore.findings import Finding
-from rmqstore.format.columns.dispatch_requests import Places, have_units
+from rmqstore.format.columns.dispatch_requests import Places
+from rmqstore.format.encoding.light_queues import require_plain_parents
 from rmqstore.format.encoding.records import (
     RecordColumns,
     Records,
     encode_records,
     require_room,
     row_batches,
-    stamp,
 )
 from rmqstore.progress import Progress, ignore_progress
-from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.broker.topic_table import queue_nums
 from rmqstore.storage.files.disk import Disk, named_os_errors
@@ -42,13 +41,9 @@ from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.appender import QueueAppender
 from rmqstore.storage.queue.next_offsets import NextOffsets
 from rmqstore.write.arrow_input import ArrowStream, record_batches
-from rmqstore.write.existing_store import (
-    existing_config,
-    require_local,
-    require_plain_topics,
-    require_writable,
-)
+from rmqstore.write.existing_store import existing_config, require_local, require_writable
 from rmqstore.write.ledger import Ledger
+from rmqstore.write.light_queues import with_light_offsets
 from rmqstore.write.messages import MessageMaker, WriteSpec, now_ms
 from rmqstore.write.repair.dispatch import Dispatcher
 from rmqstore.write.repair.repairer import Repairer
@@ -56,7 +51,7 @@ from rmqstore.write.request_buffer import WaitingRequests
 from rmqstore.write.saved_checkpoint import SavedCheckpoint
 from rmqstore.write.staged.part import StagedPart, StagedRecords
 from rmqstore.write.staged.placement import PlacedBatch, StagedRun
-from rmqstore.write.verbatim import millis, verbatim_columns
+from rmqstore.write.verbatim import claim_offsets, millis, verbatim_columns
 from rmqstore.write.written_topics import WrittenTopics
 
 
@@ -116,10 +111,11 @@ class StoreWriter:
         self._offsets = NextOffsets(self._next_queue_offset)
         # set by a failed write, after which queues and index may be incomplete
         self._has_failed = False
-        self._batch_topics = BrokerConfig(self.paths).batch_topics()
         nums = {**self.queue_nums(), **self._spec.queue_nums}
         self._maker = MessageMaker(replace(self._spec, queue_nums=nums))
-        self._topics = WrittenTopics(self._disk, self.paths, self._spec.default_queue_nums)
+        self._batch_topics = self._repairer.queues.batch_topics
+        default_nums = self._spec.default_queue_nums
+        self._topics = WrittenTopics(self._disk, self.paths, default_nums, self._batch_topics)
         self._ledger = Ledger(self._disk, self.paths.root)
         self._ledger.settle(self._log)
         self._protect()
@@ -167,7 +163,6 @@ class StoreWriter:
         Raises:
             TypeError: the rows are not Arrow data.
             IllegalMessageError: a row cannot be stored.
-            UnsupportedFeatureError: a topic has BatchConsumeQueues.
         """
         self._require_usable()
         for batch in record_batches(rows):
@@ -178,17 +173,23 @@ class StoreWriter:
         if not len(batch):
             return
         columns = verbatim_columns(batch) if verbatim else self._maker.make(batch, first_row)
-        require_plain_topics(columns.topics, self._batch_topics)
-        sizes = columns.sizes()
-        require_room(sizes, self._file_size, first_row)
-        if verbatim:
-            times = millis(batch, "storeTimestamp")
-            queue_offsets = batch.column("queueOffset").to_numpy()
-            has_unit = have_units(columns.sys_flags)
-            self._offsets.claim(columns.topics, columns.queue_ids, queue_offsets, has_unit)
-        else:
-            times = np.broadcast_to(np.int64(self._now()), len(columns))
-            queue_offsets = self._offsets.assign(columns.topics, columns.queue_ids)
+        light_queues, batch_topics = columns.light_queues, self._batch_topics
+        with self._offsets.undone_on_error():
+            if light_queues is not None and not verbatim:
+                require_plain_parents(columns.topics, light_queues, batch_topics, first_row)
+                columns = with_light_offsets(columns, light_queues, self._offsets, first_row)
+            sizes = columns.sizes()
+            require_room(sizes, self._file_size, first_row)
+            if verbatim:
+                times = millis(batch, "storeTimestamp")
+                queue_offsets = batch.column("queueOffset").to_numpy()
+                has_one_unit = claim_offsets(self._offsets, columns, queue_offsets, batch_topics)
+            else:
+                times = np.broadcast_to(np.int64(self._now()), len(columns))
+                queue_offsets = self._offsets.assign(columns.topics, columns.queue_ids)
+                has_one_unit = light_queues is None
+        if not has_one_unit:  # the units of these records are built by reading them back
+            self._waiting.stop()
         for rows in row_batches(sizes):
             self._write(columns.take(rows), sizes[rows], queue_offsets[rows], times[rows])
         self._topics.add(columns.topics, columns.queue_ids)
@@ -220,18 +221,19 @@ class StoreWriter:
         self._last_store_timestamp = max(self._last_store_timestamp, int(times[-1]))
 
     def append_staged(self, parts: Sequence[StagedPart], *, are_all: bool = False) -> None:
-        """Append what tasks staged, one part after the other, and remove the files of records.
+        """Append what tasks staged, part by part, and remove the files of records.
 
         With ``are_all``, which makes it cheaper, nothing else may be appended before :meth:`flush`.
 
         Raises:
             IllegalMessageError: a record does not fit into a CommitLog file.
             OSError: a file does not hold what its task staged.
-            UnsupportedFeatureError: a topic has BatchConsumeQueues.
         """
         self._require_usable()
         run = StagedRun(parts, self._offsets, self._append.end, self._file_size)
-        if are_all and self._append.start == self._append.end:
+        if any(part.n_light for part in parts):  # their records become larger
+            self._waiting.stop()
+        elif are_all and self._append.start == self._append.end:
             self._append.expect(run.n_records, run.n_bytes)
         with self._all_or_nothing(), StagedRecords(self._disk) as staged:
             for placed in run.place(self._now):
@@ -239,9 +241,7 @@ class StoreWriter:
             self._waiting.add_source(run.requests(), self._append.end)
 
     def _write_staged(self, placed: PlacedBatch, staged: StagedRecords) -> None:
-        require_plain_topics(placed.topics, self._batch_topics)
-        records = staged.read(placed.part, placed.batch)
-        stamp(records, *placed.places)
+        records = placed.records(staged, self._batch_topics)
         self._put(records, placed.placement, placed.places.store_timestamps)
         self._topics.add(placed.topics, placed.batch.requests.queue_ids)
 
@@ -269,11 +269,7 @@ class StoreWriter:
                 raise
 
     def _require_usable(self) -> None:
-        """Refuse to go on after a write that failed.
-
-        Raises:
-            StoreStateError: the store must be opened again, which repairs it.
-        """
+        """Refuse to go on after a write that failed: the store is repaired when it is opened."""
         if self._has_failed:
             raise StoreStateError(
                 f"{self.paths.root}: an earlier write failed; "
@@ -355,7 +351,10 @@ class StoreWriter:
         # The checkpoint comes first, because a recovery deletes index files that are newer, with
         # all the older keys in them.
         self._checkpoint.save(index=self._last_store_timestamp)
-        dispatcher = Dispatcher(self._disk, self._log, self.paths.index, self.config, self._queue)
+        index, batch_topics = self.paths.index, self._batch_topics
+        dispatcher = Dispatcher(
+            self._disk, self._log, index, self.config, self._queue, batch_topics
+        )
         for requests in self._waiting.requests():
             dispatcher.put(requests)
         dispatcher.dispatch(self._waiting.end or start, end)
@@ -371,7 +370,7 @@ class StoreWriter:
     def _queue(self, topic: str, queue_id: int) -> QueueAppender:
         key = (topic, queue_id)
         if key not in self._queues:
-            self._queues[key] = self._repairer.open_queue(topic, queue_id)
+            self._queues[key] = self._repairer.queues.appender(topic, queue_id)
         return self._queues[key]
 
     def _next_queue_offset(self, topic: str, queue_id: int) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,11 +21,18 @@ class WrittenTopics:
         disk: performs all changes.
         paths: the files of the store.
         default_queue_nums: number of queues of a new topic.
+        batch_topics: the topics whose queues are BatchConsumeQueues.
     """
 
-    def __init__(self, disk: Disk, paths: StorePaths, default_queue_nums: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        paths: StorePaths,
+        default_queue_nums: int,
+        batch_topics: Collection[str] = (),
+    ) -> None:
         self._disk, self._paths = disk, paths
-        self._default_queue_nums = default_queue_nums
+        self._default_queue_nums, self._batch_topics = default_queue_nums, batch_topics
         self._highest_queue_ids: dict[str, int] = {}
 
     def add(self, topics: TopicColumn, queue_ids: NDArray[np.int32]) -> None:
@@ -41,7 +50,9 @@ class WrittenTopics:
             for topic, highest in self._highest_queue_ids.items()
             if topic not in SYSTEM_TOPICS
         }
-        register_topics(self._disk, self._paths, least, self._default_queue_nums)
+        register_topics(
+            self._disk, self._paths, least, self._default_queue_nums, self._batch_topics
+        )
         self.clear()
 
     def clear(self) -> None:

@@ -19,7 +19,7 @@ import goldens
 import rmqstore
 import store_builder as build
 import tiers
-from reading import by_queue, offsets, read, rows, state
+from reading import by_queue, offsets, read, rows
 from rmqstore.errors import (
     CorruptQueueError,
     CorruptRecordError,
@@ -183,16 +183,6 @@ def test_exact_copies_are_of_records(golden_store: GoldenStore) -> None:
         assert store.scan(subscribe="Plain", verbatim=True).read_all().num_rows == len(
             EVERYTHING["Plain", 0]
         )
-
-
-def test_a_store_with_them_is_not_opened_for_writing(copied: Path) -> None:
-    before = state(copied)
-    with pytest.raises(UnsupportedFeatureError, match="BatchConsumeQueues"):
-        rmqstore.open(copied, mode="a")
-    after = state(copied)
-    assert {name: told for name, told in after.items() if name in before and name != "lock"} == {
-        name: told for name, told in before.items() if name != "lock"
-    }
 
 
 @pytest.mark.parametrize("lost", ["newest files", "all of one queue", "every queue", "a hole"])

@@ -28,6 +28,7 @@ from rmqstore.format.layout import (
     SCHEDULE_TOPIC,
     Bytes,
     Mask,
+    Positions,
     SysFlag,
 )
 from rmqstore.format.utf8 import decode_text
@@ -49,7 +50,7 @@ class QueueUnits(NamedTuple):
     units: NDArray[np.void]  # layout.QUEUE_UNIT
     store_timestamps: NDArray[np.int64]  # ms
 
-    def take(self, rows: Mask) -> QueueUnits:
+    def take(self, rows: Mask | Positions) -> QueueUnits:
         """Return the chosen rows."""
         return QueueUnits(
             self.topics,

@@ -18,7 +18,7 @@ from rmqstore.format.columns.buffers import array_bytes, gather_spans, windows
 from rmqstore.format.columns.checks import inflate_bodies
 from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.heads import Heads
-from rmqstore.format.columns.property_decode import parse_entries, property_column
+from rmqstore.format.columns.property_decode import Entries, parse_entries, property_column
 from rmqstore.format.layout import (
     INNER_HEAD,
     MAX_BATCH,
@@ -168,6 +168,38 @@ def inner_heads(heads: Heads, rows: Positions, inner: InnerMessages, messages: P
     return replace(record_heads, fixed=fixed, _columns={}, **spans)
 
 
+def count_messages(buf: Bytes, heads: Heads) -> NDArray[np.int64]:
+    """Return the number of messages of each record by its property, (n,).
+
+    Args:
+        buf: uint8 (nbytes,), the buffer that ``heads`` was read from.
+        heads: n whole records.
+
+    Source: CommitLog.java#checkMessageAndReturnSize.
+    """
+    is_batch = is_inner_batch(heads)
+    if not is_batch.any():
+        return np.ones(len(heads), np.int64)
+    return _counts(parse_entries(buf, heads.property_starts, heads.property_lengths), is_batch)
+
+
+def stated_counts(strings: pa.BinaryArray, is_batch: Mask) -> NDArray[np.int64]:
+    """Return the number of messages of n records by their property strings, binary (n,).
+
+    It is 1 for records that are not inner batches, by ``is_batch``, (n,).
+    """
+    data, bounds = array_bytes(strings)
+    return _counts(parse_entries(data, bounds[:-1], np.diff(bounds)), is_batch)
+
+
+def _counts(entries: Entries, is_batch: Mask) -> NDArray[np.int64]:
+    stated = property_column(entries, PROPERTY_INNER_NUM)
+    is_number = pc.fill_null(pc.match_substring_regex(stated, _NUMBER), fill_value=False)
+    numbers = pc.if_else(is_number, stated, pa.scalar("1")).cast(pa.int64()).to_numpy()
+    counts: NDArray[np.int64] = np.where(is_batch & (numbers <= MAX_BATCH), numbers, 1)
+    return counts
+
+
 def message_heads(buf: Bytes, heads: Heads) -> Heads:
     """Return a head for every queue offset of records, in the order of the records.
 
@@ -182,11 +214,7 @@ def message_heads(buf: Bytes, heads: Heads) -> Heads:
     Source: CommitLog.java#checkMessageAndReturnSize;
     BatchConsumeQueue.java#putMessagePositionInfoWrapper.
     """
-    entries = parse_entries(buf, heads.property_starts, heads.property_lengths)
-    stated = property_column(entries, PROPERTY_INNER_NUM)
-    is_number = pc.fill_null(pc.match_substring_regex(stated, _NUMBER), fill_value=False)
-    counts = pc.if_else(is_number, stated, pa.scalar("1")).cast(pa.int64()).to_numpy()
-    counts = np.where(is_inner_batch(heads) & (counts <= MAX_BATCH), counts, 1)
+    counts = count_messages(buf, heads)
     if (counts == 1).all():
         return heads
     rows = np.repeat(np.arange(len(heads)), counts)

@@ -70,24 +70,38 @@ def find_dispatches(buf: Bytes, heads: Heads) -> Dispatches:
     if high - low <= _SEARCHED_BYTES and _MARK not in buf[low:high].tobytes():
         return _NONE  # as in nearly every store: the properties need not be parsed
     entries = parse_entries(buf, heads.property_starts, heads.property_lengths)
+    dispatches = dispatches_of(entries, _are_dispatched(buf, heads))
+    # The entries' data holds the property strings one after the other: back to positions in buf.
+    begins = np.cumsum(heads.property_lengths) - heads.property_lengths
+    rows = dispatches.rows
+    name_starts = dispatches.name_starts - begins[rows] + heads.property_starts[rows]
+    return dispatches._replace(name_starts=name_starts)
+
+
+def dispatches_of(entries: Entries, are_dispatched: Mask) -> Dispatches:
+    """Return the light message queues that records name; the names lie in the entries' data.
+
+    Args:
+        entries: the properties of n records.
+        are_dispatched: (n,), the records that the broker dispatches to queues, by their topic.
+    """
+    n = len(are_dispatched)
     names = _split_values(entries, PROPERTY_MULTI_DISPATCH)
     numbers = _split_values(entries, PROPERTY_MULTI_QUEUE_OFFSET)
-    n_names = np.bincount(names.rows, minlength=len(heads))
-    n_numbers = np.bincount(numbers.rows, minlength=len(heads))
+    n_names = np.bincount(names.rows, minlength=n)
+    n_numbers = np.bincount(numbers.rows, minlength=n)
     names = names.take((n_names == n_numbers)[names.rows])
     numbers = numbers.take((n_names == n_numbers)[numbers.rows])
     name_bytes = gather_spans(entries.data, names.starts, names.lengths, pa.binary())
     number_bytes = gather_spans(entries.data, numbers.starts, numbers.lengths, pa.binary())
     has_prefix = pc.starts_with(name_bytes, LMQ_PREFIX.encode()).to_numpy(zero_copy_only=False)
-    is_dispatched = _are_dispatched(buf, heads)[names.rows]
+    is_dispatched = are_dispatched[names.rows]
     is_valid = _are_numbers(number_bytes) & has_prefix & is_dispatched
     valid_numbers = number_bytes.view(pa.string()).filter(pa.array(is_valid))
     queue_offsets = valid_numbers.cast(pa.int64()).to_numpy()
-    rows = names.rows[is_valid]
-    # The entries' data holds the property strings one after the other: back to positions in buf.
-    begins = np.cumsum(heads.property_lengths) - heads.property_lengths
-    name_starts = names.starts[is_valid] - begins[rows] + heads.property_starts[rows]
-    return Dispatches(rows, name_starts, names.lengths[is_valid], queue_offsets)
+    return Dispatches(
+        names.rows[is_valid], names.starts[is_valid], names.lengths[is_valid], queue_offsets
+    )
 
 
 class _Parts(NamedTuple):
@@ -132,10 +146,18 @@ def _are_numbers(values: pa.Array) -> Mask:
     return mask
 
 
+def is_dispatched(topic: bytes) -> bool:
+    """Tell whether the broker dispatches records of a topic to the light queues that they name.
+
+    Source: MixAll.java#topicAllowsLMQ.
+    """
+    return not topic.startswith(_NOT_DISPATCHED)
+
+
 def _are_dispatched(buf: Bytes, heads: Heads) -> Mask:
     """Return a mask (n,) of the records that the broker dispatches to queues, by their topic."""
     names = topics(buf, heads).view(pa.binary()).dictionary_encode()
-    by_name = [not name.startswith(_NOT_DISPATCHED) for name in names.dictionary.to_pylist()]
+    by_name = [is_dispatched(name) for name in names.dictionary.to_pylist()]
     mask: Mask = np.array(by_name, np.bool_)[names.indices.to_numpy()]
     return mask
 

@@ -62,6 +62,10 @@ class PropertyStrings(NamedTuple):
         """Return property strings that are there already, binary (n,)."""
         return cls((strings,), lengths_of(strings))
 
+    def extended(self, strings: pa.BinaryArray) -> PropertyStrings:
+        """Return the strings with others after them, binary (n,)."""
+        return PropertyStrings((*self.pieces, strings), self.lengths + lengths_of(strings))
+
     def take(self, rows: slice) -> PropertyStrings:
         """Return consecutive rows."""
         return PropertyStrings(
@@ -83,6 +87,10 @@ class RegularMaps:
 
     def __len__(self) -> int:
         return len(self.values) // len(self.names)
+
+    def mentions(self, text: str) -> bool:
+        """Tell whether the name of a property may hold a text; if False, none does."""
+        return any(text in name for name in self.columns)
 
     def without(self, names: Collection[str]) -> RegularMaps:
         """Return the maps without some properties."""
@@ -109,6 +117,11 @@ class IrregularMaps:
 
     def __len__(self) -> int:
         return self.n_maps
+
+    def mentions(self, text: str) -> bool:
+        """Tell whether the name of a property may hold a text; if False, none does."""
+        data, bounds = array_bytes(self.names)
+        return text.encode() in data[int(bounds[0]) : int(bounds[-1])].tobytes()
 
     def without(self, names: Collection[str]) -> IrregularMaps:
         """Return the maps without some properties."""
@@ -224,6 +237,11 @@ def property_strings(
             pieces.append(strings)
             lengths += lengths_of(strings)
     return PropertyStrings(tuple(pieces), lengths)
+
+
+def one_property(name: str, values: pa.StringArray) -> pa.BinaryArray:
+    """Return one property as a string for each message, empty where the value is, binary (n,)."""
+    return _partial(name, values, lengths_of(values) > 0)
 
 
 def _add(

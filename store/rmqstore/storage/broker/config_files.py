@@ -18,6 +18,8 @@ from rmqstore.storage.files.storage import Storage, read_small
 _UNQUOTED_KEY = re.compile(r'("(?:[^"\\]++|\\.)*+")|([{,]\s*+)(-?\d++)(\s*+:)')
 _INTEGER = re.compile(r"-?\d{1,40}", re.ASCII)
 MAX_TABLE_BYTES = 16 << 20  # a parsed table may take forty times as much memory
+# Source: TopicAttributes.java, CQType.java.
+QUEUE_TYPE, BATCH_QUEUES = "queue.type", "BatchCQ"
 _MAX_IDENTITY_BYTES = 4096
 # Source: TopicValidator.java#SYNC_BROKER_MEMBER_GROUP_PREFIX
 _MEMBER_TOPIC = "rmq_sys_SYNC_BROKER_MEMBER_"
@@ -200,7 +202,7 @@ class BrokerConfig:
         topics = []
         for topic, entry in self.topic_entries().items():
             attributes = entry.get("attributes")
-            if isinstance(attributes, dict) and attributes.get("queue.type") == "BatchCQ":
+            if isinstance(attributes, dict) and attributes.get(QUEUE_TYPE) == BATCH_QUEUES:
                 topics.append(topic)
         return sorted(topics)
 

@@ -29,6 +29,7 @@ class StoreConfig:
 
     mapped_file_size_commit_log: int = 1 << 30
     mapped_file_size_consume_queue: int = 300_000 * 20
+    mapper_file_size_batch_consume_queue: int = 300_000 * 46
     max_hash_slot_num: int = 5_000_000
     max_index_num: int = 20_000_000
     message_index_enable: bool = True
@@ -47,6 +48,11 @@ class StoreConfig:
             # Whole units. Source: MessageStoreConfig.java#getMappedFileSizeConsumeQueue.
             units = -(-self.mapped_file_size_consume_queue // 20)
             object.__setattr__(self, "mapped_file_size_consume_queue", units * 20)
+        if self.mapper_file_size_batch_consume_queue % 46:
+            raise OptionError(
+                f"mapperFileSizeBatchConsumeQueue {self.mapper_file_size_batch_consume_queue}: "
+                "must be a multiple of 46, the bytes of a unit"
+            )
 
     def updated(self, given: Mapping[str, str]) -> StoreConfig:
         """Return a copy with some values replaced.
@@ -80,6 +86,8 @@ class StoreConfig:
 _KEYS = {
     "mapped_file_size_commit_log": "mappedFileSizeCommitLog",
     "mapped_file_size_consume_queue": "mappedFileSizeConsumeQueue",
+    # RocketMQ's own spelling
+    "mapper_file_size_batch_consume_queue": "mapperFileSizeBatchConsumeQueue",
     "max_hash_slot_num": "maxHashSlotNum",
     "max_index_num": "maxIndexNum",
     "message_index_enable": "messageIndexEnable",

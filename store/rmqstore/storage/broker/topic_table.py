@@ -6,11 +6,18 @@ Source: TopicConfigManager.java, TopicConfig.java, ConfigManager.java#persist.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from rmqstore.errors import CorruptConfigError
-from rmqstore.storage.broker.config_files import MAX_TABLE_BYTES, integer, load_table, part_of
+from rmqstore.storage.broker.config_files import (
+    BATCH_QUEUES,
+    MAX_TABLE_BYTES,
+    QUEUE_TYPE,
+    integer,
+    load_table,
+    part_of,
+)
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import read_small
@@ -54,19 +61,26 @@ def _load(paths: StorePaths) -> dict[str, Any]:
     return content
 
 
-def register_topics(disk: Disk, paths: StorePaths, least: Mapping[str, int], of_new: int) -> None:
+def register_topics(
+    disk: Disk,
+    paths: StorePaths,
+    least: Mapping[str, int],
+    of_new: int,
+    batch_topics: Collection[str] = (),
+) -> None:
     """Add topics that have no entry, and raise the number of queues where an entry has too few.
 
     Args:
         least: minimum number of queues by topic.
         of_new: minimum number of queues of a topic that has no entry yet.
+        batch_topics: topics whose queues are BatchConsumeQueues, which a new entry says.
     """
     content = _load(paths)
     table = content.setdefault(_TABLE, {})
     changed = False
     for topic, n_least in least.items():
         n_queues = n_least if topic in table else max(n_least, of_new)
-        entry = table.setdefault(topic, _entry(topic, 0))
+        entry = table.setdefault(topic, _entry(topic, is_batch=topic in batch_topics))
         for name in _QUEUE_NUMS:
             if integer(entry.get(name, 0)) < n_queues:
                 entry[name] = n_queues
@@ -84,14 +98,14 @@ def register_topics(disk: Disk, paths: StorePaths, least: Mapping[str, int], of_
     disk.replace(paths.topics_json, json.dumps(content, indent="\t", ensure_ascii=False).encode())
 
 
-def _entry(topic: str, n_queues: int) -> dict[str, object]:
+def _entry(topic: str, *, is_batch: bool) -> dict[str, object]:
     return {
-        "attributes": {},
+        "attributes": {QUEUE_TYPE: BATCH_QUEUES} if is_batch else {},
         "order": False,
         "perm": _READ_AND_WRITE,
-        "readQueueNums": n_queues,
+        "readQueueNums": 0,
         "topicFilterType": "SINGLE_TAG",
         "topicName": topic,
         "topicSysFlag": 0,
-        "writeQueueNums": n_queues,
+        "writeQueueNums": 0,
     }

@@ -207,6 +207,11 @@ class StorePaths:
         folders = [self.queue(topic, queue_id) for queue_id in self.queue_ids(topic)]
         return [file for folder in folders for file in _segment_files(self.storage, folder)]
 
+    def batch_files(self, topic: str) -> list[Path]:
+        """Return the files of all BatchConsumeQueues of a topic."""
+        folders = [self.batch_queue(topic, queue_id) for queue_id in self.batch_queue_ids(topic)]
+        return [file for folder in folders for file in _segment_files(self.storage, folder)]
+
     @property
     def rocksdb_queues(self) -> Path | None:
         """The RocksDB database that holds queues, None if there is none.

@@ -1,4 +1,8 @@
-"""Appends units to a ConsumeQueue, with filler if its first queue offset is not 0."""
+"""Appends units to queues in files.
+
+A ConsumeQueue gets filler if its first queue offset is not 0. A BatchConsumeQueue gets one unit for
+each record, which may hold several messages.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.errors import CorruptQueueError
-from rmqstore.format.layout import PRE_BLANK_SIZE, QUEUE_UNIT
+from rmqstore.format.columns.dispatch_requests import QueueUnits
+from rmqstore.format.layout import BATCH_UNIT, PRE_BLANK_SIZE, QUEUE_UNIT
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import offset_to_name
 from rmqstore.storage.queue.offset_runs import fit_offsets
 
-_UNIT = QUEUE_UNIT.itemsize
+_NOT_COMPACTED = -1  # Source: BatchConsumeQueue.java#INVALID_POS
 _FILLER_UNITS = 1 << 19  # per write: a file may be as large as 2 GiB
 # The name of its file still fits, and sums of larger offsets stay inside a Java long.
-_MAX_QUEUE_OFFSET = (1 << 58) // _UNIT
-_NO_UNITS = (np.empty(0, np.int64), np.empty(0, QUEUE_UNIT))
+_MAX_QUEUE_OFFSET = (1 << 58) // QUEUE_UNIT.itemsize
 
 
 class Misplaced(NamedTuple):
@@ -45,6 +49,8 @@ class QueueAppender:
             files must fit the log.
     """
 
+    unit_type = QUEUE_UNIT
+
     def __init__(
         self,
         disk: Disk,
@@ -64,12 +70,19 @@ class QueueAppender:
         self.reached = reached
         self.is_new = is_new
         self._follows_log = is_new
-        self._undecided = _NO_UNITS
+        self._undecided = self._no_units()
         self.misplaced: list[Misplaced] = []
         self.touched: dict[Path, None] = {}  # files to flush
 
+    def stored(self, units: QueueUnits, rows: NDArray[np.int64]) -> NDArray[np.void]:
+        """Return the units of some rows, ``unit_type`` (n,)."""
+        return units.units[rows]
+
+    def _no_units(self) -> tuple[NDArray[np.int64], NDArray[np.void]]:
+        return np.empty(0, np.int64), np.empty(0, self.unit_type)
+
     def append(self, queue_offsets: NDArray[np.int64], units: NDArray[np.void]) -> None:
-        """Append units, QUEUE_UNIT (n,), in the order of the log; skip those in the files.
+        """Append units, ``unit_type`` (n,), in the order of the log; skip those in the files.
 
         Raises:
             CorruptQueueError: the files do not fit the log.
@@ -99,16 +112,16 @@ class QueueAppender:
     def settle(self) -> None:
         """Decide which of the last records get a unit, now that no others follow."""
         if len(self._undecided[0]):
-            self._append_what_fits(*_NO_UNITS, is_end=True)
+            self._append_what_fits(*self._no_units(), is_end=True)
 
     def _append_what_fits(
         self, queue_offsets: NDArray[np.int64], units: NDArray[np.void], *, is_end: bool
     ) -> None:
         undecided_offsets, undecided_units = self._undecided
-        self._undecided = _NO_UNITS
+        self._undecided = self._no_units()
         queue_offsets = np.concatenate((undecided_offsets, queue_offsets))
         # numpy joins records in native byte order.
-        units = np.concatenate((undecided_units, units)).astype(QUEUE_UNIT)
+        units = np.concatenate((undecided_units, units)).astype(self.unit_type)
         possible = (queue_offsets >= 0) & (queue_offsets < _MAX_QUEUE_OFFSET)
         if not possible.all():
             self._refuse(queue_offsets[~possible], units[~possible])
@@ -156,9 +169,13 @@ class QueueAppender:
         self._write(self.end, np.repeat(following, stop - self.end))
 
     def _extend(self, first: int, units: NDArray[np.void]) -> None:
-        self._write(first, units)
+        self._put(first, units)
         self.end = first + len(units)
         self.reached = int(units["physical_offset"][-1]) + int(units["size"][-1])
+
+    def _put(self, first: int, units: NDArray[np.void]) -> None:
+        """Write units with consecutive queue offsets."""
+        self._write(first, units)
 
     def _require_next(self, queue_offsets: NDArray[np.int64], units: NDArray[np.void]) -> None:
         expected = np.arange(self.end, self.end + len(units))
@@ -170,7 +187,7 @@ class QueueAppender:
                 f"queue offset {int(queue_offsets[row])}, "
                 f"the next one of the queue is {int(expected[row])}"
             )
-            raise CorruptQueueError(str(self._folder), int(expected[row]) * _UNIT, reason)
+            raise CorruptQueueError(str(self._folder), self._position(int(expected[row])), reason)
 
     def _require_present(self, queue_offsets: NDArray[np.int64]) -> None:
         """Refuse records whose units belong into a missing file before the first one."""
@@ -180,7 +197,7 @@ class QueueAppender:
                 f"queue offset {lowest} is in the log, and the files begin at {self._start}: "
                 "one is missing"
             )
-            raise CorruptQueueError(str(self._folder), lowest * _UNIT, reason)
+            raise CorruptQueueError(str(self._folder), self._position(lowest), reason)
 
     def _begin(self, first: int, unit: NDArray[np.void]) -> None:
         """Create the queue's first file, with filler for the offsets before the first unit.
@@ -201,26 +218,99 @@ class QueueAppender:
             self._disk.create(path, self._file_size, chain(_filler(n_missing), [unit]))
             self.touched[path] = None
 
+    def _position(self, queue_offset: int) -> int:
+        """Return the byte of a queue offset in the address space of the files, for errors."""
+        return queue_offset * self.unit_type.itemsize
+
     @property
     def _per_file(self) -> int:
-        return self._file_size // _UNIT
+        return self._file_size // self.unit_type.itemsize
 
-    def _path(self, queue_offset: int) -> Path:
-        """Return the file that holds the unit of a queue offset."""
-        return self._folder / offset_to_name(queue_offset // self._per_file * self._file_size)
+    def _path(self, number: int) -> Path:
+        """Return the file that holds the unit with a number, counted from the first one ever."""
+        return self._folder / offset_to_name(number // self._per_file * self._file_size)
 
     def _write(self, start: int, units: NDArray[np.void]) -> None:
+        """Write units that follow one another, from the one with number ``start`` on."""
         done = 0
         while done < len(units):
-            queue_offset = start + done
-            ordinal = queue_offset % self._per_file
+            number = start + done
+            ordinal = number % self._per_file
             count = min(len(units) - done, self._per_file - ordinal)
-            path = self._path(queue_offset)
+            path = self._path(number)
             if path not in self.touched and not LOCAL.exists(path):
                 self._disk.create(path, self._file_size)
             self.touched[path] = None
-            self._disk.write(path, ordinal * _UNIT, units[done : done + count])
+            self._disk.write(path, ordinal * self.unit_type.itemsize, units[done : done + count])
             done += count
+
+
+class BatchQueueAppender(QueueAppender):
+    """The end of one BatchConsumeQueue. Source: BatchConsumeQueue.java#putBatchMessagePositionInfo.
+
+    It is given a row for each message, as readers are: those of one record follow one another, and
+    become one unit. Queue offsets that no record has need no unit, because each unit says which
+    ones its record has.
+
+    Args:
+        start: queue offset of the first message that the files have.
+        end: queue offset of the next message.
+        reached: physical offset after the record of the last unit, -1 for an empty queue.
+        n_units: number of the next unit, counted from the first one ever written.
+        is_new: there is no unit yet.
+    """
+
+    unit_type = BATCH_UNIT
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: Path,
+        file_size: int,
+        *,
+        start: int,
+        end: int,
+        reached: int,
+        n_units: int,
+        is_new: bool,
+    ) -> None:
+        super().__init__(
+            disk, folder, file_size, start=start, end=end, reached=reached, is_new=is_new
+        )
+        self._n_units = n_units
+
+    def stored(self, units: QueueUnits, rows: NDArray[np.int64]) -> NDArray[np.void]:
+        """Return the units of some messages, BATCH_UNIT (n,)."""
+        stored = np.zeros(len(rows), BATCH_UNIT)
+        chosen = units.units[rows]
+        for name in ("physical_offset", "size", "tags_code"):
+            stored[name] = chosen[name]
+        stored["store_timestamp"] = units.store_timestamps[rows]
+        stored["base_offset"] = units.queue_offsets[rows]
+        stored["batch_size"] = 1
+        stored["compacted"] = _NOT_COMPACTED
+        return stored
+
+    def _begin(self, first: int, unit: NDArray[np.void]) -> None:  # noqa: ARG002
+        self._disk.make_folder(self._folder, is_flushed=False)
+        self.is_new = False
+        self._start = self.end = first
+
+    def _fill(self, stop: int, following: NDArray[np.void]) -> None:
+        text = f"no record has the queue offsets from {self.end} to {stop - 1}"
+        self.misplaced.append(Misplaced(int(following["physical_offset"][0]), text))
+
+    def _put(self, first: int, units: NDArray[np.void]) -> None:
+        is_first = np.diff(units["physical_offset"].astype(np.int64), prepend=-1) != 0
+        starts = np.flatnonzero(is_first)
+        of_records = units[starts]
+        of_records["base_offset"] = first + starts
+        of_records["batch_size"] = np.diff(starts, append=len(units))
+        self._write(self._n_units, of_records)
+        self._n_units += len(of_records)
+
+    def _position(self, queue_offset: int) -> int:  # noqa: ARG002
+        return self._n_units * self.unit_type.itemsize
 
 
 def _filler(count: int) -> Iterator[NDArray[np.void]]:

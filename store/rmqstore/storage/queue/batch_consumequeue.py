@@ -82,6 +82,22 @@ class BatchConsumeQueue:
         return bool(self._files.segments)
 
     @property
+    def segments(self) -> list[Segment]:
+        """The files, by byte offset."""
+        return self._files.segments
+
+    def position(self, queue_offset: int) -> int:
+        """Return where the unit of a message stands, or should, in the address space of files."""
+        segment = self._find(queue_offset)
+        if segment is None:
+            return self.segments[0].start if self.segments else 0
+        batches = self._load(segment).batches
+        row = int(np.searchsorted(batches.starts, queue_offset, side="right")) - 1
+        if row < 0:
+            return segment.start
+        return (int(batches.numbers[row]) + int(queue_offset >= batches.ends[row])) * _UNIT
+
+    @property
     def n_full_bytes(self) -> int:
         """The length in bytes of all files but the last."""
         return sum(segment.size for segment in self._files.segments[:-1])
@@ -160,14 +176,10 @@ class BatchConsumeQueue:
         segment = self._find(queue_offset)
         if segment is None:
             return str(self.folder), 0
-        batches = self._load(segment).batches
-        row = int(np.searchsorted(batches.starts, queue_offset, side="right")) - 1
-        if row < 0:
-            return str(segment.path), 0
-        number = int(batches.numbers[row]) + int(queue_offset >= batches.ends[row])
+        position = self.position(queue_offset)
         # The next file may begin in a gap.
-        segment = self._files.find(number * _UNIT) or segment
-        return str(segment.path), number * _UNIT - segment.start
+        segment = self._files.find(position) or segment
+        return str(segment.path), position - segment.start
 
     def end(self) -> int:
         """Return the queue offset after the last message; a damaged last unit counts as one.

@@ -62,6 +62,10 @@ class ConsumeQueue:
         """Whether there is a file."""
         return bool(self.segments)
 
+    def position(self, queue_offset: int) -> int:
+        """Return where a unit stands in the address space of the files."""
+        return queue_offset * _UNIT
+
     @property
     def n_full_bytes(self) -> int:
         """The length in bytes of all files but the last."""

@@ -5,7 +5,8 @@ The queues are kept as arrays, so that rows in many queues cost no step for each
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import copy
 
 import numpy as np
@@ -53,12 +54,14 @@ class NextOffsets:
         queue_ids: NDArray[np.int32],
         offsets: NDArray[np.int64],
         queued: Mask,
+        rows_of: NDArray[np.int64] | None = None,
     ) -> None:
         """Accept the offsets that rows bring.
 
         Args:
             topics, queue_ids, offsets: (n,).
             queued: (n,), rows that get a unit in their queue; the others are ignored.
+            rows_of: (n,), the numbers of the rows in an error; by default 0, 1, ….
 
         Raises:
             IllegalMessageError: a row's offset is not the next one of its queue. A new queue may
@@ -78,8 +81,9 @@ class NextOffsets:
         if len(wrong):
             row = int(rows[order[wrong[0]]])
             topic, queue_id = topics.names[int(topics.codes[row])], int(queue_ids[row])
+            number = row if rows_of is None else int(rows_of[row])
             raise IllegalMessageError(
-                f"row {row}: queue offset {int(offsets[row])} of {topic}-{queue_id}, "
+                f"row {number}: queue offset {int(offsets[row])} of {topic}-{queue_id}, "
                 f"the next one is {int(expected[wrong[0]])}; nothing was written"
             )
         self._next[places] = firsts + counts
@@ -125,6 +129,16 @@ class NextOffsets:
         self._queues = np.insert(self._queues, places, queues[order])
         self._next = np.insert(self._next, places, offsets[order])
         self._marked = np.insert(self._marked, places, offsets[order])
+
+    @contextmanager
+    def undone_on_error(self) -> Iterator[None]:
+        """Take back what was assigned and claimed if the block raises an error."""
+        self.mark()
+        try:
+            yield
+        except BaseException:
+            self.rewind()
+            raise
 
     def mark(self) -> None:
         """Remember the next offsets, for :meth:`rewound`."""

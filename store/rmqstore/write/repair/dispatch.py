@@ -8,10 +8,11 @@ and #CommitLogDispatcherBuildIndex.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rmqstore.errors import CorruptQueueError, CorruptRecordError
 from rmqstore.findings import Finding
@@ -23,8 +24,9 @@ from rmqstore.format.columns.dispatch_requests import (
     read_requests,
 )
 from rmqstore.format.columns.heads import Heads
+from rmqstore.format.columns.inner_batch import count_messages
 from rmqstore.format.columns.lmq import lmq_heads
-from rmqstore.format.layout import Bytes
+from rmqstore.format.layout import Bytes, Mask
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
@@ -50,6 +52,7 @@ class Dispatcher:
         index_folder: the folder of the index files.
         config: sizes of new files, and what is indexed.
         open_queue: returns the appender of a queue, by topic and queue id.
+        batch_topics: the topics whose queues are BatchConsumeQueues.
         is_tolerant: skip damage and report it in :attr:`findings`. Queues that do not fit the log
             are listed in :attr:`misfits`, and nothing more is appended to them.
     """
@@ -61,11 +64,13 @@ class Dispatcher:
         index_folder: Path,
         config: StoreConfig,
         open_queue: Callable[[str, int], QueueAppender],
+        batch_topics: Collection[str] = (),
         *,
         is_tolerant: bool = False,
     ) -> None:
         self._disk, self._log, self._config = disk, log, config
         self._open_queue, self._is_tolerant = open_queue, is_tolerant
+        self._batch_topics = batch_topics
         self._index = IndexAppender(disk, index_folder, IndexSizes.of(config))
         self._touched: dict[tuple[str, int], QueueAppender] = {}
         self._waiting = UnitBuffer()
@@ -111,7 +116,18 @@ class Dispatcher:
                 self._put_records(window.data, sound_heads)
 
     def _put_records(self, data: Bytes, heads: Heads) -> None:
-        self.put(read_requests(data, heads, index_tags=self._config.index_tags))
+        requests = read_requests(data, heads, index_tags=self._config.index_tags)
+        units, has_unit = requests.units, requests.has_unit
+        if self._batch_topics:
+            is_batch = np.array([topic in self._batch_topics for topic in units.topics], np.bool_)
+            in_batches = is_batch[units.topic_codes]
+            counts = np.where(in_batches, count_messages(data, heads), 1)
+            self._put_units_of(*_of_messages(units, has_unit, counts))
+            # Source: BatchConsumeQueue.java: it dispatches to no light message queue.
+            heads = heads.take(np.flatnonzero(~in_batches))
+        else:
+            self._put_units_of(units, has_unit)
+        self._put_keys(requests)
         self._put_lmq(data, heads)
 
     def _report_damage(self, path: str, physical_offset: int, reason: str) -> None:
@@ -134,11 +150,17 @@ class Dispatcher:
             self.findings.append(Finding(part, self._log.folders, text))
 
     def put(self, requests: Requests) -> None:
-        """Append the units and items of records that are in the log, in its order."""
-        units = requests.units
-        if not requests.has_unit.all():
-            units = units.take(requests.has_unit)
-        self._put_units(units)
+        """Append the units and items of records that are in the log, in its order.
+
+        Each record holds one message.
+        """
+        self._put_units_of(requests.units, requests.has_unit)
+        self._put_keys(requests)
+
+    def _put_units_of(self, units: QueueUnits, has_unit: Mask) -> None:
+        self._put_units(units if has_unit.all() else units.take(has_unit))
+
+    def _put_keys(self, requests: Requests) -> None:
         if self._config.message_index_enable:
             offsets = requests.units.units["physical_offset"].astype(np.int64)
             keys = IndexKeys(
@@ -180,7 +202,7 @@ class Dispatcher:
                 queue = self._touched.get(key)
                 if queue is None:
                     queue = self._touched[key] = self._open_queue(*key)
-                queue.append(units.queue_offsets[rows], units.units[rows])
+                queue.append(units.queue_offsets[rows], queue.stored(units, rows))
             except CorruptQueueError as err:
                 if not self._is_tolerant:
                     raise
@@ -199,3 +221,15 @@ class Dispatcher:
             queue.touched.clear()
         self._touched.clear()
         self._index.flush()
+
+
+def _of_messages(
+    units: QueueUnits, has_unit: Mask, counts: NDArray[np.int64]
+) -> tuple[QueueUnits, Mask]:
+    """Return a row for each message of n records, which hold ``counts`` messages, (n,)."""
+    if (counts == 1).all():
+        return units, has_unit
+    rows = np.repeat(np.arange(len(counts)), counts)
+    ranks = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    repeated = units.take(rows)
+    return repeated._replace(queue_offsets=repeated.queue_offsets + ranks), has_unit[rows]

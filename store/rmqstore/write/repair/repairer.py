@@ -10,7 +10,6 @@ Source: DefaultMessageStore.java#load, #recover; CommitLog.java#recoverNormally,
 from __future__ import annotations
 
 import logging
-from contextlib import closing
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -34,9 +33,6 @@ from rmqstore.storage.log.append_intent import read_intent
 from rmqstore.storage.log.clean_end import CleanEnd, read_clean_end
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import next_record
-from rmqstore.storage.queue.appender import QueueAppender
-from rmqstore.storage.queue.bounds import reach
-from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.recovery.log_end import (
     LogEnd,
     before_our_blank,
@@ -48,8 +44,9 @@ from rmqstore.storage.recovery.log_end import (
 from rmqstore.storage.recovery.queue_tails import is_newest_built
 from rmqstore.storage.recovery.tail_builder import OpenedQueue
 from rmqstore.write.repair.dispatch import Dispatcher
+from rmqstore.write.repair.queue_files import QueueFiles
 from rmqstore.write.repair.rebuild import restore_queues, set_queues_aside
-from rmqstore.write.repair.truncation import cut_queue, truncate_log
+from rmqstore.write.repair.truncation import truncate_log
 
 logger = logging.getLogger(__name__)
 
@@ -78,8 +75,7 @@ class Repairer:
     def __init__(self, disk: Disk, paths: StorePaths, config: StoreConfig, log: CommitLog) -> None:
         self._disk, self._paths = disk, paths
         self._config, self._log = config, log
-        # the log end, where queues were not checked for units of records after it
-        self._unchecked_after: int | None = None
+        self.queues = QueueFiles(disk, paths, config)
         # a recovery whose scan begins at this physical offset, or later, gets to the log end
         self._whole_from = log.max_offset
         self._cut_folder = paths.own / "cut"
@@ -112,9 +108,9 @@ class Repairer:
             self._ask_for_recovery(self._log.min_offset, checkpoint)
         is_trusted = clean_end is not None or self._may_trust_queues(end, checkpoint)
         if was_closed and not is_checked and is_trusted and self._is_newest_built():
-            queues_end = self._unchecked_after = end.physical_offset
+            queues_end = self.queues.unchecked_after = end.physical_offset
         else:
-            queues_end = self._cut_queues(end.physical_offset, was_closed=was_closed)
+            queues_end = self.queues.cut(end.physical_offset, was_closed=was_closed)
         self._build_missing(end.physical_offset, queues_end, checkpoint, was_closed=was_closed)
         if is_folder(LOCAL, self._paths.replaced_queues):
             restore_queues(self._disk, self._paths, self._log)
@@ -169,7 +165,7 @@ class Repairer:
         if was_closed:
             position = end.physical_offset - segment.start
             stop = Walk(np.empty(0, np.int64), StopKind.DAMAGE, position, end.reason)
-            if damage_at(self._log, segment, stop, self._queues_end()) is None:
+            if damage_at(self._log, segment, stop, self.queues.end()) is None:
                 return
         follows = self._find_record(segment, end.physical_offset + 1)
         if follows is None and self._log.segments[-1].start > segment.start:
@@ -192,27 +188,6 @@ class Repairer:
         physical_offset = next_record(self._log, segment, start, segment.end)
         return physical_offset if physical_offset < segment.end else None
 
-    def _queues_end(self) -> int:
-        ends = [-1]
-        for topic, queue_id in self._paths.queues():
-            queue = ConsumeQueue(self._paths.queue(topic, queue_id))
-            ends.append(reach(queue, queue.end()))
-            queue.close()
-        return max(ends)
-
-    def _cut_queues(self, log_end: int, *, was_closed: bool) -> int:
-        """Remove the units of records after the log end.
-
-        Returns:
-            The physical offset up to which the queues reach.
-        """
-        queues_end = 0
-        for topic, queue_id in self._paths.queues():
-            with closing(ConsumeQueue(self._paths.queue(topic, queue_id))) as queue:
-                end = cut_queue(self._disk, queue, log_end, was_closed=was_closed)
-                queues_end = max(queues_end, reach(queue, end))
-        return queues_end
-
     def _may_trust_queues(self, end: LogEnd, checkpoint: Checkpoint) -> bool:
         """Tell whether the log of a store that was closed has its end, and there are many queues.
 
@@ -223,9 +198,7 @@ class Repairer:
         known_until = max(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
         if end.reason or end.last_store_timestamp < known_until:
             return False
-        topics = self._paths.topics()
-        counts = accumulate(len(self._paths.queue_ids(topic)) for topic in topics)
-        return any(count > _FEW_QUEUES for count in counts)
+        return any(count > _FEW_QUEUES for count in accumulate(self.queues.numbers()))
 
     def _is_newest_built(self) -> bool:
         """Tell whether the newest record has its unit.
@@ -236,7 +209,7 @@ class Repairer:
         def open_queue(topic: str, queue_id: int) -> OpenedQueue | None:
             if not can_have_queue(topic, queue_id):
                 return None
-            return OpenedQueue(ConsumeQueue(self._paths.queue(topic, queue_id)))
+            return OpenedQueue(self.queues.files(topic, queue_id))
 
         return is_newest_built(self._log, open_queue)
 
@@ -331,7 +304,8 @@ class Repairer:
                 self._log,
                 self._paths.index,
                 self._config,
-                self.open_queue,
+                self.queues.appender,
+                self.queues.batch_topics,
                 is_tolerant=True,
             )
             dispatcher.dispatch(start, end, progress)
@@ -340,16 +314,11 @@ class Repairer:
                 break
             for err in dispatcher.misfits.values():
                 logger.warning("%s; the queue is built again from the log", err)
-                self._empty(Path(err.path))
+                self.queues.empty(Path(err.path))
             start = self._log.min_offset
         for finding in dispatcher.findings:
             logger.warning("%s %s: %s", *finding)
         return dispatcher.findings
-
-    def _empty(self, folder: Path) -> None:
-        for entry in LOCAL.list_folder(folder):
-            self._disk.delete(folder / entry.name)
-        self._disk.flush_folder(folder)
 
     def rebuild(self, end: int, progress: Progress) -> list[Finding]:
         """Build queues and index again from the log alone, up to ``end``.
@@ -361,26 +330,10 @@ class Repairer:
             What could not be built.
         """
         findings: list[Finding] = []
-        self._unchecked_after = None
+        self.queues.unchecked_after = None
         for path in index_files(self._paths.index):
             self._disk.delete(path)
         set_queues_aside(self._disk, self._paths)
         if self._log.min_offset < end:
             findings = self._dispatch(self._log.min_offset, end, progress)
         return [*findings, *restore_queues(self._disk, self._paths, self._log)]
-
-    def open_queue(self, topic: str, queue_id: int) -> QueueAppender:
-        """Return the appender of a queue."""
-        folder = self._paths.queue(topic, queue_id)
-        with closing(ConsumeQueue(folder)) as queue:
-            if self._unchecked_after is None:
-                end = queue.end()
-            else:
-                end = cut_queue(self._disk, queue, self._unchecked_after, was_closed=True)
-            start = queue.begin
-            is_new = not queue.segments
-            records_end = reach(queue, end)
-        file_size = self._config.mapped_file_size_consume_queue
-        return QueueAppender(
-            self._disk, folder, file_size, start=start, end=end, reached=records_end, is_new=is_new
-        )

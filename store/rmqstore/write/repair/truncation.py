@@ -16,6 +16,7 @@ from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.files.storage import StoredFile
 from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.bounds import sound_end, whole_end
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.recovery.log_end import LogEnd
@@ -23,7 +24,6 @@ from rmqstore.storage.recovery.log_end import LogEnd
 logger = logging.getLogger(__name__)
 
 _BLOCK_BYTES = 8 << 20
-_UNIT = QUEUE_UNIT.itemsize
 _OFFSET_BYTES = QUEUE_UNIT["physical_offset"].itemsize
 
 
@@ -97,7 +97,9 @@ class _Truncation:
         self._disk.flush_folder(copies)
 
 
-def cut_queue(disk: Disk, queue: ConsumeQueue, log_end: int, *, was_closed: bool) -> int:
+def cut_queue(
+    disk: Disk, queue: ConsumeQueue | BatchConsumeQueue, log_end: int, *, was_closed: bool
+) -> int:
     """Remove the units of a queue after which no unit points before the log end.
 
     Args:
@@ -123,11 +125,12 @@ def cut_queue(disk: Disk, queue: ConsumeQueue, log_end: int, *, was_closed: bool
         return end
     n_removed = end - new_end
     logger.warning("%s: %d units after the end of the log are removed", queue.folder, n_removed)
+    position = queue.position(new_end)
     for segment in queue.segments:
-        if segment.start >= new_end * _UNIT:
+        if segment.start >= position:
             disk.delete(segment.path)
-        elif segment.end > new_end * _UNIT:
-            _clear_units(disk, segment, new_end * _UNIT - segment.start)
+        elif segment.end > position:
+            _clear_units(disk, segment, position - segment.start)
     disk.flush_folder(queue.folder)
     queue.refresh()
     return queue.end()

@@ -21,8 +21,10 @@ from rmqstore.errors import StoreStateError
 from rmqstore.format.columns.buffers import booleans, mask_of, numbers, texts
 from rmqstore.format.columns.dispatch_requests import UnplacedRequests, have_units
 from rmqstore.format.encoding.records import (
+    LightQueues,
     RecordColumns,
     Records,
+    TopicColumn,
     encode_records,
     require_room,
     row_batches,
@@ -41,6 +43,8 @@ _SIDE = pa.schema(
         pa.field("keyHashes", pa.list_(pa.field("item", pa.int32()))),
     ]
 )
+# only in batches with rows that name light message queues
+_LIGHT_QUEUES = pa.field("lightQueues", pa.list_(pa.field("item", pa.string())))
 
 
 class StagedPart(NamedTuple):
@@ -49,6 +53,7 @@ class StagedPart(NamedTuple):
     path: str
     n_records: int
     n_bytes: int
+    n_light: int = 0  # light message queues that the records name, each once for each record
 
 
 class StagedBatch(NamedTuple):
@@ -57,6 +62,7 @@ class StagedBatch(NamedTuple):
     position: int  # in the file of records
     requests: UnplacedRequests
     sys_flags: NDArray[np.int32]
+    light_queues: LightQueues | None = None  # the records lack their offsets in these
 
 
 class PartWriter:
@@ -83,6 +89,7 @@ class PartWriter:
         self._records = ScratchWriter(disk, path)
         self._side = ScratchWriter(disk, _side_of(path))
         self.n_records = 0
+        self._n_light = 0
 
     def __enter__(self) -> Self:
         return self
@@ -121,25 +128,29 @@ class PartWriter:
             part = columns.take(rows)
             records = encode_records(part)
             requests = part.requests(records, index_tags=self._index_tags)
-            side = _side_bytes(requests, records.sys_flags)
+            side = _side_bytes(requests, records.sys_flags, part.light_queues)
             with self._named_os_errors():
                 self._records.append(records.data)
                 self._side.append(side)
         self.n_records += len(columns)
+        if columns.light_queues is not None:
+            self._n_light += len(columns.light_queues.rows)
 
     def part(self) -> StagedPart:
         """Return what was staged, and free the space that was reserved for more."""
         with self._named_os_errors():
             for file in (self._records, self._side):
                 file.end()
-        return StagedPart(str(self._path), self.n_records, self._records.size)
+        return StagedPart(str(self._path), self.n_records, self._records.size, self._n_light)
 
 
 def _side_of(path: Path) -> Path:
     return path.with_name(path.name + ".side")
 
 
-def _side_bytes(requests: UnplacedRequests, sys_flags: NDArray[np.int32]) -> NDArray[np.uint8]:
+def _side_bytes(
+    requests: UnplacedRequests, sys_flags: NDArray[np.int32], light_queues: LightQueues | None
+) -> NDArray[np.uint8]:
     n = len(requests.sizes)
     ends = np.zeros(n + 1, np.int32)
     np.cumsum(np.bincount(requests.key_rows, minlength=n), out=ends[1:])
@@ -153,9 +164,15 @@ def _side_bytes(requests: UnplacedRequests, sys_flags: NDArray[np.int32]) -> NDA
         booleans(delayed),
         pa.ListArray.from_arrays(numbers(ends), numbers(requests.key_hashes)),
     ]
+    schema = _SIDE
+    if light_queues is not None:
+        schema = _SIDE.append(_LIGHT_QUEUES)
+        bounds = np.searchsorted(light_queues.rows, np.arange(n + 1)).astype(np.int32)
+        names = texts(light_queues.queues.names).take(numbers(light_queues.queues.codes))
+        columns.append(pa.ListArray.from_arrays(numbers(bounds), names))
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, _SIDE) as stream:
-        stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=_SIDE))
+    with pa.ipc.new_stream(sink, schema) as stream:
+        stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
     return np.frombuffer(sink.getvalue(), np.uint8)
 
 
@@ -203,7 +220,12 @@ def _staged_batch(columns: pa.RecordBatch, position: int) -> StagedBatch:
         np.repeat(np.arange(len(columns), dtype=np.int32), n_keys),
         _array(keys.values),
     )
-    return StagedBatch(position, requests, sys_flags)
+    light_queues = None
+    if _LIGHT_QUEUES.name in columns.schema.names:
+        lists = columns.column(_LIGHT_QUEUES.name)
+        rows = np.repeat(np.arange(len(columns)), np.diff(_array(lists.offsets)))
+        light_queues = LightQueues(rows, TopicColumn.of(lists.values))
+    return StagedBatch(position, requests, sys_flags, light_queues)
 
 
 class StagedRecords:

@@ -6,16 +6,23 @@ computed again instead of being kept: a large job would fill the memory with the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from rmqstore.format.columns.dispatch_requests import Places, Requests
-from rmqstore.format.encoding.records import TopicColumn, require_room
+from rmqstore.format.encoding.light_queues import (
+    extend_properties,
+    offset_strings,
+    require_plain_parents,
+)
+from rmqstore.format.encoding.pieces import lengths_of
+from rmqstore.format.encoding.records import Records, TopicColumn, require_room, stamp
 from rmqstore.storage.log.appender import Placement, place_records
 from rmqstore.storage.queue.next_offsets import NextOffsets
-from rmqstore.write.staged.part import StagedBatch, StagedPart, read_batches
+from rmqstore.write.staged.part import StagedBatch, StagedPart, StagedRecords, read_batches
 
 
 class PlacedBatch(NamedTuple):
@@ -26,6 +33,22 @@ class PlacedBatch(NamedTuple):
     topics: TopicColumn
     placement: Placement
     places: Places
+    light_offsets: pa.BinaryArray | None  # a property string for each record; None without any
+
+    def records(self, staged: StagedRecords, batch_topics: Collection[str]) -> Records:
+        """Return the records, as :meth:`StagedRecords.read` does, at their places.
+
+        Raises:
+            IllegalMessageError: a record is in a batch topic and names a light message queue, or
+                its properties become too long.
+            OSError: the file has no such bytes.
+        """
+        records = staged.read(self.part, self.batch)
+        if self.batch.light_queues is not None and self.light_offsets is not None:
+            require_plain_parents(self.topics, self.batch.light_queues, batch_topics)
+            records = extend_properties(records, self.light_offsets)
+        stamp(records, *self.places)
+        return records
 
 
 class StagedRun:
@@ -82,11 +105,18 @@ class StagedRun:
         for part in self._parts:
             for batch in read_batches(part):
                 requests = batch.requests
+                light_offsets = None
+                if batch.light_queues is not None:
+                    rows, queues, _ = batch.light_queues
+                    offsets_there = offsets.assign(queues, batch.light_queues.queue_ids)
+                    light_offsets = offset_strings(len(requests.sizes), rows, offsets_there)
+                    sizes = requests.sizes + lengths_of(light_offsets).astype(np.int32)
+                    requests = requests._replace(sizes=sizes)
                 require_room(requests.sizes, self._file_size)
                 placement = place_records(requests.sizes.astype(np.int64), end, self._file_size)
                 topics = TopicColumn(requests.topics, requests.topic_codes)
                 queue_offsets = offsets.assign(topics, requests.queue_ids)
                 times = np.broadcast_to(np.int64(now()), len(requests.sizes))
                 places = Places(queue_offsets, placement.physical_offsets, times)
-                yield PlacedBatch(part, batch, topics, placement, places)
+                yield PlacedBatch(part, batch, topics, placement, places, light_offsets)
                 end = placement.end

@@ -1,0 +1,120 @@
+"""The queues of a store that is repaired: opened by their kind, cut, and appended to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+from rmqstore.format.layout import BATCH_UNIT
+from rmqstore.storage.broker.config_files import BrokerConfig
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.queue.appender import BatchQueueAppender, QueueAppender
+from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
+from rmqstore.storage.queue.bounds import reach
+from rmqstore.storage.queue.consumequeue import ConsumeQueue
+from rmqstore.write.repair.rebuild import topics_set_aside
+from rmqstore.write.repair.truncation import cut_queue
+
+
+class QueueFiles:
+    """The queues of one store, plain ones and BatchConsumeQueues.
+
+    Args:
+        disk: performs all changes.
+        paths: the files of the store.
+        config: sizes of new files.
+
+    Attributes:
+        batch_topics: the topics whose queues are BatchConsumeQueues: those that have a folder of
+            such queues, and those that ``topics.json`` says so of and that have no other queues.
+        unchecked_after: the log end, where queues were not checked for units of records after it;
+            None if they were.
+    """
+
+    def __init__(self, disk: Disk, paths: StorePaths, config: StoreConfig) -> None:
+        self._disk, self._paths, self._config = disk, paths, config
+        self.unchecked_after: int | None = None
+        plain, in_batches = topics_set_aside(paths)
+        plain |= {*paths.topics()}
+        in_batches |= {*paths.batch_topics()}
+        self.batch_topics = frozenset(in_batches | ({*BrokerConfig(paths).batch_topics()} - plain))
+
+    def numbers(self) -> Iterator[int]:
+        """Yield the number of queues of each topic."""
+        for topic in self._paths.topics():
+            yield len(self._paths.queue_ids(topic))
+        for topic in self._paths.batch_topics():
+            yield len(self._paths.batch_queue_ids(topic))
+
+    def _all(self) -> Iterable[ConsumeQueue | BatchConsumeQueue]:
+        for topic, queue_id in self._paths.queues():
+            yield ConsumeQueue(self._paths.queue(topic, queue_id))
+        for topic, queue_id in self._paths.batch_queues():
+            yield BatchConsumeQueue(self._paths.batch_queue(topic, queue_id))
+
+    def files(self, topic: str, queue_id: int) -> ConsumeQueue | BatchConsumeQueue:
+        """Return the files of a queue."""
+        if topic in self.batch_topics:
+            return BatchConsumeQueue(self._paths.batch_queue(topic, queue_id))
+        return ConsumeQueue(self._paths.queue(topic, queue_id))
+
+    def end(self) -> int:
+        """Return the physical offset up to which the queues reach, -1 without any unit."""
+        ends = [-1]
+        for each in self._all():
+            with closing(each) as queue:
+                ends.append(reach(queue, queue.end()))
+        return max(ends)
+
+    def cut(self, log_end: int, *, was_closed: bool) -> int:
+        """Remove the units of records after the log end.
+
+        Returns:
+            The physical offset up to which the queues reach.
+        """
+        queues_end = 0
+        for each in self._all():
+            with closing(each) as queue:
+                end = cut_queue(self._disk, queue, log_end, was_closed=was_closed)
+                queues_end = max(queues_end, reach(queue, end))
+        return queues_end
+
+    def appender(self, topic: str, queue_id: int) -> QueueAppender:
+        """Return the appender of a queue."""
+        with closing(self.files(topic, queue_id)) as queue:
+            if self.unchecked_after is None:
+                end = queue.end()
+            else:
+                end = cut_queue(self._disk, queue, self.unchecked_after, was_closed=True)
+            start = queue.begin
+            records_end = reach(queue, end)
+            if queue.is_batch:
+                return BatchQueueAppender(
+                    self._disk,
+                    queue.folder,
+                    self._config.mapper_file_size_batch_consume_queue,
+                    start=start,
+                    end=end,
+                    reached=records_end,
+                    n_units=queue.position(end) // BATCH_UNIT.itemsize,
+                    is_new=start == end,
+                )
+            return QueueAppender(
+                self._disk,
+                queue.folder,
+                self._config.mapped_file_size_consume_queue,
+                start=start,
+                end=end,
+                reached=records_end,
+                is_new=not queue.segments,
+            )
+
+    def empty(self, folder: Path) -> None:
+        """Delete the files of a queue, given its folder."""
+        for entry in LOCAL.list_folder(folder):
+            self._disk.delete(folder / entry.name)
+        self._disk.flush_folder(folder)

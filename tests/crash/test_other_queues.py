@@ -1,0 +1,100 @@
+"""Cut an append to batch queues and light message queues, and a rebuild, at their changes."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import goldens
+import rmqstore
+from crash.faults import Cut, FaultyDisk
+from rmqstore.errors import RmqStoreError
+from rmqstore.inspect.verify import verify
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.paths import find_store
+from rmqstore.write.writer import StoreWriter
+
+pytestmark = pytest.mark.crash
+
+GoldenStore = Callable[[str], Path]
+COLUMNS = "topic,queueId,queueOffset,body"
+N_CUTS = 8
+
+
+def config(name: str) -> StoreConfig:
+    return StoreConfig().updated(goldens.summary(name)["conf"])
+
+
+def messages(name: str) -> tuple[pa.RecordBatch, int]:
+    """Return rows for a store, and the number of messages that they are in all queues together."""
+    light = ["%LMQ%sub_1", "%LMQ%sub_1,%LMQ%new"] if name == "lmq" else []
+    properties = [[("INNER_MULTI_DISPATCH", light[n % 2])] if light else [] for n in range(40)]
+    topics = ["Parent"] if light else ["BatchA", "BatchB", "Plain"]
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "topic": [topics[n % len(topics)] for n in range(40)],
+            "body": [b"new %d" % n for n in range(40)],
+            "properties": pa.array(properties, pa.map_(pa.string(), pa.string())),
+        }
+    )
+    return batch, 40 + (60 if light else 0)
+
+
+def rows(root: Path) -> list[tuple[object, ...]]:
+    with rmqstore.open(root) as store:
+        found = store.scan(columns=COLUMNS, include_system_topics=True).read_all().to_pylist()
+    return [tuple(row.values()) for row in found]
+
+
+def change(root: Path, name: str, disk: FaultyDisk, *, rebuild: bool) -> None:
+    """Append, or rebuild, as a process does that may die anywhere in it."""
+    writer = None
+    try:
+        writer = StoreWriter(find_store(root), config(name), disk)
+        if rebuild:
+            writer.rebuild()
+        else:
+            writer.append(messages(name)[0])
+        writer.close()
+    finally:
+        if writer is not None:
+            writer._lock.release()  # what the kernel does for a process that died
+        disk.close()
+
+
+@pytest.mark.parametrize("rebuild", [False, True], ids=["append", "rebuild"])
+@pytest.mark.parametrize("power", [None, 1], ids=["killed", "power cut"])
+@pytest.mark.parametrize("name", ["batch-cq", "lmq"])
+def test_a_change_that_is_cut_is_whole_or_absent(
+    golden_store: GoldenStore, tmp_path: Path, name: str, power: int | None, rebuild: bool
+) -> None:
+    root = Path(shutil.copytree(golden_store(name), tmp_path / "whole"))
+    before = rows(root)
+    n_new = 0 if rebuild else messages(name)[1]
+    whole = FaultyDisk()
+    change(root, name, whole, rebuild=rebuild)
+    assert len(rows(root)) == len(before) + n_new
+    draw = random.Random(0)
+    for at in sorted(draw.sample(range(whole.n_changes), min(N_CUTS, whole.n_changes))):
+        root = Path(shutil.copytree(golden_store(name), tmp_path / f"cut-{at}"))
+        disk = FaultyDisk(at, None if power is None else random.Random(power))
+        with suppress(Cut, RmqStoreError):
+            change(root, name, disk, rebuild=rebuild)
+        if not rebuild:  # the queues of a rebuild that was cut stand aside
+            assert len(rows(root)) in (len(before), len(before) + n_new), at
+        with rmqstore.open(root, "a", config=config(name)):
+            pass
+        after = rows(root)
+        assert len(after) in (len(before), len(before) + n_new), at
+        assert {*before} <= {*after}, at
+        with rmqstore.open(root) as store:
+            assert not list(verify(store)), at
+        with rmqstore.open(root, "a", config=config(name)) as writer:
+            writer.append(messages(name)[0])
+        assert len(rows(root)) == len(after) + messages(name)[1], at

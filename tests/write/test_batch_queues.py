@@ -1,0 +1,224 @@
+"""Stores with BatchConsumeQueues: written to, repaired and rebuilt."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import goldens
+import rmqstore
+from rmqstore.errors import IllegalMessageError
+from rmqstore.format.layout import BATCH_UNIT
+from rmqstore.inspect.verify import verify
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.disk import Disk
+from rmqstore.write.messages import MessageMaker, WriteSpec
+from rmqstore.write.staged.part import PartWriter
+
+CONFIG = StoreConfig().updated(goldens.summary("batch-cq")["conf"])
+
+
+@pytest.fixture
+def root(golden_store: Callable[[str], Path], tmp_path: Path) -> Path:
+    """Return a copy of the golden store, with the topics.json that its broker had."""
+    copy = Path(shutil.copytree(golden_store("batch-cq"), tmp_path / "s"))
+    (copy / "config").mkdir(exist_ok=True)
+    return copy
+
+
+def rows_of(root: Path) -> list[dict[str, Any]]:
+    with rmqstore.open(root, broker_name="b") as store:
+        return store.scan(include_system_topics=True).read_all().to_pylist()
+
+
+def files(root: Path, folder: str = "batchconsumequeue") -> dict[str, bytes]:
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted((root / folder).rglob("*"))
+        if path.is_file()
+    }
+
+
+def messages(n: int, *topics: str, **more: Any) -> pa.RecordBatch:
+    columns = {
+        "topic": [topics[number % len(topics)] for number in range(n)],
+        "body": [b"new %d" % number for number in range(n)],
+        "queueId": pa.array([number // len(topics) % 2 for number in range(n)], pa.int32()),
+        "tags": ["TagA"] * n,
+    }
+    return pa.RecordBatch.from_pydict(columns | more)
+
+
+def units(root: Path, topic: str, queue_id: int) -> np.ndarray[Any, Any]:
+    folder = root / "batchconsumequeue" / topic / str(queue_id)
+    data = b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
+    stored = np.frombuffer(data, BATCH_UNIT)
+    return stored[stored["size"] > 0]
+
+
+def require_sound(root: Path) -> None:
+    with rmqstore.open(root) as store:
+        assert not list(verify(store))
+
+
+def test_a_plain_topic_beside_batch_topics_is_appended_to(root: Path) -> None:
+    before, queues = rows_of(root), files(root)
+    with rmqstore.open(root, "a", config=CONFIG) as writer:
+        writer.append(messages(10, "Plain", "New"))
+    after = rows_of(root)
+    assert len(after) == len(before) + 10
+    assert [row for row in after if not row["body"].startswith(b"new")] == before
+    assert files(root) == queues
+    require_sound(root)
+
+
+def test_a_rebuild_makes_the_units_that_the_broker_made(root: Path) -> None:
+    before, queues = rows_of(root), files(root)
+    with rmqstore.open(root, "a", config=CONFIG) as writer:
+        assert not writer.rebuild()
+    assert files(root) == queues
+    assert rows_of(root) == before
+    require_sound(root)
+
+
+def test_a_topic_that_has_batch_queues_is_entered_in_topics_json_as_such(root: Path) -> None:
+    with rmqstore.open(root, "a", config=CONFIG) as writer:
+        writer.append(messages(4, "BatchA", "Plain"))
+    entries = json.loads((root / "config" / "topics.json").read_text())["topicConfigTable"]
+    assert entries["BatchA"]["attributes"] == {"queue.type": "BatchCQ"}
+    assert entries["Plain"]["attributes"] == {}
+
+
+@pytest.mark.parametrize("state", ["closed", "crashed"])
+def test_a_repair_builds_the_units_that_batch_queues_lack(root: Path, state: str) -> None:
+    before, queues = rows_of(root), files(root)
+    for path in sorted((root / "batchconsumequeue" / "BatchA" / "0").iterdir())[-2:]:
+        path.unlink()
+    torn = root / "batchconsumequeue" / "BatchB" / "1" / f"{736:020}"
+    data = bytearray(torn.read_bytes())
+    n_written = len(bytes(data).rstrip(b"\0"))
+    data[n_written // 46 * 46 - 20 :] = bytes(len(data) - (n_written // 46 * 46 - 20))
+    torn.write_bytes(data)
+    if state == "crashed":
+        (root / "abort").touch()
+    with rmqstore.open(root, "a", config=CONFIG, check_log=True):
+        pass
+    if state == "closed":  # what is missing before the last record is not looked for
+        with rmqstore.open(root, "a", config=CONFIG) as writer:
+            writer.rebuild()
+    assert files(root) == queues
+    assert rows_of(root) == before
+    require_sound(root)
+
+
+def test_units_of_records_after_the_log_end_are_cut(root: Path) -> None:
+    with rmqstore.open(root) as store:
+        rows = store.scan(subscribe="BatchA", columns="queueId,commitLogOffset").read_all()
+    offsets = sorted({row["commitLogOffset"] for row in rows.to_pylist() if not row["queueId"]})
+    end = offsets[len(offsets) // 2]
+    segment = root / "commitlog" / f"{end // 65536 * 65536:020}"
+    data = segment.read_bytes()
+    segment.write_bytes(data[: end % 65536] + bytes(65536 - end % 65536))
+    for path in (root / "commitlog").iterdir():
+        if int(path.name) > end:
+            path.unlink()
+    with rmqstore.open(root, "a", config=CONFIG) as writer:
+        writer.append(messages(4, "BatchA"))
+    assert units(root, "BatchA", 0)["physical_offset"].max() >= end
+    require_sound(root)
+
+
+def test_each_message_to_a_batch_topic_has_a_unit_of_its_own(root: Path) -> None:
+    before = rows_of(root)
+    ends = {
+        key: 1 + max(row["queueOffset"] for row in before if (row["topic"], row["queueId"]) == key)
+        for key in [("BatchA", 0), ("BatchA", 1), ("BatchB", 0), ("BatchB", 1)]
+    }
+    for _ in range(2):
+        with rmqstore.open(root, "a", config=CONFIG) as writer:
+            writer.append(messages(80, "BatchA", "BatchB", "Plain"))
+    after = rows_of(root)
+    assert len(after) == len(before) + 160
+    for (topic, queue_id), end in ends.items():
+        new = [
+            row
+            for row in after
+            if (row["topic"], row["queueId"]) == (topic, queue_id) and row["queueOffset"] >= end
+        ]
+        assert [row["queueOffset"] for row in new] == list(range(end, end + len(new)))
+        assert all(row["body"].startswith(b"new") for row in new)
+        last = units(root, topic, queue_id)[-len(new) :]
+        assert last["base_offset"].tolist() == [row["queueOffset"] for row in new]
+        assert last["physical_offset"].tolist() == [row["commitLogOffset"] for row in new]
+        assert (last["batch_size"] == 1).all()
+        assert (last["compacted"] == -1).all()
+        assert len(new) in {26, 27, 28}
+    require_sound(root)
+
+
+def test_a_topic_that_only_topics_json_makes_a_batch_topic(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    rmqstore.create(root, config=CONFIG).close()
+    (root / "config").mkdir(exist_ok=True)
+    (root / "config" / "topics.json").write_text(
+        '{"topicConfigTable": {"B": {"topicName": "B", "readQueueNums": 2, "writeQueueNums": 2,'
+        ' "perm": 6, "attributes": {"queue.type": "BatchCQ"}}}}'
+    )
+    with rmqstore.open(root, "a", config=CONFIG) as writer:
+        writer.append(messages(10, "B"))
+    assert not (root / "consumequeue" / "B").exists()
+    assert units(root, "B", 0)["base_offset"].tolist() == [0, 1, 2, 3, 4]
+    assert len(rows_of(root)) == 10
+    queues = files(root)
+    with rmqstore.open(root, "a", config=CONFIG) as writer:
+        writer.rebuild()
+    assert files(root) == queues
+    require_sound(root)
+
+
+def test_inner_batches_are_copied_verbatim(root: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    rmqstore.create(copy, config=CONFIG).close()
+    (copy / "batchconsumequeue" / "BatchA").mkdir(parents=True)
+    (copy / "batchconsumequeue" / "BatchB").mkdir(parents=True)
+    with rmqstore.open(root) as store:
+        table = store.scan(scan="commitlog", verbatim=True).read_all()
+    with rmqstore.open(copy, "a", config=CONFIG) as writer:
+        writer.append(table, verbatim=True)
+    names = ("topic", "queueId", "queueOffset", "body")
+    assert [[row[name] for name in names] for row in rows_of(copy)] == [
+        [row[name] for name in names] for row in rows_of(root)
+    ]
+    assert files(copy) == files(root)
+    require_sound(copy)
+
+
+def test_a_staged_job_writes_to_batch_topics(root: Path) -> None:
+    before = rows_of(root)
+    folder = root / ".rmqstore" / "staging" / "job"
+    folder.mkdir(parents=True)
+    disk = Disk()
+    with PartWriter(disk, folder / "part-0", 65536) as part:
+        part.write(MessageMaker(WriteSpec()).make(messages(20, "BatchA", "Plain")))
+        staged = part.part()
+    with rmqstore.open(root, "a", config=CONFIG) as writer:
+        writer.append_staged([staged])
+    assert len(rows_of(root)) == len(before) + 20
+    require_sound(root)
+
+
+def test_a_row_that_says_it_is_an_inner_batch_is_refused(root: Path) -> None:
+    kind = pa.map_(pa.string(), pa.string())
+    rows = messages(2, "BatchA", properties=pa.array([[], [("INNER_NUM", "2")]], kind))
+    with (
+        rmqstore.open(root, "a", config=CONFIG) as writer,
+        pytest.raises(IllegalMessageError, match="row 1: MESSAGE_ILLEGAL: property INNER_NUM"),
+    ):
+        writer.append(rows)

@@ -1,0 +1,239 @@
+"""Rows that name light message queues: appended, copied verbatim, staged, repaired and rebuilt."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import goldens
+import rmqstore
+from rmqstore.errors import IllegalMessageError
+from rmqstore.inspect.verify import verify
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.disk import Disk
+from rmqstore.write.messages import MessageMaker, WriteSpec
+from rmqstore.write.staged.part import PartWriter, StagedPart
+
+CONFIG = StoreConfig().updated(goldens.summary("lmq")["conf"])
+NAMES, OFFSETS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
+MAP = pa.map_(pa.string(), pa.string())
+
+
+@pytest.fixture
+def root(golden_store: Callable[[str], Path], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(golden_store("lmq"), tmp_path / "s"))
+
+
+def rows_of(root: Path) -> list[dict[str, Any]]:
+    with rmqstore.open(root, broker_name="b") as store:
+        return store.scan(include_system_topics=True).read_all().to_pylist()
+
+
+def light(root: Path) -> dict[str, list[tuple[int, bytes]]]:
+    """Return queue offset and body of the messages of each light queue."""
+    found: dict[str, list[tuple[int, bytes]]] = {}
+    for row in rows_of(root):
+        if row["topic"].startswith("%LMQ%"):
+            assert row["queueId"] == 0
+            found.setdefault(row["topic"], []).append((row["queueOffset"], row["body"]))
+    return found
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted((root / "consumequeue").rglob("*"))
+        if path.is_file()
+    }
+
+
+def rows(*named: str | None, topic: str = "Parent", first: int = 0, **more: Any) -> pa.RecordBatch:
+    properties = [
+        [("colour", "blue"), *([(NAMES, names)] if names is not None else [])] for names in named
+    ]
+    columns = {
+        "topic": [topic] * len(named),
+        "body": [b"new %d" % number for number in range(first, first + len(named))],
+        "properties": pa.array(properties, MAP),
+    }
+    return pa.RecordBatch.from_pydict(columns | more)
+
+
+def require_sound(root: Path) -> None:
+    with rmqstore.open(root) as store:
+        assert not list(verify(store))
+
+
+SOME = ("%LMQ%a", None, "%LMQ%a,%LMQ%b", "%LMQ%b,%LMQ%sub_1", None, "%LMQ%a")
+
+
+def check_some(root: Path, ends: dict[str, int]) -> None:
+    """The rows of SOME are in their light queues, after what was there."""
+    found = light(root)
+    expected = {"%LMQ%a": [0, 2, 5], "%LMQ%b": [2, 3], "%LMQ%sub_1": [3]}
+    for name, numbers in expected.items():
+        end = ends.get(name, 0)
+        bodies = [b"new %d" % number for number in numbers]
+        assert found[name][end:] == [(end + n, body) for n, body in enumerate(bodies)]
+    require_sound(root)
+
+
+def test_rows_get_units_and_offsets_in_each_light_queue(root: Path) -> None:
+    before = light(root)
+    ends = {name: len(messages) for name, messages in before.items()}
+    with rmqstore.open(root, "a", config=CONFIG) as writer:
+        writer.append(rows(*SOME[:3]))
+        writer.append(rows(*SOME[3:], first=3))
+    check_some(root, ends)
+    parents = {row["body"]: dict(row["properties"]) for row in rows_of(root)}
+    assert parents[b"new 0"][OFFSETS] == "0"
+    assert parents[b"new 2"][OFFSETS] == "1,0"
+    assert parents[b"new 3"][OFFSETS] == f"1,{ends['%LMQ%sub_1']}"
+    assert OFFSETS not in parents[b"new 1"]
+    queues = files(root)
+    with rmqstore.open(root, "a", config=CONFIG) as writer:
+        assert not writer.rebuild()
+    assert files(root) == queues
+
+
+def test_offsets_go_on_after_a_flush_and_after_an_append_that_is_refused(root: Path) -> None:
+    with rmqstore.open(root, "a", config=CONFIG) as writer:
+        writer.append(rows("%LMQ%a"))
+        writer.flush()
+        large = rows("%LMQ%a", "%LMQ%a")
+        large = large.set_column(1, "body", pa.array([b"x", bytes(65536)]))
+        with pytest.raises(IllegalMessageError, match="row 1"):
+            writer.append(large)
+        writer.append(rows("%LMQ%a", first=1))
+        writer.abandon()
+        writer.append(rows("%LMQ%a", first=2))
+    assert light(root)["%LMQ%a"] == [(0, b"new 0"), (1, b"new 2")]
+    require_sound(root)
+
+
+def test_offsets_of_the_store_that_rows_were_read_from_are_replaced(root: Path) -> None:
+    properties = [[(NAMES, "%LMQ%a"), (OFFSETS, "77")], [(OFFSETS, "5")]]
+    with rmqstore.open(root, "a", config=CONFIG) as writer:
+        writer.append(rows(None, None).set_column(2, "properties", pa.array(properties, MAP)))
+    parents = {row["body"]: dict(row["properties"]) for row in rows_of(root)}
+    assert parents[b"new 0"][OFFSETS] == "0"
+    assert parents[b"new 1"][OFFSETS] == "5"
+
+
+@pytest.mark.parametrize("topic", ["%RETRY%group", "rmq_sys_x"])
+def test_topics_that_a_broker_does_not_dispatch(root: Path, topic: str) -> None:
+    before = light(root)
+    with rmqstore.open(root, "a", config=CONFIG) as writer:
+        writer.append(rows("%LMQ%sub_1", topic=topic))
+    assert light(root) == before
+    require_sound(root)
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        ("%LMQ%a,other", "begin with %LMQ%"),
+        ("%LMQ%a,", "begin with %LMQ%"),
+        ("%LMQ%a/b", "cannot name a folder"),
+        ("%LMQ%" + "x" * 300, "cannot name a folder"),
+        ("%LMQ%a,%LMQ%b,%LMQ%a", "'%LMQ%a' twice"),
+    ],
+)
+def test_names_that_a_broker_cannot_dispatch_are_refused(
+    root: Path, names: str, reason: str
+) -> None:
+    with rmqstore.open(root, "a", config=CONFIG) as writer:
+        with pytest.raises(IllegalMessageError, match=f"row 8: MESSAGE_ILLEGAL: .*{reason}"):
+            writer.append(rows("%LMQ%b", names), first_row=7)
+        writer.append(rows("%LMQ%b"))
+    assert light(root)["%LMQ%b"] == [(0, b"new 0")]
+
+
+def stage(root: Path, *batches: pa.RecordBatch) -> list[StagedPart]:
+    folder = root / ".rmqstore" / "staging" / "job"
+    folder.mkdir(parents=True)
+    parts = []
+    for number, batch in enumerate(batches):
+        with PartWriter(Disk(), folder / f"part-{number}", 65536) as part:
+            part.write(MessageMaker(WriteSpec()).make(batch))
+            parts.append(part.part())
+    return parts
+
+
+def test_a_staged_job_gives_offsets_in_light_queues(root: Path) -> None:
+    ends = {name: len(messages) for name, messages in light(root).items()}
+    batches = rows(*SOME[:3]), rows(*SOME[3:], first=3), rows(None, first=6)
+    with rmqstore.open(root, "a", config=CONFIG) as writer:
+        writer.append_staged(stage(root, *batches))
+    check_some(root, ends)
+    assert sum(row["body"] == b"new 6" for row in rows_of(root)) == 1
+    queues = files(root)
+    with rmqstore.open(root, "a", config=CONFIG) as writer:
+        writer.rebuild()
+    assert files(root) == queues
+
+
+def test_a_repair_builds_the_units_that_a_crash_left_out(root: Path) -> None:
+    with rmqstore.open(root, "a", config=CONFIG) as writer:
+        writer.append(rows(*SOME))
+    queues = files(root)
+    for name in ("%LMQ%a", "%LMQ%b", "%LMQ%sub_1"):
+        folder = root / "consumequeue" / name / "0"
+        newest = max(folder.iterdir())
+        newest.unlink() if name != "%LMQ%sub_1" else newest.write_bytes(bytes(400))
+    (root / "abort").touch()
+    with rmqstore.open(root, "a", config=CONFIG):
+        pass
+    assert files(root) == queues
+
+
+def test_copies_keep_their_offsets(root: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    with rmqstore.open(root) as store:
+        table = store.scan(scan="commitlog", verbatim=True).read_all()
+    with rmqstore.create(copy, config=CONFIG) as writer:
+        writer.append(table, verbatim=True)
+    assert light(copy) == light(root)
+    assert files(copy) == files(root)
+    with (
+        rmqstore.open(copy, "a", config=CONFIG) as writer,
+        pytest.raises(IllegalMessageError, match=r"row 9: queue offset 0 of Parent-0"),
+    ):
+        writer.append(table, verbatim=True)
+
+
+def test_a_copy_with_another_offset_in_a_light_queue_is_refused(root: Path, tmp_path: Path) -> None:
+    with rmqstore.open(root) as store:
+        table = store.scan(scan="commitlog", verbatim=True).read_all()
+    strings = [bytes(value) for value in table.column("properties").to_pylist()]
+    row = max(n for n, value in enumerate(strings) if OFFSETS.encode() in value)
+    head, _, tail = strings[row].partition(OFFSETS.encode() + b"\x01")
+    strings[row] = head + OFFSETS.encode() + b"\x019" + tail
+    place = table.schema.get_field_index("properties")
+    table = table.set_column(place, table.schema.field(place), pa.array([*strings], pa.binary()))
+    copy = tmp_path / "copy"
+    with rmqstore.create(copy, config=CONFIG) as writer:
+        with pytest.raises(IllegalMessageError, match=f"row {row}: queue offset .* of %LMQ%"):
+            writer.append(table.combine_chunks().to_batches()[0], verbatim=True)
+        writer.append(rows("%LMQ%sub_1"))
+    assert light(copy) == {"%LMQ%sub_1": [(0, b"new 0")]}
+
+
+def test_messages_of_batch_topics_name_no_light_queue(
+    golden_store: Callable[[str], Path], tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(golden_store("batch-cq"), tmp_path / "b"))
+    conf = StoreConfig().updated(goldens.summary("batch-cq")["conf"])
+    batch = rows("%LMQ%a", topic="BatchA")
+    with rmqstore.open(root, "a", config=conf) as writer:
+        with pytest.raises(IllegalMessageError, match="BatchA has BatchConsumeQueues"):
+            writer.append(batch)
+        with pytest.raises(IllegalMessageError, match="BatchA has BatchConsumeQueues"):
+            writer.append_staged(stage(root, batch))
+        writer.append(rows("%LMQ%a", topic="Plain"))
+    assert light(root) == {"%LMQ%a": [(0, b"new 0")]}
