@@ -871,7 +871,7 @@ def test_the_log_of_one_node_of_several_is_read_in_many_tasks(
 ) -> None:
     root = Path(shutil.copytree(golden_store("dledger-mixed"), tmp_path / "s"))
     shutil.copytree(root / "dledger-n0", root / "dledger-n1")
-    with pytest.raises(Exception, match="dLegerSelfId="):
+    with pytest.raises(Exception, match="choose one of them with dLegerSelfId"):
         read(spark, root, scan="commitlog")
     options = {"dLegerSelfId": "n1", "columns": "commitLogOffset", "maxBytesPerPartition": "10k"}
     for order in ("queue", "commitlog"):

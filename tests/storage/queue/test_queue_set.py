@@ -17,7 +17,7 @@ def paths(root: Path) -> StorePaths:
 
 
 def test_a_queue_is_listed_again_and_may_change_its_kind_after_a_refresh(tmp_path: Path) -> None:
-    queues = Queues(paths(tmp_path), dict)
+    queues = Queues(paths(tmp_path), dict, lambda: None)
     assert not queues.open("T", 0).is_present
     assert not queues.open("T", 1).is_present
     build.write_queue(tmp_path / "consumequeue/T/0", [(0, 100, 0)])
@@ -36,7 +36,7 @@ def test_a_batch_queue_that_was_dropped_is_the_newest_when_it_is_opened_again(
     monkeypatch.setattr(queue_set, "_BATCH_QUEUES_AT_ONCE", 2)
     for number in range(3):
         (tmp_path / f"batchconsumequeue/B/{number}").mkdir(parents=True)
-    queues = Queues(paths(tmp_path), dict)
+    queues = Queues(paths(tmp_path), dict, lambda: None)
     first = queues.open("B", 0)
     queues.open("B", 1)
     queues.drop(("B", 0))
