@@ -85,6 +85,7 @@ class RmqStoreReader(DataSourceReader):
         if self._options.scan == "commitlog":
             return [splits.log(ref, store)]
         store.warn_without_queues()
+        store.warn_of_messages_elsewhere()
         if splits.pushed.conditions:
             pruning = splits.pushed.pruning
             slices = store.plan_queues(self._options.selection, splits.spec(store), pruning)

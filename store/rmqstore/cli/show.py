@@ -32,6 +32,7 @@ from rmqstore.cli.common import (
 from rmqstore.exchange import jsonable
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.open_store import QueueInfo
+from rmqstore.read.store_kind import store_kind
 from rmqstore.store import MessageStore
 
 _ID_DIGITS = 32
@@ -57,7 +58,8 @@ _STAT_COLUMNS = (
 def stat(path: Path, topics: tuple[str, ...], with_system: bool, as_json: bool) -> None:
     """Show queues: offsets, number of messages, bytes, first and last store time.
 
-    For a broker in controller mode the table is followed by the epochs of its log.
+    The table is followed by the kind of the store and by what of it is not read. For a broker
+    in controller mode the epochs of its log follow.
     """
     with open_store(path) as store:
         selected = _queues(store, topics, with_system=with_system)
@@ -68,7 +70,10 @@ def stat(path: Path, topics: tuple[str, ...], with_system: bool, as_json: bool) 
             return
         rows = [_stat_cells(info) for info in selected]
         epochs = store.view("epochs").read_all().to_pylist()
+        kind = store_kind(store.paths).lines()
     _show_table(rows)
+    for text in kind:
+        click.echo(text)
     for epoch in epochs:
         click.echo(_epoch_text(epoch))
 

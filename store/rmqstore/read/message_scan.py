@@ -117,6 +117,7 @@ class MessageScan:
     def _by_queue(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
         session.require_topics(self.selection)
         session.warn_without_queues()
+        session.warn_of_messages_elsewhere()
         if self.where is not None:
             return self._pruned(session, self.where)
         slices = session.plan_queues(self.selection, self.spec)

@@ -11,6 +11,7 @@ from rmqstore.errors import CorruptConfigError, UnsupportedFeatureError
 from rmqstore.format.layout import LMQ_PREFIX
 from rmqstore.query.selection import Selection, require_named
 from rmqstore.read.plan.queue_ranges import QueueRanges
+from rmqstore.read.store_kind import messages_elsewhere
 from rmqstore.spans import LogSlice, QueueKey
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.closing import Closing
@@ -228,6 +229,11 @@ class OpenStore(Closing):
                 "%s: neither a queue nor config/topics.json knows %s; %s",
                 self.paths.root, ", ".join(unknown), consequence,
             )  # fmt: skip
+
+    def warn_of_messages_elsewhere(self) -> None:
+        """Log where the store has messages that are not read."""
+        for text in messages_elsewhere(self.paths):
+            logger.warning("%s: not read: %s", self.paths.root, text)
 
     def warn_without_queues(self) -> None:
         """Log that a store has a log but no queues at all: a read by queue then gives nothing."""

@@ -1,0 +1,93 @@
+"""What kind of store its files show, and what of it is not read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from rmqstore.storage.broker.checkpoint import read_checkpoint
+from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.files.storage import Entry, is_folder
+from rmqstore.storage.rocksdb.queue_tables import has_unreadable_queues
+
+
+class StoreKind(NamedTuple):
+    """The kind of a store.
+
+    Attributes:
+        log: the kind of its log.
+        queues: where its queues are.
+        version: the earliest RocketMQ that leaves such files; nothing names the version itself.
+        not_read: what the store has and this package does not read, in words.
+    """
+
+    log: str
+    queues: str
+    version: str
+    not_read: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.log}, queues in {self.queues}, RocketMQ {self.version} or later"
+
+    def lines(self) -> list[str]:
+        """Return the kind and what is not read, a line each."""
+        return [str(self), *(f"not read: {text}" for text in self.not_read)]
+
+
+def store_kind(paths: StorePaths) -> StoreKind:
+    """Return the kind of a store, by the files that it has. Reads the checkpoint at most."""
+    return StoreKind(_log(paths), _queues(paths), _version(paths), tuple(_not_read(paths)))
+
+
+def _log(paths: StorePaths) -> str:
+    if not paths.dledger_logs:
+        return "CommitLog"
+    is_mixed = any(_entries(paths, folder) for folder in paths.commitlogs)
+    return "CommitLog and DLedger log" if is_mixed else "DLedger log"
+
+
+def _queues(paths: StorePaths) -> str:
+    places = []
+    if paths.topics() or paths.batch_topics() or paths.rocksdb_queues is None:
+        places.append("files")
+    if paths.rocksdb_queues is not None:
+        places.append("RocksDB")
+    return " and ".join(places)
+
+
+def _version(paths: StorePaths) -> str:
+    """Return the earliest release that makes all of these files."""
+    if read_checkpoint(paths).logics_phy_offset > 0:
+        return "5.5"
+    if _entries(paths, paths.root / "rocksdbstore"):
+        return "5.4"
+    if paths.rocksdb_queues is not None:
+        return "5.2"
+    names = ("timerwheel", "batchconsumequeue", "compaction", "epochFileCheckpoint")
+    return "5.0" if any(paths.storage.exists(paths.root / name) for name in names) else "4.0"
+
+
+def _not_read(paths: StorePaths) -> list[str]:
+    texts = messages_elsewhere(paths)
+    if has_unreadable_queues(paths):
+        texts.append(f"queues in {paths.rocksdb_queues}, which need the extra rocksdb")
+    return texts
+
+
+def messages_elsewhere(paths: StorePaths) -> list[str]:
+    """Return where else a store has messages, of which reads know nothing."""
+    texts = []
+    tier = paths.config / "tieredStoreMetadata.json"
+    if paths.storage.exists(tier):
+        texts.append(
+            f"messages in tiered storage ({tier.name} names their files): "
+            "what is older than the local log is there alone"
+        )
+    compaction = paths.root / "compaction"
+    if any(entry.is_folder for entry in _entries(paths, compaction)):
+        texts.append(f"compacted logs of topics, in {compaction}")
+    return texts
+
+
+def _entries(paths: StorePaths, folder: Path) -> list[Entry]:
+    return paths.storage.list_folder(folder) if is_folder(paths.storage, folder) else []

@@ -1,0 +1,50 @@
+"""What the files of a store tell of its kind, and that what is not read is said."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import rmqstore
+from reading import read
+from rmqstore.read.store_kind import store_kind
+from rmqstore.storage.files.paths import find_store
+
+GoldenStore = Callable[[str], Path]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("v49", "CommitLog, queues in files, RocketMQ 4.0 or later"),
+        ("basic", "CommitLog, queues in files, RocketMQ 5.0 or later"),
+        ("rocksdb-cq", "CommitLog, queues in RocksDB, RocketMQ 5.2 or later"),
+        ("v55-basic", "CommitLog, queues in files, RocketMQ 5.5 or later"),
+        ("v55-combine-lmq", "CommitLog, queues in files and RocksDB, RocketMQ 5.4 or later"),
+        ("dledger", "DLedger log, queues in files, RocketMQ 5.0 or later"),
+        ("dledger-mixed", "CommitLog and DLedger log, queues in files, RocketMQ 5.0 or later"),
+    ],
+)
+def test_the_files_tell_the_kind(golden_store: GoldenStore, name: str, expected: str) -> None:
+    kind = store_kind(find_store(golden_store(name)))
+    assert str(kind) == expected
+    assert kind.not_read == ()
+
+
+def test_messages_that_are_elsewhere_are_named_by_every_read_by_queue(
+    golden_store: GoldenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = Path(shutil.copytree(golden_store("basic"), tmp_path / "s"))
+    (root / "config").mkdir(exist_ok=True)
+    (root / "config" / "tieredStoreMetadata.json").write_text("{}")
+    (root / "compaction" / "compactionLog" / "T").mkdir(parents=True)
+    with rmqstore.open(root) as store, caplog.at_level(logging.WARNING):
+        read(store)
+    texts = [record.getMessage() for record in caplog.records]
+    assert [text for text in texts if "not read: messages in tiered storage" in text]
+    assert [text for text in texts if "not read: compacted logs of topics" in text]
+    assert len(store_kind(find_store(root)).not_read) == 2
