@@ -93,8 +93,9 @@ def test_micro_batches_leave_no_more_files_than_one_job(
     assert n_files(one, "commitlog") > n_batches // 30, "the jobs fill several files"
     tenth = n_batches // 10
     first, last = n_changes[tenth : 2 * tenth], n_changes[-tenth:]
-    # medians: a few batches begin a file
-    assert statistics.median(last) <= 1.05 * statistics.median(first)
+    # A few batches begin a file, and keys are random, so batches differ by a tenth. What grew with
+    # every batch would be far more after a thousand of them.
+    assert statistics.median(last) <= 1.15 * statistics.median(first)
     assert max(last) <= 2 * max(first)
     with rmqstore.open(many) as store:
         assert not list(verify(store))
