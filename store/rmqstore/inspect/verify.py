@@ -41,7 +41,7 @@ from rmqstore.storage.log.walks import Window, walk_forward
 from rmqstore.storage.queue.consumequeue_ext import ConsumeQueueExt
 from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
-from rmqstore.storage.recovery.log_end import damage_at
+from rmqstore.storage.recovery.log_end import damage_met
 from rmqstore.storage.rocksdb.queue_tables import (
     RocksDbQueues,
     are_queues_unreadable,
@@ -149,7 +149,7 @@ def _whole_heads(
 def _is_end(store: MessageStore, window: Window) -> bool:
     """Tell whether the log of a store that was closed ends where a walk ended."""
     queues_end = store.session.ranges.vouched_end()
-    return damage_at(window.log, window.segment, window.records, queues_end) is None
+    return damage_met(window, queues_end) is None
 
 
 def _heads_of_window(window: Window) -> Iterator[tuple[Bytes, Heads]]:

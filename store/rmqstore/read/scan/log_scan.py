@@ -20,7 +20,7 @@ from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog, Stretch
 from rmqstore.storage.log.joined_walks import JoinedWindow, join_stretches
 from rmqstore.storage.log.walks import walk_forward
-from rmqstore.storage.recovery.log_end import damage_at
+from rmqstore.storage.recovery.log_end import damage_met
 
 
 class LogScan:
@@ -117,7 +117,7 @@ class LogScan:
             yield from assembler.batches(starts, sizes, None)
             reason = window.damage
             if reason is not None and is_closed:
-                reason = damage_at(self._log, segment, window.records, self._queues_end())
+                reason = damage_met(window, self._queues_end())
                 if reason is None:
                     return True
             position = window.resumed

@@ -38,7 +38,7 @@ from rmqstore.read.views.source import Column, ViewLimits, ViewPiece, ViewSource
 from rmqstore.spans import LogSlice, Span
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.walks import Window, walk_forward
-from rmqstore.storage.recovery.log_end import damage_at, last_record_before
+from rmqstore.storage.recovery.log_end import damage_met, last_record_before
 
 logger = logging.getLogger(__name__)
 
@@ -135,7 +135,7 @@ class _LogView:
                 yield from self._blank(window)
             reason = window.damage
             if reason is not None and is_closed:
-                reason = damage_at(self._log, segment, window.records, self._queues_end)
+                reason = damage_met(window, self._queues_end)
                 if reason is None:
                     yield from self._closed_end(window)
                     return True

@@ -27,7 +27,7 @@ from rmqstore.storage.broker.checkpoint import Checkpoint
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.frames import first_record
-from rmqstore.storage.log.walks import next_record, walk_back, walk_forward, window_at
+from rmqstore.storage.log.walks import Window, next_record, walk_back, walk_forward, window_at
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +49,7 @@ class LogEnd(NamedTuple):
     last_store_timestamp: int = 0  # ms, of the last record; 0 without records
     scanned_from: int = 0  # physical offset where the scan began
     is_stale_after: bool = False  # a frame of before a cut follows
+    blank_start: int | None = None  # of the blank before the end, if the end follows a blank
 
 
 def find_log_end(log: CommitLog, checkpoint: Checkpoint) -> LogEnd:
@@ -69,6 +70,7 @@ def find_log_end(log: CommitLog, checkpoint: Checkpoint) -> LogEnd:
         first_scanned = entry_files[0].start
         start = min(start, first_scanned)
     after: FrameNumbers | None = None
+    blank_start: int | None = None
     for segment in log.segments:
         if segment.start < first_scanned:
             continue
@@ -81,8 +83,32 @@ def find_log_end(log: CommitLog, checkpoint: Checkpoint) -> LogEnd:
             n_left = segment.end - end
             path = str(segment.path)
             is_stale = stop.kind is StopKind.STALE
-            return LogEnd(end, path, reason, n_left, last_timestamp, start, is_stale)
-    return LogEnd(log.max_offset, str(log.segments[-1].path), "", 0, last_timestamp, start)
+            follows_blank = stop.kind is StopKind.EMPTY and end == segment.start
+            return LogEnd(
+                end, path, reason, n_left, last_timestamp, start, is_stale,
+                blank_start if follows_blank else None,
+            )  # fmt: skip
+        blank_start = segment.start + stop.position
+    return LogEnd(
+        log.max_offset, str(log.segments[-1].path), "", 0, last_timestamp, start,
+        blank_start=blank_start,
+    )  # fmt: skip
+
+
+def before_blank_of(log: CommitLog, end: LogEnd) -> LogEnd:
+    """Return the end of the records: the start of the blank if the log ends with one.
+
+    A broker goes on in the next segment. But a blank may hide an append of ours, and then records
+    come to stand in its place. A read up to the end of its segment would go on after the last one
+    of them, and miss records there.
+    """
+    segment = None if end.blank_start is None else log.find(end.blank_start)
+    if segment is None or end.blank_start is None:
+        return end
+    n_left = segment.end - end.blank_start
+    return end._replace(
+        physical_offset=end.blank_start, path=str(segment.path), bytes_behind=n_left
+    )
 
 
 def before_our_blank(log: CommitLog, end: LogEnd, append_start: int | None) -> LogEnd:
@@ -91,17 +117,7 @@ def before_our_blank(log: CommitLog, end: LogEnd, append_start: int | None) -> L
     The scan goes on after the blank and ends in the empty segment that follows. Otherwise the
     result is ``end``.
     """
-    segment = None if append_start is None else log.find(append_start)
-    if segment is None or append_start is None or end.physical_offset != segment.end:
-        return end
-    written = window_at(log, segment, append_start, segment.end).records
-    if len(written.starts) or written.kind is not StopKind.BLANK:
-        return end
-    # what stands before our append was committed
-    scanned_from = min(end.scanned_from, segment.start)
-    return end._replace(
-        physical_offset=append_start, path=str(segment.path), scanned_from=scanned_from
-    )
+    return before_blank_of(log, end) if end.blank_start == append_start else end
 
 
 def scan_start(log: CommitLog, checkpoint: Checkpoint) -> int:
@@ -236,6 +252,29 @@ def before_blank(log: CommitLog, segment: Segment, places: Positions) -> Mask:
             before: Mask = places < blank
             return before
     return np.ones(len(places), np.bool_)
+
+
+def damage_met(window: Window, queues_end: int) -> str | None:
+    """Tell whether a read of a store that was closed met damage or the end of the log.
+
+    The log also ends there if a record has come to stand there since the walk: a writer has opened
+    the store, and the queues point at its records.
+
+    Args:
+        window: the walk, which stopped before its end.
+        queues_end: physical offset after the last record that any queue points at, -1 where there
+            are no queues.
+
+    Returns:
+        What is damaged; None where the log ends, or ended when the walk looked.
+    """
+    log, segment, stop = window.log, window.segment, window.records
+    reason = damage_at(log, segment, stop, queues_end)
+    if reason is None:
+        return None
+    now = window_at(log, segment, window.stopped, segment.end, size=1, after=stop.last).records
+    has_gone_on = bool(len(now.starts)) or now.kind is StopKind.BLANK
+    return None if has_gone_on else reason
 
 
 def damage_at(log: CommitLog, segment: Segment, stop: Walk, queues_end: int) -> str | None:

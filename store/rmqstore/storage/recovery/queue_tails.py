@@ -47,7 +47,7 @@ from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import Window, walk_back, walk_forward
 from rmqstore.storage.queue.units import RecoveredUnits
-from rmqstore.storage.recovery.log_end import LogEnd, written_end
+from rmqstore.storage.recovery.log_end import LogEnd, before_blank_of, written_end
 from rmqstore.storage.recovery.tail_builder import OpenQueue, TailBuilder
 
 logger = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ def recover_closed(
             point at, -1 if there is none.
     """
     recovery = _Recovery(log, open_queue, None)
-    recovery.scan(log.min_offset, end.physical_offset)
+    recovery.scan(log.min_offset, before_blank_of(log, end).physical_offset)
     written = written_end(log)
     if written > end.physical_offset:
         if end.is_stale_after and queues_end() <= end.physical_offset:

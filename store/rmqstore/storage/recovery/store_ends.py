@@ -26,7 +26,7 @@ from rmqstore.storage.queue.queue_set import open_files
 from rmqstore.storage.queue.units import RecoveredUnits
 from rmqstore.storage.recovery.log_end import (
     LogEnd,
-    before_our_blank,
+    before_blank_of,
     count_after,
     find_log_end,
 )
@@ -87,8 +87,7 @@ class StoreEnds:
         if self._ignore_log_end or not self._paths.has_abort:
             return None
         append_start = read_intent(self._paths)
-        end = find_log_end(self._log, read_checkpoint(self._paths))
-        end = before_our_blank(self._log, end, append_start)
+        end = before_blank_of(self._log, find_log_end(self._log, read_checkpoint(self._paths)))
         if end.reason:
             logger.warning(
                 "%s: the store was not closed; its log ends at physical offset %d; "
@@ -196,7 +195,7 @@ class StoreEnds:
             return None if since is None else OpenedQueue(queue, since)
 
         if not was_closed:
-            end = self.log_end or find_log_end(self._log, Checkpoint.all_safe())
+            end = self.log_end or before_blank_of(self._log, self._scanned_end())
             if in_rocksdb is not None:  # a broker flushes queues there late, but says how late
                 flushed = self._log.find(max(in_rocksdb.checkpoint, self._log.min_offset))
                 scanned_from = self._log.min_offset if flushed is None else flushed.start
@@ -204,8 +203,10 @@ class StoreEnds:
             return recover_crashed(self._log, end, open_queue)
         if is_newest_built(self._log, open_queue):
             return RecoveredQueues({})
-        end = find_log_end(self._log, Checkpoint.all_safe())
-        return recover_closed(self._log, end, open_queue, self._end_of_queues)
+        return recover_closed(self._log, self._scanned_end(), open_queue, self._end_of_queues)
+
+    def _scanned_end(self) -> LogEnd:
+        return find_log_end(self._log, Checkpoint.all_safe())
 
     def _end_of_queues(self) -> int:
         """Return the physical offset after the last record that files of queues point at, or -1."""
