@@ -107,7 +107,7 @@ class StoreSink:
                         "%s version %d is in %s already; skipped", *txn, self._options.path
                     )
                     return
-            store.append_staged([message.part for message in staged])
+            store.append_staged([message.part for message in staged], are_all=True)
             store.flush(txn=txn)
 
 
