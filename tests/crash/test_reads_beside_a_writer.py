@@ -1,4 +1,4 @@
-"""Reads beside a writer of ours: whatever a reader looks at next, a commit may just have changed."""
+"""Reads beside a writer of ours: before any look at the store, a commit may have changed it."""
 
 from __future__ import annotations
 
