@@ -186,8 +186,9 @@ def look_up(stores: Stores) -> None:
     for root in stores.roots:
         with rmqstore.open(root) as store:
             number = stores.shape.messages // 1000
-            queues = np.random.default_rng(0).integers(0, stores.shape.queues, BATCH_ROWS)
-            name = topic(int(queues[number]) // QUEUES_A_TOPIC)
+            first, row = number // BATCH_ROWS * BATCH_ROWS, number % BATCH_ROWS
+            queues = np.random.default_rng(first).integers(0, stores.shape.queues, BATCH_ROWS)
+            name = topic(int(queues[row]) // QUEUES_A_TOPIC)
             assert len(store.query(name, key(number))) == 1
 
 

@@ -16,7 +16,7 @@ PROJECT = Path(__file__).parents[1]
 ROOT = PROJECT / "store" / "rmqstore"
 # A package imports from layers above its own; packages of one layer do not know each other.
 LAYERS = [
-    ["errors", "spans", "progress", "findings"],
+    ["errors", "spans", "progress"],
     ["format"],
     ["format.framing"],
     ["format.columns"],
@@ -33,7 +33,7 @@ LAYERS = [
     ["store", "exchange"],
     ["opening"],
     ["inspect"],
-    ["inspect.report"],
+    ["inspect.report", "copying"],
     ["cli"],
     ["__main__"],
 ]

@@ -22,6 +22,7 @@ from rmqstore.errors import (
 )
 
 if TYPE_CHECKING:
+    from rmqstore.copying.copier import copy
     from rmqstore.format.schema import Message
     from rmqstore.opening import create
     from rmqstore.opening import open_for as open  # noqa: A004 - `rmqstore.open(path)` reads as it should
@@ -56,6 +57,7 @@ __all__ = [
     "UnsupportedFeatureError",
     "WriteSpec",
     "__version__",
+    "copy",
     "create",
     "open",
     "read_properties",
@@ -70,6 +72,7 @@ _HOMES = {
     "StoreConfig": "storage.broker.store_config:StoreConfig",
     "StoreWriter": "write.writer:StoreWriter",
     "WriteSpec": "write.messages:WriteSpec",
+    "copy": "copying.copier:copy",
     "create": "opening:create",
     "open": "opening:open_for",
     "read_properties": "storage.broker.store_config:read_properties",

@@ -1,4 +1,4 @@
-"""What can go wrong with a store: one class for each thing that a caller can act on.
+"""What can go wrong with a store: one class for each thing that a caller can act on, and findings.
 
 Every class keeps its parameters in ``args``, so that an error raised in a Spark worker unpickles on
 the driver. Texts name the arguments of this package, such as ``fail_on_data_loss=False``; whoever
@@ -9,7 +9,7 @@ wraps the package and calls them otherwise translates the texts with
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Self
+from typing import NamedTuple, Self
 
 
 class RmqStoreError(Exception):
@@ -163,3 +163,11 @@ class UnsupportedFeatureError(RmqStoreError):
 
 class OptionError(RmqStoreError, ValueError):
     """An option or argument is unknown, contradictory or out of its domain. The text names it."""
+
+
+class Finding(NamedTuple):
+    """One disagreement within a store, which a check lists instead of raising an error."""
+
+    part: str  # log, queue or index
+    place: str
+    text: str

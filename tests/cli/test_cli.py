@@ -224,6 +224,17 @@ def test_verify_finds_nothing_in_a_sound_store(golden_store: Golden) -> None:
     assert "agree" in shown.stderr
 
 
+def test_copy_says_what_it_copied_and_left_out(golden_store: Golden, tmp_path: Path) -> None:
+    shown = run("copy", golden_store("basic"), tmp_path / "copy", "-t", "Topic-With_Under-score")
+    assert shown.exit_code == 0, shown.stderr
+    assert "left out: the queues of" in shown.stderr
+    assert "files, " in shown.stderr
+    assert "0 findings" in shown.stderr
+    again = run("copy", golden_store("basic"), tmp_path / "copy")
+    assert again.exit_code == 2
+    assert "exists already" in again.stderr
+
+
 def test_rebuild_mends_what_verify_names(golden_store: Golden, tmp_path: Path) -> None:
     root = Path(shutil.copytree(golden_store("basic"), tmp_path / "basic"))
     shutil.rmtree(root / "consumequeue" / "TopicA" / "1")

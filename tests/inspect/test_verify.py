@@ -10,7 +10,7 @@ import pytest
 
 import goldens
 import rmqstore
-from rmqstore.findings import Finding
+from rmqstore.errors import Finding
 from rmqstore.inspect.verify import verify
 
 GoldenStore = Callable[[str], Path]

@@ -15,7 +15,7 @@ import goldens
 import rmqstore
 import tiers
 from rmqstore.cli import main
-from rmqstore.findings import Finding
+from rmqstore.errors import Finding
 from rmqstore.inspect.verify import verify
 
 GoldenStore = Callable[[str], Path]

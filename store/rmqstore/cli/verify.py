@@ -19,7 +19,7 @@ from rmqstore.cli.common import (
     progress_bar,
     store_path,
 )
-from rmqstore.findings import Finding
+from rmqstore.errors import Finding
 from rmqstore.inspect.verify import verify as verify_store
 from rmqstore.opening import open_for
 from rmqstore.storage.rocksdb.queue_tables import are_queues_unreadable, has_unreadable_queues

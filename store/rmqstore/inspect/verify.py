@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmqstore.findings import Finding
+from rmqstore.errors import Finding
 from rmqstore.format.columns.checks import sound_crcs
 from rmqstore.format.columns.decode import stored_bodies, topics
 from rmqstore.format.columns.dispatch_requests import (

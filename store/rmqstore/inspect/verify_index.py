@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.errors import RmqStoreError
-from rmqstore.findings import Finding
+from rmqstore.errors import Finding, RmqStoreError
 from rmqstore.format.columns.decode import topics
 from rmqstore.format.columns.dispatch_requests import Requests, are_indexed, topic_names
 from rmqstore.format.columns.heads import Heads

@@ -18,8 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmqstore.errors import CommitError, RmqStoreError, StoreStateError
-from rmqstore.findings import Finding
+from rmqstore.errors import CommitError, Finding, RmqStoreError, StoreStateError
 from rmqstore.format.columns.dispatch_requests import Places
 from rmqstore.format.encoding.light_queues import require_plain_parents
 from rmqstore.format.encoding.records import (

@@ -16,8 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmqstore.errors import RmqStoreError
-from rmqstore.findings import Finding
+from rmqstore.errors import Finding, RmqStoreError
 from rmqstore.format.schema import TIMESTAMP
 from rmqstore.format.topics import is_system_topic
 from rmqstore.inspect.verify import verify

@@ -6,7 +6,8 @@ Source: TopicConfigManager.java, TopicConfig.java, ConfigManager.java#persist.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 from rmqstore.errors import CorruptConfigError
@@ -85,14 +86,31 @@ def register_topics(
             if integer(entry.get(name, 0)) < n_queues:
                 entry[name] = n_queues
                 changed = True
-    if not changed:
-        return
+    if changed:
+        _write(disk, paths, content)
+
+
+def keep_topics(disk: Disk, paths: StorePaths, is_kept: Callable[[str], bool]) -> None:
+    """Remove the entries of topics that are not kept, from the file and from its backup."""
+    content = _load(paths)
+    table = content.get(_TABLE, {})
+    kept = {topic: entry for topic, entry in table.items() if is_kept(topic)}
+    if len(kept) < len(table):
+        _write(disk, paths, content | {_TABLE: kept})
+        disk.delete(_backup(paths))
+
+
+def _backup(paths: StorePaths) -> Path:
+    return paths.topics_json.with_name(paths.topics_json.name + ".bak")
+
+
+def _write(disk: Disk, paths: StorePaths, content: dict[str, Any]) -> None:
+    """Replace the file by a newer version of it, and keep the old one."""
     version = content.setdefault(_VERSION, {"counter": 0, "stateVersion": 0, "timestamp": 0})
     version["counter"] = integer(version.get("counter", 0)) + 1
     disk.make_folder(paths.config)
     if paths.storage.exists(paths.topics_json):
-        backup = paths.topics_json.with_name(paths.topics_json.name + ".bak")
-        disk.replace(backup, read_small(paths.storage, paths.topics_json, MAX_TABLE_BYTES))
+        disk.replace(_backup(paths), read_small(paths.storage, paths.topics_json, MAX_TABLE_BYTES))
     else:
         disk.write_new(paths.topics_json, b"")
     disk.replace(paths.topics_json, json.dumps(content, indent="\t", ensure_ascii=False).encode())

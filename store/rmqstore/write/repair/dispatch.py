@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.errors import CorruptQueueError, CorruptRecordError
-from rmqstore.findings import Finding
+from rmqstore.errors import CorruptQueueError, CorruptRecordError, Finding
 from rmqstore.format.columns.dispatch_requests import (
     QueueUnits,
     Requests,

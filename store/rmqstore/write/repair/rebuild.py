@@ -6,7 +6,7 @@ import logging
 from contextlib import closing
 from pathlib import Path
 
-from rmqstore.findings import Finding
+from rmqstore.errors import Finding
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths

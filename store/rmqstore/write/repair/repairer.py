@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rmqstore.errors import CorruptRecordError
-from rmqstore.findings import Finding
+from rmqstore.errors import CorruptRecordError, Finding
 from rmqstore.format.columns.walk import Walk
 from rmqstore.format.framing.framing import StopKind
 from rmqstore.progress import Progress, ignore_progress

@@ -1,0 +1,67 @@
+"""The verb that copies a whole store: copy."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from rmqstore.cli.common import (
+    DAMAGE,
+    as_json_lines,
+    ends_clearly,
+    given_self_id,
+    main,
+    progress_bar,
+    some_topics,
+    store_path,
+)
+from rmqstore.copying.copier import copy
+
+
+@main.command("copy")
+@store_path
+@click.argument("target", type=click.Path(path_type=Path))
+@click.option(
+    "--since",
+    help="Leave out the oldest files, whose messages were all stored before: epoch ms or ISO-8601.",
+)
+@some_topics
+@click.option("--no-verify", is_flag=True, help="Do not check the copy at the end.")
+@as_json_lines
+@ends_clearly
+def copy_store(
+    path: Path,
+    target: Path,
+    since: str | None,
+    topics: tuple[str, ...],
+    no_verify: bool,
+    as_json: bool,
+) -> None:
+    """Copy the store at PATH, which may be in use, to the new folder TARGET.
+
+    The copy is a sound store that was closed. It grows in TARGET.partial; after an interruption the
+    same command goes on. --since and --topic leave out whole files and whole queues, never a part
+    of the log. The exit code is 1 if the check of the copy finds damage.
+    """
+    with progress_bar(f"copying {path}") as progress:
+        copied = copy(
+            path,
+            target,
+            since=since,
+            topics=list(topics) or None,
+            verify=not no_verify,
+            progress=progress,
+            dledger_self_id=given_self_id(),
+        )
+    for text in copied.left_out:
+        click.echo(f"left out: {text}", err=True)
+    checked = "" if no_verify else f", {len(copied.findings)} findings"
+    click.echo(f"{target}: {copied.n_files} files, {copied.n_bytes} bytes{checked}", err=True)
+    for finding in copied.findings:
+        line = f"{finding.part} {finding.place}: {finding.text}"
+        click.echo(json.dumps(finding._asdict(), ensure_ascii=False) if as_json else line)
+    if copied.findings:
+        sys.exit(DAMAGE)

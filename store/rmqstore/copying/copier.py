@@ -1,0 +1,285 @@
+"""Copies a store, and goes on where an earlier attempt ended."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple, Unpack
+
+import numpy as np
+
+from rmqstore.copying.journal import JOURNAL, Journal
+from rmqstore.copying.plan import CopyPlan, CopyRequest, PlannedFile, plan_copy
+from rmqstore.errors import FileDeletedError, Finding, StoreStateError, UnsupportedFeatureError
+from rmqstore.inspect.verify import verify as verify_store
+from rmqstore.opening import open_for
+from rmqstore.progress import Progress, ignore_progress
+from rmqstore.query.arguments import FolderArguments
+from rmqstore.query.selection import parse_timestamp
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.broker.topic_table import keep_topics
+from rmqstore.storage.files.disk import Disk, named_os_errors
+from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.files.paths import find_store, our_abort
+from rmqstore.storage.files.storage import is_folder
+from rmqstore.store import MessageStore
+from rmqstore.write.existing_store import require_writable
+
+logger = logging.getLogger(__name__)
+
+_PIECE_BYTES: Final = 8 << 20
+_FLUSHED_BYTES: Final = 256 << 20  # copied before they are flushed, and noted as done
+_FLUSHED_FILES: Final = 512
+_MAX_ROUNDS: Final = 10  # each after the store was opened, or a file of the log was deleted
+_DISPATCH_SECONDS: Final = 1.0  # in which a broker has built the units of what is in its log
+
+
+class Copied(NamedTuple):
+    """What a copy has.
+
+    Attributes:
+        n_files: the files that were copied, by this attempt or an earlier one.
+        n_bytes: their bytes up to the end of what was written.
+        left_out: in words, what the source has and the copy does not.
+        findings: what :func:`~rmqstore.inspect.verify.verify` finds in the copy.
+    """
+
+    n_files: int
+    n_bytes: int
+    left_out: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+
+def copy(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    since: str | float | None = None,
+    topics: str | list[str] | None = None,
+    config: StoreConfig | None = None,
+    verify: bool = True,
+    progress: Progress = ignore_progress,
+    disk: Disk | None = None,
+    **folders: Unpack[FolderArguments],
+) -> Copied:
+    """Copy a store into a new folder, as a sound store that was closed.
+
+    The source may be in use. Its log is copied up to the end that it has when the copy begins;
+    queues and index get what they lack, as a recovery would build it. Files of zeros and the unused
+    ends of files take no space. The copy grows in a folder named ``TARGET.partial``, which gets its
+    name when it is complete. A copy that was interrupted is continued by the same call.
+
+    The log is never copied in part. Parts of it that lie elsewhere come into the usual folders.
+
+    Args:
+        source: the store.
+        target: the new folder; it must not exist.
+        since: leave out the oldest files of the log, of queues and of the index whose messages were
+            all stored before this time: epoch ms or ISO-8601.
+        topics: copy only the queues of these topics, and of the system's; the log keeps the
+            messages of all.
+        config: sizes of the queue files and index files that a repair of the copy makes, for kinds
+            of which the store has no file.
+        verify: check the copy at the end.
+        progress: called with the bytes that are done and their total, which counts the bytes once
+            for the copy and once for the check.
+        disk: performs all changes.
+        folders: as for ``rmqstore.open``.
+
+    Raises:
+        StoreStateError: the target exists, or holds the unfinished copy of another store.
+        UnsupportedFeatureError: the store is in use, and is of a kind whose copy cannot be made
+            sound.
+        CorruptRecordError: the store was not closed, and good records follow damage of its log.
+    """
+    request = CopyRequest(
+        None if since is None else parse_timestamp("since", since),
+        None if topics is None else frozenset([topics] if isinstance(topics, str) else topics),
+    )
+    goal, own_disk = LOCAL.full_path(Path(target)), disk or Disk()
+    if LOCAL.exists(goal):
+        raise StoreStateError(f"{goal} exists already: a copy is made in a new folder")
+    if not is_folder(LOCAL, goal.parent):
+        raise StoreStateError(f"{goal}: there is no folder {goal.parent}")
+    if goal.is_relative_to(LOCAL.full_path(Path(source))):
+        raise StoreStateError(f"{goal} lies in the store that is copied")
+    partial = goal.with_name(goal.name + ".partial")
+    own_disk.keep_within(partial)
+    own_disk.make_folder(partial)
+    try:
+        with named_os_errors(partial, "the same call goes on with the copy"):
+            copier = _Copier(own_disk, Path(source), partial, request, folders, progress)
+            plan = copier.run(config or StoreConfig())
+            findings = copier.check() if verify else ()
+            own_disk.keep_within(goal.parent)
+            own_disk.rename(partial, goal)
+            own_disk.flush_folder(goal.parent)
+            own_disk.delete(goal / JOURNAL)
+    finally:
+        own_disk.close()
+    return Copied(len(plan.files), plan.n_bytes, tuple(plan.left_out), findings)
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    for entry in LOCAL.list_folder(folder):
+        path = folder / entry.name
+        if entry.is_folder and not entry.is_link:
+            yield from _files_below(path)
+        else:
+            yield path
+
+
+class _Copier:
+    def __init__(
+        self,
+        disk: Disk,
+        source: Path,
+        target: Path,
+        request: CopyRequest,
+        folders: FolderArguments,
+        progress: Progress,
+    ) -> None:
+        self._disk, self._source, self._target = disk, source, target
+        self._request, self._folders, self._progress = request, folders, progress
+        self.journal = Journal(disk, target, LOCAL.full_path(source), request)
+        self._n_bytes = 0
+
+    @property
+    def _total(self) -> int:
+        """The bytes of all steps: copying takes the first half, the check the second."""
+        return 2 * self._n_bytes
+
+    def run(self, config: StoreConfig) -> CopyPlan:
+        """Copy all files, and make the copy of a store that is not closed sound."""
+        for _ in range(_MAX_ROUNDS):
+            try:
+                with open_for(self._source, **self._folders) as store:
+                    plan, is_closed = self._copy(store)
+            except FileDeletedError as err:
+                logger.info("%s; going on with the files that remain", err)
+                continue
+            if is_closed is None:
+                logger.info("%s was opened meanwhile; copying what has changed", self._source)
+                continue
+            if not is_closed:
+                self._make_sound(config)
+            if self._request.topics is not None:
+                self._drop_topics()
+            return plan
+        raise StoreStateError(
+            f"{self._source} changes faster than it can be copied: stop its broker, "
+            "or copy a snapshot of its disk"
+        )
+
+    def check(self) -> tuple[Finding, ...]:
+        """Return what a verification of the copy finds."""
+
+        def progress(done: int, total: int) -> None:
+            self._progress(self._n_bytes + self._n_bytes * done // max(total, 1), self._total)
+
+        with open_for(self._target) as store:
+            found = tuple(verify_store(store, progress))
+        return tuple(one for one in found if not self._is_of_left_out(one))
+
+    def _is_of_left_out(self, finding: Finding) -> bool:
+        """Tell whether a finding says that the records of a queue that is left out have no unit."""
+        topic = finding.place.rpartition("-")[0]
+        return finding.part == "queue" and not self._request.has(topic)
+
+    def _copy(self, store: MessageStore) -> tuple[CopyPlan, bool | None]:
+        """Copy the files.
+
+        Returns:
+            The plan; whether the store was closed, None if it was and no longer is.
+        """
+        paths, end = store.paths, store.log_end
+        if end is not None:
+            self._require_writable(store)
+            if paths.storage.is_locked(paths.lock):
+                time.sleep(_DISPATCH_SECONDS)
+        log_end = None if end is None else end.physical_offset
+        plan = plan_copy(store.session, self._request, log_end)
+        self._remove_others(plan)
+        self._copy_files(store, plan)
+        if end is None and (paths.has_abort or paths.storage.is_locked(paths.lock)):
+            return plan, None
+        return plan, end is None
+
+    def _require_writable(self, store: MessageStore) -> None:
+        try:
+            require_writable(store.paths)
+        except UnsupportedFeatureError as err:
+            raise UnsupportedFeatureError(
+                f"{err}; so the copy of such a store cannot be made sound while it is open: "
+                "stop its broker first"
+            ) from err
+
+    def _remove_others(self, plan: CopyPlan) -> None:
+        """Delete what an earlier attempt copied and the store no longer has."""
+        names = {file.name for file in plan.files}
+        kept = self._target / JOURNAL
+        for path in _files_below(self._target):
+            if path != kept and path.relative_to(self._target).as_posix() not in names:
+                self._disk.delete(path)
+
+    def _copy_files(self, store: MessageStore, plan: CopyPlan) -> None:
+        done, self._n_bytes = 0, plan.n_bytes
+        waiting: list[PlannedFile] = []
+        n_waiting = 0
+        for name in ("commitlog", "consumequeue", "config"):
+            self._disk.make_folder(self._target / name)
+        for file in plan.files:
+            if not self._is_there(file):
+                self._copy_file(store, file)
+                waiting.append(file)
+                n_waiting += file.end
+            if n_waiting > _FLUSHED_BYTES or len(waiting) >= _FLUSHED_FILES:
+                self._settle(waiting)
+                waiting, n_waiting = [], 0
+            done += file.end
+            self._progress(done, self._total)
+        self._settle(waiting)
+
+    def _is_there(self, file: PlannedFile) -> bool:
+        status = LOCAL.status(self._target / file.name)
+        return status is not None and status.size == file.size and self.journal.has(file)
+
+    def _settle(self, files: list[PlannedFile]) -> None:
+        if files:
+            self._disk.flush_all([self._target / file.name for file in files])
+            self.journal.add(files)
+
+    def _copy_file(self, store: MessageStore, file: PlannedFile) -> None:
+        path = self._target / file.name
+        self._disk.make_folder(path.parent, is_flushed=False)
+        self._disk.delete(path)
+        self._disk.create(path, file.size)
+        piece = np.empty(min(_PIECE_BYTES, max(file.end, 1)), np.uint8)
+        try:
+            with store.paths.storage.open(file.source) as opened:
+                for low, high in opened.data_spans(0, file.end):
+                    for position in range(low, high, len(piece)):
+                        window = piece[: min(len(piece), high - position)]
+                        n_read = opened.read_into(window, position)
+                        if window[:n_read].any():
+                            self._disk.write(path, position, window[:n_read])
+        except FileNotFoundError as err:
+            raise FileDeletedError(str(file.source)) from err
+
+    def _make_sound(self, config: StoreConfig) -> None:
+        """Let a writer repair the copy, as it repairs a store whose writer has died."""
+        abort = self._target / "abort"
+        self._disk.write_new(abort, our_abort())
+        open_for(self._target, "a", config=config).close()
+
+    def _drop_topics(self) -> None:
+        """Remove the topics that are left out, whose queues the repair may have built again."""
+        paths = find_store(self._target)
+        for topic in (*paths.topics(), *paths.batch_topics()):
+            if not self._request.has(topic):
+                self._disk.delete_tree(paths.consumequeue / topic)
+                self._disk.delete_tree(paths.batch_consumequeue / topic)
+        keep_topics(self._disk, paths, self._request.has)

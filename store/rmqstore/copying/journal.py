@@ -1,0 +1,82 @@
+"""Which files of an unfinished copy are complete, as a file of JSON lines in the copy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from rmqstore.copying.plan import CopyRequest, PlannedFile
+from rmqstore.errors import StoreStateError
+from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.local import LOCAL
+
+JOURNAL: Final = Path(".rmqstore", "copying")
+_MAX_BYTES: Final = 1 << 30
+
+
+class Journal:
+    """The complete files of a copy, each with the state of its source when it was copied.
+
+    Args:
+        disk: performs all changes.
+        folder: the folder of the unfinished copy.
+        source: the root of the store that is copied.
+        request: what of it is copied.
+
+    Raises:
+        StoreStateError: the folder holds an unfinished copy of something else.
+    """
+
+    def __init__(self, disk: Disk, folder: Path, source: Path, request: CopyRequest) -> None:
+        self._disk, self._path = disk, folder / JOURNAL
+        topics = None if request.topics is None else sorted(request.topics)
+        head = {"source": str(source), "since": request.since, "topics": topics}
+        self._done: dict[str, list[object]] = {}
+        self._end = 0
+        if LOCAL.exists(self._path):
+            self._read(folder, head)
+        else:
+            disk.make_folder(self._path.parent)
+            disk.create(self._path, 0)
+            self._append([json.dumps(head)])
+            disk.flush_folder(self._path.parent)
+
+    def _read(self, folder: Path, head: Mapping[str, object]) -> None:
+        """Take what an earlier attempt noted; a last line that it did not finish is ignored."""
+        text = LOCAL.read_bytes(self._path, _MAX_BYTES)
+        whole = text[: text.rfind(b"\n") + 1]
+        self._end = len(whole)
+        lines = whole.splitlines()
+        if not lines:
+            self._append([json.dumps(head)])
+            return
+        if json.loads(lines[0]) != head:
+            raise StoreStateError(
+                f"{folder} holds an unfinished copy of {json.loads(lines[0])}, not of {head}: "
+                "finish that one with the same arguments, or delete the folder"
+            )
+        for line in lines[1:]:
+            name, *state = json.loads(line)
+            self._done[name] = state
+
+    def has(self, file: PlannedFile) -> bool:
+        """Tell whether a file was copied, and has not changed since."""
+        return file.is_final and self._done.get(file.name) == _state(file)
+
+    def add(self, files: Iterable[PlannedFile]) -> None:
+        """Note, durably, that files are copied and on the disk."""
+        final = [file for file in files if file.is_final]
+        self._append([json.dumps([file.name, *_state(file)]) for file in final])
+
+    def _append(self, lines: list[str]) -> None:
+        text = "".join(f"{line}\n" for line in lines).encode()
+        if text:
+            self._disk.write(self._path, self._end, text)
+            self._disk.flush(self._path)
+            self._end += len(text)
+
+
+def _state(file: PlannedFile) -> list[object]:
+    return [file.size, file.end, file.modified_ns]

@@ -1,0 +1,287 @@
+"""Which files of a store are copied, and up to where.
+
+The log is never copied in part: a queue unit may point at any of its records, and a recovery walks
+all of them. What is left out is whole files, and whole queues.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from rmqstore.errors import FileDeletedError, OptionError, RmqStoreError, UnsupportedFeatureError
+from rmqstore.format.layout import QUEUE_UNIT
+from rmqstore.format.topics import is_system_topic
+from rmqstore.read.open_store import OpenStore
+from rmqstore.storage.files.mapped_file_queue import Segment
+from rmqstore.storage.files.paths import name_to_offset
+from rmqstore.storage.files.storage import Entry
+from rmqstore.storage.index.index_file import index_files, read_header
+from rmqstore.storage.log.frames import first_record
+
+logger = logging.getLogger(__name__)
+
+_LEDGER = ".rmqstore/ledger"
+# Of the root: what has a place of its own in a plan, and what belongs to who has the store open.
+_NOT_BY_NAME = {"commitlog", "consumequeue", "index", "lock", "abort", ".rmqstore"}
+_BY_TOPIC = {"batchconsumequeue", "consumequeue_ext"}
+
+
+class PlannedFile(NamedTuple):
+    """A file that is copied.
+
+    Attributes:
+        source: its path.
+        name: its path in the copy.
+        size: its length in bytes, in the copy too.
+        end: where the bytes end that are copied; zeros follow.
+        modified_ns: when it was last changed, ns since the epoch.
+        is_final: whether nobody writes to it any more.
+    """
+
+    source: Path
+    name: str
+    size: int
+    end: int
+    modified_ns: int
+    is_final: bool
+
+
+class CopyRequest(NamedTuple):
+    """What of a store is copied.
+
+    Attributes:
+        since: files of the log with older messages only are left out; ms, None for no such limit.
+        topics: the topics whose queues are copied, beside those of the system; None for all.
+    """
+
+    since: int | None = None
+    topics: frozenset[str] | None = None
+
+    def has(self, topic: str) -> bool:
+        """Tell whether the queues of a topic are copied."""
+        return self.topics is None or topic in self.topics or is_system_topic(topic)
+
+
+class CopyPlan(NamedTuple):
+    """The files of a copy, and in words what is left out."""
+
+    files: list[PlannedFile]
+    left_out: list[str]
+
+    @property
+    def n_bytes(self) -> int:
+        """The bytes that are copied, at most."""
+        return sum(file.end for file in self.files)
+
+
+def plan_copy(store: OpenStore, request: CopyRequest, log_end: int | None) -> CopyPlan:
+    """List the files of a copy.
+
+    Args:
+        store: the source.
+        request: what of it is copied.
+        log_end: physical offset where its log ends; None if the store was closed.
+
+    Raises:
+        OptionError: the store has no queues of a topic that is named.
+        UnsupportedFeatureError: the store is of a kind of which no part can be left out.
+    """
+    _require_possible(store, request)
+    return _Planner(store, request, log_end).plan()
+
+
+def _require_possible(store: OpenStore, request: CopyRequest) -> None:
+    paths = store.paths
+    if request.topics is not None:
+        known = {*store.known_topics(), *paths.topics(), *paths.batch_topics()}
+        unknown = sorted(request.topics - known)
+        if unknown:
+            raise OptionError(
+                f"{paths.root} does not have the topic {', '.join(unknown)}; it has "
+                f"{', '.join(sorted(topic for topic in known if not is_system_topic(topic)))}"
+            )
+        if paths.rocksdb_queues is not None:
+            raise UnsupportedFeatureError(
+                f"{paths.rocksdb_queues} holds the queues of all topics in one database: "
+                "copy the store without topics="
+            )
+    if request.since is not None and (paths.dledger_logs or paths.rocksdb_queues is not None):
+        raise UnsupportedFeatureError(
+            f"{paths.root}: only of a plain log, with queues in files, can old files be left out: "
+            "copy the store without since="
+        )
+
+
+class _Planner:
+    def __init__(self, store: OpenStore, request: CopyRequest, log_end: int | None) -> None:
+        self._store, self._paths, self._storage = store, store.paths, store.paths.storage
+        self._request, self._log_end = request, log_end
+        self._left_out: list[str] = []
+
+    def plan(self) -> CopyPlan:
+        # The ledger first: what it says is done must be in the log, whose end is known by now.
+        files = [*self._folder(self._paths.root / _LEDGER, _LEDGER)]
+        segments = self._segments()
+        start = segments[0].start if segments else 0
+        files += self._log(segments)
+        files += self._queues(start)
+        files += self._index(start)
+        files += self._others()
+        return CopyPlan(files, self._left_out)
+
+    def _file(self, source: Path, name: str, end: int | None = None) -> PlannedFile | None:
+        """Return a file as it is copied; None if it is gone or, with a warning, not regular."""
+        try:
+            status = self._storage.status(source)
+        except RmqStoreError as err:
+            self._leave_out(f"{source}: {err}")
+            return None
+        if status is None:
+            return None  # its owner has just deleted it
+        if not status.is_file:
+            self._leave_out(f"{source}, which is {status.kind}")
+            return None
+        size = status.size
+        end = size if end is None else min(end, size)
+        is_final = self._log_end is None or (end == size and name_is_of_log(name))
+        return PlannedFile(source, name, size, end, status.modified_ns, is_final)
+
+    def _leave_out(self, text: str) -> None:
+        logger.warning("not copied: %s", text)
+        self._left_out.append(text)
+
+    def _segments(self) -> list[Segment]:
+        """Return the files of the log, without those after its end and those that are too old."""
+        log, end = self._store.log, self._log_end
+        segments = [one for one in log.segments if end is None or one.start < end]
+        since = self._request.since
+        if since is None:
+            return segments
+        first = 0
+        for number in range(1, len(segments)):
+            place = first_record(log, segments[number])
+            try:
+                stored = log.store_timestamp(segments[number].start + place.position)
+            except RmqStoreError:
+                break
+            if stored >= since:
+                break
+            first = number
+        if first:
+            self._left_out.append(
+                f"{first} files of the log, with messages that were stored before that time"
+            )
+        return segments[first:]
+
+    def _log(self, segments: list[Segment]) -> Iterator[PlannedFile]:
+        for segment in segments:
+            end = segment.size if self._log_end is None else self._log_end - segment.start
+            folder = segment.path.parent
+            name = "commitlog"
+            if folder in self._paths.dledger_logs:
+                name = f"{folder.parent.name}/{folder.name}"
+            planned = self._file(segment.path, f"{name}/{segment.path.name}", end)
+            if planned is None:
+                raise FileDeletedError(segment.file)
+            yield planned
+
+    def _queues(self, log_start: int) -> Iterator[PlannedFile]:
+        """Plan the queues in files, and a database of queues in their folder."""
+        for entry in sorted(self._storage.list_folder(self._paths.consumequeue)):
+            if not entry.is_folder:  # of a database
+                path = self._paths.consumequeue / entry.name
+                yield from self._entry(path, f"consumequeue/{entry.name}", entry)
+        n_old = 0
+        for folder, name in self._topic_folders(self._paths.consumequeue, "consumequeue"):
+            for queue in sorted(entry.name for entry in self._storage.list_folder(folder)):
+                files = [*self._folder(folder / queue, f"{name}/{queue}")]
+                files.sort(key=lambda file: file.name)
+                n_first = self._n_old(files, log_start)
+                n_old += n_first
+                yield from files[n_first:]
+        if n_old:
+            self._left_out.append(f"{n_old} files of queues, with units of those messages")
+        for name in _BY_TOPIC:
+            for folder, topic in self._topic_folders(self._paths.root / name, name):
+                yield from self._folder(folder, topic)
+
+    def _topic_folders(self, folder: Path, name: str) -> Iterator[tuple[Path, str]]:
+        n_others = 0
+        for entry in sorted(self._storage.list_folder(folder)):
+            path = folder / entry.name
+            if entry.is_link:
+                self._leave_out(f"{path}, which is a symbolic link")
+            elif entry.is_folder and self._request.has(entry.name):
+                yield path, f"{name}/{entry.name}"
+            elif entry.is_folder:
+                n_others += 1
+        if n_others:
+            self._left_out.append(f"the queues of {n_others} topics in {name}")
+
+    def _n_old(self, files: list[PlannedFile], log_start: int) -> int:
+        """Return how many files of a queue hold only units of records before the first file."""
+        if self._request.since is None:
+            return 0
+        for number, file in enumerate(files[:-1]):
+            with self._storage.open(file.source) as opened:
+                last = opened.read(file.size - QUEUE_UNIT.itemsize, QUEUE_UNIT.itemsize)
+            unit = np.frombuffer(last.tobytes(), QUEUE_UNIT)
+            if not len(unit) or int(unit["physical_offset"][0]) >= log_start:
+                return number
+        return max(len(files) - 1, 0)
+
+    def _index(self, log_start: int) -> Iterator[PlannedFile]:
+        leaves_out, n_old = self._request.since is not None, 0
+        for path in index_files(self._paths.index, self._storage):
+            last = int(read_header(path, self._storage)["end_phy_offset"]) if leaves_out else 0
+            if 0 < last < log_start:
+                n_old += 1
+                continue
+            planned = self._file(path, f"index/{path.name}")
+            if planned is not None:
+                yield planned
+        if n_old:
+            self._left_out.append(f"{n_old} index files, with keys of those messages")
+
+    def _others(self) -> Iterator[PlannedFile]:
+        """Plan what else lies in the root: configuration, checkpoint, timers, databases."""
+        apart = {*self._paths.log_folders, self._paths.consumequeue, self._paths.index}
+        names = _NOT_BY_NAME | _BY_TOPIC
+        for entry in sorted(self._storage.list_folder(self._paths.root)):
+            path = self._paths.root / entry.name
+            if self._is_of_another_node(path):
+                self._leave_out(f"{path}, the DLedger log of another node")
+            elif entry.name not in names and path not in apart:
+                yield from self._entry(path, entry.name, entry)
+
+    def _is_of_another_node(self, path: Path) -> bool:
+        logs = self._paths.dledger_logs
+        return bool(logs) and path.name.startswith("dledger-") and path / "data" not in logs
+
+    def _folder(self, folder: Path, name: str) -> Iterator[PlannedFile]:
+        """Plan all files of a folder, except those of the log."""
+        if folder in self._paths.log_folders:
+            return
+        for entry in sorted(self._storage.list_folder(folder)):
+            yield from self._entry(folder / entry.name, f"{name}/{entry.name}", entry)
+
+    def _entry(self, path: Path, name: str, entry: Entry) -> Iterator[PlannedFile]:
+        if entry.is_link:
+            self._leave_out(f"{path}, which is a symbolic link")
+        elif entry.is_folder:
+            yield from self._folder(path, name)
+        else:
+            planned = self._file(path, name)
+            if planned is not None:
+                yield planned
+
+
+def name_is_of_log(name: str) -> bool:
+    """Tell whether a path in a copy is that of a file of the log, which is written only once."""
+    folder, _, file = name.rpartition("/")
+    return folder.split("/")[0] == "commitlog" and name_to_offset(file) is not None

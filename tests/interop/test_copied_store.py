@@ -1,0 +1,96 @@
+"""The real RocketMQ opens copies: of a store that it had open, of a crashed one, of a part."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import goldens
+import rmqstore
+from interop.rocketmq import RocketMQ
+from interop.test_live_store import N_QUEUES, TOPIC, Appender
+from interop.test_live_store import SIZES as LIVE_SIZES
+from interop.test_written_store import CONFIG, SIZES, judge, messages, ours
+from rmqstore.storage.broker.store_config import StoreConfig
+
+pytestmark = pytest.mark.interop
+VERSIONS = pytest.mark.parametrize("version", ["rocketmq", "rocketmq_55"], ids=["5.3.3", "5.5.1"])
+
+
+@VERSIONS
+def test_a_store_is_copied_while_its_broker_appends(
+    request: pytest.FixtureRequest, tmp_path: Path, version: str
+) -> None:
+    rocketmq: RocketMQ = request.getfixturevalue(version)
+    target = tmp_path / "copy"
+    with rocketmq.open(tmp_path / "s", **LIVE_SIZES) as real, Appender(real) as appender:
+        appender.until(100)
+        copied = rmqstore.copy(tmp_path / "s", target)
+        n_copied = appender.last[:]
+    assert not copied.findings
+    rows = ours(target)
+    assert 3 * 100 <= len(rows) <= sum(n_copied)
+    by_offset = {(row["queueId"], row["queueOffset"]): row for row in ours(tmp_path / "s")}
+    assert all(by_offset[row["queueId"], row["queueOffset"]] == row for row in rows)
+    with rocketmq.open(target, **LIVE_SIZES) as real:
+        assert sum(real.queue_range(TOPIC, queue_id)[1] for queue_id in range(N_QUEUES)) == len(
+            rows
+        )
+        real.put(TOPIC, 0, b"after", keys="k")
+        real.wait()
+    assert [row["body"] for row in ours(target) if row["keys"] == "k"] == [b"after"]
+    assert len(ours(target)) == len(rows) + 1
+
+
+@VERSIONS
+@pytest.mark.parametrize("name", ["crash", "crash2", "crash3"])
+def test_the_copy_of_a_crashed_store_is_served(
+    request: pytest.FixtureRequest,
+    golden_store: Callable[[str], Path],
+    tmp_path: Path,
+    version: str,
+    name: str,
+) -> None:
+    rocketmq: RocketMQ = request.getfixturevalue(version)
+    source = Path(shutil.copytree(golden_store(name), tmp_path / name))
+    sizes = goldens.summary(name)["conf"]
+    rmqstore.copy(source, tmp_path / "copy", config=StoreConfig().updated(sizes))
+    before = ours(source)
+    assert [row | {"brokerName": "b"} for row in ours(tmp_path / "copy")] == before
+    integers = {key: int(value) for key, value in sizes.items()}
+    with rocketmq.open(tmp_path / "copy", **integers) as real:
+        for topic, queue_id in {(row["topic"], row["queueId"]) for row in before}:
+            offsets = [
+                row["queueOffset"]
+                for row in before
+                if (row["topic"], row["queueId"]) == (topic, queue_id)
+            ]
+            assert real.queue_range(topic, queue_id)[1] == offsets[-1] + 1
+
+
+@VERSIONS
+def test_a_copy_of_some_topics_and_files_is_served(
+    request: pytest.FixtureRequest, tmp_path: Path, version: str
+) -> None:
+    rocketmq: RocketMQ = request.getfixturevalue(version)
+    with rmqstore.create(tmp_path / "s", config=CONFIG) as writer:
+        writer.append(messages(600))
+        writer.flush()
+        writer.append(messages(600, 600))
+    since = ours(tmp_path / "s")[-1]["storeTimestamp"]
+    copied = rmqstore.copy(tmp_path / "s", tmp_path / "copy", since=since, topics=["Orders"])
+    assert len(copied.left_out) >= 3
+    assert not copied.findings
+    rows = ours(tmp_path / "copy")
+    assert {row["topic"] for row in rows} == {"Orders"}
+    assert 200 <= len(rows) < 400
+    with rocketmq.open(tmp_path / "copy", **SIZES) as real:
+        judge(real, rows)
+        real.put("Orders", 0, b"after", keys="after")
+        real.put("Payments", 0, b"begins again", keys="again")
+        real.wait()
+    added = [row for row in ours(tmp_path / "copy") if row["keys"] in ("after", "again")]
+    assert {row["body"] for row in added} == {b"after", b"begins again"}

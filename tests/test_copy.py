@@ -1,0 +1,252 @@
+"""Copies of stores: closed, crashed and in use, whole and in part, interrupted and continued."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import goldens
+import rmqstore
+from crash.faults import Cut, FaultyDisk
+from rmqstore.copying.copier import copy
+from rmqstore.errors import OptionError, StoreStateError, UnsupportedFeatureError
+from rmqstore.inspect.verify import verify
+from rmqstore.storage.broker.store_config import StoreConfig
+
+SIZES = StoreConfig().updated(
+    {
+        "mappedFileSizeCommitLog": 16384,
+        "mappedFileSizeConsumeQueue": 400,
+        "maxHashSlotNum": 100,
+        "maxIndexNum": 100,
+    }
+)
+OWN = {"lock", "abort"}
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    """Return all files of a store by name, but those of who has it open, and our notes."""
+    files = (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+    names = {path.relative_to(root).as_posix(): path for path in files}
+    return {
+        name: path.read_bytes()
+        for name, path in names.items()
+        if name not in OWN and not name.startswith(".rmqstore/")
+    }
+
+
+def messages(root: Path, **arguments: Any) -> list[dict[str, Any]]:
+    with rmqstore.open(root) as store:
+        return store.scan(**arguments).read_all().to_pylist()
+
+
+def rows(n: int, topic: str = "T", first: int = 0) -> pa.RecordBatch:
+    keys = [f"k{number}" for number in range(first, first + n)]
+    return pa.RecordBatch.from_pydict(
+        {"topic": [topic] * n, "body": [b"x" * 300] * n, "keys": keys}
+    )
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Return a store with several files of each kind, which was closed."""
+    with rmqstore.create(tmp_path / "store", config=SIZES) as writer:
+        for first in range(0, 300, 100):
+            writer.append(rows(100, first=first))
+            writer.append(rows(20, "U", first))
+            writer.flush()
+    return tmp_path / "store"
+
+
+CLOSED = sorted(
+    (
+        {*goldens.PLAIN, *goldens.OTHER_QUEUES, *goldens.NEWEST, *goldens.IN_ROCKSDB}
+        | {*goldens.OF_GROUPS, "crash4", "v55-crash4"}
+    )  # copies whose abort file was left out
+    - {"default-sizes"}  # of gigabytes, see below
+)
+CRASHED = sorted({*goldens.CRASHED, *goldens.NEWEST_CRASHED} - {*CLOSED})
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_the_copy_of_a_closed_store_equals_it(name: str, tmp_path: Path) -> None:
+    source, target = goldens.unpack(name, tmp_path), tmp_path / "copies" / name
+    assert not (source / "abort").exists()
+    target.parent.mkdir()
+    copied = copy(source, target)
+    with rmqstore.open(source) as store:
+        assert copied.findings == (*verify(store),)
+    assert not copied.left_out
+    assert contents(target) == contents(source)
+    assert messages(target, scan="commitlog") == messages(source, scan="commitlog")
+
+
+@pytest.mark.parametrize("name", CRASHED)
+def test_the_copy_of_a_crashed_store_is_sound(name: str, tmp_path: Path) -> None:
+    source, target = goldens.unpack(name, tmp_path), tmp_path / "copies" / name
+    before = contents(source)
+    assert (source / "abort").exists()
+    target.parent.mkdir()
+    copied = copy(source, target)
+    assert not copied.findings
+    assert not (target / "abort").exists()
+    assert contents(source) == before
+    for scan in ("queue", "commitlog"):
+        assert messages(target, scan=scan) == messages(source, scan=scan)
+
+
+def test_a_store_that_cannot_be_repaired_is_not_copied_while_it_is_open(tmp_path: Path) -> None:
+    source = goldens.unpack("dledger-crash", tmp_path)
+    with pytest.raises(UnsupportedFeatureError, match="stop its broker first"):
+        copy(source, tmp_path / "target")
+
+
+def test_a_store_in_use_is_copied_up_to_what_is_committed(root: Path, tmp_path: Path) -> None:
+    with rmqstore.open(root, "a") as writer:
+        writer.append(rows(50, first=1000))
+        writer.flush()
+        writer.append(rows(50, first=2000))
+        copied = copy(root, tmp_path / "copy")
+        assert len(messages(tmp_path / "copy")) == 410
+        assert len(messages(tmp_path / "copy", scan="commitlog")) == 410
+    assert not copied.findings
+    with rmqstore.open(tmp_path / "copy") as store:
+        assert len([*store.query("T", "k1049")]) == 1
+
+
+def test_old_files_are_left_out_whole(root: Path, tmp_path: Path) -> None:
+    times = sorted(row["storeTimestamp"] for row in messages(root, columns="storeTimestamp"))
+    with rmqstore.open(root, "a") as writer:
+        writer.append(rows(200, first=300))
+    newest = messages(root, columns="storeTimestamp")[-1]["storeTimestamp"]
+    copied = copy(root, tmp_path / "copy", since=newest)
+    assert any("files of the log" in text for text in copied.left_out)
+    assert any("files of queues" in text for text in copied.left_out)
+    assert not copied.findings
+    kept = messages(tmp_path / "copy")
+    by_place = {row["commitLogOffset"]: row for row in messages(root)}
+    assert all(by_place[row["commitLogOffset"]] == row | {"brokerName": "store"} for row in kept)
+    assert sum(row["storeTimestamp"] >= newest for row in kept) == 200
+    assert 200 <= len(kept) < len(by_place)
+    assert times[0] < newest
+
+
+def test_queues_of_other_topics_are_left_out_whole(root: Path, tmp_path: Path) -> None:
+    copied = copy(root, tmp_path / "copy", topics=["U"])
+    assert copied.left_out == ("the queues of 1 topics in consumequeue",)
+    assert not copied.findings
+    with rmqstore.open(tmp_path / "copy") as store:
+        assert store.topics() == ["U"]
+        assert store.session.known_topics() == ["U"]
+        assert store.scan(columns="body").read_all().num_rows == 60
+    assert len(messages(tmp_path / "copy", scan="commitlog")) == 360
+    with rmqstore.open(root, "a") as writer:
+        writer.append(rows(10))
+        copy(root, tmp_path / "of_open", topics="U")
+    with rmqstore.open(tmp_path / "of_open") as store:
+        assert store.topics() == ["U"]
+
+
+def test_an_unknown_topic_is_refused(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="does not have the topic V; it has T, U"):
+        copy(root, tmp_path / "copy", topics=["V"])
+
+
+def test_a_copy_is_made_in_a_new_folder(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "copy").mkdir()
+    with pytest.raises(StoreStateError, match="exists already"):
+        copy(root, tmp_path / "copy")
+    with pytest.raises(StoreStateError, match="no folder"):
+        copy(root, tmp_path / "none" / "copy")
+    with pytest.raises(StoreStateError, match="lies in the store"):
+        copy(root, root / "copy")
+
+
+def test_links_are_not_followed(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (root / "config" / "link.json").symlink_to(tmp_path / "secret")
+    (root / "linked").symlink_to(tmp_path)
+    copied = copy(root, tmp_path / "copy")
+    assert len([text for text in copied.left_out if "a symbolic link" in text]) == 2
+    assert not any(b"secret" in content for content in contents(tmp_path / "copy").values())
+
+
+def test_a_copy_is_as_sparse_as_its_source(tmp_path: Path) -> None:
+    """Its files have a gigabyte, most of which was never written."""
+    source = goldens.unpack("default-sizes", tmp_path)
+    (tmp_path / "copy").mkdir()
+    copy(source, tmp_path / "copy" / "default-sizes")
+    for scan in ("queue", "commitlog"):
+        of_copy = messages(tmp_path / "copy" / "default-sizes", scan=scan)
+        assert of_copy == messages(source, scan=scan)
+    on_disk = sum(path.stat().st_blocks for path in (tmp_path / "copy").rglob("*"))
+    assert on_disk * 512 < 8 << 20
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_copy_goes_on_where_it_was_killed(root: Path, tmp_path: Path, *, is_open: bool) -> None:
+    if is_open:
+        (root / "abort").write_text("1")
+    whole = FaultyDisk()
+    copy(root, tmp_path / "whole", disk=whole)
+    expected = contents(tmp_path / "whole")
+    step = max(whole.n_changes // 40, 1)
+    for number, at in enumerate(range(0, whole.n_changes, step)):
+        target = tmp_path / f"copy{number}"
+        with pytest.raises(Cut):
+            copy(root, target, disk=FaultyDisk(at))
+        if not target.exists():
+            copy(root, target)
+        assert messages(target, scan="queue") == [
+            row | {"brokerName": target.name} for row in messages(root)
+        ]
+        if not is_open:
+            assert contents(target) == expected
+        shutil.rmtree(target)
+
+
+def test_what_was_copied_is_not_copied_again(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = FaultyDisk()
+    copy(root, tmp_path / "whole", disk=whole)
+    renamed = next(number for number, what in enumerate(whole.done) if what.startswith("rename"))
+    with pytest.raises(Cut):
+        copy(root, tmp_path / "copy", disk=FaultyDisk(renamed))
+    created = list[str]()
+    disk = FaultyDisk()
+    create = disk.create
+    monkeypatch.setattr(
+        disk, "create", lambda path, *args: (created.append(path.name), create(path, *args))
+    )
+    copy(root, tmp_path / "copy", disk=disk)
+    assert not created
+
+
+def test_an_unfinished_copy_of_another_store_is_refused(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(Cut):
+        copy(root, tmp_path / "copy", disk=FaultyDisk(30))
+    shutil.copytree(root, tmp_path / "other")
+    with pytest.raises(StoreStateError, match="unfinished copy"):
+        copy(tmp_path / "other", tmp_path / "copy")
+
+
+def test_a_store_that_is_opened_meanwhile_is_copied_again(root: Path, tmp_path: Path) -> None:
+    writers = []
+
+    class OpenedMeanwhile(FaultyDisk):
+        def create(self, path: Path, size: int, content: Any = None) -> None:
+            super().create(path, size, content)
+            if path.parent.name == "config" and not writers:
+                writers.append(rmqstore.open(root, "a"))
+                writers[0].append(rows(30, first=5000))
+                writers[0].flush()
+
+    copied = copy(root, tmp_path / "copy", disk=OpenedMeanwhile())
+    assert not copied.findings
+    assert len(messages(tmp_path / "copy")) == 390
+    writers[0].close()
