@@ -27,13 +27,6 @@ NAMES = "INNER_MULTI_DISPATCH"
 N = 90
 
 
-@pytest.fixture
-def real_mq(request: pytest.FixtureRequest, version: str) -> RocketMQ:
-    fixture = {"5.3.3": "rocketmq", "5.5.1": "rocketmq_55"}[version]
-    real: RocketMQ = request.getfixturevalue(fixture)
-    return real
-
-
 def messages(n: int, *topics: str, names: tuple[str, ...] = (), first: int = 0) -> pa.RecordBatch:
     numbers = range(first, first + n)
     return pa.RecordBatch.from_pylist(
@@ -120,7 +113,12 @@ def configured(name: str) -> tuple[StoreConfig, dict[str, int]]:
 
 @pytest.mark.parametrize(
     ("version", "way"),
-    [("5.3.3", "append"), ("5.3.3", "repair"), ("5.3.3", "rebuild"), ("5.5.1", "append")],
+    [
+        ("rocketmq", "append"),
+        ("rocketmq", "repair"),
+        ("rocketmq", "rebuild"),
+        ("rocketmq_55", "append"),
+    ],
 )
 def test_the_real_store_serves_batch_queues_and_goes_on(
     real_mq: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path, way: str
@@ -165,10 +163,13 @@ def test_the_real_store_serves_batch_queues_and_goes_on(
 @pytest.mark.parametrize(
     ("version", "way"),
     [
-        ("5.3.3", "append"), ("5.3.3", "staged"), ("5.3.3", "repair"), ("5.3.3", "rebuild"),
-        ("5.5.1", "staged"),
+        ("rocketmq", "append"),
+        ("rocketmq", "staged"),
+        ("rocketmq", "repair"),
+        ("rocketmq", "rebuild"),
+        ("rocketmq_55", "staged"),
     ],
-)  # fmt: skip
+)
 def test_the_real_store_serves_light_queues_and_goes_on(
     real_mq: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path, way: str
 ) -> None:
@@ -214,7 +215,7 @@ def test_the_real_store_serves_light_queues_and_goes_on(
         judge(real, root)
 
 
-@pytest.mark.parametrize("version", ["5.3.3", "5.5.1"])
+@pytest.mark.parametrize("version", ["rocketmq", "rocketmq_55"])
 def test_records_are_in_the_light_queues_that_the_real_store_puts_them_in(
     real_mq: RocketMQ, tmp_path: Path
 ) -> None:
