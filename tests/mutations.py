@@ -48,6 +48,20 @@ def mutate(root: Path, rng: random.Random) -> str:
     return "; ".join(done)
 
 
+def damage(data: bytes, rng: random.Random) -> bytes:
+    """Flip a bit of a file, overwrite eight bytes or cut it."""
+    damaged = bytearray(data)
+    at = rng.randrange(len(damaged))
+    kind = rng.randrange(3)
+    if kind == 0:
+        damaged[at] ^= 1 << rng.randrange(8)
+    elif kind == 1:
+        damaged[at : at + 8] = rng.choice([b"\xff" * 8, bytes(8), rng.randbytes(8)])
+    else:
+        del damaged[at:]
+    return bytes(damaged)
+
+
 def _files(root: Path) -> list[Path]:
     return sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
 

@@ -43,6 +43,13 @@ def rocketmq_55(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
     real.close()
 
 
+@pytest.fixture
+def real_mq(request: pytest.FixtureRequest, version: str) -> RocketMQ:
+    """Return the RocketMQ of the fixture that the parameter ``version`` names."""
+    real: RocketMQ = request.getfixturevalue(version)
+    return real
+
+
 @pytest.fixture(scope="session")
 def rocketmq_4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
     """Return RocketMQ 4.9.8, its store alone."""

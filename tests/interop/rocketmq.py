@@ -134,6 +134,10 @@ class RocketMQ:
         package = self.rocketmq.common.message if self.version >= "5" else self.rocketmq.store
         return package.MessageExtBrokerInner
 
+    def flush_options(self) -> Any:
+        """Return the FlushOptions of RocksDB's library."""
+        return self._gateway.jvm.org.rocksdb.FlushOptions().setWaitForFlush(True)
+
     def classes(self, *kinds: Any) -> Any:
         """Return a Class[] of these, as reflection takes it."""
         found = self._gateway.new_array(self.java.lang.Class, len(kinds))
@@ -315,6 +319,11 @@ class RealStore:
             file.getFileName()
             for file in _field(_field(self.store, "indexService"), "indexFileList")
         ]
+
+    def flush_rocksdb_queues(self) -> None:
+        """Write the queues in RocksDB to tables, as the store does from time to time."""
+        options = self._real.flush_options()
+        _field(self.store.getQueueStore(), "rocksDBStorage").flush(options)
 
     def expire(self, n_files: int) -> int:
         """Delete the oldest log files and the units that point into them, as retention does."""

@@ -19,6 +19,8 @@ from rmqstore.storage.files.disk import Disk
 from rmqstore.write.messages import MessageMaker, WriteSpec
 from rmqstore.write.staged.part import PartWriter
 
+pytestmark = pytest.mark.interop
+
 BATCH_TOPICS = ("BatchA", "BatchB", "BatchNew")
 LIGHT_QUEUES = {"enableLmq": True, "enableMultiDispatch": True}
 NAMES = "INNER_MULTI_DISPATCH"
@@ -55,6 +57,11 @@ def messages(n: int, *topics: str, names: tuple[str, ...] = (), first: int = 0) 
 def ours(root: Path) -> dict[tuple[str, int], list[dict[str, Any]]]:
     with rmqstore.open(root, broker_name="b") as store:
         assert not list(verify(store))
+    return by_queue(root)
+
+
+def by_queue(root: Path) -> dict[tuple[str, int], list[dict[str, Any]]]:
+    with rmqstore.open(root, broker_name="b") as store:
         rows = store.scan(include_system_topics=True).read_all().to_pylist()
     queues: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for row in rows:
@@ -104,10 +111,17 @@ def configured(name: str) -> tuple[StoreConfig, dict[str, int]]:
     }
 
 
-@pytest.mark.interop
-@pytest.mark.parametrize("way", ["append", "repair", "rebuild"])
+@pytest.mark.parametrize(
+    ("version", "way"),
+    [
+        ("rocketmq", "append"),
+        ("rocketmq", "repair"),
+        ("rocketmq", "rebuild"),
+        ("rocketmq_55", "append"),
+    ],
+)
 def test_the_real_store_serves_batch_queues_and_goes_on(
-    rocketmq: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path, way: str
+    real_mq: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path, way: str
 ) -> None:
     root = Path(shutil.copytree(golden_store("batch-cq"), tmp_path / "s"))
     config, sizes = configured("batch-cq")
@@ -126,12 +140,12 @@ def test_the_real_store_serves_batch_queues_and_goes_on(
         (root / "abort").touch()
         rmqstore.open(root, "a", config=config).close()
     before = files(root)
-    with rocketmq.open(root, BATCH_TOPICS, **sizes) as real:
+    with real_mq.open(root, BATCH_TOPICS, **sizes) as real:
         judge(real, root)
     after = files(root)
     assert {path: after[path] for path in before} == before, "there is nothing to recover"
     ends = {queue: rows[-1]["queueOffset"] + 1 for queue, rows in ours(root).items()}
-    with rocketmq.open(root, BATCH_TOPICS, **sizes) as real:
+    with real_mq.open(root, BATCH_TOPICS, **sizes) as real:
         for topic in (*BATCH_TOPICS, "Plain"):
             result = real.put(topic, 0, b"from java", tags="J")
             assert result.getLogicsOffset() == ends[topic, 0]
@@ -142,14 +156,22 @@ def test_the_real_store_serves_batch_queues_and_goes_on(
         new = [row for row in ours(root)[topic, 0] if row["queueOffset"] >= ends[topic, 0]]
         assert next(row["body"] for row in new) == b"from java"
         assert len(new) > 5
-    with rocketmq.open(root, BATCH_TOPICS, **sizes) as real:
+    with real_mq.open(root, BATCH_TOPICS, **sizes) as real:
         judge(real, root)
 
 
-@pytest.mark.interop
-@pytest.mark.parametrize("way", ["append", "staged", "repair", "rebuild"])
+@pytest.mark.parametrize(
+    ("version", "way"),
+    [
+        ("rocketmq", "append"),
+        ("rocketmq", "staged"),
+        ("rocketmq", "repair"),
+        ("rocketmq", "rebuild"),
+        ("rocketmq_55", "staged"),
+    ],
+)
 def test_the_real_store_serves_light_queues_and_goes_on(
-    rocketmq: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path, way: str
+    real_mq: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path, way: str
 ) -> None:
     root = Path(shutil.copytree(golden_store("lmq"), tmp_path / "s"))
     config, sizes = configured("lmq")
@@ -173,12 +195,12 @@ def test_the_real_store_serves_light_queues_and_goes_on(
         (root / "abort").touch()
         rmqstore.open(root, "a", config=config).close()
     before = files(root)
-    with rocketmq.open(root, **sizes) as real:
+    with real_mq.open(root, **sizes) as real:
         judge(real, root)
     after = files(root)
     assert {path: after[path] for path in before} == before, "there is nothing to recover"
     ends = {queue[0]: rows[-1]["queueOffset"] + 1 for queue, rows in ours(root).items()}
-    with rocketmq.open(root, **sizes) as real:
+    with real_mq.open(root, **sizes) as real:
         real.put("Parent", 0, b"from java", properties={NAMES: "%LMQ%new,%LMQ%sub_2"})
         real.wait()
         judge(real, root)
@@ -189,5 +211,41 @@ def test_the_real_store_serves_light_queues_and_goes_on(
         writer.append(messages(N, "Parent", "Other", names=names, first=N))
     new = [row for row in ours(root)["%LMQ%new", 0] if row["queueOffset"] > ends["%LMQ%new"]]
     assert len(new) == 2 * N // 3
-    with rocketmq.open(root, **sizes) as real:
+    with real_mq.open(root, **sizes) as real:
         judge(real, root)
+
+
+@pytest.mark.parametrize("version", ["rocketmq", "rocketmq_55"])
+def test_records_are_in_the_light_queues_that_the_real_store_puts_them_in(
+    real_mq: RocketMQ, tmp_path: Path
+) -> None:
+    _, sizes = configured("lmq")
+    sizes |= LIGHT_QUEUES
+    root, copied = tmp_path / "s", tmp_path / "copied"
+    named = {
+        "Parent": [
+            "%LMQ%a",
+            "%LMQ%a,",
+            "%LMQ%b,%LMQ%a,,",
+            "%LMQ%c,other",
+            "%LMQ%c, %LMQ%a",
+            "%LMQ%a",
+        ],
+        "Batch": ["%LMQ%a,%LMQ%c"],
+    }
+    with real_mq.open(root, ("Batch",), **sizes) as real:
+        for topic, values in named.items():
+            for value in values:
+                real.put(topic, 0, value.encode(), properties={NAMES: value}, keys="k")
+        real.wait()
+        shutil.copytree(root, copied)
+        served = {topic: real.queue_range(topic, 0)[1] for topic in ("%LMQ%a", "%LMQ%b", "%LMQ%c")}
+        judge(real, root)
+    assert served == {"%LMQ%a": 4, "%LMQ%b": 1, "%LMQ%c": 0}
+    expected = ours(root)
+    assert ours(copied) == expected
+    shutil.rmtree(copied / "consumequeue")
+    assert by_queue(copied) == expected, "from the log alone"
+    with rmqstore.open(root, "a") as writer:
+        assert not writer.rebuild()
+    assert ours(root) == expected

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from pyspark.sql import SparkSession
@@ -17,7 +18,11 @@ from connector.streams import delivered, drain, start
 from interop.rocketmq import RealStore, RocketMQ
 from rmqstore.inspect.verify import verify
 from rmqstore.query.selection import parse_selection
+from rmqstore.read.scan.spec import ReadSpec, scan_schema
 from rmqstore.read.tail import StoreTail
+from rmqstore.spans import QueueSlice
+from rmqstore.storage.files.paths import find_store
+from rmqstore.storage.rocksdb.queue_tables import RocksDbQueues
 
 pytestmark = pytest.mark.interop
 
@@ -26,6 +31,9 @@ SIZES = {
     "storeType": "defaultRocksDB",
 }  # fmt: skip
 N_QUEUES = 3
+N_AT_ONCE = 10
+COLUMNS = "topic,queueId,queueOffset,body"
+SPEC = ReadSpec(scan_schema(COLUMNS, include_pending=False))
 Rows = dict[tuple[str, int], list[tuple[int, bytes]]]
 
 
@@ -55,9 +63,8 @@ def by_queue(batches: Iterator[Any]) -> Rows:
 
 
 def read(root: Path) -> Rows:
-    columns = "topic,queueId,queueOffset,body"
     with rmqstore.open(root) as store:
-        return by_queue(iter(store.scan(columns=columns)))
+        return by_queue(iter(store.scan(columns=COLUMNS)))
 
 
 def test_messages_are_read_before_and_after_their_queues_are_flushed(
@@ -120,6 +127,94 @@ def test_a_stream_gives_every_message_once_across_flushes(
     wait_for(query, joined(*parts), spark, folder)
     query.stop()
     assert drain(spark, root, folder, startingOffsets="earliest") == []
+
+
+class Appender(threading.Thread):
+    """Puts messages into the queues in turn until the block is left.
+
+    Attributes:
+        done: how many messages the store has confirmed, and dispatched to their queues.
+    """
+
+    def __init__(self, real: RealStore, flush_every: int | None) -> None:
+        super().__init__()
+        self.done = 0
+        self._real, self._flush_every = real, flush_every
+        self._stop_asked, self._failure = threading.Event(), list[Exception]()
+
+    def run(self) -> None:
+        try:
+            while not self._stop_asked.is_set():
+                put(self._real, self.done, N_AT_ONCE)
+                self.done += N_AT_ONCE
+                if self._flush_every is not None and self.done % self._flush_every == 0:
+                    self._real.flush_rocksdb_queues()
+        except Exception as err:  # noqa: BLE001 - handed to the test
+            self._failure.append(err)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop_asked.set()
+        self.join(60)
+        assert not self._failure
+
+
+def messages_of(n: int) -> Rows:
+    """Return the first n messages that :func:`put` puts."""
+    found: Rows = {}
+    for number in range(n):
+        rows = found.setdefault((f"Rocks{number % 2}", number // 2 % N_QUEUES), [])
+        rows.append((len(rows), b"%d " % number * (1 + number % 30)))
+    return found
+
+
+@pytest.mark.parametrize("flush_every", [60, None], ids=["flushed", "never flushed"])
+def test_readers_beside_a_store_that_is_written_to(
+    rocketmq_55: RocketMQ, tmp_path: Path, flush_every: int | None
+) -> None:
+    """A read by queue has all that the store had confirmed, and a tail gives each message once."""
+    root = tmp_path / "store"
+    followed: Rows = {}
+    n_reads = n_steps = 0
+    with rocketmq_55.open(root, **SIZES) as real, rmqstore.open(root) as store:
+        tail = StoreTail(store.session, parse_selection())
+        with Appender(real, flush_every) as appender:
+            while appender.done < 600 or n_reads < 10:
+                assert appender.is_alive()
+                n_confirmed = appender.done
+                found = read(root)
+                n_reads += 1
+                n_found = sum(len(rows) for rows in found.values())
+                assert n_found >= n_confirmed
+                assert found == messages_of(n_found)
+                n_steps += follow(tail, followed)
+        assert n_steps > 5
+        in_rocksdb = RocksDbQueues.of(find_store(root))
+        assert in_rocksdb is not None
+        assert bool(in_rocksdb.bounds) == (flush_every is not None)
+        follow(tail, followed)
+        whole = messages_of(appender.done)
+        assert followed == read(root) == whole
+    with rmqstore.open(root) as store:
+        assert not list(verify(store)), "the store is closed, and its queues are flushed"
+        assert read(root) == whole
+
+
+def follow(tail: StoreTail, followed: Rows) -> bool:
+    """Look, and add the messages that are new; return whether there were any."""
+    starts = dict(tail.ends)
+    tail.look()
+    slices = [
+        QueueSlice(*key, starts.get(key, 0), end)
+        for key, end in sorted(tail.ends.items())
+        if end > starts.get(key, 0)
+    ]
+    for key, rows in by_queue(tail.store.read_queues(slices, SPEC)).items():
+        followed.setdefault(key, []).extend(rows)
+    return bool(slices)
 
 
 def wait_for(query: StreamingQuery, expected: Rows, spark: SparkSession, folder: Path) -> None:

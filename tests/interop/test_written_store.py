@@ -95,16 +95,13 @@ def judge(real: RealStore, rows: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize(
     "version", ["rocketmq", "rocketmq_4", "rocketmq_55"], ids=["5.3.3", "4.9.8", "5.5.1"]
 )
-def test_the_real_store_serves_what_we_wrote_and_goes_on(
-    request: pytest.FixtureRequest, tmp_path: Path, version: str
-) -> None:
-    rocketmq: RocketMQ = request.getfixturevalue(version)
+def test_the_real_store_serves_what_we_wrote_and_goes_on(real_mq: RocketMQ, tmp_path: Path) -> None:
     root = tmp_path / "s"
     with rmqstore.create(root, config=CONFIG) as writer:
         writer.append(messages(N))
     before = ours(root)
     assert len(before) == N
-    with rocketmq.open(root, **SIZES) as real:
+    with real_mq.open(root, **SIZES) as real:
         judge(real, before)
         result = real.put("Orders", 0, b"from java", tags="J", keys="jk")
         real.wait()
@@ -118,7 +115,7 @@ def test_the_real_store_serves_what_we_wrote_and_goes_on(
     with StoreWriter(find_store(root), StoreConfig()) as writer:
         writer.append(messages(50, first=N))
     assert len(ours(root)) == N + 51
-    with rocketmq.open(root, **SIZES) as real:
+    with real_mq.open(root, **SIZES) as real:
         judge(real, ours(root))
 
 
@@ -153,22 +150,17 @@ def test_a_writer_goes_on_after_a_broker_that_deleted_a_topic(
     ],
 )
 def test_we_append_to_what_the_real_store_wrote(
-    request: pytest.FixtureRequest,
-    golden_store: Callable[[str], Path],
-    tmp_path: Path,
-    version: str,
-    name: str,
+    real_mq: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path, name: str
 ) -> None:
-    rocketmq: RocketMQ = request.getfixturevalue(version)
     root = Path(shutil.copytree(golden_store(name), tmp_path / name))
-    sizes = {key: int(value) for key, value in goldens.summary(name)["conf"].items()}
+    sizes = sizes_of(name)
     before = ours(root)
     with StoreWriter(find_store(root), StoreConfig()) as writer:
         writer.append(messages(100))
     after = ours(root)
     assert after[: len(before)] == before
     assert len(after) == len(before) + 100
-    with rocketmq.open(root, **sizes) as real:
+    with real_mq.open(root, **sizes) as real:
         judge(real, after[len(before) :])
         for queue, rows in goldens.queues(name).items():
             if rows:
@@ -184,24 +176,23 @@ def test_we_append_to_what_the_real_store_wrote(
     ],
 )
 def test_the_real_store_finds_nothing_to_recover_in_what_we_repaired(
-    request: pytest.FixtureRequest,
-    golden_store: Callable[[str], Path],
-    tmp_path: Path,
-    version: str,
-    name: str,
+    real_mq: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path, name: str
 ) -> None:
-    rocketmq: RocketMQ = request.getfixturevalue(version)
     root = Path(shutil.copytree(golden_store(name), tmp_path / name))
-    sizes = {key: int(value) for key, value in goldens.summary(name)["conf"].items()}
+    sizes = sizes_of(name)
     StoreWriter(find_store(root), StoreConfig().updated(goldens.summary(name)["conf"])).close()
     before = {path: path.read_bytes() for path in (root / "commitlog").iterdir()}
     rows = ours(root)
-    with rocketmq.open(root, **sizes) as real:
+    with real_mq.open(root, **sizes) as real:
         judge(real, rows)
         for answer in goldens.lines(name, "keys"):
             found = real.query(answer["topic"], answer["key"])
             assert set(answer["physicalOffsets"]) <= set(found)
     assert {path: path.read_bytes() for path in (root / "commitlog").iterdir()} == before
+
+
+def sizes_of(name: str) -> dict[str, int]:
+    return {key: int(value) for key, value in goldens.summary(name)["conf"].items()}
 
 
 def find_by_tags(real: RealStore) -> None:
@@ -227,7 +218,7 @@ def test_the_real_store_finds_what_we_appended_and_rebuilt_by_its_tags(
     rocketmq_55: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path, name: str
 ) -> None:
     root = Path(shutil.copytree(golden_store(name), tmp_path / name))
-    sizes = {key: int(value) for key, value in goldens.summary(name)["conf"].items()}
+    sizes = sizes_of(name)
     with rmqstore.open(root, "a") as writer:
         writer.append(messages(100))
     with rocketmq_55.open(root, maxMsgsNumBatch=10_000, **sizes) as real:

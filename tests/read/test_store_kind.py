@@ -35,7 +35,7 @@ def test_the_files_tell_the_kind(golden_store: GoldenStore, name: str, expected:
     assert kind.not_read == ()
 
 
-def test_messages_that_are_elsewhere_are_named_by_every_read_by_queue(
+def test_messages_that_are_elsewhere_are_named_by_the_first_read_by_queue(
     golden_store: GoldenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = Path(shutil.copytree(golden_store("basic"), tmp_path / "s"))
@@ -44,7 +44,8 @@ def test_messages_that_are_elsewhere_are_named_by_every_read_by_queue(
     (root / "compaction" / "compactionLog" / "T").mkdir(parents=True)
     with rmqstore.open(root) as store, caplog.at_level(logging.WARNING):
         read(store)
+        read(store)
     texts = [record.getMessage() for record in caplog.records]
-    assert [text for text in texts if "not read: messages in tiered storage" in text]
-    assert [text for text in texts if "not read: compacted logs of topics" in text]
+    assert len([text for text in texts if "not read: messages in tiered storage" in text]) == 1
+    assert len([text for text in texts if "not read: compacted logs of topics" in text]) == 1
     assert len(store_kind(find_store(root)).not_read) == 2

@@ -163,17 +163,22 @@ def test_each_message_to_a_batch_topic_has_a_unit_of_its_own(root: Path) -> None
     require_sound(root)
 
 
-def test_a_topic_that_only_topics_json_makes_a_batch_topic(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_folder", [False, True], ids=["no folder", "an empty folder"])
+def test_a_topic_that_only_topics_json_makes_a_batch_topic(
+    tmp_path: Path, has_folder: bool
+) -> None:
     root = tmp_path / "s"
     rmqstore.create(root, config=CONFIG).close()
     (root / "config").mkdir(exist_ok=True)
+    if has_folder:  # of plain queues, as a deleted topic may leave one
+        (root / "consumequeue" / "B").mkdir(parents=True)
     (root / "config" / "topics.json").write_text(
         '{"topicConfigTable": {"B": {"topicName": "B", "readQueueNums": 2, "writeQueueNums": 2,'
         ' "perm": 6, "attributes": {"queue.type": "BatchCQ"}}}}'
     )
     with rmqstore.open(root, "a", config=CONFIG) as writer:
         writer.append(messages(10, "B"))
-    assert not (root / "consumequeue" / "B").exists()
+    assert not [*(root / "consumequeue").glob("B/*")]
     assert units(root, "B", 0)["base_offset"].tolist() == [0, 1, 2, 3, 4]
     assert len(rows_of(root)) == 10
     queues = files(root)

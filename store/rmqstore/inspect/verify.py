@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from functools import cached_property
 from itertools import islice
 
@@ -70,6 +70,7 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
     end = store.session.log_slice().end
     log = store.session.log
     queues = _Queues(store.paths, log.min_offset)
+    batch_topics = store.paths.batch_topics()
     has_entries = bool(log.entry_segments)
     keys = KeysOfLog()
 
@@ -80,7 +81,7 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
         heads = queues.without_torn(data, whole_heads) if has_entries else whole_heads
         requests = read_requests(data, heads)
         queues.compare(requests)
-        queues.compare(read_requests(data, _lmq_heads(data, heads)))
+        queues.compare(read_requests(data, _lmq_heads(data, heads, batch_topics)))
         keys.add(requests, read_tag_keys(data, heads))
     second_pass(end - log.min_offset, end - log.min_offset)
     if has_unreadable_queues(store.paths):
@@ -166,8 +167,8 @@ def _sound_heads(data: Bytes, heads: Heads, is_sound: Mask) -> Iterator[tuple[By
         yield data, heads.take(rows)
 
 
-def _lmq_heads(data: Bytes, heads: Heads) -> Heads:
-    return lmq_heads(data, heads.take(have_units(heads.column("sys_flag"))))
+def _lmq_heads(data: Bytes, heads: Heads, batch_topics: Collection[str]) -> Heads:
+    return lmq_heads(data, heads.take(have_units(heads.column("sys_flag"))), batch_topics)
 
 
 def _inner_findings(store: MessageStore) -> Iterator[Finding]:

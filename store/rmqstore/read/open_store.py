@@ -62,6 +62,7 @@ class OpenStore(Closing):
         self.paths = paths
         self.config = BrokerConfig(paths)
         self._given_name = broker_name
+        self._has_warned_of_elsewhere = False
         self.log = CommitLog(paths.commitlogs, paths.storage, entry_folders=paths.dledger_logs)
         self.ends = StoreEnds(paths, self.config, self.log, ignore_log_end=ignore_log_end)
         self.queues = Queues(paths, lambda: self.ends.recovered, lambda: self.ends.in_rocksdb)
@@ -231,7 +232,10 @@ class OpenStore(Closing):
             )  # fmt: skip
 
     def warn_of_messages_elsewhere(self) -> None:
-        """Log where the store has messages that are not read."""
+        """Log where the store has messages that are not read, at the first call only."""
+        if self._has_warned_of_elsewhere:
+            return
+        self._has_warned_of_elsewhere = True
         for text in messages_elsewhere(self.paths):
             logger.warning("%s: not read: %s", self.paths.root, text)
 

@@ -70,6 +70,7 @@ class StoreTail:
         self._n_waits = 0  # looks, one after the other, at which a queue lacked something
         self._run = BrokerRun(0, is_open=False)
         self._is_chosen: dict[QueueKey, bool] = {}
+        self._batch_topics: set[str] | None = None  # None until this look needs them
         self._firsts: dict[QueueKey, int] = {}
         self._firsts_since = -1  # the log's first byte when these were found
 
@@ -118,6 +119,7 @@ class StoreTail:
         waited_for = self._awaited.keys()
         self._seen = replace(self._built)
         self._awaited = {}
+        self._batch_topics = None
         for data, heads in self._seen.step(log, run.started_ms):
             self._note(data, heads)
         first_lacking = self._check_queues(before, waited_for)
@@ -303,7 +305,9 @@ class StoreTail:
         """Note the messages of chosen queues among records, and the newest of these records."""
         heads = heads.take(have_units(heads.column("sys_flag")))
         self._note_queues(data, heads)
-        self._note_queues(data, lmq_heads(data, heads))
+        if self._batch_topics is None:
+            self._batch_topics = self.store.queues.batch_topics()
+        self._note_queues(data, lmq_heads(data, heads, self._batch_topics))
 
     def _note_queues(self, data: Bytes, heads: Heads) -> None:
         if not len(heads):

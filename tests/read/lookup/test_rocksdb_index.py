@@ -19,6 +19,7 @@ import pytest
 import goldens
 import rmqstore
 import tiers
+from mutations import damage
 from reading import offsets, read
 from rmqstore.query.keys import parse_wanted
 from rmqstore.query.selection import parse_selection
@@ -259,24 +260,12 @@ def test_items_that_lead_elsewhere_find_nothing_but_what_matches(root: Path) -> 
             assert {m.commitLogOffset for m in found} <= set(by_key[row["uniqKey"]])
 
 
-def damage(data: bytearray, random_: random.Random) -> bytes:
-    at = random_.randrange(len(data))
-    kind = random_.randrange(3)
-    if kind == 0:
-        data[at] ^= 1 << random_.randrange(8)
-    elif kind == 1:
-        data[at : at + 8] = random_.choice([b"\xff" * 8, bytes(8), random_.randbytes(8)])
-    else:
-        del data[at:]
-    return bytes(data)
-
-
 @pytest.mark.parametrize("seed", tiers.split(range(300), 12))
 def test_damage_in_any_file_of_the_database_loses_no_record(root: Path, seed: int) -> None:
     random_ = random.Random(seed)
     files = [path for path in sorted((root / "rocksdbstore").iterdir()) if path.stat().st_size]
     path = random_.choice(files)
-    path.write_bytes(damage(bytearray(path.read_bytes()), random_))
+    path.write_bytes(damage(path.read_bytes(), random_))
     assert_all_ids_are_found(root)
 
 

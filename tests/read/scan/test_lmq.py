@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections.abc import Callable
@@ -19,9 +20,11 @@ from rmqstore.inspect.verify import verify
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.session import open_session
 from rmqstore.read.tail import StoreTail
+from rmqstore.storage.broker.store_config import StoreConfig
 
 GoldenStore = Callable[[str], Path]
 NAME, LMQ = "lmq", "%LMQ%sub_3"
+CONFIG = StoreConfig().updated(goldens.summary("lmq")["conf"])
 EVERYTHING = {
     key: [goldens.asked(row, "b") for row in rows] for key, rows in goldens.queues(NAME).items()
 }
@@ -162,8 +165,11 @@ def _store(names: str, numbers: str, **change: object) -> build.Store:
 
 @pytest.mark.parametrize(
     ("names", "numbers"),
-    [("%LMQ%a", "0"), ("%LMQ%b,%LMQ%a", "7,0"), ("other,%LMQ%a,%LMQ%a", "1,5,0")],
-)
+    [
+        ("%LMQ%a", "0"), ("%LMQ%b,%LMQ%a", "7,0"), ("other,%LMQ%a,%LMQ%a", "1,5,0"),
+        ("%LMQ%a,", "0"), ("%LMQ%b,%LMQ%a,,", "7,0"),
+    ],
+)  # fmt: skip
 def test_a_record_that_names_the_queue_is_its_message(
     tmp_path: Path, names: str, numbers: str
 ) -> None:
@@ -178,7 +184,7 @@ def test_a_record_that_names_the_queue_is_its_message(
     [
         ("%LMQ%a", "1"), ("%LMQ%b", "0"), ("%LMQ%a,%LMQ%b", "0"), ("%LMQ%a", "0,0"),
         ("%LMQ%a", "x"), ("%LMQ%ab", "0"), ("%LMQ%a", "9" * 30), (",%LMQ%a", "0,"),
-        ("%LMQ%a", "-0"), ("%LMQ%a,", "0"),
+        ("%LMQ%a", "-0"), ("%LMQ%a,other", "0,"), (",%LMQ%a", "0"), (",", "0"),
     ],
 )  # fmt: skip
 def test_a_record_that_does_not_is_damage(tmp_path: Path, names: str, numbers: str) -> None:
@@ -206,6 +212,29 @@ def test_copies_in_retry_and_schedule_topics_are_not_dispatched(tmp_path: Path) 
     (root / "abort").touch()
     with rmqstore.open(root) as opened:
         assert len(read(opened, subscribe="%LMQ%a")) == 1
+
+
+def test_records_of_batch_topics_are_not_dispatched(tmp_path: Path) -> None:
+    """A broker counts their offsets in light message queues, and puts no unit there."""
+    store = _store("%LMQ%a", "0")
+    pairs = build.properties({"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": "1"})
+    store.append(build.Record("Batch", 0, properties=pairs), queued=False)
+    root = store.write(tmp_path / "s", abort=True)
+    build.write_config(root, topics=["Parent"])
+    batch = {"topicName": "Batch", "attributes": {"queue.type": "BatchCQ"}}
+    table = {"topicConfigTable": {"Parent": {"topicName": "Parent"}, "Batch": batch}}
+    (root / "config" / "topics.json").write_text(json.dumps(table))
+    with rmqstore.open(root) as opened:
+        assert opened.queue_range("Batch", 0) == (0, 1)
+        assert opened.queue_range("%LMQ%a", 0) == (0, 1)
+        assert len(read(opened, subscribe="%LMQ%a")) == 1
+    with rmqstore.open(root, "a", config=CONFIG):
+        pass
+    with rmqstore.open(root) as opened:
+        assert list(verify(opened)) == []
+        tail = StoreTail(opened.session, parse_selection(subscribe=["%LMQ%a", "Batch"]))
+        tail.look()
+        assert tail.ends == {("Batch", 0): 1, ("%LMQ%a", 0): 1}
 
 
 @pytest.mark.parametrize("step", tiers.sampled(7, 1))

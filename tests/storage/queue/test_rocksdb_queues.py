@@ -17,6 +17,7 @@ from rocksdict import Options, Rdict
 import goldens
 import rmqstore
 import tiers
+from mutations import damage
 from reading import offsets, read, state
 from rmqstore.errors import CorruptDatabaseError, CorruptQueueError, StoreFormatError
 from rmqstore.format.layout import QUEUE_UNIT
@@ -205,18 +206,6 @@ def test_an_entry_that_is_not_a_file_is_refused(
         read(store)
 
 
-def damage(data: bytearray, random_: random.Random) -> bytes:
-    kind = random_.randrange(3)
-    at = random_.randrange(len(data))
-    if kind == 0:
-        data[at] ^= 1 << random_.randrange(8)
-    elif kind == 1:
-        data[at : at + 8] = random_.choice([b"\xff" * 8, bytes(8), random_.randbytes(8)])
-    else:
-        del data[at:]
-    return bytes(data)
-
-
 @pytest.mark.parametrize("seed", tiers.split(range(600), 24))
 def test_damage_in_any_file_of_a_database_is_an_error_or_changes_nothing(
     golden_store: GoldenStore, tmp_path: Path, seed: int
@@ -225,7 +214,7 @@ def test_damage_in_any_file_of_a_database_is_an_error_or_changes_nothing(
     root = Path(shutil.copytree(golden_store(name), tmp_path / "s"))
     files = [path for path in sorted((root / "consumequeue").iterdir()) if path.stat().st_size]
     path = random_.choice(files)
-    path.write_bytes(damage(bytearray(path.read_bytes()), random_))
+    path.write_bytes(damage(path.read_bytes(), random_))
     expected: list[Any] = sorted(row["physicalOffset"] for row in goldens.lines(name, "expected"))
     with rmqstore.open(root) as store:
         try:

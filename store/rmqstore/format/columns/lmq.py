@@ -6,6 +6,7 @@ its queue offset there.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -54,12 +55,14 @@ class Dispatches(NamedTuple):
 _NONE: Final = Dispatches(*[np.empty(0, np.int64)] * 4)
 
 
-def find_dispatches(buf: Bytes, heads: Heads) -> Dispatches:
+def find_dispatches(buf: Bytes, heads: Heads, batch_topics: Collection[str] = ()) -> Dispatches:
     """Return the light message queues that records name.
 
     Args:
         buf: uint8 (nbytes,), the buffer that ``heads`` was read from.
         heads: n whole records.
+        batch_topics: the topics whose queues are BatchConsumeQueues, whose records are dispatched
+            to no other queue.
 
     Source: ConsumeQueue.java#multiDispatchLmqQueue.
     """
@@ -70,7 +73,7 @@ def find_dispatches(buf: Bytes, heads: Heads) -> Dispatches:
     if high - low <= _SEARCHED_BYTES and _MARK not in buf[low:high].tobytes():
         return _NONE  # as in nearly every store: the properties need not be parsed
     entries = parse_entries(buf, heads.property_starts, heads.property_lengths)
-    dispatches = dispatches_of(entries, _are_dispatched(buf, heads))
+    dispatches = dispatches_of(entries, _are_dispatched(buf, heads, batch_topics))
     # The entries' data holds the property strings one after the other: back to positions in buf.
     begins = np.cumsum(heads.property_lengths) - heads.property_lengths
     rows = dispatches.rows
@@ -88,6 +91,7 @@ def dispatches_of(entries: Entries, are_dispatched: Mask) -> Dispatches:
     n = len(are_dispatched)
     names = _split_values(entries, PROPERTY_MULTI_DISPATCH)
     numbers = _split_values(entries, PROPERTY_MULTI_QUEUE_OFFSET)
+    # A broker dispatches no record whose lists differ in length.
     n_names = np.bincount(names.rows, minlength=n)
     n_numbers = np.bincount(numbers.rows, minlength=n)
     names = names.take((n_names == n_numbers)[names.rows])
@@ -116,7 +120,10 @@ class _Parts(NamedTuple):
 
 
 def _split_values(entries: Entries, name: str) -> _Parts:
-    """Split the values of one property at their commas."""
+    """Split the values of one property at their commas, without the empty parts at their ends.
+
+    Source: String.java#split of the JDK.
+    """
     if name not in entries.names:
         return _Parts(*[np.empty(0, np.int64)] * 3)
     code = entries.names.index(name)
@@ -136,7 +143,11 @@ def _split_values(entries: Entries, name: str) -> _Parts:
     value_of_comma = np.searchsorted(offsets, commas, side="right") - 1
     n_commas = np.bincount(value_of_comma, minlength=len(numbers))
     value = np.repeat(np.arange(len(numbers)), n_commas + 1)
-    return _Parts(rows[value], begins - offsets[value] + starts[value], ends - begins)
+    parts = _Parts(rows[value], begins - offsets[value] + starts[value], ends - begins)
+    filled = np.flatnonzero(parts.lengths)
+    last_filled = np.full(len(numbers), -1, np.int64)
+    last_filled[value[filled]] = filled  # of repeated values, the last part stays
+    return parts.take(np.arange(len(value)) <= last_filled[value])
 
 
 def _are_numbers(values: pa.Array) -> Mask:
@@ -154,15 +165,21 @@ def is_dispatched(topic: bytes) -> bool:
     return not topic.startswith(_NOT_DISPATCHED)
 
 
-def _are_dispatched(buf: Bytes, heads: Heads) -> Mask:
-    """Return a mask (n,) of the records that the broker dispatches to queues, by their topic."""
+def _are_dispatched(buf: Bytes, heads: Heads, batch_topics: Collection[str]) -> Mask:
+    """Return a mask (n,) of the records that the broker dispatches to queues, by their topic.
+
+    Source: BatchConsumeQueue.java#putMessagePositionInfoWrapper, which dispatches none.
+    """
     names = topics(buf, heads).view(pa.binary()).dictionary_encode()
-    by_name = [is_dispatched(name) for name in names.dictionary.to_pylist()]
+    in_batches = {topic.encode() for topic in batch_topics}
+    by_name = [
+        is_dispatched(name) and name not in in_batches for name in names.dictionary.to_pylist()
+    ]
     mask: Mask = np.array(by_name, np.bool_)[names.indices.to_numpy()]
     return mask
 
 
-def lmq_heads(buf: Bytes, heads: Heads) -> Heads:
+def lmq_heads(buf: Bytes, heads: Heads, batch_topics: Collection[str]) -> Heads:
     """Return a head for every unit in light message queues, in the order of the records.
 
     Such a head is that of the record, with the topic, queue id and queue offset of the unit.
@@ -170,8 +187,9 @@ def lmq_heads(buf: Bytes, heads: Heads) -> Heads:
     Args:
         buf: uint8 (nbytes,), the buffer that ``heads`` was read from.
         heads: whole records, of those that have units.
+        batch_topics: the topics whose queues are BatchConsumeQueues.
     """
-    dispatches = find_dispatches(buf, heads)
+    dispatches = find_dispatches(buf, heads, batch_topics)
     if not len(dispatches.rows):
         return heads.take(slice(0, 0))
     # Source: MultiDispatchUtils.java: the broker ignores names that could lead out of its folder.

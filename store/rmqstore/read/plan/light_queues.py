@@ -20,7 +20,7 @@ from rmqstore.storage.log.walks import walk_forward
 _MAX_NAMES = 5
 
 
-def count_light_messages(log: CommitLog, end: int) -> Counter[str]:
+def count_light_messages(log: CommitLog, end: int, batch_topics: Collection[str]) -> Counter[str]:
     """Return the number of messages in each light queue that records before ``end`` name.
 
     Reads the whole log.
@@ -32,7 +32,7 @@ def count_light_messages(log: CommitLog, end: int) -> Counter[str]:
         for window in walk_forward(log, segment, start, stop):
             for _, heads, whole in window.heads():
                 delivered = heads.take(whole & have_units(heads.column("sys_flag")))
-                light = lmq_heads(window.data, delivered)
+                light = lmq_heads(window.data, delivered, batch_topics)
                 if len(light):
                     counts.update(topics(window.data, light).to_pylist())
     return counts

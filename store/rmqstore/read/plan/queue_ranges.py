@@ -154,7 +154,8 @@ class QueueRanges:
         if not has_unreadable_queues(self._paths) or are_queues_unreadable(self._paths):
             return Counter()
         end = self._log_end()
-        counts = count_light_messages(self._log, self._log.max_offset if end is None else end)
+        end = self._log.max_offset if end is None else end
+        counts = count_light_messages(self._log, end, self._queues.batch_topics())
         in_files = set(self._queues.topics())
         return Counter({topic: count for topic, count in counts.items() if topic not in in_files})
 

@@ -156,7 +156,7 @@ class Disk:
                 # os.link follows the link in /proc only with a folder, despite the absolute path.
                 unnamed = f"/proc/self/fd/{descriptor}"
                 os.link(unnamed, path, src_dir_fd=descriptor, follow_symlinks=True)
-        except BaseException:
+        except BaseException:  # raised again: whatever happened, the file is not to stay half made
             os.close(descriptor)
             if has_name:
                 path.unlink(missing_ok=True)

@@ -136,7 +136,7 @@ class NextOffsets:
         self.mark()
         try:
             yield
-        except BaseException:
+        except BaseException:  # an interrupt, too, must not leave offsets claimed
             self.rewind()
             raise
 

@@ -161,6 +161,7 @@ class _Recovery:
         self._open_queue = open_queue
         self._log_end = log_end
         self._tails: dict[QueueKey, TailBuilder | None] = {}
+        self._batch_topics: set[str] = set()  # of those in _tails
         self._lost: list[LostStretch] = []
         self._n_units = 0
 
@@ -205,7 +206,7 @@ class _Recovery:
             is_dispatched = whole & have_units(heads.column("sys_flag"))
             dispatched = heads if is_dispatched.all() else heads.take(is_dispatched)
             self._add(data, window, dispatched)
-            self._add(data, window, lmq_heads(data, dispatched))
+            self._add(data, window, lmq_heads(data, dispatched, self._batch_topics))
 
     def _lose_bytes(self, segment: Segment, start: int, end: int, reason: str) -> None:
         """Note a lost stretch by its positions in a file."""
@@ -256,6 +257,8 @@ class _Recovery:
                 self._tails[key] = None
                 return None
             with closing(opened.queue):
+                if opened.queue.is_batch:
+                    self._batch_topics.add(key[0])
                 candidates = np.flatnonzero(physical_offsets >= opened.since)
                 if not len(candidates):
                     return None

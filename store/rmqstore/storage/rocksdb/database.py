@@ -150,7 +150,7 @@ class RocksDb:
         try:
             families = {name: options() for name in Rdict.list_cf(links)}
             return Rdict(links, options(), families, AccessType.read_only(False))  # noqa: FBT003
-        except Exception as err:
+        except Exception as err:  # the library raises nothing more precise, here and below
             raise self._corrupt(err) from err
 
     def is_current(self) -> bool:

@@ -122,8 +122,6 @@ class Dispatcher:
             in_batches = is_batch[units.topic_codes]
             counts = np.where(in_batches, count_messages(data, heads), 1)
             self._put_units_of(*_of_messages(units, has_unit, counts))
-            # Source: BatchConsumeQueue.java: it dispatches to no light message queue.
-            heads = heads.take(np.flatnonzero(~in_batches))
         else:
             self._put_units_of(units, has_unit)
         self._put_keys(requests)
@@ -172,7 +170,7 @@ class Dispatcher:
     def _put_lmq(self, data: Bytes, heads: Heads) -> None:
         """Append units to the light message queues that records name. Source: LmqDispatch.java."""
         with_unit = heads.take(have_units(heads.column("sys_flag")))
-        of_queues = lmq_heads(data, with_unit)
+        of_queues = lmq_heads(data, with_unit, self._batch_topics)
         if len(of_queues):
             self._put_units(read_requests(data, of_queues).units)
 

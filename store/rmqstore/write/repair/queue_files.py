@@ -11,7 +11,7 @@ from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
-from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.files.paths import StorePaths, can_name_queues
 from rmqstore.storage.queue.appender import BatchQueueAppender, QueueAppender
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.bounds import reach
@@ -39,9 +39,13 @@ class QueueFiles:
         self._disk, self._paths, self._config = disk, paths, config
         self.unchecked_after: int | None = None
         plain, in_batches = topics_set_aside(paths)
-        plain |= {*paths.topics()}
         in_batches |= {*paths.batch_topics()}
-        self.batch_topics = frozenset(in_batches | ({*BrokerConfig(paths).batch_topics()} - plain))
+        configured = {*BrokerConfig(paths).batch_topics()} - plain
+        # Source: ConsumeQueueStore.java#loadConsumeQueues, which skips folders without queues.
+        in_batches |= {
+            topic for topic in configured if can_name_queues(topic) and not paths.queue_ids(topic)
+        }
+        self.batch_topics = frozenset(in_batches)
 
     def numbers(self) -> Iterator[int]:
         """Yield the number of queues of each topic."""
