@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 import goldens
 import store_builder as build
 from rmqstore.cli import main
+from rmqstore.opening import open_for
 from rmqstore.storage.files.lock import StoreLock
 
 Golden = Callable[[str], Path]
@@ -222,6 +223,24 @@ def test_verify_finds_nothing_in_a_sound_store(golden_store: Golden) -> None:
     shown = run("verify", golden_store("basic"))
     assert (shown.exit_code, shown.stdout) == (0, "")
     assert "agree" in shown.stderr
+
+
+def test_assign_shares_the_queues_of_a_group(golden_store: Golden) -> None:
+    arguments = ["assign", golden_store("live"), "-g", "CG_part", "-c", "c1", "-c", "c2"]
+    shown = run(*arguments, "--json")
+    assert shown.exit_code == 0, shown.stderr
+    rows = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert {row["client_id"] for row in rows} == {"c1", "c2"}
+    with open_for(golden_store("live")) as store:
+        lags = {
+            (row["topic"], row["queueId"]): row["lag"]
+            for row in store.view("groups").read_all().to_pylist()
+            if row["consumerGroup"] == "CG_part"
+        }
+    assert lags
+    found = {(row["topic"], row["queue_id"]): row["lag"] for row in rows}
+    assert {key: found[key] for key in lags} == lags
+    assert "c1" in run(*arguments).stdout
 
 
 def test_copy_says_what_it_copied_and_left_out(golden_store: Golden, tmp_path: Path) -> None:

@@ -12,11 +12,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
 import pyspark
-from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+from py4j.java_gateway import (
+    CallbackServerParameters,
+    GatewayParameters,
+    JavaGateway,
+    launch_gateway,
+)
 
 PACKAGES = {
     "5.3.3": (
@@ -137,6 +143,19 @@ class RocketMQ:
     def flush_options(self) -> Any:
         """Return the FlushOptions of RocksDB's library."""
         return self._gateway.jvm.org.rocksdb.FlushOptions().setWaitForFlush(True)
+
+    @contextmanager
+    def callbacks(self) -> Iterator[None]:
+        """Let Java call methods of Python objects."""
+        parameters = CallbackServerParameters(port=0, daemonize=True, daemonize_connections=True)
+        self._gateway.start_callback_server(parameters)
+        server = self._gateway.java_gateway_server
+        port = self._gateway.get_callback_server().get_listening_port()
+        server.resetCallbackClient(server.getCallbackClient().getAddress(), port)
+        try:
+            yield
+        finally:
+            self._gateway.shutdown_callback_server()
 
     def classes(self, *kinds: Any) -> Any:
         """Return a Class[] of these, as reflection takes it."""
