@@ -39,7 +39,7 @@ def test_each_strategy_shares_in_its_own_way() -> None:
         (Allocation(), [], "at least one client"),
         (Allocation("NONE"), ["c"], "must be one of AVG"),
         (Allocation("CONFIG"), ["c"], "give the queues"),
-        (Allocation("MACHINE_ROOM"), ["c"], "name the rooms"),
+        (Allocation("MACHINE_ROOM"), ["c"], "name those"),
         (Allocation("MACHINE_ROOM_NEARBY"), ["c"], "'c' does not name its room"),
     ],
 )

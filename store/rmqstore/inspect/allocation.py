@@ -97,7 +97,7 @@ def by_machine_room(
 
 
 def _room_of_broker(broker_name: str) -> str | None:
-    """Return the room in a broker's name, None if the name has none.
+    """Return a broker's room by its name, None if the name has none.
 
     Source: Java's String.split, which leaves out empty parts at the end.
     """
@@ -114,7 +114,7 @@ def machine_room_nearby(
     room_of_client: Callable[[str], str],
     strategy: Strategy = averagely,
 ) -> Shares:
-    """Give queues to clients in the room of their broker, or to all if no client is there.
+    """Give queues to clients in the same room as their broker, or to all if no client is there.
 
     Source: AllocateMachineRoomNearby.java.
     """
@@ -151,8 +151,8 @@ class Allocation(NamedTuple):
             ``ROOM@NAME``.
         configured: for CONFIG: the queues of each client.
 
-    With MACHINE_ROOM_NEARBY, the rooms of brokers and clients are what stands before the first
-    ``@`` of their names.
+    With MACHINE_ROOM_NEARBY, the part of a name before the first ``@`` is where that broker or
+    client stands.
     """
 
     strategy: str = "AVG"
@@ -182,7 +182,7 @@ class Allocation(NamedTuple):
                 return {name: [*self.configured.get(name, ())] for name in names}
             case "MACHINE_ROOM":
                 if not self.rooms:
-                    raise OptionError("strategy MACHINE_ROOM: name the rooms that are consumed")
+                    raise OptionError("strategy MACHINE_ROOM: name those that are consumed")
                 return by_machine_room(in_order, names, self.rooms)
             case "MACHINE_ROOM_NEARBY":
                 return machine_room_nearby(in_order, names, _room, _room)
