@@ -1,4 +1,4 @@
-"""Cut an append to batch queues and light message queues, and a rebuild, at their changes."""
+"""Cut appends to batch queues and light message queues, and a rebuild, at their changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from crash.faults import Cut, FaultyDisk
 from rmqstore.errors import RmqStoreError
 from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.paths import find_store
+from rmqstore.write.messages import MessageMaker, WriteSpec
+from rmqstore.write.staged.part import PartWriter, StagedPart
 from rmqstore.write.writer import StoreWriter
 
 pytestmark = pytest.mark.crash
@@ -52,13 +55,16 @@ def rows(root: Path) -> list[tuple[object, ...]]:
     return [tuple(row.values()) for row in found]
 
 
-def change(root: Path, name: str, disk: FaultyDisk, *, rebuild: bool) -> None:
+def change(root: Path, name: str, disk: FaultyDisk, way: str) -> None:
     """Append, or rebuild, as a process does that may die anywhere in it."""
+    parts = [stage(root, name)] if way == "staged" else []
     writer = None
     try:
         writer = StoreWriter(find_store(root), config(name), disk)
-        if rebuild:
+        if way == "rebuild":
             writer.rebuild()
+        elif way == "staged":
+            writer.append_staged(parts, are_all=True)
         else:
             writer.append(messages(name)[0])
         writer.close()
@@ -68,25 +74,34 @@ def change(root: Path, name: str, disk: FaultyDisk, *, rebuild: bool) -> None:
         disk.close()
 
 
-@pytest.mark.parametrize("rebuild", [False, True], ids=["append", "rebuild"])
+def stage(root: Path, name: str) -> StagedPart:
+    """Leave the rows as a task of a job does."""
+    folder = root / ".rmqstore" / "staging" / "job"
+    folder.mkdir(parents=True)
+    with PartWriter(Disk(), folder / "part-0", 65536) as part:
+        part.write(MessageMaker(WriteSpec()).make(messages(name)[0]))
+        return part.part()
+
+
+@pytest.mark.parametrize("way", ["append", "staged", "rebuild"])
 @pytest.mark.parametrize("power", [None, 1], ids=["killed", "power cut"])
 @pytest.mark.parametrize("name", ["batch-cq", "lmq"])
 def test_a_change_that_is_cut_is_whole_or_absent(
-    golden_store: GoldenStore, tmp_path: Path, name: str, power: int | None, rebuild: bool
+    golden_store: GoldenStore, tmp_path: Path, name: str, power: int | None, way: str
 ) -> None:
     root = Path(shutil.copytree(golden_store(name), tmp_path / "whole"))
     before = rows(root)
-    n_new = 0 if rebuild else messages(name)[1]
+    n_new = 0 if way == "rebuild" else messages(name)[1]
     whole = FaultyDisk()
-    change(root, name, whole, rebuild=rebuild)
+    change(root, name, whole, way)
     assert len(rows(root)) == len(before) + n_new
     draw = random.Random(0)
     for at in sorted(draw.sample(range(whole.n_changes), min(N_CUTS, whole.n_changes))):
         root = Path(shutil.copytree(golden_store(name), tmp_path / f"cut-{at}"))
         disk = FaultyDisk(at, None if power is None else random.Random(power))
         with suppress(Cut, RmqStoreError):
-            change(root, name, disk, rebuild=rebuild)
-        if not rebuild:  # the queues of a rebuild that was cut stand aside
+            change(root, name, disk, way)
+        if way != "rebuild":  # the queues of a rebuild that was cut stand aside
             assert len(rows(root)) in (len(before), len(before) + n_new), at
         with rmqstore.open(root, "a", config=config(name)):
             pass
