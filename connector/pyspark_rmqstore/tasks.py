@@ -42,7 +42,8 @@ from rmqstore.read.pruner import StorePruner
 from rmqstore.read.scan.record_filter import LogFilter, log_filter
 from rmqstore.read.scan.rows import UnitRows
 from rmqstore.read.scan.spec import ReadSpec
-from rmqstore.read.session import StoreSession, open_session
+from rmqstore.read.session import StoreSession
+from rmqstore.read.tiered.session import open_session
 from rmqstore.spans import LogSlice, QueueSlice
 from rmqstore.storage.files.paths import StorePaths, find_store
 
@@ -168,25 +169,27 @@ class SplitReader:
     ) -> list[AnyPortion]:
         """Return the portions that read what pushed filters leave of ranges of queues."""
         pruned = StorePruner(store, self.pushed.pruning).queues(slices)
+        slices_left = [*pruned.in_tier, *pruned.slices]
         n_single = 0 if pruned.single is None else len(pruned.single.physical_offsets)
         logger.info(
             "%s: of the queues that they allow, pushed filters leave %d of %d messages "
             "in %d of %d ranges, and %d that the index gives: %s",
             ref.path,
-            _total_length(pruned.slices),
+            _total_length(slices_left),
             _total_length(slices),
-            len(pruned.slices),
+            len(slices_left),
             len(slices),
             n_single,
             self.pushed.pruning,
         )
-        portions: list[AnyPortion] = [self.queues(ref, store, self.sampled(store, pruned.slices))]
+        portions: list[AnyPortion] = [self.queues(ref, store, self.sampled(store, slices_left))]
         if pruned.single is not None:
             portions.append(self._units(ref, pruned.single))
         return portions
 
     def log(self, ref: StoreRef, store: StoreSession) -> AnyPortion:
         """Return the portion that reads the log, all of it or what pushed filters leave."""
+        store.require_local("scan=commitlog")
         # refuses what contradicts itself before any task runs
         log_filter(self._options.selection, self.schema.names)
         store.warn_unknown_topics(self._options.selection)
@@ -356,7 +359,11 @@ def _total_length(pieces: Iterable[QueueSlice | LogSlice]) -> int:
 def open_ref(ref: StoreRef) -> StoreSession:
     """Open a store as the options name it."""
     return open_session(
-        ref.path, broker_name=ref.broker_name, ignore_log_end=ref.ignore_log_end, **ref.folders
+        ref.path,
+        broker_name=ref.broker_name,
+        ignore_log_end=ref.ignore_log_end,
+        tiered=ref.tiered,
+        **ref.folders,
     )
 
 

@@ -134,7 +134,8 @@ class MessageScan:
         logger.info(
             "%s: the condition leaves %d of %d messages of the queues that it allows, "
             "and %d that the index gives: %s",
-            session.paths.root, sum(piece.end - piece.start for piece in pruned.slices),
+            session.paths.root,
+            sum(piece.end - piece.start for piece in (*pruned.in_tier, *pruned.slices)),
             sum(piece.end - piece.start for piece in slices),
             0 if pruned.single is None else len(pruned.single.physical_offsets), where.pruning,
         )  # fmt: skip
@@ -143,9 +144,11 @@ class MessageScan:
         if pruned.single is not None:
             single = self._keep(session.read_units(pruned.single, self.spec))
             messages = merge_by_place(messages, single)
-        return chain(lost, messages)
+        in_tier = self._keep(session.read_queues(pruned.in_tier, self.spec))
+        return chain(lost, in_tier, messages)
 
     def _by_log(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
+        session.require_local("scan=commitlog")
         chosen = log_filter(self.selection, self.spec.schema.names)
         session.warn_unknown_topics(self.selection)
         pieces = [session.log_slice()]

@@ -34,6 +34,7 @@ class PrunedQueues(NamedTuple):
 
     slices: list[QueueSlice]
     single: UnitRows | None  # messages outside of the slices that the index pointed out
+    in_tier: list[QueueSlice]  # slices in tiered storage
 
 
 class StorePruner:
@@ -48,7 +49,10 @@ class StorePruner:
         return self._store.log_heads()
 
     def queues(self, slices: Sequence[QueueSlice]) -> PrunedQueues:
-        """Return the parts of ranges of queues that have to be read."""
+        """Return the parts of ranges of queues that have to be read.
+
+        In tiered storage only queue offsets prune: a queue has physical offsets of its own there.
+        """
         pruning = self._pruning
         bounded = [
             piece._replace(
@@ -58,15 +62,17 @@ class StorePruner:
             for piece in slices
             if pruning.keeps(piece.topic, piece.queue_id)
         ]
-        bounded = [piece for piece in bounded if piece.start < piece.end]
+        in_tier, bounded = self._store.divide(
+            [piece for piece in bounded if piece.start < piece.end]
+        )
         if not bounded:
-            return PrunedQueues([], None)
+            return PrunedQueues([], None, in_tier)
         whole = self._whole()
         parts = self._parts(whole)
         topics = self._store.indexed_topics({piece.topic for piece in bounded})
         candidates = self._look_up(sorted(topics), whole)
         if candidates is None:
-            return PrunedQueues(self._cut_all(bounded, parts, whole), None)
+            return PrunedQueues(self._cut_all(bounded, parts, whole), None, in_tier)
         gaps = LogParts.of(candidates.uncovered)
         places = candidates.places
         places = places[self._inside(places, parts) & ~self._inside(places, gaps)]
@@ -74,7 +80,7 @@ class StorePruner:
         others = [piece for piece in bounded if piece.topic not in topics]
         uncovered = self._cut_all(indexed, parts.met(gaps), whole)
         single = self._units(places, indexed, uncovered)
-        return PrunedQueues(uncovered + self._cut_all(others, parts, whole), single)
+        return PrunedQueues(uncovered + self._cut_all(others, parts, whole), single, in_tier)
 
     def _cut_all(self, slices: list[QueueSlice], parts: LogParts, whole: Span) -> list[QueueSlice]:
         if parts.spans == (whole,):

@@ -17,8 +17,8 @@ from reading import by_queue, offsets, read
 from rmqstore.errors import CorruptRecordError, RmqStoreError
 from rmqstore.inspect.verify import verify
 from rmqstore.query.selection import parse_selection
-from rmqstore.read.session import open_session
 from rmqstore.read.tail import StoreTail
+from rmqstore.read.tiered.session import open_session
 
 GoldenStore = Callable[[str], Path]
 NAME, LMQ = "lmq", "%LMQ%sub_3"
