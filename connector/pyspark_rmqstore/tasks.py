@@ -169,27 +169,20 @@ class SplitReader:
     ) -> list[AnyPortion]:
         """Return the portions that read what pushed filters leave of ranges of queues."""
         pruned = StorePruner(store, self.pushed.pruning).queues(slices)
-        slices_left = [*pruned.in_tier, *pruned.slices]
         n_single = 0 if pruned.single is None else len(pruned.single.physical_offsets)
         logger.info(
             "%s: of the queues that they allow, pushed filters leave %d of %d messages "
             "in %d of %d ranges, and %d that the index gives: %s",
-            ref.path,
-            _total_length(slices_left),
-            _total_length(slices),
-            len(slices_left),
-            len(slices),
-            n_single,
-            self.pushed.pruning,
-        )
-        portions: list[AnyPortion] = [self.queues(ref, store, self.sampled(store, slices_left))]
+            ref.path, _total_length(pruned.every), _total_length(slices),
+            len(pruned.every), len(slices), n_single, self.pushed.pruning,
+        )  # fmt: skip
+        portions: list[AnyPortion] = [self.queues(ref, store, self.sampled(store, pruned.every))]
         if pruned.single is not None:
             portions.append(self._units(ref, pruned.single))
         return portions
 
     def log(self, ref: StoreRef, store: StoreSession) -> AnyPortion:
         """Return the portion that reads the log, all of it or what pushed filters leave."""
-        store.require_local("scan=commitlog")
         # refuses what contradicts itself before any task runs
         log_filter(self._options.selection, self.schema.names)
         store.warn_unknown_topics(self._options.selection)

@@ -16,7 +16,7 @@ import pytest
 import goldens
 import rmqstore
 from memory_storage import MemoryStorage
-from reading import by_queue, read
+from reading import by_queue, read, rows
 from rmqstore.errors import (
     CorruptQueueError,
     CorruptRecordError,
@@ -27,12 +27,15 @@ from rmqstore.errors import (
     StoreFormatError,
     UnsupportedFeatureError,
 )
+from rmqstore.format.schema import select_columns
 from rmqstore.query.selection import parse_selection
+from rmqstore.read.scan.spec import ReadSpec
 from rmqstore.read.tail import StoreTail
+from rmqstore.read.tiered.session import open_session
 from tier_builder import Stored, files_of, stored_messages, write_tier
 
 GoldenStore = Callable[[str], Path]
-KEY = ("T", 0)
+_STORE_TIME = 56  # where a record with IPv4 hosts has it
 
 
 @pytest.fixture(params=goldens.IN_TIER)
@@ -192,6 +195,13 @@ def test_what_needs_one_log_is_refused(golden_store: GoldenStore) -> None:
             ):
                 with pytest.raises(UnsupportedFeatureError, match="with tiered storage"):
                     ask()
+    with (
+        rmqstore.open(tier_of(root)) as store,
+        pytest.raises(UnsupportedFeatureError, match="include_pending"),
+    ):
+        store.scan(include_pending=True)
+    with rmqstore.open(root, tiered=tier_of(root)) as store:
+        assert store.count(include_pending=True) == store.count()
     with pytest.raises(UnsupportedFeatureError, match="read only"):
         rmqstore.open(root, "a", tiered=tier_of(root))
 
@@ -363,6 +373,46 @@ def test_overlap_is_read_once_and_a_gap_is_a_loss(
     assert offsets(empty) == [*range(first, end)]
 
 
+def test_the_tier_of_another_store_is_refused(golden_store: GoldenStore, tmp_path: Path) -> None:
+    root = golden_store("tiered")
+    key = ("TierA", 0)
+    with rmqstore.open(tier_of(root)) as store:
+        queue = store.session._tiered.queue(*key)
+        messages = []
+        for queue_offset in range(*store.queue_range(*key)):
+            place, size, code = queue.units.unit(queue_offset)
+            record = bytearray(queue.log.read(*queue.log.locate(place), size).tobytes())
+            record[_STORE_TIME + 7] ^= 1
+            messages.append(Stored(queue_offset, bytes(record), code))
+    other = write_tier(tmp_path, {key: messages})
+    with rmqstore.open(root, tiered=other) as store:
+        with pytest.raises(OptionError, match="is not the tiered storage of this store"):
+            store.count(subscribe="TierA")
+        assert store.count(subscribe="TierB") > 0
+
+
+def test_what_is_deleted_after_planning_comes_from_the_tier(
+    golden_store: GoldenStore, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(golden_store("tiered"), tmp_path / "s"))
+    schema = select_columns(["topic", "queueId", "queueOffset"])
+    spec = ReadSpec(schema)
+    with open_session(root, tiered=tier_of(root)) as planned:
+        slices = planned.plan_queues(parse_selection(), spec)
+        expected = {(piece.topic, piece.queue_id): 0 for piece in slices}
+        for piece in slices:
+            expected[piece.topic, piece.queue_id] += piece.end - piece.start
+        starts = {key: planned.ranges.range(*key)[0] for key in expected}
+    min(root.joinpath("commitlog").iterdir()).unlink()
+    with open_session(root, tiered=tier_of(root)) as store:
+        later = {key: store.ranges.range(*key)[0] for key in expected}
+        assert later != starts
+        found = by_queue(rows(store.read_queues(slices, spec)))
+        for key, count in expected.items():
+            offsets = [row["queueOffset"] for row in found[key]]
+            assert offsets == [*range(offsets[0], offsets[0] + count)]
+
+
 def test_records_and_units_that_retention_deleted_are_left_out(
     golden_store: GoldenStore, tmp_path: Path
 ) -> None:
@@ -460,6 +510,63 @@ def test_a_cut_or_missing_file_is_an_error_with_its_path(
             left = read(store, mode="DROPMALFORMED", fail_on_data_loss=False)
         assert 0 < len(left) < 100
         assert caplog.records, f"{name}: nothing is left out without a warning"
+
+
+def test_a_queue_without_a_sound_name_is_not_taken_for_an_empty_one(
+    golden_store: GoldenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = made_tier(golden_store, tmp_path / "tier", units_per_file=1000)
+    file = files_of(queue, "CONSUME_QUEUE")[0]
+    bad = file.rename(file.with_name("0" * 27 + "7"))
+    empty = tmp_path / "store"
+    (empty / "commitlog").mkdir(parents=True)
+    for path, options in ((tmp_path / "tier", {}), (empty, {"tiered": tmp_path / "tier"})):
+        with rmqstore.open(path, **options) as store:
+            with pytest.raises(CorruptQueueError, match=f"{bad}.*not a multiple of 20"):
+                store.count()
+            caplog.clear()
+            assert store.count(mode="DROPMALFORMED") == 0
+            assert "not a multiple of 20" in caplog.text
+    shutil.rmtree(queue / "CONSUME_QUEUE")
+    with rmqstore.open(tmp_path / "tier") as store:
+        caplog.clear()
+        assert store.count() == 0
+        assert "without units" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["crash", "crash3"])
+def test_a_store_that_was_not_closed_is_continued_too(
+    golden_store: GoldenStore, tmp_path: Path, name: str
+) -> None:
+    root = golden_store(name)
+    columns = "topic,queueId,queueOffset,body,commitLogOffset"
+    with rmqstore.open(root) as store:
+        expected = by_queue(read(store, columns=columns, mode="DROPMALFORMED"))
+        spans = {key: store.queue_range(*key) for key in expected}
+        messages = {}
+        for (topic, queue_id), (start, end) in spans.items():
+            queue = store.session.queues.open(topic, queue_id)
+            place, size, code = queue.unit(start)
+            record = store.session.log.read(*store.session.log.locate(place), size).tobytes()
+            messages[topic, queue_id] = [Stored(start, record, code)]
+            assert start < end
+    tier = write_tier(tmp_path, messages)
+    with rmqstore.open(root, tiered=tier) as store:
+        assert {key: store.queue_range(*key) for key in expected} == spans
+        assert by_queue(read(store, columns=columns, mode="DROPMALFORMED")) == expected
+
+
+def test_an_exact_copy_of_a_tier_is_a_store(golden_store: GoldenStore, tmp_path: Path) -> None:
+    root = golden_store("tiered")
+    with rmqstore.open(tier_of(root)) as store:
+        expected = by_queue(read(store, columns="topic,queueId,queueOffset,body,properties"))
+        with rmqstore.create(tmp_path / "copy") as copy:
+            for batch in store.scan(verbatim=True, subscribe=["TierB", "TierLate", "TierV6"]):
+                copy.append(batch, verbatim=True)
+    with rmqstore.open(tmp_path / "copy") as store:
+        found = by_queue(read(store, columns="topic,queueId,queueOffset,body,properties"))
+        assert found == {key: rows for key, rows in expected.items() if key in found}
+        assert len(found) == 4
 
 
 def test_other_names_are_passed_over(

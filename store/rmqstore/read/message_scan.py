@@ -93,6 +93,8 @@ class MessageScan:
 
     def batches(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
         """Return the messages of a store as batches with the columns of ``spec``."""
+        if self.include_pending:
+            session.require_store("include_pending")
         batches = self._read(session)
         if self.include_pending:
             batches = chain(batches, self._keep(self._pending(session)))
@@ -134,8 +136,7 @@ class MessageScan:
         logger.info(
             "%s: the condition leaves %d of %d messages of the queues that it allows, "
             "and %d that the index gives: %s",
-            session.paths.root,
-            sum(piece.end - piece.start for piece in (*pruned.in_tier, *pruned.slices)),
+            session.paths.root, sum(piece.end - piece.start for piece in pruned.every),
             sum(piece.end - piece.start for piece in slices),
             0 if pruned.single is None else len(pruned.single.physical_offsets), where.pruning,
         )  # fmt: skip

@@ -36,6 +36,11 @@ class PrunedQueues(NamedTuple):
     single: UnitRows | None  # messages outside of the slices that the index pointed out
     in_tier: list[QueueSlice]  # slices in tiered storage
 
+    @property
+    def every(self) -> list[QueueSlice]:
+        """All slices, those in tiered storage first."""
+        return [*self.in_tier, *self.slices]
+
 
 class StorePruner:
     """Prunes reads of one store."""

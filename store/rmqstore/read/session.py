@@ -78,6 +78,13 @@ class StoreSession(OpenStore):
             UnsupportedFeatureError: some are; the text names the request.
         """
 
+    def require_store(self, request: str) -> None:
+        """Refuse a request that needs a local store, if only tiered storage is read.
+
+        Raises:
+            UnsupportedFeatureError: there is no local store; the text names the request.
+        """
+
     def divide(self, slices: Sequence[QueueSlice]) -> tuple[list[QueueSlice], list[QueueSlice]]:
         """Return what of ranges of queues is read from tiered storage, and what of the log."""
         return [], [*slices]

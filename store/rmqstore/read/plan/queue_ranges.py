@@ -100,6 +100,15 @@ class QueueRanges:
         queue = self._queues.open(topic, queue_id)
         return first_stored_at(self._log, queue, timestamp, span, tolerant=tolerant)
 
+    def stored_at(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """Return when a message was stored, ms.
+
+        Raises:
+            CorruptRecordError: the message is damaged.
+            OffsetOutOfRangeError: it is gone.
+        """
+        return self._log.store_timestamp(self._queues.open(topic, queue_id).unit(queue_offset)[0])
+
     def require_plain_queues(self, selection: Selection | None = None) -> None:
         """Refuse a store whose queues this version cannot read.
 

@@ -16,7 +16,12 @@ import logging
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from rmqstore.errors import CorruptQueueError, OffsetOutOfRangeError
+from rmqstore.errors import (
+    CorruptQueueError,
+    CorruptRecordError,
+    OffsetOutOfRangeError,
+    OptionError,
+)
 from rmqstore.query.conditions import NO_PRUNING, Pruning
 from rmqstore.query.selection import Selection
 from rmqstore.read.plan.bound_resolver import BoundResolver
@@ -162,11 +167,14 @@ class JoinedRanges:
                 joined = self.joined(topic, queue_id)
                 span = (joined.start, joined.end)
                 start, end = resolver.bounds(topic, queue_id, span, {})
-                if start < min(end, joined.tier_end):
-                    tier_end = min(end, joined.tier_end)
-                    yield from self._tiered_slices(
-                        topic, queue_id, start, tier_end, tolerant=tolerant
-                    )
+                if start <= joined.local_start:
+                    self._report_misfits(topic, queue_id, tolerant=tolerant)
+                tier_end = min(end, joined.tier_end)
+                if start < tier_end:
+                    self._require_same_messages(topic, queue_id, joined)
+                    units = self._tiered.queue(topic, queue_id).units
+                    key = (topic, queue_id)
+                    yield from slices_of(units, key, start, tier_end, tolerant=tolerant)
                 lost = max(start, joined.tier_end), min(end, joined.local_start)
                 if lost[0] < lost[1]:
                     self._report_loss(topic, queue_id, lost, fails=fail_on_data_loss)
@@ -174,25 +182,45 @@ class JoinedRanges:
                 if start < end:
                     yield from self._local.slices(topic, queue_id, start, end, tolerant=tolerant)
 
-    def _tiered_slices(
-        self, topic: str, queue_id: int, start: int, end: int, *, tolerant: bool
-    ) -> list[QueueSlice]:
-        """Return the parts of a range that tiered storage has.
+    def _require_same_messages(self, topic: str, queue_id: int, joined: JoinedRange) -> None:
+        """Compare the first message of the local store with its copy in tiered storage.
 
         Raises:
-            CorruptQueueError: its files contradict one another, and ``tolerant`` is false.
+            OptionError: the two were stored at different times, so they are of different queues.
+        """
+        queue_offset = joined.local_start
+        queue = self._tiered.queue(topic, queue_id)
+        if not joined.start < queue_offset < min(queue.units.end(), joined.end):
+            return
+        try:
+            copied = queue.log.store_timestamp(queue.units.unit(queue_offset)[0])
+            stored = self._local.stored_at(topic, queue_id, queue_offset)
+        except (CorruptRecordError, OffsetOutOfRangeError):
+            return  # a read of the message reports the damage
+        if copied != stored:
+            raise OptionError(
+                f"{self._tiered.tier.folder} is not the tiered storage of this store: the message "
+                f"of {topic}-{queue_id} at queue offset {queue_offset} was stored at {copied} ms "
+                f"there, and at {stored} ms here"
+            )
+
+    def _report_misfits(self, topic: str, queue_id: int, *, tolerant: bool) -> None:
+        """Report files of a queue that contradict their names or one another.
+
+        Raises:
+            CorruptQueueError: there are some, and ``tolerant`` is false.
         """
         queue = self._tiered.queue(topic, queue_id)
         for misfit in queue.misfits:
             if not tolerant:
                 raise CorruptQueueError(*misfit)
             logger.warning("%s, byte %d: %s; going on with what is left", *misfit)
-        key = (topic, queue_id)
-        return [
-            piece
-            for piece in slices_of(queue.units, key, start, end, tolerant=tolerant)
-            if piece.start < piece.end
-        ]
+        if queue.log.segments and not queue.units.is_present:
+            # A broker writes the first records of a queue before their units.
+            logger.warning(
+                "%s: not read: records of %s-%d without units",
+                queue.log.folders, topic, queue_id,
+            )  # fmt: skip
 
     def _report_loss(
         self, topic: str, queue_id: int, lost: tuple[int, int], *, fails: bool

@@ -23,6 +23,7 @@ from rmqstore.read.session import StoreSession
 from rmqstore.read.store_kind import StoreKind, tiered_kind
 from rmqstore.read.tiered.ranges import JoinedRanges
 from rmqstore.spans import QueueKey, QueueSlice
+from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths, find_store
 from rmqstore.storage.files.retry import retry_if_deleted
@@ -74,7 +75,11 @@ class TieredSession(StoreSession):
     def kind(self) -> StoreKind:
         """Return the kind of the store, by the files that it has."""
         folder = self._tiered.tier.folder
-        return tiered_kind(None if self.paths.storage is NO_FILES else self.paths, folder)
+        return tiered_kind(None if self._is_alone else self.paths, folder)
+
+    @property
+    def _is_alone(self) -> bool:
+        return self.paths.storage is NO_FILES
 
     @property
     def is_tiered(self) -> bool:
@@ -88,12 +93,21 @@ class TieredSession(StoreSession):
             UnsupportedFeatureError: always, as some messages are in tiered storage.
         """
         advice = "read it by queue; a filter on columns finds messages too"
-        if self.paths.storage is not NO_FILES:
+        if not self._is_alone:
             advice += "; without tiered= the local store is read alone"
         raise UnsupportedFeatureError(
             f"{request} is not supported with tiered storage ({self._tiered.tier.folder}), which "
             f"has a log for each queue in place of the broker's: {advice}"
         )
+
+    def require_store(self, request: str) -> None:
+        """Refuse a request that needs a local store, if only tiered storage is read.
+
+        Raises:
+            UnsupportedFeatureError: there is no local store; the text names the request.
+        """
+        if self._is_alone:
+            self.require_local(request)
 
     def warn_of_messages_elsewhere(self) -> None:
         """Log where the store has messages that are not read."""
@@ -150,8 +164,7 @@ class TieredSession(StoreSession):
         if queue_offset < self._joined.joined(topic, queue_id).tier_end:
             queue = self._tiered.queue(topic, queue_id)
             return queue.log.store_timestamp(queue.units.unit(queue_offset)[0])
-        unit = self.queues.open(topic, queue_id).unit(queue_offset)
-        return self.log.store_timestamp(unit[0])
+        return self.ranges.stored_at(topic, queue_id, queue_offset)
 
     @retry_if_deleted
     def at_time(self, topic: str, queue_id: int, timestamp: int, span: tuple[int, int]) -> int:
@@ -279,9 +292,8 @@ def open_session(
         return _open_tier(path, broker_name, storage, {**folders, "tiered": tiered})
     if tiered is None:
         return StoreSession(paths, broker_name=broker_name, ignore_log_end=ignore_log_end)
-    local = StoreSession(paths, broker_name=broker_name)
-    with local:
-        tier = find_tier(tiered, storage, local.broker_name)
+    name = broker_name or BrokerConfig(paths).broker_name()
+    tier = find_tier(tiered, storage, name)
     return TieredSession(paths, tier, broker_name=broker_name, ignore_log_end=ignore_log_end)
 
 
