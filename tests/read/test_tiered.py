@@ -486,6 +486,9 @@ def test_a_cut_or_missing_file_is_an_error_with_its_path(
     def renamed(offset: int) -> Callable[[Path], Path]:
         return lambda file: file.rename(file.with_name(f"00000000{offset:020d}"))
 
+    def replaced(make: Callable[[Path], object]) -> Callable[[Path], object]:
+        return lambda file: (file.unlink(), make(file))
+
     cases: dict[str, tuple[Callable[[Path], object], Path, type[Exception]]] = {
         "units cut inside of one": (cut(-7), units[1], CorruptQueueError),
         "last units cut inside of one": (cut(-7), units[-1], CorruptQueueError),
@@ -494,6 +497,13 @@ def test_a_cut_or_missing_file_is_an_error_with_its_path(
         "units renamed": (renamed(7), units[1], CorruptQueueError),
         "units beyond": (renamed(10**19), units[1], CorruptQueueError),
         "units inside": (renamed(60), units[1], CorruptQueueError),
+        "units in a folder": (replaced(Path.mkdir), units[1], CorruptQueueError),
+        "units in a pipe": (replaced(os.mkfifo), units[1], CorruptQueueError),
+        "log in a lost link": (
+            replaced(lambda file: file.symlink_to("nowhere")),
+            logs[0],
+            CorruptQueueError,
+        ),
         "log cut": (cut(-9), logs[1], CorruptRecordError),
         "log gone": (Path.unlink, logs[1], OffsetOutOfRangeError),
         "last log cut": (cut(-9), logs[-1], RmqStoreError),
@@ -567,6 +577,20 @@ def test_an_exact_copy_of_a_tier_is_a_store(golden_store: GoldenStore, tmp_path:
         found = by_queue(read(store, columns="topic,queueId,queueOffset,body,properties"))
         assert found == {key: rows for key, rows in expected.items() if key in found}
         assert len(found) == 4
+
+
+def test_a_unit_that_a_broker_is_writing_is_waited_for(
+    golden_store: GoldenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = made_tier(golden_store, tmp_path)
+    newest = files_of(queue, "CONSUME_QUEUE")[-1]
+    content = newest.read_bytes()
+    newest.write_bytes(content[:-3])
+    monkeypatch.setattr(
+        "rmqstore.read.tiered.ranges.sleep", lambda _seconds: newest.write_bytes(content)
+    )
+    with rmqstore.open(tmp_path) as store:
+        assert store.count() == 100
 
 
 def test_other_names_are_passed_over(

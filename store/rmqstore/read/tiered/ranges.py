@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from time import sleep
 from typing import NamedTuple
 
 from rmqstore.errors import (
@@ -32,6 +33,8 @@ from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.tiered.queues import TieredQueues
 
 logger = logging.getLogger(__name__)
+
+_PAUSE_SECONDS = 0.1  # in which a broker completes the unit that it is writing
 
 
 class JoinedRange(NamedTuple):
@@ -211,6 +214,9 @@ class JoinedRanges:
             CorruptQueueError: there are some, and ``tolerant`` is false.
         """
         queue = self._tiered.queue(topic, queue_id)
+        if queue.misfits:
+            sleep(_PAUSE_SECONDS)
+            queue.refresh()
         for misfit in queue.misfits:
             if not tolerant:
                 raise CorruptQueueError(*misfit)

@@ -47,6 +47,11 @@ class TieredQueue(NamedTuple):
         end = self.units.end()
         return self.units.first(end, self.log.min_offset), end
 
+    def refresh(self) -> None:
+        """List the files again."""
+        self.units.refresh()
+        self.log.refresh()
+
     def close(self) -> None:
         """Close the files."""
         self.units.close()

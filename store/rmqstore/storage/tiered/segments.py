@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from rmqstore.errors import UnreadableFileError
 from rmqstore.storage.files.mapped_file_queue import Segment, cut_overlaps
-from rmqstore.storage.files.storage import Storage
+from rmqstore.storage.files.storage import A_DANGLING_LINK, Entry, Storage
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class SegmentLister:
             segment
             for folder in folders
             for entry in storage.list_folder(folder)
-            if (segment := self._segment(f"{folder}/{entry.name}", entry.name, storage)) is not None
+            if (segment := self._segment(f"{folder}/{entry.name}", entry, storage)) is not None
         ]
         segments.sort()
         for before, after in pairwise(segments):
@@ -64,8 +64,8 @@ class SegmentLister:
                 self.misfits.append(Misfit(after.file, 0, reason))
         return cut_overlaps(segments) if segments else []
 
-    def _segment(self, file: str, name: str, storage: Storage) -> Segment | None:
-        match = _NAME.fullmatch(name)
+    def _segment(self, file: str, entry: Entry, storage: Storage) -> Segment | None:
+        match = _NAME.fullmatch(entry.name)
         if match is None:
             logger.warning("%s: not named as a file of tiered storage; it is passed over", file)
             return None
@@ -79,9 +79,12 @@ class SegmentLister:
         try:
             size = storage.size(file)
         except FileNotFoundError:
+            if entry.is_link:
+                self.misfits.append(Misfit(file, 0, f"the path is {A_DANGLING_LINK}"))
             return None  # retention deleted the file during the listing
         except UnreadableFileError as err:
-            self.misfits.append(Misfit(file, 0, str(err)))
+            reason = f"the path is {err.found}; {err.wanted} is expected"
+            self.misfits.append(Misfit(file, 0, reason))
             return None
         if size % self._unit:
             reason = f"the file ends inside of a unit of {self._unit} bytes"
