@@ -28,6 +28,7 @@ from rmqstore.errors import (
     UnsupportedFeatureError,
 )
 from rmqstore.format.schema import select_columns
+from rmqstore.query.conditions import Pruning, Within
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.scan.spec import ReadSpec
 from rmqstore.read.tail import StoreTail
@@ -146,6 +147,37 @@ def test_a_condition_on_columns_keeps_the_same_messages(
             assert found == by_queue(filter(holds, every)), where
         tags = read(store, tags="TagA || TagB")
         assert by_queue(tags) == by_queue(row for row in every if row["tags"] in ("TagA", "TagB"))
+
+
+def test_conditions_leave_most_of_a_tier_unread(golden_store: GoldenStore, name: str) -> None:
+    storage = MemoryStorage(golden_store(name))
+    with rmqstore.open(tier_of(storage.root), storage=storage) as store:
+        every = read(store)
+        logs = [row["commitLogOffset"] for row in every]
+        times = sorted(row["storeTimestamp"] for row in every)
+        rng = random.Random(name)
+        for _ in range(20):
+            low, high = sorted(rng.sample(times, 2))
+            after, before = (
+                datetime.fromtimestamp(time / 1000, UTC).isoformat() for time in (low, high)
+            )
+            where = f"storeTimestamp >= '{after}' AND storeTimestamp < '{before}'"
+            found = by_queue(read(store, where=where))
+            assert found == by_queue(row for row in every if low <= row["storeTimestamp"] < high)
+            first, last = sorted(rng.sample(logs, 2))
+            where = f"commitLogOffset >= {first} AND commitLogOffset <= {last}"
+            found = by_queue(read(store, where=where))
+            assert found == by_queue(
+                row for row in every if first <= row["commitLogOffset"] <= last
+            )
+        storage.n_read.clear()
+        assert read(store, where="commitLogOffset < 400", check_crc=False)
+        n_read = sum(n for path, n in storage.n_read.items() if path.parent.name == "COMMIT_LOG")
+        assert n_read < sum(row["storeSize"] for row in every) / 10
+        pruning = Pruning(store_timestamps=Within(times[-10], times[-1]))
+        slices = store.session.plan_queues(parse_selection(), ReadSpec(select_columns(["body"])))
+        left = store.session.prune_tiered(slices, pruning)
+        assert sum(part.end - part.start for part in left) < len(every) / 2
 
 
 def test_topics_queues_and_offsets_can_be_chosen(golden_store: GoldenStore, name: str) -> None:

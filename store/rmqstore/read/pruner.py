@@ -54,10 +54,7 @@ class StorePruner:
         return self._store.log_heads()
 
     def queues(self, slices: Sequence[QueueSlice]) -> PrunedQueues:
-        """Return the parts of ranges of queues that have to be read.
-
-        In tiered storage only queue offsets prune: a queue has physical offsets of its own there.
-        """
+        """Return the parts of ranges of queues that have to be read."""
         pruning = self._pruning
         bounded = [
             piece._replace(
@@ -70,6 +67,7 @@ class StorePruner:
         in_tier, bounded = self._store.divide(
             [piece for piece in bounded if piece.start < piece.end]
         )
+        in_tier = self._store.prune_tiered(in_tier, pruning)
         if not bounded:
             return PrunedQueues([], None, in_tier)
         whole = self._whole()

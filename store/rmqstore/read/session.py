@@ -89,6 +89,10 @@ class StoreSession(OpenStore):
         """Return what of ranges of queues is read from tiered storage, and what of the log."""
         return [], [*slices]
 
+    def prune_tiered(self, slices: list[QueueSlice], _pruning: Pruning) -> list[QueueSlice]:
+        """Return the parts of ranges in tiered storage that can meet conditions."""
+        return slices
+
     @retry_if_deleted
     def at_time(self, topic: str, queue_id: int, timestamp: int, span: tuple[int, int]) -> int:
         """Return the first queue offset in a span that was stored at or after a time (ms).

@@ -21,6 +21,7 @@ from rmqstore.read.scan.queue_scan import QueueScan
 from rmqstore.read.scan.spec import ReadSpec
 from rmqstore.read.session import StoreSession
 from rmqstore.read.store_kind import StoreKind, tiered_kind
+from rmqstore.read.tiered.pruning import prune
 from rmqstore.read.tiered.ranges import JoinedRanges
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.config_files import BrokerConfig
@@ -203,6 +204,15 @@ class TieredSession(StoreSession):
             if cut < piece.end:
                 local.append(piece._replace(start=cut))
         return in_tier, local
+
+    @retry_if_deleted
+    def prune_tiered(self, slices: list[QueueSlice], pruning: Pruning) -> list[QueueSlice]:
+        """Return the parts of ranges in tiered storage that can meet conditions."""
+        return [
+            part
+            for piece in slices
+            for part in prune(self._tiered.queue(piece.topic, piece.queue_id), piece, pruning)
+        ]
 
     def read_queues(self, slices: Sequence[QueueSlice], spec: ReadSpec) -> Iterator[pa.RecordBatch]:
         """Yield the messages of ranges of queues: first those in tiered storage, queue by queue.
