@@ -423,6 +423,26 @@ def test_the_tier_of_another_store_is_refused(golden_store: GoldenStore, tmp_pat
         assert store.count(subscribe="TierB") > 0
 
 
+def test_damage_where_the_local_store_begins_is_not_taken_for_another_store(
+    golden_store: GoldenStore, tmp_path: Path
+) -> None:
+    root = golden_store("tiered")
+    start = 74  # of TierA-0 in the local store
+    with rmqstore.open(root) as store:
+        assert store.queue_range("TierA", 0)[0] == start
+    tier = Path(shutil.copytree(tier_of(root), tmp_path / "t"))
+    queue = next(tier.iterdir()) / "oracle" / "TierA" / "0"
+    units = files_of(queue, "CONSUME_QUEUE")[1]
+    with units.open("r+b") as file:
+        file.seek((start - 50) * 20)
+        file.write(bytes(20))
+    with rmqstore.open(root, tiered=tier) as store:
+        rows = by_queue(read(store))["TierA", 0]
+        assert [row["queueOffset"] for row in rows] == [*range(104)]
+    with rmqstore.open(tier) as store, pytest.raises(CorruptQueueError, match=f"{units}, byte 480"):
+        read(store)
+
+
 def test_what_is_deleted_after_planning_comes_from_the_tier(
     golden_store: GoldenStore, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from rmqstore.errors import CorruptQueueError, UnsupportedFeatureError
 from rmqstore.format.layout import LMQ_PREFIX
+from rmqstore.format.schema import Message
 from rmqstore.query.conditions import NO_PRUNING, Pruning
 from rmqstore.query.selection import Selection, choose_topics
 from rmqstore.read.plan.bound_resolver import BoundResolver
@@ -100,14 +101,10 @@ class QueueRanges:
         queue = self._queues.open(topic, queue_id)
         return first_stored_at(self._log, queue, timestamp, span, tolerant=tolerant)
 
-    def stored_at(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """Return when a message was stored, ms.
-
-        Raises:
-            CorruptRecordError: the message is damaged.
-            OffsetOutOfRangeError: it is gone.
-        """
-        return self._log.store_timestamp(self._queues.open(topic, queue_id).unit(queue_offset)[0])
+    def message(self, topic: str, queue_id: int, queue_offset: int) -> Message:
+        """Return the message that a unit points at; raises as ``CommitLog.get`` does."""
+        place = self._queues.open(topic, queue_id).unit(queue_offset)[0]
+        return self._log.get(place, check_crc=False)
 
     def require_plain_queues(self, selection: Selection | None = None) -> None:
         """Refuse a store whose queues this version cannot read.

@@ -19,9 +19,10 @@ from typing import NamedTuple
 
 from rmqstore.errors import (
     CorruptQueueError,
-    CorruptRecordError,
+    MessageNotFoundError,
     OffsetOutOfRangeError,
     OptionError,
+    StoreFormatError,
 )
 from rmqstore.query.conditions import NO_PRUNING, Pruning
 from rmqstore.query.selection import Selection
@@ -75,10 +76,12 @@ class JoinedRanges:
             if tier_start >= tier_end:
                 return JoinedRange(end, end, end, end)
             return JoinedRange(tier_start, tier_end, last, last)
-        if tier_start >= tier_end or start <= tier_start:
+        if tier_start >= tier_end:
             return JoinedRange(start, start, start, end)
         if tier_end > end:
             self._warn_of_overtaken(topic, queue_id, end, tier_end)
+        if start <= tier_start:
+            return JoinedRange(start, start, start, end)
         return JoinedRange(tier_start, min(tier_end, start), start, end)
 
     def _warn_of_overtaken(self, topic: str, queue_id: int, end: int, tier_end: int) -> None:
@@ -196,15 +199,21 @@ class JoinedRanges:
         if not joined.start < queue_offset < min(queue.units.end(), joined.end):
             return
         try:
-            copied = queue.log.store_timestamp(queue.units.unit(queue_offset)[0])
-            stored = self._local.stored_at(topic, queue_id, queue_offset)
-        except (CorruptRecordError, OffsetOutOfRangeError):
+            messages = [
+                queue.message(queue_offset),
+                self._local.message(topic, queue_id, queue_offset),
+            ]
+        except (StoreFormatError, OffsetOutOfRangeError, MessageNotFoundError):
             return  # a read of the message reports the damage
+        expected = (topic, queue_id, queue_offset)
+        if any((one.topic, one.queueId, one.queueOffset) != expected for one in messages):
+            return  # a damaged unit, or a kind of queue in which messages share a record
+        copied, stored = (one.storeTimestamp for one in messages)
         if copied != stored:
             raise OptionError(
                 f"{self._tiered.tier.folder} is not the tiered storage of this store: the message "
-                f"of {topic}-{queue_id} at queue offset {queue_offset} was stored at {copied} ms "
-                f"there, and at {stored} ms here"
+                f"of {topic}-{queue_id} at queue offset {queue_offset} was stored at {copied} "
+                f"there, and at {stored} here"
             )
 
     def _report_misfits(self, topic: str, queue_id: int, *, tolerant: bool) -> None:

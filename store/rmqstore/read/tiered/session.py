@@ -165,7 +165,7 @@ class TieredSession(StoreSession):
         if queue_offset < self._joined.joined(topic, queue_id).tier_end:
             queue = self._tiered.queue(topic, queue_id)
             return queue.log.store_timestamp(queue.units.unit(queue_offset)[0])
-        return self.ranges.stored_at(topic, queue_id, queue_offset)
+        return self.log.store_timestamp(self.queues.open(topic, queue_id).unit(queue_offset)[0])
 
     @retry_if_deleted
     def at_time(self, topic: str, queue_id: int, timestamp: int, span: tuple[int, int]) -> int:

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 from rmqstore.format.layout import QUEUE_UNIT
+from rmqstore.format.schema import Message
 from rmqstore.spans import QueueKey
 from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.log.commitlog import CommitLog
@@ -46,6 +47,10 @@ class TieredQueue(NamedTuple):
         """
         end = self.units.end()
         return self.units.first(end, self.log.min_offset), end
+
+    def message(self, queue_offset: int) -> Message:
+        """Return the message that a unit points at; raises as ``CommitLog.get`` does."""
+        return self.log.get(self.units.unit(queue_offset)[0], check_crc=False)
 
     def refresh(self) -> None:
         """List the files again."""
