@@ -117,6 +117,7 @@ class RmqStoreReader(DataSourceReader):
 
     def _stored(self, ref: StoreRef) -> list[tuple[datetime, str, int]]:
         with open_ref(ref) as store:
+            store.require_local("msgKeyLimit")
             return self._splits.stored_records(ref, store)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -208,16 +208,17 @@ class SplitReader:
         options = self._options
         log_filter(options.selection, self.schema.names, options.wanted)
         store.warn_unknown_topics(options.selection)
-        candidates = store.find(options.wanted, options.selection)
+        spec, candidates = self.spec(store), store.find(options.wanted, options.selection)
         uncovered = [] if options.index_only else store.finder.uncovered(candidates)
         offsets = candidates.places_outside(uncovered)
         logger.info(
             "%s: the index names %d records and does not cover %d bytes of the log",
-            ref.path,
-            len(candidates.places),
-            candidates.n_uncovered_bytes,
-        )
+            ref.path, len(candidates.places), candidates.n_uncovered_bytes,
+        )  # fmt: skip
         portions = [self.records(ref, store, offsets)]
+        in_tier = [] if options.index_only else store.plan_look_up(options.selection, spec)
+        if in_tier:
+            portions.append(self.queues(ref, store, self.sampled(store, in_tier)))
         if uncovered:
             portions.append(self._log(ref, store, uncovered, store.log_heads()))
         return portions
@@ -302,6 +303,8 @@ class SplitReader:
         self, store: StoreSession, split: InputPartition, spec: ReadSpec
     ) -> Iterator[pa.RecordBatch]:
         match split:
+            case QueueSplit() if self._options.wanted:
+                yield from store.look_up(split.slices, spec, self._log_filter(spec))
             case QueueSplit():
                 store.ends.recovered = split.recovered
                 yield from store.read_queues(split.slices, spec)

@@ -125,7 +125,12 @@ def test_verbs_read_tiered_storage_by_queue(golden_store: Golden, tmp_path: Path
         exported = tmp_path / f"{end}.parquet"
         assert run("export", *arguments, exported).exit_code == 0
         report = ["report", "-o", tmp_path / "report.html"]
-        for verb in (["verify"], report, ["query", "-t", "TierA", "-k", "k1"], ["get"]):
+        looked_up = run("query", *arguments, "--tags", "TagA", "-n", 5, "--json").stdout
+        found = [json.loads(line) for line in looked_up.splitlines()]
+        tagged = run("dump", *arguments, "--tags", "TagA").stdout.splitlines()
+        times = sorted(json.loads(line)["storeTimestamp"] for line in tagged)
+        assert [row["storeTimestamp"] for row in found] == times[-5:]
+        for verb in (["verify"], report, ["get"]):
             place = [0] if verb == ["get"] else []
             refused = run(verb[0], *arguments, *place, *verb[1:])
             assert refused.exit_code == 2, verb

@@ -42,13 +42,26 @@ def test_every_message_in_many_tasks(
     key = next(row["keys"] for row in expected["TierB", 0] if row["keys"])
     rows = frame.where(frame["keys"] == key).collect()
     assert len(rows) == sum(row["keys"] == key for rows in expected.values() for row in rows)
+    columns = {"columns": "queueId,queueOffset", "subscribe": "TierB"}
+    word = key.split(" ")[0]
+    looked_up = read(spark, root, tiered=str(tier), msgKey=word, **columns)
+    assert {(row["queueId"], row["queueOffset"]) for row in looked_up} == {
+        (row["queueId"], row["queueOffset"])
+        for (topic, _), rows in expected.items()
+        for row in rows
+        if topic == "TierB" and word in (row["keys"] or "").split(" ")
+    }
 
 
 def test_what_needs_one_log_is_refused(spark: SparkSession, golden_store: GoldenStore) -> None:
     root = golden_store("tiered")
     tier = str(root / "tieredstore")
     for path, options in ((root, {"tiered": tier}), (root / "tieredstore", {})):
-        for others in ({"scan": "commitlog"}, {"msgKey": "k"}, {"view": "queues"}):
+        for others in (
+            {"scan": "commitlog"},
+            {"msgKey": "k", "msgKeyLimit": "1"},
+            {"view": "queues"},
+        ):
             with pytest.raises(Exception, match="is not supported with tiered storage"):
                 load(spark, path, **options, **others).collect()
     stream = spark.readStream.format("rmqstore").option("tiered", tier).load(str(root))

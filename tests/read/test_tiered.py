@@ -221,7 +221,6 @@ def test_what_needs_one_log_is_refused(golden_store: GoldenStore) -> None:
                 lambda: store.query("TierA", "k18543"),
                 lambda: store.matched_groups("TierA", 0, 0),
                 lambda: store.scan(scan="commitlog").read_all(),
-                lambda: store.scan(msg_key="k18543", subscribe="TierA").read_all(),
                 lambda: store.view("queues").read_all(),
                 lambda: StoreTail(store.session, parse_selection()),
             ):
@@ -236,6 +235,47 @@ def test_what_needs_one_log_is_refused(golden_store: GoldenStore) -> None:
         assert store.count(include_pending=True) == store.count()
     with pytest.raises(UnsupportedFeatureError, match="read only"):
         rmqstore.open(root, "a", tiered=tier_of(root))
+
+
+def test_look_ups_find_what_the_tier_has(golden_store: GoldenStore, name: str) -> None:
+    root = golden_store(name)
+    asked = [row for row in goldens.lines(name, "keys") if row["maxNum"] == 64]
+    columns = "topic,queueId,queueOffset,commitLogOffset,msgId,offsetMsgId,keys,storeTimestamp"
+    with (
+        rmqstore.open(tier_of(root)) as tier,
+        rmqstore.open(root, tiered=tier_of(root)) as store,
+    ):
+        every = read(store, columns=columns)
+        for row in random.Random(name).sample(asked, 40):
+            key, topic = row["key"], row["topic"]
+            found = read(tier, msg_key=key, subscribe=topic, columns="commitLogOffset")
+            assert sorted(one["commitLogOffset"] for one in found) == sorted(row["inStore"])
+            found = read(store, msg_key=key, subscribe=topic, columns=columns)
+            assert by_queue(found) == by_queue(
+                one
+                for one in every
+                if one["topic"] == topic
+                and (key == one["msgId"] or key in (one["keys"] or "").split(" "))
+            )
+        some = random.Random(name).sample(every, 20)
+        for column in ("msgId", "offsetMsgId"):
+            ids = [row[column] for row in some]
+            found = read(store, msg_id=ids, columns=columns)
+            assert by_queue(found) == by_queue(
+                row for row in every if {row["msgId"], row["offsetMsgId"]} & {*ids}
+            )
+        times = sorted(row["storeTimestamp"] for row in every)
+        late = {"starting_timestamp": times[100], "ending_timestamp": times[500]}
+        keys = sorted({row["key"] for row in asked})
+        found = read(store, msg_key=keys, columns=columns, **late)
+        assert {row["msgId"] for row in found} == {
+            row["msgId"]
+            for row in read(store, msg_key=keys, columns=columns)
+            if times[100] <= row["storeTimestamp"] < times[500]
+        }
+        assert read(tier, msg_key=keys, columns=columns, index_only=True) == []
+        tagged = read(store, msg_tags="TagA", columns=columns)
+        assert by_queue(tagged) == by_queue(read(store, tags="TagA", columns=columns))
 
 
 def test_a_read_without_the_tier_names_the_option(

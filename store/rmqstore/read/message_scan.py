@@ -160,6 +160,9 @@ class MessageScan:
     def _look_up(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
         chosen = log_filter(self.selection, self.spec.schema.names, self.wanted)
         session.warn_unknown_topics(self.selection)
+        if not self.index_only:  # the index of tiered storage is not used
+            slices = session.plan_look_up(self.selection, self.spec)
+            yield from session.look_up(slices, self.spec, chosen)
         candidates = session.find(self.wanted, self.selection)
         yield from session.finder.read(candidates, self.spec, chosen, index_only=self.index_only)
 

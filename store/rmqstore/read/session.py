@@ -89,6 +89,16 @@ class StoreSession(OpenStore):
         """Return what of ranges of queues is read from tiered storage, and what of the log."""
         return [], [*slices]
 
+    def plan_look_up(self, _selection: Selection, _spec: ReadSpec) -> list[QueueSlice]:
+        """Return the ranges in tiered storage in which messages are looked up."""
+        return []
+
+    def look_up(
+        self, _slices: Sequence[QueueSlice], _spec: ReadSpec, _wanted: LogFilter
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the wanted messages in ranges of :meth:`plan_look_up`, all of which are read."""
+        return iter(())
+
     def prune_tiered(self, slices: list[QueueSlice], _pruning: Pruning) -> list[QueueSlice]:
         """Return the parts of ranges in tiered storage that can meet conditions."""
         return slices
@@ -129,7 +139,6 @@ class StoreSession(OpenStore):
             UnsupportedFeatureError: no topic is named, and only a RocksDB database knows them.
         """
         selection.require_by_log()
-        self.require_local("a look-up of messages")
         end = selection.end.timestamp
         # Named topics are searched even if no queue has them.
         named = selection.subscribe or selection.assign

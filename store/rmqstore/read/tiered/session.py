@@ -14,10 +14,11 @@ import pyarrow as pa
 from rmqstore.errors import NotAStoreError, OptionError, UnsupportedFeatureError
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.conditions import NO_PRUNING, Pruning
-from rmqstore.query.selection import Selection
+from rmqstore.query.selection import LATEST, Bound, Selection
 from rmqstore.read.open_store import QueueInfo
 from rmqstore.read.plan.sampling import Sample, sample_queue
 from rmqstore.read.scan.queue_scan import QueueScan
+from rmqstore.read.scan.record_filter import LogFilter
 from rmqstore.read.scan.spec import ReadSpec
 from rmqstore.read.session import StoreSession
 from rmqstore.read.store_kind import StoreKind, tiered_kind
@@ -222,14 +223,28 @@ class TieredSession(StoreSession):
         in_tier, local = self.divide(slices)
         return chain(self._read_tiered(in_tier, spec), super().read_queues(local, spec))
 
+    def plan_look_up(self, selection: Selection, spec: ReadSpec) -> list[QueueSlice]:
+        """Return the ranges in tiered storage in which messages are looked up.
+
+        The records decide about times.
+        """
+        whole = replace(selection, start=Bound(), end=Bound(LATEST))
+        return self.divide(self.plan_queues(whole, spec))[0]
+
+    def look_up(
+        self, slices: Sequence[QueueSlice], spec: ReadSpec, wanted: LogFilter
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the wanted messages in ranges of :meth:`plan_look_up`, all of which are read."""
+        return self._read_tiered(slices, spec, wanted)
+
     def _read_tiered(
-        self, slices: Sequence[QueueSlice], spec: ReadSpec
+        self, slices: Sequence[QueueSlice], spec: ReadSpec, wanted: LogFilter | None = None
     ) -> Iterator[pa.RecordBatch]:
         # The CRC of a whole record covers its physical offset, which is another one here.
         spec = replace(spec, check_record_crc=False)
         for (topic, queue_id), pieces in groupby(slices, lambda piece: piece[:2]):
             log = self._tiered.queue(topic, queue_id).log
-            scan = QueueScan(log, self._open_units, self.queues.open_ext, spec)
+            scan = QueueScan(log, self._open_units, self.queues.open_ext, spec, wanted=wanted)
             yield from scan.batches([*pieces])
 
     def _open_units(self, topic: str, queue_id: int) -> Queue:
