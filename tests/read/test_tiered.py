@@ -180,6 +180,30 @@ def test_conditions_leave_most_of_a_tier_unread(golden_store: GoldenStore, name:
         assert sum(part.end - part.start for part in left) < len(every) / 2
 
 
+def test_no_clock_hides_a_message_from_a_condition(
+    golden_store: GoldenStore, tmp_path: Path
+) -> None:
+    messages = next(
+        stored for stored in stored_messages(golden_store("basic")).values() if len(stored) >= 100
+    )
+    rng = random.Random(3)
+    times = [1_700_000_000_000 + 1000 * number for number in range(100)]
+    for number in rng.sample(range(100), 5):
+        times[number] += rng.choice([-1, 1]) * 10**9  # the clock was wrong for one message
+    changed = []
+    for message, time in zip(messages, times, strict=False):
+        record = bytearray(message.record)
+        struct.pack_into(">q", record, _STORE_TIME, time)
+        changed.append(Stored(message.queue_offset, bytes(record), message.tags_code))
+    write_tier(tmp_path, {_key_of(messages[0]): changed})
+    with rmqstore.open(tmp_path) as store:
+        for low in rng.sample(times, 30):
+            high = low + rng.choice([0, 3000, 10**6])
+            where = f"storeTimestamp BETWEEN {low} AND {high}"
+            found = sorted(row["storeTimestamp"] for row in read(store, where=where))
+            assert found == sorted(time for time in times if low <= time <= high)
+
+
 def test_topics_queues_and_offsets_can_be_chosen(golden_store: GoldenStore, name: str) -> None:
     root = golden_store(name)
     with rmqstore.open(root, tiered=tier_of(root)) as store:

@@ -13,7 +13,9 @@ from rmqstore.read.plan.slices_within import slices_within
 from rmqstore.spans import QueueSlice, Span
 from rmqstore.storage.tiered.queues import TieredQueue
 
-_MAX_POINTS = 256  # records of a queue whose store times are looked at
+_SHORT_LOG = 32 << 20  # bytes, of which every record is looked at
+_SHORT_RANGE = 1 << 17  # units of such a log
+_SAMPLES = 1 << 10  # records of a longer one
 
 
 def prune(queue: TieredQueue, piece: QueueSlice, pruning: Pruning) -> list[QueueSlice]:
@@ -39,13 +41,20 @@ def prune(queue: TieredQueue, piece: QueueSlice, pruning: Pruning) -> list[Queue
 
 
 def _points(queue: TieredQueue, piece: QueueSlice) -> Points:
-    """Return records of a range with their times; none if their physical offsets do not rise."""
-    count = min(piece.end - piece.start, _MAX_POINTS)
+    """Return records of a range with their times; none if their physical offsets do not rise.
+
+    They are all records where the log of the queue is short.
+    """
+    n_units = piece.end - piece.start
+    n_bytes = queue.log.max_offset - queue.log.min_offset
+    are_all = n_units <= _SHORT_RANGE and n_bytes <= _SHORT_LOG
+    count = n_units if are_all else min(n_units, _SAMPLES)
     spaced = np.linspace(piece.start, piece.end - 1, count).astype(np.int64)
     units = queue.units.units_of(np.unique(spaced))
     offsets = units.physical_offsets[units.may_be_right(queue.log.max_offset)]
     times, are_right = queue.log.store_timestamps(offsets)
+    are_all &= len(offsets) == n_units and bool(are_right.all())
     offsets, times = offsets[are_right], times[are_right]
     if (np.diff(offsets) <= 0).any():
         return Points(offsets[:0], times[:0])
-    return Points(offsets, times)
+    return Points(offsets, times, are_all=are_all)
