@@ -29,6 +29,7 @@ EVERY = PLAIN + CRASHED + OTHER_QUEUES + IN_ROCKSDB[1:]
 # of groups of brokers: with a DLedger log, and in controller mode
 OF_GROUPS = ("dledger", "dledger-mixed", "dledger-expired", "controller")
 OF_GROUPS_CRASHED = ("dledger-crash",)
+IN_TIER = ("tiered", "v55-tiered")  # local store, and `tieredstore/` with more of its messages
 TORN = ("dledger-crash2", "dledger-crash3")  # one record in the log is torn
 
 Row = dict[str, Any]

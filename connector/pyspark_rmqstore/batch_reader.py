@@ -83,6 +83,7 @@ class RmqStoreReader(DataSourceReader):
             # The newest messages are planned over all stores at once.
             return [] if self._options.msg_key_limit is not None else splits.lookup(ref, store)
         if self._options.scan == "commitlog":
+            store.require_local("scan=commitlog")
             return [splits.log(ref, store)]
         store.warn_without_queues()
         store.warn_of_messages_elsewhere()
@@ -96,6 +97,7 @@ class RmqStoreReader(DataSourceReader):
             portions = [splits.queues(ref, store, planned)]
         portions += splits.lost(ref, store, slices)
         if self._options.include_pending:
+            store.require_store("include_pending")
             portions.append(splits.pending(ref, store))
         return portions
 
@@ -115,6 +117,7 @@ class RmqStoreReader(DataSourceReader):
 
     def _stored(self, ref: StoreRef) -> list[tuple[datetime, str, int]]:
         with open_ref(ref) as store:
+            store.require_local("msgKeyLimit")
             return self._splits.stored_records(ref, store)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -28,7 +28,7 @@ from rmqstore.query.sql92.filter import Filter, parse_filter
 
 STORE_PATHS = (
     "storePathCommitLog", "storePathConsumeQueue", "storePathIndex", "storePathDLedgerCommitLog",
-    "dLegerSelfId",
+    "dLegerSelfId", "tiered",
 )  # fmt: skip
 _OTHERS = (
     "includeSystemTopics", "tags", "columns", "scan", "minPartitions", "maxRecordsPerPartition",
@@ -63,6 +63,7 @@ class StoreRef:
     dledger_logs: tuple[str, ...]
     dledger_self_id: str | None
     ignore_log_end: bool
+    tiered: str | None = None
 
     @property
     def folders(self) -> FolderArguments:
@@ -165,6 +166,10 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
     if read.scan != "queue":
         raise UnsupportedFeatureError(
             "scan=commitlog: a stream follows queues; scan the log in a batch read"
+        )
+    if any(ref.tiered for ref in read.stores):
+        raise UnsupportedFeatureError(
+            "tiered: a stream follows the local store; read older messages in a batch read"
         )
     max_bytes = None
     if "maxBytesPerTrigger" in given:
@@ -329,6 +334,7 @@ def parse_stores(options: Mapping[str, str], given: Mapping[str, str]) -> tuple[
             index=elsewhere.get("storePathIndex"),
             dledger_logs=_folders(elsewhere, "storePathDLedgerCommitLog"),
             dledger_self_id=elsewhere.get("dLegerSelfId"),
+            tiered=absolute_path(elsewhere["tiered"]) if "tiered" in elsewhere else None,
             ignore_log_end=boolean(given, "ignoreLogEnd", default=False),
         )
         for path in paths

@@ -42,7 +42,8 @@ from rmqstore.read.pruner import StorePruner
 from rmqstore.read.scan.record_filter import LogFilter, log_filter
 from rmqstore.read.scan.rows import UnitRows
 from rmqstore.read.scan.spec import ReadSpec
-from rmqstore.read.session import StoreSession, open_session
+from rmqstore.read.session import StoreSession
+from rmqstore.read.tiered.session import open_session
 from rmqstore.spans import LogSlice, QueueSlice
 from rmqstore.storage.files.paths import StorePaths, find_store
 
@@ -172,15 +173,10 @@ class SplitReader:
         logger.info(
             "%s: of the queues that they allow, pushed filters leave %d of %d messages "
             "in %d of %d ranges, and %d that the index gives: %s",
-            ref.path,
-            _total_length(pruned.slices),
-            _total_length(slices),
-            len(pruned.slices),
-            len(slices),
-            n_single,
-            self.pushed.pruning,
-        )
-        portions: list[AnyPortion] = [self.queues(ref, store, self.sampled(store, pruned.slices))]
+            ref.path, _total_length(pruned.every), _total_length(slices),
+            len(pruned.every), len(slices), n_single, self.pushed.pruning,
+        )  # fmt: skip
+        portions: list[AnyPortion] = [self.queues(ref, store, self.sampled(store, pruned.every))]
         if pruned.single is not None:
             portions.append(self._units(ref, pruned.single))
         return portions
@@ -212,16 +208,17 @@ class SplitReader:
         options = self._options
         log_filter(options.selection, self.schema.names, options.wanted)
         store.warn_unknown_topics(options.selection)
-        candidates = store.find(options.wanted, options.selection)
+        spec, candidates = self.spec(store), store.find(options.wanted, options.selection)
         uncovered = [] if options.index_only else store.finder.uncovered(candidates)
         offsets = candidates.places_outside(uncovered)
         logger.info(
             "%s: the index names %d records and does not cover %d bytes of the log",
-            ref.path,
-            len(candidates.places),
-            candidates.n_uncovered_bytes,
-        )
+            ref.path, len(candidates.places), candidates.n_uncovered_bytes,
+        )  # fmt: skip
         portions = [self.records(ref, store, offsets)]
+        in_tier = [] if options.index_only else store.plan_look_up(options.selection, spec)
+        if in_tier:
+            portions.append(self.queues(ref, store, self.sampled(store, in_tier)))
         if uncovered:
             portions.append(self._log(ref, store, uncovered, store.log_heads()))
         return portions
@@ -306,6 +303,8 @@ class SplitReader:
         self, store: StoreSession, split: InputPartition, spec: ReadSpec
     ) -> Iterator[pa.RecordBatch]:
         match split:
+            case QueueSplit() if self._options.wanted:
+                yield from store.look_up(split.slices, spec, self._log_filter(spec))
             case QueueSplit():
                 store.ends.recovered = split.recovered
                 yield from store.read_queues(split.slices, spec)
@@ -356,7 +355,11 @@ def _total_length(pieces: Iterable[QueueSlice | LogSlice]) -> int:
 def open_ref(ref: StoreRef) -> StoreSession:
     """Open a store as the options name it."""
     return open_session(
-        ref.path, broker_name=ref.broker_name, ignore_log_end=ref.ignore_log_end, **ref.folders
+        ref.path,
+        broker_name=ref.broker_name,
+        ignore_log_end=ref.ignore_log_end,
+        tiered=ref.tiered,
+        **ref.folders,
     )
 
 

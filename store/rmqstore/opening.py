@@ -7,10 +7,15 @@ from inspect import signature
 from pathlib import Path
 from typing import Literal, Unpack, overload
 
-from rmqstore.errors import NotAStoreError, OptionError, StoreStateError
+from rmqstore.errors import (
+    NotAStoreError,
+    OptionError,
+    StoreStateError,
+    UnsupportedFeatureError,
+)
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.selection import require_arguments
-from rmqstore.read.session import open_session
+from rmqstore.read.tiered.session import open_session
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
@@ -29,6 +34,7 @@ def open_for(
     broker_name: str | None = None,
     ignore_log_end: bool = False,
     storage: Storage = LOCAL,
+    tiered: str | os.PathLike[str] | None = None,
     **folders: Unpack[FolderArguments],
 ) -> MessageStore: ...
 
@@ -57,12 +63,14 @@ def open_for(
     truncate: bool = False,
     check_log: bool = False,
     storage: Storage = LOCAL,
+    tiered: str | os.PathLike[str] | None = None,
     **folders: Unpack[FolderArguments],
 ) -> MessageStore | StoreWriter:
     """Open the store at ``path``: to read (``mode="r"``) or to append to (``mode="a"``).
 
     Args:
-        path: the folder that holds ``commitlog/``, or the DLedger log ``dledger-*/data``.
+        path: the folder that holds ``commitlog/``, or the DLedger log ``dledger-*/data``. A folder
+            of tiered storage is read alone.
         mode: a reader changes nothing and may be opened beside a running broker. A writer holds the
             store's lock, and first repairs what a crash has left.
         broker_name: value of column ``brokerName``; by default it is read from the store.
@@ -74,6 +82,8 @@ def open_for(
         check_log: for a writer: walk the last file of the log to find its end, and look at every
             queue, even if the last writer noted the end and the bytes of the log prove it.
         storage: for a reader: what the files are read from, if not the local disk.
+        tiered: for a reader: the tiered storage with the older messages of the store: the broker's
+            ``tieredStoreFilePath``, or its folder ``<hash>_<cluster>/<broker>`` in it.
         folders: what lies elsewhere: ``commitlogs``, the log's folders (the broker's
             ``storePathCommitLog``); ``consumequeue``, the queues'; ``index``, the index's;
             ``dledger_logs``, those of a DLedger log (``storePathDLedgerCommitLog``). Where
@@ -93,11 +103,16 @@ def open_for(
             broker_name=broker_name,
             ignore_log_end=ignore_log_end,
             storage=storage,
+            tiered=tiered,
             **folders,
         )
         return MessageStore(session)
     if mode != "a":
         raise OptionError(f"mode {mode!r}: must be 'r' to read or 'a' to append")
+    if tiered is not None:
+        raise UnsupportedFeatureError(
+            "tiered=: tiered storage is read only; leave it out to append"
+        )
     return StoreWriter(
         find_store(path, storage=storage, **folders),
         config or StoreConfig(),

@@ -138,13 +138,12 @@ class MessageStore(Closing):
 
         Source: DefaultMessageStore.java#getOffsetInQueueByTime.
         """
-        ranges = self.session.ranges
         span = self.queue_range(topic, queue_id)
         millis = parse_timestamp("timestamp", timestamp)
         if boundary == "lower":
-            return ranges.at_time(topic, queue_id, millis, span)
+            return self.session.at_time(topic, queue_id, millis, span)
         if boundary == "upper":
-            following = ranges.at_time(topic, queue_id, millis + 1, span)
+            following = self.session.at_time(topic, queue_id, millis + 1, span)
             return max(following - 1, span[0])
         raise OptionError(f"boundary {boundary!r}: lower or upper")
 
@@ -178,6 +177,7 @@ class MessageStore(Closing):
         Raises:
             UnsupportedFeatureError: the library for Bloom filters is not installed.
         """
+        self.session.require_local("matched_groups")
         queues = self.session.queues
         code = queues.open(topic, queue_id).unit(queue_offset)[2]
         if groups is None:
@@ -197,6 +197,7 @@ class MessageStore(Closing):
             CorruptRecordError: the record is damaged.
             OffsetOutOfRangeError: no file holds the offset.
         """
+        self.session.require_local("get")
         log = self.session.log
         physical_offset = parse_message_id(place)[1] if isinstance(place, str) else place
         if isinstance(place, str) and not log.min_offset <= physical_offset < log.max_offset:
@@ -244,6 +245,7 @@ class MessageStore(Closing):
             CorruptRecordError: a record that the index points at is damaged.
             OptionError: no message can have such a key, or ``begin`` or ``end`` is not a time.
         """
+        self.session.require_local("query")
         wanted = parse_wanted(key, msg_tags=tags)
         if not wanted:
             raise OptionError("query: give a key or tags")

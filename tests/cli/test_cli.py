@@ -105,6 +105,44 @@ def test_verbs_read_the_dledger_log_of_one_node_of_several(
     assert "quorum" in refused.stderr
 
 
+def test_verbs_read_tiered_storage_by_queue(golden_store: Golden, tmp_path: Path) -> None:
+    root = golden_store("tiered")
+    tier = root / "tieredstore"
+    queues = goldens.summary("tiered")["queues"]
+    for arguments, end, kind in (
+        ([tier], "maxOffset", "tiered storage in "),
+        ([root, "--tiered", tier], "localMaxOffset", "CommitLog, continued from tiered storage"),
+    ):
+        as_json = run("stat", *arguments, "--json").stdout
+        rows = [json.loads(line) for line in as_json.splitlines()]
+        assert [row["messages"] for row in rows] == [
+            queue[end] - queue["minOffset"] for queue in queues
+        ]
+        shown = run("stat", *arguments).stdout.splitlines()[-1]
+        assert shown.startswith(kind)
+        assert str(tier) in shown
+        dumped = run("dump", *arguments, "-t", "TierA", "-i", 1, "--columns", "queueOffset")
+        assert len(dumped.stdout.splitlines()) == queues[1][end] - queues[1]["minOffset"]
+        exported = tmp_path / f"{end}.parquet"
+        assert run("export", *arguments, exported).exit_code == 0
+        report = ["report", "-o", tmp_path / "report.html"]
+        looked_up = run("query", *arguments, "--tags", "TagA", "-n", 5, "--json").stdout
+        found = [json.loads(line) for line in looked_up.splitlines()]
+        tagged = run("dump", *arguments, "--tags", "TagA").stdout.splitlines()
+        times = sorted(json.loads(line)["storeTimestamp"] for line in tagged)
+        assert [row["storeTimestamp"] for row in found] == times[-5:]
+        for verb in (["verify"], report, ["get"]):
+            place = [0] if verb == ["get"] else []
+            refused = run(verb[0], *arguments, *place, *verb[1:])
+            assert refused.exit_code == 2, verb
+            assert "not supported with tiered storage" in refused.stderr
+    refused = run("rebuild", root, "--tiered", tier)
+    assert refused.exit_code == 2
+    assert "--tiered: rebuild is for the local store" in refused.stderr
+    assert "not read: messages in tiered storage" in run("stat", root).stdout
+    assert run("verify", root).exit_code == 0
+
+
 def test_stat_lists_the_epochs_of_a_broker_in_controller_mode(golden_store: Golden) -> None:
     shown = run("stat", golden_store("controller"))
     assert "epoch 1: physical offsets 0 to 41,308" in shown.stdout.splitlines()

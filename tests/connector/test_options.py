@@ -109,6 +109,7 @@ GIVEN = {
         "/x/d, /x/e", lambda read: read.stores[0].dledger_logs == ("/x/d", "/x/e"),
     ),
     "dLegerSelfId": ("n1", lambda read: read.stores[0].dledger_self_id == "n1"),
+    "tiered": ("/x/t", lambda read: read.stores[0].tiered == "/x/t"),
     "ignoreLogEnd": ("true", lambda read: read.stores[0].ignore_log_end),
     "brokerName": ("b", lambda read: read.stores[0].broker_name == "b"),
 }  # fmt: skip

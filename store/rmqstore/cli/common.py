@@ -97,10 +97,15 @@ def require_folder(target: Path) -> None:
 
 
 _SELF_ID = "rmqstore.dledger_self_id"
+_TIERED = "rmqstore.tiered"
 
 
 def _keep_self_id(context: click.Context, _option: click.Parameter, value: str | None) -> None:
     context.meta[_SELF_ID] = value
+
+
+def _keep_tiered(context: click.Context, _option: click.Parameter, value: Path | None) -> None:
+    context.meta[_TIERED] = value
 
 
 def store_path(command: Command) -> Command:
@@ -116,6 +121,14 @@ def store_path(command: Command) -> Command:
             callback=_keep_self_id,
             help="The node whose DLedger log to read, if PATH has several dledger-* folders.",
         ),
+        click.option(
+            "--tiered",
+            metavar="FOLDER",
+            type=click.Path(exists=True, file_okay=False, path_type=Path),
+            expose_value=False,
+            callback=_keep_tiered,
+            help="The tiered storage with the older messages of PATH (tieredStoreFilePath).",
+        ),
         click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path)),
     ):
         command = parameter(command)
@@ -124,13 +137,24 @@ def store_path(command: Command) -> Command:
 
 def open_store(path: Path, *, ignore_log_end: bool = False) -> MessageStore:
     """Open the store that the arguments of a command name, for reading."""
-    return open_for(path, ignore_log_end=ignore_log_end, dledger_self_id=given_self_id())
+    return open_for(
+        path,
+        ignore_log_end=ignore_log_end,
+        dledger_self_id=given_self_id(),
+        tiered=given_tier(),
+    )
 
 
 def given_self_id() -> str | None:
     """Return the node whose DLedger log the arguments of a command name."""
     self_id: str | None = click.get_current_context().meta.get(_SELF_ID)
     return self_id
+
+
+def given_tier() -> Path | None:
+    """Return the tiered storage that the arguments of a command name."""
+    tiered: Path | None = click.get_current_context().meta.get(_TIERED)
+    return tiered
 
 
 as_json_lines = click.option(

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rmqstore.cli.common import (
     as_json_lines,
@@ -151,6 +152,8 @@ def _show_messages(
             columns=None if as_json else _COLUMNS,
         )
         rows = pa.Table.from_batches(batches, batches.schema)
+    if store.session.is_tiered:  # its queues come one after the other
+        rows = rows.take(pc.sort_indices(rows.column("storeTimestamp")))
     newest = rows.slice(max(0, rows.num_rows - limit)) if limit else rows
     if as_json:
         write_rows(newest.to_batches(), None)

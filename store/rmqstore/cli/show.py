@@ -32,7 +32,6 @@ from rmqstore.cli.common import (
 from rmqstore.exchange import jsonable
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.open_store import QueueInfo
-from rmqstore.read.store_kind import store_kind
 from rmqstore.store import MessageStore
 
 _ID_DIGITS = 32
@@ -69,8 +68,8 @@ def stat(path: Path, topics: tuple[str, ...], with_system: bool, as_json: bool) 
                 click.echo(json.dumps(row))
             return
         rows = [_stat_cells(info) for info in selected]
-        epochs = store.view("epochs").read_all().to_pylist()
-        kind = store_kind(store.paths).lines()
+        epochs = [] if store.session.is_tiered else store.view("epochs").read_all().to_pylist()
+        kind = store.session.kind().lines()
     _show_table(rows)
     for text in kind:
         click.echo(text)

@@ -14,12 +14,13 @@ from rmqstore.cli.common import (
     ends_clearly,
     err_console,
     given_self_id,
+    given_tier,
     main,
     open_store,
     progress_bar,
     store_path,
 )
-from rmqstore.errors import Finding
+from rmqstore.errors import Finding, OptionError
 from rmqstore.inspect.verify import verify as verify_store
 from rmqstore.opening import open_for
 from rmqstore.storage.rocksdb.queue_tables import are_queues_unreadable, has_unreadable_queues
@@ -68,6 +69,8 @@ def rebuild(path: Path, truncate: bool) -> None:
     The store is locked meanwhile, so no broker may run on it. Records that cannot have a unit, and
     other damage that remains, are listed; the exit code is 1 then.
     """
+    if given_tier() is not None:
+        raise OptionError("--tiered: rebuild is for the local store; leave it out")
     with err_console.status(f"looking for the end of the log of {path}"):
         store = open_for(path, "a", truncate=truncate, dledger_self_id=given_self_id())
     with store, progress_bar(f"building queues and index of {path}") as progress:

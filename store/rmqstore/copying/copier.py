@@ -195,6 +195,7 @@ class _Copier:
         Returns:
             The plan; whether the store was closed, None if it was and no longer is.
         """
+        store.session.require_store("a copy")
         paths, end = store.paths, store.log_end
         if end is not None:
             self._require_writable(store)

@@ -121,6 +121,7 @@ def check_record(
     physical_offset: int,
     *,
     check_crc: bool = True,
+    check_record_crc: bool = True,
     expected: Expected | None = None,
 ) -> None:
     """Check everything that can show damage of the record at ``position``.
@@ -130,6 +131,7 @@ def check_record(
         position: where the record begins in ``buf``.
         physical_offset: where the record begins in the CommitLog.
         check_crc: whether to compare the body CRC, and the record CRC if the properties hold one.
+        check_record_crc: whether the record CRC is among these.
         expected: what the queue unit that points to the record says.
 
     Raises:
@@ -156,7 +158,7 @@ def check_record(
     if check_crc:
         require(body_crc(parts.body), int(fixed["body_crc"]), "CRC of the body")
         recorded = recorded_crc(parts.properties)
-        if recorded is not None:
+        if recorded is not None and check_record_crc:
             end = position + int(fixed["total_size"]) - CRC_PROPERTY_BYTES
             require(body_crc(bytes(buf[position:end])), recorded, "CRC of the record")
 

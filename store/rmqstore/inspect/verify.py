@@ -65,6 +65,7 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
         progress: called now and then with the bytes that are done, and their total; the log is
             read twice.
     """
+    store.session.require_local("verify")
     yield from _missing_files(store)
     yield from _damaged_records(store, lambda done, total: progress(done, 2 * total))
     end = store.session.log_slice().end

@@ -93,6 +93,8 @@ class MessageScan:
 
     def batches(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
         """Return the messages of a store as batches with the columns of ``spec``."""
+        if self.include_pending:
+            session.require_store("include_pending")
         batches = self._read(session)
         if self.include_pending:
             batches = chain(batches, self._keep(self._pending(session)))
@@ -134,7 +136,7 @@ class MessageScan:
         logger.info(
             "%s: the condition leaves %d of %d messages of the queues that it allows, "
             "and %d that the index gives: %s",
-            session.paths.root, sum(piece.end - piece.start for piece in pruned.slices),
+            session.paths.root, sum(piece.end - piece.start for piece in pruned.every),
             sum(piece.end - piece.start for piece in slices),
             0 if pruned.single is None else len(pruned.single.physical_offsets), where.pruning,
         )  # fmt: skip
@@ -143,9 +145,11 @@ class MessageScan:
         if pruned.single is not None:
             single = self._keep(session.read_units(pruned.single, self.spec))
             messages = merge_by_place(messages, single)
-        return chain(lost, messages)
+        in_tier = self._keep(session.read_queues(pruned.in_tier, self.spec))
+        return chain(lost, in_tier, messages)
 
     def _by_log(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
+        session.require_local("scan=commitlog")
         chosen = log_filter(self.selection, self.spec.schema.names)
         session.warn_unknown_topics(self.selection)
         pieces = [session.log_slice()]
@@ -156,6 +160,9 @@ class MessageScan:
     def _look_up(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
         chosen = log_filter(self.selection, self.spec.schema.names, self.wanted)
         session.warn_unknown_topics(self.selection)
+        if not self.index_only:  # the index of tiered storage is not used
+            slices = session.plan_look_up(self.selection, self.spec)
+            yield from session.look_up(slices, self.spec, chosen)
         candidates = session.find(self.wanted, self.selection)
         yield from session.finder.read(candidates, self.spec, chosen, index_only=self.index_only)
 

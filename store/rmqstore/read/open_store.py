@@ -11,7 +11,7 @@ from rmqstore.errors import CorruptConfigError, UnsupportedFeatureError
 from rmqstore.format.layout import LMQ_PREFIX
 from rmqstore.query.selection import Selection, require_named
 from rmqstore.read.plan.queue_ranges import QueueRanges
-from rmqstore.read.store_kind import messages_elsewhere
+from rmqstore.read.store_kind import StoreKind, messages_elsewhere, store_kind
 from rmqstore.spans import LogSlice, QueueKey
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.closing import Closing
@@ -233,11 +233,17 @@ class OpenStore(Closing):
 
     def warn_of_messages_elsewhere(self) -> None:
         """Log where the store has messages that are not read, at the first call only."""
-        if self._has_warned_of_elsewhere:
-            return
-        self._has_warned_of_elsewhere = True
-        for text in messages_elsewhere(self.paths):
+        if not self._has_warned_of_elsewhere:
+            self._has_warned_of_elsewhere = True
+            self._warn_not_read(messages_elsewhere(self.paths))
+
+    def _warn_not_read(self, texts: Iterable[str]) -> None:
+        for text in texts:
             logger.warning("%s: not read: %s", self.paths.root, text)
+
+    def kind(self) -> StoreKind:
+        """Return the kind of the store, by the files that it has."""
+        return store_kind(self.paths)
 
     def warn_without_queues(self) -> None:
         """Log that a store has a log but no queues at all: a read by queue then gives nothing."""

@@ -34,6 +34,12 @@ class PrunedQueues(NamedTuple):
 
     slices: list[QueueSlice]
     single: UnitRows | None  # messages outside of the slices that the index pointed out
+    in_tier: list[QueueSlice]  # slices in tiered storage
+
+    @property
+    def every(self) -> list[QueueSlice]:
+        """All slices, those in tiered storage first."""
+        return [*self.in_tier, *self.slices]
 
 
 class StorePruner:
@@ -58,15 +64,18 @@ class StorePruner:
             for piece in slices
             if pruning.keeps(piece.topic, piece.queue_id)
         ]
-        bounded = [piece for piece in bounded if piece.start < piece.end]
+        in_tier, bounded = self._store.divide(
+            [piece for piece in bounded if piece.start < piece.end]
+        )
+        in_tier = self._store.prune_tiered(in_tier, pruning)
         if not bounded:
-            return PrunedQueues([], None)
+            return PrunedQueues([], None, in_tier)
         whole = self._whole()
         parts = self._parts(whole)
         topics = self._store.indexed_topics({piece.topic for piece in bounded})
         candidates = self._look_up(sorted(topics), whole)
         if candidates is None:
-            return PrunedQueues(self._cut_all(bounded, parts, whole), None)
+            return PrunedQueues(self._cut_all(bounded, parts, whole), None, in_tier)
         gaps = LogParts.of(candidates.uncovered)
         places = candidates.places
         places = places[self._inside(places, parts) & ~self._inside(places, gaps)]
@@ -74,7 +83,7 @@ class StorePruner:
         others = [piece for piece in bounded if piece.topic not in topics]
         uncovered = self._cut_all(indexed, parts.met(gaps), whole)
         single = self._units(places, indexed, uncovered)
-        return PrunedQueues(uncovered + self._cut_all(others, parts, whole), single)
+        return PrunedQueues(uncovered + self._cut_all(others, parts, whole), single, in_tier)
 
     def _cut_all(self, slices: list[QueueSlice], parts: LogParts, whole: Span) -> list[QueueSlice]:
         if parts.spans == (whole,):

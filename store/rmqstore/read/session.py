@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +13,6 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import UnsupportedFeatureError
 from rmqstore.format.layout import Positions
-from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.conditions import NO_PRUNING, Points, Pruning
 from rmqstore.query.keys import Wanted
 from rmqstore.query.selection import Selection, choose_topics
@@ -36,10 +33,8 @@ from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.source import ViewLimits, ViewPiece, ViewSource
 from rmqstore.spans import LATEST_TIME, LogSlice, LostStretch, QueueKey, QueueSlice, Span
 from rmqstore.storage.broker.store_config import StoreConfig
-from rmqstore.storage.files.local import LOCAL
-from rmqstore.storage.files.paths import StorePaths, find_store
+from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.retry import retry_if_deleted
-from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.index.search import IndexSearch
 from rmqstore.storage.index.sizes import IndexSizes
 from rmqstore.storage.queue.bounds import find_first
@@ -53,8 +48,8 @@ logger = logging.getLogger(__name__)
 class StoreSession(OpenStore):
     """Plans and reads parts of one store, for modules of this package and for connectors.
 
-    A context manager; :func:`open_session` makes one. ``rmqstore.MessageStore`` is the public API
-    on top of it.
+    A context manager; ``read.tiered.session.open_session`` makes one. ``rmqstore.MessageStore`` is
+    the public API on top of it.
     """
 
     def __init__(
@@ -70,6 +65,54 @@ class StoreSession(OpenStore):
             self.ends.index_flushed_until,
             table=lambda: IndexTable.of(self.paths),
         )
+
+    @property
+    def is_tiered(self) -> bool:
+        """Whether messages of the store are read from tiered storage."""
+        return False
+
+    def require_local(self, request: str) -> None:
+        """Refuse a request that needs all messages in the log, if some are in tiered storage.
+
+        Raises:
+            UnsupportedFeatureError: some are; the text names the request.
+        """
+
+    def require_store(self, request: str) -> None:
+        """Refuse a request that needs a local store, if only tiered storage is read.
+
+        Raises:
+            UnsupportedFeatureError: there is no local store; the text names the request.
+        """
+
+    def divide(self, slices: Sequence[QueueSlice]) -> tuple[list[QueueSlice], list[QueueSlice]]:
+        """Return what of ranges of queues is read from tiered storage, and what of the log."""
+        return [], [*slices]
+
+    def plan_look_up(self, _selection: Selection, _spec: ReadSpec) -> list[QueueSlice]:
+        """Return the ranges in tiered storage in which messages are looked up."""
+        return []
+
+    def look_up(
+        self, _slices: Sequence[QueueSlice], _spec: ReadSpec, _wanted: LogFilter
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the wanted messages in ranges of :meth:`plan_look_up`, all of which are read."""
+        return iter(())
+
+    def prune_tiered(self, slices: list[QueueSlice], _pruning: Pruning) -> list[QueueSlice]:
+        """Return the parts of ranges in tiered storage that can meet conditions."""
+        return slices
+
+    @retry_if_deleted
+    def at_time(self, topic: str, queue_id: int, timestamp: int, span: tuple[int, int]) -> int:
+        """Return the first queue offset in a span that was stored at or after a time (ms).
+
+        It is the end of the span if there is no such message.
+
+        Raises:
+            CorruptRecordError: a message whose time is needed is damaged.
+        """
+        return self.ranges.at_time(topic, queue_id, timestamp, span)
 
     @retry_if_deleted
     def first_stored_at(
@@ -275,6 +318,7 @@ class StoreSession(OpenStore):
     @retry_if_deleted
     def plan_view(self, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
         """Return a view in pieces, in the order of their rows; see ``views.registry.plan_view``."""
+        self.require_local(f"view {spec.view}")
         return plan_view(self.view_source, spec, limits)
 
     def read_view(self, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
@@ -319,31 +363,6 @@ class StoreSession(OpenStore):
             ends=self.ends,
             sampler=self._sampler,
         )
-
-
-def open_session(
-    path: str | os.PathLike[str],
-    *,
-    broker_name: str | None = None,
-    ignore_log_end: bool = False,
-    storage: Storage = LOCAL,
-    **folders: Unpack[FolderArguments],
-) -> StoreSession:
-    """Open the store at ``path`` for reading.
-
-    Args:
-        path: the folder that holds ``commitlog/``.
-        broker_name: value of column ``brokerName``; taken from the store by default.
-        ignore_log_end: read on past the end of a log that was not closed.
-        storage: the storage that files are read from.
-        folders: folders that lie outside of ``path``.
-
-    Raises:
-        NotAStoreError: there is no store.
-        UnsupportedFeatureError: it is of a kind that cannot be read.
-    """
-    paths = find_store(path, storage=storage, **folders)
-    return StoreSession(paths, broker_name=broker_name, ignore_log_end=ignore_log_end)
 
 
 def _in_range(time: int | None) -> int | None:

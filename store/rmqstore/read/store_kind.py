@@ -10,6 +10,8 @@ from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import Entry, is_folder
 from rmqstore.storage.rocksdb.queue_tables import has_unreadable_queues
 
+_IN_TIER = "messages in tiered storage"
+
 
 class StoreKind(NamedTuple):
     """The kind of a store.
@@ -37,6 +39,21 @@ class StoreKind(NamedTuple):
 def store_kind(paths: StorePaths) -> StoreKind:
     """Return the kind of a store, by the files that it has. Reads the checkpoint at most."""
     return StoreKind(_log(paths), _queues(paths), _version(paths), tuple(_not_read(paths)))
+
+
+def tiered_kind(paths: StorePaths | None, tier: Path) -> StoreKind:
+    """Return the kind of a store together with its tiered storage.
+
+    Args:
+        paths: the local store, None if tiered storage is read alone.
+        tier: the folder in tiered storage.
+    """
+    if paths is None:
+        return StoreKind(f"tiered storage in {tier}", "files", "5.1", ())
+    kind = store_kind(paths)
+    log = f"{kind.log}, continued from tiered storage in {tier}"
+    rest = tuple(text for text in kind.not_read if not text.startswith(_IN_TIER))
+    return kind._replace(log=log, version=max(kind.version, "5.1"), not_read=rest)
 
 
 def _log(paths: StorePaths) -> str:
@@ -80,8 +97,8 @@ def messages_elsewhere(paths: StorePaths) -> list[str]:
     tier = paths.config / "tieredStoreMetadata.json"
     if paths.storage.exists(tier):
         texts.append(
-            f"messages in tiered storage ({tier.name} names their files): "
-            "what is older than the local log is there alone"
+            f"{_IN_TIER} ({tier.name} names their files): what is older than the local log is "
+            "there alone, and tiered= with the broker's tieredStoreFilePath reads it too"
         )
     compaction = paths.root / "compaction"
     if any(entry.is_folder for entry in _entries(paths, compaction)):

@@ -22,6 +22,7 @@ def as_text(session: StoreSession) -> str:
     with suppress(RmqStoreError, OSError):
         topics = f"{len(session.topics())} topics"
         state = "open, or not closed" if session.paths.has_abort else "closed"
+        state += ", with tiered storage" if session.is_tiered else ""
         return f"MessageStore({folder}, broker {session.broker_name!r}, {topics}, {state})"
     return f"MessageStore({folder})"
 

@@ -32,8 +32,8 @@ from rmqstore.inspect.verify import verify
 from rmqstore.opening import open_for
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.scan.spec import ReadSpec
-from rmqstore.read.session import open_session
 from rmqstore.read.tail import StoreTail
+from rmqstore.read.tiered.session import open_session
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.bounds import total_weight

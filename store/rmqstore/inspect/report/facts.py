@@ -22,7 +22,6 @@ from rmqstore.format.topics import is_system_topic
 from rmqstore.inspect.verify import verify
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.read.plan.light_queues import describe_light_queues
-from rmqstore.read.store_kind import store_kind
 from rmqstore.read.views.schema import VIEWS
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.queue.bounds import total_weight
@@ -160,7 +159,8 @@ def gather(
         with_verify: also check the store, which reads all of its log.
         progress: called with the progress of the check.
     """
-    notes = store_kind(store.paths).lines()
+    store.session.require_local("a report")
+    notes = store.session.kind().lines()
     if apart := store.session.light_messages_apart:
         text = f"{describe_light_queues(Counter(apart), apart)} lie in RocksDB alone"
         notes.append(f"{text}: the numbers lack them")

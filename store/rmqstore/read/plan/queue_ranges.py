@@ -7,24 +7,20 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import cached_property
 
-from rmqstore.errors import (
-    CorruptQueueError,
-    CorruptRecordError,
-    OffsetOutOfRangeError,
-    UnsupportedFeatureError,
-)
+from rmqstore.errors import CorruptQueueError, UnsupportedFeatureError
 from rmqstore.format.layout import LMQ_PREFIX
+from rmqstore.format.schema import Message
 from rmqstore.query.conditions import NO_PRUNING, Pruning
 from rmqstore.query.selection import Selection, choose_topics
 from rmqstore.read.plan.bound_resolver import BoundResolver
 from rmqstore.read.plan.light_queues import count_light_messages, describe_light_queues
 from rmqstore.read.plan.slices_within import slices_within
-from rmqstore.read.plan.time_search import search_together, short_units
+from rmqstore.read.plan.time_search import first_stored_at, search_together
 from rmqstore.spans import LATEST_TIME, QueueKey, QueueSlice, Span
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.paths import StorePaths, can_name_queues
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.queue.bounds import find_first, reach
+from rmqstore.storage.queue.bounds import reach
 from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.queue_set import Queues
 from rmqstore.storage.recovery.unit_checks import confirmed_end, confirmed_runs, look_confirmed
@@ -32,8 +28,6 @@ from rmqstore.storage.rocksdb.database import INSTALL_ROCKSDB
 from rmqstore.storage.rocksdb.queue_tables import are_queues_unreadable, has_unreadable_queues
 
 logger = logging.getLogger(__name__)
-
-_NEIGHBOURS = 256  # messages tried after a damaged one for a store time
 
 
 class QueueRanges:
@@ -75,6 +69,13 @@ class QueueRanges:
             return None
         return queue.first(queue.end(), self._log.min_offset)
 
+    def oldest(self, topic: str, queue_id: int) -> int | None:
+        """Return the first queue offset whose message is there, None if none is."""
+        queue = self._queues.open(topic, queue_id)
+        end = queue.end()
+        first = queue.first(end, self._log.min_offset)
+        return first if first < end else None
+
     def at_time(
         self,
         topic: str,
@@ -97,18 +98,13 @@ class QueueRanges:
             CorruptRecordError: a message whose time is needed is damaged.
             OffsetOutOfRangeError: a message whose time is needed is missing.
         """
-        physical_offset_of = _physical_offsets(self._queues.open(topic, queue_id), span)
+        queue = self._queues.open(topic, queue_id)
+        return first_stored_at(self._log, queue, timestamp, span, tolerant=tolerant)
 
-        def is_late(queue_offset: int) -> bool:
-            for neighbour in range(queue_offset, min(queue_offset + _NEIGHBOURS, span[1])):
-                try:
-                    return self._log.store_timestamp(physical_offset_of(neighbour)) >= timestamp
-                except (CorruptRecordError, OffsetOutOfRangeError):
-                    if not tolerant:
-                        raise
-            return False
-
-        return find_first(*span, is_late)
+    def message(self, topic: str, queue_id: int, queue_offset: int) -> Message:
+        """Return the message that a unit points at; raises as ``CommitLog.get`` does."""
+        place = self._queues.open(topic, queue_id).unit(queue_offset)[0]
+        return self._log.get(place, check_crc=False)
 
     def require_plain_queues(self, selection: Selection | None = None) -> None:
         """Refuse a store whose queues this version cannot read.
@@ -171,16 +167,11 @@ class QueueRanges:
             UnsupportedFeatureError: the queues are of a kind that cannot be read.
         """
         self.require_plain_queues(selection)
-        chosen_topics = choose_topics(selection, self.known_topics(config))
-        topics = filter(pruning.keeps_topic, chosen_topics)
-        assign = selection.assign
-        chosen = {topic: self._queues.ids(topic) for topic in topics}
-        if not assign:
-            return chosen
-        return {
-            topic: [queue_id for queue_id in queue_ids if queue_id in assign[topic]]
-            for topic, queue_ids in chosen.items()
-        }
+        return choose_queues(selection, self.known_topics(config), self._queues.ids, pruning)
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Return the ids of a topic's queues, sorted."""
+        return self._queues.ids(topic)
 
     def known_topics(self, config: BrokerConfig) -> list[str]:
         """Return every topic with a queue folder or an entry in ``config/topics.json``, sorted."""
@@ -299,10 +290,8 @@ class QueueRanges:
 
         Raises the errors of :meth:`resolve`.
         """
-        runs = list(self._queues.open(topic, queue_id).runs(start, end))
-        if start < end and runs != [(start, end)]:
-            self._report_gap(topic, queue_id, start, runs, tolerant=tolerant)
-        return [QueueSlice(topic, queue_id, *run) for run in runs]
+        queue = self._queues.open(topic, queue_id)
+        return slices_of(queue, (topic, queue_id), start, end, tolerant=tolerant)
 
     def look_confirmed(self, piece: QueueSlice, log_end: int) -> bool:
         """Tell whether the log confirms a range's units; see ``unit_checks.look_confirmed``."""
@@ -350,15 +339,43 @@ class QueueRanges:
         queue = self._queues.open(piece.topic, piece.queue_id)
         return slices_within(queue, piece, spans, self._log.max_offset)
 
-    def _report_gap(
-        self, topic: str, queue_id: int, start: int, runs: list[tuple[int, int]], *, tolerant: bool
-    ) -> None:
+
+def choose_queues(
+    selection: Selection,
+    known_topics: list[str],
+    ids_of: Callable[[str], list[int]],
+    pruning: Pruning = NO_PRUNING,
+) -> dict[str, list[int]]:
+    """Return the topics and queues that a selection names; see :meth:`QueueRanges.choose`."""
+    chosen_topics = choose_topics(selection, known_topics)
+    topics = filter(pruning.keeps_topic, chosen_topics)
+    assign = selection.assign
+    chosen = {topic: ids_of(topic) for topic in topics}
+    if not assign:
+        return chosen
+    return {
+        topic: [queue_id for queue_id in queue_ids if queue_id in assign[topic]]
+        for topic, queue_ids in chosen.items()
+    }
+
+
+def slices_of(
+    queue: Queue, key: QueueKey, start: int, end: int, *, tolerant: bool
+) -> list[QueueSlice]:
+    """Return the parts of a range that the files of a queue have.
+
+    Raises:
+        CorruptQueueError: some of it is missing, and ``tolerant`` is false.
+    """
+    runs = list(queue.runs(start, end))
+    if start < end and runs != [(start, end)]:
         missing = runs[0][1] if runs and runs[0][0] == start else start
-        path, byte = self._queues.open(topic, queue_id).place(missing)
+        path, byte = queue.place(missing)
         reason = f"a file is missing or cut: queue offset {missing} should be there"
         if not tolerant:
             raise CorruptQueueError(path, byte, reason)
         logger.warning("%s, byte %d: %s; going on with what is left", path, byte, reason)
+    return [QueueSlice(*key, *run) for run in runs]
 
 
 def may_choose_light_queues(selection: Selection) -> bool:
@@ -366,12 +383,3 @@ def may_choose_light_queues(selection: Selection) -> bool:
     if selection.named_topics:
         return any(topic.startswith(LMQ_PREFIX) for topic in selection.named_topics)
     return selection.subscribe_pattern is not None or selection.include_system_topics
-
-
-def _physical_offsets(queue: Queue, span: tuple[int, int]) -> Callable[[int], int]:
-    """Return what gives the physical offset of a queue offset in ``span``, 0 without a unit."""
-    units = short_units(queue, span)
-    if units is None:
-        return lambda queue_offset: queue.unit(queue_offset)[0]
-    physical_offsets = units.physical_offsets.tolist()
-    return lambda queue_offset: physical_offsets[queue_offset - span[0]]

@@ -60,26 +60,8 @@ class Sampler:
         They are evenly spaced by queue offset. A range of at most ``_SAMPLED_UNITS`` messages gives
         one sample, which covers all of them.
         """
-        if piece.start >= piece.end:
-            return []
         queue = self._queues.open(piece.topic, piece.queue_id)
-        start, end = piece.start, piece.end
-        units = short_units(queue, (start, end))
-        whole = None if units is None else _weigh(queue, units, start, end)
-        samples = []
-        for queue_offset in _spaced(start, end, count):
-            stop = min(queue_offset + _SAMPLED_UNITS, end)
-            if whole is not None:
-                rows = slice(queue_offset - start, stop - start)
-                physical_offsets, weights = whole[0][rows], whole[1][rows]
-            else:
-                run = next(queue.runs(queue_offset, stop), None)
-                if run is None or run[0] != queue_offset:
-                    continue
-                physical_offsets, weights = _weigh(queue, queue.units(*run), *run)
-            mean_bytes = float(weights.sum()) / len(weights)
-            samples.append(Sample(queue_offset, int(physical_offsets[0]), mean_bytes))
-        return samples
+        return sample_queue(queue, piece.start, piece.end, count)
 
     def rows_within(self, piece: QueueSlice, n_bytes: int) -> int:
         """Return how many messages at the start of a range have records of ``n_bytes`` at most."""
@@ -176,6 +158,28 @@ class Sampler:
                 physical_offsets.append(starts + (segment.start - stop.head_bytes))
                 times.append(heads.column("store_timestamp").astype(np.int64))
         return Points(np.concatenate(physical_offsets), np.concatenate(times), are_all=True)
+
+
+def sample_queue(queue: Queue, start: int, end: int, count: int) -> list[Sample]:
+    """Return samples of a range of a queue; see :meth:`Sampler.sample`."""
+    if start >= end:
+        return []
+    units = short_units(queue, (start, end))
+    whole = None if units is None else _weigh(queue, units, start, end)
+    samples = []
+    for queue_offset in _spaced(start, end, count):
+        stop = min(queue_offset + _SAMPLED_UNITS, end)
+        if whole is not None:
+            rows = slice(queue_offset - start, stop - start)
+            physical_offsets, weights = whole[0][rows], whole[1][rows]
+        else:
+            run = next(queue.runs(queue_offset, stop), None)
+            if run is None or run[0] != queue_offset:
+                continue
+            physical_offsets, weights = _weigh(queue, queue.units(*run), *run)
+        mean_bytes = float(weights.sum()) / len(weights)
+        samples.append(Sample(queue_offset, int(physical_offsets[0]), mean_bytes))
+    return samples
 
 
 def _spaced(start: int, end: int, count: int) -> list[int]:

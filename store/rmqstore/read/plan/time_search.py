@@ -7,10 +7,11 @@ from contextlib import suppress
 
 import numpy as np
 
-from rmqstore.errors import OffsetOutOfRangeError
+from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
 from rmqstore.format.layout import Positions
 from rmqstore.spans import QueueKey
 from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.queue.bounds import find_first
 from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.units import Units
 
@@ -19,6 +20,7 @@ FoundTimes = Mapping[tuple[QueueKey, int], int]
 
 _SHORT_RANGE = 1024  # units
 _MAX_UNITS = 1 << 20  # 8 bytes each
+_NEIGHBOURS = 256  # messages tried after a damaged one for a store time
 
 
 class TimeSearch:
@@ -123,6 +125,36 @@ def search_together(
             search, waiting = TimeSearch(log), []
     found = search.run()
     yield from ((*queue, found) for queue in waiting)
+
+
+def first_stored_at(
+    log: CommitLog, queue: Queue, timestamp: int, span: tuple[int, int], *, tolerant: bool
+) -> int:
+    """Return the first queue offset in a span whose message was stored at or after a time.
+
+    See ``QueueRanges.at_time``.
+    """
+    physical_offset_of = _physical_offsets(queue, span)
+
+    def is_late(queue_offset: int) -> bool:
+        for neighbour in range(queue_offset, min(queue_offset + _NEIGHBOURS, span[1])):
+            try:
+                return log.store_timestamp(physical_offset_of(neighbour)) >= timestamp
+            except (CorruptRecordError, OffsetOutOfRangeError):
+                if not tolerant:
+                    raise
+        return False
+
+    return find_first(*span, is_late)
+
+
+def _physical_offsets(queue: Queue, span: tuple[int, int]) -> Callable[[int], int]:
+    """Return what gives the physical offset of a queue offset in ``span``, 0 without a unit."""
+    units = short_units(queue, span)
+    if units is None:
+        return lambda queue_offset: queue.unit(queue_offset)[0]
+    physical_offsets = units.physical_offsets.tolist()
+    return lambda queue_offset: physical_offsets[queue_offset - span[0]]
 
 
 def short_units(queue: Queue, span: tuple[int, int]) -> Units | None:

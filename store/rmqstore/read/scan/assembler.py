@@ -53,11 +53,11 @@ def plain_pipeline(spec: ReadSpec, wanted: LogFilter | None = None) -> Pipeline:
     is_look_up = wanted is not None and wanted.is_look_up
     chooses_by_properties = spec.tags is not None or spec.filter is not None or is_look_up
     steps: list[Step] = []
-    if spec.check_crc and chooses_by_properties:
+    if spec.check_crc and spec.check_record_crc and chooses_by_properties:
         steps.append(verify_properties)
     steps.append(partial(choose, spec=spec, wanted=wanted))
     if spec.check_crc:
-        steps.append(verify_crc)
+        steps.append(partial(verify_crc, of_records=spec.check_record_crc))
     return Pipeline(check, (*steps, *inflating(spec)), explain, _weigh)
 
 

@@ -26,7 +26,14 @@ Explain = Callable[[Bytes, ReadSpec, int, Expected | None], str]
 def explain(record: Bytes, spec: ReadSpec, physical_offset: int, expected: Expected | None) -> str:
     """Ask the reference codec what is wrong with a record."""
     try:
-        check_record(record.data, 0, physical_offset, check_crc=spec.check_crc, expected=expected)
+        check_record(
+            record.data,
+            0,
+            physical_offset,
+            check_crc=spec.check_crc,
+            check_record_crc=spec.check_record_crc,
+            expected=expected,
+        )
     except MalformedBytesError as err:
         return err.reason
     return "the record changed while it was read"

@@ -25,6 +25,7 @@ from rmqstore.format.layout import (
 )
 from rmqstore.read.scan.assembler import Assembler, Pipeline, plain_pipeline
 from rmqstore.read.scan.joined_files import FileSharing, JoinedFiles
+from rmqstore.read.scan.record_filter import LogFilter
 from rmqstore.read.scan.rows import Fault, UnitRows, expected_columns, lost_rows
 from rmqstore.read.scan.shared_records import shared_pipeline
 from rmqstore.read.scan.spec import DROPMALFORMED, FAILFAST, ReadSpec
@@ -54,8 +55,10 @@ class QueueScan:
         open_ext: OpenExt,
         spec: ReadSpec,
         batch_topics: Collection[str] = (),
+        wanted: LogFilter | None = None,
     ) -> None:
         self._log, self._open_queue, self._open_ext, self._spec = log, open_queue, open_ext, spec
+        self._wanted = wanted
         self._batch_topics = frozenset(batch_topics)
         self._sharing = FileSharing()
 
@@ -206,7 +209,7 @@ class QueueScan:
         ]
         if np.array(shared, np.bool_)[window.topic_codes].any():
             return shared_pipeline(self._spec, self._batch_topics)
-        return plain_pipeline(self._spec)
+        return plain_pipeline(self._spec, self._wanted)
 
     def _refuse_gone(self, part: UnitRows) -> Iterator[pa.RecordBatch]:
         """Handle units whose record lies in no file.

@@ -46,7 +46,8 @@ def shared_pipeline(spec: ReadSpec, batch_topics: Collection[str]) -> Pipeline:
         spec: the spec of the read.
         batch_topics: topics whose queues are BatchConsumeQueues.
     """
-    steps: list[Step] = [verify_crc] if spec.check_crc else []
+    of_records = spec.check_record_crc
+    steps: list[Step] = [partial(verify_crc, of_records=of_records)] if spec.check_crc else []
     steps += [
         partial(expand, batch_topics=batch_topics),
         partial(choose, spec=spec, wanted=None),

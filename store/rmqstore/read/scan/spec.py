@@ -22,6 +22,7 @@ class ReadSpec:
     mode: str = FAILFAST
     corrupt_column: str = CORRUPT_RECORD
     check_crc: bool = True
+    check_record_crc: bool = True  # whether CRCs of whole records are checked with the others
     fail_on_data_loss: bool = True
     tags: frozenset[str] | None = None
     filter: Filter | None = None

@@ -153,10 +153,16 @@ def _both(one: Mask | None, other: Mask) -> Mask:
     return other if one is None else one & other
 
 
-def verify_crc(rows: Rows) -> Rows:
-    """Drop records whose checksum is wrong. Bodies that earlier steps left out are not read."""
+def verify_crc(rows: Rows, *, of_records: bool = True) -> Rows:
+    """Drop records whose checksum is wrong. Bodies that earlier steps left out are not read.
+
+    Args:
+        rows: the rows.
+        of_records: whether to check CRCs of whole records too.
+    """
     bodies = stored_bodies(rows.data, rows.heads)
-    return rows.with_column("body", bodies).drop_damaged(sound_crcs(rows.data, rows.heads, bodies))
+    sound = sound_crcs(rows.data, rows.heads, bodies, of_records=of_records)
+    return rows.with_column("body", bodies).drop_damaged(sound)
 
 
 def inflate(rows: Rows) -> Rows:

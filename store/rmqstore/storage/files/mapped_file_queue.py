@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from rmqstore.errors import FileDeletedError, UnreadableFileError
 from rmqstore.storage.files.open_files import OpenFiles
@@ -37,6 +37,9 @@ class Segment(NamedTuple):
         return self.start + self.size
 
 
+Lister: TypeAlias = Callable[[Sequence[str], Storage], list[Segment]]
+
+
 class MappedFileQueue:
     """The files of one or several folders, by the offsets in their names.
 
@@ -45,22 +48,27 @@ class MappedFileQueue:
     Args:
         folders: the folders that hold the files.
         files: opens the files, and may open those of other folders too.
+        lister: lists the files, sorted and without overlaps; by default those of a broker's store,
+            which are named by their offset and have one length.
 
     Source: MappedFileQueue.java, MultiPathMappedFileQueue.java.
     """
 
     # A reader of many queues has thousands of these.
-    __slots__ = ("_files", "_folders", "segments")
+    __slots__ = ("_files", "_folders", "_list_files", "segments")
 
-    def __init__(self, folders: Sequence[AnyPath], files: OpenFiles) -> None:
+    def __init__(
+        self, folders: Sequence[AnyPath], files: OpenFiles, lister: Lister | None = None
+    ) -> None:
         self._folders, self._files = tuple(map(str, folders)), files
+        self._list_files = lister or _list_segments
         self.segments: list[Segment] = []
         self.refresh()
 
     def refresh(self) -> None:
         """List the files again: a broker creates and deletes files, a recovery recreates some."""
         gone = {segment.file for segment in self.segments}
-        self.segments = _list_segments(self._folders, self._files.storage)
+        self.segments = self._list_files(self._folders, self._files.storage)
         for segment in self.segments:
             gone.discard(segment.file)
             self._files.drop_outdated(segment.file)
@@ -118,7 +126,7 @@ def _list_segments(folders: Sequence[str], storage: Storage) -> list[Segment]:
                 continue  # retention deleted the file during the listing
             except UnreadableFileError as err:
                 logger.warning("%s: the file is skipped", err)
-    return segments if len(segments) < 2 else _apart(_without_strays(sorted(segments)))
+    return segments if len(segments) < 2 else cut_overlaps(_without_strays(sorted(segments)))
 
 
 def _without_strays(segments: list[Segment]) -> list[Segment]:
@@ -140,7 +148,7 @@ def _without_strays(segments: list[Segment]) -> list[Segment]:
     return regular
 
 
-def _apart(segments: list[Segment]) -> list[Segment]:
+def cut_overlaps(segments: list[Segment]) -> list[Segment]:
     """Cut each file where the next one begins: bytes after that belong to the next file."""
     next_starts = (segment.start for segment in segments[1:])
     ends = [*next_starts, *(segment.end for segment in segments[-1:])]

@@ -47,7 +47,7 @@ from rmqstore.format.layout import (
 from rmqstore.format.record import Parts, check_record, decode_record, split_record
 from rmqstore.format.schema import Message
 from rmqstore.storage.files.local import LOCAL
-from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, Segment
+from rmqstore.storage.files.mapped_file_queue import Lister, MappedFileQueue, Segment
 from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.files.storage import Storage
 
@@ -84,6 +84,8 @@ class CommitLog:
         folders: the folders whose files hold records.
         storage: the storage that holds the files.
         entry_folders: the folders whose files hold entries of a DLedger log.
+        files: opens the files, and may be shared with other logs.
+        lister: lists files of other names and lengths.
 
     Source: CommitLog.java, DLedgerCommitLog.java.
     """
@@ -94,11 +96,14 @@ class CommitLog:
         storage: Storage = LOCAL,
         *,
         entry_folders: Sequence[Path] = (),
+        files: OpenFiles | None = None,
+        lister: Lister | None = None,
     ) -> None:
         every = (*folders, *entry_folders)
         self.folders = ", ".join(map(str, every))
         self._entry_folders = frozenset(entry_folders)
-        self._files = MappedFileQueue(every, OpenFiles(storage, _FILES_AT_ONCE))
+        files = files or OpenFiles(storage, _FILES_AT_ONCE)
+        self._files = MappedFileQueue(every, files, lister)
 
     def framing(self, segment: Segment) -> Framing:
         """Return how records follow one another in a file."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.format.layout import QUEUE_UNIT
-from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, Segment
+from rmqstore.storage.files.mapped_file_queue import Lister, MappedFileQueue, Segment
 from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.files.storage import AnyPath
 from rmqstore.storage.queue.bounds import (
@@ -32,16 +32,21 @@ class ConsumeQueue:
     Args:
         files: opens the files, and may be shared with other queues; by default those of the local
             disk.
+        lister: lists files of other names; they are as long as what was written to them, while a
+            broker's own files are made at their full length.
     """
 
-    __slots__ = ("_files", "_folder")
+    __slots__ = ("_files", "_folder", "_is_preallocated")
 
     is_batch = False
     is_recovered = False
 
-    def __init__(self, folder: AnyPath, files: OpenFiles | None = None) -> None:
+    def __init__(
+        self, folder: AnyPath, files: OpenFiles | None = None, lister: Lister | None = None
+    ) -> None:
         self._folder = folder
-        self._files = MappedFileQueue([folder], files or OpenFiles())
+        self._files = MappedFileQueue([folder], files or OpenFiles(), lister)
+        self._is_preallocated = lister is None
 
     @property
     def folder(self) -> Path:
@@ -149,6 +154,8 @@ class ConsumeQueue:
 
         Source: ConsumeQueue.java#recover.
         """
+        if not self._is_preallocated:
+            return -(-self._files.max_offset // _UNIT)
         for segment in reversed(self.segments):
             written = self._files.open(segment).written_end(segment.size)
             if written:

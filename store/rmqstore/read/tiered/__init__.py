@@ -1,0 +1,1 @@
+"""Reads tiered storage, alone or before the local store that it continues."""

@@ -1,0 +1,1 @@
+"""Tiered storage: the messages that a broker has moved out of its CommitLog."""

@@ -1,0 +1,95 @@
+"""Makes tiered storage out of a store's queues, as a broker would have uploaded them."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import rmqstore
+
+CLUSTER, BROKER = "DefaultCluster", "oracle"
+_PHYSICAL_OFFSET = 28  # where a record holds it
+
+Key = tuple[str, int]
+
+
+def name_of(offset: int) -> str:
+    """Return the name of a file that begins at an offset."""
+    return f"{_hash(str(offset))}{offset:020d}"
+
+
+def _hash(name: str) -> str:
+    return hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()[:8]
+
+
+@dataclass
+class Stored:
+    """One message: its record as some log holds it, and its tags code."""
+
+    queue_offset: int
+    record: bytes
+    tags_code: int
+
+
+def stored_messages(root: Path, keys: Iterable[Key] = ()) -> dict[Key, list[Stored]]:
+    """Return the messages of a local store by queue."""
+    with rmqstore.open(root) as store:
+        session = store.session
+        every = [(topic, number) for topic in store.topics() for number in store.queue_ids(topic)]
+        found: dict[Key, list[Stored]] = {}
+        for key in keys or every:
+            messages = found[key] = []
+            start, end = store.queue_range(*key)
+            for queue_offset in range(start, end):
+                place, size, code = session.queues.open(*key).unit(queue_offset)
+                record = session.log.read(*session.log.locate(place), size).tobytes()
+                messages.append(Stored(queue_offset, record, code))
+        return found
+
+
+def write_tier(
+    folder: Path,
+    queues: Mapping[Key, Sequence[Stored]],
+    *,
+    log_file: int = 4096,
+    units_per_file: int = 20,
+    log_start: int = 0,
+) -> Path:
+    """Write tiered storage below a folder; return the folder of the broker.
+
+    Args:
+        folder: what would be ``tieredStoreFilePath``.
+        queues: the messages by queue; queue offsets follow one another.
+        log_file: bytes after which a file of the log ends.
+        units_per_file: units after which a file of a queue ends.
+        log_start: the offset at which the log of each queue begins.
+    """
+    broker = folder / f"{_hash(CLUSTER)}_{CLUSTER}" / BROKER
+    for (topic, queue_id), messages in queues.items():
+        queue = broker / topic / str(queue_id)
+        log: dict[int, bytearray] = {}
+        units: dict[int, bytearray] = {}
+        offset = log_start
+        for number, message in enumerate(messages):
+            if not log or len(log[max(log)]) + len(message.record) > log_file:
+                log[offset] = bytearray()
+            record = bytearray(message.record)
+            struct.pack_into(">q", record, _PHYSICAL_OFFSET, offset)
+            log[max(log)] += record
+            if number % units_per_file == 0:
+                units[message.queue_offset * 20] = bytearray()
+            units[max(units)] += struct.pack(">qiq", offset, len(record), message.tags_code)
+            offset += len(record)
+        for kind, files in (("COMMIT_LOG", log), ("CONSUME_QUEUE", units)):
+            (queue / kind).mkdir(parents=True)
+            for start, content in files.items():
+                (queue / kind / name_of(start)).write_bytes(content)
+    return broker
+
+
+def files_of(queue: Path, kind: str) -> list[Path]:
+    """Return the files of a queue of one kind, by offset."""
+    return sorted((queue / kind).iterdir(), key=lambda file: file.name[-20:])
