@@ -250,3 +250,10 @@ def test_a_store_that_is_opened_meanwhile_is_copied_again(root: Path, tmp_path: 
     assert not copied.findings
     assert len(messages(tmp_path / "copy")) == 390
     writers[0].close()
+
+
+def test_tiered_storage_alone_is_not_copied(tmp_path: Path) -> None:
+    tier = goldens.unpack("tiered", tmp_path) / "tieredstore"
+    with pytest.raises(UnsupportedFeatureError, match="a copy is not supported with tiered"):
+        copy(tier, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
