@@ -77,6 +77,7 @@ class OpenStore(Closing):
 
         The log end stays as it was found.
         """
+        self.paths.storage.refresh()
         self.log.refresh()
         self.queues.refresh()
 

@@ -95,6 +95,7 @@ class CommitLog:
         *,
         entry_folders: Sequence[Path] = (),
     ) -> None:
+        self.storage = storage
         every = (*folders, *entry_folders)
         self.folders = ", ".join(map(str, every))
         self._entry_folders = frozenset(entry_folders)

@@ -188,7 +188,8 @@ def walk_forward(
         FileDeletedError: the file was deleted since it was listed.
     """
     while start < end:
-        window = window_at(log, segment, start, end, WINDOW_BYTES, after)
+        size = min(WINDOW_BYTES, log.storage.window_bytes)
+        window = window_at(log, segment, start, end, size, after)
         yield window
         if window.records.kind is StopKind.BLANK:
             return
