@@ -121,6 +121,9 @@ class MemoryStorage:
 
     window_bytes = 128 << 20
 
+    def requests_made(self) -> str | None:
+        return None
+
     def refresh(self) -> None:
         """Do nothing: the copies stay as they are."""
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
+from pyspark_rmqstore.opened_stores import open_ref
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import ReadOptions, StoreRef
 from pyspark_rmqstore.packing import AnyPortion, Portion, plan_tasks, splits_of
@@ -42,9 +43,8 @@ from rmqstore.read.pruner import StorePruner
 from rmqstore.read.scan.record_filter import LogFilter, log_filter
 from rmqstore.read.scan.rows import UnitRows
 from rmqstore.read.scan.spec import ReadSpec
-from rmqstore.read.session import StoreSession, open_session
+from rmqstore.read.session import StoreSession
 from rmqstore.spans import LogSlice, QueueSlice
-from rmqstore.storage.files.paths import StorePaths, find_store
 
 logger = logging.getLogger(__name__)
 
@@ -353,13 +353,6 @@ def _total_length(pieces: Iterable[QueueSlice | LogSlice]) -> int:
     return sum(piece.end - piece.start for piece in pieces)
 
 
-def open_ref(ref: StoreRef) -> StoreSession:
-    """Open a store as the options name it."""
-    return open_session(
-        ref.path, broker_name=ref.broker_name, ignore_log_end=ref.ignore_log_end, **ref.folders
-    )
-
-
 def each_store(stores: Sequence[StoreRef], plan: Callable[[StoreRef], T]) -> Iterator[T]:
     """Yield what a function returns for each store, in their order; some run side by side.
 
@@ -370,11 +363,6 @@ def each_store(stores: Sequence[StoreRef], plan: Callable[[StoreRef], T]) -> Ite
         return
     with ThreadPoolExecutor(_STORES_AT_ONCE) as pool:
         yield from pool.map(plan, stores)
-
-
-def paths_of(ref: StoreRef) -> StorePaths:
-    """Return where the parts of a store lie; raises as :func:`open_ref` does."""
-    return find_store(ref.path, **ref.folders)
 
 
 class BrokerNames:

@@ -102,6 +102,10 @@ def open_for(
     """
     names = {*signature(open_for).parameters, *FolderArguments.__annotations__} - {"folders"}
     require_arguments(folders, names)
+    if mode == "a" and is_uri(path):
+        raise UnsupportedFeatureError(
+            f"{path} is not on a local disk: such a store can be read, not written"
+        )
     if storage is LOCAL:
         path, storage = locate(path, storage_options, filesystem)
     if mode == "r":

@@ -23,6 +23,10 @@ class LocalStorage:
 
     window_bytes: Final = 128 << 20
 
+    def requests_made(self) -> str | None:
+        """Return None: nothing is requested of a server."""
+        return None
+
     def refresh(self) -> None:
         """Do nothing: the file system is asked each time."""
 

@@ -139,6 +139,9 @@ class Storage(Protocol):
     def window_bytes(self) -> int:
         """How many bytes of a long file are best read at once."""
 
+    def requests_made(self) -> str | None:
+        """Return how many requests were made so far, in words; None if none need to be."""
+
     def refresh(self) -> None:
         """Forget which files there are, so that they are listed again."""
 

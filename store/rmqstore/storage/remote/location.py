@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
+from fnmatch import fnmatchcase
 from os import environ
 from typing import Any, Final
 from urllib.parse import unquote
@@ -30,6 +31,7 @@ _GCS = ("endpoint", "anonymous", "access_token")
 _AZURE = ("endpoint", "account_key", "sas_token")
 _HDFS = ("user", "kerberos_ticket")
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/+)(.*)", re.DOTALL)
+_MAGIC = re.compile(r"[*?[]")
 _CONNECT_SECONDS = 5.0
 _RETRY_SECONDS = 60
 
@@ -40,6 +42,20 @@ def is_uri(path: Path) -> bool:
     if uri is None:
         return False
     return uri[1].lower() in _MAKERS or (len(uri[2]) > 1 and uri[1].lower() != "file")
+
+
+def require_known(path: Path) -> None:
+    """Refuse a URI of a file system that is not known.
+
+    Raises:
+        UnsupportedFeatureError: no file system of that scheme is known.
+    """
+    scheme = os.fspath(path).partition(":")[0].lower()
+    if is_uri(path) and scheme not in _MAKERS:
+        raise UnsupportedFeatureError(
+            f"no file system is known for {scheme}://: hand one over with filesystem=, "
+            f"or use one of {', '.join(f'{name}://' for name in _MAKERS)}"
+        )
 
 
 def locate(
@@ -69,11 +85,7 @@ def locate(
             raise OptionError("storage_options: a store on the local disk takes none")
         return path, LOCAL
     scheme, rest = uri[1].lower(), uri[3].rstrip("/")
-    if scheme not in _MAKERS:
-        raise UnsupportedFeatureError(
-            f"no file system is known for {scheme}://: hand one over with filesystem=, "
-            f"or use one of {', '.join(f'{name}://' for name in _MAKERS)}"
-        )
+    require_known(path)
     host, slash, below = rest.partition("/")
     if ":" in host.rpartition("@")[0] or ("@" in host and not scheme.startswith("abfs")):
         raise OptionError(
@@ -90,6 +102,27 @@ def locate(
     key = f"{host.partition('@')[0]}/{below}" if has_container else f"/{below}"
     secrets = [str(given[name]) for name in SECRETS if name in given]
     return UriPath(root), RemoteStorage(made, root, key, secrets)
+
+
+def matching(pattern: str, options: Options | None = None) -> list[str]:
+    """Return the folders that a URI with ``*``, ``?`` or ``[`` in its path stands for, sorted.
+
+    A ``/`` is matched by itself only. Raises as :func:`locate` does.
+    """
+    scheme, _, rest = pattern.rstrip("/").partition("://")
+    first, *parts = rest.split("/")
+    folders = [f"{scheme}://{first}"]
+    n_plain = next((row for row, part in enumerate(parts) if _MAGIC.search(part)), len(parts))
+    folders = ["/".join([*folders, *parts[:n_plain]])]
+    _, storage = locate(folders[0], options)
+    for part in parts[n_plain:]:
+        folders = [
+            f"{folder}/{entry.name}"
+            for folder in folders
+            for entry in storage.list_folder(folder)
+            if entry.is_folder and fnmatchcase(entry.name, part)
+        ]
+    return sorted(folders)
 
 
 def local_path(uri: str) -> str:

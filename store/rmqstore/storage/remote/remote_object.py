@@ -11,16 +11,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.errors import FileDeletedError, FileReplacedError, RemoteReadError
+from rmqstore.errors import FileDeletedError, FileReplacedError
 from rmqstore.storage.remote.block_cache import BlockCache
 from rmqstore.storage.remote.ranges import BLOCK_BYTES, blocks_of, requests_for
-from rmqstore.storage.remote.requests import AT_ONCE, Requests
+from rmqstore.storage.remote.requests import AT_ONCE, Range, Requests
 
 _AHEAD_BYTES: Final = 32 << 20  # announced, and fetched before they are read
 _numbers = count()
 
 Sink = Callable[[int, NDArray[np.uint8]], None]
-Stamp = tuple[int, int | None]  # size and time
 Pending = tuple[int, int, "Future[NDArray[np.uint8]]"]
 
 
@@ -43,7 +42,7 @@ class RemoteObject:
         self._pending: list[Pending] = []
         self._has_fetched = False
         self.is_gone = False  # deleted or replaced
-        self.stamp: Stamp | None = None  # what the listing said of it when it was opened
+        self.checked_in = 0  # the listing in which it was seen last
         self.on_gone: Callable[[], None] = _nothing
         self.ends: dict[int, int] = {}  # the written ends before some positions
 
@@ -107,28 +106,21 @@ class RemoteObject:
                 if row < len(ranges):
                     begun.append(self._begin(*ranges[row]))
                 if row >= AT_ONCE - 1 and begun:
-                    start, end, future = begun.pop(0)
-                    yield start, self._result(start, end, future)
+                    start, _, future = begun.pop(0)
+                    yield start, self._result(future)
         finally:
             for _, _, future in begun:
                 future.cancel()
 
     def _begin(self, start: int, end: int) -> Pending:
-        return start, end, self._requests.begin(self._file.read_at, self.name, start, end)
+        wanted = Range(self._file, self.name, start, end, self.require_same)
+        return start, end, self._requests.begin(wanted)
 
-    def _result(self, start: int, end: int, future: Future[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    def _result(self, future: Future[NDArray[np.uint8]]) -> NDArray[np.uint8]:
         try:
-            data = future.result()
+            return future.result()
         except FileNotFoundError:
             raise self._gone(FileDeletedError) from None
-        except RemoteReadError:
-            self.require_same()  # some servers only refuse what is not there any more
-            raise
-        if len(data) != end - start:
-            self.require_same()
-            what = f"bytes {start} to {end} (excluded) of {self.name}"
-            raise RemoteReadError(what, f"only {len(data)} bytes came", 1)
-        return data
 
     def require_same(self) -> None:
         """Refuse to go on with an object that was deleted or replaced since it was opened.
@@ -143,6 +135,14 @@ class RemoteObject:
         _close(file)
         if version != self.version:
             raise self._gone(FileReplacedError)
+
+    def is_same(self) -> bool:
+        """Tell whether the object is still the one that was opened."""
+        try:
+            self.require_same()
+        except FileDeletedError:
+            return False
+        return True
 
     def _gone(self, kind: type[FileDeletedError]) -> FileDeletedError:
         self.is_gone = True
@@ -173,7 +173,7 @@ class RemoteObject:
         self._pending = [item for item in self._pending if item not in due]
         is_checked = self._has_fetched or len(due) > 1
         self._has_fetched = True
-        fetched = [(start, self._result(start, end, future)) for start, end, future in due]
+        fetched = [(start, self._result(future)) for start, _, future in due]
         if is_checked:
             self.require_same()
         for start, data in fetched:

@@ -11,7 +11,7 @@ from rmqstore.errors import OptionError, UnreadableFileError
 from rmqstore.storage.files.storage import A_FILE, A_FOLDER, AnyPath, Entry, Status, UriPath
 from rmqstore.storage.remote.block_cache import BlockCache
 from rmqstore.storage.remote.remote_file import RemoteFile
-from rmqstore.storage.remote.remote_object import RemoteObject, Stamp
+from rmqstore.storage.remote.remote_object import RemoteObject
 from rmqstore.storage.remote.requests import Counts, Requests
 
 _MAX_BYTES: Final = (1 << 31) - 1  # RocketMQ counts the bytes of a file in a Java int
@@ -49,6 +49,7 @@ class RemoteStorage:
         self._objects: OrderedDict[str, RemoteObject] = OrderedDict()
         self._folders: dict[str, dict[str, Any]] = {}  # FileInfo by name, by the key of the folder
         self._has_listed_all = False
+        self._listing = 0  # how often the listings were renewed
 
     def __repr__(self) -> str:
         return f"RemoteStorage({self._root!r})"
@@ -67,8 +68,13 @@ class RemoteStorage:
         """The requests so far."""
         return self._requests.counts
 
+    def requests_made(self) -> str | None:
+        """Return how many requests were made so far, in words."""
+        return str(self.counts)
+
     def refresh(self) -> None:
         """Forget which files there are, so that they are listed again."""
+        self._listing += 1
         self._folders.clear()
         self._has_listed_all = False
 
@@ -159,21 +165,22 @@ class RemoteStorage:
             except FileNotFoundError:
                 self.refresh()
                 raise
-            found.stamp, found.on_gone = self._stamp(name), self.refresh
+            found.checked_in, found.on_gone = self._listing, self.refresh
         self._objects[name] = found
         self._objects.move_to_end(name)
         if len(self._objects) > _OBJECTS_AT_ONCE:
             self._objects.popitem(last=False)
         return RemoteFile(path, found, self)
 
-    def _stamp(self, name: str) -> Stamp | None:
-        info = self._info(name)
-        return None if info is None else (info.size, info.mtime_ns)
-
     def is_outdated(self, name: str) -> bool:
-        """Tell whether the listing shows another object under the name of one that was opened."""
-        stamp, found = self._stamp(name), self._objects.get(name)
-        return stamp is not None and found is not None and stamp != found.stamp
+        """Tell whether an object that was opened is another one since the listings were renewed."""
+        found = self._objects.get(name)
+        if found is None or found.is_gone or self._info(name) is None:
+            return False  # what is gone says so when it is read
+        if found.checked_in != self._listing and not found.is_same():
+            return True
+        found.checked_in = self._listing
+        return False
 
     def full_path(self, path: Path) -> Path:
         """Return the path: every name is absolute."""

@@ -40,6 +40,23 @@ class Version(NamedTuple):
     mark: str
 
 
+class Range(NamedTuple):
+    """A range of an object that is open."""
+
+    file: Any
+    name: str
+    start: int
+    end: int
+    require_same: Callable[[], None]  # raises an error if the object is another one by now
+
+    def __str__(self) -> str:
+        return f"bytes {self.start} to {self.end} (excluded) of {self.name}"
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
 @dataclass
 class Counts:
     """The requests so far."""
@@ -108,30 +125,37 @@ class Requests:
         file = self.filesystem.open_input_file(key)
         size = file.size()
         stated = file.metadata() or {}
-        mark = next((value for key, value in stated.items() if key.lower() == b"etag"), b"")
+        mark = stated.get("ETag") or stated.get(b"ETag")
         if mark:
-            return file, Version(size, mark.decode(errors="replace"))
+            return file, Version(size, str(mark))
         info = self.filesystem.get_file_info(key)
         return file, Version(size, str(info.mtime_ns))
 
-    def begin(
-        self, read: Callable[[int, int], Any], name: str, start: int, end: int
-    ) -> Future[NDArray[np.uint8]]:
+    def begin(self, wanted: Range) -> Future[NDArray[np.uint8]]:
         """Begin to fetch a range of an object."""
-        return self._pool.submit(self._get, read, name, start, end)
+        return self._pool.submit(self._get, wanted)
 
-    def _get(
-        self, read: Callable[[int, int], Any], name: str, start: int, end: int
-    ) -> NDArray[np.uint8]:
-        self._count(gets=1, bytes=end - start)
-        data: NDArray[np.uint8] = self.repeated(
-            lambda: np.frombuffer(read(end - start, start), np.uint8),
-            f"bytes {start} to {end} (excluded) of {name}",
-        )
-        return data
+    def _get(self, wanted: Range) -> NDArray[np.uint8]:
+        n_bytes = wanted.end - wanted.start
+        self._count(gets=1, bytes=n_bytes)
 
-    def repeated(self, request: Callable[[], T], what: str) -> T:
+        def read() -> NDArray[np.uint8]:
+            data = np.frombuffer(wanted.file.read_at(n_bytes, wanted.start), np.uint8)
+            if len(data) < n_bytes:
+                raise OSError(f"only {len(data)} bytes came")
+            return data
+
+        return self.repeated(read, str(wanted), wanted.require_same)
+
+    def repeated(
+        self, request: Callable[[], T], what: str, check: Callable[[], None] = _nothing
+    ) -> T:
         """Return what a request gives, made again after a pause if it fails.
+
+        Args:
+            request: makes the request.
+            what: what it is for, in words.
+            check: called after a failure; raises an error if a repetition has no use.
 
         Raises:
             FileNotFoundError: the object does not exist.
@@ -144,6 +168,7 @@ class Requests:
                 raise
             except OSError as err:
                 reason = self._without_secrets(str(err))
+                check()
                 if is_missing(reason):
                     raise FileNotFoundError(what) from None
                 is_final = any(word in reason.lower() for word in _FINAL)
