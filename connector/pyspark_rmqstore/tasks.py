@@ -52,6 +52,7 @@ T = TypeVar("T")
 
 _STORES_AT_ONCE = 8  # while they are planned
 _SAMPLES_PER_TASK = 16
+_REMOTE_SAMPLES_PER_TASK = 2  # each takes a request
 _FEWEST_SAMPLES = 2  # of a range: at its first and last record
 _MAX_SAMPLES = 1024
 # records; a range of at most this many is sampled at its first and last record only
@@ -128,6 +129,8 @@ class SplitReader:
         """Yield ranges of queues with as many samples as they need to be cut evenly."""
         sampled = list(sampled)
         step = self._bytes_per_sample(sum(item.n_bytes for item in sampled))
+        if store.log.is_remote:
+            step *= _SAMPLES_PER_TASK / _REMOTE_SAMPLES_PER_TASK
         for item in sampled:
             n_records = item.piece.end - item.piece.start
             if n_records > _SMALL_QUEUE and item.n_bytes >= step:

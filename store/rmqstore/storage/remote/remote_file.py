@@ -16,7 +16,9 @@ _LAST_BYTES: Final = 4 << 10  # read first, because most files are full
 _PROBE_BYTES: Final = 4 << 10
 _NEAR_BYTES: Final = 512 << 10  # of the written end; these are fetched by one request
 _SHORT_BYTES: Final = 8 << 20  # such a file is of a queue, which has no long run of zeros
-_DISTANCES: Final = _NEAR_BYTES << np.arange(20)  # bytes, at which later data is looked for
+_NEAR_IN_LONG_BYTES: Final = 2 << 20
+_GUESSED_BYTES: Final = 64 << 10  # on both sides of a guess
+_DISTANCES: Final = _NEAR_BYTES << np.arange(0, 20, 2)  # bytes, at which later data is looked for
 
 
 class Listing(Protocol):
@@ -27,12 +29,21 @@ class Listing(Protocol):
 
 
 class RemoteFile(Closing):
-    """One version of an object. The storage keeps it open for others who read it."""
+    """One version of an object. The storage keeps it open for others who read it.
 
-    __slots__ = ("_listing", "_object", "path")
+    Args:
+        path: name of the file.
+        stored: the object.
+        listing: tells whether the object is still that of the name.
+        ends: where the last searched file of each length ended, shared by all files of a storage.
+    """
 
-    def __init__(self, path: AnyPath, stored: RemoteObject, listing: Listing) -> None:
-        self.path, self._object, self._listing = path, stored, listing
+    __slots__ = ("_guesses", "_listing", "_object", "path")
+
+    def __init__(
+        self, path: AnyPath, stored: RemoteObject, listing: Listing, ends: dict[int, int]
+    ) -> None:
+        self.path, self._object, self._listing, self._guesses = path, stored, listing, ends
 
     @property
     def size(self) -> int:
@@ -108,23 +119,39 @@ class RemoteFile(Closing):
         return found
 
     def _search_end(self, size: int) -> int:
+        end = self._end_near(self._guesses.get(size, 0), size)
+        if end:
+            return end
         high = max(size - _LAST_BYTES, 0)
         end = self._last_byte(high, size)
         low = 0
         while not end and low < high:
             end = self._by_halves(low, high)
-            places = end + _DISTANCES[(high - end > _DISTANCES) & (size > _SHORT_BYTES)]
+            is_long = size > _SHORT_BYTES
+            places = end + _DISTANCES[is_long & (_DISTANCES < high - end)]  # noqa: SIM300
             later = places[self._hold_data(places)]
             if len(later):
                 low, end = int(later[-1]), 0
             elif not end:
                 break
+        self._guesses[size] = end
         return end
+
+    def _end_near(self, guess: int, size: int) -> int:
+        """Return the end if it lies near a guess in a short file, else 0.
+
+        Queues that take turns are filled alike, so the end in one file is near that in another.
+        """
+        if not 0 < guess <= size <= _SHORT_BYTES:
+            return 0
+        low, high = max(guess - _GUESSED_BYTES, 0), min(guess + _GUESSED_BYTES, size)
+        end = self._last_byte(low, high)
+        return end if end + _PROBE_BYTES <= high or end == size else 0
 
     def _by_halves(self, low: int, high: int) -> int:
         """Return the end of what is written in ``[low, high)``, after which all is zero."""
-        start = low
-        while high - low > _NEAR_BYTES:
+        start, near = low, _NEAR_BYTES if high <= _SHORT_BYTES else _NEAR_IN_LONG_BYTES
+        while high - low > near:
             middle = (low + high) // 2
             if self._hold_data(np.array([middle], np.int64))[0]:
                 low = middle

@@ -112,8 +112,8 @@ class RemoteObject:
             for _, _, future in begun:
                 future.cancel()
 
-    def _begin(self, start: int, end: int) -> Pending:
-        wanted = Range(self._file, self.name, start, end, self.require_same)
+    def _begin(self, start: int, end: int, *, is_checked: bool = False) -> Pending:
+        wanted = Range(self._file, self.name, start, end, self.require_same, is_checked)
         return start, end, self._requests.begin(wanted)
 
     def _result(self, future: Future[NDArray[np.uint8]]) -> NDArray[np.uint8]:
@@ -158,7 +158,7 @@ class RemoteObject:
             room -= end - start
             if room < 0:
                 return
-            self._pending.append(self._begin(start, end))
+            self._pending.append(self._begin(start, end, is_checked=True))
 
     def _is_at_hand(self, block: int) -> bool:
         position = block * BLOCK_BYTES
@@ -171,13 +171,9 @@ class RemoteObject:
         if not due:
             return
         self._pending = [item for item in self._pending if item not in due]
-        is_checked = self._has_fetched or len(due) > 1
         self._has_fetched = True
-        fetched = [(start, self._result(future)) for start, _, future in due]
-        if is_checked:
-            self.require_same()
-        for start, data in fetched:
-            self._cache.put(self._number, start, data)
+        for start, _, future in due:
+            self._cache.put(self._number, start, self._result(future))
 
 
 def _nothing() -> None:

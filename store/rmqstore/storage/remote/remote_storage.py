@@ -48,6 +48,7 @@ class RemoteStorage:
         self._cache = BlockCache()
         self._objects: OrderedDict[str, RemoteObject] = OrderedDict()
         self._folders: dict[str, dict[str, Any]] = {}  # FileInfo by name, by the key of the folder
+        self._ends: dict[int, int] = {}
         self._has_listed_all = False
         self._listing = 0  # how often the listings were renewed
 
@@ -170,7 +171,7 @@ class RemoteStorage:
         self._objects.move_to_end(name)
         if len(self._objects) > _OBJECTS_AT_ONCE:
             self._objects.popitem(last=False)
-        return RemoteFile(path, found, self)
+        return RemoteFile(path, found, self, self._ends)
 
     def is_outdated(self, name: str) -> bool:
         """Tell whether an object that was opened is another one since the listings were renewed."""

@@ -48,6 +48,7 @@ class Range(NamedTuple):
     start: int
     end: int
     require_same: Callable[[], None]  # raises an error if the object is another one by now
+    is_checked: bool = False  # by this request itself, after the bytes have come
 
     def __str__(self) -> str:
         return f"bytes {self.start} to {self.end} (excluded) of {self.name}"
@@ -145,7 +146,10 @@ class Requests:
                 raise OSError(f"only {len(data)} bytes came")
             return data
 
-        return self.repeated(read, str(wanted), wanted.require_same)
+        data = self.repeated(read, str(wanted), wanted.require_same)
+        if wanted.is_checked:
+            wanted.require_same()
+        return data
 
     def repeated(
         self, request: Callable[[], T], what: str, check: Callable[[], None] = _nothing
