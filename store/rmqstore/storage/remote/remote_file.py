@@ -73,12 +73,18 @@ class RemoteFile(Closing):
         self, starts: NDArray[np.int64], sizes: NDArray[np.int64]
     ) -> NDArray[np.uint8]:
         """Return an array as long as the file, which holds some spans, and zeros elsewhere."""
+        return self._in_place(starts, sizes, is_last=True)
+
+    def _in_place(
+        self, starts: NDArray[np.int64], sizes: NDArray[np.int64], *, is_last: bool
+    ) -> NDArray[np.uint8]:
         whole = empty_array(self.size)
 
         def copy(position: int, data: NDArray[np.uint8]) -> None:
             whole[position : position + len(data)] = data
 
-        self._object.fetch(np.minimum(starts, self.size), self._ends(starts, sizes), copy)
+        starts, ends = np.minimum(starts, self.size), self._ends(starts, sizes)
+        self._object.fetch(starts, ends, copy, is_last=is_last)
         return whole
 
     def read_each(self, starts: NDArray[np.int64], size: int) -> NDArray[np.void]:
@@ -153,18 +159,21 @@ class RemoteFile(Closing):
         start, near = low, _NEAR_BYTES if high <= _SHORT_BYTES else _NEAR_IN_LONG_BYTES
         while high - low > near:
             middle = (low + high) // 2
-            if self._hold_data(np.array([middle], np.int64))[0]:
+            if self._hold_data(np.array([middle], np.int64), is_last=False)[0]:
                 low = middle
             else:
                 high = middle
         end = self._last_byte(low, high)
         return end or (low if low > start else 0)
 
-    def _hold_data(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def _hold_data(
+        self, positions: NDArray[np.int64], *, is_last: bool = True
+    ) -> NDArray[np.bool_]:
         """Tell at which positions, (n,), some of the next bytes are not zero."""
         if not len(positions):
             return np.empty(0, np.bool_)
-        whole = self.read_in_place(positions, np.full(len(positions), _PROBE_BYTES, np.int64))
+        sizes = np.full(len(positions), _PROBE_BYTES, np.int64)
+        whole = self._in_place(positions, sizes, is_last=is_last)
         rows = [whole[position : position + _PROBE_BYTES].any() for position in positions.tolist()]
         return np.array(rows, np.bool_)
 

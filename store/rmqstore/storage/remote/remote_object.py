@@ -51,13 +51,22 @@ class RemoteObject:
         """Length in bytes."""
         return self.version.size
 
-    def fetch(self, starts: NDArray[np.int64], ends: NDArray[np.int64], sink: Sink) -> None:
+    def fetch(
+        self,
+        starts: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        sink: Sink,
+        *,
+        is_last: bool = True,
+    ) -> None:
         """Pass the bytes of spans, and some around them, to ``sink`` with their positions.
 
         Args:
             starts: positions inside of the object, (n,).
             ends: positions after the spans, (n,), inside of the object too.
             sink: takes a position and the bytes from there on.
+            is_last: no more is fetched before the bytes are used. A search fetches on, and
+                compares the version at its end only.
 
         Raises:
             FileDeletedError: the object was deleted, or replaced (:class:`FileReplacedError`).
@@ -77,7 +86,7 @@ class RemoteObject:
         ranges = requests_for(np.array(missing, np.int64), self.size)
         if not ranges:
             return
-        is_checked = self._has_fetched or len(ranges) > 1
+        is_checked = is_last and (self._has_fetched or len(ranges) > 1)
         self._has_fetched = True
         fetched = []
         for start, data in self._fetched(ranges):
@@ -85,10 +94,10 @@ class RemoteObject:
             fetched.append((start, data))
             if not is_checked:
                 self._cache.put(self._number, start, data)
-                return
-            if len(fetched) == AT_ONCE:
+            elif len(fetched) == AT_ONCE:
                 self._keep(fetched)
-        self._keep(fetched)
+        if is_checked:
+            self._keep(fetched)
 
     def _keep(self, fetched: list[tuple[int, NDArray[np.uint8]]]) -> None:
         """Put bytes into the cache if the object is still the one that was opened."""
