@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import goldens
+from s3_server import S3Server, s3_server
 
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 PACKAGES = [Path(__file__).parents[1] / folder for folder in ("store", "connector")]
@@ -51,6 +52,14 @@ def golden_store(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
         return goldens.unpack(name, tmp_path_factory.mktemp(f"golden-{name}"))
 
     return unpacked
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """Return an S3 server of this session."""
+    pytest.importorskip("moto")
+    with s3_server() as server:
+        yield server
 
 
 def _require_java() -> None:

@@ -119,6 +119,14 @@ class MemoryStorage:
             if not is_folder:
                 self._contents[serve(path)] = path.read_bytes()
 
+    window_bytes = 128 << 20
+
+    def requests_made(self) -> str | None:
+        return None
+
+    def refresh(self) -> None:
+        """Do nothing: the copies stay as they are."""
+
     def request(self, path: Path) -> None:
         self.n_requests[path] += 1
         sleep(self._delay)

@@ -161,7 +161,7 @@ def test_the_reference_of_a_verb_lists_its_options(monkeypatch: pytest.MonkeyPat
     assert rows[0] == ["option", "meaning"]
     assert rows[3] == ["-o, --output FILE", "The HTML file.  [required]"]
     assert [names for names, _ in rows[1:]] == [
-        "--tiered FOLDER", "--dledger-self-id ID", "-o, --output FILE", "--verify / --no-verify",
-        "--overwrite",
+        "--storage-option KEY=VALUE", "--tiered FOLDER", "--dledger-self-id ID",
+        "-o, --output FILE", "--verify / --no-verify", "--overwrite",
     ]  # fmt: skip
     assert "rmqstore report [OPTIONS] PATH" in shown.astext()

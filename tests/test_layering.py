@@ -22,7 +22,7 @@ LAYERS = [
     ["format.columns"],
     ["format.encoding"],
     ["storage.files", "query"],
-    ["storage.broker", "storage.rocksdb", "query.sql92", "query.where"],
+    ["storage.broker", "storage.remote", "storage.rocksdb", "query.sql92", "query.where"],
     ["storage.log", "storage.queue", "storage.index", "storage.timer"],
     ["storage.recovery", "storage.tiered"],
     ["read.scan", "write.repair", "write.staged"],

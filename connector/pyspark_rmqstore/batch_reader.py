@@ -14,11 +14,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from pyspark_rmqstore.opened_stores import open_ref
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import ReadOptions, StoreRef
 from pyspark_rmqstore.packing import AnyPortion
 from pyspark_rmqstore.pushdown import push_filters
-from pyspark_rmqstore.tasks import BrokerNames, SplitReader, each_store, open_ref
+from pyspark_rmqstore.tasks import BrokerNames, SplitReader, each_store
 from rmqstore.query.selection import require_named
 from rmqstore.read.session import StoreSession
 

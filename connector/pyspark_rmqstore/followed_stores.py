@@ -15,8 +15,9 @@ from typing import NamedTuple, TypeVar
 import pyarrow as pa
 
 from pyspark_rmqstore.offsets import Key, StreamOffset
+from pyspark_rmqstore.opened_stores import open_ref, paths_of
 from pyspark_rmqstore.options import ReadOptions, StoreRef
-from pyspark_rmqstore.tasks import BrokerNames, open_ref, paths_of
+from pyspark_rmqstore.tasks import BrokerNames
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.read.log_cursor import LogMark
 from rmqstore.read.scan.spec import FAILFAST, ReadSpec

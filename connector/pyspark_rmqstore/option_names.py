@@ -44,6 +44,7 @@ _OTHER_ARGUMENTS = {
     "msgTags": "msg_tags",
     "indexOnly": "index_only",
     "includePending": "include_pending",
+    "storageOptions": "storage_options",
     "failOnDataLoss": "fail_on_data_loss",
     "allowSystemTopics": "allow_system_topics",
     "queueNums": "default_queue_nums",

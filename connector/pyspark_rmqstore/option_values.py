@@ -10,6 +10,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from rmqstore.errors import OptionError, UnsupportedFeatureError
+from rmqstore.storage.files.storage import path_of
+from rmqstore.storage.remote.location import is_uri, require_known
 
 # Options that Spark itself passes to a source, or that users set for Spark.
 _SPARK_OWN = {"path", "paths", "queryname", "checkpointlocation", "timezone", "recursivefilelookup"}
@@ -89,6 +91,26 @@ def absolute_path(path: str) -> str:
             raise UnsupportedFeatureError(f"path {path!r}: only local files are supported yet")
         path = unquote(path[uri.end() :])
     return str(Path(path).expanduser().absolute())
+
+
+def store_path(path: str) -> str:
+    """Return the absolute path of a store to read, or its URI in another file system."""
+    require_known(path)
+    return str(path_of(path.rstrip("/"))) if is_uri(path) else absolute_path(path)
+
+
+def storage_options(given: Mapping[str, str]) -> dict[str, str]:
+    """Return how to reach the storage of a URI. An error does not show the text: it has secrets."""
+    try:
+        options = json.loads(given.get("storageOptions", "{}"))
+    except json.JSONDecodeError:
+        options = None
+    if not isinstance(options, dict):
+        raise OptionError('storageOptions: must be a JSON object like {"region": "eu-west-1"}')
+    return {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in options.items()
+    }
 
 
 def word(given: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:

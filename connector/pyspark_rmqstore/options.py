@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark_rmqstore.option_names import SELECTION_ARGUMENTS, option_names
@@ -17,6 +17,8 @@ from pyspark_rmqstore.option_values import (
     known_options,
     size,
     stated_paths,
+    storage_options,
+    store_path,
     word,
 )
 from rmqstore.errors import OptionError, UnsupportedFeatureError
@@ -25,6 +27,7 @@ from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.keys import Wanted, parse_wanted
 from rmqstore.query.selection import Selection, parse_selection, parse_tags
 from rmqstore.query.sql92.filter import Filter, parse_filter
+from rmqstore.storage.remote.location import is_uri, matching
 
 STORE_PATHS = (
     "storePathCommitLog", "storePathConsumeQueue", "storePathIndex", "storePathDLedgerCommitLog",
@@ -34,7 +37,7 @@ _OTHERS = (
     "includeSystemTopics", "tags", "columns", "scan", "minPartitions", "maxRecordsPerPartition",
     "maxBytesPerPartition", "mode", "columnNameOfCorruptRecord", "checkCRC", "failOnDataLoss",
     "ignoreLogEnd", "brokerName", "msgKey", "msgKeyLimit", "msgId", "msgTags", "indexOnly",
-    "filter", "includePending",
+    "filter", "includePending", "storageOptions",
 )  # fmt: skip
 _LOOKUP = ("msgKey", "msgKeyLimit", "msgId", "msgTags", "indexOnly")
 _STREAM = (
@@ -64,6 +67,8 @@ class StoreRef:
     dledger_self_id: str | None
     ignore_log_end: bool
     tiered: str | None = None
+    # how to reach the storage of a URI; they may be secrets, so no text shows them
+    storage_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @property
     def folders(self) -> FolderArguments:
@@ -196,6 +201,8 @@ def _outside(file: Path, stores: tuple[StoreRef, ...]) -> Path:
         raise OptionError(
             f"consumerOffsetFile is for one broker, but path names {len(stores)} stores"
         )
+    if is_uri(stores[0].path):
+        return file
     if file.resolve().is_relative_to(Path(stores[0].path).resolve()):
         raise OptionError(
             f"consumerOffsetFile {file} lies in the store, "
@@ -316,7 +323,10 @@ def parse_stores(options: Mapping[str, str], given: Mapping[str, str]) -> tuple[
         options: the options as Spark passes them.
         given: the options by their documented spelling.
     """
-    paths = [path for pattern in stated_paths(options, _NO_PATH) for path in _expand(pattern)]
+    to_reach = storage_options(given)
+    paths = [
+        path for pattern in stated_paths(options, _NO_PATH) for path in _expand(pattern, to_reach)
+    ]
     if len(set(paths)) < len(paths):
         raise OptionError(f"path names a store twice: {paths}")
     elsewhere = {name: given[name] for name in STORE_PATHS if name in given}
@@ -336,6 +346,7 @@ def parse_stores(options: Mapping[str, str], given: Mapping[str, str]) -> tuple[
             dledger_self_id=elsewhere.get("dLegerSelfId"),
             tiered=absolute_path(elsewhere["tiered"]) if "tiered" in elsewhere else None,
             ignore_log_end=boolean(given, "ignoreLogEnd", default=False),
+            storage_options=tuple(to_reach.items()),
         )
         for path in paths
     )
@@ -347,11 +358,12 @@ def _folders(given: Mapping[str, str], name: str) -> tuple[str, ...]:
     return tuple(part for part in parts if part)
 
 
-def _expand(pattern: str) -> list[str]:
-    absolute = absolute_path(pattern)
+def _expand(pattern: str, to_reach: Mapping[str, str]) -> list[str]:
+    absolute = store_path(pattern)
     if not glob.has_magic(absolute):
         return [absolute]
-    matches = sorted(glob.glob(absolute))  # noqa: PTH207 - Path.glob takes no absolute pattern
+    in_disk_order = [] if is_uri(absolute) else glob.glob(absolute)  # noqa: PTH207 - it is absolute
+    matches = matching(absolute, to_reach) if is_uri(absolute) else sorted(in_disk_order)
     if not matches:
         raise OptionError(f"path {pattern!r} does not match any folder")
     return matches
@@ -371,7 +383,7 @@ def _broker_names(value: str | None, paths: list[str]) -> dict[str, str]:
             isinstance(name, str) and name for name in table.values()
         ):
             raise OptionError(f"brokerName {value!r}: must be a JSON object of names by path")
-        names = {absolute_path(path): name for path, name in table.items()}
+        names = {store_path(path): name for path, name in table.items()}
         unknown = sorted(set(names) - set(paths))
         if unknown:
             raise OptionError(

@@ -12,9 +12,10 @@ from itertools import chain
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from pyspark_rmqstore.opened_stores import open_ref, paths_of
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.planning import QueueSplit
-from pyspark_rmqstore.tasks import SplitReader, open_ref, paths_of
+from pyspark_rmqstore.tasks import SplitReader
 from rmqstore.read.log_cursor import LogMark
 from rmqstore.read.session import StoreSession
 from rmqstore.spans import LATEST_TIME

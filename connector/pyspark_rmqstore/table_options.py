@@ -12,6 +12,10 @@ from collections.abc import Mapping
 
 from pyspark.sql.types import StructField, StructType
 
+from pyspark_rmqstore.option_values import storage_options
+from rmqstore.errors import OptionError
+from rmqstore.storage.remote.location import SECRETS
+
 _FORMAT = "rmqstore"
 _METADATA = "rmqstore.options"
 _STATED = "option."  # Source: TableCatalog.java#OPTION_PREFIX
@@ -40,7 +44,18 @@ def stated_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def keep_options(schema: StructType, options: Mapping[str, str]) -> StructType:
-    """Return the schema of a table with its options in the metadata of the first column."""
+    """Return the schema of a table with its options in the metadata of the first column.
+
+    Raises:
+        OptionError: there are secrets among them, which the catalog would show to everyone.
+    """
+    stated = storage_options({"storageOptions": _lowered(options).get("storageoptions", "{}")})
+    secrets = sorted(set(stated) & set(SECRETS))
+    if secrets:
+        raise OptionError(
+            f"storageOptions: {', '.join(secrets)} would be stored in the catalog with the table; "
+            "leave credentials to the environment of Spark's processes"
+        )
     first, *others = schema.fields
     metadata = {**first.metadata, _METADATA: json.dumps(dict(options))}
     return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
+from pyspark_rmqstore.opened_stores import open_ref
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import ReadOptions, StoreRef
 from pyspark_rmqstore.packing import AnyPortion, Portion, plan_tasks, splits_of
@@ -43,9 +44,7 @@ from rmqstore.read.scan.record_filter import LogFilter, log_filter
 from rmqstore.read.scan.rows import UnitRows
 from rmqstore.read.scan.spec import ReadSpec
 from rmqstore.read.session import StoreSession
-from rmqstore.read.tiered.session import open_session
 from rmqstore.spans import LogSlice, QueueSlice
-from rmqstore.storage.files.paths import StorePaths, find_store
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +52,7 @@ T = TypeVar("T")
 
 _STORES_AT_ONCE = 8  # while they are planned
 _SAMPLES_PER_TASK = 16
+_REMOTE_SAMPLES_PER_TASK = 2  # each takes a request
 _FEWEST_SAMPLES = 2  # of a range: at its first and last record
 _MAX_SAMPLES = 1024
 # records; a range of at most this many is sampled at its first and last record only
@@ -129,6 +129,8 @@ class SplitReader:
         """Yield ranges of queues with as many samples as they need to be cut evenly."""
         sampled = list(sampled)
         step = self._bytes_per_sample(sum(item.n_bytes for item in sampled))
+        if store.log.is_remote:
+            step *= _SAMPLES_PER_TASK / _REMOTE_SAMPLES_PER_TASK
         for item in sampled:
             n_records = item.piece.end - item.piece.start
             if n_records > _SMALL_QUEUE and item.n_bytes >= step:
@@ -352,17 +354,6 @@ def _total_length(pieces: Iterable[QueueSlice | LogSlice]) -> int:
     return sum(piece.end - piece.start for piece in pieces)
 
 
-def open_ref(ref: StoreRef) -> StoreSession:
-    """Open a store as the options name it."""
-    return open_session(
-        ref.path,
-        broker_name=ref.broker_name,
-        ignore_log_end=ref.ignore_log_end,
-        tiered=ref.tiered,
-        **ref.folders,
-    )
-
-
 def each_store(stores: Sequence[StoreRef], plan: Callable[[StoreRef], T]) -> Iterator[T]:
     """Yield what a function returns for each store, in their order; some run side by side.
 
@@ -373,11 +364,6 @@ def each_store(stores: Sequence[StoreRef], plan: Callable[[StoreRef], T]) -> Ite
         return
     with ThreadPoolExecutor(_STORES_AT_ONCE) as pool:
         yield from pool.map(plan, stores)
-
-
-def paths_of(ref: StoreRef) -> StorePaths:
-    """Return where the parts of a store lie; raises as :func:`open_ref` does."""
-    return find_store(ref.path, **ref.folders)
 
 
 class BrokerNames:

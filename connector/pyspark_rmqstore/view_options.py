@@ -24,7 +24,7 @@ from rmqstore.read.views.source import ViewLimits
 
 _EVERYWHERE = {
     "view", "columns", "brokerName", *STORE_PATHS, "ignoreLogEnd", "minPartitions",
-    "maxBytesPerPartition",
+    "maxBytesPerPartition", "storageOptions",
 }  # fmt: skip
 
 _MESSAGES = "messages"

@@ -11,11 +11,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from pyspark_rmqstore.opened_stores import open_ref
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import StoreRef
 from pyspark_rmqstore.packing import AnyPortion, Portion, plan_tasks, splits_of
 from pyspark_rmqstore.planning import Limits
-from pyspark_rmqstore.tasks import BrokerNames, each_store, open_ref
+from pyspark_rmqstore.tasks import BrokerNames, each_store
 from pyspark_rmqstore.view_options import ViewOptions
 from pyspark_rmqstore.view_schema import arrow_view_schema
 from rmqstore.query.selection import require_named

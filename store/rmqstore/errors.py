@@ -132,6 +132,28 @@ class FileDeletedError(OffsetOutOfRangeError):
         return f"{self.path} was deleted while it was read (retention); open the store again"
 
 
+class FileReplacedError(FileDeletedError):
+    """A file of a remote storage got another content while it was read. Field: path."""
+
+    def __str__(self) -> str:
+        return f"{self.path} was replaced while it was read; open the store again"
+
+
+class RemoteReadError(RmqStoreError):
+    """A remote storage did not give what was asked of it.
+
+    Fields: what (the file, and the range of its bytes), reason, attempts.
+    """
+
+    def __init__(self, what: str, reason: str, attempts: int) -> None:
+        super().__init__(what, reason, attempts)
+        self.what, self.reason, self.attempts = what, reason, attempts
+
+    def __str__(self) -> str:
+        times = "" if self.attempts == 1 else f" after {self.attempts} attempts"
+        return f"{self.what} cannot be read{times}: {self.reason}"
+
+
 class IllegalMessageError(RmqStoreError, ValueError):
     """A message cannot be stored, because RocketMQ would refuse it.
 

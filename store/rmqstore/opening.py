@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from inspect import signature
 from pathlib import Path
 from typing import Literal, Unpack, overload
@@ -21,6 +22,7 @@ from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import find_store
 from rmqstore.storage.files.storage import Storage
+from rmqstore.storage.remote.location import is_uri, locate
 from rmqstore.store import MessageStore
 from rmqstore.write.messages import WriteSpec
 from rmqstore.write.writer import StoreWriter
@@ -35,6 +37,8 @@ def open_for(
     ignore_log_end: bool = False,
     storage: Storage = LOCAL,
     tiered: str | os.PathLike[str] | None = None,
+    storage_options: Mapping[str, object] | None = None,
+    filesystem: object = None,
     **folders: Unpack[FolderArguments],
 ) -> MessageStore: ...
 
@@ -64,13 +68,16 @@ def open_for(
     check_log: bool = False,
     storage: Storage = LOCAL,
     tiered: str | os.PathLike[str] | None = None,
+    storage_options: Mapping[str, object] | None = None,
+    filesystem: object = None,
     **folders: Unpack[FolderArguments],
 ) -> MessageStore | StoreWriter:
     """Open the store at ``path``: to read (``mode="r"``) or to append to (``mode="a"``).
 
     Args:
-        path: the folder that holds ``commitlog/``, or the DLedger log ``dledger-*/data``. A folder
-            of tiered storage is read alone.
+        path: the folder that holds ``commitlog/``, or the DLedger log ``dledger-*/data``. A reader
+            also takes the URI of a folder in object storage or HDFS, such as ``s3://bucket/store``.
+            A folder of tiered storage is read alone.
         mode: a reader changes nothing and may be opened beside a running broker. A writer holds the
             store's lock, and first repairs what a crash has left.
         broker_name: value of column ``brokerName``; by default it is read from the store.
@@ -84,6 +91,9 @@ def open_for(
         storage: for a reader: what the files are read from, if not the local disk.
         tiered: for a reader: the tiered storage with the older messages of the store: the broker's
             ``tieredStoreFilePath``, or its folder ``<hash>_<cluster>/<broker>`` in it.
+        storage_options: for a reader: how to reach the storage that a URI names, such as
+            ``endpoint``, ``region`` and ``anonymous``; see ``docs/remote.md``.
+        filesystem: for a reader: the file system that has ``path``, of ``pyarrow.fs`` or fsspec.
         folders: what lies elsewhere: ``commitlogs``, the log's folders (the broker's
             ``storePathCommitLog``); ``consumequeue``, the queues'; ``index``, the index's;
             ``dledger_logs``, those of a DLedger log (``storePathDLedgerCommitLog``). Where
@@ -97,6 +107,12 @@ def open_for(
     """
     names = {*signature(open_for).parameters, *FolderArguments.__annotations__} - {"folders"}
     require_arguments(folders, names)
+    if mode == "a" and is_uri(path):
+        raise UnsupportedFeatureError(
+            f"{path} is not on a local disk: such a store can be read, not written"
+        )
+    if storage is LOCAL:
+        path, storage = locate(path, storage_options, filesystem)
     if mode == "r":
         session = open_session(
             path,
@@ -137,8 +153,11 @@ def create(
 
     Raises:
         StoreStateError: there is a store already.
+        UnsupportedFeatureError: the path is not on a local disk.
     """
-    base, disk = Path(path), Disk()
+    if is_uri(path):
+        raise UnsupportedFeatureError(f"{path} is not on a local disk: no store is made there")
+    base, disk = Path(locate(path)[0]), Disk()
     disk.keep_within(base)
     if is_store(base) and LOCAL.list_folder(base / "commitlog"):
         raise StoreStateError(f"{base} is a store already; open it with mode='a'")

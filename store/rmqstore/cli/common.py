@@ -23,6 +23,8 @@ from rmqstore.errors import OptionError, RmqStoreError, StoreFormatError
 from rmqstore.exchange import jsonable
 from rmqstore.opening import open_for
 from rmqstore.query.arguments import ScanOrder
+from rmqstore.storage.files.storage import path_of
+from rmqstore.storage.remote.location import is_uri
 from rmqstore.store import MessageStore
 
 try:
@@ -96,12 +98,40 @@ def require_folder(target: Path) -> None:
         raise OptionError(f"{target}: there is no folder {target.absolute().parent}")
 
 
-_SELF_ID = "rmqstore.dledger_self_id"
-_TIERED = "rmqstore.tiered"
+_SELF_ID, _TIERED = "rmqstore.dledger_self_id", "rmqstore.tiered"
+_STORAGE_OPTIONS = "rmqstore.storage_options"
 
 
 def _keep_self_id(context: click.Context, _option: click.Parameter, value: str | None) -> None:
     context.meta[_SELF_ID] = value
+
+
+def _keep_storage_options(
+    context: click.Context, option: click.Parameter, values: tuple[str, ...]
+) -> None:
+    options = {}
+    for value in values:
+        name, equals, setting = value.partition("=")
+        if not equals:  # the text may be a secret
+            raise click.BadParameter("must be KEY=VALUE", ctx=context, param=option)
+        options[name] = setting
+    context.meta[_STORAGE_OPTIONS] = options
+
+
+class _StoreFolder(click.Path):
+    """A local folder, which has to exist, or the URI of one in another file system."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, file_okay=False, path_type=Path)
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:  # noqa: ANN401
+        """Return the path."""
+        return path_of(value) if is_uri(value) else super().convert(value, param, ctx)
 
 
 def _keep_tiered(context: click.Context, _option: click.Parameter, value: Path | None) -> None:
@@ -129,7 +159,15 @@ def store_path(command: Command) -> Command:
             callback=_keep_tiered,
             help="The tiered storage with the older messages of PATH (tieredStoreFilePath).",
         ),
-        click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path)),
+        click.option(
+            "--storage-option",
+            metavar="KEY=VALUE",
+            multiple=True,
+            expose_value=False,
+            callback=_keep_storage_options,
+            help="How to reach PATH if it is a URI, such as region=eu-west-1; may be repeated.",
+        ),
+        click.argument("path", type=_StoreFolder()),
     ):
         command = parameter(command)
     return command
@@ -142,6 +180,7 @@ def open_store(path: Path, *, ignore_log_end: bool = False) -> MessageStore:
         ignore_log_end=ignore_log_end,
         dledger_self_id=given_self_id(),
         tiered=given_tier(),
+        storage_options=click.get_current_context().meta.get(_STORAGE_OPTIONS),
     )
 
 

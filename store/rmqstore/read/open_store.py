@@ -72,12 +72,16 @@ class OpenStore(Closing):
         """Release the mapped files. Batches that were read stay valid."""
         self.queues.close()
         self.log.close()
+        requests = self.paths.storage.requests_made()
+        if requests is not None:
+            logger.info("%s: %s", self.paths.root, requests)
 
     def refresh(self) -> None:
         """List the files again: those of a running broker come and go.
 
         The log end stays as it was found.
         """
+        self.paths.storage.refresh()
         self.log.refresh()
         self.queues.refresh()
 

@@ -30,6 +30,9 @@ _UNITS_AT_ONCE = 1 << 12
 _SAMPLED_QUEUES = 256
 _SAMPLED_HEADS = 1024  # samples taken of all queues together
 _MIN_HEADS = 64  # samples taken of each queue
+# Each head of a remote log takes two requests.
+_REMOTE_QUEUES = 2
+_BYTES_PER_REMOTE_HEAD = 96 << 20
 _SHORT_LOG = 32 << 20  # bytes; reading such a log takes no longer than sampling it
 
 
@@ -87,6 +90,10 @@ class Sampler:
         queues = self._queues.plain()
         sampled = queues[:: max(1, len(queues) // _SAMPLED_QUEUES)]
         count = max(_MIN_HEADS, _SAMPLED_HEADS // max(len(sampled), 1))
+        if self._log.is_remote:
+            n_bytes = self._log.max_offset - self._log.min_offset
+            sampled = sampled[:_REMOTE_QUEUES]
+            count = max(2, min(count, n_bytes // (_BYTES_PER_REMOTE_HEAD * max(len(sampled), 1))))
         for number, (topic, queue_id) in enumerate(sampled):
             start, end = self._ranges.range(topic, queue_id)
             # Round-robin producers put the same offsets of all queues next to each other, so

@@ -109,6 +109,8 @@ class Assembler:
             rest = starts[rows]
             rest_units = units.take(rows) if units else None
             source = self._bring_close(rest, sizes[rows])
+            following = slice(rows.stop, rows.stop + BATCH_ROWS)
+            self._read_ahead(starts[following], sizes[following])
             rest = rest + self._segment.start - source.base
             while len(rest):
                 batch, n_done = self._assemble(source, rest, rest_units)
@@ -116,6 +118,13 @@ class Assembler:
                     yield batch
                 rest = rest[n_done:]
                 rest_units = rest_units.take(slice(n_done, None)) if rest_units else None
+
+    def _read_ahead(self, starts: Positions, sizes: Sizes) -> None:
+        """Let the records of the next batch come from a remote storage if they lie close."""
+        if self._log.is_remote and len(starts) and starts[0] >= 0:
+            low, high = int(starts.min()), int((starts + np.maximum(sizes, 0)).max())
+            if high - low <= min(2 * int(sizes.sum()), _MAX_WINDOW):
+                self._log.read_ahead(self._segment, low, min(high, self._file_size))
 
     def _bring_close(self, starts: Positions, sizes: Sizes) -> LogBytes:
         """Return bytes that hold the records of a batch.

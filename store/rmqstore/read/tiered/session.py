@@ -32,6 +32,7 @@ from rmqstore.storage.files.retry import retry_if_deleted
 from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.queue.bounds import total_weight
 from rmqstore.storage.queue.queue import Queue
+from rmqstore.storage.remote.remote_storage import RemoteStorage
 from rmqstore.storage.tiered.folders import Tier, find_tier, is_tier
 from rmqstore.storage.tiered.no_files import NO_FILES
 from rmqstore.storage.tiered.queues import TieredQueues
@@ -317,6 +318,10 @@ def open_session(
         return _open_tier(path, broker_name, storage, {**folders, "tiered": tiered})
     if tiered is None:
         return StoreSession(paths, broker_name=broker_name, ignore_log_end=ignore_log_end)
+    if isinstance(storage, RemoteStorage):
+        raise UnsupportedFeatureError(
+            f"tiered=: {path} is not on a local disk; read the tiered storage by itself, by its URI"
+        )
     name = broker_name or BrokerConfig(paths).broker_name()
     tier = find_tier(tiered, storage, name)
     return TieredSession(paths, tier, broker_name=broker_name, ignore_log_end=ignore_log_end)

@@ -24,7 +24,7 @@ from rmqstore.read.views.source import (
     to_batch,
 )
 from rmqstore.storage.broker.store_config import StoreConfig
-from rmqstore.storage.files.storage import Storage, StoredFile
+from rmqstore.storage.files.storage import Storage, StoredFile, path_of
 from rmqstore.storage.index.index_file import index_files, read_header
 from rmqstore.storage.index.sizes import IndexSizes, find_sizes_in_any
 
@@ -90,7 +90,7 @@ def read_index(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator
     """
     index = piece.index
     assert index is not None
-    path = Path(index.path)
+    path = path_of(index.path)
     if index.reason and spec.mode != DROPMALFORMED:
         columns: dict[str, Column] = {
             "file": pa.array([path.name]),

@@ -21,6 +21,15 @@ from rmqstore.storage.files.storage import (
 class LocalStorage:
     """Files of the local operating system."""
 
+    window_bytes: Final = 128 << 20
+
+    def requests_made(self) -> str | None:
+        """Return None: nothing is requested of a server."""
+        return None
+
+    def refresh(self) -> None:
+        """Do nothing: the file system is asked each time."""
+
     def list_folder(self, folder: AnyPath) -> list[Entry]:
         """Return the names in a folder; see :class:`Storage`."""
         return list_folder(folder)

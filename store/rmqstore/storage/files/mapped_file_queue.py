@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 from rmqstore.errors import FileDeletedError, UnreadableFileError
 from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.files.paths import name_to_offset
-from rmqstore.storage.files.storage import AnyPath, Storage, StoredFile
+from rmqstore.storage.files.storage import AnyPath, Storage, StoredFile, path_of
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class Segment(NamedTuple):
 
     @property
     def path(self) -> Path:
-        return Path(self.file)
+        return path_of(self.file)
 
     @property
     def end(self) -> int:

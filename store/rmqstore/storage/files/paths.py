@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rmqstore.errors import NotAStoreError, OptionError, StoreStateError
 from rmqstore.storage.files.local import LOCAL
-from rmqstore.storage.files.storage import Storage, is_folder
+from rmqstore.storage.files.storage import Storage, is_folder, path_of
 
 logger = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ class StorePaths:
 
     def queue(self, topic: str, queue_id: int) -> Path:
         """Return the folder of a queue; raises as :meth:`queue_name` does."""
-        return Path(self.queue_name(topic, queue_id))
+        return path_of(self.queue_name(topic, queue_id))
 
     def queue_name(self, topic: str, queue_id: int) -> str:
         """Return the path of the folder of a queue as text.
@@ -284,8 +284,8 @@ def find_store(
         NotAStoreError: there is no such folder, or it has no log.
         OptionError: it is not clear which DLedger log is meant.
     """
-    base = Path(root)
-    logs = tuple(Path(log) for log in commitlogs) or (base / "commitlog",)
+    base = path_of(root if isinstance(root, Path) else os.fspath(root))
+    logs = tuple(path_of(log) for log in commitlogs) or (base / "commitlog",)
     entries = _find_dledger_logs(base, dledger_logs, dledger_self_id, storage)
     needed = logs if commitlogs or not entries else ()
     missing = next((log for log in needed if not is_folder(storage, log)), None)
@@ -297,8 +297,8 @@ def find_store(
     return StorePaths(
         root=base,
         commitlogs=logs,
-        consumequeue=Path(consumequeue) if consumequeue else base / "consumequeue",
-        index=Path(index) if index else base / "index",
+        consumequeue=path_of(consumequeue) if consumequeue else base / "consumequeue",
+        index=path_of(index) if index else base / "index",
         storage=storage,
         dledger_logs=entries,
     )
@@ -316,7 +316,7 @@ def _find_dledger_logs(
     Source: DLedgerConfig.java#getDataStorePath.
     """
     if given:
-        folders = tuple(Path(folder) for folder in given)
+        folders = tuple(path_of(folder) for folder in given)
         missing = next((folder for folder in folders if not is_folder(storage, folder)), None)
         if missing is not None:
             raise NotAStoreError(

@@ -8,11 +8,13 @@ file. Changes go through ``disk``, which is local.
 
 from __future__ import annotations
 
+import mmap
+import re
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PosixPath
 from typing import Final, NamedTuple, Protocol, Self, TypeAlias
 
-from numpy import int64, uint8, void
+from numpy import frombuffer, int64, uint8, void
 from numpy.typing import NDArray
 
 from rmqstore.errors import UnreadableFileError
@@ -22,6 +24,22 @@ AnyPath: TypeAlias = Path | str
 A_FILE: Final = "a regular file"
 A_FOLDER: Final = "a folder"
 A_DANGLING_LINK: Final = "a symbolic link that leads nowhere"
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
+
+
+class UriPath(PosixPath):
+    """A name in a storage that is a URI, such as ``s3://bucket/store``."""
+
+    def __str__(self) -> str:
+        return _SCHEME.sub(r"\1://", super().__str__(), count=1)
+
+
+def path_of(name: AnyPath) -> Path:
+    """Return a name in a storage as a path; one that is a URI stays one."""
+    if isinstance(name, str) and "://" in name:
+        return UriPath(name)
+    return Path(name) if isinstance(name, str) else name
 
 
 class Entry(NamedTuple):
@@ -38,7 +56,7 @@ class Status(NamedTuple):
     kind: str  # in words: A_FILE, A_FOLDER or another kind
     size: int
     allocated: int  # bytes on the disk; equal to the size in a storage without sparse files
-    modified_ns: int  # ns since the epoch
+    modified_ns: int  # ns since the epoch; 0 if the storage knows only when it got a copy
 
     @property
     def is_file(self) -> bool:
@@ -117,6 +135,16 @@ class StoredFile(Protocol):
 class Storage(Protocol):
     """Files by their paths, read-only."""
 
+    @property
+    def window_bytes(self) -> int:
+        """How many bytes of a long file are best read at once."""
+
+    def requests_made(self) -> str | None:
+        """Return how many requests were made so far, in words; None if none need to be."""
+
+    def refresh(self) -> None:
+        """Forget which files there are, so that they are listed again."""
+
     def list_folder(self, folder: AnyPath) -> list[Entry]:
         """Return the names in a folder, in any order; [] if there is no such folder.
 
@@ -163,6 +191,13 @@ class Storage(Protocol):
 
     def is_locked(self, path: Path) -> bool:
         """Tell whether a running broker or another writer holds this lock file."""
+
+
+def empty_array(size: int) -> NDArray[uint8]:
+    """Return zeros, uint8 (size,), of which only the pages that are written to take memory."""
+    if not size:
+        return frombuffer(b"", uint8)
+    return frombuffer(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), uint8)
 
 
 def read_small(storage: Storage, path: AnyPath, max_bytes: int) -> bytes:

@@ -51,6 +51,7 @@ from rmqstore.storage.files.mapped_file_queue import Lister, MappedFileQueue, Se
 from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.files.storage import Storage
 
+_AHEAD_STEP = 64 << 10  # bytes
 _MAX_SPANS = 10_000  # of data between holes, of one file
 _FILES_AT_ONCE = 96  # a search by time goes to and fro in the log
 
@@ -99,6 +100,8 @@ class CommitLog:
         files: OpenFiles | None = None,
         lister: Lister | None = None,
     ) -> None:
+        self.storage = storage
+        self.is_remote = storage.requests_made() is not None
         every = (*folders, *entry_folders)
         self.folders = ", ".join(map(str, every))
         self._entry_folders = frozenset(entry_folders)
@@ -179,6 +182,14 @@ class CommitLog:
     def want(self, segment: Segment, positions: Positions, size: int) -> None:
         """Announce that ``size`` bytes of a file from each position (n,) on will be read next."""
         self._files.open(segment).want(positions, size)
+
+    def read_ahead(self, segment: Segment, start: int, end: int) -> None:
+        """Begin to fetch a range of positions in a remote file, which will be read next.
+
+        The kernel reads ahead in a local file by itself.
+        """
+        if self.is_remote and start < end:
+            self.want(segment, np.arange(start, end, _AHEAD_STEP), _AHEAD_STEP)
 
     def read_into(self, segment: Segment, window: Bytes, position: int) -> Bytes:
         """Copy bytes of a file from a position on into ``window``; return the filled part."""

@@ -188,7 +188,13 @@ def walk_forward(
         FileDeletedError: the file was deleted since it was listed.
     """
     while start < end:
-        window = window_at(log, segment, start, end, WINDOW_BYTES, after)
+        size = min(WINDOW_BYTES, log.storage.window_bytes)
+        window = window_at(log, segment, start, end, size, after)
+        if log.is_remote and window.damage is None and window.records.kind is not StopKind.BLANK:
+            position = window.records.position
+            stop = min(position + size, end - segment.start)
+            for low, high in log.data_spans(segment, position, stop):
+                log.read_ahead(segment, low, high)
         yield window
         if window.records.kind is StopKind.BLANK:
             return

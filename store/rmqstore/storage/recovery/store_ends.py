@@ -65,6 +65,7 @@ class StoreEnds:
 
     def refresh(self) -> None:
         """List the files of the log again. The cached ends do not change."""
+        self._paths.storage.refresh()
         self._log.refresh()
 
     def forget(self) -> None:

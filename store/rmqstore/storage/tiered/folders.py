@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from rmqstore.errors import NotAStoreError, OptionError, UnreadableFileError
-from rmqstore.storage.files.storage import Storage, is_folder
+from rmqstore.storage.files.storage import Storage, is_folder, path_of
 
 COMMIT_LOG: Final = "COMMIT_LOG"
 CONSUME_QUEUE: Final = "CONSUME_QUEUE"
@@ -70,7 +70,7 @@ def hash_of(name: str) -> str:
 
 def is_tier(path: str | os.PathLike[str], storage: Storage) -> bool:
     """Tell whether a path is a folder of tiered storage: of a broker, a cluster or several."""
-    base = Path(path)
+    base = path_of(path if isinstance(path, Path) else os.fspath(path))
     try:
         return _is_of_broker(storage, base) or any(_brokers(storage, base))
     except UnreadableFileError:
@@ -91,7 +91,7 @@ def find_tier(
         NotAStoreError: the path is not a folder of tiered storage.
         OptionError: it is not clear which broker is meant.
     """
-    base = Path(path)
+    base = path_of(path if isinstance(path, Path) else os.fspath(path))
     if _is_of_broker(storage, base):
         return Tier(base, storage.full_path(base).name, storage)
     tiers = [Tier(folder, folder.name, storage) for folder in _brokers(storage, base)]

@@ -11,6 +11,8 @@ from rmqstore.storage.files.storage import AnyPath, Entry, Status, Storage, Stor
 class NoFiles:
     """A storage in which no path exists; see :class:`Storage` for the methods."""
 
+    window_bytes = 1 << 20  # never asked for
+
     def list_folder(self, _folder: AnyPath) -> list[Entry]:
         return []
 
@@ -34,6 +36,12 @@ class NoFiles:
 
     def is_locked(self, _path: Path) -> bool:
         return False
+
+    def requests_made(self) -> str | None:
+        return None
+
+    def refresh(self) -> None:
+        pass
 
 
 NO_FILES: Final[Storage] = NoFiles()

@@ -1,0 +1,1 @@
+"""Stores in object storage and in other file systems, read through ``pyarrow.fs``."""

@@ -1,0 +1,277 @@
+"""Where a store lies: on the local disk, or in the file system that a URI or the caller names."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from fnmatch import fnmatchcase
+from os import environ
+from typing import Any, Final
+from urllib.parse import unquote
+
+from rmqstore.errors import OptionError, RemoteReadError, UnsupportedFeatureError
+from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.files.storage import Storage, UriPath
+from rmqstore.storage.remote.remote_storage import RemoteStorage
+
+Path = str | os.PathLike[str]
+Options = Mapping[str, object]
+
+SECRETS: Final = (
+    "access_key", "secret_key", "session_token", "access_token", "account_key", "sas_token",
+)  # fmt: skip
+_S3 = (
+    "endpoint", "region", "anonymous", "access_key", "secret_key", "session_token",
+    "connect_timeout", "virtual_addressing",
+)  # fmt: skip
+_GCS = ("endpoint", "anonymous", "access_token")
+_AZURE = ("endpoint", "account_key", "sas_token")
+_HDFS = ("user", "kerberos_ticket")
+_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/+)(.*)", re.DOTALL)
+_MAGIC = re.compile(r"[*?[]")
+_CONNECT_SECONDS = 5.0
+_RETRY_SECONDS = 60
+
+
+def is_uri(path: Path) -> bool:
+    """Tell whether a path names another file system than the local one."""
+    uri = _URI.fullmatch(os.fspath(path))
+    if uri is None:
+        return False
+    return uri[1].lower() in _MAKERS or (len(uri[2]) > 1 and uri[1].lower() != "file")
+
+
+def require_known(path: Path) -> None:
+    """Refuse a URI of a file system that is not known.
+
+    Raises:
+        UnsupportedFeatureError: no file system of that scheme is known.
+    """
+    scheme = os.fspath(path).partition(":")[0].lower()
+    if is_uri(path) and scheme not in _MAKERS:
+        raise UnsupportedFeatureError(
+            f"no file system is known for {scheme}://: hand one over with filesystem=, "
+            f"or use one of {', '.join(f'{name}://' for name in _MAKERS)}"
+        )
+
+
+def locate(
+    path: Path, options: Options | None = None, filesystem: object = None
+) -> tuple[Path, Storage]:
+    """Return the folder of a store as a name in its storage, and the storage.
+
+    Args:
+        path: a local path, a ``file://`` URI, or the URI of another file system.
+        options: how to reach it; see ``docs/remote.md``.
+        filesystem: the file system that has the path, of pyarrow or of fsspec.
+
+    Raises:
+        OptionError: an option is unknown, or a URI has credentials in it.
+        UnsupportedFeatureError: no file system of that scheme is known.
+    """
+    text = os.fspath(path)
+    if filesystem is not None:
+        if options:
+            raise OptionError("storage_options: filesystem= knows how to reach the store already")
+        return _handed_over(text, filesystem)
+    uri = _URI.fullmatch(text)
+    if uri is not None and uri[1].lower() == "file":
+        path, uri = local_path(text), None
+    if uri is None or not is_uri(path):
+        if options:
+            raise OptionError("storage_options: a store on the local disk takes none")
+        return path, LOCAL
+    scheme, rest = uri[1].lower(), uri[3].rstrip("/")
+    require_known(path)
+    host, slash, below = rest.partition("/")
+    if ":" in host.rpartition("@")[0] or ("@" in host and not scheme.startswith("abfs")):
+        raise OptionError(
+            f"{scheme}://***@{host.rpartition('@')[2]}: credentials do not belong in a URI; "
+            "leave them to the environment, or set storage_options="
+        )
+    if scheme == "hdfs" and len(uri[2]) > 2:  # the host is that of Hadoop's configuration
+        host, slash, below = "default", "/", rest
+    names, make, has_container = _MAKERS[scheme]
+    given = _checked(options or {}, names, scheme)
+    with_reasons = _without_reasons if any(name in given for name in SECRETS) else _as_it_is
+    made = with_reasons(lambda: make(host, given), f"{scheme}://{host}")
+    root = str(UriPath(f"{scheme}://{host}{slash}{below}"))
+    key = f"{host.partition('@')[0]}/{below}" if has_container else f"/{below}"
+    secrets = [str(given[name]) for name in SECRETS if name in given]
+    return UriPath(root), RemoteStorage(made, root, key, secrets)
+
+
+def matching(pattern: str, options: Options | None = None) -> list[str]:
+    """Return the folders that a URI with ``*``, ``?`` or ``[`` in its path stands for, sorted.
+
+    A ``/`` is matched by itself only. Raises as :func:`locate` does.
+    """
+    scheme, _, rest = pattern.rstrip("/").partition("://")
+    first, *parts = rest.split("/")
+    folders = [f"{scheme}://{first}"]
+    n_plain = next((row for row, part in enumerate(parts) if _MAGIC.search(part)), len(parts))
+    folders = ["/".join([*folders, *parts[:n_plain]])]
+    _, storage = locate(folders[0], options)
+    for part in parts[n_plain:]:
+        folders = [
+            f"{folder}/{entry.name}"
+            for folder in folders
+            for entry in storage.list_folder(folder)
+            if entry.is_folder and fnmatchcase(entry.name, part)
+        ]
+    return sorted(folders)
+
+
+def local_path(uri: str) -> str:
+    """Return the path of a ``file:`` URI.
+
+    Raises:
+        UnsupportedFeatureError: it names another computer.
+    """
+    rest = uri.partition(":")[2]
+    if rest.startswith("//"):
+        host, slash, below = rest[2:].partition("/")
+        if host not in ("", "localhost"):
+            raise UnsupportedFeatureError(f"{uri}: a file of another computer cannot be read")
+        rest = slash + below
+    return unquote(rest)
+
+
+def _handed_over(text: str, filesystem: Any) -> tuple[Path, Storage]:  # noqa: ANN401
+    """Return a path in a file system of the caller, and a storage of it."""
+    from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
+
+    is_arrow = isinstance(filesystem, FileSystem)
+    uri = _URI.fullmatch(text)
+    if is_arrow:
+        scheme, key = filesystem.type_name, uri[3] if uri else text
+    else:
+        protocol = filesystem.protocol
+        scheme = protocol if isinstance(protocol, str) else protocol[0]
+        key = str(filesystem._strip_protocol(text))  # noqa: SLF001 - fsspec's own, documented
+        filesystem = PyFileSystem(FSSpecHandler(filesystem))
+    scheme = re.sub(r"[^A-Za-z0-9]", "-", uri[1] if uri else scheme)
+    root = str(UriPath(f"{scheme}://{key.strip('/')}"))
+    return UriPath(root), RemoteStorage(filesystem, root, key)
+
+
+def _checked(options: Options, names: tuple[str, ...], scheme: str) -> dict[str, object]:
+    unknown = sorted(set(options) - set(names))
+    if unknown:
+        raise OptionError(
+            f"storage_options: {', '.join(map(repr, unknown))} is not an option of {scheme}://, "
+            f"which has {', '.join(names)}"
+        )
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _as_it_is(make: Callable[[], Any], _what: str) -> Any:  # noqa: ANN401
+    return make()
+
+
+def _without_reasons(make: Callable[[], Any], what: str) -> Any:  # noqa: ANN401
+    """Make a file system from secrets, which the reason of a failure might hold."""
+    try:
+        return make()
+    except OptionError:
+        raise
+    except (OSError, ValueError, TypeError) as err:
+        reason = f"{type(err).__name__} in storage_options, not shown because it has secrets"
+        raise RemoteReadError(what, reason, 1) from None
+
+
+def _s3(bucket: str, given: dict[str, Any]) -> Any:  # noqa: ANN401
+    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem, resolve_s3_region
+
+    arguments: dict[str, Any] = {
+        name: str(given[name])
+        for name in ("access_key", "secret_key", "session_token", "region")
+        if name in given
+    }
+    has_endpoint = "endpoint" in given
+    if has_endpoint:
+        arguments["scheme"], arguments["endpoint_override"] = _endpoint(given["endpoint"])
+    if "region" not in given and not has_endpoint and not _has_region():
+        with suppress(OSError):
+            arguments["region"] = resolve_s3_region(bucket)
+    if "virtual_addressing" in given:
+        arguments["force_virtual_addressing"] = _boolean(given, "virtual_addressing")
+    return S3FileSystem(
+        anonymous=_boolean(given, "anonymous"),
+        connect_timeout=float(given.get("connect_timeout", _CONNECT_SECONDS)),
+        retry_strategy=AwsStandardS3RetryStrategy(max_attempts=3),
+        **arguments,
+    )
+
+
+def _has_region() -> bool:
+    names = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
+    return any(environ.get(name) for name in names)
+
+
+def _gcs(_bucket: str, given: dict[str, Any]) -> Any:  # noqa: ANN401
+    from pyarrow.fs import GcsFileSystem
+
+    arguments: dict[str, Any] = {"anonymous": _boolean(given, "anonymous")}
+    if "access_token" in given:
+        arguments["access_token"] = str(given["access_token"])
+    if "endpoint" in given:
+        arguments["scheme"], arguments["endpoint_override"] = _endpoint(given["endpoint"])
+    return GcsFileSystem(retry_time_limit=timedelta(seconds=_RETRY_SECONDS), **arguments)
+
+
+def _azure(host: str, given: dict[str, Any]) -> Any:  # noqa: ANN401
+    try:
+        from pyarrow.fs import AzureFileSystem
+    except ImportError as err:
+        raise UnsupportedFeatureError("abfs://: this build of pyarrow has no Azure") from err
+    account = host.rpartition("@")[2].partition(".")[0]
+    arguments: dict[str, Any] = {
+        name: str(given[name]) for name in ("account_key", "sas_token") if name in given
+    }
+    if "endpoint" in given:
+        scheme, authority = _endpoint(given["endpoint"])
+        arguments |= {
+            f"{kind}_storage_{part}": value
+            for kind in ("blob", "dfs")
+            for part, value in (("scheme", scheme), ("authority", authority))
+        }
+    return AzureFileSystem(account_name=account, **arguments)
+
+
+def _hdfs(host: str, given: dict[str, Any]) -> Any:  # noqa: ANN401
+    from pyarrow.fs import HadoopFileSystem
+
+    name, _, port = host.partition(":")
+    return HadoopFileSystem(
+        name, int(port or 0), user=given.get("user"), kerb_ticket=given.get("kerberos_ticket")
+    )
+
+
+def _endpoint(value: object) -> tuple[str, str]:
+    """Return the scheme, https if there is none, and the rest of an address."""
+    scheme, separator, rest = str(value).rstrip("/").partition("://")
+    return (scheme, rest) if separator else ("https", scheme)
+
+
+def _boolean(given: dict[str, Any], name: str) -> bool:
+    value = str(given.get(name, False)).lower()
+    if value not in ("true", "false"):
+        raise OptionError(f"storage_options: {name} {value!r} must be true or false")
+    return value == "true"
+
+
+Maker = Callable[[str, dict[str, Any]], Any]
+
+# By scheme: the options, what makes the file system, and whether the host is a part of its paths.
+_MAKERS: Final[dict[str, tuple[tuple[str, ...], Maker, bool]]] = {
+    "s3": (_S3, _s3, True),
+    "s3a": (_S3, _s3, True),
+    "gs": (_GCS, _gcs, True),
+    "abfs": (_AZURE, _azure, True),
+    "abfss": (_AZURE, _azure, True),
+    "hdfs": (_HDFS, _hdfs, False),
+}

@@ -1,0 +1,194 @@
+"""One object of a remote file system, in the version that was there when it was opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from itertools import count
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqstore.errors import FileDeletedError, FileReplacedError
+from rmqstore.storage.remote.block_cache import BlockCache
+from rmqstore.storage.remote.ranges import BLOCK_BYTES, blocks_of, requests_for
+from rmqstore.storage.remote.requests import AT_ONCE, Range, Requests
+
+_AHEAD_BYTES: Final = 32 << 20  # announced, and fetched before they are read
+_numbers = count()
+
+Sink = Callable[[int, NDArray[np.uint8]], None]
+Pending = tuple[int, int, "Future[NDArray[np.uint8]]"]
+
+
+class RemoteObject:
+    """The bytes of one version of an object, fetched in blocks.
+
+    If another content takes its place, every later fetch fails: bytes of two versions never come
+    together. A first request for one range alone cannot mix them, so only later ones are checked.
+
+    Raises:
+        FileNotFoundError: there is no such object.
+        RemoteReadError: it cannot be opened.
+    """
+
+    def __init__(self, requests: Requests, cache: BlockCache, key: str, name: str) -> None:
+        self.name = name
+        self._requests, self._cache, self._key = requests, cache, key
+        self._file, self.version = requests.handle(key, name)
+        self._number = next(_numbers)
+        self._pending: list[Pending] = []
+        self._has_fetched = False
+        self.is_gone = False  # deleted or replaced
+        self.checked_in = 0  # the listing in which it was seen last
+        self.on_gone: Callable[[], None] = _nothing
+        self.ends: dict[int, int] = {}  # the written ends before some positions
+
+    @property
+    def size(self) -> int:
+        """Length in bytes."""
+        return self.version.size
+
+    def fetch(
+        self,
+        starts: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        sink: Sink,
+        *,
+        is_last: bool = True,
+    ) -> None:
+        """Pass the bytes of spans, and some around them, to ``sink`` with their positions.
+
+        Args:
+            starts: positions inside of the object, (n,).
+            ends: positions after the spans, (n,), inside of the object too.
+            sink: takes a position and the bytes from there on.
+            is_last: no more is fetched before the bytes are used. A search fetches on, and
+                compares the version at its end only.
+
+        Raises:
+            FileDeletedError: the object was deleted, or replaced (:class:`FileReplacedError`).
+            RemoteReadError: a request failed each time that it was made.
+        """
+        blocks = blocks_of(starts, ends)
+        if not len(blocks):
+            return
+        self._collect(int(blocks[0]) * BLOCK_BYTES, (int(blocks[-1]) + 1) * BLOCK_BYTES)
+        missing = []
+        for block in blocks.tolist():
+            held = self._cache.get(self._number, block)
+            if held is None:
+                missing.append(block)
+            else:
+                sink(block * BLOCK_BYTES, held)
+        ranges = requests_for(np.array(missing, np.int64), self.size)
+        if not ranges:
+            return
+        is_checked = is_last and (self._has_fetched or len(ranges) > 1)
+        self._has_fetched = True
+        fetched = []
+        for start, data in self._fetched(ranges):
+            sink(start, data)
+            fetched.append((start, data))
+            if not is_checked:
+                self._cache.put(self._number, start, data)
+            elif len(fetched) == AT_ONCE:
+                self._keep(fetched)
+        if is_checked:
+            self._keep(fetched)
+
+    def _keep(self, fetched: list[tuple[int, NDArray[np.uint8]]]) -> None:
+        """Put bytes into the cache if the object is still the one that was opened."""
+        if fetched:
+            self.require_same()
+        for start, data in fetched:
+            self._cache.put(self._number, start, data)
+        fetched.clear()
+
+    def _fetched(self, ranges: list[tuple[int, int]]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+        """Yield ranges with their bytes, in order, some of them requested at the same time."""
+        begun: list[Pending] = []
+        try:
+            for row in range(len(ranges) + AT_ONCE):
+                if row < len(ranges):
+                    begun.append(self._begin(*ranges[row]))
+                if row >= AT_ONCE - 1 and begun:
+                    start, _, future = begun.pop(0)
+                    yield start, self._result(future)
+        finally:
+            for _, _, future in begun:
+                future.cancel()
+
+    def _begin(self, start: int, end: int, *, is_checked: bool = False) -> Pending:
+        wanted = Range(self._file, self.name, start, end, self.require_same, is_checked)
+        return start, end, self._requests.begin(wanted)
+
+    def _result(self, future: Future[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+        try:
+            return future.result()
+        except FileNotFoundError:
+            raise self._gone(FileDeletedError) from None
+
+    def require_same(self) -> None:
+        """Refuse to go on with an object that was deleted or replaced since it was opened.
+
+        Raises:
+            FileDeletedError: it was deleted, or replaced (:class:`FileReplacedError`).
+        """
+        try:
+            file, version = self._requests.handle(self._key, self.name)
+        except FileNotFoundError:
+            raise self._gone(FileDeletedError) from None
+        _close(file)
+        if version != self.version:
+            raise self._gone(FileReplacedError)
+
+    def is_same(self) -> bool:
+        """Tell whether the object is still the one that was opened."""
+        try:
+            self.require_same()
+        except FileDeletedError:
+            return False
+        return True
+
+    def _gone(self, kind: type[FileDeletedError]) -> FileDeletedError:
+        self.is_gone = True
+        self.on_gone()
+        return kind(self.name)
+
+    def announce(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
+        """Begin to fetch spans that will be read next, as far as there is room for them."""
+        blocks = blocks_of(starts, ends)
+        missing = [block for block in blocks.tolist() if not self._is_at_hand(block)]
+        room = _AHEAD_BYTES - sum(end - start for start, end, _ in self._pending)
+        for start, end in requests_for(np.array(missing, np.int64), self.size):
+            room -= end - start
+            if room < 0:
+                return
+            self._pending.append(self._begin(start, end, is_checked=True))
+
+    def _is_at_hand(self, block: int) -> bool:
+        position = block * BLOCK_BYTES
+        is_pending = any(start <= position < end for start, end, _ in self._pending)
+        return is_pending or self._cache.holds(self._number, block)
+
+    def _collect(self, low: int, high: int) -> None:
+        """Wait for announced spans in a range, and put them into the cache."""
+        due = [item for item in self._pending if item[0] < high and item[1] > low]
+        if not due:
+            return
+        self._pending = [item for item in self._pending if item not in due]
+        self._has_fetched = True
+        for start, _, future in due:
+            self._cache.put(self._number, start, self._result(future))
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+def _close(file: Any) -> None:  # noqa: ANN401
+    with suppress(OSError):
+        file.close()

@@ -1,0 +1,199 @@
+"""Requests to a file system: counted, and repeated if they fail."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from threading import Lock
+from time import sleep
+from typing import Any, Final, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqstore.errors import RemoteReadError
+
+logger = logging.getLogger(__name__)
+
+AT_ONCE: Final = 8  # requests
+ATTEMPTS: Final = 5
+_FIRST_PAUSE_SECONDS: Final = 0.1
+# What a repetition does not help with, as pyarrow and the SDKs of clouds put it.
+_FINAL = (
+    "access_denied", "access denied", "accessdenied", "forbidden", "invalid_access_key_id",
+    "invalidaccesskeyid", "signature_does_not_match", "signaturedoesnotmatch", "unauthorized",
+    "no_such_bucket", "nosuchbucket", "http status 403", "http status 401", "expired_token",
+    "expiredtoken", "permission",
+)  # fmt: skip
+
+T = TypeVar("T")
+
+
+class Version(NamedTuple):
+    """What tells one content of an object from another: its length, and its ETag or time."""
+
+    size: int
+    mark: str
+
+
+class Range(NamedTuple):
+    """A range of an object that is open."""
+
+    file: Any
+    name: str
+    start: int
+    end: int
+    require_same: Callable[[], None]  # raises an error if the object is another one by now
+    is_checked: bool = False  # by this request itself, after the bytes have come
+
+    def __str__(self) -> str:
+        return f"bytes {self.start} to {self.end} (excluded) of {self.name}"
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+@dataclass
+class Counts:
+    """The requests so far."""
+
+    listings: int = 0
+    heads: int = 0
+    gets: int = 0
+    bytes: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.gets} GETs of {self.bytes} bytes, {self.heads} HEADs, {self.listings} listings"
+        )
+
+
+class Requests:
+    """Makes the requests to one file system.
+
+    Args:
+        filesystem: a ``pyarrow.fs.FileSystem``.
+        secrets: texts that no error may show.
+        attempts: how often a request is made at most.
+    """
+
+    def __init__(
+        self,
+        filesystem: Any,  # noqa: ANN401
+        secrets: Iterable[str] = (),
+        attempts: int = ATTEMPTS,
+    ) -> None:
+        self.filesystem = filesystem
+        self.counts = Counts()
+        self._secrets, self._attempts = tuple(filter(None, secrets)), attempts
+        self._guard = Lock()
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(AT_ONCE, "rmqstore-fetch")
+
+    def list(self, key: str, name: str, *, recursive: bool) -> list[Any]:
+        """Return the FileInfo of all that is in a folder; [] if there is no such folder."""
+        from pyarrow.fs import FileSelector
+
+        selector = FileSelector(key, recursive=recursive, allow_not_found=True)
+        self._count(listings=1)
+        infos: list[Any] = self.repeated(
+            lambda: self.filesystem.get_file_info(selector), f"listing {name}"
+        )
+        return infos
+
+    def info(self, key: str, name: str) -> Any:  # noqa: ANN401
+        """Return the FileInfo of one key."""
+        self._count(heads=1)
+        return self.repeated(lambda: self.filesystem.get_file_info(key), f"the size of {name}")
+
+    def handle(self, key: str, name: str) -> tuple[Any, Version]:
+        """Open an object; return it and what tells its content from another.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+        """
+        self._count(heads=1)
+        return self.repeated(lambda: self._opened(key), name)
+
+    def _opened(self, key: str) -> tuple[Any, Version]:
+        file = self.filesystem.open_input_file(key)
+        size = file.size()
+        stated = file.metadata() or {}
+        mark = stated.get("ETag") or stated.get(b"ETag")
+        if mark:
+            return file, Version(size, str(mark))
+        info = self.filesystem.get_file_info(key)
+        return file, Version(size, str(info.mtime_ns))
+
+    def begin(self, wanted: Range) -> Future[NDArray[np.uint8]]:
+        """Begin to fetch a range of an object."""
+        return self._pool.submit(self._get, wanted)
+
+    def _get(self, wanted: Range) -> NDArray[np.uint8]:
+        n_bytes = wanted.end - wanted.start
+        self._count(gets=1, bytes=n_bytes)
+
+        def read() -> NDArray[np.uint8]:
+            data = np.frombuffer(wanted.file.read_at(n_bytes, wanted.start), np.uint8)
+            if len(data) < n_bytes:
+                raise OSError(f"only {len(data)} bytes came")
+            return data
+
+        data = self.repeated(read, str(wanted), wanted.require_same)
+        if wanted.is_checked:
+            wanted.require_same()
+        return data
+
+    def repeated(
+        self, request: Callable[[], T], what: str, check: Callable[[], None] = _nothing
+    ) -> T:
+        """Return what a request gives, made again after a pause if it fails.
+
+        Args:
+            request: makes the request.
+            what: what it is for, in words.
+            check: called after a failure; raises an error if a repetition has no use.
+
+        Raises:
+            FileNotFoundError: the object does not exist.
+            RemoteReadError: it failed each time, or it is not allowed.
+        """
+        for attempt in range(1, self._attempts + 1):
+            try:
+                return request()
+            except FileNotFoundError:
+                raise
+            except OSError as err:
+                reason = self._without_secrets(str(err))
+                check()
+                if is_missing(reason):
+                    raise FileNotFoundError(what) from None
+                is_final = any(word in reason.lower() for word in _FINAL)
+                if is_final or attempt == self._attempts:
+                    raise RemoteReadError(what, reason, attempt) from None
+                logger.info("%s: %s; trying again", what, reason)
+                sleep(_FIRST_PAUSE_SECONDS * 2**attempt * random.uniform(0.5, 1))  # noqa: S311
+        raise AssertionError("the last attempt returns or raises")
+
+    def _without_secrets(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text
+
+    def _count(self, **more: int) -> None:
+        with self._guard:
+            for name, number in more.items():
+                setattr(self.counts, name, getattr(self.counts, name) + number)
+
+
+def is_missing(reason: str) -> bool:
+    """Tell whether an error says that there is no such object."""
+    lowered = reason.lower()
+    return any(word in lowered for word in ("no_such_key", "nosuchkey", "status 404"))

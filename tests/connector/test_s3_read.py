@@ -1,0 +1,117 @@
+"""Stores in S3, read with Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from connector import sparkreads
+from connector.sparkreads import GoldenStore
+from pyspark_rmqstore.option_values import absolute_path, storage_options, store_path
+from pyspark_rmqstore.options import parse_read_options
+from pyspark_rmqstore.s3a import _options, s3a_options
+from rmqstore.errors import OptionError, UnsupportedFeatureError
+from s3_server import BUCKET, KEYS, S3Server
+
+
+def _load(spark: SparkSession, s3: S3Server, path: str, **options: object) -> list[sparkreads.Row]:
+    return sparkreads.read(spark, path, storageOptions=s3.options, brokerName="b", **options)
+
+
+@pytest.mark.spark
+def test_a_store_in_s3_is_read_by_queue_by_log_and_as_a_view(
+    spark: SparkSession, s3: S3Server, golden_store: GoldenStore
+) -> None:
+    root = golden_store("basic")
+    uri = s3.upload(root)
+    everything = {"includeSystemTopics": "true", "minPartitions": "3"}
+    for options in (everything, everything | {"scan": "commitlog"}, {"view": "queues"}):
+        expected = sparkreads.read(spark, root, brokerName="b", **options)
+        found = _load(spark, s3, uri, **options)
+        assert sorted(map(repr, found)) == sorted(map(repr, expected))
+        assert found
+    star = _load(spark, s3, f"s3://{BUCKET}/ba*c", includeSystemTopics="true")
+    assert len(star) == len(sparkreads.messages("basic"))
+
+
+@pytest.mark.spark
+def test_no_plan_and_no_catalog_shows_a_secret(
+    spark: SparkSession,
+    s3: S3Server,
+    golden_store: GoldenStore,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    uri = s3.upload(golden_store("one"))
+    frame = sparkreads.load(spark, uri, storageOptions=s3.options)
+    frame.explain(extended=True)
+    text = capfd.readouterr().out + repr(frame)
+    assert "rmqstore" in text.lower()
+    assert not any(secret in text for secret in KEYS.values())
+    stated = json.dumps(s3.options)
+    with pytest.raises(AnalysisException, match="would be stored in the catalog"):
+        spark.sql(
+            f"CREATE TABLE in_s3 USING rmqstore OPTIONS (path '{uri}', storageOptions '{stated}')"
+        )
+
+
+@pytest.mark.spark
+def test_a_stream_reads_what_a_copier_has_brought(
+    spark: SparkSession, s3: S3Server, golden_store: GoldenStore, tmp_path: Path
+) -> None:
+    uri = s3.upload(golden_store("edges"))
+    read = spark.readStream.format("rmqstore").option("storageOptions", json.dumps(s3.options))
+    query = (
+        read.option("startingOffsets", "earliest")
+        .load(uri)
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(tmp_path / "out"))
+    )
+    query.awaitTermination()
+    expected = sparkreads.load(spark, golden_store("edges")).count()
+    assert spark.read.parquet(str(tmp_path / "out")).count() == expected > 0
+
+
+@pytest.mark.spark
+def test_the_settings_of_a_session_become_options(spark: SparkSession) -> None:
+    spark.conf.set("spark.hadoop.fs.s3a.endpoint.region", "eu-west-1")
+    try:
+        assert json.loads(s3a_options(spark)) == {"region": "eu-west-1"}
+    finally:
+        spark.conf.unset("spark.hadoop.fs.s3a.endpoint.region")
+
+
+def test_settings_of_s3a_are_read_as_hadoop_does() -> None:
+    settings = {
+        "endpoint": "minio:9000",
+        "connection.ssl.enabled": "false",
+        "access.key": "a",
+        "secret.key": "b",
+        "path.style.access": "true",
+    }
+    expected = {"endpoint": "http://minio:9000", "access_key": "a", "secret_key": "b"}
+    assert _options(settings.get) == expected
+    provider = "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"
+    assert _options({"aws.credentials.provider": provider}.get) == {"anonymous": "true"}
+
+
+def test_options_of_a_storage_are_text_and_not_shown() -> None:
+    stated = {"storageOptions": '{"anonymous": true, "secret_key": "hidden"}'}
+    assert storage_options(stated) == {"anonymous": "true", "secret_key": "hidden"}
+    with pytest.raises(OptionError, match="must be a JSON object") as error:
+        storage_options({"storageOptions": "{hidden"})
+    assert "hidden" not in str(error.value)
+    options = parse_read_options({"path": "s3://bucket/store/", **stated})
+    assert options.stores[0].path == "s3://bucket/store"
+    assert "hidden" not in repr(options)
+
+
+def test_only_reads_take_paths_of_other_file_systems() -> None:
+    assert store_path("s3://bucket/store/") == "s3://bucket/store"
+    with pytest.raises(UnsupportedFeatureError, match="only local files are supported"):
+        absolute_path("s3://bucket/store")

@@ -1,0 +1,150 @@
+"""Stores in S3, read over HTTP from a server."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import rmqstore
+import store_builder as build
+import tiers
+from reading import read
+from remote_reads import ASKED, Ask, answer
+from rmqstore import OffsetOutOfRangeError, OptionError, UnsupportedFeatureError
+from rmqstore.cli import main
+from rmqstore.errors import FileDeletedError, FileReplacedError, RemoteReadError
+from rmqstore.storage.remote.location import locate
+from s3_server import BUCKET, KEYS, S3Server
+
+GoldenStore = Callable[[str], Path]
+NAMES = [
+    "basic", "edges", "batch-cq", "cq-ext", "crash", "dledger-mixed", "lmq", "expired",
+    "rocksdb-cq", "controller", "compressed", "empty",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "ask"), tiers.spread(5, NAMES, ASKED))
+def test_s3_gives_what_the_disk_gives(
+    golden_store: GoldenStore, s3: S3Server, name: str, ask: Ask
+) -> None:
+    root = golden_store(name)
+    expected = answer(lambda: rmqstore.open(root), ask, root)
+    uri = s3.upload(root)
+    found = answer(lambda: rmqstore.open(uri, storage_options=s3.options), ask, uri)
+    assert found == expected
+
+
+def _built(folder: Path, n_records: int = 20, body: bytes = b"x" * 40_000) -> Path:
+    store = build.Store(segment_bytes=1 << 22)
+    for number in range(n_records):
+        store.append(build.Record(body=body, store_timestamp=build.T0 + number))
+    return store.write(folder)
+
+
+def test_no_text_shows_a_secret(
+    golden_store: GoldenStore, s3: S3Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    uri = s3.upload(golden_store("one"))
+    texts = []
+    with rmqstore.open(uri, storage_options=s3.options) as store:
+        texts += [repr(store), store._repr_html_(), repr(store.session.paths)]
+        assert len(read(store)) == 1
+    with pytest.raises(rmqstore.NotAStoreError) as missing:
+        rmqstore.open(f"s3://{BUCKET}/nothing", storage_options=s3.options)
+    wrong = {**s3.options, "endpoint": "http://127.0.0.1:1", "connect_timeout": 0.2}
+    with pytest.raises(RemoteReadError, match="listing s3://stores/one") as refused:
+        rmqstore.open(uri, storage_options=wrong)
+    with pytest.raises(OptionError, match="credentials do not belong in a URI") as in_uri:
+        rmqstore.open(f"s3://name:{KEYS['secret_key']}@stores/one")
+    texts += [str(error.value) for error in (missing, refused, in_uri)] + [caplog.text]
+    assert uri in texts[0]
+    assert "GETs of" in caplog.text
+    for text in texts:
+        assert not any(secret in text for secret in KEYS.values())
+
+
+def test_a_store_in_s3_is_not_written_to(golden_store: GoldenStore, s3: S3Server) -> None:
+    uri = s3.upload(golden_store("one"))
+    with pytest.raises(UnsupportedFeatureError, match="can be read, not written"):
+        rmqstore.open(uri, "a")
+    with pytest.raises(UnsupportedFeatureError, match="no store is made there"):
+        rmqstore.create(f"s3://{BUCKET}/new")
+
+
+def test_unknown_options_and_schemes_are_refused_by_name() -> None:
+    with pytest.raises(OptionError, match="'regoin' is not an option of s3://"):
+        rmqstore.open("s3://stores/one", storage_options={"regoin": "x"})
+    with pytest.raises(UnsupportedFeatureError, match="no file system is known for ftp://"):
+        rmqstore.open("ftp://stores/one")
+    with pytest.raises(OptionError, match="a store on the local disk takes none"):
+        rmqstore.open("/somewhere", storage_options={"region": "x"})
+
+
+def test_a_file_uri_is_a_local_path(golden_store: GoldenStore) -> None:
+    root = golden_store("one")
+    with rmqstore.open(f"file://{root}") as store:
+        assert store.count() == 1
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_an_object_that_changes_while_it_is_read_is_data_loss(
+    tmp_path: Path, s3: S3Server, deleted: bool
+) -> None:
+    uri = s3.upload(_built(tmp_path / f"changed-{deleted}"))
+    path, storage = locate(uri, s3.options)
+    name = f"{path}/commitlog/{0:020}"
+    with storage.open(name) as file:
+        before = file.read(0, 100)
+        if deleted:
+            s3.filesystem.delete_file(name.removeprefix("s3://"))
+        else:
+            s3.put(name.removeprefix("s3://"), bytes(file.size))
+        with pytest.raises(FileDeletedError if deleted else FileReplacedError, match=name):
+            file.read(2 << 20, 100)
+        assert (file.read(0, 100) == before).all()  # these are held
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_objects_that_are_gone_when_they_are_read_are_data_loss(
+    tmp_path: Path, s3: S3Server, fails: bool
+) -> None:
+    uri = s3.upload(_built(tmp_path / f"lost-{fails}", 250))
+    with rmqstore.open(uri, storage_options=s3.options) as store:
+        reader = store.scan(fail_on_data_loss=fails)
+        store.session.log.close()
+        last = store.session.log.segments[-1].file
+        s3.filesystem.delete_file(last.removeprefix("s3://"))
+        store.session.paths.storage.refresh()
+        if fails:
+            with pytest.raises(OffsetOutOfRangeError, match=r"was deleted|are gone"):
+                reader.read_all()
+        else:
+            assert 90 < reader.read_all().num_rows < 250
+
+
+def test_a_log_that_was_extended_is_read_on(tmp_path: Path, s3: S3Server) -> None:
+    root = _built(tmp_path / "extended", 10)
+    uri = s3.upload(root)
+    with rmqstore.open(uri, storage_options=s3.options) as store:
+        assert store.count() == 10
+        longer = _built(tmp_path / "longer", 20)
+        for path in sorted(path for path in longer.rglob("*") if path.is_file()):
+            s3.put(f"{BUCKET}/extended/{path.relative_to(longer)}", path.read_bytes())
+        store.refresh()
+        assert len(read(store)) == 20
+
+
+def test_the_command_line_reads_a_uri(golden_store: GoldenStore, s3: S3Server) -> None:
+    uri = s3.upload(golden_store("basic"))
+    options = [f"--storage-option={name}={value}" for name, value in s3.options.items()]
+    for verb in ("stat", "verify"):
+        result = CliRunner().invoke(main, [verb, uri, *options])
+        assert result.exit_code == 0, result.output
+    result = CliRunner().invoke(main, ["rebuild", uri, *options])
+    assert result.exit_code == 2
+    assert "can be read, not written" in result.output

@@ -1,0 +1,196 @@
+"""Files behind requests: what is fetched, repeated and refused."""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rmqstore.errors import FileDeletedError, FileReplacedError, RemoteReadError
+from rmqstore.storage.remote import requests
+from rmqstore.storage.remote.ranges import BLOCK_BYTES, MAX_REQUEST_BYTES, blocks_of, requests_for
+from rmqstore.storage.remote.remote_storage import RemoteStorage
+
+Fault = Callable[[int], bytes | None]
+MIB = 1 << 20
+
+
+class _Info:
+    def __init__(self, path: str, size: int, mtime_ns: int) -> None:
+        self.path, self.size, self.mtime_ns = path, size, mtime_ns
+        self.base_name = path.rpartition("/")[2]
+        self.type = type("Type", (), {"name": "File"})
+
+
+class _File(io.BytesIO):
+    def __init__(self, server: Server, key: str) -> None:
+        super().__init__()
+        self._server, self._key = server, key
+
+    def size(self) -> int:
+        return len(self._server.files[self._key])
+
+    def metadata(self) -> dict[str, bytes]:
+        return {"ETag": str(hash(self._server.files[self._key])).encode()}
+
+    def read_at(self, n_bytes: int, start: int) -> bytes:
+        self._server.reads.append((start, n_bytes))
+        data = self._server.fault(len(self._server.reads))
+        return self._server.files[self._key][start : start + n_bytes] if data is None else data
+
+
+class Server:
+    """A file system of one folder; ``fault`` is called with the number of each read."""
+
+    type_name = "fake"
+
+    def __init__(self, **files: bytes) -> None:
+        self.files = {f"b/{name}": content for name, content in files.items()}
+        self.reads: list[tuple[int, int]] = []
+        self.fault: Fault = lambda _: None
+
+    def get_file_info(self, asked: Any) -> Any:
+        infos = [_Info(key, len(content), 0) for key, content in self.files.items()]
+        if isinstance(asked, str):
+            return next(info for info in infos if info.path == asked)
+        return infos
+
+    def open_input_file(self, key: str) -> _File:
+        if key not in self.files:
+            raise FileNotFoundError(key)
+        return _File(self, key)
+
+    @property
+    def storage(self) -> RemoteStorage:
+        return RemoteStorage(self, "fake://b", "b", ["hidden"])
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    slept: list[float] = []
+    monkeypatch.setattr(requests, "sleep", slept.append)
+    return slept
+
+
+def _fails(error: Exception, times: int) -> Fault:
+    def fault(number: int) -> None:
+        if number <= times:
+            raise error
+
+    return fault
+
+
+def test_a_request_that_fails_is_made_again_after_growing_pauses(pauses: list[float]) -> None:
+    server = Server(a=b"x" * 100)
+    server.fault = _fails(OSError("AWS Error SLOW_DOWN: 503"), 3)
+    with server.storage.open("fake://b/a") as file:
+        assert file.read(0, 100).tobytes() == b"x" * 100
+    assert len(server.reads) == 4
+    assert pauses[0] < pauses[2]
+
+
+def test_the_last_error_names_file_and_range_and_no_secret() -> None:
+    server = Server(a=bytes(100))
+    server.fault = _fails(OSError("stalled, with hidden"), 99)
+    with server.storage.open("fake://b/a") as file, pytest.raises(RemoteReadError) as error:
+        file.read(10, 5)
+    assert str(error.value) == (
+        "bytes 0 to 100 (excluded) of fake://b/a cannot be read after 5 attempts: stalled, with ***"
+    )
+
+
+def test_what_is_not_allowed_is_not_tried_again() -> None:
+    server = Server(a=bytes(100))
+    server.fault = _fails(OSError("AWS Error ACCESS_DENIED"), 99)
+    with server.storage.open("fake://b/a") as file, pytest.raises(RemoteReadError):
+        file.read(10, 5)
+    assert len(server.reads) == 1
+
+
+def test_an_answer_that_is_cut_is_asked_for_again() -> None:
+    server = Server(a=b"x" * 100)
+    server.fault = lambda number: b"x" * 50 if number == 1 else None
+    with server.storage.open("fake://b/a") as file:
+        assert file.read(0, 100).tobytes() == b"x" * 100
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_bytes_of_two_versions_never_come_together(is_deleted: bool) -> None:
+    server = Server(a=b"1" * 3 * MIB)
+    with server.storage.open("fake://b/a") as file:
+        file.read(0, 10)
+        if is_deleted:
+            del server.files["b/a"]
+            server.fault = _fails(OSError("no such key"), 99)
+        else:
+            server.files["b/a"] = b"2" * 3 * MIB
+        with pytest.raises(FileDeletedError if is_deleted else FileReplacedError):
+            file.read(2 * MIB, 10)
+        assert file.is_outdated()
+
+
+def test_only_fetched_bytes_are_seen() -> None:
+    server = Server(a=b"x" * 2 * MIB)
+    with server.storage.open("fake://b/a") as file:
+        whole = file.read_in_place(np.array([10, MIB]), np.array([5, 5]))
+    fetched = sorted((start, start + size) for start, size in server.reads)
+    is_seen = whole != 0
+    assert is_seen[:BLOCK_BYTES].all()
+    assert is_seen[MIB : MIB + BLOCK_BYTES].all()
+    assert int(is_seen.sum()) == sum(end - start for start, end in fetched) == 2 * BLOCK_BYTES
+
+
+def test_announced_bytes_are_fetched_once() -> None:
+    server = Server(a=random.Random(1).randbytes(MIB))
+    with server.storage.open("fake://b/a") as file:
+        file.want(np.array([0, 400_000, 800_000]), 100)
+        units = file.read_each(np.array([800_000, 0, 400_000]), 100)
+        assert units[1].tobytes() == server.files["b/a"][:100]
+        assert units[0].tobytes() == server.files["b/a"][800_000:800_100]
+    assert len(server.reads) == 3
+
+
+def test_near_blocks_are_one_request_and_far_ones_several() -> None:
+    blocks = blocks_of(np.array([0, 100_000, 5 * MIB, 7]), np.array([10, 100_010, 6 * MIB, 7]))
+    ranges = requests_for(blocks, 6 * MIB - 1)
+    assert ranges == [(0, 4 * BLOCK_BYTES), (5 * MIB, 6 * MIB - 1)]
+    long = requests_for(np.arange(20 * MIB // BLOCK_BYTES), 20 * MIB)
+    assert [end - start for start, end in long] == [MAX_REQUEST_BYTES] * 2 + [4 * MIB]
+
+
+@pytest.mark.parametrize("size", [1, 5000, 3 * MIB, 40 * MIB])
+@pytest.mark.parametrize("part", [0.0, 0.001, 0.3, 0.5, 0.999, 1.0])
+def test_the_written_end_is_found_by_few_requests(size: int, part: float) -> None:
+    written = int(size * part)
+    server = Server(a=b"x" * written + bytes(size - written))
+    with server.storage.open("fake://b/a") as file:
+        assert file.written_end(size) == written
+        assert list(file.data_spans(0, size)) == ([(0, written)] if written else [])
+    assert len(server.reads) < 20
+
+
+def test_zeros_in_a_record_do_not_end_a_long_file() -> None:
+    content = b"x" * MIB + bytes(12 * MIB) + b"x" * 12 * MIB + bytes(60 * MIB)
+    with Server(a=content).storage.open("fake://b/a") as file:
+        assert file.written_end(len(content)) == 25 * MIB
+
+
+def test_a_queue_that_is_filled_like_the_one_before_takes_one_request() -> None:
+    written = 1_500_000
+    server = Server(
+        a=b"x" * written + bytes(4_500_000),
+        b=b"x" * (written + 20) + bytes(4_499_980),
+        c=b"x" * 5_000_000 + bytes(MIB - 48_576),
+    )
+    storage, ends, counts = server.storage, [], []
+    for name in "abc":
+        with storage.open(f"fake://b/{name}") as file:
+            before = len(server.reads)
+            ends.append(file.written_end(6_000_000))
+            counts.append(len(server.reads) - before)
+    assert ends == [written, written + 20, 5_000_000]
+    assert counts[1] == 1 < counts[0]
