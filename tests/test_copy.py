@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 import goldens
 import rmqstore
@@ -257,3 +258,16 @@ def test_tiered_storage_alone_is_not_copied(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedFeatureError, match="a copy is not supported with tiered"):
         copy(tier, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
+
+
+@pytest.mark.parametrize("name", ["basic", "crash", "dledger"])
+def test_a_store_in_another_file_system_is_copied(name: str, tmp_path: Path) -> None:
+    source = goldens.unpack(name, tmp_path / "far")
+    (tmp_path / "near").mkdir()
+    target = tmp_path / "near" / name
+    copied = copy(
+        f"far://{name}", target, filesystem=SubTreeFileSystem(str(source.parent), LocalFileSystem())
+    )
+    assert not copied.findings
+    for scan in ("queue", "commitlog"):
+        assert messages(target, scan=scan) == messages(source, scan=scan)

@@ -180,7 +180,7 @@ def open_store(path: Path, *, ignore_log_end: bool = False) -> MessageStore:
         ignore_log_end=ignore_log_end,
         dledger_self_id=given_self_id(),
         tiered=given_tier(),
-        storage_options=click.get_current_context().meta.get(_STORAGE_OPTIONS),
+        storage_options=given_storage_options(),
     )
 
 
@@ -188,6 +188,12 @@ def given_self_id() -> str | None:
     """Return the node whose DLedger log the arguments of a command name."""
     self_id: str | None = click.get_current_context().meta.get(_SELF_ID)
     return self_id
+
+
+def given_storage_options() -> dict[str, str] | None:
+    """Return how to reach the storage that the arguments of a command name."""
+    options: dict[str, str] | None = click.get_current_context().meta.get(_STORAGE_OPTIONS)
+    return options
 
 
 def given_tier() -> Path | None:

@@ -13,6 +13,7 @@ from rmqstore.cli.common import (
     as_json_lines,
     ends_clearly,
     given_self_id,
+    given_storage_options,
     main,
     progress_bar,
     some_topics,
@@ -54,6 +55,7 @@ def copy_store(
             topics=list(topics) or None,
             verify=not no_verify,
             progress=progress,
+            storage_options=given_storage_options(),
             dledger_self_id=given_self_id(),
         )
     for text in copied.left_out:

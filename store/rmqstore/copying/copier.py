@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, Unpack
 
@@ -25,6 +25,7 @@ from rmqstore.storage.files.disk import Disk, named_os_errors
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import find_store, our_abort
 from rmqstore.storage.files.storage import is_folder
+from rmqstore.storage.remote.location import is_uri
 from rmqstore.store import MessageStore
 from rmqstore.write.existing_store import require_writable
 
@@ -63,6 +64,8 @@ def copy(
     verify: bool = True,
     progress: Progress = ignore_progress,
     disk: Disk | None = None,
+    storage_options: Mapping[str, object] | None = None,
+    filesystem: object = None,
     **folders: Unpack[FolderArguments],
 ) -> Copied:
     """Copy a store into a new folder, as a sound store that was closed.
@@ -75,7 +78,7 @@ def copy(
     The log is never copied in part. Parts of it that lie elsewhere come into the usual folders.
 
     Args:
-        source: the store.
+        source: the store, by its folder or by a URI.
         target: the new folder; it must not exist.
         since: leave out the oldest files of the log, of queues and of the index whose messages were
             all stored before this time: epoch ms or ISO-8601.
@@ -87,6 +90,8 @@ def copy(
         progress: called with the bytes that are done and their total, which counts the bytes once
             for the copy and once for the check.
         disk: performs all changes.
+        storage_options: how to reach the storage that a URI names, as for ``rmqstore.open``.
+        filesystem: the file system that has the source, as for ``rmqstore.open``.
         folders: as for ``rmqstore.open``.
 
     Raises:
@@ -104,14 +109,20 @@ def copy(
         raise StoreStateError(f"{goal} exists already: a copy is made in a new folder")
     if not is_folder(LOCAL, goal.parent):
         raise StoreStateError(f"{goal}: there is no folder {goal.parent}")
-    if goal.is_relative_to(LOCAL.full_path(Path(source))):
+    name = source if filesystem is not None or is_uri(source) else LOCAL.full_path(Path(source))
+    if isinstance(name, Path) and goal.is_relative_to(name):
         raise StoreStateError(f"{goal} lies in the store that is copied")
+
+    def open_source() -> MessageStore:
+        return open_for(name, storage_options=storage_options, filesystem=filesystem, **folders)
+
     partial = goal.with_name(goal.name + ".partial")
     own_disk.keep_within(partial)
     own_disk.make_folder(partial)
     try:
         with named_os_errors(partial, "the same call goes on with the copy"):
-            copier = _Copier(own_disk, Path(source), partial, request, folders, progress)
+            journal = Journal(own_disk, partial, str(name), request)
+            copier = _Copier(own_disk, open_source, partial, request, journal, progress)
             plan = copier.run(config or StoreConfig())
             findings = copier.check() if verify else ()
             own_disk.keep_within(goal.parent)
@@ -136,15 +147,14 @@ class _Copier:
     def __init__(
         self,
         disk: Disk,
-        source: Path,
+        open_source: Callable[[], MessageStore],
         target: Path,
         request: CopyRequest,
-        folders: FolderArguments,
+        journal: Journal,
         progress: Progress,
     ) -> None:
-        self._disk, self._source, self._target = disk, source, target
-        self._request, self._folders, self._progress = request, folders, progress
-        self.journal = Journal(disk, target, LOCAL.full_path(source), request)
+        self._disk, self._open_source, self._target = disk, open_source, target
+        self._request, self._journal, self._progress = request, journal, progress
         self._n_bytes = 0
 
     @property
@@ -156,13 +166,13 @@ class _Copier:
         """Copy all files, and make the copy of a store that is not closed sound."""
         for _ in range(_MAX_ROUNDS):
             try:
-                with open_for(self._source, **self._folders) as store:
+                with self._open_source() as store:
                     plan, is_closed = self._copy(store)
             except FileDeletedError as err:
                 logger.info("%s; going on with the files that remain", err)
                 continue
             if is_closed is None:
-                logger.info("%s was opened meanwhile; copying what has changed", self._source)
+                logger.info("the store was opened meanwhile; copying what has changed")
                 continue
             if not is_closed:
                 self._make_sound(config)
@@ -170,7 +180,7 @@ class _Copier:
                 self._drop_topics()
             return plan
         raise StoreStateError(
-            f"{self._source} changes faster than it can be copied: stop its broker, "
+            "the store changes faster than it can be copied: stop its broker, "
             "or copy a snapshot of its disk"
         )
 
@@ -246,12 +256,12 @@ class _Copier:
 
     def _is_there(self, file: PlannedFile) -> bool:
         status = LOCAL.status(self._target / file.name)
-        return status is not None and status.size == file.size and self.journal.has(file)
+        return status is not None and status.size == file.size and self._journal.has(file)
 
     def _settle(self, files: list[PlannedFile]) -> None:
         if files:
             self._disk.flush_all([self._target / file.name for file in files])
-            self.journal.add(files)
+            self._journal.add(files)
 
     def _copy_file(self, store: MessageStore, file: PlannedFile) -> None:
         path = self._target / file.name

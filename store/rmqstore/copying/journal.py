@@ -22,17 +22,17 @@ class Journal:
     Args:
         disk: performs all changes.
         folder: the folder of the unfinished copy.
-        source: the root of the store that is copied.
+        source: what names the store that is copied.
         request: what of it is copied.
 
     Raises:
         StoreStateError: the folder holds an unfinished copy of something else.
     """
 
-    def __init__(self, disk: Disk, folder: Path, source: Path, request: CopyRequest) -> None:
+    def __init__(self, disk: Disk, folder: Path, source: str, request: CopyRequest) -> None:
         self._disk, self._path = disk, folder / JOURNAL
         topics = None if request.topics is None else sorted(request.topics)
-        head = {"source": str(source), "since": request.since, "topics": topics}
+        head = {"source": source, "since": request.since, "topics": topics}
         self._done: dict[str, list[object]] = {}
         self._end = 0
         if LOCAL.exists(self._path):

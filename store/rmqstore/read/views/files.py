@@ -82,7 +82,7 @@ class _Files:
             "kind": kind,
             "size": status.size,
             "allocated": status.allocated,
-            "modified": status.modified_ns // 1_000_000,
+            "modified": status.modified_ns // 1_000_000 or None,
             "state": LIVE if status.size else EMPTY,
         }
         if kind.endswith("consumequeue") or kind == "consumequeue_ext":
