@@ -159,7 +159,7 @@ def test_the_reference_of_a_verb_lists_its_options(monkeypatch: pytest.MonkeyPat
         [cell.astext() for cell in row.findall(nodes.entry)] for row in shown.findall(nodes.row)
     ]
     assert rows[0] == ["option", "meaning"]
-    assert rows[3] == ["-o, --output FILE", "The HTML file.  [required]"]
+    assert rows[4] == ["-o, --output FILE", "The HTML file.  [required]"]
     assert [names for names, _ in rows[1:]] == [
         "--storage-option KEY=VALUE", "--tiered FOLDER", "--dledger-self-id ID",
         "-o, --output FILE", "--verify / --no-verify", "--overwrite",
