@@ -34,9 +34,10 @@ LOOKS: list[tuple[type, str]] = [
 
 
 def rows(n: int) -> pa.RecordBatch:
-    # One queue: the ends of several, of a store that is closed, are not looked at all at once.
+    """Return messages of two queues, so that a read could take an append of one of them only."""
+    queue_ids = [number % 2 for number in range(n)]
     return pa.RecordBatch.from_pydict(
-        {"topic": ["T"] * n, "queueId": [0] * n, "body": [b"x" * 200] * n}
+        {"topic": ["T"] * n, "queueId": queue_ids, "body": [b"x" * 200] * n}
     )
 
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +33,7 @@ from rmqstore.read.views.registry import plan_view, read_view
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.source import ViewLimits, ViewPiece, ViewSource
 from rmqstore.spans import LATEST_TIME, LogSlice, LostStretch, QueueKey, QueueSlice, Span
+from rmqstore.storage.broker.broker_run import BrokerRun
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.retry import retry_if_deleted
@@ -43,6 +45,9 @@ from rmqstore.storage.rocksdb.index_table import IndexTable
 from rmqstore.storage.rocksdb.queue_tables import are_queues_unreadable
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_MAX_PLANS = 5  # of one read, each after a writer opened the store
 
 
 class StoreSession(OpenStore):
@@ -249,7 +254,7 @@ class StoreSession(OpenStore):
         self, selection: Selection, spec: ReadSpec, pruning: Pruning = NO_PRUNING
     ) -> list[QueueSlice]:
         """Return the ranges of queues that a selection asks for; see ``QueueRanges.resolve``."""
-        return [*self._resolved(selection, spec, pruning)]
+        return self._of_one_state(lambda: [*self._resolved(selection, spec, pruning)])
 
     @retry_if_deleted
     def plan_sampled(
@@ -259,9 +264,28 @@ class StoreSession(OpenStore):
 
         The samples of a queue are taken while its file is open.
         """
-        return [
-            (piece, self._sampler.sample(piece, 2)) for piece in self._resolved(selection, spec)
-        ]
+        return self._of_one_state(
+            lambda: [
+                (piece, self._sampler.sample(piece, 2)) for piece in self._resolved(selection, spec)
+            ]
+        )
+
+    def _of_one_state(self, plan: Callable[[], T]) -> T:
+        """Return what a function plans, planned again if a writer has opened the store meanwhile.
+
+        The ends of queues are looked at one after the other, so a plan could have a part of an
+        append. Where the log of an open store ends is looked at once, before the queues, and bounds
+        them all.
+        """
+        for _ in range(_MAX_PLANS):
+            run = BrokerRun.of(self.paths)
+            was_closed = self.ends.were_of_closed_store
+            planned = plan()
+            is_closed = not run.is_open and BrokerRun.of(self.paths) == run
+            if is_closed or not was_closed:
+                break
+            self.forget()
+        return planned
 
     def _resolved(
         self, selection: Selection, spec: ReadSpec, pruning: Pruning = NO_PRUNING

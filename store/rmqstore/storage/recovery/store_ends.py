@@ -63,6 +63,11 @@ class StoreEnds:
         self._log = log
         self._ignore_log_end = ignore_log_end
 
+    @property
+    def were_of_closed_store(self) -> bool:
+        """Whether the files themselves show the ends; they may not, once a writer has the store."""
+        return not self._ignore_log_end and self.log_end is None
+
     def refresh(self) -> None:
         """List the files of the log again. The cached ends do not change."""
         self._paths.storage.refresh()
