@@ -14,7 +14,13 @@ import goldens
 import rmqstore
 from crash.faults import Cut, FaultyDisk
 from rmqstore.copying.copier import copy
-from rmqstore.errors import OptionError, StoreStateError, UnsupportedFeatureError
+from rmqstore.errors import (
+    CorruptRecordError,
+    OptionError,
+    StoreLockedError,
+    StoreStateError,
+    UnsupportedFeatureError,
+)
 from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.store_config import StoreConfig
 
@@ -92,7 +98,7 @@ def test_the_copy_of_a_crashed_store_is_sound(name: str, tmp_path: Path) -> None
     before = contents(source)
     assert (source / "abort").exists()
     target.parent.mkdir()
-    copied = copy(source, target)
+    copied = copy(source, target, truncate=True)
     assert not copied.findings
     assert not (target / "abort").exists()
     assert contents(source) == before
@@ -271,3 +277,108 @@ def test_a_store_in_another_file_system_is_copied(name: str, tmp_path: Path) -> 
     assert not copied.findings
     for scan in ("queue", "commitlog"):
         assert messages(target, scan=scan) == messages(source, scan=scan)
+
+
+def test_good_records_after_damage_are_not_dropped_without_a_word(tmp_path: Path) -> None:
+    source = goldens.unpack("crash2", tmp_path)
+    with pytest.raises(CorruptRecordError, match="54 good records follow"):
+        copy(source, tmp_path / "copy")
+    copied = copy(source, tmp_path / "copy", truncate=True)
+    assert "54 good records after damage of the log" in copied.left_out
+
+
+def test_a_folder_that_is_no_unfinished_copy_is_left_alone(root: Path, tmp_path: Path) -> None:
+    partial = tmp_path / "thesis.partial"
+    partial.mkdir()
+    (partial / "thesis.txt").write_text("mine")
+    (tmp_path / "linked.partial").symlink_to(partial)
+    for name in ("thesis", "linked"):
+        with pytest.raises(StoreStateError, match="is not an unfinished copy"):
+            copy(root, tmp_path / name)
+    assert [path.name for path in partial.iterdir()] == ["thesis.txt"]
+
+
+def test_an_unfinished_copy_is_not_copied_onto_itself(root: Path, tmp_path: Path) -> None:
+    source = Path(shutil.copytree(root, tmp_path / "t.partial"))
+    with pytest.raises(StoreStateError, match="lies in the store that is copied"):
+        copy(source, tmp_path / "t")
+    assert contents(source) == contents(root)
+
+
+def test_a_wrong_argument_leaves_nothing_behind(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError):
+        copy(root, tmp_path / "copy", topics=["V"])
+    with pytest.raises(OptionError):
+        copy(root, tmp_path / "copy", storage_options={"region": "x"})
+    with pytest.raises(OptionError, match=r"\*\*\*"):
+        copy("s3://KEY:SECRET@bucket/x", tmp_path / "copy")
+    assert not (tmp_path / "copy.partial").exists()
+    assert copy(root, tmp_path / "copy").n_files
+
+
+def test_two_copies_do_not_grow_in_one_folder(root: Path, tmp_path: Path) -> None:
+    class Again(FaultyDisk):
+        def create(self, path: Path, size: int, content: Any = None) -> None:
+            super().create(path, size, content)
+            if path.parent.name == "config":
+                with pytest.raises(StoreLockedError, match="another call makes this copy"):
+                    copy(root, tmp_path / "copy")
+
+    copy(root, tmp_path / "copy", disk=Again())
+
+
+def test_a_store_that_was_opened_and_closed_meanwhile_is_copied_again(
+    root: Path, tmp_path: Path
+) -> None:
+    has_written = []
+
+    class WrittenMeanwhile(FaultyDisk):
+        def create(self, path: Path, size: int, content: Any = None) -> None:
+            super().create(path, size, content)
+            if path.parent.name == "config" and not has_written:
+                has_written.append(True)
+                with rmqstore.open(root, "a") as writer:
+                    writer.append(rows(30, first=5000))
+
+    copied = copy(root, tmp_path / "copy", disk=WrittenMeanwhile())
+    assert not copied.findings
+    assert contents(tmp_path / "copy") == contents(root)
+    assert len(messages(tmp_path / "copy")) == 390
+
+
+def test_a_clock_that_was_set_back_costs_no_message(tmp_path: Path) -> None:
+    """Files are left out by all of their store times, and one without records has none."""
+    with rmqstore.create(tmp_path / "s", config=SIZES) as writer:
+        writer.append(rows(200))
+    newest = max((tmp_path / "s" / "commitlog").iterdir())
+    following = newest.with_name(f"{int(newest.name) + 16384:020d}")
+    following.write_bytes(bytes(16384))
+    start = messages(tmp_path / "s", columns="storeTimestamp")[0]["storeTimestamp"]
+    copied = copy(tmp_path / "s", tmp_path / "copy", since=start)
+    assert not copied.left_out
+    assert len(messages(tmp_path / "copy")) == 200
+    second = sorted((tmp_path / "s" / "commitlog").iterdir())[1]
+    changed = bytearray(second.read_bytes())
+    changed[56:64] = (1000).to_bytes(8, "big")  # the store time of its first record, ms
+    second.write_bytes(changed)
+    copied = copy(tmp_path / "s", tmp_path / "of_clock", since=start)
+    assert not copied.left_out
+
+
+def test_links_in_queues_and_index_are_not_followed(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "key").write_text("secret")
+    (root / "consumequeue" / "T" / "9").symlink_to(tmp_path / "elsewhere")
+    (root / "index" / "1").symlink_to(tmp_path / "elsewhere" / "key")
+    (root / "consumequeue" / "T" / ".DS_Store").write_text("finder")
+    copied = copy(root, tmp_path / "copy")
+    assert len([text for text in copied.left_out if "a symbolic link" in text]) == 2
+    assert not any(b"secret" in content for content in contents(tmp_path / "copy").values())
+
+
+def test_a_log_elsewhere_is_copied_once(root: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    shutil.move(root / "commitlog", root / "log2")
+    monkeypatch.chdir(tmp_path)
+    copy("store", "copy", commitlogs=["store/log2"])
+    assert not (tmp_path / "copy" / "log2").exists()
+    assert len(messages(tmp_path / "copy")) == 360

@@ -24,7 +24,7 @@ from rmqstore.exchange import jsonable
 from rmqstore.opening import open_for
 from rmqstore.query.arguments import ScanOrder
 from rmqstore.storage.files.storage import path_of
-from rmqstore.storage.remote.location import is_uri
+from rmqstore.storage.remote.location import is_uri, local_path
 from rmqstore.store import MessageStore
 
 try:
@@ -131,7 +131,11 @@ class _StoreFolder(click.Path):
         ctx: click.Context | None,
     ) -> Any:  # noqa: ANN401
         """Return the path."""
-        return path_of(value) if is_uri(value) else super().convert(value, param, ctx)
+        if is_uri(value):
+            return path_of(value)
+        text = str(value)
+        name = local_path(text) if text.startswith("file:") else value
+        return super().convert(name, param, ctx)
 
 
 def _keep_tiered(context: click.Context, _option: click.Parameter, value: Path | None) -> None:

@@ -14,12 +14,14 @@ from rmqstore.cli.common import (
     ends_clearly,
     given_self_id,
     given_storage_options,
+    given_tier,
     main,
     progress_bar,
     some_topics,
     store_path,
 )
 from rmqstore.copying.copier import copy
+from rmqstore.errors import OptionError
 
 
 @main.command("copy")
@@ -30,6 +32,11 @@ from rmqstore.copying.copier import copy
     help="Leave out the oldest files, whose messages were all stored before: epoch ms or ISO-8601.",
 )
 @some_topics
+@click.option(
+    "--truncate",
+    is_flag=True,
+    help="Leave out good records that follow damage of a log that was not closed.",
+)
 @click.option("--no-verify", is_flag=True, help="Do not check the copy at the end.")
 @as_json_lines
 @ends_clearly
@@ -38,6 +45,7 @@ def copy_store(
     target: Path,
     since: str | None,
     topics: tuple[str, ...],
+    truncate: bool,
     no_verify: bool,
     as_json: bool,
 ) -> None:
@@ -47,12 +55,15 @@ def copy_store(
     same command goes on. --since and --topic leave out whole files and whole queues, never a part
     of the log. The exit code is 1 if the check of the copy finds damage.
     """
+    if given_tier() is not None:
+        raise OptionError("--tiered: tiered storage is not copied; leave it out")
     with progress_bar(f"copying {path}") as progress:
         copied = copy(
             path,
             target,
             since=since,
             topics=list(topics) or None,
+            truncate=truncate,
             verify=not no_verify,
             progress=progress,
             storage_options=given_storage_options(),

@@ -14,6 +14,7 @@ from rmqstore.cli.common import (
     ends_clearly,
     err_console,
     given_self_id,
+    given_storage_options,
     given_tier,
     main,
     open_store,
@@ -71,6 +72,8 @@ def rebuild(path: Path, truncate: bool) -> None:
     """
     if given_tier() is not None:
         raise OptionError("--tiered: rebuild is for the local store; leave it out")
+    if given_storage_options():
+        raise OptionError("--storage-option: only a store on the local disk can be rebuilt")
     with err_console.status(f"looking for the end of the log of {path}"):
         store = open_for(path, "a", truncate=truncate, dledger_self_id=given_self_id())
     with store, progress_bar(f"building queues and index of {path}") as progress:

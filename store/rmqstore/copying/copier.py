@@ -13,19 +13,34 @@ import numpy as np
 
 from rmqstore.copying.journal import JOURNAL, Journal
 from rmqstore.copying.plan import CopyPlan, CopyRequest, PlannedFile, plan_copy
-from rmqstore.errors import FileDeletedError, Finding, StoreStateError, UnsupportedFeatureError
+from rmqstore.copying.requirements import (
+    LOCK,
+    name_of,
+    records_after,
+    refuse_records_after,
+    require_apart,
+    require_ours,
+    resolved,
+    take_lock,
+)
+from rmqstore.errors import (
+    FileDeletedError,
+    Finding,
+    StoreStateError,
+    UnsupportedFeatureError,
+)
 from rmqstore.inspect.verify import verify as verify_store
 from rmqstore.opening import open_for
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.selection import parse_timestamp
+from rmqstore.storage.broker.config_files import MAX_TABLE_BYTES
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.broker.topic_table import keep_topics
 from rmqstore.storage.files.disk import Disk, named_os_errors
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import find_store, our_abort
-from rmqstore.storage.files.storage import is_folder
-from rmqstore.storage.remote.location import is_uri
+from rmqstore.storage.files.storage import is_folder, read_small
 from rmqstore.store import MessageStore
 from rmqstore.write.existing_store import require_writable
 
@@ -61,6 +76,7 @@ def copy(
     since: str | float | None = None,
     topics: str | list[str] | None = None,
     config: StoreConfig | None = None,
+    truncate: bool = False,
     verify: bool = True,
     progress: Progress = ignore_progress,
     disk: Disk | None = None,
@@ -86,6 +102,7 @@ def copy(
             messages of all.
         config: sizes of the queue files and index files that a repair of the copy makes, for kinds
             of which the store has no file.
+        truncate: leave out good records that follow damage of a log that was not closed.
         verify: check the copy at the end.
         progress: called with the bytes that are done and their total, which counts the bytes once
             for the copy and once for the check.
@@ -98,38 +115,48 @@ def copy(
         StoreStateError: the target exists, or holds the unfinished copy of another store.
         UnsupportedFeatureError: the store is in use, and is of a kind whose copy cannot be made
             sound.
-        CorruptRecordError: the store was not closed, and good records follow damage of its log.
+        CorruptRecordError: the store was not closed, and good records follow damage of its log,
+            and ``truncate`` is not set.
     """
     request = CopyRequest(
         None if since is None else parse_timestamp("since", since),
         None if topics is None else frozenset([topics] if isinstance(topics, str) else topics),
     )
     goal, own_disk = LOCAL.full_path(Path(target)), disk or Disk()
+    partial = goal.with_name(goal.name + ".partial")
     if LOCAL.exists(goal):
         raise StoreStateError(f"{goal} exists already: a copy is made in a new folder")
     if not is_folder(LOCAL, goal.parent):
         raise StoreStateError(f"{goal}: there is no folder {goal.parent}")
-    name = source if filesystem is not None or is_uri(source) else LOCAL.full_path(Path(source))
-    if isinstance(name, Path) and goal.is_relative_to(name):
-        raise StoreStateError(f"{goal} lies in the store that is copied")
+    name = name_of(source, filesystem)
+    given = resolved(folders) if isinstance(name, Path) else folders
 
     def open_source() -> MessageStore:
-        return open_for(name, storage_options=storage_options, filesystem=filesystem, **folders)
+        return open_for(name, storage_options=storage_options, filesystem=filesystem, **given)
 
-    partial = goal.with_name(goal.name + ".partial")
+    with open_source() as store:  # what is wrong with the arguments is said before any change
+        store.session.require_local("a copy")
+        require_apart(store, goal, partial)
+        plan_copy(store.session, request, None)
+    require_ours(partial)
     own_disk.keep_within(partial)
-    own_disk.make_folder(partial)
+    own_disk.make_folder(partial / JOURNAL.parent)
+    lock = take_lock(partial)
     try:
         with named_os_errors(partial, "the same call goes on with the copy"):
             journal = Journal(own_disk, partial, str(name), request)
-            copier = _Copier(own_disk, open_source, partial, request, journal, progress)
+            copier = _Copier(
+                own_disk, open_source, partial, request, journal, progress, truncates=truncate
+            )
             plan = copier.run(config or StoreConfig())
             findings = copier.check() if verify else ()
             own_disk.keep_within(goal.parent)
             own_disk.rename(partial, goal)
             own_disk.flush_folder(goal.parent)
+            own_disk.delete(goal / LOCK)
             own_disk.delete(goal / JOURNAL)
     finally:
+        lock.release()
         own_disk.close()
     return Copied(len(plan.files), plan.n_bytes, tuple(plan.left_out), findings)
 
@@ -152,10 +179,12 @@ class _Copier:
         request: CopyRequest,
         journal: Journal,
         progress: Progress,
+        *,
+        truncates: bool,
     ) -> None:
         self._disk, self._open_source, self._target = disk, open_source, target
         self._request, self._journal, self._progress = request, journal, progress
-        self._n_bytes = 0
+        self._n_bytes, self._truncates = 0, truncates
 
     @property
     def _total(self) -> int:
@@ -168,7 +197,7 @@ class _Copier:
             try:
                 with self._open_source() as store:
                     plan, is_closed = self._copy(store)
-            except FileDeletedError as err:
+            except (FileDeletedError, FileNotFoundError) as err:
                 logger.info("%s; going on with the files that remain", err)
                 continue
             if is_closed is None:
@@ -205,19 +234,27 @@ class _Copier:
         Returns:
             The plan; whether the store was closed, None if it was and no longer is.
         """
-        store.session.require_store("a copy")
-        paths, end = store.paths, store.log_end
+        paths, end, n_dropped = store.paths, store.log_end, 0
         if end is not None:
             self._require_writable(store)
+            n_dropped = records_after(store, end)
+            if n_dropped and not self._truncates:
+                refuse_records_after(end, n_dropped)
             if paths.storage.is_locked(paths.lock):
                 time.sleep(_DISPATCH_SECONDS)
         log_end = None if end is None else end.physical_offset
         plan = plan_copy(store.session, self._request, log_end)
+        if n_dropped:
+            plan.left_out.append(f"{n_dropped} good records after damage of the log")
         self._remove_others(plan)
         self._copy_files(store, plan)
-        if end is None and (paths.has_abort or paths.storage.is_locked(paths.lock)):
-            return plan, None
-        return plan, end is None
+        if end is not None:
+            return plan, False
+        paths.storage.refresh()
+        store.session.refresh()
+        is_in_use = paths.has_abort or paths.storage.is_locked(paths.lock)
+        is_same = not is_in_use and plan_copy(store.session, self._request, None) == plan
+        return plan, True if is_same else None
 
     def _require_writable(self, store: MessageStore) -> None:
         try:
@@ -231,9 +268,9 @@ class _Copier:
     def _remove_others(self, plan: CopyPlan) -> None:
         """Delete what an earlier attempt copied and the store no longer has."""
         names = {file.name for file in plan.files}
-        kept = self._target / JOURNAL
+        kept = {self._target / JOURNAL, self._target / LOCK}
         for path in _files_below(self._target):
-            if path != kept and path.relative_to(self._target).as_posix() not in names:
+            if path not in kept and path.relative_to(self._target).as_posix() not in names:
                 self._disk.delete(path)
 
     def _copy_files(self, store: MessageStore, plan: CopyPlan) -> None:
@@ -267,6 +304,12 @@ class _Copier:
         path = self._target / file.name
         self._disk.make_folder(path.parent, is_flushed=False)
         self._disk.delete(path)
+        if file.name.startswith("config/"):
+            # A broker replaces these files, each by one of another length.
+            content = read_small(store.paths.storage, file.source, MAX_TABLE_BYTES)
+            self._disk.create(path, 0)
+            self._disk.write(path, 0, content)
+            return
         self._disk.create(path, file.size)
         piece = np.empty(min(_PIECE_BYTES, max(file.end, 1)), np.uint8)
         try:

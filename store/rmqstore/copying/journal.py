@@ -52,13 +52,18 @@ class Journal:
         if not lines:
             self._append([json.dumps(head)])
             return
-        if json.loads(lines[0]) != head:
+        try:
+            entries = [json.loads(line) for line in lines]
+        except ValueError as err:
             raise StoreStateError(
-                f"{folder} holds an unfinished copy of {json.loads(lines[0])}, not of {head}: "
+                f"{self._path} is damaged ({err}): delete {folder}, and copy again"
+            ) from err
+        if entries[0] != head:
+            raise StoreStateError(
+                f"{folder} holds an unfinished copy of {entries[0]}, not of {head}: "
                 "finish that one with the same arguments, or delete the folder"
             )
-        for line in lines[1:]:
-            name, *state = json.loads(line)
+        for name, *state in entries[1:]:
             self._done[name] = state
 
     def has(self, file: PlannedFile) -> bool:

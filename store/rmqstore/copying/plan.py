@@ -13,7 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rmqstore.errors import FileDeletedError, OptionError, RmqStoreError, UnsupportedFeatureError
+from rmqstore.errors import (
+    FileDeletedError,
+    OptionError,
+    RmqStoreError,
+    UnreadableFileError,
+    UnsupportedFeatureError,
+)
 from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.format.topics import is_system_topic
 from rmqstore.read.open_store import OpenStore
@@ -21,10 +27,11 @@ from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.files.paths import name_to_offset
 from rmqstore.storage.files.storage import Entry
 from rmqstore.storage.index.index_file import index_files, read_header
-from rmqstore.storage.log.frames import first_record
+from rmqstore.storage.log.walks import walk_forward
 
 logger = logging.getLogger(__name__)
 
+_MAX_BYTES = (1 << 31) - 1
 _LEDGER = ".rmqstore/ledger"
 # Of the root: what has a place of its own in a plan, and what belongs to who has the store open.
 _NOT_BY_NAME = {"commitlog", "consumequeue", "index", "lock", "abort", ".rmqstore"}
@@ -147,8 +154,12 @@ class _Planner:
             self._leave_out(f"{source}, which is {status.kind}")
             return None
         size = status.size
+        if size > _MAX_BYTES:
+            self._leave_out(f"{source}, which is longer than any file of RocketMQ")
+            return None
         end = size if end is None else min(end, size)
-        is_final = self._log_end is None or (end == size and name_is_of_log(name))
+        is_dated = status.modified_ns > 0  # else another content may have come in its place
+        is_final = is_dated and (self._log_end is None or (end == size and name_is_of_log(name)))
         return PlannedFile(source, name, size, end, status.modified_ns, is_final)
 
     def _leave_out(self, text: str) -> None:
@@ -157,19 +168,14 @@ class _Planner:
 
     def _segments(self) -> list[Segment]:
         """Return the files of the log, without those after its end and those that are too old."""
-        log, end = self._store.log, self._log_end
-        segments = [one for one in log.segments if end is None or one.start < end]
+        end = self._log_end
+        segments = [one for one in self._store.log.segments if end is None or one.start < end]
         since = self._request.since
         if since is None:
             return segments
         first = 0
         for number in range(1, len(segments)):
-            place = first_record(log, segments[number])
-            try:
-                stored = log.store_timestamp(segments[number].start + place.position)
-            except RmqStoreError:
-                break
-            if stored >= since:
+            if not 0 < self._newest_time(segments[number - 1]) < since:
                 break
             first = number
         if first:
@@ -178,13 +184,32 @@ class _Planner:
             )
         return segments[first:]
 
+    def _newest_time(self, segment: Segment) -> int:
+        """Return the latest store time (ms) of the records in a file, 0 without records.
+
+        All are looked at, because a clock may have been set back.
+        """
+        log, newest = self._store.log, 0
+        for window in walk_forward(log, segment, segment.start, segment.end):
+            for _, heads, whole in window.heads():
+                newest = max(newest, *heads.column("store_timestamp")[whole].tolist(), 0)
+        return newest
+
     def _log(self, segments: list[Segment]) -> Iterator[PlannedFile]:
+        folders = {segment.path.parent for segment in segments}
+        links = {folder: self._storage.list_folder(folder) for folder in folders}
         for segment in segments:
             end = segment.size if self._log_end is None else self._log_end - segment.start
             folder = segment.path.parent
+            if any(entry.is_link and entry.name == segment.path.name for entry in links[folder]):
+                raise UnsupportedFeatureError(
+                    f"{segment.path} is a symbolic link, which is not followed: "
+                    "put the file in its place"
+                )
             name = "commitlog"
             if folder in self._paths.dledger_logs:
-                name = f"{folder.parent.name}/{folder.name}"
+                node = folder.parent.name
+                name = f"{node if node.startswith('dledger-') else 'dledger-n0'}/data"
             planned = self._file(segment.path, f"{name}/{segment.path.name}", end)
             if planned is None:
                 raise FileDeletedError(segment.file)
@@ -198,8 +223,9 @@ class _Planner:
                 yield from self._entry(path, f"consumequeue/{entry.name}", entry)
         n_old = 0
         for folder, name in self._topic_folders(self._paths.consumequeue, "consumequeue"):
-            for queue in sorted(entry.name for entry in self._storage.list_folder(folder)):
-                files = [*self._folder(folder / queue, f"{name}/{queue}")]
+            for entry in sorted(self._entries(folder)):
+                queue = entry.name
+                files = [*self._entry(folder / queue, f"{name}/{queue}", entry)]
                 files.sort(key=lambda file: file.name)
                 n_first = self._n_old(files, log_start)
                 n_old += n_first
@@ -228,16 +254,24 @@ class _Planner:
         if self._request.since is None:
             return 0
         for number, file in enumerate(files[:-1]):
+            has_units = file.size and file.size % QUEUE_UNIT.itemsize == 0
+            if not has_units or name_to_offset(file.source.name) is None:
+                return number
             with self._storage.open(file.source) as opened:
                 last = opened.read(file.size - QUEUE_UNIT.itemsize, QUEUE_UNIT.itemsize)
             unit = np.frombuffer(last.tobytes(), QUEUE_UNIT)
-            if not len(unit) or int(unit["physical_offset"][0]) >= log_start:
+            is_unit = len(unit) and int(unit["size"][0]) > 0
+            if not is_unit or int(unit["physical_offset"][0]) >= log_start:
                 return number
         return max(len(files) - 1, 0)
 
     def _index(self, log_start: int) -> Iterator[PlannedFile]:
         leaves_out, n_old = self._request.since is not None, 0
+        links = {entry.name for entry in self._entries(self._paths.index) if entry.is_link}
         for path in index_files(self._paths.index, self._storage):
+            if path.name in links:
+                self._leave_out(f"{path}, which is a symbolic link")
+                continue
             last = int(read_header(path, self._storage)["end_phy_offset"]) if leaves_out else 0
             if 0 < last < log_start:
                 n_old += 1
@@ -267,8 +301,16 @@ class _Planner:
         """Plan all files of a folder, except those of the log."""
         if folder in self._paths.log_folders:
             return
-        for entry in sorted(self._storage.list_folder(folder)):
+        for entry in sorted(self._entries(folder)):
             yield from self._entry(folder / entry.name, f"{name}/{entry.name}", entry)
+
+    def _entries(self, folder: Path) -> list[Entry]:
+        """Return what is in a folder; nothing, with a warning, if it cannot be listed."""
+        try:
+            return self._storage.list_folder(folder)
+        except UnreadableFileError as err:
+            self._leave_out(f"{folder}: {err}")
+            return []
 
     def _entry(self, path: Path, name: str, entry: Entry) -> Iterator[PlannedFile]:
         if entry.is_link:

@@ -25,7 +25,8 @@ class Assignment(NamedTuple):
         queue_id: the id of the queue.
         consumer_offset: the offset that the group has committed; None if there is none.
         max_offset: the queue offset after the last message.
-        lag: the messages from the committed offset on, from the first one without it.
+        lag: the messages from the committed offset on, from the first one without it; negative if
+            the group is ahead of the queue.
         lag_bytes: their bytes.
     """
 
@@ -62,6 +63,8 @@ def assign(
 
     Source: RebalanceImpl.java, which shares the queues of each topic for itself.
     """
+    clients = [clients] if isinstance(clients, str) else clients
+    topics = [topics] if isinstance(topics, str) else topics
     by_name = {store.session.broker_name: store for store in stores}
     if len(by_name) < len(stores):
         raise OptionError(

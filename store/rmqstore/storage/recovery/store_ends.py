@@ -93,7 +93,8 @@ class StoreEnds:
         if self._ignore_log_end or not self._paths.has_abort:
             return None
         append_start = read_intent(self._paths)
-        end = before_blank_of(self._log, find_log_end(self._log, read_checkpoint(self._paths)))
+        scanned = find_log_end(self._log, read_checkpoint(self._paths))
+        end = before_blank_of(self._log, scanned)
         if end.reason:
             logger.warning(
                 "%s: the store was not closed; its log ends at physical offset %d; "
@@ -104,7 +105,7 @@ class StoreEnds:
         # that was not committed.
         is_running = self._paths.storage.is_locked(self._paths.lock)
         if not is_running and append_start != end.physical_offset:
-            self._warn_of_records_after(end)
+            self._warn_of_records_after(scanned)  # stale records may stand in a blank
         return end
 
     def _warn_of_records_after(self, end: LogEnd) -> None:
