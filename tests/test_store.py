@@ -500,6 +500,7 @@ ERRORS = [
     errors.FileDeletedError("/s/commitlog/0"),
     errors.IllegalMessageError("why"),
     errors.StoreLockedError("why"),
+    errors.RemoteReadError("what", "why", 3),
     errors.StoreStateError("why"),
     errors.CommitError("why"),
 ]
