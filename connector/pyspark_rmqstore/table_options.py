@@ -12,9 +12,9 @@ from collections.abc import Mapping
 
 from pyspark.sql.types import StructField, StructType
 
-from pyspark_rmqstore.option_values import storage_options
+from pyspark_rmqstore.option_values import stated_paths, storage_options
 from rmqstore.errors import OptionError
-from rmqstore.storage.remote.location import SECRETS
+from rmqstore.storage.remote.location import SECRETS, require_known
 
 _FORMAT = "rmqstore"
 _METADATA = "rmqstore.options"
@@ -47,8 +47,12 @@ def keep_options(schema: StructType, options: Mapping[str, str]) -> StructType:
     """Return the schema of a table with its options in the metadata of the first column.
 
     Raises:
-        OptionError: there are secrets among them, which the catalog would show to everyone.
+        OptionError: there are secrets among them, or in a path; the catalog would show them to
+            everyone.
     """
+    is_named = {"path", "paths"} & _lowered(options).keys()
+    for path in stated_paths(options, "") if is_named else ():
+        require_known(path)
     stated = storage_options({"storageOptions": _lowered(options).get("storageoptions", "{}")})
     secrets = sorted(set(stated) & set(SECRETS))
     if secrets:

@@ -179,3 +179,10 @@ def test_what_spark_keeps_from_the_source_is_refused_and_writes_nothing(
     assert state(root) == before
     assert not (root.parent / "other").exists()
     sql.sql("DROP TABLE declared")
+
+
+def test_a_table_keeps_no_credentials_of_a_uri() -> None:
+    schema = StructType().add("body", "string")
+    with pytest.raises(OptionError, match="credentials do not belong in a URI") as refused:
+        keep_options(schema, {"path": "s3://KEY:SECRET@bucket/x"})
+    assert "SECRET" not in str(refused.value)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import rmqstore
-from rmqstore.errors import OptionError
+from rmqstore.errors import CorruptConfigError, OptionError
 from rmqstore.inspect.allocation import Allocation, MessageQueue
 from rmqstore.inspect.assignments import assign
 from rmqstore.store import MessageStore
@@ -89,6 +89,17 @@ def test_the_backlog_of_a_cluster(tmp_path: Path) -> None:
     size = rows[2].lag_bytes // 10
     assert [row.lag_bytes for row in rows] == [row.lag * size for row in rows]
     assert [(row.lag, row.max_offset) for row in named] == [(10, 10)] * 4
+
+
+@pytest.mark.parametrize("count", ["x", 3_000_000])
+def test_a_damaged_number_of_queues_is_named(tmp_path: Path, count: object) -> None:
+    with store(tmp_path / "a", "broker-a", 1, {}) as only:
+        path = tmp_path / "a" / "config" / "topics.json"
+        table = json.loads(path.read_text())
+        table["topicConfigTable"]["T"]["readQueueNums"] = count
+        path.write_text(json.dumps(table))
+        with pytest.raises(CorruptConfigError, match="T"):
+            [*assign([only], "g", "c", topics="T")]
 
 
 def test_queues_that_nobody_gets_are_named(tmp_path: Path) -> None:

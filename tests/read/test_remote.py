@@ -13,6 +13,7 @@ import goldens
 import rmqstore
 import tiers
 from remote_reads import ASKED, Ask, answer
+from rmqstore.errors import OptionError
 
 GoldenStore = Callable[[str], Path]
 NAMES = tuple(
@@ -59,3 +60,19 @@ def test_queues_that_are_filled_alike_are_planned_by_few_requests(tmp_path: Path
         assert counts.gets < 60
         assert counts.bytes < 8 << 20
         assert counts.listings < 20
+
+
+@pytest.mark.parametrize(
+    ("uri", "options", "text"),
+    [
+        ("s3://KEY:SECRET@bucket/x", {}, "credentials do not belong in a URI"),
+        ("s3://bucket/x", {"connect_timeout": "abc"}, "must be a number of seconds"),
+        ("hdfs://host:abc/x", {}, "the port must be a number"),
+    ],
+)
+def test_what_is_wrong_with_a_uri_is_named_without_secrets(
+    uri: str, options: dict[str, object], text: str
+) -> None:
+    with pytest.raises(OptionError, match=text) as refused:
+        rmqstore.open(uri, storage_options=options)
+    assert "SECRET" not in str(refused.value)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from rmqstore.errors import OptionError
+from rmqstore.errors import CorruptConfigError, OptionError
 from rmqstore.inspect.allocation import Allocation, MessageQueue
 from rmqstore.storage.broker.config_files import integer
 from rmqstore.storage.queue.bounds import total_weight
 from rmqstore.store import MessageStore
 
 _READABLE = 4  # Source: PermName.java#PERM_READ
+_MAX_QUEUES = 100_000  # of a topic on one broker
 _RETRY_PREFIX = "%RETRY%"
 
 
@@ -89,6 +90,7 @@ def assign(
             for name, counts in routes.items()
             for queue_id in range(counts.get(topic, 0))
         ]
+        existing = {name: {*store.queue_ids(topic)} for name, store in by_name.items()}
         shares = (allocation or Allocation()).shares(queues, clients)
         owned = {queue for share in shares.values() for queue in share}
         of_nobody = [queue for queue in queues if queue not in owned]
@@ -96,7 +98,9 @@ def assign(
             for queue in share:
                 if queue.broker_name in by_name:
                     committed = offsets[queue.broker_name].get((topic, queue.queue_id))
-                    yield _backlog(by_name[queue.broker_name], queue, client, committed)
+                    exists = queue.queue_id in existing[queue.broker_name]
+                    store = by_name[queue.broker_name] if exists else None
+                    yield _backlog(store, queue, client, committed)
 
 
 def _readable_queues(store: MessageStore) -> dict[str, int]:
@@ -104,18 +108,25 @@ def _readable_queues(store: MessageStore) -> dict[str, int]:
 
     Source: MQClientInstance.java#topicRouteData2TopicSubscribeInfo.
     """
-    return {
-        topic: integer(entry.get("readQueueNums", 0), 32)
-        for topic, entry in store.session.config.topic_entries().items()
-        if integer(entry.get("perm", 0), 32) & _READABLE
-    }
+    counts = {}
+    for topic, entry in store.session.config.topic_entries().items():
+        try:
+            if integer(entry.get("perm", 0), 32) & _READABLE:
+                counts[topic] = integer(entry.get("readQueueNums", 0), 32)
+        except ValueError as err:
+            raise CorruptConfigError(str(store.paths.topics_json), 0, f"{topic}: {err}") from err
+        if counts.get(topic, 0) > _MAX_QUEUES:
+            raise CorruptConfigError(
+                str(store.paths.topics_json), 0, f"topic {topic!r} has {counts[topic]} queues"
+            )
+    return counts
 
 
 def _backlog(
-    store: MessageStore, queue: MessageQueue, client: str | None, committed: int | None
+    store: MessageStore | None, queue: MessageQueue, client: str | None, committed: int | None
 ) -> Assignment:
     start = end = n_bytes = 0
-    if queue.queue_id in store.queue_ids(queue.topic):
+    if store is not None:
         start, end = store.session.queue_range(queue.topic, queue.queue_id)
         first = min(max(start, committed or 0), end)
         opened = store.session.queues.open(queue.topic, queue.queue_id)

@@ -45,12 +45,20 @@ def is_uri(path: Path) -> bool:
 
 
 def require_known(path: Path) -> None:
-    """Refuse a URI of a file system that is not known.
+    """Refuse a URI of a file system that is not known, and one with credentials in it.
 
     Raises:
+        OptionError: there are credentials, which no text shows.
         UnsupportedFeatureError: no file system of that scheme is known.
     """
-    scheme = os.fspath(path).partition(":")[0].lower()
+    scheme, _, rest = os.fspath(path).partition(":")
+    scheme, host = scheme.lower(), rest.lstrip("/").partition("/")[0]
+    has_user = ":" in host.rpartition("@")[0] or ("@" in host and not scheme.startswith("abfs"))
+    if is_uri(path) and has_user:
+        raise OptionError(
+            f"{scheme}://***@{host.rpartition('@')[2]}: credentials do not belong in a URI; "
+            "leave them to the environment, or set storage_options="
+        )
     if is_uri(path) and scheme not in _MAKERS:
         raise UnsupportedFeatureError(
             f"no file system is known for {scheme}://: hand one over with filesystem=, "
@@ -87,11 +95,6 @@ def locate(
     scheme, rest = uri[1].lower(), uri[3].rstrip("/")
     require_known(path)
     host, slash, below = rest.partition("/")
-    if ":" in host.rpartition("@")[0] or ("@" in host and not scheme.startswith("abfs")):
-        raise OptionError(
-            f"{scheme}://***@{host.rpartition('@')[2]}: credentials do not belong in a URI; "
-            "leave them to the environment, or set storage_options="
-        )
     if scheme == "hdfs" and len(uri[2]) > 2:  # the host is that of Hadoop's configuration
         host, slash, below = "default", "/", rest
     names, make, has_container = _MAKERS[scheme]
@@ -201,7 +204,7 @@ def _s3(bucket: str, given: dict[str, Any]) -> Any:  # noqa: ANN401
         arguments["force_virtual_addressing"] = _boolean(given, "virtual_addressing")
     return S3FileSystem(
         anonymous=_boolean(given, "anonymous"),
-        connect_timeout=float(given.get("connect_timeout", _CONNECT_SECONDS)),
+        connect_timeout=_number(given, "connect_timeout", _CONNECT_SECONDS),
         retry_strategy=AwsStandardS3RetryStrategy(max_attempts=3),
         **arguments,
     )
@@ -246,6 +249,8 @@ def _hdfs(host: str, given: dict[str, Any]) -> Any:  # noqa: ANN401
     from pyarrow.fs import HadoopFileSystem
 
     name, _, port = host.partition(":")
+    if port and not port.isdigit():
+        raise OptionError(f"hdfs://{host}: the port must be a number")
     return HadoopFileSystem(
         name, int(port or 0), user=given.get("user"), kerb_ticket=given.get("kerberos_ticket")
     )
@@ -255,6 +260,13 @@ def _endpoint(value: object) -> tuple[str, str]:
     """Return the scheme, https if there is none, and the rest of an address."""
     scheme, separator, rest = str(value).rstrip("/").partition("://")
     return (scheme, rest) if separator else ("https", scheme)
+
+
+def _number(given: dict[str, Any], name: str, default: float) -> float:
+    try:
+        return float(given.get(name, default))
+    except ValueError:
+        raise OptionError(f"storage_options: {name} must be a number of seconds") from None
 
 
 def _boolean(given: dict[str, Any], name: str) -> bool:
