@@ -24,6 +24,7 @@ from rmqstore.cli.common import (
 from rmqstore.errors import Finding, OptionError
 from rmqstore.inspect.verify import verify as verify_store
 from rmqstore.opening import open_for
+from rmqstore.storage.remote.location import is_uri
 from rmqstore.storage.rocksdb.queue_tables import are_queues_unreadable, has_unreadable_queues
 
 
@@ -72,7 +73,7 @@ def rebuild(path: Path, truncate: bool) -> None:
     """
     if given_tier() is not None:
         raise OptionError("--tiered: rebuild is for the local store; leave it out")
-    if given_storage_options():
+    if given_storage_options() and not is_uri(path):  # opening the latter says more
         raise OptionError("--storage-option: only a store on the local disk can be rebuilt")
     with err_console.status(f"looking for the end of the log of {path}"):
         store = open_for(path, "a", truncate=truncate, dledger_self_id=given_self_id())
