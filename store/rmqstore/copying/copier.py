@@ -12,7 +12,14 @@ from typing import Final, NamedTuple, Unpack
 import numpy as np
 
 from rmqstore.copying.journal import JOURNAL, Journal
-from rmqstore.copying.plan import CopyPlan, CopyRequest, PlannedFile, plan_copy
+from rmqstore.copying.plan import (
+    CopyPlan,
+    CopyRequest,
+    PlannedFile,
+    first_kept,
+    plan_copy,
+    require_possible,
+)
 from rmqstore.copying.requirements import (
     LOCK,
     name_of,
@@ -137,7 +144,7 @@ def copy(
     with open_source() as store:  # what is wrong with the arguments is said before any change
         store.session.require_local("a copy")
         require_apart(store, goal, partial)
-        plan_copy(store.session, request, None)
+        require_possible(store.session, request)
     require_ours(partial)
     own_disk.keep_within(partial)
     own_disk.make_folder(partial / JOURNAL.parent)
@@ -158,7 +165,7 @@ def copy(
     finally:
         lock.release()
         own_disk.close()
-    return Copied(len(plan.files), plan.n_bytes, tuple(plan.left_out), findings)
+    return Copied(len(plan.files), plan.n_bytes, (*plan.left_out, *plan.skipped), findings)
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
@@ -196,13 +203,16 @@ class _Copier:
         for _ in range(_MAX_ROUNDS):
             try:
                 with self._open_source() as store:
-                    plan, is_closed = self._copy(store)
+                    plan, is_closed = self._copy(store), store.log_end is None
+                    is_outdated = is_closed and self._has_changed(store, plan)
             except (FileDeletedError, FileNotFoundError) as err:
                 logger.info("%s; going on with the files that remain", err)
                 continue
-            if is_closed is None:
+            if is_outdated:
                 logger.info("the store was opened meanwhile; copying what has changed")
                 continue
+            for text in plan.skipped:
+                logger.warning("not copied: %s", text)
             if not is_closed:
                 self._make_sound(config)
             if self._request.topics is not None:
@@ -228,12 +238,8 @@ class _Copier:
         topic = finding.place.rpartition("-")[0]
         return finding.part == "queue" and not self._request.has(topic)
 
-    def _copy(self, store: MessageStore) -> tuple[CopyPlan, bool | None]:
-        """Copy the files.
-
-        Returns:
-            The plan; whether the store was closed, None if it was and no longer is.
-        """
+    def _copy(self, store: MessageStore) -> CopyPlan:
+        """Copy the files, as the store has them by now; return what was copied."""
         paths, end, n_dropped = store.paths, store.log_end, 0
         if end is not None:
             self._require_writable(store)
@@ -243,18 +249,22 @@ class _Copier:
             if paths.storage.is_locked(paths.lock):
                 time.sleep(_DISPATCH_SECONDS)
         log_end = None if end is None else end.physical_offset
-        plan = plan_copy(store.session, self._request, log_end)
+        log_start = first_kept(store.session.log, self._request.since, log_end)
+        plan = plan_copy(store.session, self._request, log_start, log_end)
         if n_dropped:
             plan.left_out.append(f"{n_dropped} good records after damage of the log")
         self._remove_others(plan)
         self._copy_files(store, plan)
-        if end is not None:
-            return plan, False
+        return plan
+
+    def _has_changed(self, store: MessageStore, plan: CopyPlan) -> bool:
+        """Tell whether a writer has opened a store that was closed, since it was planned."""
+        paths = store.paths
         paths.storage.refresh()
         store.session.refresh()
-        is_in_use = paths.has_abort or paths.storage.is_locked(paths.lock)
-        is_same = not is_in_use and plan_copy(store.session, self._request, None) == plan
-        return plan, True if is_same else None
+        if paths.has_abort or paths.storage.is_locked(paths.lock):
+            return True
+        return plan_copy(store.session, self._request, plan.log_start, None) != plan
 
     def _require_writable(self, store: MessageStore) -> None:
         try:
@@ -312,16 +322,13 @@ class _Copier:
             return
         self._disk.create(path, file.size)
         piece = np.empty(min(_PIECE_BYTES, max(file.end, 1)), np.uint8)
-        try:
-            with store.paths.storage.open(file.source) as opened:
-                for low, high in opened.data_spans(0, file.end):
-                    for position in range(low, high, len(piece)):
-                        window = piece[: min(len(piece), high - position)]
-                        n_read = opened.read_into(window, position)
-                        if window[:n_read].any():
-                            self._disk.write(path, position, window[:n_read])
-        except FileNotFoundError as err:
-            raise FileDeletedError(str(file.source)) from err
+        with store.paths.storage.open(file.source) as opened:
+            for low, high in opened.data_spans(0, file.end):
+                for position in range(low, high, len(piece)):
+                    window = piece[: min(len(piece), high - position)]
+                    n_read = opened.read_into(window, position)
+                    if window[:n_read].any():
+                        self._disk.write(path, position, window[:n_read])
 
     def _make_sound(self, config: StoreConfig) -> None:
         """Let a writer repair the copy, as it repairs a store whose writer has died."""

@@ -6,7 +6,6 @@ all of them. What is left out is whole files, and whole queues.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -27,9 +26,8 @@ from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.files.paths import name_to_offset
 from rmqstore.storage.files.storage import Entry
 from rmqstore.storage.index.index_file import index_files, read_header
+from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import walk_forward
-
-logger = logging.getLogger(__name__)
 
 _MAX_BYTES = (1 << 31) - 1
 _LEDGER = ".rmqstore/ledger"
@@ -75,10 +73,19 @@ class CopyRequest(NamedTuple):
 
 
 class CopyPlan(NamedTuple):
-    """The files of a copy, and in words what is left out."""
+    """What is copied.
+
+    Attributes:
+        files: the files of the copy.
+        left_out: in words, what is left out because the request says so.
+        skipped: in words, what cannot be copied.
+        log_start: physical offset of the first file of the log.
+    """
 
     files: list[PlannedFile]
     left_out: list[str]
+    skipped: list[str]
+    log_start: int
 
     @property
     def n_bytes(self) -> int:
@@ -86,23 +93,56 @@ class CopyPlan(NamedTuple):
         return sum(file.end for file in self.files)
 
 
-def plan_copy(store: OpenStore, request: CopyRequest, log_end: int | None) -> CopyPlan:
+def first_kept(log: CommitLog, since: int | None, log_end: int | None) -> int:
+    """Return where the first file of the log begins that is copied.
+
+    Files before it have only records that were stored before a time (ms). All of their records are
+    looked at, because a clock may have been set back.
+    """
+    segments = [one for one in log.segments if log_end is None or one.start < log_end]
+    if since is None or not segments:
+        return log.min_offset
+    for segment in segments[:-1]:
+        if not 0 < _newest_time(log, segment) < since:
+            return segment.start
+    return segments[-1].start
+
+
+def _newest_time(log: CommitLog, segment: Segment) -> int:
+    """Return the latest store time (ms) of the records in a file, 0 without records."""
+    newest = 0
+    for window in walk_forward(log, segment, segment.start, segment.end):
+        for _, heads, whole in window.heads():
+            times = heads.column("store_timestamp")[whole]
+            newest = max(newest, int(times.max(initial=0)))
+    return newest
+
+
+def plan_copy(
+    store: OpenStore, request: CopyRequest, log_start: int, log_end: int | None
+) -> CopyPlan:
     """List the files of a copy.
 
     Args:
         store: the source.
         request: what of it is copied.
+        log_start: physical offset of the first file of the log that is copied: :func:`first_kept`.
         log_end: physical offset where its log ends; None if the store was closed.
+
+    Raises:
+        FileDeletedError: a file of the log was deleted since it was listed.
+        UnsupportedFeatureError: a file of the log is a symbolic link.
+    """
+    return _Planner(store, request, log_start, log_end).plan()
+
+
+def require_possible(store: OpenStore, request: CopyRequest) -> None:
+    """Refuse a request that the store cannot meet.
 
     Raises:
         OptionError: the store has no queues of a topic that is named.
         UnsupportedFeatureError: the store is of a kind of which no part can be left out.
     """
-    _require_possible(store, request)
-    return _Planner(store, request, log_end).plan()
-
-
-def _require_possible(store: OpenStore, request: CopyRequest) -> None:
     paths = store.paths
     if request.topics is not None:
         known = {*store.known_topics(), *paths.topics(), *paths.batch_topics()}
@@ -125,75 +165,55 @@ def _require_possible(store: OpenStore, request: CopyRequest) -> None:
 
 
 class _Planner:
-    def __init__(self, store: OpenStore, request: CopyRequest, log_end: int | None) -> None:
+    def __init__(
+        self, store: OpenStore, request: CopyRequest, log_start: int, log_end: int | None
+    ) -> None:
         self._store, self._paths, self._storage = store, store.paths, store.paths.storage
-        self._request, self._log_end = request, log_end
+        self._request, self._log_start, self._log_end = request, log_start, log_end
         self._left_out: list[str] = []
+        self._skipped: list[str] = []
 
     def plan(self) -> CopyPlan:
         # The ledger first: what it says is done must be in the log, whose end is known by now.
         files = [*self._folder(self._paths.root / _LEDGER, _LEDGER)]
-        segments = self._segments()
-        start = segments[0].start if segments else 0
-        files += self._log(segments)
-        files += self._queues(start)
-        files += self._index(start)
+        files += self._log(self._segments())
+        files += self._queues()
+        files += self._index()
         files += self._others()
-        return CopyPlan(files, self._left_out)
+        return CopyPlan(files, self._left_out, self._skipped, self._log_start)
 
     def _file(self, source: Path, name: str, end: int | None = None) -> PlannedFile | None:
-        """Return a file as it is copied; None if it is gone or, with a warning, not regular."""
+        """Return a file as it is copied; None if it is gone, or skipped for it is not regular."""
         try:
             status = self._storage.status(source)
         except RmqStoreError as err:
-            self._leave_out(f"{source}: {err}")
+            self._skipped.append(f"{source}: {err}")
             return None
         if status is None:
             return None  # its owner has just deleted it
         if not status.is_file:
-            self._leave_out(f"{source}, which is {status.kind}")
+            self._skipped.append(f"{source}, which is {status.kind}")
             return None
         size = status.size
         if size > _MAX_BYTES:
-            self._leave_out(f"{source}, which is longer than any file of RocketMQ")
+            self._skipped.append(f"{source}, which is longer than any file of RocketMQ")
             return None
         end = size if end is None else min(end, size)
         is_dated = status.modified_ns > 0  # else another content may have come in its place
-        is_final = is_dated and (self._log_end is None or (end == size and name_is_of_log(name)))
+        is_final = is_dated and (self._log_end is None or (end == size and _is_of_log(name)))
         return PlannedFile(source, name, size, end, status.modified_ns, is_final)
-
-    def _leave_out(self, text: str) -> None:
-        logger.warning("not copied: %s", text)
-        self._left_out.append(text)
 
     def _segments(self) -> list[Segment]:
         """Return the files of the log, without those after its end and those that are too old."""
         end = self._log_end
         segments = [one for one in self._store.log.segments if end is None or one.start < end]
-        since = self._request.since
-        if since is None:
-            return segments
-        first = 0
-        for number in range(1, len(segments)):
-            if not 0 < self._newest_time(segments[number - 1]) < since:
-                break
-            first = number
-        if first:
+        kept = [one for one in segments if one.start >= self._log_start]
+        if len(kept) < len(segments):
             self._left_out.append(
-                f"{first} files of the log, with messages that were stored before that time"
+                f"{len(segments) - len(kept)} files of the log, "
+                "with messages that were stored before that time"
             )
-        return segments[first:]
-
-    def _newest_time(self, segment: Segment) -> int:
-        """Return the latest store time (ms) of the records in a file, 0 without records.
-
-        All are looked at, because a clock may have been set back.
-        """
-        log, newest = self._store.log, 0
-        for window in walk_forward(log, segment, segment.start, segment.end):
-            for _, heads, whole in window.heads():
-                newest = max(newest, *heads.column("store_timestamp")[whole].tolist(), 0)
-        return newest
+        return kept
 
     def _log(self, segments: list[Segment]) -> Iterator[PlannedFile]:
         folders = {segment.path.parent for segment in segments}
@@ -215,7 +235,7 @@ class _Planner:
                 raise FileDeletedError(segment.file)
             yield planned
 
-    def _queues(self, log_start: int) -> Iterator[PlannedFile]:
+    def _queues(self) -> Iterator[PlannedFile]:
         """Plan the queues in files, and a database of queues in their folder."""
         for entry in sorted(self._storage.list_folder(self._paths.consumequeue)):
             if not entry.is_folder:  # of a database
@@ -227,7 +247,7 @@ class _Planner:
                 queue = entry.name
                 files = [*self._entry(folder / queue, f"{name}/{queue}", entry)]
                 files.sort(key=lambda file: file.name)
-                n_first = self._n_old(files, log_start)
+                n_first = self._n_old(files)
                 n_old += n_first
                 yield from files[n_first:]
         if n_old:
@@ -241,7 +261,7 @@ class _Planner:
         for entry in sorted(self._storage.list_folder(folder)):
             path = folder / entry.name
             if entry.is_link:
-                self._leave_out(f"{path}, which is a symbolic link")
+                self._skipped.append(f"{path}, which is a symbolic link")
             elif entry.is_folder and self._request.has(entry.name):
                 yield path, f"{name}/{entry.name}"
             elif entry.is_folder:
@@ -249,7 +269,7 @@ class _Planner:
         if n_others:
             self._left_out.append(f"the queues of {n_others} topics in {name}")
 
-    def _n_old(self, files: list[PlannedFile], log_start: int) -> int:
+    def _n_old(self, files: list[PlannedFile]) -> int:
         """Return how many files of a queue hold only units of records before the first file."""
         if self._request.since is None:
             return 0
@@ -261,19 +281,19 @@ class _Planner:
                 last = opened.read(file.size - QUEUE_UNIT.itemsize, QUEUE_UNIT.itemsize)
             unit = np.frombuffer(last.tobytes(), QUEUE_UNIT)
             is_unit = len(unit) and int(unit["size"][0]) > 0
-            if not is_unit or int(unit["physical_offset"][0]) >= log_start:
+            if not is_unit or int(unit["physical_offset"][0]) >= self._log_start:
                 return number
         return max(len(files) - 1, 0)
 
-    def _index(self, log_start: int) -> Iterator[PlannedFile]:
+    def _index(self) -> Iterator[PlannedFile]:
         leaves_out, n_old = self._request.since is not None, 0
         links = {entry.name for entry in self._entries(self._paths.index) if entry.is_link}
         for path in index_files(self._paths.index, self._storage):
             if path.name in links:
-                self._leave_out(f"{path}, which is a symbolic link")
+                self._skipped.append(f"{path}, which is a symbolic link")
                 continue
             last = int(read_header(path, self._storage)["end_phy_offset"]) if leaves_out else 0
-            if 0 < last < log_start:
+            if 0 < last < self._log_start:
                 n_old += 1
                 continue
             planned = self._file(path, f"index/{path.name}")
@@ -289,7 +309,7 @@ class _Planner:
         for entry in sorted(self._storage.list_folder(self._paths.root)):
             path = self._paths.root / entry.name
             if self._is_of_another_node(path):
-                self._leave_out(f"{path}, the DLedger log of another node")
+                self._skipped.append(f"{path}, the DLedger log of another node")
             elif entry.name not in names and path not in apart:
                 yield from self._entry(path, entry.name, entry)
 
@@ -305,16 +325,16 @@ class _Planner:
             yield from self._entry(folder / entry.name, f"{name}/{entry.name}", entry)
 
     def _entries(self, folder: Path) -> list[Entry]:
-        """Return what is in a folder; nothing, with a warning, if it cannot be listed."""
+        """Return what is in a folder; nothing if it cannot be listed, which skips it."""
         try:
             return self._storage.list_folder(folder)
         except UnreadableFileError as err:
-            self._leave_out(f"{folder}: {err}")
+            self._skipped.append(f"{folder}: {err}")
             return []
 
     def _entry(self, path: Path, name: str, entry: Entry) -> Iterator[PlannedFile]:
         if entry.is_link:
-            self._leave_out(f"{path}, which is a symbolic link")
+            self._skipped.append(f"{path}, which is a symbolic link")
         elif entry.is_folder:
             yield from self._folder(path, name)
         else:
@@ -323,7 +343,7 @@ class _Planner:
                 yield planned
 
 
-def name_is_of_log(name: str) -> bool:
+def _is_of_log(name: str) -> bool:
     """Tell whether a path in a copy is that of a file of the log, which is written only once."""
     folder, _, file = name.rpartition("/")
     return folder.split("/")[0] == "commitlog" and name_to_offset(file) is not None
