@@ -265,9 +265,7 @@ class StoreSession(OpenStore):
         The samples of a queue are taken while its file is open.
         """
         return self._of_one_state(
-            lambda: [
-                (piece, self._sampler.sample(piece, 2)) for piece in self._resolved(selection, spec)
-            ]
+            lambda: [(piece, self.sample(piece, 2)) for piece in self._resolved(selection, spec)]
         )
 
     def _of_one_state(self, plan: Callable[[], T]) -> T:

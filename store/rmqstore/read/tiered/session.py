@@ -278,13 +278,6 @@ class TieredSession(StoreSession):
             self._sample_bases[key] = self._lowest_base - log.min_offset
         return self._sample_bases[key]
 
-    @retry_if_deleted
-    def plan_sampled(
-        self, selection: Selection, spec: ReadSpec
-    ) -> list[tuple[QueueSlice, list[Sample]]]:
-        """Return the ranges of :meth:`plan_queues`, each with samples at its two ends."""
-        return [(piece, self.sample(piece, 2)) for piece in self._resolved(selection, spec)]
-
 
 def open_session(
     path: str | os.PathLike[str],
