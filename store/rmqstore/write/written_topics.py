@@ -37,10 +37,14 @@ class WrittenTopics:
 
     def add(self, topics: TopicColumn, queue_ids: NDArray[np.int32]) -> None:
         """Note the queues of appended rows, (n,)."""
-        highest = np.full(len(topics.names), -1, np.int32)
-        np.maximum.at(highest, topics.codes, queue_ids)
+        known = [self._highest_queue_ids.get(topic, -1) for topic in topics.names]
+        highest = np.array(known, np.int32)
+        higher = np.flatnonzero(queue_ids > highest[topics.codes])
+        if not len(higher):  # as for almost all batches of a large job
+            return
+        np.maximum.at(highest, topics.codes[higher], queue_ids[higher])
         for topic, queue_id in zip(topics.names, highest.tolist(), strict=True):
-            if queue_id > self._highest_queue_ids.get(topic, -1):
+            if queue_id >= 0:  # the column may know topics that no row has
                 self._highest_queue_ids[topic] = queue_id
 
     def register(self) -> None:

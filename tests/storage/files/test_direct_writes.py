@@ -73,6 +73,29 @@ def test_a_large_write_is_a_write(
     assert path.read_bytes() == expected
 
 
+def test_bytes_that_lie_in_memory_as_in_the_file_are_written_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    addresses = []
+    write = direct_writes.write_all
+
+    def note(descriptor: int, position: int, parts: Any) -> None:
+        if "o_direct" in flags_of(descriptor):
+            addresses.extend(part.ctypes.data for part in parts)
+        write(descriptor, position, parts)
+
+    monkeypatch.setattr(direct_writes, "write_all", note)
+    path, size = file_of(tmp_path / "file", 12 * BLOCK), 9 * BLOCK
+    data = direct_writes.aligned_bytes(100 + size)[100:]
+    data[:] = np.frombuffer(random.Random(2).randbytes(size), np.uint8)
+    disk = Disk()
+    disk.write_large(path, 100, data)
+    disk.close()
+    assert path.read_bytes() == b"\1" * 100 + data.tobytes() + b"\1" * (3 * BLOCK - 100)
+    if addresses:  # else the file system has no direct writes
+        assert addresses == [data.ctypes.data + BLOCK - 100]
+
+
 def test_many_large_writes_one_after_another(tmp_path: Path) -> None:
     random_ = random.Random(1)
     expected = random_.randbytes(3 * direct_writes._WINDOW_BYTES + 77)

@@ -34,7 +34,7 @@ def bodies_of(part: StagedPart) -> list[bytes]:
     found = []
     with StagedRecords(Disk()) as staged:
         for batch in read_batches(part):
-            records = staged.read(part, batch)
+            records = staged.read(part, batch, physical_offset=batch.position + 100)
             starts = records.starts[:-1].tolist()
             found += [records.data[start + 88 : start + 90].tobytes() for start in starts]
     return found

@@ -7,12 +7,11 @@ transfer, and they are written to the disk soon after in any case.
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +19,15 @@ from numpy.typing import NDArray
 from rmqstore.storage.files.regular import open_to_change
 
 # Positions, lengths and addresses of direct writes are multiples of this on all common disks.
-_BLOCK = 4096
+BLOCK: Final = 4096
 _WINDOW_BYTES = 4 << 20
+
+
+def aligned_bytes(size: int) -> NDArray[np.uint8]:
+    """Return new bytes whose address is a multiple of :data:`BLOCK`, (size,)."""
+    data = np.empty(size + BLOCK, np.uint8)
+    first = -data.ctypes.data % BLOCK
+    return data[first : first + size]
 
 
 def write_all(descriptor: int, position: int, parts: Iterable[bytes | NDArray[Any]]) -> None:
@@ -41,7 +47,7 @@ class DirectWrites:
         self._pool = ThreadPoolExecutor(1, "rmqstore-write")
         self._pending: Future[None] | None = None
         self._direct: int | None = None  # the file, opened to go round the page cache
-        self._window = np.frombuffer(mmap.mmap(-1, _WINDOW_BYTES), np.uint8)  # whole pages
+        self._window = aligned_bytes(_WINDOW_BYTES)  # for bytes that do not lie as in the file
 
     def begin(self, path: Path, descriptor: int, position: int, data: NDArray[np.uint8]) -> None:
         """Wait for the write before, then begin to write; ``data`` must not change meanwhile.
@@ -99,16 +105,19 @@ class DirectWrites:
     def _write(
         self, descriptor: int, direct: int | None, position: int, data: NDArray[np.uint8]
     ) -> None:
-        first = min(-position % _BLOCK, len(data))
-        last = len(data) - (len(data) - first) % _BLOCK
+        first = min(-position % BLOCK, len(data))
+        last = len(data) - (len(data) - first) % BLOCK
         if direct is None or first >= last:
             write_all(descriptor, position, [data])
             return
         write_all(descriptor, position, [data[:first]])
+        is_aligned = (data.ctypes.data + first) % BLOCK == 0
         for start in range(first, last, _WINDOW_BYTES):
-            piece = data[start : min(start + _WINDOW_BYTES, last)]
-            window = self._window[: len(piece)]
-            window[:] = piece
+            window = data[start : min(start + _WINDOW_BYTES, last)]
+            if not is_aligned:
+                copied = self._window[: len(window)]
+                copied[:] = window
+                window = copied
             try:
                 write_all(direct, position + start, [window])
             except OSError as err:

@@ -29,6 +29,7 @@ from rmqstore.format.encoding.records import (
     require_room,
     row_batches,
 )
+from rmqstore.storage.files.direct_writes import BLOCK, aligned_bytes
 from rmqstore.storage.files.disk import Disk, named_os_errors
 from rmqstore.storage.files.scratch import ScratchFile, ScratchWriter
 
@@ -249,8 +250,14 @@ class StagedRecords:
         if self._file is not None:
             self._file.close()
 
-    def read(self, part: StagedPart, batch: StagedBatch) -> Records:
+    def read(self, part: StagedPart, batch: StagedBatch, physical_offset: int) -> Records:
         """Return the records of a batch, which may be changed, and are gone with the next but one.
+
+        Args:
+            part: the part, after the parts that were read before.
+            batch: the batch.
+            physical_offset: of its first record. In memory the records lie in blocks as they will
+                in the file, so that they can be written to it without another copy.
 
         Raises:
             OSError: the file has no such bytes.
@@ -264,10 +271,12 @@ class StagedRecords:
         starts = np.zeros(len(batch.sys_flags) + 1, np.int64)
         np.cumsum(batch.requests.sizes, out=starts[1:])
         window = self._windows.pop(0)
-        if len(window) < starts[-1]:
-            window = np.empty(int(starts[-1]) * 5 // 4, np.uint8)
+        first = physical_offset % BLOCK
+        end = first + int(starts[-1])
+        if len(window) < end:
+            window = aligned_bytes(end * 5 // 4)
         self._windows.append(window)
-        data = window[: int(starts[-1])]
+        data = window[first:end]
         self._file.read_into(data, batch.position)
         return Records(data, starts, batch.sys_flags)
 

@@ -43,7 +43,7 @@ class PlacedBatch(NamedTuple):
                 its properties become too long.
             OSError: the file has no such bytes.
         """
-        records = staged.read(self.part, self.batch)
+        records = staged.read(self.part, self.batch, int(self.placement.physical_offsets[0]))
         if self.batch.light_queues is not None and self.light_offsets is not None:
             require_plain_parents(self.topics, self.batch.light_queues, batch_topics)
             records = extend_properties(records, self.light_offsets)
