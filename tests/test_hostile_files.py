@@ -188,7 +188,7 @@ def read_everything(root: Path) -> list[str]:
         ask(lambda store, name=name: store.view(name).read_all().to_pylist())
     ask(lambda store: store.scan(include_pending=True).read_all())
     ask(lambda store: store.query("T", "k1", scan_uncovered=True))
-    ask(lambda store: store.offsets_at("T", 5))
+    ask(lambda store: store.offsets_at("T", "ms:5"))
     ask(lambda store: store.matched_groups("T", 0, 1))
     ask(lambda store: store.session.config.timer_progress())
     ask(lambda store: store.broker_name)

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from rmqstore.errors import IllegalMessageError, OptionError
 from rmqstore.format.schema import ALL_COLUMNS, ASSIGNED, VERBATIM, WRITE_TYPES
-from rmqstore.query.selection import parse_timestamp
+from rmqstore.query.times import parse_timestamp
 
 FORMATS: Final = ("parquet", "jsonl")
 _SUFFIXES: Final = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}

@@ -28,10 +28,10 @@ from rmqstore.query.keys import parse_wanted
 from rmqstore.query.selection import (
     parse_selection,
     parse_tags,
-    parse_timestamp,
     require_arguments,
 )
 from rmqstore.query.sql92.filter import parse_filter
+from rmqstore.query.times import parse_timestamp
 from rmqstore.query.where.where import parse_where
 from rmqstore.read.lookup.candidates import QueryResult
 from rmqstore.read.message_scan import MessageScan, columns_to_read, known_columns
@@ -132,7 +132,7 @@ class MessageStore(Closing):
         Args:
             topic: topic name.
             queue_id: queue id.
-            timestamp: epoch ms, ISO-8601 or a datetime.
+            timestamp: epoch ms, ISO-8601, such as ``-1h``, or a datetime.
             boundary: ``lower``: the first message at or after the time, the max offset if none is;
                 ``upper``: the last one at or before it, the min offset if none is.
 
@@ -233,7 +233,7 @@ class MessageStore(Closing):
         Args:
             topic: topic name.
             key: the UNIQ_KEY of a message, or one word of its KEYS.
-            begin: earliest store time: epoch ms, ISO-8601 or a datetime.
+            begin: earliest store time: epoch ms, ISO-8601, such as ``-1h``, or a datetime.
             end: latest store time, included.
             limit: return only this many messages, the newest ones.
             tags: in place of a key, the tags of a message; units of queues tell these too.

@@ -79,13 +79,13 @@ GIVEN = {
     "endingOffsets": (
         '{"T":{"0":6}}', lambda read: read.selection.end.offsets == {(None, "T", 0): 6},
     ),
-    "startingTimestamp": ("7", lambda read: read.selection.start.timestamp == 7),
+    "startingTimestamp": ("ms:7", lambda read: read.selection.start.timestamp == 7),
     "endingTimestamp": ("1970-01-01T00:00:01", lambda read: read.selection.end.timestamp == 1000),
     "startingOffsetsByTimestamp": (
-        '{"T":{"b":{"0":8}}}', lambda read: read.selection.start.by_timestamp == {("b", "T", 0): 8},
+        '{"T":{"b":{"0":"ms:8"}}}', lambda r: r.selection.start.by_timestamp == {("b", "T", 0): 8},
     ),
     "endingOffsetsByTimestamp": (
-        '{"T":{"0":9}}', lambda read: read.selection.end.by_timestamp == {(None, "T", 0): 9},
+        '{"T":{"0":"ms:9"}}', lambda read: read.selection.end.by_timestamp == {(None, "T", 0): 9},
     ),
     "startingOffsetsByTimestampStrategy": (
         "ERROR", lambda read: read.selection.timestamp_strategy == "error",
@@ -200,12 +200,12 @@ def test_keys_of_spark_are_never_unknown(name: str) -> None:
             id="log, group at end",
         ),
         pytest.param(
-            {"scan": "commitlog", "startingOffsetsByTimestamp": '{"A":{"0":1}}'},
+            {"scan": "commitlog", "startingOffsetsByTimestamp": '{"A":{"0":0}}'},
             ["scan=commitlog"],
             id="log, by time",
         ),
         pytest.param(
-            {"scan": "commitlog", "endingOffsetsByTimestamp": '{"A":{"0":1}}'},
+            {"scan": "commitlog", "endingOffsetsByTimestamp": '{"A":{"0":0}}'},
             ["scan=commitlog"],
             id="log, by end time",
         ),
@@ -239,7 +239,7 @@ def test_options_that_contradict_each_other_are_refused_by_name(
         ("startingOffsets", "begin"), ("startingOffsets", '{"A":1}'),
         ("startingOffsets", '{"A":{"0":-3}}'), ("startingOffsets", '{"A":{"x":1}}'),
         ("startingOffsets", '{"A":{"0":1.5}}'), ("endingOffsets", "[]"),
-        ("startingTimestamp", "yesterday"), ("endingTimestamp", "2026-13-01"),
+        ("startingTimestamp", "one day"), ("endingTimestamp", "2026-13-01"),
         ("startingOffsetsByTimestamp", "5"), ("endingOffsetsByTimestamp", '{"A":{"0":"soon"}}'),
         ("tags", "||"),
     ],
@@ -494,8 +494,8 @@ def test_delays_are_times_with_a_unit(value: str, seconds: float) -> None:
     ("given", "named"),
     [
         ({"endingOffsets": '{"T":{"0":5}}'}, "endingOffsets"),
-        ({"endingTimestamp": "7"}, "endingOffsets"),
-        ({"endingOffsetsByTimestamp": '{"T":{"0":5}}'}, "endingOffsets"),
+        ({"endingTimestamp": "0"}, "endingOffsets"),
+        ({"endingOffsetsByTimestamp": '{"T":{"0":0}}'}, "endingOffsets"),
         ({"scan": "commitlog"}, "scan=commitlog"),
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger"),
         ({"maxTriggerDelay": "soon"}, "maxTriggerDelay"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import rmqstore
 import store_builder as build
 from reading import by_queue, offsets, read
 from rmqstore import OffsetOutOfRangeError, OptionError
-from rmqstore.query.selection import EARLIEST, LATEST, parse_selection, parse_tags, parse_timestamp
+from rmqstore.query.selection import EARLIEST, LATEST, parse_selection, parse_tags
 
 
 @pytest.fixture(scope="module")
@@ -288,27 +287,6 @@ def test_strategy_error_refuses_a_time_that_no_message_has(root: Path) -> None:
             OffsetOutOfRangeError, match="starting_offsets_by_timestamp_strategy=latest"
         ):
             read(store, starting_timestamp=build.T0 + 111, **options)
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (0, 0),
-        ("1700000000000", 1_700_000_000_000),
-        ("2023-11-14T22:13:20Z", 1_700_000_000_000),
-        ("2023-11-14T22:13:20", 1_700_000_000_000),
-        ("2023-11-15T00:13:20.007+02:00", 1_700_000_000_007),
-        ("2023-11-14", 1_699_920_000_000),
-        (datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC), 1_700_000_000_000),
-        (datetime(2023, 11, 14, 22, 13, 20), 1_700_000_000_000),  # noqa: DTZ001 - as the users give it
-        (
-            datetime(2023, 11, 14, 17, 13, 20, 1000, timezone(timedelta(hours=-5))),
-            1_700_000_000_001,
-        ),
-    ],
-)
-def test_times_are_epoch_ms_or_iso_and_utc_by_default(value: Any, expected: int) -> None:
-    assert parse_timestamp("starting_timestamp", value) == expected
 
 
 @pytest.mark.parametrize(

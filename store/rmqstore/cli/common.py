@@ -42,7 +42,7 @@ try:
     )
     from rich.table import Table
 except ImportError as err:  # pragma: no cover - the message is the point
-    needed = "the command line needs click and rich: pip install 'pyspark-rmqstore[cli]'"
+    needed = "the command line needs click and rich: pip install click rich"
     print(f"{needed} ({err})", file=sys.stderr)  # noqa: T201
     raise SystemExit(2) from err
 
@@ -247,8 +247,8 @@ def some_messages(command: Command) -> Command:
         ),
         click.option("--filter", help='SQL92 over properties: "a > 5.0 AND b IS NOT NULL".'),
         click.option("-s", "--tags", help="Tags: 'A || B'."),
-        click.option("-e", "--end", help="Stored before: epoch ms or ISO-8601."),
-        click.option("-b", "--begin", help="Stored at or after: epoch ms or ISO-8601."),
+        click.option("-e", "--end", help="Stored before: epoch ms, ISO-8601 or -1h."),
+        click.option("-b", "--begin", help="Stored at or after: epoch ms, ISO-8601 or -1h."),
         click.option(
             "-o", "--offset", type=int, help="From this queue offset on (with -t and -i)."
         ),

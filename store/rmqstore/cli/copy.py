@@ -29,7 +29,7 @@ from rmqstore.errors import OptionError
 @click.argument("target", type=click.Path(path_type=Path))
 @click.option(
     "--since",
-    help="Leave out the oldest files, whose messages were all stored before: epoch ms or ISO-8601.",
+    help="Leave out the oldest files, whose messages were all stored before this time.",
 )
 @some_topics
 @click.option(

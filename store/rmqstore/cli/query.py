@@ -23,7 +23,8 @@ from rmqstore.cli.common import (
     write_rows,
 )
 from rmqstore.query.keys import parse_wanted
-from rmqstore.query.selection import parse_selection, parse_timestamp
+from rmqstore.query.selection import parse_selection
+from rmqstore.query.times import parse_timestamp
 from rmqstore.read.lookup.candidates import SMALL_GAPS
 from rmqstore.store import MessageStore
 
@@ -55,10 +56,11 @@ _COLUMNS = "topic,queueId,queueOffset,storeTimestamp,tags,keys,msgId,storeSize,c
 )
 @click.option("--tags", multiple=True, help="Messages with these tags; may be repeated.")
 @click.option(
-    "--time", help="Instead: the queue offsets at this store time, epoch ms or ISO-8601, with -t."
+    "--time",
+    help="Instead, with -t: the queue offsets at this store time.",
 )
-@click.option("-b", "--begin", help="Stored at or after: epoch ms or ISO-8601.")
-@click.option("-e", "--end", help="Stored before: epoch ms or ISO-8601.")
+@click.option("-b", "--begin", help="Stored at or after: epoch ms, ISO-8601 or -1h.")
+@click.option("-e", "--end", help="Stored before: epoch ms, ISO-8601 or -1h.")
 @click.option("-n", "--limit", type=click.IntRange(min=1), help="Only the newest N messages.")
 @click.option(
     "--index-only",

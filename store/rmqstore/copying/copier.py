@@ -40,7 +40,7 @@ from rmqstore.inspect.verify import verify as verify_store
 from rmqstore.opening import open_for
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.arguments import FolderArguments
-from rmqstore.query.selection import parse_timestamp
+from rmqstore.query.times import parse_timestamp
 from rmqstore.storage.broker.config_files import MAX_TABLE_BYTES
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.broker.topic_table import keep_topics
@@ -104,7 +104,7 @@ def copy(
         source: the store, by its folder or by a URI.
         target: the new folder; it must not exist.
         since: leave out the oldest files of the log, of queues and of the index whose messages were
-            all stored before this time: epoch ms or ISO-8601.
+            all stored before this time: epoch ms, ISO-8601, such as ``-7d``, or a datetime.
         topics: copy only the queues of these topics, and of the system's; the log keeps the
             messages of all.
         config: sizes of the queue files and index files that a repair of the copy makes, for kinds

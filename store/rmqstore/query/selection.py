@@ -9,12 +9,13 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from difflib import get_close_matches
 from typing import Any
 
 from rmqstore.errors import OptionError
 from rmqstore.format.topics import is_system_topic
+from rmqstore.query.times import parse_timestamp
 
 # Source: KafkaOffsetRangeLimit, whose numbers Spark users know.
 LATEST, EARLIEST = -1, -2
@@ -149,25 +150,6 @@ def parse_assign(value: str | Mapping[str, Iterable[int]]) -> dict[str, frozense
             raise OptionError(f"assign: {topic!r} needs a list of queue ids, got {queues!r}")
         queue_ids[topic] = frozenset(_integer("assign", queue) for queue in queues)
     return queue_ids
-
-
-def parse_timestamp(name: str, value: str | float | datetime) -> int:
-    """Return a time as epoch ms.
-
-    Args:
-        name: of the option.
-        value: epoch ms, ISO-8601 or a datetime; in UTC unless it names another zone.
-    """
-    text = str(value).strip()
-    if not isinstance(value, datetime):
-        if re.fullmatch(r"-?\d+", text):
-            return int(text)
-        try:
-            value = datetime.fromisoformat(text)
-        except ValueError as err:
-            raise OptionError(f"{name} {text!r}: epoch milliseconds or an ISO-8601 time") from err
-    aware = value if value.tzinfo else value.replace(tzinfo=UTC)
-    return round(aware.timestamp() * 1000)
 
 
 def parse_offsets(name: str, value: str | Mapping[str, Any], default: int) -> Bound:

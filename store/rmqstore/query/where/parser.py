@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from rmqstore.query.times import misread, parse_time
 from rmqstore.query.tokens import END, Token, Tokens, shortened
 from rmqstore.query.where.columns import require_column
 from rmqstore.query.where.comparison import EPOCH, Comparison, Kind
@@ -197,16 +198,18 @@ class _Parser(Tokens):
         return truth
 
     def _from_millis(self, token: Token) -> datetime:
+        millis = self._integer(token)
+        if meant := misread(millis):
+            raise self._refused(token.start, meant)
         try:
-            return EPOCH + timedelta(milliseconds=self._integer(token))
+            return EPOCH + timedelta(milliseconds=millis)
         except OverflowError as err:
             reason = f"{shortened(token.text)} ms is beyond the calendar"
             raise self._refused(token.start, reason) from err
 
     def _time(self, token: Token) -> datetime:
         try:
-            time = datetime.fromisoformat(token.text[1:-1])
-            return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC)
+            return parse_time(token.text[1:-1]).astimezone(UTC)
         except (ValueError, OverflowError) as err:
-            reason = f"{shortened(token.text)} is not an ISO-8601 time"
+            reason = f"{shortened(token.text)} is not a time like '2026-11-20T08:00:00' or '-1h'"
             raise self._refused(token.start, reason) from err

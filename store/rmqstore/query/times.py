@@ -1,0 +1,107 @@
+"""Times as people write them: epoch ms, ISO-8601, or relative to now."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from datetime import UTC, date, datetime, timedelta
+from typing import Final
+
+from rmqstore.errors import OptionError
+
+# A smaller number is hardly ever meant as ms: as such it lies before 3 March 1973.
+_FIRST_PLAIN_MS: Final = 100_000_000_000
+_CERTAIN_MS: Final = "ms:"
+_FORMS: Final = (
+    "epoch milliseconds, an ISO-8601 time, now, today, yesterday, or a time relative to now "
+    "such as -1h, now-30m or now-7d"
+)
+_UNITS: Final = {
+    "ms": timedelta(milliseconds=1),
+    "s": timedelta(seconds=1),
+    "m": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+    "w": timedelta(weeks=1),
+}
+_RELATIVE: Final = re.compile(r"(?:now\s*)?([+-])\s*(\d{1,18})\s*(ms|[smhdw])", re.IGNORECASE)
+
+
+def parse_timestamp(name: str, value: str | float | datetime) -> int:
+    """Return a time as epoch ms.
+
+    A number from 1 to 99,999,999,999 is refused, because it is hardly ever meant as milliseconds:
+    20261121 is a date, and 1700000000 counts seconds. ``ms:NUMBER`` takes any number as it is.
+
+    Args:
+        name: of the option, for errors.
+        value: epoch ms, ISO-8601, ``now``, ``today``, ``yesterday``, a time relative to now
+            (``-1h``, ``now-30m``; units ms, s, m, h, d, w), or a datetime. Days begin in UTC, and
+            a time is in UTC unless it names another zone.
+
+    Raises:
+        OptionError: the value is none of these, or a number that is hardly meant as milliseconds.
+    """
+    if isinstance(value, datetime):
+        return _millis(value)
+    text = str(value).strip()
+    number = text.removeprefix(_CERTAIN_MS)
+    if re.fullmatch(r"-?\d{1,40}", number):
+        if number == text and (meant := misread(int(number))):
+            raise OptionError(f"{name} {text!r}: {meant}, or {_CERTAIN_MS}{text} to insist")
+        return int(number)
+    try:
+        return _millis(parse_time(text))
+    except (ValueError, OverflowError) as err:
+        raise OptionError(f"{name} {text!r}: {_FORMS}") from err
+
+
+def parse_time(text: str) -> datetime:
+    """Return a time that is not a number: ISO-8601, a word, or relative to now; with a time zone.
+
+    Raises:
+        ValueError: the text is none of these.
+        OverflowError: the time is beyond the calendar.
+    """
+    moment = _near_now(text) or datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def misread(number: int) -> str:
+    """Say what a number that was given as epoch ms may have been meant to be; "" if ms is likely.
+
+    Args:
+        number: as it was given.
+    """
+    if not 0 < number < _FIRST_PLAIN_MS:
+        return ""
+    text, meant = str(number), ""
+    with suppress(ValueError):
+        if len(text) == len("20261121"):
+            meant = f"'{date.fromisoformat(text)}' for the day"
+        elif len(text) == len("2026"):
+            meant = f"'{date(number, 1, 1)}' for the year"
+    if not meant:
+        time = datetime.fromtimestamp(number, UTC)
+        meant = f"{text}000 for {time:%Y-%m-%dT%H:%M:%SZ} if these are seconds"
+    return f"as epoch milliseconds this is before 1973-03-04; write {meant}"
+
+
+def _millis(moment: datetime) -> int:
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return round(aware.timestamp() * 1000)
+
+
+def _near_now(text: str) -> datetime | None:
+    """Return the time of a word, or of an amount before or after now; None for other text."""
+    now = datetime.now(UTC)
+    today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    words = {"now": now, "today": today, "yesterday": today - timedelta(days=1)}
+    if text.lower() in words:
+        return words[text.lower()]
+    match = _RELATIVE.fullmatch(text)
+    if match is None:
+        return None
+    sign, amount, unit = match.groups()
+    span = int(amount) * _UNITS[unit.lower()]
+    return now - span if sign == "-" else now + span
