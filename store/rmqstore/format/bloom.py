@@ -7,7 +7,7 @@ Source: BloomFilter.java, BitsArray.java, ExpressionMessageFilter.java.
 
 from __future__ import annotations
 
-from rmqstore.errors import UnsupportedFeatureError
+import mmh3
 
 N_HASHES = 3  # Source: MessageStoreConfig's maxErrorRateOfBloomFilter, 20 (per cent) by default
 _INT = 1 << 32
@@ -21,17 +21,7 @@ def bit_positions(group: str, topic: str, n_bits: int, n_hashes: int = N_HASHES)
         topic: topic that the group subscribes to.
         n_bits: size of the bit map, at least 1.
         n_hashes: number of bits per group; several of them may be the same bit.
-
-    Raises:
-        UnsupportedFeatureError: the library for the hash is not installed.
     """
-    try:
-        import mmh3
-    except ImportError as err:
-        raise UnsupportedFeatureError(
-            "Bloom filters need murmur3, whose library is not installed: "
-            "pip install 'pyspark-rmqstore[bloom]'"
-        ) from err
     low = int(mmh3.hash64(f"{group}#{topic}".encode(), 0, x64arch=True, signed=False)[0])
     first = _as_int(low)
     second = _as_int(low >> 32)
@@ -55,9 +45,6 @@ def may_match(bit_map: bytes, group: str, topic: str) -> bool:
         bit_map: bit map of the message's ext unit; if it is empty, the message may match.
         group: consumer group.
         topic: topic of the message.
-
-    Raises:
-        UnsupportedFeatureError: the library for the hash is not installed.
     """
     return not bit_map or has_bits(bit_map, bit_positions(group, topic, 8 * len(bit_map)))
 

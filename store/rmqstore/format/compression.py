@@ -1,6 +1,6 @@
 """Compressed bodies, by the codec that sysFlag names.
 
-Optional libraries are imported when they are first needed.
+The libraries are imported when they are first needed, for most stores need none.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 
-from rmqstore.errors import OptionError, UnsupportedFeatureError
+from rmqstore.errors import OptionError
 from rmqstore.format.layout import MAX_BODY_BYTES, SysFlag
 
 
@@ -20,8 +20,8 @@ def decompress(stored: bytes, sys_flag: int) -> bytes:
         sys_flag: sysFlag of the record; the COMPRESSED bit is ignored.
 
     Raises:
-        ValueError: the bytes do not inflate, or to more than MAX_BODY_BYTES.
-        UnsupportedFeatureError: the codec is unknown, or its library is not installed.
+        ValueError: the codec is unknown, or the bytes do not inflate, or to more than
+            MAX_BODY_BYTES.
 
     Source: CompressionType.java#findByValue, CompressorFactory.java.
     """
@@ -45,7 +45,6 @@ def compressor(codec: str) -> tuple[Callable[[bytes], bytes] | None, int]:
 
     Raises:
         OptionError: the codec is unknown.
-        UnsupportedFeatureError: its library is not installed.
 
     Source: CompressorFactory.java.
     """
@@ -54,16 +53,12 @@ def compressor(codec: str) -> tuple[Callable[[bytes], bytes] | None, int]:
     if codec == "zlib":
         return lambda body: zlib.compress(body, _ZLIB_LEVEL), int(SysFlag.COMPRESSION_ZLIB)
     if codec == "lz4":
-        try:
-            import lz4.frame
-        except ImportError as err:
-            raise _missing("LZ4", "lz4") from err
+        import lz4.frame
+
         return lz4.frame.compress, int(SysFlag.COMPRESSION_LZ4)
     if codec == "zstd":
-        try:
-            import zstandard
-        except ImportError as err:
-            raise _missing("ZSTD", "zstd") from err
+        import zstandard
+
         return zstandard.ZstdCompressor().compress, int(SysFlag.COMPRESSION_ZSTD)
     raise OptionError(f"compression {codec!r}: must be one of none, zlib, lz4, zstd")
 
@@ -78,10 +73,8 @@ def _inflate_zlib(stored: bytes) -> bytes:
 
 
 def _inflate_lz4(stored: bytes) -> bytes:
-    try:
-        import lz4.frame
-    except ImportError as err:
-        raise _missing("LZ4", "lz4") from err
+    import lz4.frame
+
     inflater = lz4.frame.LZ4FrameDecompressor()
     try:
         # LZ4 expands by a factor of 255 at most, and the library allocates the limit that it is
@@ -93,10 +86,8 @@ def _inflate_lz4(stored: bytes) -> bytes:
 
 
 def _inflate_zstd(stored: bytes) -> bytes:
-    try:
-        import zstandard
-    except ImportError as err:
-        raise _missing("ZSTD", "zstd") from err
+    import zstandard
+
     # Without this bound a hostile frame header could request gigabytes before the first byte.
     codec = zstandard.ZstdDecompressor(max_window_size=MAX_BODY_BYTES)
     try:
@@ -124,10 +115,3 @@ def _whole(body: bytes, *, complete: bool, codec: str) -> bytes:
             f"body is not one complete {codec} stream of at most {MAX_BODY_BYTES} bytes"
         )
     return body
-
-
-def _missing(codec: str, extra: str) -> UnsupportedFeatureError:
-    return UnsupportedFeatureError(
-        f"a body is compressed with {codec}, whose library is not installed: "
-        f"pip install 'pyspark-rmqstore[{extra}]'"
-    )

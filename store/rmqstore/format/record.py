@@ -188,7 +188,6 @@ def decode_record(
 
     Raises:
         MalformedBytesError: there is not a whole record, or its body does not inflate.
-        UnsupportedFeatureError: the library for the body's codec is not installed.
 
     Source: MessageDecoder.java#decode.
     """

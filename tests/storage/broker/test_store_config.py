@@ -26,6 +26,23 @@ def test_a_brokers_file_may_say_more(tmp_path: Path) -> None:
     assert (config.mapped_file_size_commit_log, config.message_index_enable) == (65536, False)
 
 
+def test_a_file_is_read_as_java_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_bytes(
+        b"brokerName : a\nmaxIndexNum 7\nlistenPort\nfolders = /a,\\\n    /b\nname=\\u00e9 \xe9\n"
+    )
+    assert read_properties(str(path)) == {
+        "brokerName": "a",
+        "maxIndexNum": "7",
+        "listenPort": "",
+        "folders": "/a,/b",
+        "name": "é é",
+    }
+    path.write_bytes(b"name=\\u00\n")
+    with pytest.raises(OptionError, match=rf"^{path}: Invalid .*\\u00"):
+        read_properties(path)
+
+
 def test_queue_files_hold_whole_units() -> None:
     assert StoreConfig(mapped_file_size_consume_queue=601).mapped_file_size_consume_queue == 620
 

@@ -26,7 +26,7 @@ def require_libraries() -> None:
         import plotly  # noqa: F401
     except ImportError as err:
         raise UnsupportedFeatureError(
-            f"a report needs plotly and jinja2: pip install 'pyspark-rmqstore[report]' ({err})"
+            f"a report needs plotly and jinja2: pip install plotly jinja2 ({err})"
         ) from err
 
 

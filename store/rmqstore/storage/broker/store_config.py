@@ -5,9 +5,12 @@ An existing store has its own sizes.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+
+import javaproperties
 
 from rmqstore.errors import OptionError
 from rmqstore.storage.files.local import LOCAL
@@ -95,14 +98,21 @@ _KEYS = {
 }
 
 
-def read_properties(path: Path) -> dict[str, str]:
-    """Read a broker's ``.properties`` file: ``key=value`` lines; ``#`` and ``!`` begin comments.
+def read_properties(path: str | os.PathLike[str]) -> dict[str, str]:
+    r"""Read a broker's ``.properties`` file as Java does.
+
+    ``key=value``, ``key: value`` and ``key value`` are one; ``#`` and ``!`` begin comments, a
+    backslash at the end continues a line, and ``\uXXXX`` stands for a character. The bytes are
+    ISO-8859-1.
 
     Raises:
         FileNotFoundError: there is no such file.
+        OptionError: an escape is incomplete.
         UnreadableFileError: it is not a regular file, or it is too long.
     """
-    text = read_small(LOCAL, path, _MAX_PROPERTIES_BYTES).decode(errors="replace")
-    lines = (line.strip() for line in text.splitlines())
-    pairs = (line.partition("=") for line in lines if line and not line.startswith(("#", "!")))
-    return {key.strip(): value.strip() for key, _, value in pairs}
+    content = read_small(LOCAL, Path(path), _MAX_PROPERTIES_BYTES)
+    try:
+        properties: dict[str, str] = javaproperties.loads(content)
+    except javaproperties.InvalidUEscapeError as err:
+        raise OptionError(f"{path}: {err}, as in every properties file of Java") from err
+    return properties

@@ -30,7 +30,7 @@ from rmqstore.storage.files.storage import Storage
 if TYPE_CHECKING:
     from rocksdict import Rdict
 
-INSTALL_ROCKSDB = "to read it, install the extra: pip install 'pyspark-rmqstore[rocksdb]'"
+INSTALL_ROCKSDB = "to read it, pip install rocksdict"
 
 _TRIAL_SECONDS = 60
 # Any other file may be one that the library writes to, through its link.
