@@ -8,7 +8,7 @@ do not meet them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Final, NamedTuple, Self, TypeVar
 
@@ -209,6 +209,22 @@ class LogParts(NamedTuple):
     def n_bytes(self) -> int:
         """Total length of the ranges."""
         return sum(span.end - span.start for span in self.spans)
+
+
+def parts_that_meet(pruning: Pruning, whole: Span, points: Callable[[], Points]) -> LogParts:
+    """Return the parts of a log that conditions on physical offsets and store times leave.
+
+    Args:
+        pruning: the conditions.
+        whole: the range of the whole log.
+        points: gives records of the log; called only if store times are limited.
+    """
+    start = max(pruning.places.low, whole.start)
+    end = min(pruning.places.high + 1, whole.end)
+    parts = LogParts.of([Span(start, end)])
+    if pruning.has_times:
+        parts = parts.met(parts_stored_within(points(), whole, pruning.store_timestamps))
+    return parts
 
 
 def parts_stored_within(points: Points, whole: Span, times: Within) -> LogParts:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from rmqstore.format.columns.dispatch_requests import rows_by_queue
 from rmqstore.format.layout import Mask, Positions
 from rmqstore.format.schema import select_columns
-from rmqstore.query.conditions import ANY_NUMBER, LogParts, Pruning, parts_stored_within
+from rmqstore.query.conditions import LogParts, Pruning, parts_that_meet
 from rmqstore.read.lookup.candidates import Found
 from rmqstore.read.scan.record_filter import LogFilter
 from rmqstore.read.scan.rows import UnitRows
@@ -107,16 +107,9 @@ class StorePruner:
 
     def _parts(self, whole: Span) -> LogParts:
         """Return the parts of the log that conditions on physical offsets and store times leave."""
-        pruning = self._pruning
-        parts = LogParts.of([whole])
-        if pruning.places != ANY_NUMBER:
-            start = max(pruning.places.low, whole.start)
-            end = min(pruning.places.high + 1, whole.end)
-            parts = LogParts.of([Span(start, end)])
-        if pruning.has_times:
-            points = self._store.log_points(lambda: self.heads)
-            parts = parts.met(parts_stored_within(points, whole, pruning.store_timestamps))
-        return parts
+        return parts_that_meet(
+            self._pruning, whole, lambda: self._store.log_points(lambda: self.heads)
+        )
 
     def _look_up(self, topics: Sequence[str], whole: Span) -> Found | None:
         """Search the index; None if it cannot help, or if most of the log has to be read anyway."""

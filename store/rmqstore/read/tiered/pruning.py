@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rmqstore.query.conditions import ANY_NUMBER, LogParts, Points, Pruning, parts_stored_within
+from rmqstore.query.conditions import Points, Pruning, parts_that_meet
 from rmqstore.read.plan.slices_within import slices_within
 from rmqstore.spans import QueueSlice, Span
 from rmqstore.storage.tiered.queues import TieredQueue
@@ -27,14 +27,7 @@ def prune(queue: TieredQueue, piece: QueueSlice, pruning: Pruning) -> list[Queue
         pruning: the conditions; those on topics, queues and queue offsets have been applied.
     """
     whole = Span(queue.log.min_offset, queue.log.max_offset)
-    parts = LogParts.of([whole])
-    if pruning.places != ANY_NUMBER:
-        start = max(pruning.places.low, whole.start)
-        end = min(pruning.places.high + 1, whole.end)
-        parts = LogParts.of([Span(start, end)])
-    if pruning.has_times:
-        points = _points(queue, piece)
-        parts = parts.met(parts_stored_within(points, whole, pruning.store_timestamps))
+    parts = parts_that_meet(pruning, whole, lambda: _points(queue, piece))
     if parts.spans == (whole,):
         return [piece]
     return slices_within(queue.units, piece, parts.spans, whole.end)
