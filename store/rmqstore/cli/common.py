@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -98,24 +98,30 @@ def require_folder(target: Path) -> None:
         raise OptionError(f"{target}: there is no folder {target.absolute().parent}")
 
 
-_SELF_ID, _TIERED = "rmqstore.dledger_self_id", "rmqstore.tiered"
-_STORAGE_OPTIONS = "rmqstore.storage_options"
+_META = "rmqstore."
 
 
-def _keep_self_id(context: click.Context, _option: click.Parameter, value: str | None) -> None:
-    context.meta[_SELF_ID] = value
+class StoreOptions(NamedTuple):
+    """Options beside the path that say which store a command reads, and how to reach it."""
+
+    dledger_self_id: str | None  # the node whose DLedger log to read
+    tiered: Path | None  # folder of tiered storage
+    storage_options: dict[str, str] | None  # how to reach the storage of a URI
 
 
-def _keep_storage_options(
-    context: click.Context, option: click.Parameter, values: tuple[str, ...]
-) -> None:
+def _keep(context: click.Context, option: click.Parameter, value: object) -> None:
+    """Keep the value of an option for :func:`given_options`."""
+    context.meta[f"{_META}{option.name}"] = value
+
+
+def _keep_pairs(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> None:
     options = {}
     for value in values:
         name, equals, setting = value.partition("=")
         if not equals:  # the text may be a secret
             raise click.BadParameter("must be KEY=VALUE", ctx=context, param=option)
         options[name] = setting
-    context.meta[_STORAGE_OPTIONS] = options
+    _keep(context, option, options)
 
 
 class _StoreFolder(click.Path):
@@ -138,12 +144,8 @@ class _StoreFolder(click.Path):
         return super().convert(name, param, ctx)
 
 
-def _keep_tiered(context: click.Context, _option: click.Parameter, value: Path | None) -> None:
-    context.meta[_TIERED] = value
-
-
 def store_path(command: Command) -> Command:
-    """Add the argument that names a store, and what chooses its log, to a command.
+    """Add the argument that names a store, and the options in ``StoreOptions``, to a command.
 
     :func:`open_store` takes both.
     """
@@ -152,7 +154,7 @@ def store_path(command: Command) -> Command:
             "--dledger-self-id",
             metavar="ID",
             expose_value=False,
-            callback=_keep_self_id,
+            callback=_keep,
             help="The node whose DLedger log to read, if PATH has several dledger-* folders.",
         ),
         click.option(
@@ -160,15 +162,16 @@ def store_path(command: Command) -> Command:
             metavar="FOLDER",
             type=click.Path(exists=True, file_okay=False, path_type=Path),
             expose_value=False,
-            callback=_keep_tiered,
+            callback=_keep,
             help="The tiered storage with the older messages of PATH (tieredStoreFilePath).",
         ),
         click.option(
             "--storage-option",
+            "storage_options",
             metavar="KEY=VALUE",
             multiple=True,
             expose_value=False,
-            callback=_keep_storage_options,
+            callback=_keep_pairs,
             help="How to reach PATH if it is a URI, such as region=eu-west-1; may be repeated.",
         ),
         click.argument("path", type=_StoreFolder()),
@@ -179,31 +182,20 @@ def store_path(command: Command) -> Command:
 
 def open_store(path: Path, *, ignore_log_end: bool = False) -> MessageStore:
     """Open the store that the arguments of a command name, for reading."""
+    given = given_options()
     return open_for(
         path,
         ignore_log_end=ignore_log_end,
-        dledger_self_id=given_self_id(),
-        tiered=given_tier(),
-        storage_options=given_storage_options(),
+        dledger_self_id=given.dledger_self_id,
+        tiered=given.tiered,
+        storage_options=given.storage_options,
     )
 
 
-def given_self_id() -> str | None:
-    """Return the node whose DLedger log the arguments of a command name."""
-    self_id: str | None = click.get_current_context().meta.get(_SELF_ID)
-    return self_id
-
-
-def given_storage_options() -> dict[str, str] | None:
-    """Return how to reach the storage that the arguments of a command name."""
-    options: dict[str, str] | None = click.get_current_context().meta.get(_STORAGE_OPTIONS)
-    return options
-
-
-def given_tier() -> Path | None:
-    """Return the tiered storage that the arguments of a command name."""
-    tiered: Path | None = click.get_current_context().meta.get(_TIERED)
-    return tiered
+def given_options() -> StoreOptions:
+    """Return the options of the current command that say which store it reads."""
+    meta = click.get_current_context().meta
+    return StoreOptions(*(meta.get(f"{_META}{name}") for name in StoreOptions._fields))
 
 
 as_json_lines = click.option(

@@ -12,9 +12,7 @@ from rmqstore.cli.common import (
     DAMAGE,
     as_json_lines,
     ends_clearly,
-    given_self_id,
-    given_storage_options,
-    given_tier,
+    given_options,
     main,
     progress_bar,
     some_topics,
@@ -55,7 +53,8 @@ def copy_store(
     same command goes on. --since and --topic leave out whole files and whole queues, never a part
     of the log. The exit code is 1 if the check of the copy finds damage.
     """
-    if given_tier() is not None:
+    given = given_options()
+    if given.tiered is not None:
         raise OptionError("--tiered: tiered storage is not copied; leave it out")
     with progress_bar(f"copying {path}") as progress:
         copied = copy(
@@ -66,8 +65,8 @@ def copy_store(
             truncate=truncate,
             verify=not no_verify,
             progress=progress,
-            storage_options=given_storage_options(),
-            dledger_self_id=given_self_id(),
+            storage_options=given.storage_options,
+            dledger_self_id=given.dledger_self_id,
         )
     for text in copied.left_out:
         click.echo(f"left out: {text}", err=True)

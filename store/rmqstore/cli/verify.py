@@ -13,9 +13,7 @@ from rmqstore.cli.common import (
     as_json_lines,
     ends_clearly,
     err_console,
-    given_self_id,
-    given_storage_options,
-    given_tier,
+    given_options,
     main,
     open_store,
     progress_bar,
@@ -71,12 +69,13 @@ def rebuild(path: Path, truncate: bool) -> None:
     The store is locked meanwhile, so no broker may run on it. Records that cannot have a unit, and
     other damage that remains, are listed; the exit code is 1 then.
     """
-    if given_tier() is not None:
+    given = given_options()
+    if given.tiered is not None:
         raise OptionError("--tiered: rebuild is for the local store; leave it out")
-    if given_storage_options() and not is_uri(path):  # opening the latter says more
+    if given.storage_options and not is_uri(path):  # opening the latter says more
         raise OptionError("--storage-option: only a store on the local disk can be rebuilt")
     with err_console.status(f"looking for the end of the log of {path}"):
-        store = open_for(path, "a", truncate=truncate, dledger_self_id=given_self_id())
+        store = open_for(path, "a", truncate=truncate, dledger_self_id=given.dledger_self_id)
     with store, progress_bar(f"building queues and index of {path}") as progress:
         findings = store.rebuild(progress)
     with open_store(path) as built:
