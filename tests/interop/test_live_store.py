@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-import threading
 import time
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
 import rmqstore
+from interop.background import BackgroundWork
 from interop.rocketmq import RealStore, RocketMQ
 from rmqstore.errors import OffsetOutOfRangeError
 
@@ -25,48 +24,28 @@ def body_of(queue_id: int, queue_offset: int) -> bytes:
     return f"{queue_id}/{queue_offset} ".encode() * (1 + queue_offset % 40)
 
 
-class Appender(threading.Thread):
+class Appender(BackgroundWork):
     """Appends to the queues in turn until the block is left; ``last`` counts their messages."""
 
     def __init__(self, real: RealStore, *, expire_every: int = 0) -> None:
         super().__init__()
         self.last = [0] * N_QUEUES
         self._real, self._expire_every = real, expire_every
-        self._stop_asked, self._failure = threading.Event(), list[Exception]()
 
-    def run(self) -> None:
-        try:
-            for n_put in itertools.count():
-                if self._stop_asked.is_set():
-                    break
-                queue_id = n_put % N_QUEUES
-                body = body_of(queue_id, self.last[queue_id])
-                self._real.put(TOPIC, queue_id, body, tags=f"t{queue_id}", keys=f"k{n_put}")
-                self._real.wait()
-                self.last[queue_id] += 1
-                if self._expire_every and n_put % self._expire_every == self._expire_every - 1:
-                    self._real.expire(1)
-        except Exception as err:  # noqa: BLE001 - handed to the test
-            self._failure.append(err)
+    def step(self, number: int) -> None:
+        queue_id = number % N_QUEUES
+        body = body_of(queue_id, self.last[queue_id])
+        self._real.put(TOPIC, queue_id, body, tags=f"t{queue_id}", keys=f"k{number}")
+        self._real.wait()
+        self.last[queue_id] += 1
+        if self._expire_every and number % self._expire_every == self._expire_every - 1:
+            self._real.expire(1)
 
     def until(self, n_messages: int) -> None:
         """Wait until every queue has that many messages."""
         while min(self.last) < n_messages:
             self.check()
             time.sleep(0.01)
-
-    def check(self) -> None:
-        if self._failure:
-            raise self._failure[0]
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop_asked.set()
-        self.join(60)
-        self.check()
 
 
 def judge(rows: list[dict[str, Any]], floor: list[int]) -> list[int]:

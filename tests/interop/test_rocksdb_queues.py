@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -15,6 +14,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 import rmqstore
 from connector.streams import delivered, drain, start
+from interop.background import BackgroundWork
 from interop.rocketmq import RealStore, RocketMQ
 from rmqstore.inspect.verify import verify
 from rmqstore.query.selection import parse_selection
@@ -129,7 +129,7 @@ def test_a_stream_gives_every_message_once_across_flushes(
     assert drain(spark, root, folder, startingOffsets="earliest") == []
 
 
-class Appender(threading.Thread):
+class Appender(BackgroundWork):
     """Puts messages into the queues in turn until the block is left.
 
     Attributes:
@@ -140,26 +140,12 @@ class Appender(threading.Thread):
         super().__init__()
         self.done = 0
         self._real, self._flush_every = real, flush_every
-        self._stop_asked, self._failure = threading.Event(), list[Exception]()
 
-    def run(self) -> None:
-        try:
-            while not self._stop_asked.is_set():
-                put(self._real, self.done, N_AT_ONCE)
-                self.done += N_AT_ONCE
-                if self._flush_every is not None and self.done % self._flush_every == 0:
-                    self._real.flush_rocksdb_queues()
-        except Exception as err:  # noqa: BLE001 - handed to the test
-            self._failure.append(err)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop_asked.set()
-        self.join(60)
-        assert not self._failure
+    def step(self, number: int) -> None:
+        put(self._real, number * N_AT_ONCE, N_AT_ONCE)
+        self.done += N_AT_ONCE
+        if self._flush_every is not None and self.done % self._flush_every == 0:
+            self._real.flush_rocksdb_queues()
 
 
 def messages_of(n: int) -> Rows:
@@ -183,7 +169,7 @@ def test_readers_beside_a_store_that_is_written_to(
         tail = StoreTail(store.session, parse_selection())
         with Appender(real, flush_every) as appender:
             while appender.done < 600 or n_reads < 10:
-                assert appender.is_alive()
+                appender.check()
                 n_confirmed = appender.done
                 found = read(root)
                 n_reads += 1

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 import rmqstore
+from interop.background import BackgroundWork
 from interop.broker import RealBroker
 from interop.conftest import JARS
 from interop.rocketmq import RocketMQ, resolve_jars
@@ -47,7 +46,7 @@ writer.trigger(**trigger).start(sink).awaitTermination()
 """
 
 
-class Sender(threading.Thread):
+class Sender(BackgroundWork):
     """Sends messages with a real producer until the end; remembers those that were acknowledged."""
 
     def __init__(self, real: RocketMQ, namesrv_address: str) -> None:
@@ -59,43 +58,37 @@ class Sender(threading.Thread):
         self._client.setRetryTimesWhenSendFailed(0)  # or a message might be stored twice
         self._client.setSendMsgTimeout(2000)
         self._client.start()
-        self._stop_asked = threading.Event()
         self.acknowledged: list[bytes] = []
         self.n_failed = 0
         self.sends_late = False
 
-    def run(self) -> None:
-        for number in itertools.count():
-            if self._stop_asked.is_set():
-                return
-            topic = LATE_TOPIC if self.sends_late and number % 5 == 0 else TOPIC
-            body = f"{number} ".encode() * (1 + number % 50)
-            arguments = [self._message(topic, f"T{number % 3}", f"k{number}", body)]
-            if self.sends_late and topic == TOPIC and number % 7 == 0:
-                arguments.append(self._queue(TOPIC, "interop", LATE_QUEUE))
-            try:
-                if self._client.send(*arguments).getSendStatus().toString() == "SEND_OK":
-                    self.acknowledged.append(body)
-                time.sleep(_PAUSE_SECONDS)
-            except Py4JError:  # the broker is gone, or does not have the topic yet
-                self.n_failed += 1
-                time.sleep(0.1)
+    def step(self, number: int) -> None:
+        topic = LATE_TOPIC if self.sends_late and number % 5 == 0 else TOPIC
+        body = f"{number} ".encode() * (1 + number % 50)
+        arguments = [self._message(topic, f"T{number % 3}", f"k{number}", body)]
+        if self.sends_late and topic == TOPIC and number % 7 == 0:
+            arguments.append(self._queue(TOPIC, "interop", LATE_QUEUE))
+        try:
+            if self._client.send(*arguments).getSendStatus().toString() == "SEND_OK":
+                self.acknowledged.append(body)
+            time.sleep(_PAUSE_SECONDS)
+        except Py4JError:  # the broker is gone, or does not have the topic yet
+            self.n_failed += 1
+            time.sleep(0.1)
 
     def wait_for(self, n_more: int, seconds: float = 90) -> None:
         """Wait until that many more messages are acknowledged."""
         goal, until = len(self.acknowledged) + n_more, time.monotonic() + seconds
         while len(self.acknowledged) < goal:
+            self.check()
             assert time.monotonic() < until, f"{self.n_failed} messages could not be sent"
             time.sleep(0.05)
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop_asked.set()
-        self.join(60)
-        self._client.shutdown()
+    def __exit__(self, *reason: object) -> None:
+        try:
+            super().__exit__(*reason)
+        finally:
+            self._client.shutdown()
 
 
 class Query:
