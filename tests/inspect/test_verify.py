@@ -212,6 +212,28 @@ def test_a_damaged_header_hides_nothing_that_other_files_lack(copied: GoldenStor
     )
 
 
+@pytest.mark.parametrize("length", [0, 30, 100, 1 << 20])
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_the_length_of_an_index_file_without_items_does_not_matter(
+    copied: GoldenStore, length: int, is_alone: bool
+) -> None:
+    root = copied("basic")
+    files = sorted((root / "index").iterdir())
+    before = findings(root)
+    if is_alone:
+        for file in files:
+            file.unlink()
+    (root / "index" / str(int(files[-1].name) + 1)).write_bytes(bytes(length))
+    assert findings(root) == before == []
+
+
+def test_a_part_of_the_header_of_an_index_file_is_named(copied: GoldenStore) -> None:
+    root = copied("basic")
+    first = min((root / "index").iterdir())
+    first.write_bytes(first.read_bytes()[:30])
+    assert [one.place for one in findings(root)] == [str(first)]
+
+
 def test_an_index_file_that_is_none_is_named_and_the_others_compared(copied: GoldenStore) -> None:
     root = copied("basic")
     files = sorted((root / "index").iterdir())

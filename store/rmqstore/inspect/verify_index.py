@@ -19,7 +19,7 @@ from rmqstore.format.layout import PROPERTY_TAGS, Bytes, Mask
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import Storage
-from rmqstore.storage.index.index_file import IndexFile, index_files
+from rmqstore.storage.index.index_file import IndexFile, index_files, read_header
 from rmqstore.storage.index.search import may_be_stored_within
 from rmqstore.storage.index.sizes import IndexSizes, find_sizes_in_any
 
@@ -156,21 +156,39 @@ def index_findings(paths: StorePaths, keys: KeysOfLog, log_start: int) -> Iterat
 
 
 def _open(paths: list[Path], storage: Storage) -> tuple[list[IndexFile], list[Finding]]:
-    """Return the index files that can be read, and findings about the others."""
+    """Return the index files with items that can be read, and findings about the others."""
     opened: list[IndexFile] = []
-    if not paths:
+    filled = [path for path in paths if not _is_unused(path, storage)]
+    if not filled:
         return opened, []
     try:
-        sizes = find_sizes_in_any(paths, IndexSizes.of(StoreConfig()), storage)
+        sizes = find_sizes_in_any(filled, IndexSizes.of(StoreConfig()), storage)
     except RmqStoreError as err:
         return opened, [Finding("index", str(paths[0].parent), str(err))]
     refused = []
-    for path in paths:
+    for path in filled:
         try:
             opened.append(IndexFile(path, sizes, storage))
         except (RmqStoreError, FileNotFoundError) as err:
             refused.append(Finding("index", str(path), str(err)))
     return opened, refused
+
+
+def _is_unused(path: Path, storage: Storage) -> bool:
+    """Tell whether a file holds no items.
+
+    Its length does not matter then. A broker that dies while it makes a file leaves it empty, and
+    the next one maps as many bytes as its configuration says, which extends the file.
+
+    Source: DefaultMappedFile.java#init, IndexHeader.java#load.
+    """
+    try:
+        header = read_header(path, storage)
+        if storage.size(path) < header.nbytes:  # a part of a header is what is left of a file
+            return not any(header.tobytes())
+    except (RmqStoreError, FileNotFoundError):
+        return False
+    return int(header["index_count"]) <= 1
 
 
 def _wrong_headers(files: list[IndexFile]) -> Iterator[Finding]:
