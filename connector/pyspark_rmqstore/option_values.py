@@ -7,16 +7,15 @@ import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from urllib.parse import unquote
 
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.storage.files.storage import path_of
-from rmqstore.storage.remote.location import is_uri, require_known
+from rmqstore.storage.remote.location import is_uri, local_path, require_known
 
 # Options that Spark itself passes to a source, or that users set for Spark.
 _SPARK_OWN = {"path", "paths", "queryname", "checkpointlocation", "timezone", "recursivefilelookup"}
 
-_URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?://(?P<host>[^/]*))?")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d+)\s*(ms|s|min|m|h|d|)", re.IGNORECASE)
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
@@ -80,17 +79,13 @@ def _path_list(value: str) -> list[str]:
 
 
 def absolute_path(path: str) -> str:
-    """Return an absolute local path.
-
-    The scheme of a ``file:`` URI is removed, other schemes are refused.
-    """
-    uri = _URI.match(path)
-    if uri:
-        scheme, host = uri["scheme"].lower(), uri["host"] or ""
-        if scheme != "file" or host not in ("", "localhost"):
-            raise UnsupportedFeatureError(f"path {path!r}: only local files are supported yet")
-        path = unquote(path[uri.end() :])
-    return str(Path(path).expanduser().absolute())
+    """Return an absolute local path, which a ``file:`` URI may name; refuse other URIs."""
+    name = Path(local_path(path))
+    if _SCHEME.match(str(name)):
+        raise UnsupportedFeatureError(
+            f"path {path!r}: only local files are supported, by a path or as file:///…"
+        )
+    return str(name.expanduser().absolute())
 
 
 def store_path(path: str) -> str:

@@ -35,6 +35,14 @@ def test_stat_lists_queues_as_json_lines(golden_store: Golden) -> None:
     ]
 
 
+def test_a_store_may_be_named_by_a_file_uri(golden_store: Golden) -> None:
+    root = golden_store("live")
+    assert run("stat", f"FILE://{root}").stdout == run("stat", root).stdout
+    refused = run("stat", f"file://elsewhere{root}")
+    assert refused.exit_code == 2
+    assert "a file of another computer cannot be read" in refused.output
+
+
 def test_stat_shows_a_table_without_system_topics(golden_store: Golden) -> None:
     shown = run("stat", golden_store("live"))
     assert shown.exit_code == 0

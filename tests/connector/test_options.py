@@ -364,6 +364,12 @@ def test_a_file_uri_of_another_machine_is_not_taken_for_a_local_path() -> None:
         paths("file://data/store")
 
 
+@pytest.mark.parametrize("uri", ["file:store", "dbfs:/store"])
+def test_uris_that_name_no_local_path_are_refused(uri: str) -> None:
+    with pytest.raises(UnsupportedFeatureError, match=f"{uri}.*only local files"):
+        paths(uri)
+
+
 @pytest.mark.parametrize("scheme", ["https", "dbfs", "ftp"])
 def test_other_schemes_are_refused_by_name(scheme: str) -> None:
     with pytest.raises(UnsupportedFeatureError, match=f"{scheme}:"):

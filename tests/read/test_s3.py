@@ -17,7 +17,7 @@ from remote_reads import ASKED, Ask, answer
 from rmqstore import OffsetOutOfRangeError, OptionError, UnsupportedFeatureError
 from rmqstore.cli import main
 from rmqstore.errors import FileDeletedError, FileReplacedError, RemoteReadError
-from rmqstore.storage.remote.location import locate
+from rmqstore.storage.remote.location import local_path, locate
 from s3_server import BUCKET, KEYS, S3Server
 
 GoldenStore = Callable[[str], Path]
@@ -89,6 +89,23 @@ def test_a_file_uri_is_a_local_path(golden_store: GoldenStore) -> None:
     root = golden_store("one")
     with rmqstore.open(f"file://{root}") as store:
         assert store.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("file:/a/b", "/a/b"), ("file:///a%20b", "/a b"), ("FILE://localhost/a", "/a"),
+        ("file:/a#b", "/a#b"), (Path("file:///a"), "/a"), ("file:a", "file:a"), ("a:b", "a:b"),
+        (Path("/a%20b"), Path("/a%20b")), ("s3://bucket/a", "s3://bucket/a"),
+    ],
+)  # fmt: skip
+def test_a_file_uri_has_an_absolute_path(path: str | Path, expected: str | Path) -> None:
+    assert local_path(path) == expected
+
+
+def test_a_file_of_another_computer_is_refused() -> None:
+    with pytest.raises(UnsupportedFeatureError, match="file://data/a: a file of another computer"):
+        local_path("file://data/a")
 
 
 @pytest.mark.parametrize("deleted", [False, True])

@@ -19,7 +19,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from rmqstore.errors import OptionError, RmqStoreError, StoreFormatError
+from rmqstore.errors import (
+    OptionError,
+    RmqStoreError,
+    StoreFormatError,
+    UnsupportedFeatureError,
+)
 from rmqstore.exchange import jsonable
 from rmqstore.opening import open_for
 from rmqstore.query.arguments import ScanOrder
@@ -139,8 +144,10 @@ class _StoreFolder(click.Path):
         """Return the path."""
         if is_uri(value):
             return path_of(value)
-        text = str(value)
-        name = local_path(text) if text.startswith("file:") else value
+        try:
+            name = local_path(value)
+        except UnsupportedFeatureError as err:
+            self.fail(str(err), param, ctx)
         return super().convert(name, param, ctx)
 
 

@@ -21,10 +21,9 @@ LOCK: Final = JOURNAL.with_name("copying.lock")
 
 def name_of(source: str | os.PathLike[str], filesystem: object) -> str | Path:
     """Return a source as it is opened: a full path if it is on the local disk."""
-    text = os.fspath(source)
     if filesystem is not None or is_uri(source):
-        return text
-    return LOCAL.full_path(Path(local_path(text) if text.startswith("file:") else text))
+        return os.fspath(source)
+    return LOCAL.full_path(Path(local_path(source)))
 
 
 def resolved(folders: FolderArguments) -> FolderArguments:

@@ -86,12 +86,10 @@ def locate(
             raise OptionError("storage_options: filesystem= knows how to reach the store already")
         return _handed_over(text, filesystem)
     uri = _URI.fullmatch(text)
-    if uri is not None and uri[1].lower() == "file":
-        path, uri = local_path(text), None
     if uri is None or not is_uri(path):
         if options:
             raise OptionError("storage_options: a store on the local disk takes none")
-        return path, LOCAL
+        return local_path(path), LOCAL
     scheme, rest = uri[1].lower(), uri[3].rstrip("/")
     require_known(path)
     host, slash, below = rest.partition("/")
@@ -128,17 +126,22 @@ def matching(pattern: str, options: Options | None = None) -> list[str]:
     return sorted(folders)
 
 
-def local_path(uri: str) -> str:
-    """Return the path of a ``file:`` URI.
+def local_path(path: Path) -> Path:
+    """Return the local path that a ``file:`` URI names, and any other path unchanged.
+
+    Such a URI has an absolute path: ``file:x`` is not a URI but the local name itself.
 
     Raises:
-        UnsupportedFeatureError: it names another computer.
+        UnsupportedFeatureError: the URI names another computer.
     """
-    rest = uri.partition(":")[2]
+    uri = _URI.fullmatch(os.fspath(path))
+    if uri is None or uri[1].lower() != "file":
+        return path
+    rest = uri[2] + uri[3]
     if rest.startswith("//"):
         host, slash, below = rest[2:].partition("/")
         if host not in ("", "localhost"):
-            raise UnsupportedFeatureError(f"{uri}: a file of another computer cannot be read")
+            raise UnsupportedFeatureError(f"{uri[0]}: a file of another computer cannot be read")
         rest = slash + below
     return unquote(rest)
 
