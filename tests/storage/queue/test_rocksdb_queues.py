@@ -228,6 +228,18 @@ def test_damage_in_any_file_of_a_database_is_an_error_or_changes_nothing(
     assert "scan=commitlog" in complaint
 
 
+@pytest.mark.parametrize("name", ["CURRENT", "IDENTITY"])
+def test_a_short_file_that_is_huge_is_refused_before_it_fills_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    write(tmp_path, {}, {bound_key(b"T", b"max", 1): struct.pack(">qq", 0, 0)})
+    with (tmp_path / "consumequeue" / name).open("r+b") as file:
+        file.truncate(1 << 40)
+    monkeypatch.setattr(RocksDb, "_try_out", None)
+    with pytest.raises(CorruptDatabaseError, match=f"{name} has {1 << 40} bytes instead"):
+        RocksDb(tmp_path / "consumequeue")
+
+
 @pytest.mark.parametrize("n_units", [None, 0, 5])
 def test_an_older_folder_of_a_topic_hides_no_message(
     golden_store: GoldenStore, tmp_path: Path, n_units: int | None

@@ -35,6 +35,9 @@ INSTALL_ROCKSDB = "to read it, pip install rocksdict"
 _TRIAL_SECONDS = 60
 # Any other file may be one that the library writes to, through its link.
 _FILES_OF_A_DATABASE = re.compile(r"CURRENT|IDENTITY|(MANIFEST|OPTIONS)-\d+|\d+\.(sst|log|blob)")
+# The library reads these into memory. They hold the name of a manifest, and a number.
+_SHORT_FILES = ("CURRENT", "IDENTITY")
+_MAX_SHORT_BYTES = 4096
 _MAX_FILES = 400  # all of them are open as long as the database is
 _MAX_COPIED_BYTES = 1 << 30
 # A broker that compacts its tables deletes files between our listing and our opening.
@@ -111,6 +114,8 @@ class RocksDb:
                 "remote storage: copy the store to a local disk, or use scan=commitlog"
             )
         for name, size, _ in entries:
+            if name in _SHORT_FILES and size > _MAX_SHORT_BYTES:
+                raise self._corrupt(f"{name} has {size} bytes instead of one line")
             if self._storage is LOCAL:
                 (links / name).symlink_to(self._storage.full_path(self.folder / name))
             else:
