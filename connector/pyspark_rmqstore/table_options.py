@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from pyspark.sql.types import StructField, StructType
 
+from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.option_values import stated_paths, storage_options
 from rmqstore.errors import OptionError
 from rmqstore.storage.remote.location import SECRETS, require_known
@@ -43,17 +44,19 @@ def stated_options(options: Mapping[str, str]) -> dict[str, str]:
     return stated
 
 
+@option_names()
 def keep_options(schema: StructType, options: Mapping[str, str]) -> StructType:
     """Return the schema of a table with its options in the metadata of the first column.
 
     Raises:
         OptionError: there are secrets among them, or in a path; the catalog would show them to
-            everyone.
+            everyone. Or an option of the storage is unknown, which may be a secret whose name is
+            misspelt.
     """
+    stated = storage_options({"storageOptions": _lowered(options).get("storageoptions", "{}")})
     is_named = {"path", "paths"} & _lowered(options).keys()
     for path in stated_paths(options, "") if is_named else ():
-        require_known(path)
-    stated = storage_options({"storageOptions": _lowered(options).get("storageoptions", "{}")})
+        require_known(path, stated)
     secrets = sorted(set(stated) & set(SECRETS))
     if secrets:
         raise OptionError(

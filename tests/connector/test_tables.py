@@ -186,3 +186,20 @@ def test_a_table_keeps_no_credentials_of_a_uri() -> None:
     with pytest.raises(OptionError, match="credentials do not belong in a URI") as refused:
         keep_options(schema, {"path": "s3://KEY:SECRET@bucket/x"})
     assert "SECRET" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("s3://bucket/x", "storageOptions: 'secretkey' is not an option of s3://, which has endpo"),
+        ("hdfs://host/x", "storageOptions: 'secretkey' is not an option of hdfs://, which has us"),
+        ("/x", "storageOptions: a store on the local disk takes none"),
+    ],
+)
+def test_a_table_keeps_no_unknown_options_of_its_storage(path: str, text: str) -> None:
+    stated = {"path": path, "storageOptions": '{"secretkey": "hidden"}'}
+    with pytest.raises(OptionError, match=text) as refused:
+        RmqStoreDataSource(
+            {**CREATED, **{f"option.{k}": v for k, v in stated.items()}, **stated}
+        ).schema()
+    assert "hidden" not in str(refused.value)

@@ -44,25 +44,37 @@ def is_uri(path: Path) -> bool:
     return uri[1].lower() in _MAKERS or (len(uri[2]) > 1 and uri[1].lower() != "file")
 
 
-def require_known(path: Path) -> None:
-    """Refuse a URI of a file system that is not known, and one with credentials in it.
+def require_known(path: Path, options: Options | None = None) -> None:
+    """Refuse a URI of a file system that is not known, or with credentials, and unknown options.
 
     Raises:
-        OptionError: there are credentials, which no text shows.
+        OptionError: there are credentials in the URI, which no text shows, or an option is not one
+            of the file system that has the path.
         UnsupportedFeatureError: no file system of that scheme is known.
     """
+    if not is_uri(path):
+        if options:
+            raise OptionError("storage_options: a store on the local disk takes none")
+        return
     scheme, _, rest = os.fspath(path).partition(":")
     scheme, host = scheme.lower(), rest.lstrip("/").partition("/")[0]
     has_user = ":" in host.rpartition("@")[0] or ("@" in host and not scheme.startswith("abfs"))
-    if is_uri(path) and has_user:
+    if has_user:
         raise OptionError(
             f"{scheme}://***@{host.rpartition('@')[2]}: credentials do not belong in a URI; "
             "leave them to the environment, or set storage_options="
         )
-    if is_uri(path) and scheme not in _MAKERS:
+    if scheme not in _MAKERS:
         raise UnsupportedFeatureError(
             f"no file system is known for {scheme}://: hand one over with filesystem=, "
             f"or use one of {', '.join(f'{name}://' for name in _MAKERS)}"
+        )
+    names = _MAKERS[scheme][0]
+    unknown = sorted(set(options or ()) - set(names))
+    if unknown:
+        raise OptionError(
+            f"storage_options: {', '.join(map(repr, unknown))} is not an option of {scheme}://, "
+            f"which has {', '.join(names)}"
         )
 
 
@@ -86,17 +98,15 @@ def locate(
             raise OptionError("storage_options: filesystem= knows how to reach the store already")
         return _handed_over(text, filesystem)
     uri = _URI.fullmatch(text)
+    require_known(path, options)
     if uri is None or not is_uri(path):
-        if options:
-            raise OptionError("storage_options: a store on the local disk takes none")
         return local_path(path), LOCAL
     scheme, rest = uri[1].lower(), uri[3].rstrip("/")
-    require_known(path)
     host, slash, below = rest.partition("/")
     if scheme == "hdfs" and len(uri[2]) > 2:  # the host is that of Hadoop's configuration
         host, slash, below = "default", "/", rest
-    names, make, has_container = _MAKERS[scheme]
-    given = _checked(options or {}, names, scheme)
+    _, make, has_container = _MAKERS[scheme]
+    given = {name: value for name, value in (options or {}).items() if value is not None}
     with_reasons = _without_reasons if any(name in given for name in SECRETS) else _as_it_is
     made = with_reasons(lambda: make(host, given), f"{scheme}://{host}")
     root = str(UriPath(f"{scheme}://{host}{slash}{below}"))
@@ -162,16 +172,6 @@ def _handed_over(text: str, filesystem: Any) -> tuple[Path, Storage]:  # noqa: A
     scheme = re.sub(r"[^A-Za-z0-9]", "-", uri[1] if uri else scheme)
     root = str(UriPath(f"{scheme}://{key.strip('/')}"))
     return UriPath(root), RemoteStorage(filesystem, root, key)
-
-
-def _checked(options: Options, names: tuple[str, ...], scheme: str) -> dict[str, object]:
-    unknown = sorted(set(options) - set(names))
-    if unknown:
-        raise OptionError(
-            f"storage_options: {', '.join(map(repr, unknown))} is not an option of {scheme}://, "
-            f"which has {', '.join(names)}"
-        )
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def _as_it_is(make: Callable[[], Any], _what: str) -> Any:  # noqa: ANN401
