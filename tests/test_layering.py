@@ -284,7 +284,8 @@ LOOKS_AT_OTHER_FILES = {
     "cli.report": "the page that is written, which must not be written into the store",
     "exchange": "files that are exported to and imported from",
     "inspect.report.page": "the template of the page, a file of this package",
-    "storage.rocksdb.database": "the folder of links through which a database is opened",
+    "storage.rocksdb.database": "the child process that opens a database first",
+    "storage.rocksdb.snapshot": "the folder of links through which a database is opened",
 }
 
 

@@ -22,6 +22,7 @@ from rmqstore.read.scan.spec import ReadSpec, scan_schema
 from rmqstore.read.tail import StoreTail
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.files.paths import find_store
+from rmqstore.storage.rocksdb.database import RocksDb
 from rmqstore.storage.rocksdb.queue_tables import RocksDbQueues
 
 pytestmark = pytest.mark.interop
@@ -157,7 +158,9 @@ def messages_of(n: int) -> Rows:
     return found
 
 
-@pytest.mark.parametrize("flush_every", [60, None], ids=["flushed", "never flushed"])
+@pytest.mark.parametrize(
+    "flush_every", [N_AT_ONCE, 60, None], ids=["flushed all the time", "flushed", "never flushed"]
+)
 def test_readers_beside_a_store_that_is_written_to(
     rocketmq_55: RocketMQ, tmp_path: Path, flush_every: int | None
 ) -> None:
@@ -187,6 +190,28 @@ def test_readers_beside_a_store_that_is_written_to(
     with rmqstore.open(root) as store:
         assert not list(verify(store)), "the store is closed, and its queues are flushed"
         assert read(root) == whole
+
+
+def test_a_database_can_be_opened_while_its_tables_come_and_go(
+    rocketmq_55: RocketMQ, tmp_path: Path
+) -> None:
+    root = tmp_path / "store"
+    folder = root / "consumequeue"
+    with rocketmq_55.open(root, **SIZES) as real, Appender(real, N_AT_ONCE) as appender:
+        while appender.done < 100:
+            time.sleep(0.01)
+        tables: set[str] = set()
+        for _ in range(20):
+            n_confirmed = appender.done
+            tables |= {table.name for table in folder.glob("*.sst")}
+            in_rocksdb = RocksDbQueues(RocksDb(folder))
+            n_flushed = sum(bounds.last + 1 for bounds in in_rocksdb.bounds.values())
+            assert n_flushed >= n_confirmed - N_AT_ONCE, "the last flush may be under way"
+            for key, bounds in in_rocksdb.bounds.items():
+                units = in_rocksdb.units(key, 0, bounds.last + 1)
+                assert (units["size"] > 0).all()
+        left = {table.name for table in folder.glob("*.sst")}
+        assert len(tables - left) > 20, "tables were deleted all the time"
 
 
 def follow(tail: StoreTail, followed: Rows) -> bool:

@@ -1,7 +1,7 @@
 """RocksDB databases that a broker keeps in a store, read without a change in their folders.
 
-The library puts a file beside the tables that it opens, so it opens a folder of our own with links
-to them. A database of unknown origin is first opened by a child process, which it may end.
+The library puts a file beside the tables that it opens, so it opens a folder of our own; see
+``snapshot``. A database of unknown origin is first opened by a child process, which it may end.
 
 Source: AbstractRocksDBStorage.java.
 """
@@ -9,14 +9,11 @@ Source: AbstractRocksDBStorage.java.
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
-import tempfile
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from rmqstore.errors import CorruptDatabaseError, UnsupportedFeatureError
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.storage import Storage
+from rmqstore.storage.rocksdb.snapshot import Fingerprint, Snapshot, fingerprint, snapshot
 
 if TYPE_CHECKING:
     from rocksdict import Rdict
@@ -33,36 +31,17 @@ if TYPE_CHECKING:
 INSTALL_ROCKSDB = "to read it, pip install rocksdict"
 
 _TRIAL_SECONDS = 60
-# Any other file may be one that the library writes to, through its link.
-_FILES_OF_A_DATABASE = re.compile(r"CURRENT|IDENTITY|(MANIFEST|OPTIONS)-\d+|\d+\.(sst|log|blob)")
 # The library reads these into memory. They hold the name of a manifest, and a number.
 _SHORT_FILES = ("CURRENT", "IDENTITY")
 _MAX_SHORT_BYTES = 4096
-_MAX_FILES = 400  # all of them are open as long as the database is
-_MAX_COPIED_BYTES = 1 << 30
-# A broker that compacts its tables deletes files between our listing and our opening.
-_ATTEMPTS = 5
+_ATTEMPTS = 5  # to open a database that changes
 _PAUSE_SECONDS = 0.05
 _DATABASES_AT_ONCE = 16
-
-_Fingerprint = tuple[tuple[str, int, int], ...]
 
 
 def can_read_rocksdb() -> bool:
     """Tell whether the library is installed: extra ``rocksdb``."""
     return find_spec("rocksdict") is not None
-
-
-@contextmanager
-def _temporary_folder() -> Iterator[str]:
-    try:
-        folder = tempfile.TemporaryDirectory(prefix="rmqstore-")
-    except OSError as err:
-        raise UnsupportedFeatureError(
-            f"a RocksDB database is opened through a temporary folder: {err}; set TMPDIR"
-        ) from err
-    with folder as name:
-        yield name
 
 
 class RocksDb:
@@ -83,49 +62,41 @@ class RocksDb:
         require_rocksdb(folder)
         self.folder = folder
         self._storage = storage
+        self.fingerprint: Fingerprint = ()
+        self._links = str(folder)
         self._database = self._open_unchanged(small)
         self._families: dict[str, Any] = {}
 
     def _open_unchanged(self, small: Sequence[str]) -> Rdict:
-        for attempt in range(_ATTEMPTS):
-            self.fingerprint = before = fingerprint(self.folder, self._storage)
+        for attempt in range(1, _ATTEMPTS + 1):
             try:
-                with _temporary_folder() as links:
-                    self._links = links
-                    self._fill(Path(links), before)
-                    self._try_out(links, small)
-                    return self._open(links)
-            except (CorruptDatabaseError, FileNotFoundError):
-                is_stable = fingerprint(self.folder, self._storage) == before
-                if is_stable or attempt == _ATTEMPTS - 1:
+                with snapshot(self.folder, self._storage) as opened:
+                    self.fingerprint = opened.fingerprint
+                    self._links = str(opened.folder)
+                    self._require_short_heads()
+                    self._try_out(opened, small)
+                    return self._open()
+            except (CorruptDatabaseError, FileNotFoundError) as err:
+                if self.is_current():
                     raise
-                time.sleep(_PAUSE_SECONDS)
+                if attempt == _ATTEMPTS:
+                    reason = err.reason if isinstance(err, CorruptDatabaseError) else err
+                    raise self._corrupt(
+                        f"{reason}; a broker changed it during each of {_ATTEMPTS} attempts"
+                    ) from err
+            time.sleep(_PAUSE_SECONDS)
         raise AssertionError("the last attempt returns or raises")
 
-    def _fill(self, links: Path, entries: _Fingerprint) -> None:
-        """Link the files of the database, or copy them from another storage."""
-        if len(entries) > _MAX_FILES:
-            raise UnsupportedFeatureError(
-                f"{self.folder} has {len(entries)} files; at most {_MAX_FILES} can be open at once"
-            )
-        if self._storage is not LOCAL and sum(size for _, size, _ in entries) > _MAX_COPIED_BYTES:
-            raise UnsupportedFeatureError(
-                f"{self.folder} is a database of more than {_MAX_COPIED_BYTES >> 30} GiB in a "
-                "remote storage: copy the store to a local disk, or use scan=commitlog"
-            )
-        for name, size, _ in entries:
+    def _require_short_heads(self) -> None:
+        for name, size, _ in self.fingerprint:
             if name in _SHORT_FILES and size > _MAX_SHORT_BYTES:
                 raise self._corrupt(f"{name} has {size} bytes instead of one line")
-            if self._storage is LOCAL:
-                (links / name).symlink_to(self._storage.full_path(self.folder / name))
-            else:
-                (links / name).write_bytes(self._storage.read_bytes(self.folder / name, size))
 
-    def _try_out(self, links: str, small: Sequence[str]) -> None:
+    def _try_out(self, opened: Snapshot, small: Sequence[str]) -> None:
         if not sys.executable:
             raise UnsupportedFeatureError("to open a RocksDB database takes a path of Python")
         program = files(__package__).joinpath("trial.py").read_text(encoding="utf-8")
-        command = [sys.executable, "-c", program, links, *small]
+        command = [sys.executable, "-c", program, self._links, *small]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         try:
             done = subprocess.run(  # noqa: S603 - our own program
@@ -133,6 +104,7 @@ class RocksDb:
                 env=environment,
                 capture_output=True,
                 stdin=subprocess.DEVNULL,
+                pass_fds=opened.open_files,
                 timeout=_TRIAL_SECONDS,
                 check=False,
             )
@@ -144,7 +116,7 @@ class RocksDb:
             why = lines[-1] if lines else ended
             raise self._corrupt(why)
 
-    def _open(self, links: str) -> Rdict:
+    def _open(self) -> Rdict:
         from rocksdict import AccessType, Options, Rdict
 
         def options() -> Options:
@@ -153,8 +125,8 @@ class RocksDb:
             return chosen
 
         try:
-            families = {name: options() for name in Rdict.list_cf(links)}
-            return Rdict(links, options(), families, AccessType.read_only(False))  # noqa: FBT003
+            families = {name: options() for name in Rdict.list_cf(self._links)}
+            return Rdict(self._links, options(), families, AccessType.read_only(False))  # noqa: FBT003
         except Exception as err:  # the library raises nothing more precise, here and below
             raise self._corrupt(err) from err
 
@@ -256,23 +228,6 @@ def open_rocksdb(folder: Path, storage: Storage = LOCAL, small: Sequence[str] = 
         if len(_opened) > _DATABASES_AT_ONCE:
             _opened.popitem(last=False)
     return database
-
-
-def fingerprint(folder: Path, storage: Storage) -> _Fingerprint:
-    """Return the names, sizes and times of the files of a database.
-
-    Raises:
-        UnreadableFileError: an entry is not a regular file.
-    """
-    files = []
-    for entry in storage.list_folder(folder):
-        if entry.is_folder or not _FILES_OF_A_DATABASE.fullmatch(entry.name):
-            continue
-        with suppress(FileNotFoundError):  # a broker deletes tables
-            status = storage.status(folder / entry.name)
-            if status is not None:
-                files.append((entry.name, storage.size(folder / entry.name), status.modified_ns))
-    return tuple(sorted(files))
 
 
 def require_rocksdb(folder: Path) -> None:

@@ -18,12 +18,8 @@ from rmqstore.format.layout import Positions
 from rmqstore.spans import FOREVER, LATEST_TIME
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import Storage
-from rmqstore.storage.rocksdb.database import (
-    RocksDb,
-    can_read_rocksdb,
-    fingerprint,
-    open_rocksdb,
-)
+from rmqstore.storage.rocksdb.database import RocksDb, can_read_rocksdb, open_rocksdb
+from rmqstore.storage.rocksdb.snapshot import fingerprint
 
 _INDEX = "default"
 _LAST_OFFSET = b"lastOffsetPy"

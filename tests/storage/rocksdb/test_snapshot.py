@@ -1,0 +1,187 @@
+"""The files of a database as of one moment, whatever a broker does to them afterwards."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rocksdict import AccessType, Options, Rdict
+
+from reading import state
+from rmqstore.errors import CorruptDatabaseError, UnsupportedFeatureError
+from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.rocksdb import database
+from rmqstore.storage.rocksdb import snapshot as module
+from rmqstore.storage.rocksdb.database import RocksDb
+from rmqstore.storage.rocksdb.snapshot import Fingerprint, fingerprint, snapshot
+
+
+def number(value: int) -> bytes:
+    return struct.pack(">q", value)
+
+
+def key_of(value: int) -> bytes:
+    return number(value % 20)
+
+
+class Flushing(threading.Thread):
+    """Writes to a database and flushes it all the time, so that its tables come and go.
+
+    Attributes:
+        done: the number that was flushed last; it is the value of its key.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        options = Options(raw_mode=True)
+        options.set_level_zero_file_num_compaction_trigger(2)
+        self.database = Rdict(str(folder), options)
+        self.done = -1
+        self._is_asked = threading.Event()
+
+    def run(self) -> None:
+        value = 0
+        while not self._is_asked.is_set():
+            self.database[key_of(value)] = number(value)
+            self.database.flush()
+            self.done = value
+            value += 1
+        self.database.close()
+
+    def end(self) -> None:
+        self._is_asked.set()
+        self.join()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A database with two tables."""
+    root = tmp_path / "db"
+    database = Rdict(str(root), Options(raw_mode=True))
+    for value in range(2):
+        database[number(value)] = number(value)
+        database.flush()
+    database.close()
+    return root
+
+
+def open_files() -> int:
+    return len([*Path("/proc/self/fd").iterdir()])
+
+
+def test_a_database_is_opened_while_its_tables_come_and_go(tmp_path: Path) -> None:
+    folder = tmp_path / "db"
+    writer = Flushing(folder)
+    writer.start()
+    tables: set[str] = set()
+    try:
+        while writer.done < 20:
+            pass
+        for _ in range(10):
+            flushed = writer.done
+            tables |= {path.name for path in folder.glob("*.sst")}
+            opened = RocksDb(folder)
+            values = [int.from_bytes(value) for value in opened.values("default", b"", b"\xff")]
+            assert max(values) >= flushed
+            assert sorted(values) == [*range(min(values), min(values) + 20)]
+    finally:
+        writer.end()
+    assert len(tables - {path.name for path in folder.glob("*.sst")}) > 10
+
+
+def test_a_deleted_table_stays_readable(folder: Path) -> None:
+    before = open_files()
+    with snapshot(folder, LOCAL) as files:
+        for path in [*folder.glob("*.sst"), *folder.glob("MANIFEST-*"), folder / "CURRENT"]:
+            path.unlink()
+        opened = Rdict(
+            str(files.folder),
+            Options(raw_mode=True),
+            {"default": Options(raw_mode=True)},
+            AccessType.read_only(False),
+        )
+        assert [*opened.values()] == [number(0), number(1)]
+        opened.close()
+        del opened
+    assert open_files() == before
+    assert not files.folder.exists()
+
+
+def test_files_are_opened_again_if_the_manifest_has_changed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def changing(path: Path, storage: Any) -> Fingerprint:
+        calls.append(path)
+        found = fingerprint(path, storage)
+        if len(calls) < 6:  # two fingerprints an attempt
+            found = tuple((name, size, len(calls)) for name, size, _ in found)
+        return found
+
+    monkeypatch.setattr(module, "fingerprint", changing)
+    with snapshot(folder, LOCAL) as files:
+        assert files.fingerprint == fingerprint(folder, LOCAL)
+        assert len(calls) == 8
+        assert len(files.open_files) == len({*files.folder.iterdir()}) - 2
+
+
+def test_a_manifest_that_changes_all_the_time_is_taken_as_it_is(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = iter(range(1000))
+    monkeypatch.setattr(
+        module,
+        "fingerprint",
+        lambda path, storage: tuple(
+            (name, size, next(numbers)) for name, size, _ in fingerprint(path, storage)
+        ),
+    )
+    with snapshot(folder, LOCAL) as files:
+        assert {path.name for path in files.folder.glob("*.sst")} == {
+            path.name for path in folder.glob("*.sst")
+        }
+
+
+@pytest.mark.parametrize("how", ["no /proc", "no descriptor left", "a long manifest"])
+def test_other_ways_to_link(folder: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    if how == "no /proc":
+        monkeypatch.setattr(module, "_OPEN_FILES", folder / "nothing")
+    elif how == "a long manifest":
+        monkeypatch.setattr(module, "_MAX_COPIED_MANIFEST", 3)
+    else:
+        plain = os.open
+
+        def failing(path: Any, flags: int, **more: Any) -> int:
+            if str(path).endswith(".sst"):
+                raise OSError(errno.EMFILE, "too many open files")
+            return plain(path, flags, **more)
+
+        monkeypatch.setattr(module.os, "open", failing)
+    before = state(folder)
+    opened = RocksDb(folder)
+    assert [*opened.values("default", b"", b"\xff")] == [number(0), number(1)]
+    assert state(folder) == before
+
+
+def test_a_database_of_too_many_files_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MAX_FILES", 2)
+    with pytest.raises(UnsupportedFeatureError, match=f"{folder} has . files; at most 2"):
+        RocksDb(folder)
+
+
+def test_a_database_that_changes_and_cannot_be_read_is_given_up(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(RocksDb, "is_current", lambda _: False)
+    min(folder.glob("*.sst")).unlink()
+    with pytest.raises(CorruptDatabaseError, match="changed it during each of 5 attempts"):
+        RocksDb(folder)
