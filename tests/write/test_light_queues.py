@@ -13,6 +13,7 @@ import pytest
 import goldens
 import rmqstore
 from rmqstore.errors import IllegalMessageError
+from rmqstore.format.layout import MAX_PROPERTIES_BYTES
 from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
@@ -152,6 +153,50 @@ def test_names_that_a_broker_cannot_dispatch_are_refused(
             writer.append(rows("%LMQ%b", names), first_row=7)
         writer.append(rows("%LMQ%b"))
     assert light(root)["%LMQ%b"] == [(0, b"new 0")]
+
+
+def test_a_refused_row_leaves_no_gap_in_any_light_queue(root: Path) -> None:
+    """The rows before it in its batch name the same queues, which the writer knows already."""
+    good = rows("%LMQ%a,%LMQ%b", "%LMQ%sub_1", "%LMQ%new")
+
+    def with_last(column: str, value: Any, kind: pa.DataType | None = None) -> pa.RecordBatch:
+        batch = rows("%LMQ%a,%LMQ%b", "%LMQ%sub_1,%LMQ%new", "%LMQ%b")
+        values = [*batch.column(column).to_pylist()[:2], value]
+        place = batch.schema.get_field_index(column)
+        return batch.set_column(place, column, pa.array(values, kind))
+
+    with rmqstore.open(root, "a", config=CONFIG) as writer:
+        with rmqstore.open(root) as store:
+            copied = store.scan(scan="commitlog", verbatim=True).read_all().to_batches()[0]
+        writer.append(good)
+        refused = {
+            "begin with %LMQ%": rows("%LMQ%a,%LMQ%b", "%LMQ%new", "%LMQ%b,other"),
+            "twice": rows("%LMQ%a,%LMQ%b", "%LMQ%new", "%LMQ%b,%LMQ%b"),
+            "cannot name a folder": rows("%LMQ%a,%LMQ%b", "%LMQ%new", "%LMQ%b,%LMQ%/"),
+            "INNER_NUM": with_last("properties", [("INNER_NUM", "1"), (NAMES, "%LMQ%a")], MAP),
+            "a CommitLog file holds": with_last("body", bytes(65536)),
+            "queue offset": copied,
+        }
+        for reason, batch in refused.items():
+            with pytest.raises(IllegalMessageError, match=reason):
+                writer.append(batch, verbatim=batch is copied)
+            writer.append(good)
+        told = set()
+        for n_bytes in range(MAX_PROPERTIES_BYTES, 0, -1):
+            long = with_last("properties", [(NAMES, "%LMQ%a"), ("x", "y" * n_bytes)], MAP)
+            try:
+                writer.append(long)
+                break
+            except IllegalMessageError as err:
+                told.add("with the offsets in light message queues" in str(err))
+        assert told == {False, True}, "too long in itself, and by the offset that it gets"
+    ends = {name: len(messages) for name, messages in light(root).items()}
+    n = 1 + len(refused)
+    for name in ("%LMQ%a", "%LMQ%b", "%LMQ%sub_1", "%LMQ%new"):
+        offsets = [queue_offset for queue_offset, _ in light(root)[name]]
+        assert offsets == [*range(ends[name])]
+        assert ends[name] >= n
+    require_sound(root)
 
 
 def stage(root: Path, *batches: pa.RecordBatch) -> list[StagedPart]:
