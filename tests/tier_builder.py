@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+
 import rmqstore
+from rmqstore.storage.broker.store_config import StoreConfig
 
 CLUSTER, BROKER = "DefaultCluster", "oracle"
 _PHYSICAL_OFFSET = 28  # where a record holds it
 
 Key = tuple[str, int]
+KEYS: list[Key] = [("A", 0), ("A", 1), ("B", 0)]
+SIZES = StoreConfig().updated(
+    {"mappedFileSizeCommitLog": 4096, "maxHashSlotNum": 50, "maxIndexNum": 200}
+)
 
 
 def name_of(offset: int) -> str:
@@ -93,3 +101,59 @@ def write_tier(
 def files_of(queue: Path, kind: str) -> list[Path]:
     """Return the files of a queue of one kind, by offset."""
     return sorted((queue / kind).iterdir(), key=lambda file: file.name[-20:])
+
+
+class TieringBroker:
+    """A store whose messages move to tiered storage, as those of a broker do.
+
+    Attributes:
+        sent: the bodies of all messages, by queue.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.tier = folder / "store", folder / "tier"
+        rmqstore.create(self.root, config=SIZES).close()
+        self.sent: dict[Key, list[bytes]] = {key: [] for key in KEYS}
+        self._uploaded: dict[Key, list[Stored]] = {}
+
+    def put(self, key: Key, count: int) -> None:
+        bodies = [
+            b"%s-%d %d" % (key[0].encode(), key[1], len(self.sent[key]) + n) for n in range(count)
+        ]
+        topic, queue_id = key
+        with rmqstore.open(self.root, "a", config=SIZES) as writer:
+            writer.append(
+                pa.RecordBatch.from_pydict(
+                    {
+                        "topic": [topic] * count,
+                        "queueId": pa.array([queue_id] * count, pa.int32()),
+                        "body": [body.ljust(200) for body in bodies],
+                    }
+                )
+            )
+        self.sent[key] += bodies
+
+    def upload(self, key: Key, count: int | None = None) -> None:
+        """Upload the next messages of a queue, all by default."""
+        uploaded = self._uploaded.setdefault(key, [])
+        end = uploaded[-1].queue_offset + 1 if uploaded else 0
+        here = stored_messages(self.root, [key])[key]
+        uploaded += [message for message in here if message.queue_offset >= end][:count]
+        shutil.rmtree(self.tier, ignore_errors=True)
+        write_tier(self.tier, {key: stored for key, stored in self._uploaded.items() if stored})
+
+    def expire(self) -> None:
+        """Delete all files of the log but the last one; everything in them was uploaded."""
+        for key in KEYS:
+            if self.sent[key]:
+                self.upload(key)
+        for file in sorted((self.root / "commitlog").iterdir())[:-1]:
+            file.unlink()
+
+    def numbered(self) -> dict[Key, list[tuple[int, str]]]:
+        """Return queue offset and body of all messages, by queue."""
+        return {
+            key: [(number, body.decode().ljust(200)) for number, body in enumerate(bodies)]
+            for key, bodies in self.sent.items()
+            if bodies
+        }

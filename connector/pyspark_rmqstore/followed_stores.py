@@ -23,6 +23,7 @@ from rmqstore.read.log_cursor import LogMark
 from rmqstore.read.scan.spec import FAILFAST, ReadSpec
 from rmqstore.read.session import StoreSession
 from rmqstore.read.tail import StoreTail
+from rmqstore.read.tiered.tail import TieredTail, follow
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.broker.broker_run import StoreSigns, queue_folders
 from rmqstore.storage.files.retry import ChangingStore
@@ -36,7 +37,7 @@ class Followed(NamedTuple):
     """One store and its tail."""
 
     ref: StoreRef
-    tail: StoreTail
+    tail: StoreTail | TieredTail
 
     @property
     def store(self) -> StoreSession:
@@ -105,7 +106,7 @@ class FollowedStores:
                 store = open_ref(ref)
                 names.add(store.broker_name, ref.path)
                 store.warn_unknown_topics(selection, "they are followed once they appear")
-                followed = Followed(ref, StoreTail(store, selection))
+                followed = Followed(ref, follow(store, selection))
                 opened[store.broker_name] = followed
                 followed.tail.look()
                 self._refuse_lost(store)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pyspark_rmqstore.options import StoreRef
 from rmqstore.read.session import StoreSession
-from rmqstore.read.tiered.session import open_session
-from rmqstore.storage.files.paths import StorePaths, find_store
+from rmqstore.read.tiered.opening import open_session, paths_for
+from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.remote.location import locate
 
 
@@ -25,4 +25,4 @@ def open_ref(ref: StoreRef) -> StoreSession:
 def paths_of(ref: StoreRef) -> StorePaths:
     """Return where the parts of a store lie; raises as :func:`open_ref` does."""
     path, storage = locate(ref.path, dict(ref.storage_options))
-    return find_store(path, storage=storage, **ref.folders)
+    return paths_for(path, storage, **ref.folders)

@@ -172,10 +172,6 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
         raise UnsupportedFeatureError(
             "scan=commitlog: a stream follows queues; scan the log in a batch read"
         )
-    if any(ref.tiered for ref in read.stores):
-        raise UnsupportedFeatureError(
-            "tiered: a stream follows the local store; read older messages in a batch read"
-        )
     max_bytes = None
     if "maxBytesPerTrigger" in given:
         max_bytes = size(given, "maxBytesPerTrigger", "1")

@@ -6,6 +6,7 @@ Each query has one reader, on the driver.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,6 @@ from pyspark_rmqstore.planning import Limits, QueueSplit
 from pyspark_rmqstore.stream_task import StreamSplit, read_task
 from pyspark_rmqstore.tasks import SplitReader
 from rmqstore.read.log_cursor import LogMark
-from rmqstore.read.scan.spec import FAILFAST
 from rmqstore.spans import QueueSlice
 
 if TYPE_CHECKING:
@@ -172,6 +172,7 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         starts = self._stores.starts(since, ends, cut)
         stops = self._stores.stops(until, ends)
         slices: dict[str, list[QueueSlice]] = {}
+        specs = cache(lambda broker: self._splits.spec(self._stores[broker].store))
         for key, end in ends.items():
             start, stop = starts[key], stops[key]
             if stop < end and start < end:
@@ -179,13 +180,9 @@ class RmqStoreStreamReader(DataSourceStreamReader):
                 self._stores.report_loss(key, text)
             if start < stop:
                 store = self._stores[key[0]].store
-                pieces = store.slices(*key[1:], start, stop, tolerant=self._is_tolerant)
+                pieces = store.slices(*key[1:], start, stop, specs(key[0]))
                 slices.setdefault(key[0], []).extend(pieces)
         return slices
-
-    @property
-    def _is_tolerant(self) -> bool:
-        return self._options.read.mode != FAILFAST
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task. Runs in a task; stateless."""

@@ -16,7 +16,7 @@ from rmqstore.errors import (
 )
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.selection import require_arguments
-from rmqstore.read.tiered.session import open_session
+from rmqstore.read.tiered.opening import open_session
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL

@@ -1,6 +1,8 @@
-"""Batch reads of tiered storage, alone and before the local store that it continues."""
+"""Reads and streams of tiered storage, alone and before the local store that it continues."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -8,8 +10,10 @@ from pyspark.sql import SparkSession
 import goldens
 import rmqstore
 from connector.sparkreads import GoldenStore, in_queue_order, load, messages, read
+from connector.streams import delivered, drain
 from reading import EVERY_COLUMN, by_queue
 from reading import read as read_core
+from tier_builder import KEYS, TieringBroker
 
 pytestmark = pytest.mark.spark
 
@@ -60,10 +64,72 @@ def test_what_needs_one_log_is_refused(spark: SparkSession, golden_store: Golden
         for others in (
             {"scan": "commitlog"},
             {"msgKey": "k", "msgKeyLimit": "1"},
-            {"view": "queues"},
+            {"view": "files"},
         ):
             with pytest.raises(Exception, match="is not supported with tiered storage"):
                 load(spark, path, **options, **others).collect()
-    stream = spark.readStream.format("rmqstore").option("tiered", tier).load(str(root))
-    with pytest.raises(Exception, match="a stream follows the local store"):
-        stream.writeStream.format("noop").start().processAllAvailable()
+
+
+@pytest.mark.parametrize("name", goldens.IN_TIER)
+def test_views_count_messages_wherever_they_are(
+    spark: SparkSession, golden_store: GoldenStore, name: str
+) -> None:
+    root = golden_store(name)
+    columns = {"columns": "topic,queueId,minOffset,maxOffset,bytes,reason", "view": "queues"}
+    for path, options in (
+        (root, {"tiered": str(root / "tieredstore")}),
+        (root / "tieredstore", {}),
+    ):
+        rows = load(spark, path, **options, **columns).collect()
+        with rmqstore.open(path, **options) as store:
+            expected = {
+                (info.topic, info.queue_id): (info.min_offset, info.max_offset, info.n_bytes, None)
+                for topic in store.topics()
+                for info in store.queues(topic)
+            }
+        found = {(row.topic, row.queueId): tuple(row)[2:] for row in rows}
+        assert {key: found[key] for key in found} == {key: expected[key] for key in found}
+        assert {("TierA", 0), ("TierB", 0)} <= found.keys()
+
+
+def test_a_stream_gives_each_message_once_while_it_moves(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    broker = TieringBroker(tmp_path)
+    folder, options = tmp_path / "query", {"startingOffsets": "earliest"}
+    tiered = options | {"tiered": str(broker.tier)}
+    for _ in range(3):
+        for key in KEYS:
+            broker.put(key, 20)
+    broker.expire()
+    n_triggers = len(drain(spark, broker.root, folder, maxOffsetsPerTrigger="50", **tiered))
+    assert n_triggers == 4
+    for _ in range(2):
+        for key in KEYS:
+            broker.put(key, 20)
+        broker.expire()  # of messages that the stream has not read too
+        broker.put(KEYS[0], 5)
+        drain(spark, broker.root, folder, maxBytesPerTrigger="4k", **tiered)
+    assert delivered(spark, folder) == broker.numbered()
+    alone = tmp_path / "alone"
+    drain(spark, broker.tier, alone, **options)
+    broker.expire()
+    drain(spark, broker.tier, alone, **options)
+    assert delivered(spark, alone) == broker.numbered()
+    with rmqstore.open(broker.root) as store:
+        assert store.count() < sum(map(len, broker.numbered().values())) / 2
+
+
+@pytest.mark.parametrize("name", goldens.IN_TIER)
+def test_a_stream_of_a_real_tier(
+    spark: SparkSession, golden_store: GoldenStore, tmp_path: Path, name: str
+) -> None:
+    root = golden_store(name)
+    tiered = {"tiered": str(root / "tieredstore"), "startingOffsets": "earliest"}
+    drain(spark, root, tmp_path / "q", maxOffsetsPerTrigger="100", **tiered)
+    with rmqstore.open(root, tiered=root / "tieredstore") as store:
+        expected = by_queue(read_core(store, columns="topic,queueId,queueOffset"))
+    found = delivered(spark, tmp_path / "q")
+    assert {key: [offset for offset, _ in rows] for key, rows in found.items()} == {
+        key: [row["queueOffset"] for row in rows] for key, rows in expected.items()
+    }

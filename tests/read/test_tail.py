@@ -18,7 +18,7 @@ from rmqstore.opening import create, open_for
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.log_cursor import LogCursor, LogMark
 from rmqstore.read.tail import StoreTail
-from rmqstore.read.tiered.session import open_session
+from rmqstore.read.tiered.opening import open_session
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.log.commitlog import CommitLog

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import random
@@ -16,7 +17,7 @@ import pytest
 import goldens
 import rmqstore
 from memory_storage import MemoryStorage
-from reading import by_queue, read, rows
+from reading import by_queue, plain, read, rows
 from rmqstore.errors import (
     CorruptQueueError,
     CorruptRecordError,
@@ -31,8 +32,7 @@ from rmqstore.format.schema import select_columns
 from rmqstore.query.conditions import Pruning, Within
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.scan.spec import ReadSpec
-from rmqstore.read.tail import StoreTail
-from rmqstore.read.tiered.session import open_session
+from rmqstore.read.tiered.opening import open_session
 from tier_builder import Stored, files_of, stored_messages, write_tier
 
 GoldenStore = Callable[[str], Path]
@@ -245,8 +245,10 @@ def test_what_needs_one_log_is_refused(golden_store: GoldenStore) -> None:
                 lambda: store.query("TierA", "k18543"),
                 lambda: store.matched_groups("TierA", 0, 0),
                 lambda: store.scan(scan="commitlog").read_all(),
-                lambda: store.view("queues").read_all(),
-                lambda: StoreTail(store.session, parse_selection()),
+                *(
+                    lambda view=view: store.view(view).read_all()
+                    for view in ("commitlog", "consumequeue", "index", "epochs", "files")
+                ),
             ):
                 with pytest.raises(UnsupportedFeatureError, match="with tiered storage"):
                     ask()
@@ -255,10 +257,63 @@ def test_what_needs_one_log_is_refused(golden_store: GoldenStore) -> None:
         pytest.raises(UnsupportedFeatureError, match="include_pending"),
     ):
         store.scan(include_pending=True)
+    with (
+        rmqstore.open(tier_of(root)) as store,
+        pytest.raises(UnsupportedFeatureError, match="view groups"),
+    ):
+        store.view("groups")
     with rmqstore.open(root, tiered=tier_of(root)) as store:
         assert store.count(include_pending=True) == store.count()
     with pytest.raises(UnsupportedFeatureError, match="read only"):
         rmqstore.open(root, "a", tiered=tier_of(root))
+
+
+def test_views_count_messages_wherever_they_are(golden_store: GoldenStore, name: str) -> None:
+    root = golden_store(name)
+    for path, options in ((tier_of(root), {}), (root, {"tiered": tier_of(root)})):
+        with rmqstore.open(path, **options) as store:
+            messages = by_queue(read(store))
+            queues = rows(store.view("queues", include_system_topics=True))
+            assert {(row["topic"], row["queueId"]) for row in queues} >= messages.keys()
+            for row in queues:
+                found = messages.get((row["topic"], row["queueId"]), [])
+                assert row["reason"] is None
+                assert row["messages"] == len(found)
+                assert row["maxOffset"] - row["minOffset"] == len(found)
+                assert row["bytes"] == sum(message["storeSize"] for message in found)
+                if found:
+                    assert row["minOffset"] == found[0]["queueOffset"]
+                    times = [plain(row)[f"{which}StoreTimestamp"] for which in ("first", "last")]
+                    expected = [found[place]["storeTimestamp"] for place in (0, -1)]
+                    assert [millis(time) for time in times] == expected
+            topics = {row["topic"]: row for row in rows(store.view("topics"))}
+            for topic in {topic for topic, _ in messages}:
+                n = sum(len(found) for (one, _), found in messages.items() if one == topic)
+                assert (topics[topic]["messages"], topics[topic]["reason"]) == (n, None)
+            with pytest.raises(OptionError, match="NoSuchTopic"):
+                store.view("queues", subscribe="NoSuchTopic")
+
+
+def test_the_lag_of_groups_counts_messages_in_the_tier(
+    golden_store: GoldenStore, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(golden_store("tiered"), tmp_path / "s"))
+    offsets = {"offsetTable": {"TierA@g": {"0": 10, "1": 200}}}
+    (root / "config").mkdir(exist_ok=True)
+    (root / "config" / "consumerOffset.json").write_text(json.dumps(offsets))
+    with rmqstore.open(root, tiered=tier_of(root)) as store:
+        messages = by_queue(read(store))
+        found = {row["queueId"]: row for row in rows(store.view("groups"))}
+        for queue_id, committed in ((0, 10), (1, 200)):
+            there = messages["TierA", queue_id]
+            assert found[queue_id]["lag"] == there[-1]["queueOffset"] + 1 - committed
+            assert found[queue_id]["minOffset"] == there[0]["queueOffset"]
+        stored = messages["TierA", 0][10]["storeTimestamp"]
+        assert millis(found[0]["nextStoreTimestamp"]) == stored
+
+
+def millis(time: datetime) -> int:
+    return round(time.timestamp() * 1000)
 
 
 def test_look_ups_find_what_the_tier_has(golden_store: GoldenStore, name: str) -> None:
@@ -763,3 +818,36 @@ def test_hostile_bytes_end_in_an_error_or_in_rows(
                     # nothing protects properties, times and hosts
                     assert row["body"] == good[row["queueOffset"]]["body"]
         shutil.rmtree(folder)
+
+
+def test_inner_batches_are_read_message_by_message(
+    golden_store: GoldenStore, tmp_path: Path
+) -> None:
+    """A broker uploads a unit, and a copy of the whole record, for each message of a batch."""
+    root = golden_store("batch-cq")
+    messages = {key: stored for key, stored in stored_messages(root).items() if stored}
+    tier = write_tier(tmp_path, messages)
+    # offsetMsgId is that of a copy, and so is msgId where a message has no UNIQ_KEY
+    columns = "topic,queueId,queueOffset,body,properties,tags,keys,storeTimestamp"
+    with rmqstore.open(root) as store:
+        expected = by_queue(read(store, columns=columns))
+        batch_topics = {*store.session.queues.batch_topics()}
+    some = next(row for rows in expected.values() for row in rows if row["tags"] and row["keys"])
+    for path, options in ((tier, {}), (root, {"tiered": tier})):
+        with rmqstore.open(path, **options) as store:
+            assert by_queue(read(store, columns=columns)) == expected
+            tagged = by_queue(read(store, columns=columns, tags=some["tags"]))
+            assert tagged == by_queue(
+                row for rows in expected.values() for row in rows if row["tags"] == some["tags"]
+            )
+            key = some["keys"].split(" ")[0]
+            found = by_queue(read(store, columns=columns, msg_key=key, subscribe=some["topic"]))
+            wanted = by_queue(
+                row
+                for rows in expected.values()
+                for row in rows
+                if row["topic"] == some["topic"] and key in (row["keys"] or "").split(" ")
+            )
+            assert found == wanted
+    with rmqstore.open(tier) as store, pytest.raises(UnsupportedFeatureError, match="BatchCQ"):
+        read(store, columns=None, verbatim=True, subscribe=sorted(batch_topics))

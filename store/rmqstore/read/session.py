@@ -31,7 +31,7 @@ from rmqstore.read.scan.rows import UnitRows
 from rmqstore.read.scan.spec import FAILFAST, ReadSpec
 from rmqstore.read.views.registry import plan_view, read_view
 from rmqstore.read.views.schema import ViewSpec
-from rmqstore.read.views.source import ViewLimits, ViewPiece, ViewSource
+from rmqstore.read.views.source import LocalQueues, ViewLimits, ViewPiece, ViewSource
 from rmqstore.spans import LATEST_TIME, LogSlice, LostStretch, QueueKey, QueueSlice, Span
 from rmqstore.storage.broker.broker_run import BrokerRun
 from rmqstore.storage.broker.store_config import StoreConfig
@@ -53,7 +53,7 @@ _MAX_PLANS = 5  # of one read, each after a writer opened the store
 class StoreSession(OpenStore):
     """Plans and reads parts of one store, for modules of this package and for connectors.
 
-    A context manager; ``read.tiered.session.open_session`` makes one. ``rmqstore.MessageStore`` is
+    A context manager; ``read.tiered.opening.open_session`` makes one. ``rmqstore.MessageStore`` is
     the public API on top of it.
     """
 
@@ -88,6 +88,13 @@ class StoreSession(OpenStore):
 
         Raises:
             UnsupportedFeatureError: there is no local store; the text names the request.
+        """
+
+    def require_view(self, view: str) -> None:
+        """Refuse a view of what tiered storage does not have, if some messages are there.
+
+        Raises:
+            UnsupportedFeatureError: some are; the text names the view.
         """
 
     def divide(self, slices: Sequence[QueueSlice]) -> tuple[list[QueueSlice], list[QueueSlice]]:
@@ -230,10 +237,10 @@ class StoreSession(OpenStore):
         )
 
     def slices(
-        self, topic: str, queue_id: int, start: int, end: int, *, tolerant: bool
+        self, topic: str, queue_id: int, start: int, end: int, spec: ReadSpec
     ) -> list[QueueSlice]:
         """Return the parts of a range that the queue's files have; see ``QueueRanges.slices``."""
-        return self.ranges.slices(topic, queue_id, start, end, tolerant=tolerant)
+        return self.ranges.slices(topic, queue_id, start, end, tolerant=spec.mode != FAILFAST)
 
     def look_confirmed(self, piece: QueueSlice, log_end: int) -> bool:
         """Tell whether the log confirms a range's units; see ``QueueRanges.look_confirmed``."""
@@ -340,7 +347,7 @@ class StoreSession(OpenStore):
     @retry_if_deleted
     def plan_view(self, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
         """Return a view in pieces, in the order of their rows; see ``views.registry.plan_view``."""
-        self.require_local(f"view {spec.view}")
+        self.require_view(spec.view)
         return plan_view(self.view_source, spec, limits)
 
     def read_view(self, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
@@ -384,6 +391,7 @@ class StoreSession(OpenStore):
             ranges=self.ranges,
             ends=self.ends,
             sampler=self._sampler,
+            viewed=LocalQueues(self.paths, self.log, self.queues, self.ranges),
         )
 
 

@@ -56,7 +56,6 @@ class StoreTail:
     """
 
     def __init__(self, store: StoreSession, selection: Selection) -> None:
-        store.require_local("a stream")
         self.store, self._selection = store, selection
         self.ends: dict[QueueKey, int] = {}
         self.mark: LogMark | None = None

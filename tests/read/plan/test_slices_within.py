@@ -10,7 +10,7 @@ import pytest
 import store_builder as build
 from rmqstore.read.plan import slices_within as module
 from rmqstore.read.plan.slices_within import slices_within
-from rmqstore.read.tiered.session import open_session
+from rmqstore.read.tiered.opening import open_session
 from rmqstore.spans import QueueSlice, Span
 
 

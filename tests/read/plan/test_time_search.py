@@ -16,7 +16,7 @@ from rmqstore.query.selection import parse_selection
 from rmqstore.read.plan import time_search
 from rmqstore.read.scan.spec import ReadSpec
 from rmqstore.read.session import StoreSession
-from rmqstore.read.tiered.session import open_session
+from rmqstore.read.tiered.opening import open_session
 from rmqstore.spans import QueueSlice
 
 N_QUEUES = 12

@@ -69,15 +69,7 @@ class Sampler:
     def rows_within(self, piece: QueueSlice, n_bytes: int) -> int:
         """Return how many messages at the start of a range have records of ``n_bytes`` at most."""
         queue = self._queues.open(piece.topic, piece.queue_id)
-        left = n_bytes
-        for low, high in queue.runs(piece.start, piece.end):
-            for start in range(low, high, _UNITS_AT_ONCE):
-                sizes = np.cumsum(queue.weights(start, min(start + _UNITS_AT_ONCE, high)))
-                fitting = int(np.searchsorted(sizes, left, side="right"))
-                if fitting < len(sizes):
-                    return start - piece.start + fitting
-                left -= int(sizes[-1])
-        return piece.end - piece.start
+        return rows_that_fit(queue, piece.start, piece.end, n_bytes)[0]
 
     def log_heads(self) -> list[int]:
         """Return the physical offsets where a scan of the log may be cut, sorted.
@@ -187,6 +179,19 @@ def sample_queue(queue: Queue, start: int, end: int, count: int) -> list[Sample]
         mean_bytes = float(weights.sum()) / len(weights)
         samples.append(Sample(queue_offset, int(physical_offsets[0]), mean_bytes))
     return samples
+
+
+def rows_that_fit(queue: Queue, start: int, end: int, n_bytes: int) -> tuple[int, int]:
+    """Return how many messages at the start of a range fit into ``n_bytes``, and what is left."""
+    left = n_bytes
+    for low, high in queue.runs(start, end):
+        for first in range(low, high, _UNITS_AT_ONCE):
+            sizes = np.cumsum(queue.weights(first, min(first + _UNITS_AT_ONCE, high)))
+            fitting = int(np.searchsorted(sizes, left, side="right"))
+            if fitting < len(sizes):
+                return first - start + fitting, 0
+            left -= int(sizes[-1])
+    return end - start, left
 
 
 def _spaced(start: int, end: int, count: int) -> list[int]:

@@ -208,7 +208,7 @@ class QueueScan:
             topic in self._batch_topics or topic.startswith(LMQ_PREFIX) for topic in window.topics
         ]
         if np.array(shared, np.bool_)[window.topic_codes].any():
-            return shared_pipeline(self._spec, self._batch_topics)
+            return shared_pipeline(self._spec, self._batch_topics, self._wanted)
         return plain_pipeline(self._spec, self._wanted)
 
     def _refuse_gone(self, part: UnitRows) -> Iterator[pa.RecordBatch]:

@@ -32,12 +32,15 @@ from rmqstore.format.record import Expected, split_record
 from rmqstore.format.utf8 import decode_text
 from rmqstore.read.scan.assembler import Pipeline, Step, inflating
 from rmqstore.read.scan.faults import explain
+from rmqstore.read.scan.record_filter import LogFilter
 from rmqstore.read.scan.rows import UnitRows
 from rmqstore.read.scan.spec import ReadSpec
 from rmqstore.read.scan.stages import LogBytes, Rows, choose, verify_crc
 
 
-def shared_pipeline(spec: ReadSpec, batch_topics: Collection[str]) -> Pipeline:
+def shared_pipeline(
+    spec: ReadSpec, batch_topics: Collection[str], wanted: LogFilter | None = None
+) -> Pipeline:
     """Return the steps for messages whose place in a queue is not what their record says.
 
     Checksums are of records, so they are verified before the messages of a record are found.
@@ -45,12 +48,13 @@ def shared_pipeline(spec: ReadSpec, batch_topics: Collection[str]) -> Pipeline:
     Args:
         spec: the spec of the read.
         batch_topics: topics whose queues are BatchConsumeQueues.
+        wanted: keeps messages by topic, time, key and id.
     """
     of_records = spec.check_record_crc
     steps: list[Step] = [partial(verify_crc, of_records=of_records)] if spec.check_crc else []
     steps += [
         partial(expand, batch_topics=batch_topics),
-        partial(choose, spec=spec, wanted=None),
+        partial(choose, spec=spec, wanted=wanted),
         *inflating(spec),
     ]
     explain_one = partial(explain_shared, batch_topics=batch_topics)

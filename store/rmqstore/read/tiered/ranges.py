@@ -13,7 +13,7 @@ Source: TieredMessageStore.java, whose default for ``tieredStorageLevel`` is NOT
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from time import sleep
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ from rmqstore.query.selection import Selection
 from rmqstore.read.plan.bound_resolver import BoundResolver
 from rmqstore.read.plan.queue_ranges import QueueRanges, choose_queues, slices_of
 from rmqstore.read.plan.time_search import first_stored_at
-from rmqstore.spans import FOREVER, QueueSlice
+from rmqstore.spans import FOREVER, QueueKey, QueueSlice
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.tiered.queues import TieredQueues
 
@@ -71,18 +71,13 @@ class JoinedRanges:
         """Return where a queue begins and ends, and where its parts lie."""
         tier_start, tier_end = self._tiered.queue(topic, queue_id).range()
         start, end = self._local.range(topic, queue_id)
-        if start >= end:  # the local store has no message of the queue
-            last = max(tier_end, end)
-            if tier_start >= tier_end:
-                return JoinedRange(end, end, end, end)
-            return JoinedRange(tier_start, tier_end, last, last)
-        if tier_start >= tier_end:
-            return JoinedRange(start, start, start, end)
-        if tier_end > end:
+        if start < end < tier_end and tier_start < tier_end:
             self._warn_of_overtaken(topic, queue_id, end, tier_end)
-        if start <= tier_start:
-            return JoinedRange(start, start, start, end)
-        return JoinedRange(tier_start, min(tier_end, start), start, end)
+        return _joined((tier_start, tier_end), (start, end))
+
+    def with_local(self, key: QueueKey, local: tuple[int, int]) -> JoinedRange:
+        """Return where a queue begins and ends whose range in the local store is known."""
+        return _joined(self._tiered.queue(*key).range(), local)
 
     def _warn_of_overtaken(self, topic: str, queue_id: int, end: int, tier_end: int) -> None:
         if (topic, queue_id) not in self._overtaken:
@@ -172,21 +167,75 @@ class JoinedRanges:
                     continue
                 joined = self.joined(topic, queue_id)
                 span = (joined.start, joined.end)
-                start, end = resolver.bounds(topic, queue_id, span, {})
-                if start <= joined.local_start:
-                    self._report_misfits(topic, queue_id, tolerant=tolerant)
-                tier_end = min(end, joined.tier_end)
-                if start < tier_end:
-                    self._require_same_messages(topic, queue_id, joined)
-                    units = self._tiered.queue(topic, queue_id).units
-                    key = (topic, queue_id)
-                    yield from slices_of(units, key, start, tier_end, tolerant=tolerant)
-                lost = max(start, joined.tier_end), min(end, joined.local_start)
-                if lost[0] < lost[1]:
-                    self._report_loss(topic, queue_id, lost, fails=fail_on_data_loss)
-                start = max(start, joined.local_start)
-                if start < end:
-                    yield from self._local.slices(topic, queue_id, start, end, tolerant=tolerant)
+                bounds = resolver.bounds(topic, queue_id, span, {})
+                yield from self._parts(
+                    (topic, queue_id),
+                    joined,
+                    bounds,
+                    fail_on_data_loss=fail_on_data_loss,
+                    tolerant=tolerant,
+                )
+
+    def parts(
+        self, key: QueueKey, bounds: tuple[int, int], *, fail_on_data_loss: bool, tolerant: bool
+    ) -> Iterator[QueueSlice]:
+        """Yield the parts of a range of a queue that are there; see :meth:`slices`.
+
+        The local store may have messages after the end that it had when it was opened.
+        """
+        joined = self._within(key, bounds)
+        if joined.tier_end < min(joined.local_start, bounds[1]):
+            # The local store may have deleted these messages just now, after their upload.
+            self._tiered.queue(*key).refresh()
+            joined = self._within(key, bounds)
+        yield from self._parts(
+            key, joined, bounds, fail_on_data_loss=fail_on_data_loss, tolerant=tolerant
+        )
+
+    def _within(self, key: QueueKey, bounds: tuple[int, int]) -> JoinedRange:
+        local_start = self.boundary(*key)
+        tier_end = self._tiered.queue(*key).range()[1]
+        return JoinedRange(bounds[0], min(tier_end, local_start), local_start, bounds[1])
+
+    def _parts(
+        self,
+        key: QueueKey,
+        joined: JoinedRange,
+        bounds: tuple[int, int],
+        *,
+        fail_on_data_loss: bool,
+        tolerant: bool,
+    ) -> Iterator[QueueSlice]:
+        topic, queue_id = key
+        start, end = bounds
+        if start <= joined.local_start:
+            self._report_misfits(topic, queue_id, tolerant=tolerant)
+        tier_end = min(end, joined.tier_end)
+        if start < tier_end:
+            self._require_same_messages(topic, queue_id, joined)
+            units = self._tiered.queue(topic, queue_id).units
+            yield from slices_of(units, key, start, tier_end, tolerant=tolerant)
+        lost = max(start, joined.tier_end), min(end, joined.local_start)
+        if lost[0] < lost[1]:
+            self._report_loss(topic, queue_id, lost, fails=fail_on_data_loss)
+        start = max(start, joined.local_start)
+        if start < end:
+            yield from self._local.slices(topic, queue_id, start, end, tolerant=tolerant)
+
+    def starts(
+        self,
+        selection: Selection,
+        config: BrokerConfig,
+        broker: str,
+        spans: Callable[[], Mapping[QueueKey, tuple[int, int]]],
+        *,
+        fail_on_data_loss: bool,
+    ) -> dict[QueueKey, int]:
+        """Return where a selection starts in each queue; see ``QueueRanges.starts``."""
+        resolver = BoundResolver(
+            self, selection, config, broker, fail_on_data_loss=fail_on_data_loss, tolerant=False
+        )
+        return {key: resolver.start(*key, span, {}) for key, span in spans().items()}
 
     def _require_same_messages(self, topic: str, queue_id: int, joined: JoinedRange) -> None:
         """Compare the first message of the local store with its copy in tiered storage.
@@ -247,3 +296,15 @@ class JoinedRanges:
         if fails:
             raise OffsetOutOfRangeError(f"{text}; fail_on_data_loss=False reads on without them")
         logger.warning("data loss: %s", text)
+
+
+def _joined(in_tier: tuple[int, int], local: tuple[int, int]) -> JoinedRange:
+    (tier_start, tier_end), (start, end) = in_tier, local
+    if start >= end:  # the local store has no message of the queue
+        last = max(tier_end, end)
+        if tier_start >= tier_end:
+            return JoinedRange(end, end, end, end)
+        return JoinedRange(tier_start, tier_end, last, last)
+    if tier_start >= tier_end or start <= tier_start:
+        return JoinedRange(start, start, start, end)
+    return JoinedRange(tier_start, min(tier_end, start), start, end)

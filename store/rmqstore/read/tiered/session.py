@@ -2,47 +2,42 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, groupby
-from pathlib import Path
-from typing import Unpack
 
 import pyarrow as pa
 
-from rmqstore.errors import NotAStoreError, OptionError, UnsupportedFeatureError
-from rmqstore.query.arguments import FolderArguments
+from rmqstore.errors import UnsupportedFeatureError
 from rmqstore.query.conditions import NO_PRUNING, Pruning
 from rmqstore.query.selection import LATEST, Bound, Selection
 from rmqstore.read.open_store import QueueInfo
-from rmqstore.read.plan.sampling import Sample, sample_queue
+from rmqstore.read.plan.sampling import Sample, rows_that_fit, sample_queue
 from rmqstore.read.scan.queue_scan import QueueScan
 from rmqstore.read.scan.record_filter import LogFilter
-from rmqstore.read.scan.spec import ReadSpec
+from rmqstore.read.scan.spec import FAILFAST, ReadSpec
 from rmqstore.read.session import StoreSession
 from rmqstore.read.store_kind import StoreKind, tiered_kind
 from rmqstore.read.tiered.pruning import prune
-from rmqstore.read.tiered.ranges import JoinedRanges
-from rmqstore.spans import QueueKey, QueueSlice
-from rmqstore.storage.broker.config_files import BrokerConfig
-from rmqstore.storage.files.local import LOCAL
-from rmqstore.storage.files.paths import StorePaths, find_store
+from rmqstore.read.tiered.ranges import JoinedRange, JoinedRanges
+from rmqstore.read.views.source import ViewSource
+from rmqstore.spans import LATEST_TIME, QueueKey, QueueSlice
+from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.retry import retry_if_deleted
-from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.queue.bounds import total_weight
 from rmqstore.storage.queue.queue import Queue
-from rmqstore.storage.remote.remote_storage import RemoteStorage
-from rmqstore.storage.tiered.folders import Tier, find_tier, is_tier
+from rmqstore.storage.tiered.folders import Tier
 from rmqstore.storage.tiered.no_files import NO_FILES
 from rmqstore.storage.tiered.queues import TieredQueues
+
+_VIEWS = ("queues", "topics", "groups")  # of queues, wherever their messages are
 
 
 class TieredSession(StoreSession):
     """Reads the queues of a store, each with what tiered storage has of it before.
 
-    Only reads by queue are supported. Whatever reads the log of a broker in its own order, its
-    index or its files as they are would leave out what was moved, so it is refused.
+    Reads, streams and views by queue are supported. Whatever reads the log of a broker in its own
+    order, its index or its files as they are would leave out what was moved, so it is refused.
 
     Args:
         paths: the local store; one without files where tiered storage is read alone.
@@ -112,6 +107,22 @@ class TieredSession(StoreSession):
         if self._is_alone:
             self.require_local(request)
 
+    def require_view(self, view: str) -> None:
+        """Refuse a view of the files of a local store, or of groups where there is none.
+
+        Raises:
+            UnsupportedFeatureError: the view is one of these; the text names it.
+        """
+        if view not in _VIEWS:
+            self.require_local(f"view {view}")
+        if view == "groups":
+            self.require_store(f"view {view}")
+
+    @property
+    def view_source(self) -> ViewSource:
+        """The parts of the store that views read."""
+        return replace(super().view_source, viewed=self)
+
     def warn_of_messages_elsewhere(self) -> None:
         """Log where the store has messages that are not read."""
         self._warn_not_read(self.kind().not_read)
@@ -144,13 +155,6 @@ class TieredSession(StoreSession):
         joined = self._joined.joined(topic, queue_id)
         if joined.start >= joined.end:
             return QueueInfo(topic, queue_id, joined.start, joined.end, None, None, 0)
-        n_bytes = 0
-        if joined.start < joined.tier_end:
-            units = self._tiered.queue(topic, queue_id).units
-            n_bytes += total_weight(units, joined.start, joined.tier_end)
-        if joined.local_start < joined.end:
-            units = self.queues.open(topic, queue_id)
-            n_bytes += total_weight(units, joined.local_start, joined.end)
         # Where the newest messages are gone, the last time is that of the last one that is left.
         last = joined.end - 1 if joined.local_start < joined.end else joined.tier_end - 1
         return QueueInfo(
@@ -158,12 +162,31 @@ class TieredSession(StoreSession):
             queue_id,
             joined.start,
             joined.end,
-            self._stored_at(topic, queue_id, joined.start),
-            self._stored_at(topic, queue_id, last),
-            n_bytes,
+            self.stored_at(topic, queue_id, joined.start),
+            self.stored_at(topic, queue_id, last),
+            self.n_bytes(topic, queue_id, joined.start, joined.end),
         )
 
-    def _stored_at(self, topic: str, queue_id: int, queue_offset: int) -> int:
+    @retry_if_deleted
+    def n_bytes(self, topic: str, queue_id: int, start: int, end: int) -> int:
+        """Return the bytes of the records of a range of a queue, as its units say."""
+        joined = self._joined.joined(topic, queue_id)
+        tier_end, local_start = min(joined.tier_end, end), max(joined.local_start, start)
+        n_bytes = 0
+        if start < tier_end:
+            n_bytes += total_weight(self._tiered.queue(topic, queue_id).units, start, tier_end)
+        if local_start < end:
+            n_bytes += total_weight(self.queues.open(topic, queue_id), local_start, end)
+        return n_bytes
+
+    def n_unit_bytes(self, topic: str, queue_id: int) -> int:
+        """Estimate the bytes of the units of a queue without a look into its files."""
+        in_tier = self._tiered.queue(topic, queue_id).units.n_full_bytes
+        return in_tier + self.queues.open(topic, queue_id).n_full_bytes
+
+    @retry_if_deleted
+    def stored_at(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """Return the store time of a message, ms."""
         if queue_offset < self._joined.joined(topic, queue_id).tier_end:
             queue = self._tiered.queue(topic, queue_id)
             return queue.log.store_timestamp(queue.units.unit(queue_offset)[0])
@@ -174,6 +197,63 @@ class TieredSession(StoreSession):
         """Return the first queue offset in a span that was stored at or after a time (ms)."""
         return self._joined.at_time(topic, queue_id, timestamp, span)
 
+    @retry_if_deleted
+    def starts(
+        self,
+        selection: Selection,
+        spans: Callable[[], Mapping[QueueKey, tuple[int, int]]],
+        *,
+        fail_on_data_loss: bool,
+    ) -> dict[QueueKey, int]:
+        """Return where a selection starts in queues; see ``QueueRanges.starts``."""
+        return self._joined.starts(
+            selection, self.config, self.broker_name, spans, fail_on_data_loss=fail_on_data_loss
+        )
+
+    @retry_if_deleted
+    def slices(
+        self, topic: str, queue_id: int, start: int, end: int, spec: ReadSpec
+    ) -> list[QueueSlice]:
+        """Return the parts of a range that are there; see ``JoinedRanges.parts``."""
+        parts = self._joined.parts(
+            (topic, queue_id),
+            (start, end),
+            fail_on_data_loss=spec.fail_on_data_loss,
+            tolerant=spec.mode != FAILFAST,
+        )
+        return list(parts)
+
+    def with_local(self, key: QueueKey, local: tuple[int, int]) -> JoinedRange:
+        """Return where a queue begins and ends whose range in the local store is known."""
+        return self._joined.with_local(key, local)
+
+    def chosen_in_tier(self, selection: Selection) -> list[QueueKey]:
+        """Return the queues in tiered storage that a selection names."""
+        return [
+            (topic, queue_id)
+            for topic in self._tiered.topics()
+            for queue_id in self._tiered.ids(topic)
+            if self.is_chosen(selection, topic, queue_id)
+        ]
+
+    def look_confirmed(self, piece: QueueSlice, log_end: int) -> bool:
+        """Tell whether the log confirms the units of a range that are of the local store."""
+        is_confirmed = super().look_confirmed
+        return all(is_confirmed(part, log_end) for part in self.divide([piece])[1])
+
+    def stands(self, piece: QueueSlice) -> bool:
+        """Tell whether a range that was planned is still there; see ``QueueRanges.stands``."""
+        stands = super().stands
+        return all(stands(part) for part in self.divide([piece])[1])
+
+    def confirmed(
+        self, piece: QueueSlice, log_end: int, stored_until: int = LATEST_TIME
+    ) -> list[QueueSlice]:
+        """Return the parts of a range that the log confirms, or that are in tiered storage."""
+        in_tier, local = self.divide([piece])
+        confirmed = super().confirmed
+        return in_tier + [run for part in local for run in confirmed(part, log_end, stored_until)]
+
     def _resolved(
         self, selection: Selection, spec: ReadSpec, pruning: Pruning = NO_PRUNING
     ) -> Iterator[QueueSlice]:
@@ -182,7 +262,7 @@ class TieredSession(StoreSession):
             self.config,
             self.broker_name,
             fail_on_data_loss=spec.fail_on_data_loss,
-            tolerant=spec.mode != "FAILFAST",
+            tolerant=spec.mode != FAILFAST,
             pruning=pruning,
         )
 
@@ -243,10 +323,25 @@ class TieredSession(StoreSession):
     ) -> Iterator[pa.RecordBatch]:
         # The CRC of a whole record covers its physical offset, which is another one here.
         spec = replace(spec, check_record_crc=False)
-        for (topic, queue_id), pieces in groupby(slices, lambda piece: piece[:2]):
-            log = self._tiered.queue(topic, queue_id).log
-            scan = QueueScan(log, self._open_units, self.queues.open_ext, spec, wanted=wanted)
-            yield from scan.batches([*pieces])
+        batch_topics = self.queues.batch_topics()
+        for (topic, queue_id), group in groupby(slices, lambda piece: piece[:2]):
+            queue, pieces = self._tiered.queue(topic, queue_id), [*group]
+            whole = (pieces[0].start, pieces[-1].end)
+            has_batches = topic in batch_topics or queue.holds_inner_batches(*whole)
+            if has_batches and not spec.inflate:
+                raise UnsupportedFeatureError(
+                    f"{topic}: a record holds several messages (queue.type=BatchCQ), and exact "
+                    "copies are of records, which tiered storage has once for each message"
+                )
+            scan = QueueScan(
+                queue.log,
+                self._open_units,
+                self.queues.open_ext,
+                spec,
+                batch_topics=(topic,) if has_batches else (),
+                wanted=wanted,
+            )
+            yield from scan.batches(pieces)
 
     def _open_units(self, topic: str, queue_id: int) -> Queue:
         return self._tiered.queue(topic, queue_id).units
@@ -270,6 +365,20 @@ class TieredSession(StoreSession):
             samples += super().sample(part, count)
         return samples
 
+    @retry_if_deleted
+    def rows_within(self, piece: QueueSlice, n_bytes: int) -> int:
+        """Return how many messages fit into ``n_bytes``; see ``sampling.Sampler.rows_within``."""
+        in_tier, local = self.divide([piece])
+        rows_in_log = super().rows_within
+        count = 0
+        for part in in_tier:
+            queue = self._tiered.queue(part.topic, part.queue_id).units
+            fitting, n_bytes = rows_that_fit(queue, part.start, part.end, n_bytes)
+            count += fitting
+            if fitting < part.end - part.start:
+                return count
+        return count + sum(rows_in_log(part, n_bytes) for part in local)
+
     def _sample_base(self, topic: str, queue_id: int) -> int:
         key = (topic, queue_id)
         if key not in self._sample_bases:
@@ -277,60 +386,3 @@ class TieredSession(StoreSession):
             self._lowest_base -= max(log.max_offset - log.min_offset, 1)
             self._sample_bases[key] = self._lowest_base - log.min_offset
         return self._sample_bases[key]
-
-
-def open_session(
-    path: str | os.PathLike[str],
-    *,
-    broker_name: str | None = None,
-    ignore_log_end: bool = False,
-    storage: Storage = LOCAL,
-    tiered: str | os.PathLike[str] | None = None,
-    **folders: Unpack[FolderArguments],
-) -> StoreSession:
-    """Open a store, or tiered storage, for reading.
-
-    Args:
-        path: the folder that holds ``commitlog/``, or a folder of tiered storage.
-        broker_name: value of column ``brokerName``; taken from the store by default.
-        ignore_log_end: read on past the end of a log that was not closed.
-        storage: the storage that files are read from.
-        tiered: the tiered storage with the older messages of the store.
-        folders: folders that lie outside of ``path``.
-
-    Raises:
-        NotAStoreError: there is no store, or no tiered storage.
-        OptionError: it is not clear which broker's messages are meant.
-        UnsupportedFeatureError: it is of a kind that cannot be read.
-    """
-    try:
-        paths = find_store(path, storage=storage, **folders)
-    except NotAStoreError:
-        if not is_tier(path, storage):
-            raise
-        return _open_tier(path, broker_name, storage, {**folders, "tiered": tiered})
-    if tiered is None:
-        return StoreSession(paths, broker_name=broker_name, ignore_log_end=ignore_log_end)
-    if isinstance(storage, RemoteStorage):
-        raise UnsupportedFeatureError(
-            f"tiered=: {path} is not on a local disk; read the tiered storage by itself, by its URI"
-        )
-    name = broker_name or BrokerConfig(paths).broker_name()
-    tier = find_tier(tiered, storage, name)
-    return TieredSession(paths, tier, broker_name=broker_name, ignore_log_end=ignore_log_end)
-
-
-def _open_tier(
-    path: str | os.PathLike[str],
-    broker_name: str | None,
-    storage: Storage,
-    others: dict[str, object],
-) -> TieredSession:
-    """Open tiered storage alone."""
-    misplaced = sorted(name for name, value in others.items() if value)
-    if misplaced:
-        raise OptionError(f"{', '.join(misplaced)}: {path} is tiered storage, not a store")
-    tier = find_tier(path, storage, broker_name)
-    root = Path(tier.folder)
-    no_store = StorePaths(root, (), root / "consumequeue", root / "index", NO_FILES)
-    return TieredSession(no_store, tier, broker_name=broker_name or tier.broker_name)

@@ -38,7 +38,8 @@ def _rows(source: ViewSource, spec: ViewSpec) -> Iterator[dict[str, object]]:
     @cache
     def facts_of(topic: str, queue_id: int) -> QueueFacts:
         if topic not in existing:
-            existing[topic] = set(source.queues.ids(topic)) if can_name_queues(topic) else set()
+            queue_ids = source.viewed.queue_ids(topic) if can_name_queues(topic) else ()
+            existing[topic] = set(queue_ids)
         if queue_id not in existing[topic]:
             return QueueFacts(reason="there is no such queue")
         return queue_facts(source, topic, queue_id, with_bytes=False)
@@ -78,8 +79,7 @@ def _lag(
     if queue_offset >= facts.max_offset:
         return columns | {"lagMillis": 0}
     try:
-        physical_offset = source.queues.open(topic, queue_id).unit(queue_offset)[0]
-        next_time = source.log.store_timestamp(physical_offset)
+        next_time = source.viewed.stored_at(topic, queue_id, queue_offset)
     except (RmqStoreError, OSError) as err:
         return columns | {"reason": facts.reason or f"queue offset {queue_offset}: {err}"}
     columns["nextStoreTimestamp"] = next_time

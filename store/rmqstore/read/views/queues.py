@@ -16,7 +16,6 @@ from rmqstore.query.selection import choose_topics
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.source import ViewLimits, ViewPiece, ViewSource, to_batches
 from rmqstore.spans import QueueKey
-from rmqstore.storage.queue.bounds import total_weight
 from rmqstore.storage.rocksdb.queue_tables import are_queues_unreadable
 
 logger = logging.getLogger(__name__)
@@ -54,7 +53,7 @@ def chosen_topics(source: ViewSource, spec: ViewSpec, *, known: bool = False) ->
 
     With ``known`` they include those of ``config/topics.json``.
     """
-    topics = {*source.queues.topics(), *source.paths.batch_topics()}
+    topics = set(source.viewed.topics())
     if known:
         try:
             topics.update(source.config.topics())
@@ -83,7 +82,7 @@ def queue_ids(
         topic: topic name.
         known: the queues that there are; by default those of the store.
     """
-    existing = set(source.queues.ids(topic) if known is None else known)
+    existing = set(source.viewed.queue_ids(topic) if known is None else known)
     assigned = (spec.selection.assign or {}).get(topic)
     return sorted(
         queue_id
@@ -114,18 +113,18 @@ def queue_facts(source: ViewSource, topic: str, queue_id: int, *, with_bytes: bo
 
 
 def _facts(source: ViewSource, topic: str, queue_id: int, *, with_bytes: bool) -> QueueFacts:
-    start, end = source.ranges.range(topic, queue_id)
+    queues = source.viewed
+    start, end = queues.queue_range(topic, queue_id)
     facts = QueueFacts(start, end, 0 if with_bytes else None)
     if start >= end:
         return facts
-    queue = source.queues.open(topic, queue_id)
     if with_bytes:
-        facts = facts._replace(n_bytes=total_weight(queue, start, end))
+        facts = facts._replace(n_bytes=queues.n_bytes(topic, queue_id, start, end))
     stored: list[int | None] = []
     reason = None
     for queue_offset in (start, end - 1):
         try:
-            stored.append(source.log.store_timestamp(queue.unit(queue_offset)[0]))
+            stored.append(queues.stored_at(topic, queue_id, queue_offset))
         except RmqStoreError as err:
             stored.append(None)
             reason = reason or f"queue offset {queue_offset}: {err}"
@@ -179,7 +178,7 @@ def _file_bytes(source: ViewSource, keys: tuple[QueueKey, ...]) -> int:
     for key in keys:
         n_bytes += QUEUE_UNIT.itemsize
         with suppress(RmqStoreError):
-            n_bytes += source.queues.open(*key).n_full_bytes
+            n_bytes += source.viewed.n_unit_bytes(*key)
     return n_bytes
 
 

@@ -9,9 +9,11 @@ Source: FlatMessageFile.java, FlatCommitLogFile.java, FlatConsumeQueueFile.java.
 from __future__ import annotations
 
 from collections import OrderedDict
+from contextlib import suppress
 from typing import NamedTuple
 
-from rmqstore.format.layout import QUEUE_UNIT
+from rmqstore.errors import MessageNotFoundError, OffsetOutOfRangeError, StoreFormatError
+from rmqstore.format.layout import QUEUE_UNIT, SysFlag
 from rmqstore.format.schema import Message
 from rmqstore.spans import QueueKey
 from rmqstore.storage.files.open_files import OpenFiles
@@ -51,6 +53,17 @@ class TieredQueue(NamedTuple):
     def message(self, queue_offset: int) -> Message:
         """Return the message that a unit points at; raises as ``CommitLog.get`` does."""
         return self.log.get(self.units.unit(queue_offset)[0], check_crc=False)
+
+    def holds_inner_batches(self, start: int, end: int) -> bool:
+        """Tell whether the first or the last record of a range holds an inner batch.
+
+        A broker uploads such a record with each of its messages.
+        """
+        for queue_offset in (start, end - 1):
+            with suppress(StoreFormatError, OffsetOutOfRangeError, MessageNotFoundError):
+                if self.message(queue_offset).sysFlag & SysFlag.INNER_BATCH:
+                    return True
+        return False
 
     def refresh(self) -> None:
         """List the files again."""

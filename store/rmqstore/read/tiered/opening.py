@@ -1,0 +1,94 @@
+"""Opens a store, tiered storage, or both together, for reading."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Unpack
+
+from rmqstore.errors import NotAStoreError, OptionError, UnsupportedFeatureError
+from rmqstore.query.arguments import FolderArguments
+from rmqstore.read.session import StoreSession
+from rmqstore.read.tiered.session import TieredSession
+from rmqstore.storage.broker.config_files import BrokerConfig
+from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.files.paths import StorePaths, find_store
+from rmqstore.storage.files.storage import Storage
+from rmqstore.storage.remote.remote_storage import RemoteStorage
+from rmqstore.storage.tiered.folders import find_tier, is_tier
+from rmqstore.storage.tiered.no_files import NO_FILES
+
+
+def open_session(
+    path: str | os.PathLike[str],
+    *,
+    broker_name: str | None = None,
+    ignore_log_end: bool = False,
+    storage: Storage = LOCAL,
+    tiered: str | os.PathLike[str] | None = None,
+    **folders: Unpack[FolderArguments],
+) -> StoreSession:
+    """Open a store, or tiered storage, for reading.
+
+    Args:
+        path: the folder that holds ``commitlog/``, or a folder of tiered storage.
+        broker_name: value of column ``brokerName``; taken from the store by default.
+        ignore_log_end: read on past the end of a log that was not closed.
+        storage: the storage that files are read from.
+        tiered: the tiered storage with the older messages of the store.
+        folders: folders that lie outside of ``path``.
+
+    Raises:
+        NotAStoreError: there is no store, or no tiered storage.
+        OptionError: it is not clear which broker's messages are meant.
+        UnsupportedFeatureError: it is of a kind that cannot be read.
+    """
+    try:
+        paths = find_store(path, storage=storage, **folders)
+    except NotAStoreError:
+        if not is_tier(path, storage):
+            raise
+        return _open_tier(path, broker_name, storage, {**folders, "tiered": tiered})
+    if tiered is None:
+        return StoreSession(paths, broker_name=broker_name, ignore_log_end=ignore_log_end)
+    if isinstance(storage, RemoteStorage):
+        raise UnsupportedFeatureError(
+            f"tiered=: {path} is not on a local disk; read the tiered storage by itself, by its URI"
+        )
+    name = broker_name or BrokerConfig(paths).broker_name()
+    tier = find_tier(tiered, storage, name)
+    return TieredSession(paths, tier, broker_name=broker_name, ignore_log_end=ignore_log_end)
+
+
+def paths_for(
+    path: str | os.PathLike[str], storage: Storage = LOCAL, **folders: Unpack[FolderArguments]
+) -> StorePaths:
+    """Return where the parts of a store lie; those of tiered storage alone have no files.
+
+    Raises as :func:`open_session` does.
+    """
+    try:
+        return find_store(path, storage=storage, **folders)
+    except NotAStoreError:
+        if not is_tier(path, storage):
+            raise
+        return _no_store(Path(path))
+
+
+def _open_tier(
+    path: str | os.PathLike[str],
+    broker_name: str | None,
+    storage: Storage,
+    others: dict[str, object],
+) -> TieredSession:
+    """Open tiered storage alone."""
+    misplaced = sorted(name for name, value in others.items() if value)
+    if misplaced:
+        raise OptionError(f"{', '.join(misplaced)}: {path} is tiered storage, not a store")
+    tier = find_tier(path, storage, broker_name)
+    name = broker_name or tier.broker_name
+    return TieredSession(_no_store(tier.folder), tier, broker_name=name)
+
+
+def _no_store(root: Path) -> StorePaths:
+    return StorePaths(root, (), root / "consumequeue", root / "index", NO_FILES)
