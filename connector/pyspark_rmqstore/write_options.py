@@ -16,7 +16,7 @@ from pyspark_rmqstore.option_values import (
 )
 from rmqstore.errors import OptionError
 from rmqstore.storage.broker.store_config import StoreConfig
-from rmqstore.write.messages import SELECTORS, WriteSpec
+from rmqstore.write.messages import MACHINE_ROOM_SELECTOR, SELECTORS, WriteSpec
 
 _SIZES = (
     "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum",
@@ -64,7 +64,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         spec=WriteSpec(
             topic=given.get("topic") or None,
             default_queue_nums=defaults.default_queue_nums if queue_nums is None else queue_nums,
-            queue_selector=word(given, "queueSelector", SELECTORS),
+            queue_selector=_selector(given),
             compression=word(given, "compression", _COMPRESSIONS),
             compress_over=defaults.compress_over if compress_over is None else compress_over,
             store_host=given.get("storeHost", defaults.store_host),
@@ -86,6 +86,11 @@ def parse_stream_write_options(options: Mapping[str, str]) -> WriteOptions:
             "use these options for batch writes, as in foreachBatch"
         )
     return parsed
+
+
+def _selector(given: Mapping[str, str]) -> str:
+    is_refused = given.get("queueSelector", "").lower() == MACHINE_ROOM_SELECTOR.lower()
+    return MACHINE_ROOM_SELECTOR if is_refused else word(given, "queueSelector", SELECTORS)
 
 
 def _txn(given: Mapping[str, str]) -> tuple[str, int] | None:

@@ -297,7 +297,8 @@ def test_rows_that_rocketmq_would_refuse_leave_the_store_as_it_was(
     ("options", "texts"),
     [
         ({"colour": "x"}, ["unknown option", "colour"]),
-        ({"queueSelector": "random"}, ["queueSelector", "roundRobin", "hash"]),
+        ({"queueSelector": "first"}, ["queueSelector", "roundRobin", "hash", "random"]),
+        ({"queueSelector": "machineRoom"}, ["queueSelector", "selects no queue", "queueId"]),
         ({"compression": "gzip"}, ["compression", "zstd"]),
         ({"queueNums": "0"}, ["queueNums"]),
         ({"txnAppId": "a"}, ["txnVersion"]),

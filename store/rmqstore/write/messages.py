@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from time import time_ns
 from typing import Any, Final, Never
 
@@ -60,7 +61,9 @@ _PROPERTY_OF: Final = {
     "shardingKey": PROPERTY_SHARDING_KEY,
 }
 
-SELECTORS: Final = ("roundRobin", "hash")
+SELECTORS: Final = ("roundRobin", "hash", "random")
+# A producer's selector that is refused. Source: SelectMessageQueueByMachineRoom.java.
+MACHINE_ROOM_SELECTOR: Final = "machineRoom"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,12 @@ class WriteSpec:
 
     def __post_init__(self) -> None:
         """Refuse values out of their domain."""
+        if self.queue_selector == MACHINE_ROOM_SELECTOR:
+            raise OptionError(
+                "queue_selector 'machineRoom': RocketMQ's SelectMessageQueueByMachineRoom selects "
+                "no queue, so a send with it fails, and all queues of a store are of one broker; "
+                f"use one of {', '.join(SELECTORS)}, or give queueId"
+            )
         if self.queue_selector not in SELECTORS:
             raise OptionError(
                 f"queue_selector {self.queue_selector!r}: must be one of {', '.join(SELECTORS)}"
@@ -112,6 +121,10 @@ class MessageMaker:
         self._ids = UniqueKeys(now_ms)
         self._born_host = spec.born_host or f"{own_address()}:0"
         pack_host(spec.store_host)
+
+    @cached_property
+    def _dice(self) -> np.random.Generator:
+        return np.random.default_rng()
 
     def make(self, batch: pa.RecordBatch, first_row: int = 0) -> RecordColumns:
         """Return the columns of the records for a batch.
@@ -232,7 +245,10 @@ class MessageMaker:
     def _queue_ids(
         self, topics: TopicColumn, columns: Mapping[str, pa.Array], n: int
     ) -> NDArray[np.int32]:
-        """Choose queues: the given one, otherwise by sharding key, otherwise round robin."""
+        """Choose queues: the given one, otherwise as the selector says.
+
+        The selector ``hash`` takes rows without a sharding key in turn.
+        """
         given = columns.get("queueId")
         chosen = np.empty(n, np.int32)
         keys = columns.get("shardingKey") if self.spec.queue_selector == "hash" else None
@@ -247,6 +263,10 @@ class MessageMaker:
             if hashes is not None:
                 # Source: SelectMessageQueueByHash.java: the absolute value of Java's remainder.
                 chosen[rows] = np.abs(np.fmod(hashes[rows].astype(np.int64), count))
+            if self.spec.queue_selector == "random":
+                # Source: SelectMessageQueueByRandom.java
+                chosen[rows] = self._dice.integers(count, size=len(rows))
+                continue
             turning = rows[~is_keyed[rows]]
             turn = self._turns.get(topic, self._first_turn)
             chosen[turning] = (turn + np.arange(len(turning))) % count
