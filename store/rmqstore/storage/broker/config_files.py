@@ -11,6 +11,7 @@ import numpy as np
 
 from rmqstore.errors import CorruptConfigError, UnreadableFileError
 from rmqstore.format.layout import TIMER_CHECK
+from rmqstore.storage.broker.identity import BrokerIdentity, broker_name, read_identity
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import Storage, read_small
 
@@ -20,9 +21,6 @@ _INTEGER = re.compile(r"-?\d{1,40}", re.ASCII)
 MAX_TABLE_BYTES = 16 << 20  # a parsed table may take forty times as much memory
 # Source: TopicAttributes.java, CQType.java.
 QUEUE_TYPE, BATCH_QUEUES = "queue.type", "BatchCQ"
-_MAX_IDENTITY_BYTES = 4096
-# Source: TopicValidator.java#SYNC_BROKER_MEMBER_GROUP_PREFIX
-_MEMBER_TOPIC = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 
 def load_table(storage: Storage, path: Path) -> dict[str, Any]:
@@ -272,18 +270,13 @@ class BrokerConfig:
     def broker_name(self) -> str:
         """Return the broker's name.
 
-        It comes from ``brokerIdentity``, else from its member topic, else from the root folder.
+        It comes from ``brokerIdentity``, else from ``broker.conf`` if that lies in the store, else
+        from its member topic, else from the root folder.
 
         Source: BrokerMetadata.java; BrokerController.java#syncBrokerMemberGroup.
         """
-        try:
-            stored = read_small(
-                self._paths.storage, self._paths.broker_identity, _MAX_IDENTITY_BYTES
-            )
-            identity = stored.decode(errors="replace").strip().split("#")
-        except FileNotFoundError:
-            identity = []
-        if len(identity) == 3 and identity[1]:  # cluster#broker#id
-            return identity[1]
-        member = next((topic for topic in self.topics() if topic.startswith(_MEMBER_TOPIC)), None)
-        return member.removeprefix(_MEMBER_TOPIC) if member else self._paths.name
+        return broker_name(self._paths, self.topics) or self._paths.name
+
+    def identity(self) -> BrokerIdentity:
+        """Return what the files of the store say about its broker; see :func:`read_identity`."""
+        return read_identity(self._paths, self.topics)

@@ -14,7 +14,7 @@ import javaproperties
 
 from rmqstore.errors import OptionError
 from rmqstore.storage.files.local import LOCAL
-from rmqstore.storage.files.storage import read_small
+from rmqstore.storage.files.storage import Storage, read_small
 
 _BOOLEANS = {"true": True, "false": False}
 _MAX_INT = (1 << 31) - 1
@@ -98,19 +98,23 @@ _KEYS = {
 }
 
 
-def read_properties(path: str | os.PathLike[str]) -> dict[str, str]:
+def read_properties(path: str | os.PathLike[str], storage: Storage = LOCAL) -> dict[str, str]:
     r"""Read a broker's ``.properties`` file as Java does.
 
     ``key=value``, ``key: value`` and ``key value`` are one; ``#`` and ``!`` begin comments, a
     backslash at the end continues a line, and ``\uXXXX`` stands for a character. The bytes are
     ISO-8859-1.
 
+    Args:
+        path: the file.
+        storage: what it is read from, if not the local disk.
+
     Raises:
         FileNotFoundError: there is no such file.
         OptionError: an escape is incomplete.
         UnreadableFileError: it is not a regular file, or it is too long.
     """
-    content = read_small(LOCAL, Path(path), _MAX_PROPERTIES_BYTES)
+    content = read_small(storage, Path(path), _MAX_PROPERTIES_BYTES)
     try:
         properties: dict[str, str] = javaproperties.loads(content)
     except javaproperties.InvalidUEscapeError as err:

@@ -1,0 +1,147 @@
+"""Who a broker is, as far as its files tell: name, cluster, id and address.
+
+In controller mode a broker keeps ``brokerIdentity``. Its settings, ``broker.conf``, are read where
+they lie in the root of the store or in ``config/``. Otherwise the topics that every broker makes
+for itself tell its name and its cluster.
+
+Source: BrokerMetadata.java; BrokerConfig.java, BrokerIdentity.java; TopicConfigManager.java, which
+makes the topics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from rmqstore.errors import CorruptConfigError
+from rmqstore.storage.broker.store_config import read_properties
+from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.files.storage import read_small
+
+MASTER_ID: Final = 0  # Source: MixAll.java
+READ_AND_WRITE: Final = 6  # Source: PermName.java
+_MAX_IDENTITY_BYTES: Final = 4096
+_MAX_ID: Final = (1 << 63) - 1
+_DEFAULT_PORT: Final = "10911"  # Source: BrokerStartup.java
+# Source: TopicValidator.java#SYNC_BROKER_MEMBER_GROUP_PREFIX
+_MEMBER_TOPIC: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
+_CLUSTER_TOPIC: Final = "rmq_sys_REVIVE_LOG_"  # Source: PopAckConstants.java#REVIVE_TOPIC
+_REPLY_TOPIC: Final = "_REPLY_TOPIC"  # Source: MixAll.java#REPLY_TOPIC_POSTFIX
+
+
+class BrokerIdentity(NamedTuple):
+    """What the files of a store say about its broker; None where they do not.
+
+    Attributes:
+        name: the broker's name.
+        cluster: the name of its cluster.
+        broker_id: 0 for a master. In controller mode it says nothing about the role.
+        address: where clients reach it, ``ip:port``.
+        permission: the bits of ``perm`` that it allows, 4 to read and 2 to write.
+        is_acting_master: whether a replica serves readers while there is no master
+            (``enableSlaveActingMaster``).
+    """
+
+    name: str | None = None
+    cluster: str | None = None
+    broker_id: int | None = None
+    address: str | None = None
+    permission: int = READ_AND_WRITE
+    is_acting_master: bool = False
+
+
+def read_identity(paths: StorePaths, topics: Callable[[], list[str]]) -> BrokerIdentity:
+    """Return who the broker of a store is.
+
+    Args:
+        paths: the store.
+        topics: returns the topics of ``config/topics.json``; it is asked only if the other files
+            leave something open.
+
+    Raises:
+        CorruptConfigError: a number in ``broker.conf`` is not one.
+    """
+    identity = _of_settings(paths)
+    stored = _of_metadata(paths)
+    if stored.name:
+        identity = identity._replace(
+            name=stored.name, cluster=stored.cluster, broker_id=stored.broker_id
+        )
+    if identity.name and identity.cluster:
+        return identity
+    known = topics()
+    return identity._replace(
+        name=identity.name or _named_by(_MEMBER_TOPIC, known),
+        cluster=identity.cluster or _named_by(_CLUSTER_TOPIC, known) or _of_reply_topic(known),
+    )
+
+
+def broker_name(paths: StorePaths, topics: Callable[[], list[str]]) -> str | None:
+    """Return the name of the broker of a store, None if no file tells it.
+
+    Less is read for it than for :func:`read_identity`.
+    """
+    name = _of_metadata(paths).name or _of_settings(paths).name
+    return name or _named_by(_MEMBER_TOPIC, topics())
+
+
+def _of_metadata(paths: StorePaths) -> BrokerIdentity:
+    """Return what ``brokerIdentity`` says: ``cluster#broker#id``."""
+    try:
+        stored = read_small(paths.storage, paths.broker_identity, _MAX_IDENTITY_BYTES)
+    except FileNotFoundError:
+        return BrokerIdentity()
+    parts = stored.decode(errors="replace").strip().split("#")
+    if len(parts) != 3 or not parts[1]:
+        return BrokerIdentity()
+    cluster, name, number = parts
+    is_id = number.isascii() and number.isdecimal() and len(number) < len(str(_MAX_ID))
+    return BrokerIdentity(name, cluster or None, int(number) if is_id else None)
+
+
+def _of_settings(paths: StorePaths) -> BrokerIdentity:
+    """Return what ``broker.conf`` says, if it lies in the store."""
+    for folder in (paths.root, paths.config):
+        file = folder / "broker.conf"
+        try:
+            settings = read_properties(file, paths.storage)
+        except FileNotFoundError:
+            continue
+        try:
+            return _of_properties(settings)
+        except ValueError as err:
+            raise CorruptConfigError(str(file), 0, str(err)) from err
+    return BrokerIdentity()
+
+
+def _of_properties(settings: Mapping[str, str]) -> BrokerIdentity:
+    ip = settings.get("brokerIP1")
+    has_controller = settings.get("enableControllerMode", "").lower() == "true"
+    return BrokerIdentity(
+        name=settings.get("brokerName") or None,
+        cluster=settings.get("brokerClusterName") or None,
+        broker_id=_number(settings, "brokerId", None if has_controller else MASTER_ID),
+        address=f"{ip}:{settings.get('listenPort') or _DEFAULT_PORT}" if ip else None,
+        permission=_number(settings, "brokerPermission", READ_AND_WRITE) or 0,
+        is_acting_master=settings.get("enableSlaveActingMaster", "").lower() == "true",
+    )
+
+
+def _number(settings: Mapping[str, str], key: str, default: int | None = None) -> int | None:
+    text = settings.get(key)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdecimal() and int(text) <= _MAX_ID):
+        raise ValueError(f"{key} {text[:50]!r}: must be an integer that is not negative")
+    return int(text)
+
+
+def _named_by(prefix: str, topics: list[str]) -> str | None:
+    """Return the name that a topic has after a prefix."""
+    names = (topic.removeprefix(prefix) for topic in topics if topic.startswith(prefix))
+    return next(names, None) or None
+
+
+def _of_reply_topic(topics: list[str]) -> str | None:
+    names = [topic.removesuffix(_REPLY_TOPIC) for topic in topics if topic.endswith(_REPLY_TOPIC)]
+    return names[0] if len(names) == 1 else None
