@@ -6,7 +6,6 @@ closed (SIGPIPE).
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -25,7 +24,8 @@ from rmqstore.errors import (
     StoreFormatError,
     UnsupportedFeatureError,
 )
-from rmqstore.exchange import jsonable
+from rmqstore.exchange.json_rows import json_lines
+from rmqstore.format.schema import CORRUPT_RECORD
 from rmqstore.opening import open_for
 from rmqstore.query.arguments import ScanOrder
 from rmqstore.storage.files.storage import path_of
@@ -327,15 +327,19 @@ def progress_bar(doing: str) -> Iterator[Callable[[int, int], None]]:
 
 def write_rows(batches: Iterable[pa.RecordBatch], limit: int | None) -> int:
     """Write rows as JSON Lines as they come; return how many of them report damage."""
-    written = damaged = 0
+    out = sys.stdout.buffer
+    n_left, n_damaged = limit, 0
     for batch in batches:
-        for row in batch.to_pylist():
-            if limit is not None and written >= limit:
-                return damaged
-            click.echo(json.dumps(jsonable(row), ensure_ascii=False))
-            written += 1
-            damaged += bool(row.get("_corrupt_record"))
-    return damaged
+        rows = batch if n_left is None else batch.slice(0, n_left)
+        out.writelines(json_lines(rows))
+        out.flush()
+        if CORRUPT_RECORD in rows.schema.names:
+            n_damaged += len(rows) - rows.column(CORRUPT_RECORD).null_count
+        if n_left is not None:
+            n_left -= len(rows)
+            if not n_left:
+                break
+    return n_damaged
 
 
 def time_text(timestamp: int | None) -> str:

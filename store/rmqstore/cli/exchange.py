@@ -23,14 +23,9 @@ from rmqstore.cli.common import (
     store_path,
 )
 from rmqstore.errors import OptionError
-from rmqstore.exchange import (
-    FORMATS,
-    format_of,
-    read_json_lines,
-    read_parquet,
-    write_json_lines,
-    write_parquet,
-)
+from rmqstore.exchange.files import FORMATS, format_of
+from rmqstore.exchange.json_lines import read_json_lines, write_json_lines
+from rmqstore.exchange.parquet import read_parquet, write_parquet
 from rmqstore.opening import create, is_store, open_for
 from rmqstore.storage.broker.store_config import StoreConfig, read_properties
 from rmqstore.write.messages import SELECTORS, WriteSpec

@@ -29,7 +29,7 @@ from rmqstore.cli.common import (
     with_system_topics,
     write_rows,
 )
-from rmqstore.exchange import jsonable
+from rmqstore.exchange.json_rows import jsonable
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.open_store import QueueInfo
 from rmqstore.store import MessageStore

@@ -1,0 +1,197 @@
+"""Messages in files of JSON Lines.
+
+For people and small tools: each row passes through Python, where Parquet stays in columns.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator
+from itertools import accumulate, chain, islice
+from pathlib import Path
+from typing import IO, Any, Final
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmqstore.errors import IllegalMessageError
+from rmqstore.exchange.files import in_place
+from rmqstore.exchange.json_rows import BASE64, json_lines
+from rmqstore.format.schema import ALL_COLUMNS, ASSIGNED, VERBATIM, WRITE_TYPES
+from rmqstore.query.times import parse_timestamp
+
+_ROWS_AT_ONCE = 8192
+_YEAR_ONE_MS: Final = -62_135_596_800_000
+# The columns, of those that the store assigns, that tell whether a msgId is an offset message id.
+_ID_COLUMNS: Final = ("storeHost", "commitLogOffset", "offsetMsgId")
+
+
+def write_json_lines(target: Path, batches: Iterable[pa.RecordBatch]) -> None:
+    """Write batches to one file of JSON Lines; see :mod:`rmqstore.exchange.json_rows`."""
+    with in_place(target) as path, path.open("wb") as file:
+        for batch in batches:
+            file.writelines(json_lines(batch))
+
+
+def read_json_lines(
+    file: IO[str], name: str, *, verbatim: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows of JSON Lines in the form that :mod:`rmqstore.exchange.json_rows` writes.
+
+    Times may also be in any other form of :func:`rmqstore.query.times.parse_timestamp`.
+
+    Args:
+        file: a file that is open as UTF-8 text.
+        name: name of the file, for errors.
+        verbatim: the columns are those of ``format.schema.VERBATIM`` instead of those of messages.
+
+    Raises:
+        IllegalMessageError: a line is not a JSON object, or has an unknown column or a value of the
+            wrong type.
+    """
+    types = _types(verbatim=verbatim)
+    lines = enumerate(_decoded(file, name), 1)
+    while chunk := list(islice(lines, _ROWS_AT_ONCE)):
+        batch = _fast_batch([line for _, line in chunk], types)
+        if batch is None:
+            batch = _plain_batch(chunk, name, types)
+        if len(batch):
+            yield batch
+
+
+def _fast_batch(lines: list[str], types: dict[str, pa.DataType]) -> pa.RecordBatch | None:
+    """Return the rows of lines, column by column.
+
+    None if anything is unusual; :func:`_plain_batch` then says what is wrong, or finds it right.
+    """
+    try:
+        rows = [orjson.loads(line) for line in lines if line.strip()]
+        names = dict.fromkeys(chain.from_iterable(rows))
+        columns = [name for name in names if name.removesuffix(BASE64) in types]
+        if any(name not in ASSIGNED for name in names.keys() - columns):
+            return None
+        arrays = {
+            name: _column(rows, name, types[name], has_base64=f"{name}{BASE64}" in names)
+            for name in dict.fromkeys(column.removesuffix(BASE64) for column in columns)
+        }
+        return pa.RecordBatch.from_pydict(arrays)
+    except (AttributeError, TypeError, ValueError, OverflowError, pa.ArrowException):
+        return None
+
+
+def _column(
+    rows: list[dict[str, Any]], name: str, kind: pa.DataType, *, has_base64: bool
+) -> pa.Array:
+    """Return one column of rows.
+
+    Raises:
+        AttributeError, TypeError, ValueError, OverflowError, pa.ArrowException: a value is unusual.
+    """
+    values = [row.get(name) for row in rows]
+    if pa.types.is_timestamp(kind):
+        times = pa.array(values, pa.string()).cast(pa.timestamp("ms", "UTC"))
+        if times.null_count < len(times) and pc.min(times).value < _YEAR_ONE_MS:
+            raise ValueError("a year that Python does not know")
+        return times.cast(kind)
+    if pa.types.is_map(kind):
+        return _maps(values, kind)
+    if not pa.types.is_binary(kind):
+        if has_base64:
+            raise ValueError("base64 where text is expected")
+        return pa.array(values, kind)
+    texts = pa.array(values, pa.string()).cast(kind)
+    if not has_base64:
+        return texts
+    encoded_name = f"{name}{BASE64}"
+    if any(encoded_name in row and name in row for row in rows):
+        raise ValueError("the same value twice")
+    encoded = (row.get(encoded_name) for row in rows)
+    stored = [None if text is None else base64.b64decode(text, validate=True) for text in encoded]
+    return pc.coalesce(texts, pa.array(stored, kind))
+
+
+def _maps(values: list[dict[str, str] | None], kind: pa.DataType) -> pa.Array:
+    ends = accumulate((len(value) if value is not None else 0 for value in values), initial=0)
+    filled = [value for value in values if value is not None]
+    keys = pa.array(chain.from_iterable(filled), pa.string())
+    items = pa.array(chain.from_iterable(value.values() for value in filled), pa.string())
+    offsets: list[int | None] = list(ends)
+    for row, value in enumerate(values):
+        if value is None:
+            offsets[row] = None
+    return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), keys, items).cast(kind)
+
+
+def _plain_batch(
+    chunk: list[tuple[int, str]], name: str, types: dict[str, pa.DataType]
+) -> pa.RecordBatch:
+    """Return the rows of numbered lines, value by value.
+
+    Raises:
+        IllegalMessageError: as :func:`read_json_lines`.
+    """
+    rows = [
+        _parsed(line, f"{name}: line {number}", types) for number, line in chunk if line.strip()
+    ]
+    columns = []
+    names = list(dict.fromkeys(column for row in rows for column in row))
+    for column in names:
+        try:
+            columns.append(pa.array([row.get(column) for row in rows], types[column]))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeError) as err:
+            where = f"{name}: lines {chunk[0][0]} to {chunk[-1][0]}"
+            raise IllegalMessageError(f"{where}: {column} must be {types[column]}: {err}") from err
+    schema = pa.schema([(column, types[column]) for column in names])
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _decoded(file: IO[str], name: str) -> Iterator[str]:
+    try:
+        yield from file
+    except UnicodeDecodeError as err:
+        raise IllegalMessageError(f"{name} is not UTF-8: {err}") from err
+
+
+def _types(*, verbatim: bool) -> dict[str, pa.DataType]:
+    if verbatim:
+        return {field.name: field.type for field in VERBATIM}
+    return WRITE_TYPES | {name: ALL_COLUMNS.field(name).type for name in _ID_COLUMNS}
+
+
+def _parsed(line: str, where: str, types: dict[str, pa.DataType]) -> dict[str, Any]:
+    """Return the values of a line by column, as Arrow takes them."""
+    try:
+        row = json.loads(line)
+    except ValueError as err:
+        raise IllegalMessageError(f"{where} is not JSON: {err}") from err
+    if not isinstance(row, dict):
+        raise IllegalMessageError(f"{where} is not a JSON object")
+    values: dict[str, Any] = {}
+    for name, value in row.items():
+        plain = name.removesuffix(BASE64)
+        if plain in types:
+            try:
+                values[plain] = _value(value, types[plain], is_base64=plain != name)
+            except (ValueError, TypeError, AttributeError) as err:
+                raise IllegalMessageError(f"{where}: {name} {str(value)[:100]!r}: {err}") from err
+        elif name not in ASSIGNED:
+            raise IllegalMessageError(
+                f"{where}: {name} is not a column; there are {', '.join(types)}"
+            )
+    return values
+
+
+def _value(value: Any, kind: pa.DataType, *, is_base64: bool) -> Any:  # noqa: ANN401 - whatever JSON holds
+    if value is None:
+        return None
+    if is_base64:
+        return base64.b64decode(value, validate=True)
+    if pa.types.is_binary(kind):
+        return value.encode()
+    if pa.types.is_timestamp(kind):
+        return parse_timestamp("time", value) * 1000
+    if pa.types.is_map(kind):
+        return list(value.items())
+    return value

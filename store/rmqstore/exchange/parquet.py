@@ -1,0 +1,84 @@
+"""Messages in Parquet files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from rmqstore.errors import IllegalMessageError
+from rmqstore.exchange.files import in_place
+
+_ROW_GROUP_ROWS, _ROW_GROUP_BYTES = 1 << 17, 64 << 20
+_ROWS_AT_ONCE = 8192
+# Columns that the paths of a partitioned folder may hold: topic=Orders/queueId=3/….
+_PARTITIONED: Final = {"topic": pa.string(), "queueId": pa.int32()}
+
+
+def write_parquet(target: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+    """Write batches to one Parquet file, compressed with zstd.
+
+    A row group has 128 Ki rows or 64 MiB.
+    """
+    from pyarrow import parquet
+
+    with in_place(target) as path, parquet.ParquetWriter(path, schema, compression="zstd") as file:
+        waiting: list[pa.RecordBatch] = []
+        rows = n_bytes = 0
+        for batch in batches:
+            waiting.append(batch)
+            rows += len(batch)
+            n_bytes += batch.nbytes
+            if rows >= _ROW_GROUP_ROWS or n_bytes >= _ROW_GROUP_BYTES:
+                file.write_table(pa.Table.from_batches(waiting), row_group_size=rows)
+                waiting.clear()
+                rows = n_bytes = 0
+        if waiting:
+            file.write_table(pa.Table.from_batches(waiting), row_group_size=max(rows, 1))
+
+
+def read_parquet(
+    source: Path, columns: list[str] | None = None
+) -> tuple[int, Iterator[pa.RecordBatch]]:
+    """Return the number of rows, and the rows, of a Parquet file or of a folder of such files.
+
+    Files of a folder come in the order of their names.
+
+    Args:
+        source: a file or a folder. Folders ``topic=…/queueId=…`` in it give these columns too.
+        columns: the columns to read, all by default.
+
+    Raises:
+        IllegalMessageError: a file is not Parquet, or a column is missing.
+    """
+    from pyarrow import dataset
+
+    in_paths = pa.schema(
+        [
+            (name, kind)
+            for name, kind in _PARTITIONED.items()
+            if source.is_dir() and any(source.glob(f"**/{name}=*"))
+        ]
+    )
+    partitioning = dataset.partitioning(in_paths, flavor="hive")
+    try:
+        files = dataset.dataset(source, format="parquet", partitioning=partitioning)
+        schemas = [files.schema, *(fragment.physical_schema for fragment in files.get_fragments())]
+        # Includes the columns that only some files have.
+        files = files.replace_schema(pa.unify_schemas(schemas))
+        # Little readahead, and one file at a time: rows keep their order, and memory stays bounded.
+        batches = files.to_batches(
+            columns=columns, batch_size=_ROWS_AT_ONCE, batch_readahead=2, fragment_readahead=1
+        )
+        return files.count_rows(), _parquet_batches(source, batches)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowKeyError, KeyError) as err:
+        raise IllegalMessageError(f"{source} cannot be read as Parquet: {err}") from err
+
+
+def _parquet_batches(source: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from batches
+    except (pa.ArrowException, OSError) as err:
+        raise IllegalMessageError(f"{source} cannot be read as Parquet: {err}") from err

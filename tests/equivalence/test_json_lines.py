@@ -1,0 +1,141 @@
+"""JSON Lines that are written and read column by column equal those that go row by row."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from rmqstore import IllegalMessageError
+from rmqstore.exchange import json_lines as written
+from rmqstore.exchange.json_rows import json_lines, jsonable
+
+SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("queueId", pa.int32()),
+        ("body", pa.binary()),
+        ("extra", pa.binary()),
+        ("properties", pa.map_(pa.string(), pa.string())),
+        ("storeTimestamp", pa.timestamp("us", tz="UTC")),
+        ("isFirst", pa.bool_()),
+        ("places", pa.list_(pa.int64())),
+    ]
+)
+TEXTS = ["", "a", "é\u2028\U0001f600", 'quo"te\\', "\n\x00\x1f", "x" * 300]
+
+
+def some(random_: random.Random, choices: list[Any]) -> Any:
+    return random_.choice([*choices, None])
+
+
+def rows(random_: random.Random, count: int) -> list[dict[str, Any]]:
+    start = datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+    bodies = [b"", b"text", "é".encode(), b"\xff\x00", random_.randbytes(40)]
+    return [
+        {
+            "topic": some(random_, TEXTS),
+            "queueId": some(random_, [0, -1, 2**31 - 1]),
+            "body": some(random_, bodies),
+            "extra": some(random_, [b"only", b"text"]),
+            "properties": some(
+                random_, [[], [("k", "v"), ("é", None)], [(text, text) for text in TEXTS]]
+            ),
+            "storeTimestamp": some(
+                random_, [start + timedelta(microseconds=random_.randrange(1 << 51))]
+            ),
+            "isFirst": some(random_, [True, False]),
+            "places": some(random_, [[], [1, 2]]),
+        }
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_rows_are_written_alike(seed: int) -> None:
+    random_ = random.Random(seed)
+    table = pa.Table.from_pylist(rows(random_, 50), schema=SCHEMA)
+    batch = table.to_batches()[0].slice(random_.randrange(20), random_.randrange(30))
+    lines = json_lines(batch)
+    assert all(line.endswith(b"\n") and line.count(b"\n") == 1 for line in lines)
+    assert [json.loads(line) for line in lines] == [jsonable(row) for row in batch.to_pylist()]
+
+
+def test_a_batch_of_bytes_alone_has_all_rows() -> None:
+    batch = pa.RecordBatch.from_pydict({"body": pa.array([b"\xff", None, b"a"], pa.binary())})
+    assert [json.loads(line) for line in json_lines(batch)] == [
+        {"bodyBase64": "/w=="},
+        {"body": None},
+        {"body": "a"},
+    ]
+
+
+def value(random_: random.Random, name: str) -> Any:
+    usual: dict[str, list[Any]] = {
+        "topic": TEXTS,
+        "queueId": [0, 3],
+        "body": TEXTS,
+        "bodyBase64": ["", "/w==", "YQ=="],
+        "properties": [{}, {"k": "v", "é": ""}],
+        "bornTimestamp": ["2026-11-20T08:00:00.123+00:00", "2026-11-20T08:00:00Z"],
+        "storeTimestamp": ["2026-11-20T08:00:00Z", 5],
+        "reconsumeTimes": [0, 1],
+    }
+    unusual: dict[str, list[Any]] = {
+        "queueId": ["3", 1.5, 2**40, 10**30, True],
+        "body": [5, "\ud800"],
+        "bodyBase64": ["/w=", 7, "é"],
+        "properties": [{"k": 1}, ["k"], "k"],
+        "bornTimestamp": [1_700_000_000_000, 5, "soon", "2026-11-20", "0000-01-01T00:00:00Z"],
+        "topic": [{}, []],
+        "unknown": [1],
+        "topicBase64": ["YQ=="],
+    }
+    if name in unusual and random_.random() < 0.05:
+        return random_.choice(unusual[name])
+    return random_.choice([*usual.get(name, [1]), None])
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_lines_are_read_alike(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    random_ = random.Random(seed)
+    names = ["topic", "queueId", "properties", "bornTimestamp", "storeTimestamp", "reconsumeTimes"]
+    names += random_.choice([["body"], ["bodyBase64"], ["body", "bodyBase64"]])
+    names += random_.choices([[], ["unknown"], ["topicBase64"]], [90, 5, 5])[0]
+    lines = []
+    for _ in range(random_.randrange(8)):
+        chosen = random_.sample(names, random_.randrange(1, len(names) + 1))
+        lines.append(json.dumps({name: value(random_, name) for name in chosen}))
+        lines += random_.choices([[], [" "], ["{"], ["[]"], ["1,2"]], [94, 3, 1, 1, 1])[0]
+    text = "\n".join(lines)
+
+    def read() -> list[pa.RecordBatch] | str:
+        try:
+            return list(written.read_json_lines(io.StringIO(text), "file"))
+        except IllegalMessageError as err:
+            return str(err)
+
+    fast = read()
+    monkeypatch.setattr(written, "_fast_batch", lambda *_: None)
+    assert fast == read()
+
+
+def test_usual_lines_are_read_column_by_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(written, "_plain_batch", None)
+    line = json.dumps(
+        {
+            "topic": "T",
+            "body": "text",
+            "properties": {"k": "v"},
+            "bornTimestamp": "2026-11-20T08:00:00.123+00:00",
+            "storeTimestamp": 5,
+        }
+    )
+    (batch,) = written.read_json_lines(io.StringIO(f"{line}\n\n{line}\n"), "file")
+    assert len(batch) == 2
+    assert batch.schema.names == ["topic", "body", "properties", "bornTimestamp"]
