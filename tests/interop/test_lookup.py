@@ -10,6 +10,7 @@ import pytest
 import rmqstore
 from interop.rocketmq import RocketMQ
 from rmqstore.format.topics import HALF_TOPIC
+from rmqstore.inspect.verify import verify
 
 SIZES = {
     "mappedFileSizeCommitLog": 32768, "mappedFileSizeConsumeQueue": 20 * 20, "maxHashSlotNum": 20,
@@ -89,3 +90,31 @@ def _compare(
         assert sorted(expected) == [
             at for batch in batches for at in batch.column("commitLogOffset").to_pylist()
         ]
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("length", [0, 100])
+def test_the_real_store_uses_an_index_file_without_items_whatever_its_length(
+    rocketmq: RocketMQ, tmp_path: Path, length: int
+) -> None:
+    root = tmp_path / "s"
+
+    def put(start: int, stop: int) -> list[list[int]]:
+        with rocketmq.open(root, **SIZES) as real:
+            for number in range(start, stop):
+                real.put("T", 0, b"x", keys=f"k{number}")
+            real.wait()
+            return [real.query("T", f"k{number}") for number in range(stop)]
+
+    before = put(0, 20)
+    last = max((root / "index").iterdir())
+    unused = last.with_name(str(int(last.name) + 1))
+    unused.write_bytes(bytes(length))
+    with rmqstore.open(root) as store:
+        assert list(verify(store)) == []
+    after = put(20, 40)
+    assert after[:20] == before
+    assert all(len(places) == 1 for places in after)
+    assert unused.stat().st_size == last.stat().st_size
+    with rmqstore.open(root) as store:
+        assert list(verify(store)) == []
