@@ -208,9 +208,14 @@ class RealStore:
             arguments.append(topics)
         in_rocksdb = sizes.get("storeType") == "defaultRocksDB"
         kind = "RocksDBMessageStore" if in_rocksdb else "DefaultMessageStore"
-        self.store = getattr(rocketmq.store, kind)(*arguments)
+        self._default = getattr(rocketmq.store, kind)(*arguments)
+        self.store = self._wrapped(self._default, arguments)
         assert self.store.load(), f"the real {real.version} store does not load {root}"
         self.store.start()
+
+    def _wrapped(self, store: Any, _arguments: list[Any]) -> Any:
+        """Return what stands before the store, made with the arguments that it was made with."""
+        return store
 
     def _stats(self) -> Any:
         manager = self._real.rocketmq.store.stats.BrokerStatsManager
@@ -348,7 +353,7 @@ class RealStore:
         """Delete the oldest log files and the units that point into them, as retention does."""
         deleted = self.commitlog.deleteExpiredFile(0, 0, 1, True, n_files)
         start = self.commitlog.getMinOffset()
-        for queues in self.store.getConsumeQueueTable().values():
+        for queues in self._default.getConsumeQueueTable().values():
             for queue in queues.values():
                 queue.deleteExpiredFile(start)
         return int(deleted)

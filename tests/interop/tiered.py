@@ -1,0 +1,86 @@
+"""The real tiered storage, which uploads the messages of a real store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from interop.rocketmq import RealStore, RocketMQ
+
+_PROVIDER = "org.apache.rocketmq.tieredstore.provider.PosixFileSegment"
+_SECONDS = 30
+
+
+class RealTieringStore(RealStore):
+    """A TieredMessageStore before a DefaultMessageStore, uploading when it is told to.
+
+    Attributes:
+        tier: its ``tieredStoreFilePath``.
+    """
+
+    def __init__(
+        self,
+        real: RocketMQ,
+        root: Path,
+        sizes: dict[str, Any],
+        tier: Path,
+        batch_topics: Collection[str] = (),
+        **settings: Any,
+    ) -> None:
+        self.tier = tier
+        self._settings = {
+            "storePathRootDir": root,
+            "brokerName": "interop",
+            "brokerClusterName": "DefaultCluster",
+            "tieredStoreFilePath": tier,
+            "tieredBackendServiceProvider": _PROVIDER,
+            "tieredStoreGroupCommit": "false",
+            **settings,
+        }
+        super().__init__(real, root, sizes, batch_topics)
+
+    def _wrapped(self, store: Any, arguments: list[Any]) -> Any:
+        rocketmq, java = self._real.rocketmq, self._real.java
+        properties = java.util.Properties()
+        for name, value in self._settings.items():
+            properties.setProperty(name, str(value))
+        logger = rocketmq.logging.org.slf4j.LoggerFactory.getLogger("interop")
+        configuration = rocketmq.remoting.Configuration(logger).registerConfig(properties)
+        config, stats, listener, broker = arguments[:4]
+        context = rocketmq.store.plugin.MessageStorePluginContext(
+            config, stats, listener, broker, configuration
+        )
+        self._tiered = rocketmq.tieredstore.TieredMessageStore(context, store)
+        return self._tiered
+
+    def begin(self, topic: str, queue_id: int) -> None:
+        """Let the upload of a queue begin at its first message, however old that is."""
+        queue = self._real.rocketmq.common.message.MessageQueue(topic, "interop", queue_id)
+        file = self._tiered.getFlatFileStore().computeIfAbsent(queue)
+        file.initOffset(self._default.getMinOffsetInQueue(topic, queue_id))
+
+    def upload(self) -> None:
+        """Upload all messages of all queues, and wait until they are in the files."""
+        self.wait()
+        until = time.monotonic() + _SECONDS
+        while not self._is_uploaded():
+            assert time.monotonic() < until, "the upload takes too long"
+            for file in self._tiered.getFlatFileStore().deepCopyFlatFileToList():
+                self._dispatcher().doScheduleDispatch(file, True).join()
+            time.sleep(0.05)
+
+    def _dispatcher(self) -> Any:
+        kind = self._tiered.getClass()
+        field = kind.getDeclaredField("dispatcher")
+        field.setAccessible(True)
+        return field.get(self._tiered)
+
+    def _is_uploaded(self) -> bool:
+        for file in self._tiered.getFlatFileStore().deepCopyFlatFileToList():
+            queue = file.getMessageQueue()
+            end = self._default.getMaxOffsetInQueue(queue.getTopic(), queue.getQueueId())
+            if file.getConsumeQueueCommitOffset() < end:
+                return False
+        return True
