@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyarrow.fs import LocalFileSystem
 
 import rmqstore
 from reading import by_queue, read, rows
@@ -19,6 +20,7 @@ from rmqstore.read.tail import StoreTail
 from rmqstore.read.tiered.opening import open_session, paths_for
 from rmqstore.read.tiered.tail import TieredTail, follow
 from rmqstore.spans import QueueSlice
+from rmqstore.storage.remote.location import locate
 from tier_builder import KEYS, Key, TieringBroker
 
 GoldenStore = Callable[[str], Path]
@@ -95,11 +97,13 @@ def test_each_message_comes_once_wherever_it_is(broker: TieringBroker, seed: int
     assert reader.delivered == reader.expected()
 
 
-def test_a_tier_alone_is_followed_as_it_grows(broker: TieringBroker) -> None:
+@pytest.mark.parametrize("is_remote", [False, True], ids=["local", "remote"])
+def test_a_tier_alone_is_followed_as_it_grows(broker: TieringBroker, is_remote: bool) -> None:
     for number in range(5):
         broker.put(KEYS[number % 2], 10)
     broker.upload(KEYS[0], 12)
-    reader = Reader(broker, broker.tier)
+    path, storage = locate(broker.tier, None, LocalFileSystem() if is_remote else None)
+    reader = Reader(broker, path, storage=storage)
     reader.read(reader.plan())
     assert len(reader.delivered[KEYS[0]]) == 12
     assert reader.plan() == []

@@ -123,6 +123,7 @@ class TieredQueues:
 
     def refresh(self) -> None:
         """List the files again."""
+        self.tier.storage.refresh()
         self.close()
         self._ids = None
 
