@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 INSTALL_ROCKSDB = "to read it, pip install rocksdict"
 
 _TRIAL_SECONDS = 60
-# The library reads these into memory. They hold the name of a manifest, and a number.
-_SHORT_FILES = ("CURRENT", "IDENTITY")
-_MAX_SHORT_BYTES = 4096
 _ATTEMPTS = 5  # to open a database that changes
 _PAUSE_SECONDS = 0.05
 _DATABASES_AT_ONCE = 16
@@ -70,10 +67,10 @@ class RocksDb:
     def _open_unchanged(self, small: Sequence[str]) -> Rdict:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
+                self.fingerprint = fingerprint(self.folder, self._storage)
                 with snapshot(self.folder, self._storage) as opened:
                     self.fingerprint = opened.fingerprint
                     self._links = str(opened.folder)
-                    self._require_short_heads()
                     self._try_out(opened, small)
                     return self._open()
             except (CorruptDatabaseError, FileNotFoundError) as err:
@@ -86,11 +83,6 @@ class RocksDb:
                     ) from err
             time.sleep(_PAUSE_SECONDS)
         raise AssertionError("the last attempt returns or raises")
-
-    def _require_short_heads(self) -> None:
-        for name, size, _ in self.fingerprint:
-            if name in _SHORT_FILES and size > _MAX_SHORT_BYTES:
-                raise self._corrupt(f"{name} has {size} bytes instead of one line")
 
     def _try_out(self, opened: Snapshot, small: Sequence[str]) -> None:
         if not sys.executable:

@@ -15,13 +15,16 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from rmqstore.errors import UnsupportedFeatureError
+from rmqstore.errors import CorruptDatabaseError, UnsupportedFeatureError
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.storage import Storage
 
 # Any other file may be one that the library writes to, through its link.
 _FILES_OF_A_DATABASE = re.compile(r"CURRENT|IDENTITY|(MANIFEST|OPTIONS)-\d+|\d+\.(sst|log|blob)")
 _THAT_NAME_TABLES = ("CURRENT", "MANIFEST")
+# The library reads these into memory. They hold the name of a manifest, and a number.
+_SHORT_FILES = ("CURRENT", "IDENTITY")
+_MAX_SHORT_BYTES = 4096
 _MAX_FILES = 400  # all of them are open as long as the database is
 _MAX_COPIED_BYTES = 1 << 30
 _MAX_COPIED_MANIFEST = 64 << 20  # a longer one is linked
@@ -76,6 +79,10 @@ class Snapshot:
                 f"{self._database} has {len(self.fingerprint)} files; at most {_MAX_FILES} can be "
                 "open at once"
             )
+        for name, size, _ in self.fingerprint:
+            if name in _SHORT_FILES and size > _MAX_SHORT_BYTES:
+                reason = f"{name} has {size} bytes instead of one line"
+                raise CorruptDatabaseError(str(self._database), reason)
 
     def _copy(self) -> None:
         """Copy the files from another storage than the local disk."""
@@ -153,6 +160,7 @@ def snapshot(folder: Path, storage: Storage) -> Iterator[Snapshot]:
             copied.
 
     Raises:
+        CorruptDatabaseError: a file of one line is huge.
         UnreadableFileError: an entry is not a regular file.
         UnsupportedFeatureError: the database is too large, or there is no temporary folder.
     """
