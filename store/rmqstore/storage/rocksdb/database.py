@@ -122,9 +122,14 @@ class RocksDb:
         except Exception as err:  # the library raises nothing more precise, here and below
             raise self._corrupt(err) from err
 
-    def is_current(self) -> bool:
-        """Tell whether the files of the database are still those that were opened."""
-        return fingerprint(self.folder, self._storage) == self.fingerprint
+    def is_current(self, storage: Storage) -> bool:
+        """Tell whether the files of the database are still those that were opened.
+
+        Args:
+            storage: lists the files. It is that of the caller, because another one, which has
+                opened the database, may have listed them long ago.
+        """
+        return fingerprint(self.folder, storage) == self.fingerprint
 
     @property
     def n_entries(self) -> int:
@@ -203,7 +208,8 @@ class RocksDb:
             raise self._corrupt(err) from err
 
 
-_opened: OrderedDict[Path, RocksDb] = OrderedDict()
+# Two storages may have different databases by one name, such as a URI at two endpoints.
+_opened: OrderedDict[tuple[Path, Storage], RocksDb] = OrderedDict()
 _opening = Lock()
 
 
@@ -212,11 +218,12 @@ def open_rocksdb(folder: Path, storage: Storage = LOCAL, small: Sequence[str] = 
 
     Raises as :class:`RocksDb` does.
     """
+    key = folder, storage
     with _opening:
-        database = _opened.pop(folder, None)
-        if database is None or not database.is_current():
+        database = _opened.pop(key, None)
+        if database is None or not database.is_current(storage):
             database = RocksDb(folder, storage, small)
-        _opened[folder] = database
+        _opened[key] = database
         if len(_opened) > _DATABASES_AT_ONCE:
             _opened.popitem(last=False)
     return database

@@ -16,6 +16,7 @@ from rmqstore.errors import CorruptDatabaseError
 from rmqstore.format.layout import ROCKSDB_UNIT
 from rmqstore.spans import QueueKey
 from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.rocksdb.database import RocksDb, can_read_rocksdb, open_rocksdb
 
 _UNITS, _OFFSETS = "default", "offset"
@@ -90,7 +91,7 @@ class RocksDbQueues:
         folder = paths.rocksdb_queues
         if folder is None or not can_read_rocksdb():
             return None
-        if known is not None and known.is_current():
+        if known is not None and known.is_current(paths.storage):
             return known
         return _queues_in(open_rocksdb(folder, paths.storage, (_OFFSETS,)))
 
@@ -116,9 +117,9 @@ class RocksDbQueues:
                 self.bounds[queue] = Bounds(first if 0 <= first <= last else 0, last, place)
                 self._queue_ids.setdefault(queue[0], []).append(queue[1])
 
-    def is_current(self) -> bool:
-        """Tell whether the database has not changed since it was opened."""
-        return self._database.is_current()
+    def is_current(self, storage: Storage) -> bool:
+        """Tell whether the database has not changed since it was opened; ``storage`` has it."""
+        return self._database.is_current(storage)
 
     def topics(self) -> set[str]:
         """Return the topics that have queues."""
