@@ -6,7 +6,7 @@ import io
 import mmap
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from time import sleep
 from typing import Any, Self
@@ -83,6 +83,9 @@ class MemoryFile:
 
     def want(self, starts: NDArray[np.int64], size: int) -> None:
         assert not len(starts) or (starts.min() >= 0 and size > 0)
+
+    def read_ahead(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
+        assert len(starts) == len(sizes)
 
     def written_end(self, size: int) -> int:
         return len(self._content[:size].rstrip(b"\0"))
@@ -166,6 +169,11 @@ class MemoryStorage:
     def open(self, path: AnyPath, *, scattered: bool = False) -> MemoryFile:
         assert scattered in (True, False)
         return MemoryFile(self, Path(path))
+
+    def prepare(
+        self, files: set[str], *, first: Container[str] = (), last: Container[str] = ()
+    ) -> None:
+        """Do nothing: everything is at hand."""
 
     def full_path(self, path: Path) -> Path:
         return path

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import islice
 
 from rmqstore.errors import CorruptQueueError, UnsupportedFeatureError
 from rmqstore.format.layout import LMQ_PREFIX
@@ -28,6 +29,8 @@ from rmqstore.storage.rocksdb.database import INSTALL_ROCKSDB
 from rmqstore.storage.rocksdb.queue_tables import are_queues_unreadable, has_unreadable_queues
 
 logger = logging.getLogger(__name__)
+
+_QUEUES_TOGETHER = 128  # whose ends a remote storage fetches together
 
 
 class QueueRanges:
@@ -186,10 +189,9 @@ class QueueRanges:
             but: queues that are left out.
         """
         ends = [-1]
-        for key in self._queues.plain():
-            if key not in but:
-                queue = self._queues.open(*key)
-                ends.append(reach(queue, queue.end()))
+        for key in self._announced(key for key in self._queues.plain() if key not in but):
+            queue = self._queues.open(*key)
+            ends.append(reach(queue, queue.end()))
         return max(ends)
 
     def vouched_end(self) -> int:
@@ -232,17 +234,26 @@ class QueueRanges:
         resolver = BoundResolver(
             self, selection, config, broker, fail_on_data_loss=fail_on_data_loss, tolerant=tolerant
         )
-        queues = (
-            ((topic, queue_id), self.range(topic, queue_id))
+        keys = (
+            (topic, queue_id)
             for topic, queue_ids in self.choose(selection, config, pruning).items()
             for queue_id in queue_ids
             if pruning.keeps(topic, queue_id)
         )
+        queues = ((key, self.range(*key)) for key in self._announced(keys))
         for key, span, found in search_together(
             self._log, self._queues.open, queues, resolver.times
         ):
             start, end = resolver.bounds(*key, span, found)
             yield from self.slices(*key, start, end, tolerant=tolerant)
+
+    def _announced(self, keys: Iterable[QueueKey]) -> Iterator[QueueKey]:
+        """Yield queues; the ends of some of them are fetched together from a remote storage."""
+        left = iter(keys)
+        while together := list(islice(left, _QUEUES_TOGETHER)):
+            if self._log.is_remote:
+                self._queues.want_ends([self._queues.open(*key) for key in together])
+            yield from together
 
     def is_chosen(self, selection: Selection, topic: str, queue_id: int) -> bool:
         """Tell whether a selection names a queue, whether or not the queue exists."""

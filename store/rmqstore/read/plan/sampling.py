@@ -11,13 +11,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
+from rmqstore.errors import (
+    CorruptRecordError,
+    FileDeletedError,
+    OffsetOutOfRangeError,
+    UnreadableFileError,
+)
 from rmqstore.format.framing.framing import StopKind
-from rmqstore.format.layout import Positions
+from rmqstore.format.layout import MAX_FIXED_BYTES, Positions
 from rmqstore.query.conditions import Points
 from rmqstore.read.plan.queue_ranges import QueueRanges
 from rmqstore.read.plan.time_search import short_units
 from rmqstore.spans import LogSlice, QueueSlice
+from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.frames import frame_of, records_in
 from rmqstore.storage.log.walks import window_at
@@ -32,7 +38,7 @@ _SAMPLED_HEADS = 1024  # samples taken of all queues together
 _MIN_HEADS = 64  # samples taken of each queue
 # Each head of a remote log takes two requests.
 _REMOTE_QUEUES = 2
-_BYTES_PER_REMOTE_HEAD = 96 << 20
+_BYTES_PER_REMOTE_HEAD = 128 << 20
 _SHORT_LOG = 32 << 20  # bytes; reading such a log takes no longer than sampling it
 
 
@@ -86,16 +92,40 @@ class Sampler:
             n_bytes = self._log.max_offset - self._log.min_offset
             sampled = sampled[:_REMOTE_QUEUES]
             count = max(2, min(count, n_bytes // (_BYTES_PER_REMOTE_HEAD * max(len(sampled), 1))))
+        samples: list[Sample] = []
         for number, (topic, queue_id) in enumerate(sampled):
             start, end = self._ranges.range(topic, queue_id)
             # Round-robin producers put the same offsets of all queues next to each other, so
             # samples are staggered.
             start += (end - start) * number // (count * len(sampled))
-            for sample in self.sample(QueueSlice(topic, queue_id, start, end), count):
-                frame = frame_of(self._log, sample.physical_offset)
-                if frame is not None:
-                    heads.add(frame)
+            piece = QueueSlice(topic, queue_id, start, end)
+            if self._log.is_remote:
+                self._want_samples(piece, count)
+            samples += self.sample(piece, count)
+        if self._log.is_remote:
+            self._want_heads([sample.physical_offset for sample in samples])
+        for sample in samples:
+            frame = frame_of(self._log, sample.physical_offset)
+            if frame is not None:
+                heads.add(frame)
         return sorted(heads)
+
+    def _want_samples(self, piece: QueueSlice, count: int) -> None:
+        queue = self._queues.open(piece.topic, piece.queue_id)
+        queue_offsets = np.array(_spaced(piece.start, piece.end, count), np.int64)
+        queue.want(queue_offsets, min(_SAMPLED_UNITS, piece.end - piece.start))
+
+    def _want_heads(self, physical_offsets: Iterable[int]) -> None:
+        """Let the heads of records, and of the frames that they are in, come together."""
+        by_segment: dict[Segment, list[int]] = {}
+        for physical_offset in physical_offsets:
+            segment = self._log.find(physical_offset)
+            if segment is not None:
+                by_segment.setdefault(segment, []).append(physical_offset - segment.start)
+        for segment, positions in by_segment.items():
+            starts = np.maximum(np.array(positions, np.int64) - MAX_FIXED_BYTES, 0)
+            with suppress(FileDeletedError, UnreadableFileError):
+                self._log.want(segment, starts, 2 * MAX_FIXED_BYTES)
 
     def log_parts(self, slices: Iterable[LogSlice], heads: Sequence[int]) -> list[LogPart]:
         """Cut ranges of the log at all heads in them; see :func:`join_parts`.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rmqstore.format.columns.buffers import GATHER_SLACK
 from rmqstore.format.columns.decode import DECODED_COLUMNS
 from rmqstore.format.columns.walk import cut_batches
-from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS, Positions
+from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS, Bytes, Positions
 from rmqstore.format.record import Expected
 from rmqstore.read.scan.faults import Explain, explain, find_faults
 from rmqstore.read.scan.record_filter import LogFilter
@@ -79,20 +79,37 @@ class Assembler:
     """Makes RecordBatches from records of one file."""
 
     def __init__(
-        self, spec: ReadSpec, log: CommitLog, segment: Segment, pipeline: Pipeline
+        self,
+        spec: ReadSpec,
+        log: CommitLog,
+        segment: Segment,
+        pipeline: Pipeline,
+        reach: Callable[[int], None] | None = None,
     ) -> None:
         """Open the file.
+
+        Args:
+            spec: how records are read.
+            log: the log of the store.
+            segment: the file.
+            pipeline: how records become batches.
+            reach: called with the physical offset where each batch begins, before it is read.
 
         Raises:
             FileDeletedError: it was deleted since it was listed.
         """
         self._spec, self._log, self._segment, self._pipeline = spec, log, segment, pipeline
+        self._reach = reach
         self._file_size = log.size(segment)
         self._buffer = np.empty(0, np.uint8)
         self._decoded = decoded_columns(spec)
 
     def batches(
-        self, starts: Positions, sizes: Sizes, units: UnitRows | None
+        self,
+        starts: Positions,
+        sizes: Sizes,
+        units: UnitRows | None,
+        data: Bytes | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records at ``starts``, in that order, as batches.
 
@@ -100,6 +117,7 @@ class Assembler:
             starts: int64 (n,), positions in the file.
             sizes: int64 (n,), bytes of the records, as far as known; they bound a batch.
             units: what the queue says of each, None in a scan by the log.
+            data: if given, an array as long as the file that holds the records.
 
         Raises:
             CorruptRecordError: a record is damaged and the mode is FAILFAST.
@@ -108,9 +126,12 @@ class Assembler:
         for rows in cut_batches(weights, BATCH_ROWS, BATCH_BYTES):
             rest = starts[rows]
             rest_units = units.take(rows) if units else None
-            source = self._bring_close(rest, sizes[rows])
-            following = slice(rows.stop, rows.stop + BATCH_ROWS)
-            self._read_ahead(starts[following], sizes[following])
+            if self._reach is not None:
+                self._reach(self._segment.start + int(rest[0]))
+            if data is None:
+                source = self._bring_close(rest, sizes[rows])
+            else:
+                source = LogBytes(data, self._segment.start)
             rest = rest + self._segment.start - source.base
             while len(rest):
                 batch, n_done = self._assemble(source, rest, rest_units)
@@ -118,13 +139,6 @@ class Assembler:
                     yield batch
                 rest = rest[n_done:]
                 rest_units = rest_units.take(slice(n_done, None)) if rest_units else None
-
-    def _read_ahead(self, starts: Positions, sizes: Sizes) -> None:
-        """Let the records of the next batch come from a remote storage if they lie close."""
-        if self._log.is_remote and len(starts) and starts[0] >= 0:
-            low, high = int(starts.min()), int((starts + np.maximum(sizes, 0)).max())
-            if high - low <= min(2 * int(sizes.sum()), _MAX_WINDOW):
-                self._log.read_ahead(self._segment, low, min(high, self._file_size))
 
     def _bring_close(self, starts: Positions, sizes: Sizes) -> LogBytes:
         """Return bytes that hold the records of a batch.

@@ -111,10 +111,12 @@ class LogScan:
         for window in walk_forward(self._log, segment, *span):
             if self._spec.mode == FAILFAST:
                 # The first damage ends the scan: what a damaged size hides is not needed.
-                starts, sizes = window.chain()
+                data, (starts, sizes) = window.data, window.chain()
             else:
-                _, starts, sizes = window.rejoined()
-            yield from assembler.batches(starts, sizes, None)
+                data, starts, sizes = window.rejoined()
+            # A mapping is copied from first; see Assembler. Others were just filled.
+            held = data if self._log.is_remote else None
+            yield from assembler.batches(starts, sizes, None, held)
             reason = window.damage
             if reason is not None and is_closed:
                 reason = damage_met(window, self._queues_end())

@@ -14,13 +14,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmqstore.errors import CorruptQueueError, OffsetOutOfRangeError
+from rmqstore.errors import CorruptQueueError, OffsetOutOfRangeError, RmqStoreError
 from rmqstore.format.hashing import tags_code
 from rmqstore.format.layout import (
     LMQ_PREFIX,
     MAX_EXT_ADDRESS,
     PRE_BLANK_SIZE,
     SCHEDULE_TOPIC,
+    Mask,
     Positions,
 )
 from rmqstore.read.scan.assembler import Assembler, Pipeline, plain_pipeline
@@ -34,10 +35,13 @@ from rmqstore.read.scan.unit_merge import WINDOW_UNITS, UnitMerge
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.read_ahead import ReadAhead
 from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.units import Units
 
 logger = logging.getLogger(__name__)
+
+_PREPARED_SLICES = 128  # whose files a remote storage opens together
 
 
 class QueueScan:
@@ -61,6 +65,7 @@ class QueueScan:
         self._wanted = wanted
         self._batch_topics = frozenset(batch_topics)
         self._sharing = FileSharing()
+        self._reach: Callable[[int], None] | None = None
 
     def batches(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
         """Yield the messages of the slices.
@@ -70,7 +75,13 @@ class QueueScan:
             CorruptQueueError: a unit is damaged and the mode is FAILFAST.
             OffsetOutOfRangeError: messages were deleted, and data loss is to fail.
         """
-        for window in self._windows([piece for piece in slices if piece.start < piece.end]):
+        slices = [piece for piece in slices if piece.start < piece.end]
+        windows = self._windows(slices)
+        if self._log.is_remote:
+            self._prepare(slices[:_PREPARED_SLICES])
+            ahead = ReadAhead(self._log, windows, self._places)
+            self._reach, windows = ahead.reach, ahead.windows()
+        for window in windows:
             yield from self._read(window)
 
     def single(self, picked: UnitRows) -> Iterator[pa.RecordBatch]:
@@ -81,13 +92,33 @@ class QueueScan:
         for start in range(0, len(picked.sizes), WINDOW_UNITS):
             yield from self._read(picked.take(slice(start, start + WINDOW_UNITS)))
 
+    def _prepare(self, slices: Sequence[QueueSlice]) -> None:
+        """Let the files of queues be opened together."""
+        files: set[str] = set()
+        for piece in slices:
+            files.update(self._open_queue(piece.topic, piece.queue_id).end_files or ())
+        self._log.storage.prepare(files)
+
+    def _places(self, window: UnitRows) -> tuple[Positions, NDArray[np.int64]]:
+        """Return where the records of a window lie, physical offsets and sizes, (n,) each.
+
+        Those that the tags rule out are left out.
+        """
+        window = window.take(_are_units(window))
+        if self._spec.tags is not None:
+            with suppress(RmqStoreError):  # said when the window is read
+                codes = resolve_codes(window, self._open_ext)
+                window = self._choose_by_tags(window._replace(tags_codes=codes))
+        return window.physical_offsets, window.sizes
+
     def _windows(self, slices: list[QueueSlice]) -> Iterator[UnitRows]:
         """Yield all units in the order of the log, about ``WINDOW_UNITS`` at a time."""
         topics = list(dict.fromkeys(piece.topic for piece in slices))
         codes = {topic: code for code, topic in enumerate(topics)}
         topic_codes = np.array([codes[piece.topic] for piece in slices], np.int32)
         queue_ids = np.array([piece.queue_id for piece in slices], np.int32)
-        for units in UnitMerge(slices, self._held_units, self._sampled_unit).windows():
+        want = self._want_units if self._log.is_remote else None
+        for units in UnitMerge(slices, self._held_units, self._sampled_unit, want=want).windows():
             yield UnitRows(
                 topics,
                 topic_codes[units.slices],
@@ -107,6 +138,11 @@ class QueueScan:
             queue = self._open_queue(piece.topic, piece.queue_id)
             return queue.units(queue_offset, queue_offset + 1).physical_offsets
         return np.empty(0, np.int64)
+
+    def _want_units(self, piece: QueueSlice, starts: NDArray[np.int64], count: int) -> None:
+        """Announce ``count`` units from each queue offset (n,) on."""
+        with suppress(RmqStoreError):  # said when they are read
+            self._open_queue(piece.topic, piece.queue_id).want(starts, count)
 
     def _held_units(self, piece: QueueSlice, start: int, count: int) -> tuple[int, Units]:
         """Return units from ``start`` on, and the queue offset of the first of them.
@@ -130,8 +166,7 @@ class QueueScan:
             return low, queue.units(low, min(low + count, high))
 
     def _read(self, window: UnitRows) -> Iterator[pa.RecordBatch]:
-        sizes, offsets = window.sizes, window.physical_offsets
-        valid = (sizes > 0) & (offsets >= 0) & (sizes != PRE_BLANK_SIZE)
+        valid = _are_units(window)
         if not valid.all():
             yield from self._refuse_units(window.take(~valid))
             window = window.take(valid)
@@ -178,6 +213,8 @@ class QueueScan:
         for rows, is_joined in self._sharing.shares(numbers, window.sizes):
             units, n_read = window.take(rows), 0
             if is_joined:
+                if self._reach is not None:
+                    self._reach(int(window.physical_offsets[rows.start]))
                 n_read = yield from joined.batches(segments, numbers[rows], units)
             if n_read == len(units.sizes):
                 continue
@@ -196,7 +233,7 @@ class QueueScan:
             yield from self._refuse_gone(part)
             return
         try:
-            assembler = Assembler(self._spec, self._log, segment, pipeline)
+            assembler = Assembler(self._spec, self._log, segment, pipeline, self._reach)
         except OffsetOutOfRangeError as err:
             self._lose(part, str(err))
             return
@@ -258,3 +295,10 @@ class QueueScan:
             known[self._spec.corrupt_column] = f"{path}, {byte}: {text}"
             faults.append(Fault(row, known, text))
         yield lost_rows(self._spec.schema, faults)
+
+
+def _are_units(window: UnitRows) -> Mask:
+    """Tell which units of a window, (n,), say where a record may lie."""
+    sizes = window.sizes
+    mask: Mask = (sizes > 0) & (window.physical_offsets >= 0) & (sizes != PRE_BLANK_SIZE)
+    return mask

@@ -16,12 +16,14 @@ WINDOW_UNITS = 1 << 19  # a window has about as many
 _SAMPLES_PER_WINDOW = 64
 _MAX_SAMPLES = 1 << 12
 _OVERREAD = 1.25  # units read of each slice, per unit of its share of a window: shares differ
+_WANTED_UNITS = 1024  # announced by one number
 _LEAST_UNITS = 8  # read at once
 _SHORT_SLICE = 1024  # units that cost little more to read at once than a few of them
 _MAX_WINDOWS_HELD = 4  # where the samples mislead, fewer units go into a window
 _LAST = np.iinfo(np.int64).max
 
 ReadUnits = Callable[[QueueSlice, int, int], tuple[int, Units]]
+WantUnits = Callable[[QueueSlice, NDArray[np.int64], int], None]
 SampleUnit = Callable[[QueueSlice, int], Positions]
 
 
@@ -68,6 +70,8 @@ class UnitMerge:
         sample_unit: gives the physical offset of one unit of a slice by its queue offset, (1,), or
             (0,) if it is gone.
         window_units: how many units a window has, about.
+        want: if given, called before units are read: with a slice, queue offsets (n,), and how many
+            units from each of these on will be read.
     """
 
     def __init__(
@@ -76,7 +80,9 @@ class UnitMerge:
         read_units: ReadUnits,
         sample_unit: SampleUnit,
         window_units: int = WINDOW_UNITS,
+        want: WantUnits | None = None,
     ) -> None:
+        self._want = want
         self._slices, self._window_units = slices, window_units
         self._read_units, self._sample_unit = read_units, sample_unit
         # The queue offset of each slice to read from.
@@ -108,6 +114,8 @@ class UnitMerge:
         counts = np.minimum(left, np.maximum((left * share).astype(np.int64), least))
         step = max(self._window_units // _SAMPLES_PER_WINDOW, total // _MAX_SAMPLES, 1)
         sampled = _every(step, self._ends, left - counts)
+        for number, count in enumerate(counts.tolist()):
+            self._announce(number, count, sampled[number])
         chunks, samples = [], []
         for number, count in enumerate(counts.tolist()):
             chunks.append(self._read(number, count))
@@ -140,9 +148,19 @@ class UnitMerge:
             share = min(1.0, factor * self._window_units / int(left.sum()))
             least = max(_LEAST_UNITS, self._window_units // len(left))
             counts = np.minimum(left[due], np.maximum((left[due] * share).astype(np.int64), least))
+            for number, count in zip(due.tolist(), counts.tolist(), strict=True):
+                self._announce(number, count)
             reads = zip(due.tolist(), counts.tolist(), strict=True)
             self._hold([self._read(number, count) for number, count in reads])
             factor *= 2
+
+    def _announce(self, number: int, count: int, sampled: Sequence[int] = ()) -> None:
+        """Announce the next units of a slice, and some later ones."""
+        if self._want is not None:
+            first = int(self._next[number])
+            starts = [*range(first, first + count, _WANTED_UNITS), *sampled]
+            least = min(count, _WANTED_UNITS)
+            self._want(self._slices[number], np.array(starts, np.int64), least)
 
     def _read(self, number: int, count: int) -> tuple[int, int, Units]:
         """Read units of a slice.

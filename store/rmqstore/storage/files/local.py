@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from pathlib import Path
 from typing import Final
 
@@ -54,6 +55,11 @@ class LocalStorage:
     def open(self, path: AnyPath, *, scattered: bool = False) -> StoredFile:
         """Open a file, which is mapped on the first read; see :class:`Storage`."""
         return MappedFile(path, scattered=scattered)
+
+    def prepare(
+        self, files: set[str], *, first: Container[str] = (), last: Container[str] = ()
+    ) -> None:
+        """Do nothing: files are opened as fast one after the other."""
 
     def full_path(self, path: Path) -> Path:
         """Return an absolute path without links."""

@@ -175,6 +175,9 @@ class MappedFile(Closing):
                 self._descriptor, page * mmap.PAGESIZE, mmap.PAGESIZE, os.POSIX_FADV_WILLNEED
             )
 
+    def read_ahead(self, _starts: NDArray[np.int64], _sizes: NDArray[np.int64]) -> None:
+        """Do nothing: the kernel reads ahead by itself."""
+
     def read_into(self, window: NDArray[np.uint8], start: int) -> int:
         """Copy bytes from ``start`` on into a window; return their number, less only at the end."""
         done = 0

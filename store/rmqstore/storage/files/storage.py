@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from contextlib import suppress
 from pathlib import Path, PosixPath
 from typing import Final, NamedTuple, Protocol, Self, TypeAlias
 
@@ -109,6 +110,14 @@ class StoredFile(Protocol):
         They can then be fetched together, where separate reads would wait for one after the other.
         """
 
+    def read_ahead(self, starts: NDArray[int64], sizes: NDArray[int64]) -> None:
+        """Announce spans that a long read reaches soon, and reads once.
+
+        Args:
+            starts: positions in the file, (n,), not negative.
+            sizes: bytes from each of them on, (n,).
+        """
+
     def data_spans(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the parts of ``[start, end)`` that may hold other bytes than zeros, rising.
 
@@ -186,6 +195,19 @@ class Storage(Protocol):
             scattered: only few, scattered bytes will be read, so fetch nothing around them.
         """
 
+    def prepare(
+        self, files: set[str], *, first: Container[str] = (), last: Container[str] = ()
+    ) -> None:
+        """Announce that many files will be opened next.
+
+        They can then be opened together, where one would wait for the other.
+
+        Args:
+            files: the files.
+            first: those of them whose first bytes will be read.
+            last: those of them whose last written bytes will be searched and read.
+        """
+
     def full_path(self, path: Path) -> Path:
         """Return an absolute path without links."""
 
@@ -193,11 +215,21 @@ class Storage(Protocol):
         """Tell whether a running broker or another writer holds this lock file."""
 
 
-def empty_array(size: int) -> NDArray[uint8]:
-    """Return zeros, uint8 (size,), of which only the pages that are written to take memory."""
+def empty_array(size: int, *, in_large_pages: bool = False) -> NDArray[uint8]:
+    """Return zeros, uint8 (size,), of which only the pages that are written to take memory.
+
+    Args:
+        size: length in bytes.
+        in_large_pages: long parts of it will be written to, which takes a fraction of the time in
+            large pages, where the system has them.
+    """
     if not size:
         return frombuffer(b"", uint8)
-    return frombuffer(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), uint8)
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if in_large_pages:
+        with suppress(OSError):  # the kernel was built without them
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    return frombuffer(pages, uint8)
 
 
 def read_small(storage: Storage, path: AnyPath, max_bytes: int) -> bytes:

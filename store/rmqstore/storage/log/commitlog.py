@@ -51,7 +51,6 @@ from rmqstore.storage.files.mapped_file_queue import Lister, MappedFileQueue, Se
 from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.files.storage import Storage
 
-_AHEAD_STEP = 64 << 10  # bytes
 _MAX_SPANS = 10_000  # of data between holes, of one file
 _FILES_AT_ONCE = 96  # a search by time goes to and fro in the log
 
@@ -183,13 +182,12 @@ class CommitLog:
         """Announce that ``size`` bytes of a file from each position (n,) on will be read next."""
         self._files.open(segment).want(positions, size)
 
-    def read_ahead(self, segment: Segment, start: int, end: int) -> None:
-        """Begin to fetch a range of positions in a remote file, which will be read next.
+    def read_ahead(self, segment: Segment, positions: Positions, sizes: NDArray[np.int64]) -> None:
+        """Announce spans of a file, (n,), that a long read reaches soon, and reads once.
 
-        The kernel reads ahead in a local file by itself.
+        A storage that is not local begins to fetch them, as far as it has room for them.
         """
-        if self.is_remote and start < end:
-            self.want(segment, np.arange(start, end, _AHEAD_STEP), _AHEAD_STEP)
+        self._files.open(segment).read_ahead(positions, sizes)
 
     def read_into(self, segment: Segment, window: Bytes, position: int) -> Bytes:
         """Copy bytes of a file from a position on into ``window``; return the filled part."""

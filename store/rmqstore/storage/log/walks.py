@@ -41,6 +41,7 @@ _GROWTH: Final = 8
 _LONG_HOLE: Final = 1 << 20  # bytes; shorter ones may be parts of records that hold zeros
 _HOLE_BYTES: Final = 1 << 12  # of a hole, enough to see that no record follows
 _REACH_BYTES: Final = 1 << 16  # read after a window, where its last record may end
+_WINDOWS_AHEAD: Final = 3  # that a remote storage fetches while one is walked
 
 
 @dataclass(frozen=True)
@@ -187,19 +188,31 @@ def walk_forward(
     Raises:
         FileDeletedError: the file was deleted since it was listed.
     """
+    size = min(WINDOW_BYTES, log.storage.window_bytes)
+    announced = 0  # position in the file up to which bytes were announced
+    n_windows = 0
     while start < end:
-        size = min(WINDOW_BYTES, log.storage.window_bytes)
         window = window_at(log, segment, start, end, size, after)
         if log.is_remote and window.damage is None and window.records.kind is not StopKind.BLANK:
+            # A caller that looks at few records only ends the walk soon.
+            n_windows = min(n_windows + 1, _WINDOWS_AHEAD)
             position = window.records.position
-            stop = min(position + size, end - segment.start)
-            for low, high in log.data_spans(segment, position, stop):
-                log.read_ahead(segment, low, high)
+            stop = min(position + n_windows * size, end - segment.start)
+            announced = _read_ahead(log, segment, max(position, announced), stop)
         yield window
         if window.records.kind is StopKind.BLANK:
             return
         start = window.resumed
         after = window.records.last if window.damage is None else None
+
+
+def _read_ahead(log: CommitLog, segment: Segment, start: int, stop: int) -> int:
+    """Announce what is written in a range of positions; return where what was announced ends."""
+    for low, high in log.data_spans(segment, start, stop):
+        reach = high - low + _REACH_BYTES
+        log.read_ahead(segment, np.array([low], np.int64), np.array([reach], np.int64))
+        start = low + reach
+    return start
 
 
 def walk_back(log: CommitLog, segment: Segment, end: int) -> Iterator[Window]:

@@ -98,6 +98,11 @@ class BatchConsumeQueue:
         return (int(batches.numbers[row]) + int(queue_offset >= batches.ends[row])) * _UNIT
 
     @property
+    def end_files(self) -> None:
+        """None: where the queue begins and ends is not looked for at the ends of files."""
+        return
+
+    @property
     def n_full_bytes(self) -> int:
         """The length in bytes of all files but the last."""
         return sum(segment.size for segment in self._files.segments[:-1])
@@ -137,6 +142,9 @@ class BatchConsumeQueue:
             for column, values in zip(columns, batches[3:], strict=True):
                 column[rows[is_covered]] = values[unit_rows[is_covered]]
         return columns
+
+    def want(self, _queue_offsets: NDArray[np.int64], _count: int) -> None:
+        """Do nothing: the units are read a file at a time."""
 
     def weights(self, start: int, end: int) -> NDArray[np.int64]:
         """Return the bytes of the log that each message in ``[start, end)`` takes, (n,).

@@ -72,6 +72,11 @@ class ConsumeQueue:
         return queue_offset * _UNIT
 
     @property
+    def end_files(self) -> tuple[str, str] | None:
+        """The first and the last file."""
+        return (self.segments[0].file, self.segments[-1].file) if self.segments else None
+
+    @property
     def n_full_bytes(self) -> int:
         """The length in bytes of all files but the last."""
         return sum(segment.size for segment in self.segments[:-1])
@@ -119,6 +124,14 @@ class ConsumeQueue:
                 file.want(positions, _UNIT)
                 units[rows] = file.read_each(positions, _UNIT).view(QUEUE_UNIT)
         return Units.of(units)
+
+    def want(self, queue_offsets: NDArray[np.int64], count: int) -> None:
+        """Announce that ``count`` units from each queue offset (n,) on will be read next."""
+        for segment in self.segments:
+            positions = queue_offsets * _UNIT - segment.start
+            is_inside = (positions >= 0) & (positions < segment.size)
+            if is_inside.any():
+                self._files.open(segment).want(positions[is_inside], count * _UNIT)
 
     def runs(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the parts of ``[start, end)`` that the files hold.

@@ -40,6 +40,10 @@ class Queue(Protocol):
         """Whether the queue has a file, or a unit that was recovered. Source: #isFirstFileExist."""
 
     @property
+    def end_files(self) -> tuple[str, str] | None:
+        """The first and the last file, if they show where the queue begins and ends."""
+
+    @property
     def n_full_bytes(self) -> int:
         """The length in bytes of all its files but the last, which may be nearly empty."""
 
@@ -89,6 +93,12 @@ class Queue(Protocol):
 
     def units_of(self, queue_offsets: NDArray[np.int64]) -> Units:
         """Return the units with some queue offsets, which rise; zeros where there is none."""
+
+    def want(self, queue_offsets: NDArray[np.int64], count: int) -> None:
+        """Announce that ``count`` units from each queue offset (n,) on will be read next.
+
+        A queue in a remote storage begins to fetch them.
+        """
 
     def weights(self, start: int, end: int) -> NDArray[np.int64]:
         """Return the bytes of the log that each message in ``[start, end)`` takes, (n,).

@@ -6,7 +6,7 @@ Source: ConsumeQueueStore.java.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from rmqstore.errors import StoreStateError
 from rmqstore.spans import QueueKey
@@ -124,6 +124,12 @@ class Queues:
             self._close_oldest(key, queue)
         self._open.move_to_end(key)
         return queue
+
+    def want_ends(self, queues: Iterable[Queue]) -> None:
+        """Announce that it will be looked for where queues begin and end."""
+        pairs = [queue.end_files for queue in queues if queue.end_files is not None]
+        firsts, lasts = {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
+        self._paths.storage.prepare(firsts | lasts, first=firsts, last=lasts)
 
     def _close_oldest(self, key: QueueKey, queue: Queue) -> None:
         """Close a queue if too many are kept; a BatchConsumeQueue also keeps units that it read."""

@@ -34,6 +34,11 @@ class RecoveredQueue:
         return self._files.is_batch
 
     @property
+    def end_files(self) -> tuple[str, str] | None:
+        """The first and the last file."""
+        return self._files.end_files
+
+    @property
     def n_full_bytes(self) -> int:
         """The length in bytes of all files but the last, and of the recovered units."""
         return self._files.n_full_bytes + self._tail.units.nbytes
@@ -109,6 +114,10 @@ class RecoveredQueue:
             Units.of(self._tail.units[ordinals]),
             Units.of(np.zeros(n_after, QUEUE_UNIT)),
         )
+
+    def want(self, queue_offsets: NDArray[np.int64], count: int) -> None:
+        """Announce that ``count`` units from each queue offset (n,) on will be read next."""
+        self._files.want(queue_offsets[queue_offsets < self._tail.start], count)
 
     def weights(self, start: int, end: int) -> NDArray[np.int64]:
         """Return the bytes of the log that each message in ``[start, end)`` takes, (n,).

@@ -41,6 +41,11 @@ class RocksDbQueue:
         return self._key in self._database.bounds
 
     @property
+    def end_files(self) -> None:
+        """None: where the queue begins and ends is not looked for at the ends of files."""
+        return
+
+    @property
     def n_full_bytes(self) -> int:
         """The bytes of its units before they are compressed."""
         bounds = self._database.bounds.get(self._key)
@@ -129,6 +134,9 @@ class RocksDbQueue:
     def cut(self, start: int, end: int, log_end: int) -> int:
         """Return the queue offset in ``[start, end]`` after the last unit before the log end."""
         return cut_at(self, start, end, log_end)
+
+    def want(self, _queue_offsets: NDArray[np.int64], _count: int) -> None:
+        """Do nothing: the database lies on a local disk, or was copied to it."""
 
     def weights(self, start: int, end: int) -> NDArray[np.int64]:
         """Return the bytes of the log that each message in ``[start, end)`` takes, (n,).

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from os import environ
@@ -33,6 +33,7 @@ _HDFS = ("user", "kerberos_ticket")
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/+)(.*)", re.DOTALL)
 _MAGIC = re.compile(r"[*?[]")
 _CONNECT_SECONDS = 5.0
+_CHECKSUMS = "AWS_RESPONSE_CHECKSUM_VALIDATION"
 _RETRY_SECONDS = 60
 
 
@@ -190,7 +191,7 @@ def _without_reasons(make: Callable[[], Any], what: str) -> Any:  # noqa: ANN401
 
 
 def _s3(bucket: str, given: dict[str, Any]) -> Any:  # noqa: ANN401
-    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem, resolve_s3_region
+    from pyarrow.fs import resolve_s3_region
 
     arguments: dict[str, Any] = {
         name: str(given[name])
@@ -205,12 +206,36 @@ def _s3(bucket: str, given: dict[str, Any]) -> Any:  # noqa: ANN401
             arguments["region"] = resolve_s3_region(bucket)
     if "virtual_addressing" in given:
         arguments["force_virtual_addressing"] = _boolean(given, "virtual_addressing")
+    with _without_checksums():
+        return _s3_client(given, arguments)
+
+
+def _s3_client(given: dict[str, Any], arguments: dict[str, Any]) -> Any:  # noqa: ANN401
+    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
+
     return S3FileSystem(
         anonymous=_boolean(given, "anonymous"),
         connect_timeout=_number(given, "connect_timeout", _CONNECT_SECONDS),
         retry_strategy=AwsStandardS3RetryStrategy(max_attempts=3),
         **arguments,
     )
+
+
+@contextmanager
+def _without_checksums() -> Iterator[None]:
+    """Let a client of S3 that is made in this context add up no checksums of what it reads.
+
+    It would do so although a part of an object comes without a checksum to compare with, and take
+    a third more CPU time. A setting of the user's own is left as it is.
+    """
+    if _CHECKSUMS in environ:
+        yield
+        return
+    environ[_CHECKSUMS] = "when_required"
+    try:
+        yield
+    finally:
+        environ.pop(_CHECKSUMS, None)
 
 
 def _has_region() -> bool:

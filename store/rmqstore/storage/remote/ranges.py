@@ -28,12 +28,29 @@ def blocks_of(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.
     return np.unique(np.repeat(firsts, counts) + offsets)
 
 
-def requests_for(blocks: NDArray[np.int64], size: int) -> list[tuple[int, int]]:
+def runs_of(blocks: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Return the runs of blocks that follow one another: the first and the last of each.
+
+    Args:
+        blocks: numbers of blocks, rising and distinct, (n,).
+    """
+    if not len(blocks):
+        return []
+    ends = np.flatnonzero(np.diff(blocks) != 1)
+    firsts = blocks[np.append(0, ends + 1)]
+    lasts = blocks[np.append(ends, len(blocks) - 1)]
+    return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
+
+
+def requests_for(
+    blocks: NDArray[np.int64], size: int, max_bytes: int = MAX_REQUEST_BYTES
+) -> list[tuple[int, int]]:
     """Return the ranges of bytes to request for blocks, rising.
 
     Args:
         blocks: numbers of blocks, rising, (n,).
         size: length of the file, where the last range ends at most.
+        max_bytes: of one range.
     """
     if not len(blocks):
         return []
@@ -43,7 +60,5 @@ def requests_for(blocks: NDArray[np.int64], size: int) -> list[tuple[int, int]]:
     ranges = []
     for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
         start, end = first * BLOCK_BYTES, min((last + 1) * BLOCK_BYTES, size)
-        ranges += [
-            (low, min(low + MAX_REQUEST_BYTES, end)) for low in range(start, end, MAX_REQUEST_BYTES)
-        ]
+        ranges += [(low, min(low + max_bytes, end)) for low in range(start, end, max_bytes)]
     return ranges

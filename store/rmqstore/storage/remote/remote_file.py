@@ -16,7 +16,9 @@ _LAST_BYTES: Final = 4 << 10  # read first, because most files are full
 _PROBE_BYTES: Final = 4 << 10
 _NEAR_BYTES: Final = 512 << 10  # of the written end; these are fetched by one request
 _SHORT_BYTES: Final = 8 << 20  # such a file is of a queue, which has no long run of zeros
-_NEAR_IN_LONG_BYTES: Final = 2 << 20
+_NEAR_IN_LONG_BYTES: Final = 4 << 20
+_PARTS_OF_LONG: Final = 4  # that a longer file is searched by, with a request each, all at once
+_LONG_BYTES: Final = 4 << 20  # of a span, for which pages are best large
 _GUESSED_BYTES: Final = 64 << 10  # on both sides of a guess
 _DISTANCES: Final = _NEAR_BYTES << np.arange(0, 20, 2)  # bytes, at which later data is looked for
 
@@ -78,7 +80,8 @@ class RemoteFile(Closing):
     def _in_place(
         self, starts: NDArray[np.int64], sizes: NDArray[np.int64], *, is_last: bool
     ) -> NDArray[np.uint8]:
-        whole = empty_array(self.size)
+        is_long = int(sizes.max(initial=0)) > _LONG_BYTES
+        whole = empty_array(self.size, in_large_pages=is_long)
 
         def copy(position: int, data: NDArray[np.uint8]) -> None:
             whole[position : position + len(data)] = data
@@ -101,6 +104,11 @@ class RemoteFile(Closing):
         sizes = np.full(len(starts), size, np.int64)
         self._object.announce(np.minimum(starts, self.size), self._ends(starts, sizes))
 
+    def read_ahead(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
+        """Begin to fetch spans, (n,), that a long read reaches soon, and reads once."""
+        starts = np.minimum(starts, self.size)
+        self._object.announce(starts, self._ends(starts, sizes), is_passing=True)
+
     def _ends(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
         ends: NDArray[np.int64] = np.minimum(starts + sizes, self.size)
         return ends
@@ -114,15 +122,24 @@ class RemoteFile(Closing):
     def written_end(self, size: int) -> int:
         """Return the position after the last byte before ``size`` that is not zero, or 0.
 
-        A file is written from its start on, so the end is searched by halves. A long run of zeros
-        in a record can mislead the search, so places after the end that it finds are looked at as
-        well, each twice as far as the one before.
+        A file is written from its start on, so the end is searched by halves, or by quarters in a
+        long file. A long run of zeros in a record can mislead the search, so places after the end
+        that it finds are looked at as well, each twice as far as the one before.
         """
         size = min(size, self.size)
         found = self._object.ends.get(size)
         if found is None:
             found = self._object.ends[size] = self._search_end(size)
         return found
+
+    def look(self, *, at_start: bool, at_end: bool) -> None:
+        """Fetch the first bytes and, around the place where they are expected, the last ones."""
+        low, high = self._around(self._guesses.get(self.size, 0) if at_end else 0, self.size)
+        starts = np.array([0, low], np.int64)
+        ends = np.array([min(_PROBE_BYTES, self.size) if at_start else 0, high], np.int64)
+        self._object.fetch(starts, ends, _ignore)
+        if at_end:
+            self.written_end(self.size)
 
     def _search_end(self, size: int) -> int:
         end = self._end_near(self._guesses.get(size, 0), size)
@@ -132,7 +149,7 @@ class RemoteFile(Closing):
         end = self._last_byte(high, size)
         low = 0
         while not end and low < high:
-            end = self._by_halves(low, high)
+            end = self._by_parts(low, high)
             is_long = size > _SHORT_BYTES
             places = end + _DISTANCES[is_long & (_DISTANCES < high - end)]  # noqa: SIM300
             later = places[self._hold_data(places)]
@@ -140,7 +157,8 @@ class RemoteFile(Closing):
                 low, end = int(later[-1]), 0
             elif not end:
                 break
-        self._guesses[size] = end
+        if end < size:  # a full file says nothing of others
+            self._guesses[size] = end
         return end
 
     def _end_near(self, guess: int, size: int) -> int:
@@ -148,21 +166,28 @@ class RemoteFile(Closing):
 
         Queues that take turns are filled alike, so the end in one file is near that in another.
         """
-        if not 0 < guess <= size <= _SHORT_BYTES:
+        low, high = self._around(guess, size)
+        if low >= high:
             return 0
-        low, high = max(guess - _GUESSED_BYTES, 0), min(guess + _GUESSED_BYTES, size)
         end = self._last_byte(low, high)
         return end if end + _PROBE_BYTES <= high or end == size else 0
 
-    def _by_halves(self, low: int, high: int) -> int:
+    def _around(self, guess: int, size: int) -> tuple[int, int]:
+        """Return the range of positions in which the end is expected; an empty one for none."""
+        if not 0 < guess <= size <= _SHORT_BYTES:
+            return 0, 0
+        return max(guess - _GUESSED_BYTES, 0), min(guess + _GUESSED_BYTES, size)
+
+    def _by_parts(self, low: int, high: int) -> int:
         """Return the end of what is written in ``[low, high)``, after which all is zero."""
         start, near = low, _NEAR_BYTES if high <= _SHORT_BYTES else _NEAR_IN_LONG_BYTES
+        n_parts = 2 if high <= _SHORT_BYTES else _PARTS_OF_LONG
         while high - low > near:
-            middle = (low + high) // 2
-            if self._hold_data(np.array([middle], np.int64), is_last=False)[0]:
-                low = middle
-            else:
-                high = middle
+            places = low + (high - low) * np.arange(1, n_parts, dtype=np.int64) // n_parts
+            data = np.flatnonzero(self._hold_data(places, is_last=False))
+            last = int(data[-1]) if len(data) else -1
+            bounds = [low, *places.tolist(), high]
+            low, high = bounds[last + 1], bounds[last + 2]
         end = self._last_byte(low, high)
         return end or (low if low > start else 0)
 
@@ -188,3 +213,7 @@ class RemoteFile(Closing):
 
     def close(self) -> None:
         """Do nothing: the storage closes objects that are not used for long."""
+
+
+def _ignore(_position: int, _data: NDArray[np.uint8]) -> None:
+    """Take bytes that stay in the cache for those who read them."""

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import count
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.errors import FileDeletedError, FileReplacedError
+from rmqstore.storage.remote.announced import PART_BYTES, Announced
 from rmqstore.storage.remote.block_cache import BlockCache
-from rmqstore.storage.remote.ranges import BLOCK_BYTES, blocks_of, requests_for
+from rmqstore.storage.remote.ranges import BLOCK_BYTES, blocks_of, requests_for, runs_of
 from rmqstore.storage.remote.requests import AT_ONCE, Range, Requests
 
-_AHEAD_BYTES: Final = 32 << 20  # announced, and fetched before they are read
 _numbers = count()
 
 Sink = Callable[[int, NDArray[np.uint8]], None]
-Pending = tuple[int, int, "Future[NDArray[np.uint8]]"]
+Pending = tuple[int, "Future[NDArray[np.uint8]]"]
 
 
 class RemoteObject:
@@ -39,7 +39,7 @@ class RemoteObject:
         self._requests, self._cache, self._key = requests, cache, key
         self._file, self.version = requests.handle(key, name)
         self._number = next(_numbers)
-        self._pending: list[Pending] = []
+        self._announced: list[Announced] = []
         self._has_fetched = False
         self.is_gone = False  # deleted or replaced
         self.checked_in = 0  # the listing in which it was seen last
@@ -75,14 +75,18 @@ class RemoteObject:
         blocks = blocks_of(starts, ends)
         if not len(blocks):
             return
-        self._collect(int(blocks[0]) * BLOCK_BYTES, (int(blocks[-1]) + 1) * BLOCK_BYTES)
+        self._await(int(blocks[0]) * BLOCK_BYTES, (int(blocks[-1]) + 1) * BLOCK_BYTES)
         missing = []
-        for block in blocks.tolist():
-            held = self._cache.get(self._number, block)
-            if held is None:
-                missing.append(block)
-            else:
-                sink(block * BLOCK_BYTES, held)
+        for first, last in runs_of(blocks):
+            block = first
+            while block <= last:
+                held = self._cache.get(self._number, block, last - block + 1)
+                if held is None:
+                    missing.append(block)
+                    block += 1
+                else:
+                    sink(block * BLOCK_BYTES, held)
+                    block += -(-len(held) // BLOCK_BYTES)
         ranges = requests_for(np.array(missing, np.int64), self.size)
         if not ranges:
             return
@@ -109,25 +113,35 @@ class RemoteObject:
 
     def _fetched(self, ranges: list[tuple[int, int]]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
         """Yield ranges with their bytes, in order, some of them requested at the same time."""
+        if len(ranges) == 1:
+            yield ranges[0][0], self._get(*ranges[0])
+            return
         begun: list[Pending] = []
         try:
             for row in range(len(ranges) + AT_ONCE):
                 if row < len(ranges):
-                    begun.append(self._begin(*ranges[row]))
+                    start, end = ranges[row]
+                    begun.append((start, self._requests.begin(self._range(start, end))))
                 if row >= AT_ONCE - 1 and begun:
-                    start, _, future = begun.pop(0)
-                    yield start, self._result(future)
+                    start, future = begun.pop(0)
+                    with self._noting_its_end():
+                        data = future.result()
+                    yield start, data
         finally:
-            for _, _, future in begun:
+            for _, future in begun:
                 future.cancel()
 
-    def _begin(self, start: int, end: int, *, is_checked: bool = False) -> Pending:
-        wanted = Range(self._file, self.name, start, end, self.require_same, is_checked)
-        return start, end, self._requests.begin(wanted)
+    def _get(self, start: int, end: int) -> NDArray[np.uint8]:
+        with self._noting_its_end():
+            return self._requests.get(self._range(start, end))
 
-    def _result(self, future: Future[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    def _range(self, start: int, end: int) -> Range:
+        return Range(self._file, self.name, start, end, self.require_same)
+
+    @contextmanager
+    def _noting_its_end(self) -> Iterator[None]:
         try:
-            return future.result()
+            yield
         except FileNotFoundError:
             raise self._gone(FileDeletedError) from None
 
@@ -158,31 +172,42 @@ class RemoteObject:
         self.on_gone()
         return kind(self.name)
 
-    def announce(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
-        """Begin to fetch spans that will be read next, as far as there is room for them."""
+    def announce(
+        self, starts: NDArray[np.int64], ends: NDArray[np.int64], *, is_passing: bool = False
+    ) -> None:
+        """Begin to fetch spans that will be read next, as far as there is room for them.
+
+        Args:
+            starts: positions inside of the object, (n,).
+            ends: positions after the spans, (n,), inside of the object too.
+            is_passing: whether they will be read once, by a read of much more.
+        """
+        self._announced = [group for group in self._announced if not group.is_done]
         blocks = blocks_of(starts, ends)
-        missing = [block for block in blocks.tolist() if not self._is_at_hand(block)]
-        room = _AHEAD_BYTES - sum(end - start for start, end, _ in self._pending)
-        for start, end in requests_for(np.array(missing, np.int64), self.size):
-            room -= end - start
-            if room < 0:
-                return
-            self._pending.append(self._begin(start, end, is_checked=True))
-
-    def _is_at_hand(self, block: int) -> bool:
-        position = block * BLOCK_BYTES
-        is_pending = any(start <= position < end for start, end, _ in self._pending)
-        return is_pending or self._cache.holds(self._number, block)
-
-    def _collect(self, low: int, high: int) -> None:
-        """Wait for announced spans in a range, and put them into the cache."""
-        due = [item for item in self._pending if item[0] < high and item[1] > low]
-        if not due:
+        is_missing = ~np.array(
+            [self._cache.holds(self._number, block) for block in blocks.tolist()]
+        )
+        for group in self._announced if len(blocks) else ():
+            is_missing &= ~group.hold(blocks)
+        missing = blocks[is_missing] if len(blocks) else blocks
+        ranges = [self._range(*bounds) for bounds in requests_for(missing, self.size, PART_BYTES)]
+        if not ranges:
             return
-        self._pending = [item for item in self._pending if item not in due]
-        self._has_fetched = True
-        for start, _, future in due:
-            self._cache.put(self._number, start, self._result(future))
+
+        def keep(start: int, data: NDArray[np.uint8]) -> None:
+            self._cache.put(self._number, start, data, is_passing=is_passing)
+
+        group = Announced(ranges, self.require_same, keep)
+        if group.begin(self._requests):
+            self._announced.append(group)
+
+    def _await(self, low: int, high: int) -> None:
+        """Wait for announced spans in a range."""
+        for group in [group for group in self._announced if group.touches(low, high)]:
+            self._announced.remove(group)
+            self._has_fetched = True
+            with self._noting_its_end():
+                group.wait()
 
 
 def _nothing() -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from rmqstore.errors import OptionError, UnreadableFileError
+from rmqstore.errors import OptionError, RmqStoreError, UnreadableFileError
 from rmqstore.storage.files.storage import A_FILE, A_FOLDER, AnyPath, Entry, Status, UriPath
 from rmqstore.storage.remote.block_cache import BlockCache
 from rmqstore.storage.remote.remote_file import RemoteFile
+from rmqstore.storage.remote.remote_folder import RemoteFolder
 from rmqstore.storage.remote.remote_object import RemoteObject
 from rmqstore.storage.remote.requests import Counts, Requests
 
 _MAX_BYTES: Final = (1 << 31) - 1  # RocketMQ counts the bytes of a file in a Java int
-_OBJECTS_AT_ONCE: Final = 64
+_OBJECTS_AT_ONCE: Final = 320
+_FILES_TOGETHER: Final = 16  # opened at the same time
 _FOLDERS_APART: Final = 16  # listed one by one, before everything is listed together
 _KEEP_TIMES = ("local", "hdfs")  # file systems that a copy can keep the times of files in
 
@@ -33,7 +37,7 @@ class RemoteStorage:
         secrets: texts that no error may show.
     """
 
-    window_bytes: Final = 16 << 20
+    window_bytes: Final = 8 << 20
 
     def __init__(
         self,
@@ -50,6 +54,7 @@ class RemoteStorage:
         self._folders: dict[str, dict[str, Any]] = {}  # FileInfo by name, by the key of the folder
         self._ends: dict[int, int] = {}
         self._has_listed_all = False
+        self._hidden = ""  # a key
         self._listing = 0  # how often the listings were renewed
 
     def __repr__(self) -> str:
@@ -58,8 +63,7 @@ class RemoteStorage:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RemoteStorage):
             return NotImplemented
-        mine, others = self._requests.filesystem, other._requests.filesystem
-        return self._root == other._root and bool(mine.equals(others))
+        return self._root == other._root and bool(self.filesystem.equals(other.filesystem))
 
     def __hash__(self) -> int:
         return hash(self._root)
@@ -68,6 +72,31 @@ class RemoteStorage:
     def counts(self) -> Counts:
         """The requests so far."""
         return self._requests.counts
+
+    @property
+    def filesystem(self) -> Any:  # noqa: ANN401
+        """The ``pyarrow.fs.FileSystem``."""
+        return self._requests.filesystem
+
+    @property
+    def key(self) -> str:
+        """The path of the root in the file system."""
+        return self._root_key
+
+    def folder(self) -> RemoteFolder:
+        """Return the root as a folder that can be written to."""
+        return RemoteFolder(self._requests, self._root, self._root_key)
+
+    def hide(self, name: str) -> None:
+        """Leave a file of the root out of all listings."""
+        self._hidden = f"{self._root_key}/{name}"
+
+    def overlaps(self, other: object) -> bool:
+        """Tell whether another storage has this one's root below its own, or the other way."""
+        if not isinstance(other, RemoteStorage) or not self.filesystem.equals(other.filesystem):
+            return False
+        mine, others = f"{self.key}/", f"{other.key}/"
+        return mine.startswith(others) or others.startswith(mine)
 
     def requests_made(self) -> str | None:
         """Return how many requests were made so far, in words."""
@@ -95,17 +124,35 @@ class RemoteStorage:
         if self._has_listed_all and is_below:
             return {}
         if len(self._folders) >= _FOLDERS_APART and is_below:
-            self._list_all()
+            self._list_below(self._root_key, self._root)
+            self._has_listed_all = True
             return self._folders.get(key, {})
+        if is_below and self._is_known_to_be_missing(key):
+            return {}
+        parent, _, own_name = key.rpartition("/")
+        if is_below and parent.removeprefix(self._root_key).count("/") > 1:
+            # Whoever looks at one queue of a topic looks at the others next.
+            self._list_below(parent, name.removesuffix(f"/{own_name}"))
+            return self._folders.setdefault(key, {})
         infos = self._requests.list(key, name, recursive=False)
-        found = self._folders[key] = {info.base_name: info for info in infos}
+        found = self._folders[key] = {
+            info.base_name: info for info in infos if info.path != self._hidden
+        }
         return found
 
-    def _list_all(self) -> None:
-        self._has_listed_all = True
-        for info in self._requests.list(self._root_key, self._root, recursive=True):
+    def _is_known_to_be_missing(self, key: str) -> bool:
+        """Tell whether a folder above is listed and does not have what leads to a folder."""
+        while key != self._root_key:
+            key, _, name = key.rpartition("/")
+            if key in self._folders:
+                return name not in self._folders[key]
+        return False
+
+    def _list_below(self, key: str, name: str) -> None:
+        for info in self._requests.list(key, name, recursive=True):
             parent = info.path.rstrip("/").rpartition("/")[0]
-            self._folders.setdefault(parent, {})[info.base_name] = info
+            if info.path != self._hidden:
+                self._folders.setdefault(parent, {})[info.base_name] = info
             if _is_folder(info):
                 self._folders.setdefault(info.path.rstrip("/"), {})
 
@@ -162,16 +209,55 @@ class RemoteStorage:
         found = self._objects.get(name)
         if found is None or found.is_gone or self.is_outdated(name):
             try:
-                found = RemoteObject(self._requests, self._cache, self._key(path), name)
+                found = self._new_object(name)
             except FileNotFoundError:
                 self.refresh()
                 raise
-            found.checked_in, found.on_gone = self._listing, self.refresh
-        self._objects[name] = found
+        self._add(name, found)
         self._objects.move_to_end(name)
-        if len(self._objects) > _OBJECTS_AT_ONCE:
-            self._objects.popitem(last=False)
         return RemoteFile(path, found, self, self._ends)
+
+    def prepare(
+        self, files: set[str], *, first: Container[str] = (), last: Container[str] = ()
+    ) -> None:
+        """Open files together, and fetch the first and the last written bytes of some.
+
+        What fails is tried again, and said, when the file is read.
+        """
+        sizes: dict[str, int] = {}
+        for name in files:
+            with suppress(FileNotFoundError, UnreadableFileError):
+                if name not in self._objects:
+                    sizes[name] = self.size(name)
+
+        def look(name: str) -> RemoteObject | None:
+            with suppress(FileNotFoundError, RmqStoreError):
+                found = self._new_object(name)
+                file = RemoteFile(name, found, self, self._ends)
+                file.look(at_start=name in first, at_end=name in last)
+                return found
+            return None
+
+        names = sorted(sizes)
+        for size in {sizes[name] for name in names if name in last} - set(self._ends):
+            # The end in one file tells where to look in others of its length.
+            name = next(name for name in names if name in last and sizes[name] == size)
+            names.remove(name)
+            self._add(name, look(name))
+        with ThreadPoolExecutor(_FILES_TOGETHER, "rmqstore-look") as pool:
+            for name, found in zip(names, pool.map(look, names), strict=True):
+                self._add(name, found)
+
+    def _new_object(self, name: str) -> RemoteObject:
+        found = RemoteObject(self._requests, self._cache, self._key(name), name)
+        found.checked_in, found.on_gone = self._listing, self.refresh
+        return found
+
+    def _add(self, name: str, found: RemoteObject | None) -> None:
+        if found is not None:
+            self._objects[name] = found
+            if len(self._objects) > _OBJECTS_AT_ONCE:
+                self._objects.popitem(last=False)
 
     def is_outdated(self, name: str) -> bool:
         """Tell whether an object that was opened is another one since the listings were renewed."""

@@ -20,6 +20,7 @@ from rmqstore.errors import RemoteReadError
 logger = logging.getLogger(__name__)
 
 AT_ONCE: Final = 8  # requests
+_MAX_AHEAD_BYTES: Final = 40 << 20  # fetched before they are read, of all objects together
 ATTEMPTS: Final = 5
 _FIRST_PAUSE_SECONDS: Final = 0.1
 # What a repetition does not help with, as pyarrow and the SDKs of clouds put it.
@@ -48,7 +49,6 @@ class Range(NamedTuple):
     start: int
     end: int
     require_same: Callable[[], None]  # raises an error if the object is another one by now
-    is_checked: bool = False  # by this request itself, after the bytes have come
 
     def __str__(self) -> str:
         return f"bytes {self.start} to {self.end} (excluded) of {self.name}"
@@ -92,6 +92,7 @@ class Requests:
         self.counts = Counts()
         self._secrets, self._attempts = tuple(filter(None, secrets)), attempts
         self._guard = Lock()
+        self._n_ahead = 0
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
@@ -134,9 +135,42 @@ class Requests:
 
     def begin(self, wanted: Range) -> Future[NDArray[np.uint8]]:
         """Begin to fetch a range of an object."""
-        return self._pool.submit(self._get, wanted)
+        return self._pool.submit(self.get, wanted)
 
-    def _get(self, wanted: Range) -> NDArray[np.uint8]:
+    def begin_ahead(self, wanted: Range, take: Callable[[Future[NDArray[np.uint8]]], None]) -> bool:
+        """Begin to fetch a range that nobody waits for yet, if there is room for it.
+
+        Args:
+            wanted: the range.
+            take: called in the thread that has fetched it.
+
+        Returns:
+            Whether there is room.
+        """
+        n_bytes = wanted.end - wanted.start
+        with self._guard:
+            if self._n_ahead + n_bytes > _MAX_AHEAD_BYTES:
+                return False
+            self._n_ahead += n_bytes
+
+        def run() -> None:
+            fetched: Future[NDArray[np.uint8]] = Future()
+            try:
+                fetched.set_result(self.get(wanted))
+            except Exception as err:  # noqa: BLE001 - who waits for it gets it
+                fetched.set_exception(err)
+            with self._guard:
+                self._n_ahead -= n_bytes
+            take(fetched)
+
+        self._pool.submit(run)
+        return True
+
+    def get(self, wanted: Range) -> NDArray[np.uint8]:
+        """Return the bytes of a range of an object.
+
+        Raises as :meth:`repeated` does, and what the range says if its object is another one.
+        """
         n_bytes = wanted.end - wanted.start
         self._count(gets=1, bytes=n_bytes)
 
@@ -146,10 +180,7 @@ class Requests:
                 raise OSError(f"only {len(data)} bytes came")
             return data
 
-        data = self.repeated(read, str(wanted), wanted.require_same)
-        if wanted.is_checked:
-            wanted.require_same()
-        return data
+        return self.repeated(read, str(wanted), wanted.require_same)
 
     def repeated(
         self, request: Callable[[], T], what: str, check: Callable[[], None] = _nothing

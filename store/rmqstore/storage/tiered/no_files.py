@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +31,11 @@ class NoFiles:
 
     def open(self, path: AnyPath, *, scattered: bool = False) -> StoredFile:
         raise FileNotFoundError(path, scattered)
+
+    def prepare(
+        self, files: set[str], *, first: Container[str] = (), last: Container[str] = ()
+    ) -> None:
+        pass
 
     def full_path(self, path: Path) -> Path:
         return path

@@ -1,0 +1,224 @@
+"""Reads from object storage beside reads from the local disk, with a delay for each request.
+
+Tasks run in processes of their own, as Spark's do, and each opens the store anew. A pass reads the
+whole store in every way once, so other load affects all of them alike. Planning is measured apart,
+in requests and seconds.
+
+The server is one on this machine (``object_server.py``), which waits before each answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+from measure import report
+from object_server import BUCKET, served
+
+from rmqstore.format.schema import MESSAGE
+from rmqstore.opening import open_for
+from rmqstore.query.selection import Selection, parse_selection
+from rmqstore.read.plan.sampling import LogPart, join_parts
+from rmqstore.read.scan.record_filter import log_filter
+from rmqstore.read.scan.spec import ReadSpec, scan_schema
+from rmqstore.read.session import StoreSession
+from rmqstore.spans import LogSlice, QueueSlice
+from rmqstore.store import MessageStore
+
+GOAL_OF_ROWS = 0.7  # of the local read's rows per second
+GOAL_OF_CPU = 1.25  # of the local read's CPU time per row
+Pieces = list[QueueSlice] | list[LogSlice]
+
+
+class Store(NamedTuple):
+    """How to reach the store: its name, and the options of its storage."""
+
+    path: str
+    options: dict[str, str] | None
+
+    def open(self) -> MessageStore:
+        """Open the store for reading."""
+        return open_for(self.path, broker_name="bench", storage_options=self.options)
+
+
+class Result(NamedTuple):
+    """What one task did."""
+
+    rows: int
+    cpu_seconds: float
+    peak_bytes: int
+    requests: str | None
+
+
+def run_task(store: Store, columns: str | None, pieces: Pieces) -> Result:
+    """Read the ranges of one task, in a process that has read before."""
+    spec = ReadSpec(schema=scan_schema(columns, include_pending=False), broker_name="bench")
+    started = time.process_time()
+    rows = 0
+    with store.open() as opened:
+        session = opened.session
+        session.ends.recovered = {}  # a task of Spark gets this from the plan
+        for batch in _batches(session, pieces, spec):
+            rows += batch.num_rows
+        requests = session.paths.storage.requests_made()
+    peak = _peak_bytes()
+    return Result(rows, time.process_time() - started, peak, requests)
+
+
+def _batches(session: StoreSession, pieces: Pieces, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
+    slices = [piece for piece in pieces if isinstance(piece, QueueSlice)]
+    if slices:
+        yield from session.read_queues(slices, spec)
+    for piece in pieces:
+        if isinstance(piece, LogSlice):
+            yield from session.read_log(piece, spec, log_filter(Selection(), spec.schema.names))
+
+
+def _peak_bytes() -> int:
+    """Return the peak of the resident memory since the last call."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    peak = next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
+    Path("/proc/self/clear_refs").write_text("5")
+    return peak
+
+
+def plans(store: Store, n_tasks: int) -> dict[str, list[Pieces]]:
+    """Return the ranges of each task, by queue and by log."""
+    with store.open() as opened:
+        session = opened.session
+        slices = session.plan_queues(parse_selection(), ReadSpec(schema=MESSAGE))
+        by_queue: list[Pieces] = [
+            [_share(piece, task, n_tasks) for piece in slices] for task in range(n_tasks)
+        ]
+        parts = session.log_parts([session.log_slice()], session.log_heads())
+    by_log = [[*group] for group in _shares(parts, n_tasks)]
+    return {"by queue": by_queue, "by log": by_log}
+
+
+def _shares(parts: list[LogPart], n_tasks: int) -> Iterator[tuple[LogSlice, ...]]:
+    """Yield parts of the log in groups of about as many bytes."""
+    total = sum(part.n_bytes for part in parts)
+    done = 0
+    groups: dict[int, list[LogPart]] = {}
+    for part in parts:
+        middle = done + part.n_bytes // 2
+        groups.setdefault(middle * n_tasks // max(total, 1), []).append(part)
+        done += part.n_bytes
+    for group in groups.values():
+        yield from join_parts(group, total)
+
+
+def _share(piece: QueueSlice, number: int, total: int) -> QueueSlice:
+    count = piece.end - piece.start
+    low, high = (piece.start + count * one // total for one in (number, number + 1))
+    return piece._replace(start=low, end=high)
+
+
+def read_beside(
+    stores: dict[str, Store], columns: str | None, n_tasks: int, passes: int
+) -> dict[tuple[str, str], list[tuple[float, float, int, str]]]:
+    """Read by queue and by log from each store.
+
+    Returns:
+        By order and store, a tuple for each pass: seconds a row, CPU seconds a row, the peak of a
+        task's memory in bytes, and the requests of one task.
+    """
+    tasks = plans(stores["local"], n_tasks)
+    figures: dict[tuple[str, str], list[tuple[float, float, int, str]]] = {}
+    with ProcessPoolExecutor(n_tasks, get_context("spawn")) as pool:
+        for number in range(passes + 1):
+            for order, pieces in tasks.items():
+                for name, store in stores.items():
+                    started = time.perf_counter()
+                    futures = [pool.submit(run_task, store, columns, one) for one in pieces]
+                    results = [future.result() for future in futures]
+                    seconds = time.perf_counter() - started
+                    rows = sum(one.rows for one in results)
+                    if number:
+                        figures.setdefault((order, name), []).append(
+                            (
+                                seconds / rows,
+                                sum(one.cpu_seconds for one in results) / rows,
+                                max(one.peak_bytes for one in results),
+                                results[0].requests or "",
+                            )
+                        )
+            print(f"pass {number} of {passes}", file=sys.stderr)
+    return figures
+
+
+def main() -> None:
+    """Read a store from the disk and from the server, and plan reads of it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("store", type=Path)
+    parser.add_argument("--passes", type=int, default=5)
+    parser.add_argument("--tasks", type=int, default=4)
+    parser.add_argument("--delay", type=float, default=0.02)
+    parser.add_argument("--columns", help="names with commas between them; all by default")
+    parser.add_argument("--key", help="a key to look up as well")
+    parser.add_argument("--plan-only", action="store_true")
+    arguments = parser.parse_args()
+    root = arguments.store.resolve()
+    with served(root.parent, arguments.delay) as options:
+        remote = Store(f"s3://{BUCKET}/{root.name}", options)
+        stores = {"local": Store(str(root), None), "remote": remote}
+        for case, ask in questions(arguments.key).items():
+            started, cpu = time.perf_counter(), time.process_time()
+            with remote.open() as opened:
+                answer = ask(opened)
+                requests = opened.session.paths.storage.requests_made()
+            report(
+                "remote",
+                case,
+                requests=requests,
+                seconds=time.perf_counter() - started,
+                cpu_seconds=time.process_time() - cpu,
+                answer=answer,
+            )
+        if arguments.plan_only:
+            return
+        figures = read_beside(stores, arguments.columns, arguments.tasks, arguments.passes)
+    for order in ("by queue", "by log"):
+        local, far = figures[order, "local"], figures[order, "remote"]
+        pairs = list(zip(local, far, strict=True))
+        report(
+            "remote",
+            f"read {order}",
+            rows_per_second_of_local=statistics.median(here[0] / there[0] for here, there in pairs),
+            goal=GOAL_OF_ROWS,
+            cpu_per_row_of_local=statistics.median(there[1] / here[1] for here, there in pairs),
+            goal_of_cpu=GOAL_OF_CPU,
+            local_rows_per_second=1 / statistics.median(one[0] for one in local),
+            local_cpu_us_per_row=1e6 * statistics.median(one[1] for one in local),
+            peak_mb_local=max(one[2] for one in local) / 1e6,
+            peak_mb=max(one[2] for one in far) / 1e6,
+            requests_of_one_task=far[-1][3],
+        )
+
+
+def questions(key: str | None) -> dict[str, Callable[[MessageStore], int]]:
+    """Return what is asked of a store that was just opened, with the number that it answers."""
+
+    def by_queue(store: MessageStore) -> int:
+        spec = ReadSpec(schema=MESSAGE)
+        return len(store.session.plan_sampled(parse_selection(), spec))
+
+    def by_log(store: MessageStore) -> int:
+        return len(store.session.log_parts([store.session.log_slice()], store.session.log_heads()))
+
+    asked = {"plan by queue": by_queue, "plan by log": by_log}
+    if key is not None:
+        asked["look up a key"] = lambda store: store.scan(msg_key=key).read_all().num_rows
+    return asked
+
+
+if __name__ == "__main__":
+    main()
