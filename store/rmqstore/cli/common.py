@@ -119,14 +119,21 @@ def _keep(context: click.Context, option: click.Parameter, value: object) -> Non
     context.meta[f"{_META}{option.name}"] = value
 
 
-def _keep_pairs(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> None:
+def key_values(
+    context: click.Context, option: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str]:
+    """Return the values of an option that is given as KEY=VALUE, once for each key."""
     options = {}
     for value in values:
         name, equals, setting = value.partition("=")
         if not equals:  # the text may be a secret
             raise click.BadParameter("must be KEY=VALUE", ctx=context, param=option)
         options[name] = setting
-    _keep(context, option, options)
+    return options
+
+
+def _keep_pairs(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> None:
+    _keep(context, option, key_values(context, option, values))
 
 
 class _StoreFolder(click.Path):

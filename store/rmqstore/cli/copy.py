@@ -13,6 +13,7 @@ from rmqstore.cli.common import (
     as_json_lines,
     ends_clearly,
     given_options,
+    key_values,
     main,
     progress_bar,
     some_topics,
@@ -24,7 +25,15 @@ from rmqstore.errors import OptionError
 
 @main.command("copy")
 @store_path
-@click.argument("target", type=click.Path(path_type=Path))
+@click.argument("target")
+@click.option(
+    "--target-option",
+    "target_options",
+    metavar="KEY=VALUE",
+    multiple=True,
+    callback=key_values,
+    help="How to reach TARGET if it is a URI, such as region=eu-west-1; may be repeated.",
+)
 @click.option(
     "--since",
     help="Leave out the oldest files, whose messages were all stored before this time.",
@@ -40,7 +49,8 @@ from rmqstore.errors import OptionError
 @ends_clearly
 def copy_store(
     path: Path,
-    target: Path,
+    target: str,
+    target_options: dict[str, str],
     since: str | None,
     topics: tuple[str, ...],
     truncate: bool,
@@ -50,8 +60,9 @@ def copy_store(
     """Copy the store at PATH, which may be in use, to the new folder TARGET.
 
     The copy is a sound store that was closed. It grows in TARGET.partial; after an interruption the
-    same command goes on. --since and --topic leave out whole files and whole queues, never a part
-    of the log. The exit code is 1 if the check of the copy finds damage.
+    same command goes on. If TARGET is a URI, the store must be closed. --since and --topic leave
+    out whole files and whole queues, never a part of the log. The exit code is 1 if the check of
+    the copy finds damage.
     """
     given = given_options()
     if given.tiered is not None:
@@ -66,6 +77,7 @@ def copy_store(
             verify=not no_verify,
             progress=progress,
             storage_options=given.storage_options,
+            target_options=target_options,
             dledger_self_id=given.dledger_self_id,
         )
     for text in copied.left_out:

@@ -11,7 +11,8 @@ from typing import Final, NamedTuple, Unpack
 
 import numpy as np
 
-from rmqstore.copying.journal import JOURNAL, Journal
+from rmqstore.copying.checks import CopySteps, config_content, findings_of, has_changed
+from rmqstore.copying.journal import JOURNAL, Journal, head_of
 from rmqstore.copying.plan import (
     CopyPlan,
     CopyRequest,
@@ -20,6 +21,7 @@ from rmqstore.copying.plan import (
     plan_copy,
     require_possible,
 )
+from rmqstore.copying.remote_copier import RemoteCopier, require_copyable
 from rmqstore.copying.requirements import (
     LOCK,
     name_of,
@@ -36,18 +38,18 @@ from rmqstore.errors import (
     StoreStateError,
     UnsupportedFeatureError,
 )
-from rmqstore.inspect.verify import verify as verify_store
 from rmqstore.opening import open_for
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.times import parse_timestamp
-from rmqstore.storage.broker.config_files import MAX_TABLE_BYTES
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.broker.topic_table import keep_topics
 from rmqstore.storage.files.disk import Disk, named_os_errors
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import find_store, our_abort
-from rmqstore.storage.files.storage import is_folder, read_small
+from rmqstore.storage.files.storage import is_folder
+from rmqstore.storage.remote.location import locate
+from rmqstore.storage.remote.remote_storage import RemoteStorage
 from rmqstore.store import MessageStore
 from rmqstore.write.existing_store import require_writable
 
@@ -89,6 +91,8 @@ def copy(
     disk: Disk | None = None,
     storage_options: Mapping[str, object] | None = None,
     filesystem: object = None,
+    target_options: Mapping[str, object] | None = None,
+    target_filesystem: object = None,
     **folders: Unpack[FolderArguments],
 ) -> Copied:
     """Copy a store into a new folder, as a sound store that was closed.
@@ -100,9 +104,13 @@ def copy(
 
     The log is never copied in part. Parts of it that lie elsewhere come into the usual folders.
 
+    The target may be a URI. Only a store that was closed is copied there, because a copy is
+    repaired on a local disk. Its files get their names at once; as long as the copy is not
+    complete, a file in its folder says so, and readers refuse it.
+
     Args:
         source: the store, by its folder or by a URI.
-        target: the new folder; it must not exist.
+        target: the new folder, or its URI; it must not exist.
         since: leave out the oldest files of the log, of queues and of the index whose messages were
             all stored before this time: epoch ms, ISO-8601, such as ``-7d``, or a datetime.
         topics: copy only the queues of these topics, and of the system's; the log keeps the
@@ -116,12 +124,14 @@ def copy(
         disk: performs all changes.
         storage_options: how to reach the storage that a URI names, as for ``rmqstore.open``.
         filesystem: the file system that has the source, as for ``rmqstore.open``.
+        target_options: how to reach the storage that the target's URI names.
+        target_filesystem: the file system that gets the copy.
         folders: as for ``rmqstore.open``.
 
     Raises:
         StoreStateError: the target exists, or holds the unfinished copy of another store.
         UnsupportedFeatureError: the store is in use, and is of a kind whose copy cannot be made
-            sound.
+            sound, or the target is a URI.
         CorruptRecordError: the store was not closed, and good records follow damage of its log,
             and ``truncate`` is not set.
     """
@@ -129,18 +139,30 @@ def copy(
         None if since is None else parse_timestamp("since", since),
         None if topics is None else frozenset([topics] if isinstance(topics, str) else topics),
     )
-    goal, own_disk = LOCAL.full_path(Path(target)), disk or Disk()
+    name = name_of(source, filesystem)
+    given = resolved(folders) if isinstance(name, Path) else folders
+    steps = CopySteps(progress, verify=verify)
+
+    def open_source() -> MessageStore:
+        return open_for(name, storage_options=storage_options, filesystem=filesystem, **given)
+
+    place, storage = locate(target, target_options, target_filesystem)
+    if isinstance(storage, RemoteStorage):
+        with open_source() as store:
+            require_copyable(store, storage, request, str(place))
+        remote = RemoteCopier(
+            open_source, storage, request, head_of(str(name), request, given), steps
+        )
+        plan = remote.run()
+        findings = remote.check() if verify else ()
+        remote.finish()
+        return _copied(plan, findings)
+    goal, own_disk = LOCAL.full_path(Path(place)), disk or Disk()
     partial = goal.with_name(goal.name + ".partial")
     if LOCAL.exists(goal):
         raise StoreStateError(f"{goal} exists already: a copy is made in a new folder")
     if not is_folder(LOCAL, goal.parent):
         raise StoreStateError(f"{goal}: there is no folder {goal.parent}")
-    name = name_of(source, filesystem)
-    given = resolved(folders) if isinstance(name, Path) else folders
-
-    def open_source() -> MessageStore:
-        return open_for(name, storage_options=storage_options, filesystem=filesystem, **given)
-
     with open_source() as store:  # what is wrong with the arguments is said before any change
         store.session.require_local("a copy")
         require_apart(store, goal, partial)
@@ -151,12 +173,12 @@ def copy(
     lock = take_lock(partial)
     try:
         with named_os_errors(partial, "the same call goes on with the copy"):
-            journal = Journal(own_disk, partial, str(name), request)
+            journal = Journal(own_disk, partial, str(name), request, given)
             copier = _Copier(
-                own_disk, open_source, partial, request, journal, progress, truncates=truncate
+                own_disk, open_source, partial, request, journal, steps, truncates=truncate
             )
             plan = copier.run(config or StoreConfig())
-            findings = copier.check() if verify else ()
+            findings = copier.check(goal) if verify else ()
             own_disk.keep_within(goal.parent)
             own_disk.rename(partial, goal)
             own_disk.flush_folder(goal.parent)
@@ -165,6 +187,10 @@ def copy(
     finally:
         lock.release()
         own_disk.close()
+    return _copied(plan, findings)
+
+
+def _copied(plan: CopyPlan, findings: tuple[Finding, ...]) -> Copied:
     return Copied(len(plan.files), plan.n_bytes, (*plan.left_out, *plan.skipped), findings)
 
 
@@ -185,18 +211,13 @@ class _Copier:
         target: Path,
         request: CopyRequest,
         journal: Journal,
-        progress: Progress,
+        steps: CopySteps,
         *,
         truncates: bool,
     ) -> None:
         self._disk, self._open_source, self._target = disk, open_source, target
-        self._request, self._journal, self._progress = request, journal, progress
-        self._n_bytes, self._truncates = 0, truncates
-
-    @property
-    def _total(self) -> int:
-        """The bytes of all steps: copying takes the first half, the check the second."""
-        return 2 * self._n_bytes
+        self._request, self._journal, self._steps = request, journal, steps
+        self._truncates = truncates
 
     def run(self, config: StoreConfig) -> CopyPlan:
         """Copy all files, and make the copy of a store that is not closed sound."""
@@ -204,7 +225,7 @@ class _Copier:
             try:
                 with self._open_source() as store:
                     plan, is_closed = self._copy(store), store.log_end is None
-                    is_outdated = is_closed and self._has_changed(store, plan)
+                    is_outdated = is_closed and has_changed(store, self._request, plan)
             except (FileDeletedError, FileNotFoundError) as err:
                 logger.info("%s; going on with the files that remain", err)
                 continue
@@ -223,20 +244,10 @@ class _Copier:
             "or copy a snapshot of its disk"
         )
 
-    def check(self) -> tuple[Finding, ...]:
-        """Return what a verification of the copy finds."""
-
-        def progress(done: int, total: int) -> None:
-            self._progress(self._n_bytes + self._n_bytes * done // max(total, 1), self._total)
-
+    def check(self, goal: Path) -> tuple[Finding, ...]:
+        """Return what a verification of the copy finds, which gets its name after it."""
         with open_for(self._target) as store:
-            found = tuple(verify_store(store, progress))
-        return tuple(one for one in found if not self._is_of_left_out(one))
-
-    def _is_of_left_out(self, finding: Finding) -> bool:
-        """Tell whether a finding says that the records of a queue that is left out have no unit."""
-        topic = finding.place.rpartition("-")[0]
-        return finding.part == "queue" and not self._request.has(topic)
+            return findings_of(store, self._request, self._steps, str(goal))
 
     def _copy(self, store: MessageStore) -> CopyPlan:
         """Copy the files, as the store has them by now; return what was copied."""
@@ -257,15 +268,6 @@ class _Copier:
         self._copy_files(store, plan)
         return plan
 
-    def _has_changed(self, store: MessageStore, plan: CopyPlan) -> bool:
-        """Tell whether a writer has opened a store that was closed, since it was planned."""
-        paths = store.paths
-        paths.storage.refresh()
-        store.session.refresh()
-        if paths.has_abort or paths.storage.is_locked(paths.lock):
-            return True
-        return plan_copy(store.session, self._request, plan.log_start, None) != plan
-
     def _require_writable(self, store: MessageStore) -> None:
         try:
             require_writable(store.paths)
@@ -284,7 +286,7 @@ class _Copier:
                 self._disk.delete(path)
 
     def _copy_files(self, store: MessageStore, plan: CopyPlan) -> None:
-        done, self._n_bytes = 0, plan.n_bytes
+        done, self._steps.n_bytes = 0, plan.n_bytes
         waiting: list[PlannedFile] = []
         n_waiting = 0
         for name in ("commitlog", "consumequeue", "config"):
@@ -298,7 +300,7 @@ class _Copier:
                 self._settle(waiting)
                 waiting, n_waiting = [], 0
             done += file.end
-            self._progress(done, self._total)
+            self._steps.copied(done)
         self._settle(waiting)
 
     def _is_there(self, file: PlannedFile) -> bool:
@@ -316,7 +318,7 @@ class _Copier:
         self._disk.delete(path)
         if file.name.startswith("config/"):
             # A broker replaces these files, each by one of another length.
-            content = read_small(store.paths.storage, file.source, MAX_TABLE_BYTES)
+            content = config_content(store.paths.storage, file.source)
             self._disk.create(path, 0)
             self._disk.write(path, 0, content)
             return

@@ -24,15 +24,22 @@ class Journal:
         folder: the folder of the unfinished copy.
         source: what names the store that is copied.
         request: what of it is copied.
+        folders: the parts of the store that lie elsewhere, by argument.
 
     Raises:
         StoreStateError: the folder holds an unfinished copy of something else.
     """
 
-    def __init__(self, disk: Disk, folder: Path, source: str, request: CopyRequest) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        folder: Path,
+        source: str,
+        request: CopyRequest,
+        folders: Mapping[str, object],
+    ) -> None:
         self._disk, self._path = disk, folder / JOURNAL
-        topics = None if request.topics is None else sorted(request.topics)
-        head = {"source": source, "since": request.since, "topics": topics}
+        head = head_of(source, request, folders)
         self._done: dict[str, list[object]] = {}
         self._end = 0
         if LOCAL.exists(self._path):
@@ -68,12 +75,12 @@ class Journal:
 
     def has(self, file: PlannedFile) -> bool:
         """Tell whether a file was copied, and has not changed since."""
-        return file.is_final and self._done.get(file.name) == _state(file)
+        return file.is_final and self._done.get(file.name) == entry_of(file)[1:]
 
     def add(self, files: Iterable[PlannedFile]) -> None:
         """Note, durably, that files are copied and on the disk."""
         final = [file for file in files if file.is_final]
-        self._append([json.dumps([file.name, *_state(file)]) for file in final])
+        self._append([json.dumps(entry_of(file)) for file in final])
 
     def _append(self, lines: list[str]) -> None:
         text = "".join(f"{line}\n" for line in lines).encode()
@@ -83,5 +90,14 @@ class Journal:
             self._end += len(text)
 
 
-def _state(file: PlannedFile) -> list[object]:
-    return [file.size, file.end, file.modified_ns]
+def head_of(source: str, request: CopyRequest, folders: Mapping[str, object]) -> dict[str, object]:
+    """Return what tells a copy from another: the first entry of its journal."""
+    topics = None if request.topics is None else sorted(request.topics)
+    head: dict[str, object] = {"source": source, "since": request.since, "topics": topics}
+    named = {name: value for name, value in sorted(folders.items()) if value}
+    return head | ({"folders": json.loads(json.dumps(named, default=str))} if named else {})
+
+
+def entry_of(file: PlannedFile) -> list[object]:
+    """Return the entry of a file that is copied: its name, and what its source was then."""
+    return [file.name, file.size, file.end, file.modified_ns]

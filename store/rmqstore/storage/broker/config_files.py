@@ -59,6 +59,17 @@ def _parse(file: Path, text: str) -> dict[str, Any]:
     return table
 
 
+def is_table(content: bytes) -> bool:
+    """Tell whether bytes are the whole content of a broker's JSON file, which may be empty."""
+    text = content.decode(errors="replace")
+    try:
+        if text.strip():
+            _parse(Path(), text)
+    except CorruptConfigError:
+        return False
+    return True
+
+
 def _loads(text: str) -> object:
     """Return the value of a JSON text whose integer keys need not be quoted.
 

@@ -93,11 +93,24 @@ def register_topics(
 def keep_topics(disk: Disk, paths: StorePaths, is_kept: Callable[[str], bool]) -> None:
     """Remove the entries of topics that are not kept, from the file and from its backup."""
     content = _load(paths)
-    table = content.get(_TABLE, {})
-    kept = {topic: entry for topic, entry in table.items() if is_kept(topic)}
-    if len(kept) < len(table):
-        _write(disk, paths, content | {_TABLE: kept})
+    kept = _kept(content, is_kept)
+    if len(kept[_TABLE]) < len(content.get(_TABLE, {})):
+        _write(disk, paths, kept)
         disk.delete(_backup(paths))
+
+
+def content_of_kept(paths: StorePaths, is_kept: Callable[[str], bool]) -> bytes:
+    """Return the file as it is without the entries of topics that are not kept."""
+    return _encoded(_kept(_load(paths), is_kept))
+
+
+def _kept(content: dict[str, Any], is_kept: Callable[[str], bool]) -> dict[str, Any]:
+    table = content.get(_TABLE, {})
+    return content | {_TABLE: {topic: entry for topic, entry in table.items() if is_kept(topic)}}
+
+
+def _encoded(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, indent="\t", ensure_ascii=False).encode()
 
 
 def _backup(paths: StorePaths) -> Path:
@@ -113,7 +126,7 @@ def _write(disk: Disk, paths: StorePaths, content: dict[str, Any]) -> None:
         disk.replace(_backup(paths), read_small(paths.storage, paths.topics_json, MAX_TABLE_BYTES))
     else:
         disk.write_new(paths.topics_json, b"")
-    disk.replace(paths.topics_json, json.dumps(content, indent="\t", ensure_ascii=False).encode())
+    disk.replace(paths.topics_json, _encoded(content))
 
 
 def _entry(topic: str, *, is_batch: bool) -> dict[str, object]:

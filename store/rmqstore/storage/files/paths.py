@@ -16,6 +16,7 @@ logger = logging.getLogger(__name__)
 
 # An abort file of ours begins with this; that of a broker holds only its process id.
 OUR_ABORT = "rmqstore "
+UNFINISHED_COPY = "unfinished-copy"  # a file of the root, while a copy is made in a remote storage
 _NAME_DIGITS = 20
 _DLEDGER_PREFIX = "dledger-"
 _MAX_OFFSET = 1 << 62  # above the name of any real file; sums stay inside an int64
@@ -283,8 +284,14 @@ def find_store(
     Raises:
         NotAStoreError: there is no such folder, or it has no log.
         OptionError: it is not clear which DLedger log is meant.
+        StoreStateError: it is a copy that is not complete.
     """
     base = path_of(root if isinstance(root, Path) else os.fspath(root))
+    if storage.exists(base / UNFINISHED_COPY):
+        raise StoreStateError(
+            f"{base} holds a copy of a store that is not complete: "
+            "`rmqstore copy` with the same arguments goes on with it"
+        )
     logs = tuple(path_of(log) for log in commitlogs) or (base / "commitlog",)
     entries = _find_dledger_logs(base, dledger_logs, dledger_self_id, storage)
     needed = logs if commitlogs or not entries else ()

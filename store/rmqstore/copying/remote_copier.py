@@ -1,0 +1,267 @@
+"""Copies a store into a remote file system, which has neither renaming nor holes nor locks.
+
+The files get their names at once. A marker in the folder says that the copy is not complete:
+readers refuse such a folder, and the copy ends with the deletion of the marker.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from threading import Lock
+from typing import Final
+
+import numpy as np
+
+from rmqstore.copying.checks import CopySteps, config_content, findings_of, has_changed
+from rmqstore.copying.journal import entry_of
+from rmqstore.copying.plan import (
+    CopyPlan,
+    CopyRequest,
+    PlannedFile,
+    first_kept,
+    plan_copy,
+    require_possible,
+)
+from rmqstore.errors import (
+    FileDeletedError,
+    Finding,
+    StoreStateError,
+    UnsupportedFeatureError,
+)
+from rmqstore.opening import open_for
+from rmqstore.storage.broker.topic_table import content_of_kept
+from rmqstore.storage.files.paths import UNFINISHED_COPY
+from rmqstore.storage.files.storage import UriPath
+from rmqstore.storage.remote.remote_folder import Content, RemoteFolder
+from rmqstore.storage.remote.remote_storage import RemoteStorage
+from rmqstore.store import MessageStore
+
+logger = logging.getLogger(__name__)
+
+_JOURNAL: Final = ".rmqstore/copying"  # a folder of numbered parts
+_PIECE_BYTES: Final = 4 << 20
+_FILES_AT_ONCE: Final = 8
+_NOTED_BYTES: Final = 256 << 20  # copied before they are noted as done
+_NOTED_FILES: Final = 512
+_MAX_ROUNDS: Final = 10
+_ZEROS: Final = np.zeros(_PIECE_BYTES, np.uint8)
+
+
+class RemoteCopier:
+    """One call that makes a copy, or goes on with one.
+
+    Args:
+        open_source: opens the store that is copied.
+        storage: the file system that gets the copy.
+        request: what of the store is copied.
+        head: what tells the copy from another; see ``journal.head_of``.
+        steps: told how far the copy is.
+
+    Raises:
+        StoreStateError: the folder has files of something else.
+    """
+
+    def __init__(
+        self,
+        open_source: Callable[[], MessageStore],
+        storage: RemoteStorage,
+        request: CopyRequest,
+        head: Mapping[str, object],
+        steps: CopySteps,
+    ) -> None:
+        self._open_source, self._storage = open_source, storage
+        self._folder: RemoteFolder = storage.folder()
+        self._request, self._head, self._steps = request, dict(head), steps
+        self._sizes = self._folder.sizes()
+        self._done: dict[str, list[object]] = {}
+        self._n_parts = 0
+        self._opening = Lock()
+        self._begin()
+
+    def _begin(self) -> None:
+        root = self._folder.root
+        if UNFINISHED_COPY in self._sizes:
+            self._resume(json.loads(self._folder.read(UNFINISHED_COPY) or b"{}"))
+        elif self._sizes:
+            raise StoreStateError(f"{root} exists already: a copy is made in a new folder")
+        else:
+            self._write(UNFINISHED_COPY, json.dumps(self._head).encode())
+
+    def _resume(self, head: object) -> None:
+        if head != self._head:
+            raise StoreStateError(
+                f"{self._folder.root} holds an unfinished copy of {head}, not of {self._head}: "
+                "finish that one with the same arguments, or delete the folder"
+            )
+        for name in sorted(name for name in self._sizes if name.startswith(f"{_JOURNAL}/")):
+            for line in self._folder.read(name).splitlines():
+                file, *state = json.loads(line)
+                self._done[file] = state
+            self._n_parts = int(name.rpartition("/")[2]) + 1
+
+    def _write(self, name: str, content: bytes) -> None:
+        self._folder.write(name, lambda: iter([content]))
+
+    def run(self) -> CopyPlan:
+        """Copy all files.
+
+        Raises:
+            UnsupportedFeatureError: the store is open, or was not closed.
+            StoreStateError: it changes all the time.
+        """
+        for _ in range(_MAX_ROUNDS):
+            try:
+                with self._open_source() as store:
+                    require_closed(store, self._folder.root)
+                    plan = self._copy(store)
+                    is_outdated = has_changed(store, self._request, plan)
+            except (FileDeletedError, FileNotFoundError) as err:
+                logger.info("%s; going on with the files that remain", err)
+                continue
+            if is_outdated:
+                logger.info("the store was opened meanwhile; copying what has changed")
+                continue
+            for text in plan.skipped:
+                logger.warning("not copied: %s", text)
+            return plan
+        raise StoreStateError("the store changes faster than it can be copied: stop its broker")
+
+    def check(self) -> tuple[Finding, ...]:
+        """Return what a verification of the copy finds."""
+        self._storage.refresh()
+        self._storage.hide(UNFINISHED_COPY)
+        with open_for(UriPath(self._folder.root), storage=self._storage) as store:
+            return findings_of(store, self._request, self._steps, self._folder.root)
+
+    def finish(self) -> None:
+        """Take the notes away; the marker is the last of them."""
+        for name in self._folder.sizes():
+            if name.startswith(f"{_JOURNAL}/"):
+                self._folder.delete(name)
+        self._folder.delete(UNFINISHED_COPY)
+
+    def _copy(self, store: MessageStore) -> CopyPlan:
+        log_start = first_kept(store.session.log, self._request.since, None)
+        plan = plan_copy(store.session, self._request, log_start, None)
+        names = {file.name for file in plan.files}
+        for name in sorted(set(self._sizes) - names - {UNFINISHED_COPY}):
+            if not name.startswith(f"{_JOURNAL}/"):
+                self._folder.delete(name)
+        self._copy_files(store, plan)
+        return plan
+
+    def _copy_files(self, store: MessageStore, plan: CopyPlan) -> None:
+        self._steps.n_bytes = plan.n_bytes
+        done = 0
+        files = iter(plan.files)
+        with ThreadPoolExecutor(_FILES_AT_ONCE, "rmqstore-copy") as pool:
+            while together := _some(files):
+                missing = [file for file in together if not self._is_there(file)]
+                for _ in pool.map(lambda file: self._copy_file(store, file), missing):
+                    pass
+                self._note(missing)
+                done += sum(file.end for file in together)
+                self._steps.copied(done)
+
+    def _is_there(self, file: PlannedFile) -> bool:
+        entry = entry_of(file)
+        is_noted = file.is_final and self._done.get(file.name) == entry[1:]
+        return is_noted and (_is_config(file) or self._sizes.get(file.name) == file.size)
+
+    def _note(self, files: list[PlannedFile]) -> None:
+        """Note that files are copied."""
+        lines = [json.dumps(entry_of(file)) for file in files if file.is_final]
+        for file in files:
+            self._sizes[file.name] = file.size
+            self._done[file.name] = entry_of(file)[1:]
+        if lines:
+            self._write(f"{_JOURNAL}/{self._n_parts:08}", "\n".join(lines).encode())
+            self._n_parts += 1
+
+    def _copy_file(self, store: MessageStore, file: PlannedFile) -> None:
+        if _is_config(file):
+            content = self._config(store, file)
+            if content is not None:
+                self._write(file.name, content)
+            return
+        self._folder.write(file.name, lambda: self._pieces(store, file))
+
+    def _config(self, store: MessageStore, file: PlannedFile) -> bytes | None:
+        if self._request.topics is not None and file.name == "config/topics.json":
+            return content_of_kept(store.paths, self._request.has)
+        if self._request.topics is not None and file.name == "config/topics.json.bak":
+            return None  # it has the topics that are left out
+        return config_content(store.paths.storage, file.source)
+
+    def _pieces(self, store: MessageStore, file: PlannedFile) -> Iterator[Content]:
+        """Yield the bytes of a file, zeros for its holes."""
+        with self._opening:
+            opened = store.paths.storage.open(file.source)
+        position = 0
+        with opened:
+            for low, high in opened.data_spans(0, file.end):
+                yield from _zeros(low - position)
+                for start in range(low, high, _PIECE_BYTES):
+                    piece = np.empty(min(_PIECE_BYTES, high - start), np.uint8)
+                    if opened.read_into(piece, start) < len(piece):
+                        raise FileDeletedError(str(file.source))
+                    yield piece
+                position = high
+        yield from _zeros(file.size - position)
+
+
+def require_copyable(
+    store: MessageStore, storage: RemoteStorage, request: CopyRequest, target: str
+) -> None:
+    """Refuse what cannot be copied, before anything is written.
+
+    Raises:
+        OptionError: the store has no queues of a topic that is named.
+        StoreStateError: the target lies in the store, or the store in it.
+        UnsupportedFeatureError: the store was not closed, or is of a kind that cannot be copied.
+    """
+    store.session.require_local("a copy")
+    if storage.overlaps(store.paths.storage):
+        raise StoreStateError(
+            f"{target} lies in the store that is copied, or the store in it: choose another target"
+        )
+    require_possible(store.session, request)
+    require_closed(store, target)
+
+
+def require_closed(store: MessageStore, target: str) -> None:
+    """Refuse a store that needs a repair, which is made on a local disk only.
+
+    Raises:
+        UnsupportedFeatureError: the store is open, or was not closed.
+    """
+    if store.log_end is not None:
+        raise UnsupportedFeatureError(
+            f"{store.paths.root} is in use, or was not closed: its copy has to be repaired, which "
+            f"is done on a local disk only. Copy it to a local folder, and that copy to {target}"
+        )
+
+
+def _some(files: Iterator[PlannedFile]) -> list[PlannedFile]:
+    """Return the next files, which are noted together."""
+    together: list[PlannedFile] = []
+    n_bytes = 0
+    for file in islice(files, _NOTED_FILES):
+        together.append(file)
+        n_bytes += file.size
+        if n_bytes > _NOTED_BYTES:
+            break
+    return together
+
+
+def _is_config(file: PlannedFile) -> bool:
+    return file.name.startswith("config/")
+
+
+def _zeros(count: int) -> Iterator[Content]:
+    for start in range(0, count, _PIECE_BYTES):
+        yield _ZEROS[: min(_PIECE_BYTES, count - start)]

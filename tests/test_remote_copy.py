@@ -1,0 +1,192 @@
+"""Copies of stores into object storage: closed ones, whole and in part, interrupted and resumed."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from pyarrow.fs import FileSelector, FileType, LocalFileSystem, SubTreeFileSystem
+
+import goldens
+import rmqstore
+from crash.faults import Cut
+from reading import read
+from rmqstore.cli import main
+from rmqstore.copying import remote_copier
+from rmqstore.copying.copier import copy
+from rmqstore.errors import OptionError, StoreStateError, UnsupportedFeatureError
+from rmqstore.inspect.verify import verify
+from rmqstore.storage.files.paths import UNFINISHED_COPY
+from rmqstore.storage.remote.remote_folder import RemoteFolder
+from s3_server import BUCKET, S3Server
+from test_copy import CLOSED, OWN, SIZES, contents, messages, rows
+from tiers import spread
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Return a store that was closed, with several files of each kind."""
+    with rmqstore.create(tmp_path / "store", config=SIZES) as writer:
+        for first in range(0, 300, 100):
+            writer.append(rows(100, first=first))
+            writer.append(rows(20, "U", first))
+            writer.flush()
+    return tmp_path / "store"
+
+
+def objects(s3: S3Server, uri: str) -> dict[str, bytes]:
+    """Return all objects below a URI by name."""
+    key = uri.removeprefix("s3://")
+    infos = s3.filesystem.get_file_info(FileSelector(key, recursive=True, allow_not_found=True))
+    found = {}
+    for info in infos:
+        if info.type is FileType.File:
+            with s3.filesystem.open_input_stream(info.path) as stream:
+                found[info.path.removeprefix(f"{key}/")] = stream.read()
+    return found
+
+
+class Faults:
+    """Interrupts a copy at one of its changes to the target."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left = -1
+        self.written: list[str] = []
+        write, delete = RemoteFolder.write, RemoteFolder.delete
+
+        def cut_write(folder: RemoteFolder, name: str, pieces: Any) -> None:
+            if self._is_last():
+                content = b"".join(bytes(piece) for piece in pieces())
+                write(folder, name, lambda: iter([content[: len(content) // 2]]))
+                raise Cut(name)
+            self.written.append(name)
+            write(folder, name, pieces)
+
+        def cut_delete(folder: RemoteFolder, name: str) -> None:
+            if self._is_last():
+                raise Cut(name)
+            delete(folder, name)
+
+        monkeypatch.setattr(RemoteFolder, "write", cut_write)
+        monkeypatch.setattr(RemoteFolder, "delete", cut_delete)
+
+    def _is_last(self) -> bool:
+        self.left -= 1
+        return self.left == 0
+
+
+@pytest.mark.parametrize("name", spread(16, CLOSED))
+def test_the_copy_of_a_closed_store_equals_it(name: str, tmp_path: Path, s3: S3Server) -> None:
+    source, uri = goldens.unpack(name, tmp_path), f"s3://{BUCKET}/copies/{name}"
+    copied = copy(source, uri, target_options=s3.options)
+    with rmqstore.open(source) as store:
+        found = [(one.part, one.place.replace(str(source), uri)) for one in verify(store)]
+    assert [(one.part, one.place) for one in copied.findings] == found
+    stored = objects(s3, uri)
+    assert {name: stored[name] for name in stored if name not in OWN} == contents(source)
+
+
+def test_a_copy_in_s3_is_copied_back(root: Path, tmp_path: Path, s3: S3Server) -> None:
+    uri = f"s3://{BUCKET}/there-and-back"
+    steps: list[tuple[int, int]] = []
+    copy(root, uri, target_options=s3.options, progress=lambda *step: steps.append(step))
+    assert steps[-1][0] == steps[-1][1]
+    copy(uri, f"{uri}-again", storage_options=s3.options, target_options=s3.options)
+    copy(f"{uri}-again", tmp_path / "back", storage_options=s3.options)
+    assert contents(tmp_path / "back") == contents(root)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_copy_that_was_cut_is_no_store_until_it_goes_on(
+    root: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    uri = f"s3://{BUCKET}/cut-{seed}"
+    faults, chosen = Faults(monkeypatch), random.Random(seed)
+    is_complete = False
+    for most in (55, 20, 5, 0):
+        faults.left = chosen.randint(1, most) if most else -1
+        with suppress(Cut):
+            assert copy(root, uri, target_options=s3.options).findings == ()
+            is_complete = True
+            break
+        with pytest.raises(StoreStateError, match="`rmqstore copy` with the same arguments"):
+            rmqstore.open(uri, storage_options=s3.options)
+    assert is_complete
+    assert objects(s3, uri) == contents(root)
+    with rmqstore.open(uri, storage_options=s3.options) as store:
+        assert [row["keys"] for row in read(store)] == [row["keys"] for row in messages(root)]
+
+
+def test_what_was_copied_is_not_copied_again(
+    root: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_copier, "_NOTED_FILES", 4)
+    uri = f"s3://{BUCKET}/not-again"
+    faults = Faults(monkeypatch)
+    faults.left = 30
+    with pytest.raises(Cut):
+        copy(root, uri, target_options=s3.options)
+    before = {name for name in faults.written if not name.startswith(".rmqstore")}
+    faults.left, faults.written = -1, []
+    copy(root, uri, target_options=s3.options)
+    again = before & set(faults.written)
+    assert len(before) > 15
+    assert len(again) < 8
+
+
+def test_an_old_marker_of_another_copy_is_refused(root: Path, s3: S3Server) -> None:
+    uri = f"s3://{BUCKET}/of-another"
+    s3.put(f"{BUCKET}/of-another/{UNFINISHED_COPY}", b'{"source": "other"}')
+    with pytest.raises(StoreStateError, match="holds an unfinished copy of"):
+        copy(root, uri, target_options=s3.options)
+    with pytest.raises(StoreStateError, match="exists already"):
+        copy(root, s3.upload(root, "is-there"), target_options=s3.options)
+
+
+def test_a_store_that_is_open_is_not_copied_there(root: Path, s3: S3Server) -> None:
+    uri = f"s3://{BUCKET}/of-an-open-store"
+    with (
+        rmqstore.open(root, "a"),
+        pytest.raises(UnsupportedFeatureError, match="Copy it to a local folder"),
+    ):
+        copy(root, uri, target_options=s3.options)
+    assert objects(s3, uri) == {}
+
+
+def test_a_copy_does_not_grow_in_its_source(root: Path, s3: S3Server) -> None:
+    uri = s3.upload(root, "a-source")
+    with pytest.raises(StoreStateError, match="choose another target"):
+        copy(uri, f"{uri}/copy", storage_options=s3.options, target_options=s3.options)
+
+
+def test_topics_and_old_files_are_left_out(root: Path, s3: S3Server) -> None:
+    uri = f"s3://{BUCKET}/of-one-topic"
+    copied = copy(root, uri, topics="U", target_options=s3.options)
+    assert copied.findings == ()
+    assert any("the queues of 1 topics" in text for text in copied.left_out)
+    assert b'"T"' not in objects(s3, uri)["config/topics.json"]
+    with rmqstore.open(uri, storage_options=s3.options) as store:
+        assert store.topics() == ["U"]
+        assert store.count() == 60
+    with pytest.raises(OptionError, match="does not have the topic"):
+        copy(root, f"{uri}-2", topics="V", target_options=s3.options)
+
+
+def test_a_copy_goes_into_any_file_system(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = SubTreeFileSystem(str(tmp_path / "other"), LocalFileSystem())
+    copy(root, "copies/of-it", target_filesystem=other)
+    assert contents(tmp_path / "other" / "copies" / "of-it") == contents(root)
+
+
+def test_the_command_line_copies_to_a_uri(root: Path, s3: S3Server) -> None:
+    uri = f"s3://{BUCKET}/by-command"
+    options = [f"--target-option={name}={value}" for name, value in s3.options.items()]
+    result = CliRunner().invoke(main, ["copy", str(root), uri, *options])
+    assert result.exit_code == 0, result.output
+    assert "0 findings" in result.output
+    assert objects(s3, uri) == contents(root)
