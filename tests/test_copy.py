@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 import goldens
 import rmqstore
 from crash.faults import Cut, FaultyDisk
-from rmqstore.copying.copier import copy
+from rmqstore.copying import checks
+from rmqstore.copying.copier import _Copier, copy
 from rmqstore.errors import (
     CorruptRecordError,
+    Finding,
     OptionError,
     StoreLockedError,
     StoreStateError,
@@ -382,3 +385,85 @@ def test_a_log_elsewhere_is_copied_once(root: Path, tmp_path: Path, monkeypatch:
     copy("store", "copy", commitlogs=["store/log2"])
     assert not (tmp_path / "copy" / "log2").exists()
     assert len(messages(tmp_path / "copy")) == 360
+
+
+def _with_database(root: Path) -> Path:
+    folder = root / "rocksdbstore"
+    folder.mkdir()
+    for name in ("CURRENT", "MANIFEST-000005", "000009.sst", "000010.log", "LOG"):
+        (folder / name).write_bytes(name.encode())
+    return folder
+
+
+@pytest.mark.parametrize("n_changes", [0, 2, 99])
+def test_tables_that_change_are_copied_again_or_left_out(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_changes: int
+) -> None:
+    folder = _with_database(root)
+    copy_file, changes = _Copier._copy_file, iter(range(n_changes))
+
+    def copy_and_change(copier: Any, store: Any, file: Any) -> None:
+        copy_file(copier, store, file)
+        if file.name.endswith("MANIFEST-000005"):
+            with (folder / "000010.log").open("ab") as log:
+                log.write(b"more")
+            for number in islice(changes, 1):
+                with (folder / "MANIFEST-000005").open("ab") as manifest:
+                    manifest.write(b"%d" % number)
+
+    monkeypatch.setattr(_Copier, "_copy_file", copy_and_change)
+    with rmqstore.open(root, "a"):
+        copied = copy(root, tmp_path / "copy")
+    there = contents(tmp_path / "copy")
+    if n_changes < 99:
+        assert there["rocksdbstore/MANIFEST-000005"] == (folder / "MANIFEST-000005").read_bytes()
+        assert not copied.left_out
+    else:
+        assert not any(name.startswith("rocksdbstore") for name in there)
+        assert "whose tables changed each time" in copied.left_out[0]
+    assert messages(tmp_path / "copy", scan="commitlog")
+
+
+def test_findings_name_the_copy_by_the_name_that_it_gets(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(store: rmqstore.MessageStore, _progress: Any) -> list[Finding]:
+        return [Finding("log", f"{store.paths.root}/commitlog/1", f"in {store.paths.root}")]
+
+    monkeypatch.setattr(checks, "verify", found)
+    (finding,) = copy(root, tmp_path / "copy").findings
+    assert finding == Finding("log", f"{tmp_path}/copy/commitlog/1", f"in {tmp_path}/copy")
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_progress_ends_at_its_total(root: Path, tmp_path: Path, *, verify: bool) -> None:
+    steps: list[tuple[int, int]] = []
+    copy(root, tmp_path / "copy", verify=verify, progress=lambda *step: steps.append(step))
+    assert steps[-1][0] == steps[-1][1] > 0
+
+
+def test_a_torn_file_of_the_configuration_is_read_again(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = root / "config" / "subscriptionGroup.json"
+    whole = b'{"subscriptionGroupTable":{1:{}}}'
+    path.write_bytes(whole[:20])
+    monkeypatch.setattr(checks.time, "sleep", lambda _: path.write_bytes(whole))
+    copy(root, tmp_path / "copy")
+    assert contents(tmp_path / "copy")["config/subscriptionGroup.json"] == whole
+    monkeypatch.setattr(checks.time, "sleep", lambda _: None)
+    path.write_bytes(whole[:20])
+    copy(root, tmp_path / "other")
+    assert "subscriptionGroup.json is not JSON that a broker writes" in caplog.text
+    assert contents(tmp_path / "other")["config/subscriptionGroup.json"] == whole[:20]
+
+
+def test_an_unfinished_copy_with_another_log_is_refused(root: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "elsewhere"
+    (root / "commitlog").rename(moved)
+    with pytest.raises(Cut):
+        copy(root, tmp_path / "copy", disk=FaultyDisk(20), commitlogs=[str(moved)])
+    shutil.copytree(moved, tmp_path / "another")
+    with pytest.raises(StoreStateError, match="finish that one with the same arguments"):
+        copy(root, tmp_path / "copy", commitlogs=[str(tmp_path / "another")])
+    copy(root, tmp_path / "copy", commitlogs=[str(moved)])

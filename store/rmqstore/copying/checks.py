@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from rmqstore.copying.plan import CopyPlan, CopyRequest, plan_copy
+from rmqstore.copying.plan import CopyPlan, CopyRequest, PlannedFile, plan_copy
 from rmqstore.errors import Finding
 from rmqstore.inspect.verify import verify
 from rmqstore.progress import Progress
@@ -79,6 +80,21 @@ def has_changed(store: MessageStore, request: CopyRequest, plan: CopyPlan) -> bo
     if paths.has_abort or paths.storage.is_locked(paths.lock):
         return True
     return plan_copy(store.session, request, plan.log_start, None) != plan
+
+
+def tables_of(files: Iterable[PlannedFile]) -> set[tuple[object, ...]]:
+    """Return what tells whether a RocksDB database has changed its tables.
+
+    Its log is only appended to, so a part of it is as good as all of it.
+    """
+    state: set[tuple[object, ...]] = set()
+    for file in files:
+        name = file.name.rpartition("/")[2]
+        if name.startswith("MANIFEST-") or name == "CURRENT" or name.endswith((".sst", ".blob")):
+            state.add((name, file.size, file.modified_ns))
+        elif name.endswith(".log"):
+            state.add((name,))
+    return state
 
 
 def config_content(storage: Storage, path: Path) -> bytes:

@@ -11,14 +11,16 @@ from typing import Final, NamedTuple, Unpack
 
 import numpy as np
 
-from rmqstore.copying.checks import CopySteps, config_content, findings_of, has_changed
+from rmqstore.copying.checks import CopySteps, config_content, findings_of, has_changed, tables_of
 from rmqstore.copying.journal import JOURNAL, Journal, head_of
 from rmqstore.copying.plan import (
     CopyPlan,
     CopyRequest,
     PlannedFile,
     first_kept,
+    is_of_database,
     plan_copy,
+    plan_database,
     require_possible,
 )
 from rmqstore.copying.remote_copier import RemoteCopier, require_copyable
@@ -58,6 +60,7 @@ logger = logging.getLogger(__name__)
 _PIECE_BYTES: Final = 8 << 20
 _FLUSHED_BYTES: Final = 256 << 20  # copied before they are flushed, and noted as done
 _FLUSHED_FILES: Final = 512
+_DATABASE_ATTEMPTS: Final = 5
 _MAX_ROUNDS: Final = 10  # each after the store was opened, or a file of the log was deleted
 _DISPATCH_SECONDS: Final = 1.0  # in which a broker has built the units of what is in its log
 
@@ -266,7 +269,29 @@ class _Copier:
             plan.left_out.append(f"{n_dropped} good records after damage of the log")
         self._remove_others(plan)
         self._copy_files(store, plan)
-        return plan
+        return plan if end is None else self._settle_database(store, plan)
+
+    def _settle_database(self, store: MessageStore, plan: CopyPlan) -> CopyPlan:
+        """Copy the index in RocksDB until its tables stayed the same meanwhile, or leave it out."""
+        others = [file for file in plan.files if not is_of_database(file)]
+        copied = [file for file in plan.files if is_of_database(file)]
+        for attempt in range(_DATABASE_ATTEMPTS):
+            now = plan_database(store.session)
+            if tables_of(now) == tables_of(copied):
+                return plan._replace(files=[*others, *copied])
+            if attempt == _DATABASE_ATTEMPTS - 1:
+                break
+            self._remove_others(plan._replace(files=others))
+            copied = now
+            try:
+                for file in copied:
+                    self._copy_file(store, file)
+            except FileNotFoundError:
+                continue
+            self._disk.flush_all([self._target / file.name for file in copied])
+        self._remove_others(plan._replace(files=others))
+        text = f"{store.paths.rocksdb_store}, whose tables changed each time that they were copied"
+        return plan._replace(files=others, skipped=[*plan.skipped, text])
 
     def _require_writable(self, store: MessageStore) -> None:
         try:

@@ -31,6 +31,7 @@ from rmqstore.storage.log.walks import walk_forward
 
 _MAX_BYTES = (1 << 31) - 1
 _LEDGER = ".rmqstore/ledger"
+_DATABASE = "rocksdbstore"
 # Of the root: what has a place of its own in a plan, and what belongs to who has the store open.
 _NOT_BY_NAME = {"commitlog", "consumequeue", "index", "lock", "abort", ".rmqstore"}
 _BY_TOPIC = {"batchconsumequeue", "consumequeue_ext"}
@@ -134,6 +135,17 @@ def plan_copy(
         UnsupportedFeatureError: a file of the log is a symbolic link.
     """
     return _Planner(store, request, log_start, log_end).plan()
+
+
+def plan_database(store: OpenStore) -> list[PlannedFile]:
+    """Return the files of the index in RocksDB as they are now, of a store that is open."""
+    planner = _Planner(store, CopyRequest(), store.log.min_offset, store.log.max_offset)
+    return [*planner.database()]
+
+
+def is_of_database(file: PlannedFile) -> bool:
+    """Tell whether a file belongs to the index in RocksDB."""
+    return file.name.startswith(f"{_DATABASE}/")
 
 
 def require_possible(store: OpenStore, request: CopyRequest) -> None:
@@ -301,6 +313,10 @@ class _Planner:
                 yield planned
         if n_old:
             self._left_out.append(f"{n_old} index files, with keys of those messages")
+
+    def database(self) -> Iterator[PlannedFile]:
+        """Plan the index in RocksDB."""
+        return self._folder(self._paths.rocksdb_store, _DATABASE)
 
     def _others(self) -> Iterator[PlannedFile]:
         """Plan what else lies in the root: configuration, checkpoint, timers, databases."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from rocksdict import Options, Rdict
 
 import goldens
@@ -25,6 +26,7 @@ from rmqstore.read.logged_messages import LoggedMessages
 from rmqstore.storage.files.paths import find_store
 from rmqstore.storage.queue.rocksdb_queue import RocksDbQueue
 from rmqstore.storage.queue.units import RecoveredUnits
+from rmqstore.storage.remote.location import locate
 from rmqstore.storage.rocksdb.database import RocksDb
 from rmqstore.storage.rocksdb.queue_tables import RocksDbQueues
 
@@ -272,6 +274,22 @@ def test_a_database_stays_open_for_who_holds_it(tmp_path: Path) -> None:
     assert RocksDbQueues.of(find_store(roots[0]), known) is known
     (roots[0] / "consumequeue" / "000099.log").touch()
     assert RocksDbQueues.of(find_store(roots[0]), known) is not known
+
+
+def test_databases_of_two_storages_by_one_name_are_two(tmp_path: Path) -> None:
+    """Such as one URI at two endpoints."""
+    for number, name in enumerate("ab"):
+        last = struct.pack(">qq", 0, 10 + number)
+        write(tmp_path / name / "store", {}, {bound_key(b"T", b"max", 1): last})
+    places = {}
+    for name in "abab":
+        filesystem = SubTreeFileSystem(str(tmp_path / name), LocalFileSystem())
+        path, storage = locate("store", filesystem=filesystem)
+        queues = RocksDbQueues.of(find_store(path, storage=storage))
+        assert queues is not None
+        assert queues.is_current(storage)
+        places[name] = queues.bounds["T", 1].last
+    assert places == {"a": 10, "b": 11}
 
 
 def test_nothing_in_the_folder_is_changed(tmp_path: Path) -> None:
