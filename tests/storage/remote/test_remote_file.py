@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import random
 from collections.abc import Callable
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 from rmqstore.errors import FileDeletedError, FileReplacedError, RemoteReadError
 from rmqstore.storage.remote import requests
+from rmqstore.storage.remote.block_cache import BlockCache
 from rmqstore.storage.remote.ranges import BLOCK_BYTES, MAX_REQUEST_BYTES, blocks_of, requests_for
 from rmqstore.storage.remote.remote_storage import RemoteStorage
 
@@ -52,6 +54,7 @@ class Server:
         self.files = {f"b/{name}": content for name, content in files.items()}
         self.reads: list[tuple[int, int]] = []
         self.fault: Fault = lambda _: None
+        self.n_opened = 0
 
     def get_file_info(self, asked: Any) -> Any:
         infos = [_Info(key, len(content), 0) for key, content in self.files.items()]
@@ -62,6 +65,7 @@ class Server:
     def open_input_file(self, key: str) -> _File:
         if key not in self.files:
             raise FileNotFoundError(key)
+        self.n_opened += 1
         return _File(self, key)
 
     @property
@@ -194,3 +198,73 @@ def test_a_queue_that_is_filled_like_the_one_before_takes_one_request() -> None:
             counts.append(len(server.reads) - before)
     assert ends == [written, written + 20, 5_000_000]
     assert counts[1] == 1 < counts[0]
+
+
+def test_spans_that_are_announced_are_compared_with_the_version_once() -> None:
+    server = Server(a=random.Random(1).randbytes(16 * MIB))
+    with server.storage.open("fake://b/a") as file:
+        file.read_ahead(np.array([0]), np.array([16 * MIB]))
+        window = np.empty(16 * MIB, np.uint8)
+        assert file.read_into(window, 0) == 16 * MIB
+    assert window.tobytes() == server.files["b/a"]
+    assert len(server.reads) == 4
+    assert server.n_opened == 2
+
+
+def test_an_object_that_is_replaced_after_it_was_announced_is_refused() -> None:
+    server = Server(a=b"1" * 3 * MIB)
+    with server.storage.open("fake://b/a") as file:
+        server.fault = lambda _: server.files.update({"b/a": b"2" * 3 * MIB})
+        file.read_ahead(np.array([0]), np.array([3 * MIB]))
+        with pytest.raises(FileReplacedError):
+            file.read(MIB, 10)
+
+
+def test_no_more_is_fetched_ahead_than_there_is_room_for() -> None:
+    server = Server(a=bytes(100 * MIB))
+    held = Event()
+    server.fault = lambda _: None if held.wait(60) else b""
+    with server.storage.open("fake://b/a") as file:
+        file.read_ahead(np.array([0]), np.array([100 * MIB]))
+        file.read_ahead(np.array([0]), np.array([100 * MIB]))
+        held.set()
+        assert file.read(0, 10).tobytes() == bytes(10)
+    assert sum(size for _, size in server.reads) <= 40 * MIB
+
+
+def test_what_a_long_read_passes_does_not_drive_other_blocks_out() -> None:
+    cache = BlockCache(4 * BLOCK_BYTES, 2 * BLOCK_BYTES)
+    cache.put(1, 0, np.ones(BLOCK_BYTES, np.uint8))
+    for number in range(1, 20):
+        cache.put(1, number * BLOCK_BYTES, np.zeros(BLOCK_BYTES, np.uint8), is_passing=True)
+    assert cache.get(1, 0) is not None
+    assert [number for number in range(1, 20) if cache.holds(1, number)] == [18, 19]
+
+
+def test_blocks_that_came_together_are_given_together() -> None:
+    cache = BlockCache()
+    data = np.arange(3 * BLOCK_BYTES - 5, dtype=np.int64).astype(np.uint8)
+    cache.put(1, 5 * BLOCK_BYTES, data)
+    found = cache.get(1, 6, 2)
+    assert found is not None
+    assert found.tobytes() == data[BLOCK_BYTES:].tobytes()
+    one = cache.get(1, 6)
+    assert one is not None
+    assert len(one) == BLOCK_BYTES
+    assert cache.get(1, 8) is None
+    assert cache.get(2, 6) is None
+
+
+def test_files_are_opened_and_searched_together() -> None:
+    ends = {f"q{number}": 1_000_000 + 20 * number for number in range(40)}
+    server = Server(**{name: b"x" * end + bytes(6_000_000 - end) for name, end in ends.items()})
+    storage = server.storage
+    names = {f"fake://b/{name}" for name in ends}
+    storage.prepare(names | {"fake://b/missing"}, first=names, last=names)
+    n_reads = len(server.reads)
+    assert n_reads <= 2 * len(ends) + 8
+    for name, end in ends.items():
+        with storage.open(f"fake://b/{name}") as file:
+            assert file.written_end(6_000_000) == end
+            assert file.read(0, 20).tobytes() == b"x" * 20
+    assert len(server.reads) == n_reads

@@ -210,6 +210,9 @@ class CommitLog:
             if segment is None:
                 continue
             base = segment.start
+            if self.is_remote and segment.end < self.max_offset:
+                bounds.append((low, high))  # it is full, and a storage with requests has no holes
+                continue
             with suppress(FileDeletedError, UnreadableFileError):
                 spans = self.data_spans(segment, low - base, high - base)
                 bounds += [(base + start, base + end) for start, end in islice(spans, _MAX_SPANS)]

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from rmqstore.storage.remote.ranges import BLOCK_BYTES
 
-_MAX_BYTES: Final = 48 << 20
-_MAX_PASSING_BYTES: Final = 48 << 20
+_MAX_BYTES: Final = 32 << 20
+_MAX_PASSING_BYTES: Final = 40 << 20
 
 
 class _Range(NamedTuple):
