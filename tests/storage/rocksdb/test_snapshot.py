@@ -181,7 +181,7 @@ def test_a_database_that_changes_and_cannot_be_read_is_given_up(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "_PAUSE_SECONDS", 0)
-    monkeypatch.setattr(RocksDb, "is_current", lambda _: False)
+    monkeypatch.setattr(RocksDb, "is_current", lambda *_: False)
     min(folder.glob("*.sst")).unlink()
     with pytest.raises(CorruptDatabaseError, match="changed it during each of 5 attempts"):
         RocksDb(folder)

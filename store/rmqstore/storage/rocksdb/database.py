@@ -74,7 +74,7 @@ class RocksDb:
                     self._try_out(opened, small)
                     return self._open()
             except (CorruptDatabaseError, FileNotFoundError) as err:
-                if self.is_current():
+                if self.is_current(self._storage):
                     raise
                 if attempt == _ATTEMPTS:
                     reason = err.reason if isinstance(err, CorruptDatabaseError) else err
