@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from rmqstore.errors import CorruptConfigError
+from rmqstore.errors import CorruptConfigError, OptionError
 from rmqstore.storage.broker.store_config import read_properties
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import read_small
@@ -59,7 +59,7 @@ def read_identity(paths: StorePaths, topics: Callable[[], list[str]]) -> BrokerI
             leave something open.
 
     Raises:
-        CorruptConfigError: a number in ``broker.conf`` is not one.
+        CorruptConfigError: ``broker.conf`` is damaged, or a number in it is not one.
     """
     identity = _of_settings(paths)
     stored = _of_metadata(paths)
@@ -105,11 +105,10 @@ def _of_settings(paths: StorePaths) -> BrokerIdentity:
         file = folder / "broker.conf"
         try:
             settings = read_properties(file, paths.storage)
+            return _of_properties({key: value.strip() for key, value in settings.items()})
         except FileNotFoundError:
             continue
-        try:
-            return _of_properties(settings)
-        except ValueError as err:
+        except (OptionError, ValueError) as err:
             raise CorruptConfigError(str(file), 0, str(err)) from err
     return BrokerIdentity()
 

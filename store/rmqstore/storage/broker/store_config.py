@@ -114,7 +114,8 @@ def read_properties(path: str | os.PathLike[str], storage: Storage = LOCAL) -> d
         OptionError: an escape is incomplete.
         UnreadableFileError: it is not a regular file, or it is too long.
     """
-    content = read_small(storage, Path(path), _MAX_PROPERTIES_BYTES)
+    file = path if isinstance(path, Path) else Path(path)
+    content = read_small(storage, file, _MAX_PROPERTIES_BYTES)
     try:
         properties: dict[str, str] = javaproperties.loads(content)
     except javaproperties.InvalidUEscapeError as err:
