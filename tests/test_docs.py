@@ -77,6 +77,7 @@ def test_every_block_is_of_a_language_that_the_tests_know() -> None:
             "python",
             "console",
             "text",
+            "toml",
         }, page.name
 
 

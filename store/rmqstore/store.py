@@ -22,7 +22,7 @@ from rmqstore.query.arguments import (
     ScanArguments,
     ScanOrder,
     SelectionArguments,
-    TopicArguments,
+    ViewArguments,
 )
 from rmqstore.query.keys import parse_wanted
 from rmqstore.query.selection import (
@@ -376,20 +376,20 @@ class MessageStore(Closing):
         where: str | pc.Expression | None = None,
         mode: Literal["DROPMALFORMED", "PERMISSIVE"] | None = None,
         check_crc: bool | None = None,
-        **selection: Unpack[TopicArguments],
+        **selection: Unpack[ViewArguments],
     ) -> pa.RecordBatchReader:
         """Return a view of the store as a stream of batches.
 
         ``docs/views.md`` lists views and columns. Damage stops no view: rows say what is damaged.
 
         Args:
-            name: ``queues``, ``topics``, ``commitlog``, ``consumequeue``, ``index``, ``groups`` or
-                ``files``.
+            name: such as ``queues`` or ``files``.
             columns: columns to return; all by default.
             where: a condition on columns of the view, as in :meth:`scan`, but everything is read.
             mode: PERMISSIVE, or DROPMALFORMED to leave out rows that report damage.
             check_crc: for ``commitlog``: whether to check CRCs; they are checked by default.
-            selection: ``subscribe``, ``subscribe_pattern``, ``assign``, ``include_system_topics``.
+            selection: ``subscribe``, ``subscribe_pattern``, ``assign``, ``include_system_topics``;
+                for ``assignments``: ``consumer_group``, ``clients``, ``strategy``, ``rooms``.
 
         Raises:
             OptionError: an argument has no meaning with the view, or is out of its domain.

@@ -289,6 +289,35 @@ def test_assign_shares_the_queues_of_a_group(golden_store: Golden) -> None:
     assert "c1" in run(*arguments).stdout
 
 
+def test_a_cluster_is_named_by_a_file_by_uris_and_with_replicas(
+    golden_store: Golden, tmp_path: Path
+) -> None:
+    master = shutil.copytree(golden_store("live"), tmp_path / "master")
+    (master / "broker.conf").write_text("brokerName=b\nbrokerId=0\nbrokerIP1=10.0.0.1")
+    slave = shutil.copytree(master, tmp_path / "slave")
+    (slave / "broker.conf").write_text("brokerName=b\nbrokerId=1\nbrokerIP1=10.0.0.2")
+    members = ["-g", "CG_part", "-c", "c1", "--json"]
+    one = run("assign", master, *members)
+    assert one.exit_code == 0, one.stderr
+    assert run("assign", slave, f"file://{master}", *members).stdout == one.stdout
+    brokers = tmp_path / "brokers.toml"
+    brokers.write_text(f'other = ["{slave}", "{master}"]')
+    named = run("assign", "--brokers", brokers, *members)
+    assert named.stdout == one.stdout.replace('"broker_name": "b"', '"broker_name": "other"')
+    for wrong in ((), (master, "--brokers", brokers)):
+        refused = run("assign", *wrong, *members)
+        assert refused.exit_code == 2
+        assert "or by --brokers" in refused.stderr
+
+    shown = run("routes", slave, master, "-t", "LivePlain", "--json")
+    assert shown.exit_code == 0, shown.stderr
+    (row,) = map(json.loads, shown.stdout.splitlines())
+    assert row["brokerAddrs"] == {"0": "10.0.0.1:10911", "1": "10.0.0.2:10911"}
+    table = run("routes", master, "--all").stdout
+    assert "LivePlain" in table
+    assert "SCHEDULE_TOPIC_XXXX" in table
+
+
 def test_copy_says_what_it_copied_and_left_out(golden_store: Golden, tmp_path: Path) -> None:
     shown = run("copy", golden_store("basic"), tmp_path / "copy", "-t", "Topic-With_Under-score")
     assert shown.exit_code == 0, shown.stderr

@@ -10,8 +10,8 @@ import pytest
 
 import rmqstore
 from rmqstore.errors import CorruptConfigError, OptionError
-from rmqstore.inspect.allocation import Allocation, MessageQueue
 from rmqstore.inspect.assignments import assign
+from rmqstore.query.allocation import Allocation, MessageQueue
 from rmqstore.store import MessageStore
 
 QUEUES = [MessageQueue("T", f"{room}@b", number) for room in ("r1", "r2") for number in range(3)]
@@ -77,8 +77,13 @@ def test_the_backlog_of_a_cluster(tmp_path: Path) -> None:
             [*assign([first], "group", ["c"], topics=["U"])]
         with pytest.raises(OptionError, match="group other has no offsets"):
             [*assign([first], "other", ["c"])]
-        with pytest.raises(OptionError, match="two of them are of one broker"):
-            [*assign([first, first], "group", ["c"])]
+        twice = [*assign([second, first, first], "group", ["c2", "c1", "c3"])]
+        with (
+            rmqstore.open(tmp_path / "b", broker_name="broker-a") as other,
+            pytest.raises(OptionError, match="both of broker broker-a"),
+        ):
+            [*assign([first, other], "group", ["c"])]
+    assert twice == rows
     shown = [(row.client_id, row.broker_name, row.queue_id, row.lag) for row in rows]
     assert shown == [
         ("c1", "broker-a", 0, 6), ("c1", "broker-a", 1, 0), ("c1", "broker-a", 2, 10),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -42,11 +42,11 @@ class RealBroker:
         self.namesrv_address, self.address = f"127.0.0.1:{name_port}", f"127.0.0.1:{port}"
         name_config = rocketmq.remoting.netty.NettyServerConfig()
         name_config.setListenPort(name_port)
-        self._namesrv = rocketmq.namesrv.NamesrvController(
+        self.name_server = rocketmq.namesrv.NamesrvController(
             rocketmq.common.namesrv.NamesrvConfig(), name_config
         )
-        assert self._namesrv.initialize(), "the name server does not initialize"
-        self._namesrv.start()
+        assert self.name_server.initialize(), "the name server does not initialize"
+        self.name_server.start()
 
         broker_config = rocketmq.common.BrokerConfig()
         broker_config.setBrokerName("interop")
@@ -76,7 +76,7 @@ class RealBroker:
 
     def __exit__(self, *_: object) -> None:
         self.controller.shutdown()
-        self._namesrv.shutdown()
+        self.name_server.shutdown()
 
     def send(self, topic: str, bodies: list[bytes], *, tags: str = "", keys: str = "") -> list[str]:
         """Send messages with a real producer; return their ids."""
@@ -99,10 +99,22 @@ class RealBroker:
         """Register a topic until the name server knows it with its broker."""
         config = self.controller.getTopicConfigManager().selectTopicConfig(topic)
         until = time.monotonic() + seconds
-        while self._namesrv.getRouteInfoManager().pickupTopicRouteData(topic) is None:
+        while self.name_server.getRouteInfoManager().pickupTopicRouteData(topic) is None:
             assert time.monotonic() < until, f"the name server does not hear of {topic}"
             self.controller.registerSingleTopicAll(config)
             time.sleep(0.2)
+
+    def routes(self, topics: Collection[str]) -> dict[str, Any]:
+        """Return the TopicRouteData that the name server answers a client for each topic."""
+        client = self._real.rocketmq.client.producer.DefaultMQProducer("interop-routes")
+        client.setNamesrvAddr(self.namesrv_address)
+        client.start()
+        try:
+            factory = client.getDefaultMQProducerImpl().getMqClientFactory()
+            api = factory.getMQClientAPIImpl()
+            return {topic: api.getTopicRouteInfoFromNameServer(topic, 3000) for topic in topics}
+        finally:
+            client.shutdown()
 
     def expire(self, n_files: int) -> None:
         """Delete the oldest log files and the units that point into them, as retention does."""

@@ -164,6 +164,11 @@ class RocketMQ:
             found[number] = kind
         return found
 
+    def json_class(self) -> Any:
+        """Return the class that turns objects into JSON and back."""
+        alibaba = self._gateway.jvm.com.alibaba
+        return alibaba.fastjson2.JSON if self.version >= "5" else alibaba.fastjson.JSON
+
     def spell_messages(self, messages: Any) -> list[Message]:
         """Return a java.util.List of MessageExt as dicts of the names and values of the getters."""
         loopback = self.java.net.InetSocketAddress("127.0.0.1", 1)
@@ -172,9 +177,7 @@ class RocketMQ:
             hosts.append(message.getBornHost().toString().lstrip("/"))
             for forget in (message.setBornHost, message.setStoreHost):
                 forget(loopback)  # as JSON others would be looked up in the DNS
-        alibaba = self._gateway.jvm.com.alibaba
-        spell = alibaba.fastjson2.JSON if self.version >= "5" else alibaba.fastjson.JSON
-        spelled = json.loads(spell.toJSONString(messages))
+        spelled = json.loads(self.json_class().toJSONString(messages))
         return [
             message | {"body": _bytes(message.get("body")), "bornHost": host}
             for message, host in zip(spelled, hosts, strict=True)

@@ -136,7 +136,7 @@ def _keep_pairs(context: click.Context, option: click.Parameter, values: tuple[s
     _keep(context, option, key_values(context, option, values))
 
 
-class _StoreFolder(click.Path):
+class StoreFolder(click.Path):
     """A local folder, which has to exist, or the URI of one in another file system."""
 
     def __init__(self) -> None:
@@ -158,47 +158,52 @@ class _StoreFolder(click.Path):
         return super().convert(name, param, ctx)
 
 
+HOW_TO_OPEN = (
+    click.option(
+        "--dledger-self-id",
+        metavar="ID",
+        expose_value=False,
+        callback=_keep,
+        help="The node whose DLedger log to read, if PATH has several dledger-* folders.",
+    ),
+    click.option(
+        "--tiered",
+        metavar="FOLDER",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        expose_value=False,
+        callback=_keep,
+        help="The tiered storage with the older messages of PATH (tieredStoreFilePath).",
+    ),
+    click.option(
+        "--storage-option",
+        "storage_options",
+        metavar="KEY=VALUE",
+        multiple=True,
+        expose_value=False,
+        callback=_keep_pairs,
+        help="How to reach PATH if it is a URI, such as region=eu-west-1; may be repeated.",
+    ),
+)
+
+
 def store_path(command: Command) -> Command:
     """Add the argument that names a store, and the options in ``StoreOptions``, to a command.
 
     :func:`open_store` takes both.
     """
-    for parameter in (
-        click.option(
-            "--dledger-self-id",
-            metavar="ID",
-            expose_value=False,
-            callback=_keep,
-            help="The node whose DLedger log to read, if PATH has several dledger-* folders.",
-        ),
-        click.option(
-            "--tiered",
-            metavar="FOLDER",
-            type=click.Path(exists=True, file_okay=False, path_type=Path),
-            expose_value=False,
-            callback=_keep,
-            help="The tiered storage with the older messages of PATH (tieredStoreFilePath).",
-        ),
-        click.option(
-            "--storage-option",
-            "storage_options",
-            metavar="KEY=VALUE",
-            multiple=True,
-            expose_value=False,
-            callback=_keep_pairs,
-            help="How to reach PATH if it is a URI, such as region=eu-west-1; may be repeated.",
-        ),
-        click.argument("path", type=_StoreFolder()),
-    ):
+    for parameter in (*HOW_TO_OPEN, click.argument("path", type=StoreFolder())):
         command = parameter(command)
     return command
 
 
-def open_store(path: Path, *, ignore_log_end: bool = False) -> MessageStore:
+def open_store(
+    path: Path, *, broker_name: str | None = None, ignore_log_end: bool = False
+) -> MessageStore:
     """Open the store that the arguments of a command name, for reading."""
     given = given_options()
     return open_for(
         path,
+        broker_name=broker_name,
         ignore_log_end=ignore_log_end,
         dledger_self_id=given.dledger_self_id,
         tiered=given.tiered,

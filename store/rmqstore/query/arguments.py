@@ -36,6 +36,15 @@ class TopicArguments(TypedDict, total=False):
     include_system_topics: bool
 
 
+class ViewArguments(TopicArguments, total=False):
+    """What of a store a view shows; which views take which argument is in ``docs/views.md``."""
+
+    consumer_group: str | None
+    clients: str | Iterable[str] | None
+    strategy: str | None
+    rooms: str | Iterable[str] | None
+
+
 class SelectionArguments(TopicArguments, total=False):
     """Which topics, and where their queues start and end.
 

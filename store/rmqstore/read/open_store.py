@@ -101,6 +101,11 @@ class OpenStore(Closing):
         """The broker's name, as given or as the store tells it."""
         return self._given_name or self.config.broker_name()
 
+    @property
+    def has_given_name(self) -> bool:
+        """Whether the broker's name was given and does not come from the store."""
+        return self._given_name is not None
+
     @cached_property
     def view_broker_name(self) -> str:
         """The broker's name, or that of the folder if the file with the name is damaged."""

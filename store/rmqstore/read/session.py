@@ -392,6 +392,7 @@ class StoreSession(OpenStore):
             ends=self.ends,
             sampler=self._sampler,
             viewed=LocalQueues(self.paths, self.log, self.queues, self.ranges),
+            is_name_given=self.has_given_name,
         )
 
 

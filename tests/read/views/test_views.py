@@ -285,7 +285,7 @@ def test_no_view_fails_for_queues_of_another_kind(
     golden_store: GoldenStore, store: str, name: str
 ) -> None:
     found = view(golden_store(store), name)
-    assert found or name in ("groups", "consumequeue", "queues", "topics", "epochs")
+    assert found or name in ("groups", "consumequeue", "queues", "topics", "epochs", "routes")
 
 
 def test_topics_sum_their_queues_and_show_what_the_broker_knows(golden_store: GoldenStore) -> None:

@@ -9,7 +9,8 @@ from typing import Final
 import pyarrow as pa
 
 from rmqstore.errors import OptionError
-from rmqstore.format.schema import TIMESTAMP
+from rmqstore.format.schema import PROPERTIES, TIMESTAMP
+from rmqstore.query.allocation import Sharing, parse_sharing
 from rmqstore.query.selection import Selection, parse_selection
 
 BROKER_NAME: Final = "brokerName"
@@ -109,6 +110,43 @@ _TYPES: Final[dict[str, dict[str, pa.DataType]]] = {
         "endOffset":           pa.int64(),   # where the next one starts, or the log ends
         "reason":              pa.string(),
     },
+    "stores": {
+        BROKER_NAME:           pa.string(),
+        "path":                pa.string(),  # the root of the store
+        "clusterName":         pa.string(),
+        "brokerId":            pa.int64(),   # 0: the master, but with a controller
+        "brokerAddr":          pa.string(),  # of broker.conf
+        "minOffset":           pa.int64(),   # physical, where the log begins
+        "maxOffset":           pa.int64(),   # physical, after the last record
+        "epoch":               pa.int32(),   # the last one, in controller mode
+        "isRead":              pa.bool_(),   # whether a read of all the stores reads this one
+        "reason":              pa.string(),  # why it does not, or what is wrong
+    },
+    "routes": {
+        BROKER_NAME:           pa.string(),
+        "topic":               pa.string(),
+        "readQueueNums":       pa.int32(),
+        "writeQueueNums":      pa.int32(),
+        "perm":                pa.int32(),   # 4 read, 2 write
+        "topicSysFlag":        pa.int32(),
+        "clusterName":         pa.string(),
+        "brokerAddrs":         PROPERTIES,   # by broker id
+        "order":               pa.bool_(),
+        "orderTopicConf":      pa.string(),  # as mqadmin writes it
+        "reason":              pa.string(),
+    },
+    "assignments": {
+        BROKER_NAME:           pa.string(),
+        "consumerGroup":       pa.string(),
+        "clientId":            pa.string(),  # null: the strategy gives the queue to nobody
+        "topic":               pa.string(),
+        "queueId":             pa.int32(),
+        "consumerOffset":      pa.int64(),
+        "brokerOffset":        pa.int64(),   # the queue's maxOffset
+        "lag":                 pa.int64(),   # messages
+        "lagBytes":            pa.int64(),
+        "reason":              pa.string(),
+    },
     "files": {
         BROKER_NAME:           pa.string(),
         "path":                pa.string(),  # below the store's root
@@ -125,12 +163,19 @@ _TYPES: Final[dict[str, dict[str, pa.DataType]]] = {
 }
 # fmt: on
 
-VIEWS: Final[dict[str, pa.Schema]] = {
-    name: pa.schema(list(types.items())) for name, types in _TYPES.items()
+# These show all stores of a read together, the others each store by itself.
+OF_CLUSTER: Final = ("stores", "routes", "assignments")
+# These need arguments.
+SHARING_QUEUES: Final = ("assignments",)
+
+_ALL: Final = {name: pa.schema(list(types.items())) for name, types in _TYPES.items()}
+VIEWS: Final[dict[str, pa.Schema]] = {  # that need no arguments
+    name: schema for name, schema in _ALL.items() if name not in SHARING_QUEUES
 }
 
-BY_TOPIC: Final = ("queues", "topics", "commitlog", "consumequeue", "groups")
-HIDING_SYSTEM_TOPICS: Final = ("queues", "topics", "consumequeue")
+BY_QUEUE: Final = ("queues", "topics", "commitlog", "consumequeue", "groups")
+BY_TOPIC: Final = (*BY_QUEUE, "routes", "assignments")
+HIDING_SYSTEM_TOPICS: Final = ("queues", "topics", "consumequeue", "routes")
 SHOWING_DAMAGE: Final = ("commitlog", "consumequeue", "index")
 CHECKING_CRC: Final = ("commitlog",)
 
@@ -138,8 +183,12 @@ CHECKING_CRC: Final = ("commitlog",)
 ALLOWED: Final = {
     "subscribe": BY_TOPIC,
     "subscribe_pattern": BY_TOPIC,
-    "assign": BY_TOPIC,
+    "assign": BY_QUEUE,
     "include_system_topics": HIDING_SYSTEM_TOPICS,
+    "consumer_group": SHARING_QUEUES,
+    "clients": SHARING_QUEUES,
+    "strategy": SHARING_QUEUES,
+    "rooms": SHARING_QUEUES,
     "mode": SHOWING_DAMAGE,
     "check_crc": CHECKING_CRC,
 }
@@ -154,6 +203,7 @@ class ViewSpec:
     selection: Selection = field(default_factory=Selection)
     mode: str = PERMISSIVE
     check_crc: bool = True
+    sharing: Sharing | None = None  # of the view ``assignments``
 
     def __post_init__(self) -> None:
         """Refuse a mode that views do not have."""
@@ -175,9 +225,9 @@ def view_columns(view: str) -> pa.Schema:
     Raises:
         OptionError: there is no such view.
     """
-    if view not in VIEWS:
-        raise OptionError(f"view {view!r}: one of messages, {', '.join(VIEWS)}")
-    return VIEWS[view]
+    if view not in _ALL:
+        raise OptionError(f"view {view!r}: one of messages, {', '.join(_ALL)}")
+    return _ALL[view]
 
 
 def select_view_columns(view: str, names: Iterable[str]) -> pa.Schema:
@@ -203,6 +253,10 @@ def view_spec(
     columns: str | Iterable[str] | pa.Schema | None = None,
     mode: str | None = None,
     check_crc: bool | None = None,
+    consumer_group: str | None = None,
+    clients: str | Iterable[str] | None = None,
+    strategy: str | None = None,
+    rooms: str | Iterable[str] | None = None,
     **selection: object,
 ) -> ViewSpec:
     """Return the checked request for a view.
@@ -212,6 +266,10 @@ def view_spec(
         columns: names of columns, as a list or separated by commas; all by default.
         mode: PERMISSIVE or DROPMALFORMED, for the views that show damage.
         check_crc: whether to check CRCs, for the view ``commitlog``.
+        consumer_group: the group, for the view ``assignments``.
+        clients: the ids of all its clients, as a list or separated by commas.
+        strategy: how they share the queues, ``AVG`` by default.
+        rooms: with ``MACHINE_ROOM``: those whose brokers' queues are consumed.
         selection: subscribe, subscribe_pattern, assign and include_system_topics, for the views
             that know topics.
 
@@ -220,11 +278,19 @@ def view_spec(
     """
     known = view_columns(view)
     given = {name for name, value in selection.items() if value is not None and value is not False}
-    if mode is not None:
-        given.add("mode")
-    if check_crc is not None:
-        given.add("check_crc")
+    others = {
+        "mode": mode,
+        "check_crc": check_crc,
+        "consumer_group": consumer_group,
+        "clients": clients,
+        "strategy": strategy,
+        "rooms": rooms,
+    }
+    given |= {name for name, value in others.items() if value is not None}
     require_allowed(view, given)
+    sharing = None
+    if view in SHARING_QUEUES:
+        sharing = parse_sharing(consumer_group or "", clients or (), strategy or "AVG", rooms)
     if isinstance(columns, str):
         columns = [name.strip() for name in columns.split(",")]
     if columns is not None and not isinstance(columns, pa.Schema):
@@ -235,6 +301,7 @@ def view_spec(
         selection=parse_selection(**selection),  # type: ignore[arg-type]  # it checks them itself
         mode=mode or PERMISSIVE,
         check_crc=check_crc is not False,
+        sharing=sharing,
     )
 
 

@@ -102,6 +102,7 @@ class ViewSource:
     ends: StoreEnds
     sampler: Sampler
     viewed: ViewedQueues
+    is_name_given: bool = False  # whether the broker's name does not come from the store
 
 
 class IndexSlice(NamedTuple):
@@ -154,10 +155,10 @@ def to_batch(
     """Return a batch with the requested columns; those that ``columns`` lacks are null."""
     arrays = []
     for column in spec.schema:
-        if column.name == BROKER_NAME:
-            values: Column = pa.repeat(pa.scalar(source.broker_name), count)
-        elif column.name in columns:
+        if column.name in columns:
             values = columns[column.name]
+        elif column.name == BROKER_NAME:
+            values = pa.repeat(pa.scalar(source.broker_name), count)
         else:
             values = pa.nulls(count, column.type)
         array = values if isinstance(values, pa.Array) else pa.array(values)
@@ -170,7 +171,7 @@ def to_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches of rows that are made one by one, such as those of queues and files.
 
-    Times in rows are ms.
+    Times in rows are ms. Rows without a broker's name get that of the source.
     """
     chunk: list[Mapping[str, object]] = []
     for row in rows:
@@ -188,7 +189,7 @@ def _from_rows(
     columns: dict[str, Column] = {}
     for column in spec.schema:
         name, kind = column.name, column.type
-        if name == BROKER_NAME:
+        if name == BROKER_NAME and name not in rows[0]:
             continue
         values = [row.get(name) for row in rows]
         if kind == TIMESTAMP:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from rmqstore.errors import OptionError
@@ -196,3 +196,47 @@ def _room(name: str) -> str:
             f"strategy MACHINE_ROOM_NEARBY: {name!r} does not name its room, as ROOM@NAME does"
         )
     return room
+
+
+class Sharing(NamedTuple):
+    """A consumer group whose queues are shared.
+
+    Attributes:
+        group: the consumer group.
+        clients: the ids of all its clients.
+        allocation: how queues are shared.
+    """
+
+    group: str
+    clients: tuple[str, ...]
+    allocation: Allocation = Allocation()
+
+
+def parse_sharing(
+    group: str,
+    clients: str | Iterable[str],
+    strategy: str = "AVG",
+    rooms: str | Iterable[str] | None = None,
+) -> Sharing:
+    """Return how the queues of a group are to be shared.
+
+    Args:
+        group: the consumer group.
+        clients: the ids of all its clients, as a list or separated by commas.
+        strategy: the name of a strategy, in any case.
+        rooms: for MACHINE_ROOM: those whose brokers' queues are consumed.
+
+    Raises:
+        OptionError: there are no clients, or the strategy is unknown or lacks what it needs.
+    """
+    if not group:
+        raise OptionError("consumer_group: name the consumer group")
+    named = _names(clients)
+    allocation = Allocation(strategy.upper(), frozenset(_names(rooms or ())))
+    allocation.shares((), named)  # refuses what it lacks
+    return Sharing(group, named, allocation)
+
+
+def _names(given: str | Iterable[str]) -> tuple[str, ...]:
+    names = given.split(",") if isinstance(given, str) else given
+    return tuple(name.strip() for name in names if name.strip())

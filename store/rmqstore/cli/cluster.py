@@ -1,0 +1,140 @@
+"""The verbs about the brokers of a cluster: assign, routes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import pyarrow as pa
+
+from rmqstore.cli.common import (
+    HOW_TO_OPEN,
+    Command,
+    StoreFolder,
+    as_json_lines,
+    ends_clearly,
+    main,
+    open_store,
+    out_console,
+    some_topics,
+    table_of,
+    with_system_topics,
+)
+from rmqstore.inspect.assignments import assign as share_queues
+from rmqstore.query.allocation import STRATEGIES, Allocation
+from rmqstore.read.views.assignments import Assignment
+from rmqstore.read.views.registry import read_cluster_view
+from rmqstore.read.views.schema import view_spec
+from rmqstore.storage.broker.brokers_file import names_by_path, read_brokers
+from rmqstore.storage.files.storage import path_of
+from rmqstore.store import MessageStore
+
+_ON_THE_LINE = [name for name in STRATEGIES if name != "CONFIG"]
+
+
+def _store_paths(command: Command) -> Command:
+    """Add the arguments that name the stores of a cluster, for :func:`_open_stores`."""
+    for parameter in (
+        *HOW_TO_OPEN,
+        click.option(
+            "--brokers",
+            metavar="FILE",
+            help="A .json or .toml file, or a JSON object, with stores by broker name.",
+        ),
+        click.argument("paths", metavar="[PATH]...", nargs=-1, type=StoreFolder()),
+    ):
+        command = parameter(command)
+    return command
+
+
+@contextmanager
+def _open_stores(paths: Sequence[Path], brokers: str | None) -> Iterator[list[MessageStore]]:
+    """Open the stores of a cluster, which the arguments of a command name."""
+    names = {} if brokers is None else names_by_path(read_brokers(brokers))
+    if bool(paths) == bool(names):
+        raise click.UsageError("name stores by PATH..., or by --brokers")
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(open_store(path, broker_name=names.get(str(path))))
+            for path in (paths or map(path_of, names))
+        ]
+
+
+@main.command()
+@_store_paths
+@click.option("-g", "--group", required=True, help="The consumer group.")
+@click.option(
+    "-c", "--client", "clients", multiple=True, required=True, help="A client id; may be repeated."
+)
+@some_topics
+@click.option("--strategy", type=click.Choice(_ON_THE_LINE), default="AVG", show_default=True)
+@click.option(
+    "--room",
+    "rooms",
+    multiple=True,
+    help="With MACHINE_ROOM: a room whose brokers, ROOM@NAME, are consumed; may be repeated.",
+)
+@as_json_lines
+@ends_clearly
+def assign(
+    paths: tuple[Path, ...],
+    brokers: str | None,
+    group: str,
+    clients: tuple[str, ...],
+    topics: tuple[str, ...],
+    strategy: str,
+    rooms: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Show which client of a group would own which queue, and with what backlog.
+
+    PATH... are the stores of all brokers of a cluster; of a master and its replicas one is read.
+    The shares are those that clients of RocketMQ compute, by the same strategy. Without --topic
+    they are of the topics that the group has committed offsets of.
+    """
+    allocation = Allocation(strategy, frozenset(rooms))
+    with _open_stores(paths, brokers) as stores:
+        shares = share_queues(stores, group, clients, topics=topics or None, allocation=allocation)
+        rows = [row._asdict() for row in shares]
+    _show(rows, Assignment._fields, as_json=as_json)
+
+
+@main.command()
+@_store_paths
+@some_topics
+@with_system_topics
+@as_json_lines
+@ends_clearly
+def routes(
+    paths: tuple[Path, ...],
+    brokers: str | None,
+    topics: tuple[str, ...],
+    with_system: bool,
+    as_json: bool,
+) -> None:
+    """Show what a name server answers for each topic, as far as the stores of its brokers tell.
+
+    PATH... are the stores of all brokers of a cluster, also of replicas.
+    """
+    spec = view_spec("routes", subscribe=topics or None, include_system_topics=with_system)
+    with _open_stores(paths, brokers) as stores:
+        for store in stores:
+            store.session.require_local("routes")
+        sources = [store.session.view_source for store in stores]
+        batches = read_cluster_view(sources, spec)
+        rows = pa.Table.from_batches(batches, spec.schema).to_pylist()
+    for row in rows:
+        row["brokerAddrs"] = None if row["brokerAddrs"] is None else dict(row["brokerAddrs"])
+    _show(rows, spec.schema.names, as_json=as_json)
+
+
+def _show(rows: list[Any], names: Sequence[str], *, as_json: bool) -> None:
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(row, ensure_ascii=False))
+    else:
+        out_console().print(table_of(rows, names))

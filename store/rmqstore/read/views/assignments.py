@@ -1,0 +1,168 @@
+"""View ``assignments``: which client of a group would own which queue, and with what backlog."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from rmqstore.errors import CorruptConfigError, OptionError, RmqStoreError
+from rmqstore.query.allocation import MessageQueue, Sharing
+from rmqstore.query.selection import Selection, choose_topics
+from rmqstore.read.views.replicas import brokers_of
+from rmqstore.read.views.routes import READABLE, topic_entry
+from rmqstore.read.views.schema import ViewSpec
+from rmqstore.read.views.source import ViewSource, to_batches
+from rmqstore.storage.files.paths import can_name_queues
+from rmqstore.storage.queue.bounds import total_weight
+
+_MAX_QUEUES: Final = 100_000  # of a topic on one broker
+_RETRY_PREFIX: Final = "%RETRY%"
+
+
+class Assignment(NamedTuple):
+    """A queue, the client that would own it, and what the group has not consumed of it.
+
+    Attributes:
+        client_id: the client; None if the strategy gives the queue to nobody.
+        topic: the topic.
+        broker_name: the broker that has the queue.
+        queue_id: the id of the queue.
+        consumer_offset: the offset that the group has committed; None if there is none.
+        max_offset: the queue offset after the last message.
+        lag: the messages from the committed offset on, from the first one without it; negative if
+            the group is ahead of the queue.
+        lag_bytes: their bytes.
+        reason: why the backlog is not known, if it is not.
+    """
+
+    client_id: str | None
+    topic: str
+    broker_name: str
+    queue_id: int
+    consumer_offset: int | None
+    max_offset: int | None
+    lag: int | None
+    lag_bytes: int | None
+    reason: str | None = None
+
+
+def read_assignments(sources: Sequence[ViewSource], spec: ViewSpec) -> Iterator[pa.RecordBatch]:
+    """Yield a row for each queue; see :func:`assign`."""
+    sharing = spec.sharing
+    assert sharing is not None, "the view has its arguments"
+    rows = (
+        {
+            "brokerName": row.broker_name,
+            "consumerGroup": sharing.group,
+            "clientId": row.client_id,
+            "topic": row.topic,
+            "queueId": row.queue_id,
+            "consumerOffset": row.consumer_offset,
+            "brokerOffset": row.max_offset,
+            "lag": row.lag,
+            "lagBytes": row.lag_bytes,
+            "reason": row.reason,
+        }
+        for row in assign(sources, sharing, spec.selection)
+    )
+    yield from to_batches(spec, sources[0], rows)
+
+
+def assign(
+    sources: Sequence[ViewSource], sharing: Sharing, selection: Selection
+) -> Iterator[Assignment]:
+    """Yield the queues of each topic, by client, and at last those that no client gets.
+
+    Args:
+        sources: the stores of the brokers of a cluster.
+        sharing: the group, its clients and their strategy.
+        selection: what the group subscribes to; if it names no topics, these are the topics that
+            the group has offsets of, and its retry topic.
+
+    Raises:
+        OptionError: no broker serves a topic, or the stores of one broker are not its replicas.
+        CorruptConfigError: the offsets or the topics of a broker cannot be read.
+
+    Source: RebalanceImpl.java, which shares the queues of each topic for itself.
+    """
+    brokers = brokers_of(sources)
+    for broker in brokers:
+        broker.require_sound()
+    by_name = {broker.name: broker.chosen.source for broker in brokers}
+    offsets = {name: one.config.consumer_offsets(sharing.group) for name, one in by_name.items()}
+    counts = {name: _readable_queues(source) for name, source in by_name.items()}
+    known = sorted({topic for numbers in counts.values() for topic in numbers})
+    consumed = {topic for committed in offsets.values() for topic, _ in committed}
+    for topic in _subscribed(sharing.group, selection, known, consumed):
+        queues = [
+            MessageQueue(topic, name, queue_id)
+            for name, numbers in counts.items()
+            for queue_id in range(numbers.get(topic, 0))
+        ]
+        existing = {
+            name: {*source.queues.ids(topic)} if can_name_queues(topic) else set()
+            for name, source in by_name.items()
+        }
+        shares = sharing.allocation.shares(queues, sharing.clients)
+        owned = {queue for share in shares.values() for queue in share}
+        of_nobody = [queue for queue in queues if queue not in owned]
+        for client, share in [*shares.items(), (None, of_nobody)]:
+            for queue in share:
+                if queue.broker_name in by_name:
+                    committed = offsets[queue.broker_name].get((topic, queue.queue_id))
+                    exists = queue.queue_id in existing[queue.broker_name]
+                    source = by_name[queue.broker_name] if exists else None
+                    yield _backlog(source, queue, client, committed)
+
+
+def _subscribed(
+    group: str, selection: Selection, known: Sequence[str], consumed: Collection[str]
+) -> list[str]:
+    """Return the topics that a group subscribes to, of those that the brokers serve."""
+    if selection.subscribe is None and selection.subscribe_pattern is None:
+        topics = {topic for topic in known if topic in consumed}
+        topics |= {f"{_RETRY_PREFIX}{group}"} & {*known}
+        if not topics:
+            raise OptionError(f"group {group} has no offsets of any topic: name its topics")
+        return sorted(topics)
+    unknown = sorted({*(selection.subscribe or ())} - {*known})
+    if unknown:
+        raise OptionError(f"no broker serves {', '.join(unknown)} to consumers")
+    return choose_topics(selection, [*known])
+
+
+def _readable_queues(source: ViewSource) -> Mapping[str, int]:
+    """Return the number of queues that consumers of a topic are told, by topic.
+
+    Source: MQClientInstance.java#topicRouteData2TopicSubscribeInfo.
+    """
+    counts = {}
+    path = str(source.paths.topics_json)
+    for topic, stored in source.config.topic_entries().items():
+        try:
+            entry = topic_entry(stored)
+        except ValueError as err:
+            raise CorruptConfigError(path, 0, f"{topic}: {err}") from err
+        if entry.perm & READABLE:
+            counts[topic] = entry.read_queue_nums
+        if counts.get(topic, 0) > _MAX_QUEUES:
+            raise CorruptConfigError(path, 0, f"topic {topic!r} has {counts[topic]} queues")
+    return counts
+
+
+def _backlog(
+    source: ViewSource | None, queue: MessageQueue, client: str | None, committed: int | None
+) -> Assignment:
+    if source is None:
+        lag = -committed if committed is not None else 0
+        return Assignment(client, *queue, committed, 0, lag, 0)
+    try:
+        start, end = source.ranges.range(queue.topic, queue.queue_id)
+        first = min(max(start, committed or 0), end)
+        n_bytes = total_weight(source.queues.open(queue.topic, queue.queue_id), first, end)
+    except (RmqStoreError, OSError) as err:
+        return Assignment(client, *queue, committed, None, None, None, str(err))
+    lag = end - (start if committed is None else committed)
+    return Assignment(client, *queue, committed, end, lag, n_bytes)

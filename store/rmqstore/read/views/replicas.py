@@ -1,0 +1,249 @@
+"""Which of the stores of one read are of the same broker, and which of these is read.
+
+A master and its replicas have the same log, as far as each of them has got, so one of them is
+read: the master, or else the one with the longest log. In controller mode the ids of brokers say
+nothing about their roles. There the log with the newest epoch is read: after the point where
+another log parts from it, that broker would cut its own.
+
+Source: EpochFileCache.java#findConsistentPoint, AutoSwitchHAClient.java.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from rmqstore.errors import CorruptConfigError, OptionError, RmqStoreError
+from rmqstore.format.layout import Bytes
+from rmqstore.read.views.source import ViewSource
+from rmqstore.storage.broker.epochs import Epoch, read_epochs
+from rmqstore.storage.broker.identity import MASTER_ID, BrokerIdentity
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.recovery.log_end import find_written_end, last_record_before
+
+logger = logging.getLogger(__name__)
+
+_COMPARED = 32  # records of two logs, besides the last one that both have
+
+
+@dataclass(frozen=True)
+class Member:
+    """One store of a read, with what tells it apart from others of the same broker."""
+
+    source: ViewSource
+
+    @property
+    def path(self) -> str:
+        """The root of the store."""
+        return str(self.source.paths.root)
+
+    @property
+    def name(self) -> str:
+        """The name of its broker."""
+        return self.source.broker_name
+
+    @cached_property
+    def identity(self) -> BrokerIdentity:
+        """What its files say about the broker; nothing if they are damaged."""
+        try:
+            return self.source.config.identity()
+        except CorruptConfigError as err:
+            logger.warning("%s", err)
+            return BrokerIdentity()
+
+    @property
+    def is_named(self) -> bool:
+        """Whether a user or the store names the broker. Otherwise it has the folder's name."""
+        return self.source.is_name_given or self.identity.name is not None
+
+    @cached_property
+    def epochs(self) -> list[Epoch]:
+        """The epochs of its log; none without controller mode, or if their file is damaged."""
+        try:
+            return read_epochs(self.source.paths)
+        except CorruptConfigError as err:
+            logger.warning("%s", err)
+            return []
+
+    @property
+    def has_controller(self) -> bool:
+        """Whether a controller says which broker is the master."""
+        return self.source.paths.storage.exists(self.source.paths.epochs)
+
+    @property
+    def last_epoch(self) -> int:
+        """The number of its newest epoch, -1 without controller mode."""
+        return self.epochs[-1].number if self.epochs else -1
+
+    @property
+    def log_start(self) -> int:
+        """The physical offset of the first file of its log."""
+        return self.source.log.min_offset
+
+    @cached_property
+    def log_end(self) -> int:
+        """The physical offset after the last record of its log."""
+        end = self.source.ends.of_records()
+        return find_written_end(self.source.log) if end is None else end
+
+    def epoch_end(self, number: int) -> int:
+        """Return where an epoch of its log ends."""
+        later = (epoch.start_offset for epoch in self.epochs if epoch.number > number)
+        return next(later, self.log_end)
+
+
+@dataclass(frozen=True)
+class Broker:
+    """A broker and its stores.
+
+    Attributes:
+        name: the broker's name.
+        chosen: the store that is read.
+        replicas: the other stores of the broker.
+        faults: why the stores do not belong together, if they do not.
+    """
+
+    name: str
+    chosen: Member
+    replicas: tuple[Member, ...] = ()
+    faults: tuple[str, ...] = ()
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """All its stores, the one that is read first."""
+        return (self.chosen, *self.replicas)
+
+    def require_sound(self) -> None:
+        """Refuse stores of one name that are not replicas of each other.
+
+        Raises:
+            OptionError: two stores disagree; the error names both.
+        """
+        if self.faults:
+            raise OptionError(
+                f"{self.faults[0]}; give only one of the two, "
+                "or set broker_name to different names if they are of different brokers"
+            )
+
+    def note(self, replica: Member) -> str:
+        """Return in words why a replica is not read."""
+        role = "the master" if self.chosen.identity.broker_id == MASTER_ID else "the longest log"
+        if self.chosen.last_epoch >= 0:
+            role = f"the log with the newest epoch, {self.chosen.last_epoch}"
+        text = f"a replica of broker {self.name}: {self.chosen.path}, {role}, is read"
+        agreed = _consistent_end(self.chosen, replica)
+        if agreed is not None and replica.log_end > agreed:
+            text += f"; what the replica has from physical offset {agreed} on is not"
+        return text
+
+
+def brokers_of(sources: Sequence[ViewSource]) -> list[Broker]:
+    """Return the brokers of some stores, in the order in which their names come first."""
+    groups: dict[str, list[Member]] = {}
+    for source in sources:
+        groups.setdefault(source.broker_name, []).append(Member(source))
+    return [_broker(name, members) for name, members in groups.items()]
+
+
+def _broker(name: str, members: list[Member]) -> Broker:
+    if len(members) == 1:
+        return Broker(name, members[0])
+    chosen = _chosen(members)
+    replicas = tuple(member for member in members if member is not chosen)
+    faults = (_fault(name, chosen, replica) for replica in replicas)
+    return Broker(name, chosen, replicas, tuple(fault for fault in faults if fault))
+
+
+def _chosen(members: list[Member]) -> Member:
+    newest = max(member.last_epoch for member in members)
+    candidates = [member for member in members if member.last_epoch == newest]
+    if newest < 0:
+        masters = [member for member in members if member.identity.broker_id == MASTER_ID]
+        candidates = masters or candidates
+    return max(candidates, key=lambda member: member.log_end)
+
+
+def _fault(name: str, chosen: Member, other: Member) -> str | None:
+    """Return what shows that two stores are not replicas of each other, None if nothing does."""
+    both = f"{chosen.path} and {other.path} are both of broker {name}"
+    clusters = [chosen.identity.cluster, other.identity.cluster]
+    if None not in clusters and clusters[0] != clusters[1]:
+        return f"{both}, but of the clusters {clusters[0]} and {clusters[1]}"
+    end = _consistent_end(chosen, other)
+    if end is None:
+        return f"{both}, but have no epoch in common"
+    start = max(chosen.log_start, other.log_start)
+    if start >= end:
+        is_empty = other.log_start == other.log_end or chosen.log_start == chosen.log_end
+        if is_empty and chosen.is_named and other.is_named:
+            return None
+        return f"{both}, but their logs have no part in common"
+    reason = _difference(chosen, other, start, end)
+    return f"{both}, but {reason}" if reason else None
+
+
+def _consistent_end(chosen: Member, other: Member) -> int | None:
+    """Return the physical offset up to which two logs have to agree, None if epochs say nowhere."""
+    if not chosen.epochs or not other.epochs:
+        return min(chosen.log_end, other.log_end)
+    starts = {epoch.number: epoch.start_offset for epoch in other.epochs}
+    for epoch in reversed(chosen.epochs):
+        if starts.get(epoch.number) == epoch.start_offset:
+            return min(chosen.epoch_end(epoch.number), other.epoch_end(epoch.number))
+    return None
+
+
+def _difference(chosen: Member, other: Member, start: int, end: int) -> str | None:
+    """Return what shows that two logs differ between two physical offsets, None if nothing does.
+
+    The last record of the shorter one shows whether they have parted, because nothing is ever
+    inserted into a log. Some others, spread over the common part, show whether they are the same
+    log at all.
+    """
+    shorter, longer = sorted((chosen, other), key=lambda member: member.log_end)
+    pairs = [(chosen, other, place) for place in _spread(chosen, start, end)]
+    last = last_record_before(shorter.source.log, end)
+    if last is not None and last >= start:
+        pairs.append((shorter, longer, last))
+    n_compared = 0
+    for first, second, place in pairs:
+        record = _record_at(first.source.log, place)
+        if record is not None:
+            n_compared += 1
+            if not _has(second.source.log, place, record):
+                return f"their logs differ at physical offset {place}"
+    return None if n_compared else "no record of their logs could be compared"
+
+
+def _spread(member: Member, start: int, end: int) -> Iterator[int]:
+    """Yield physical offsets of some records of a log in ``[start, end)``, rising."""
+    try:
+        heads = member.source.sampler.log_heads()
+    except (RmqStoreError, OSError):  # its queues cannot be read
+        heads = [segment.start for segment in member.source.log.segments]
+    inside = [head for head in heads if start <= head < end]
+    chosen = np.linspace(0, len(inside) - 1, min(_COMPARED, len(inside))).astype(np.int64)
+    for number in chosen.tolist():
+        segment = member.source.log.find(inside[number])
+        if segment is not None:
+            yield inside[number] + member.source.log.framing(segment).head_bytes
+
+
+def _record_at(log: CommitLog, physical_offset: int) -> Bytes | None:
+    """Return the record at a physical offset, None if the log has none there."""
+    try:
+        return log.record(log.locate(physical_offset)) if log.is_head(physical_offset) else None
+    except (RmqStoreError, OSError):
+        return None
+
+
+def _has(log: CommitLog, physical_offset: int, record: Bytes) -> bool:
+    """Tell whether a log has a record at an offset, or lacks the file that would have it."""
+    if log.find(physical_offset) is None:
+        return True
+    stored = log.read(*log.locate(physical_offset), len(record))
+    return np.array_equal(stored, record)

@@ -1,0 +1,132 @@
+"""View ``routes``: what a name server answers for each topic, as far as the stores tell.
+
+A name server keeps what brokers register: the entries of their topics, and their addresses. The
+entries are those of ``config/topics.json``. An address is in a store only with ``broker.conf``.
+
+Source: RouteInfoManager.java, BrokerController.java#registerBrokerAll, TopicConfig.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from rmqstore.errors import RmqStoreError
+from rmqstore.query.selection import choose_topics
+from rmqstore.read.views.replicas import Broker, Member, brokers_of
+from rmqstore.read.views.schema import ViewSpec
+from rmqstore.read.views.source import ViewSource, to_batches
+from rmqstore.storage.broker.config_files import integer
+from rmqstore.storage.broker.identity import READ_AND_WRITE
+
+WRITABLE: Final = 2  # Source: PermName.java
+READABLE: Final = 4
+_DEFAULT_QUEUES: Final = 16  # Source: TopicConfig.java
+
+
+class TopicEntry(NamedTuple):
+    """An entry of ``config/topics.json``; what it does not say has RocketMQ's defaults."""
+
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+    topic_sys_flag: int
+    order: bool
+
+
+def topic_entry(entry: Mapping[str, Any]) -> TopicEntry:
+    """Return the fields of an entry that a route has.
+
+    Raises:
+        ValueError: a value is not an integer of 32 bits.
+    """
+    return TopicEntry(
+        integer(entry.get("readQueueNums", _DEFAULT_QUEUES), 32),
+        integer(entry.get("writeQueueNums", _DEFAULT_QUEUES), 32),
+        integer(entry.get("perm", READ_AND_WRITE), 32),
+        integer(entry.get("topicSysFlag", 0), 32),
+        entry.get("order") is True,
+    )
+
+
+def read_routes(sources: Sequence[ViewSource], spec: ViewSpec) -> Iterator[pa.RecordBatch]:
+    """Yield a row for each broker and topic, in the order of the brokers.
+
+    Raises:
+        OptionError: stores of one broker name are not replicas of each other.
+    """
+    brokers = brokers_of(sources)
+    for broker in brokers:
+        broker.require_sound()
+    yield from to_batches(spec, sources[0], _rows(brokers, spec))
+
+
+def _rows(brokers: Sequence[Broker], spec: ViewSpec) -> Iterator[dict[str, object]]:
+    rows = [row for broker in brokers for row in _routes(broker, spec)]
+    ordered: dict[object, list[str]] = {}
+    for row in sorted(rows, key=lambda one: str(one["brokerName"])):
+        if row.get("order"):
+            part = f"{row['brokerName']}:{row['writeQueueNums']}"
+            ordered.setdefault(row["topic"], []).append(part)
+    for row in rows:
+        parts = ordered.get(row.get("topic"))
+        yield row | {"orderTopicConf": ";".join(parts) if parts else None}
+
+
+def _routes(broker: Broker, spec: ViewSpec) -> Iterator[dict[str, object]]:
+    registered = _registered(broker)
+    identity = registered.identity
+    common: dict[str, object] = {
+        "brokerName": broker.name,
+        "clusterName": identity.cluster,
+        "brokerAddrs": _addresses(broker),
+    }
+    try:
+        entries = registered.source.config.topic_entries()
+    except RmqStoreError as err:
+        yield common | {"reason": str(err)}
+        return
+    is_limited = identity.permission & READ_AND_WRITE != READ_AND_WRITE
+    mask = identity.permission if is_limited else ~0
+    if identity.is_acting_master and identity.broker_id:  # there is no master
+        mask &= ~WRITABLE
+    for topic in choose_topics(spec.selection, sorted(entries)):
+        queue_data = _queue_data(entries[topic], mask, is_limited=is_limited)
+        yield {**common, "topic": topic, **queue_data}
+
+
+def _registered(broker: Broker) -> Member:
+    """Return the store whose topics a name server has: the master's, or the first replica's."""
+    if broker.chosen.epochs:
+        return broker.chosen
+    known = [one for one in broker.members if one.identity.broker_id is not None]
+    return min(known, key=lambda one: one.identity.broker_id or 0, default=broker.chosen)
+
+
+def _queue_data(entry: Mapping[str, Any], mask: int, *, is_limited: bool) -> dict[str, object]:
+    try:
+        fields = topic_entry(entry)
+    except ValueError as err:
+        return {"reason": str(err)}
+    return {
+        "readQueueNums": fields.read_queue_nums,
+        "writeQueueNums": fields.write_queue_nums,
+        "perm": fields.perm & mask,
+        # a broker that takes permissions away leaves out the flag when it registers all topics
+        "topicSysFlag": 0 if is_limited else fields.topic_sys_flag,
+        "order": fields.order,
+    }
+
+
+def _addresses(broker: Broker) -> list[tuple[str, str | None]] | None:
+    """Return the address of each store of a broker by its id, None where no id is known.
+
+    With a controller the master has id 0, whatever its own is, and no file tells who is the master.
+    """
+    identities = [member.identity for member in broker.members]
+    known = {one.broker_id: one.address for one in identities if one.broker_id is not None}
+    if not known or any(member.has_controller for member in broker.members):
+        return None
+    return [(str(number), known[number]) for number in sorted(known)]
