@@ -16,10 +16,12 @@ from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.opened_stores import open_ref
 from pyspark_rmqstore.option_names import option_names
-from pyspark_rmqstore.options import ReadOptions, StoreRef
+from pyspark_rmqstore.options import ReadOptions
 from pyspark_rmqstore.packing import AnyPortion
 from pyspark_rmqstore.pushdown import push_filters
-from pyspark_rmqstore.tasks import BrokerNames, SplitReader, each_store
+from pyspark_rmqstore.read_stores import each_store, stores_to_read
+from pyspark_rmqstore.store_options import StoreRef
+from pyspark_rmqstore.tasks import SplitReader
 from rmqstore.query.selection import require_named
 from rmqstore.read.session import StoreSession
 
@@ -32,7 +34,6 @@ logger = logging.getLogger(__name__)
 class _StorePlan(NamedTuple):
     """What is to be read of one store."""
 
-    broker_name: str
     named_queues: dict[str, set[int]]  # by topic; see `OpenStore.named_queues`
     portions: list[AnyPortion]
 
@@ -48,12 +49,10 @@ class RmqStoreReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks. Runs on the driver."""
         log_to_spark()
-        stores = self._options.stores
-        names = BrokerNames()
+        stores = stores_to_read(self._options.stores)
         known: dict[str, set[int]] = {}
         portions: list[AnyPortion] = []
-        for ref, plan in zip(stores, each_store(stores, self._plan), strict=True):
-            names.add(plan.broker_name, ref.path)
+        for plan in each_store(stores, self._plan):
             portions += plan.portions
             for topic, queue_ids in plan.named_queues.items():
                 known.setdefault(topic, set()).update(queue_ids)
@@ -61,7 +60,7 @@ class RmqStoreReader(DataSourceReader):
             paths = ", ".join(ref.path for ref in stores)
             require_named(self._options.selection, known, paths)
         if self._options.msg_key_limit is not None:
-            portions = self._newest(self._options.msg_key_limit)
+            portions = self._newest(stores, self._options.msg_key_limit)
         tasks = self._splits.tasks(portions)
         logger.info("planned %d tasks over %d stores", len(tasks), len(stores))
         return tasks
@@ -76,7 +75,7 @@ class RmqStoreReader(DataSourceReader):
             is_read = self._splits.pushed.pruning.keeps_broker(name)
             portions = self._portions(ref, store) if is_read else []
             named = store.named_queues(self._options.selection) if self._is_by_queue else {}
-            return _StorePlan(name, named, portions)
+            return _StorePlan(named, portions)
 
     def _portions(self, ref: StoreRef, store: StoreSession) -> list[AnyPortion]:
         splits = self._splits
@@ -102,14 +101,12 @@ class RmqStoreReader(DataSourceReader):
             portions.append(splits.pending(ref, store))
         return portions
 
-    def _newest(self, limit: int) -> list[AnyPortion]:
+    def _newest(self, stores: Sequence[StoreRef], limit: int) -> list[AnyPortion]:
         """Return the portions that read the newest messages of a look-up over all stores."""
-        matches = [
-            match for rows in each_store(self._options.stores, self._stored) for match in rows
-        ]
+        matches = [match for rows in each_store(stores, self._stored) for match in rows]
         newest = sorted(matches)[-limit:]
         portions = []
-        for ref in self._options.stores:
+        for ref in stores:
             offsets = sorted(offset for _, path, offset in newest if path == ref.path)
             if offsets:
                 with open_ref(ref) as store:

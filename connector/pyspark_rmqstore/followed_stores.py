@@ -16,8 +16,9 @@ import pyarrow as pa
 
 from pyspark_rmqstore.offsets import Key, StreamOffset
 from pyspark_rmqstore.opened_stores import open_ref, paths_of
-from pyspark_rmqstore.options import ReadOptions, StoreRef
-from pyspark_rmqstore.tasks import BrokerNames
+from pyspark_rmqstore.options import ReadOptions
+from pyspark_rmqstore.read_stores import stores_to_read
+from pyspark_rmqstore.store_options import StoreRef
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.read.log_cursor import LogMark
 from rmqstore.read.scan.spec import FAILFAST, ReadSpec
@@ -63,6 +64,11 @@ class FollowedStores:
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._opened: dict[str, Followed] = {}
+        self._missing: set[str] = set()  # brokers that were reported
+
+    @cached_property
+    def _refs(self) -> tuple[StoreRef, ...]:
+        return stores_to_read(self._options.stores)
 
     @cached_property
     def _changing(self) -> ChangingStore:
@@ -73,7 +79,7 @@ class FollowedStores:
         return self._changing.answer(ask)
 
     def _signs(self) -> AllSigns:
-        all_paths = [paths_of(ref) for ref in self._options.stores]
+        all_paths = [paths_of(ref) for ref in self._refs]
         return AllSigns(tuple(StoreSigns.of(paths, queue_folders(paths)) for paths in all_paths))
 
     def _doubt(self) -> None:
@@ -100,11 +106,9 @@ class FollowedStores:
     def _all(self) -> dict[str, Followed]:
         if not self._opened:
             opened: dict[str, Followed] = {}
-            names = BrokerNames()
             selection = self._options.selection
-            for ref in self._options.stores:
+            for ref in self._refs:
                 store = open_ref(ref)
-                names.add(store.broker_name, ref.path)
                 store.warn_unknown_topics(selection, "they are followed once they appear")
                 followed = Followed(ref, follow(store, selection))
                 opened[store.broker_name] = followed
@@ -160,6 +164,27 @@ class FollowedStores:
             for broker, mark in since.marks.items()
             if broker in opened and not opened[broker].tail.holds(mark)
         }
+
+    def require_brokers(self, since: StreamOffset) -> None:
+        """Refuse or report brokers that an offset has messages of and the options do not name.
+
+        Raises:
+            OffsetOutOfRangeError: there is one, and ``failOnDataLoss`` is set.
+        """
+        delivered = {key[0] for key in since.queues} | {*since.marks}
+        missing = sorted(delivered - {*self._all()} - self._missing)
+        if not missing:
+            return
+        text = (
+            f"data loss: the query has read messages of broker {', '.join(missing)}, "
+            f"but its stores are of {', '.join(sorted(self._all()))}"
+        )
+        if self._options.fail_on_data_loss:
+            raise OffsetOutOfRangeError(
+                f"{text}; name all stores again, or go on without it by failOnDataLoss=false"
+            )
+        self._missing.update(missing)
+        logger.warning("%s; going on without it", text)
 
     def stops(self, until: StreamOffset, ends: Mapping[Key, int]) -> dict[Key, int]:
         """Return for each queue of ``ends`` where the messages before an offset end.

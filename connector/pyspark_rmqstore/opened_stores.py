@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark_rmqstore.options import StoreRef
+from pyspark_rmqstore.store_options import StoreRef
 from rmqstore.read.session import StoreSession
 from rmqstore.read.tiered.opening import open_session, paths_for
 from rmqstore.storage.files.paths import StorePaths

@@ -32,6 +32,10 @@ VIEW_ARGUMENTS = {
     "includeSystemTopics": "include_system_topics",
     "mode": "mode",
     "checkCRC": "check_crc",
+    "consumerGroup": "consumer_group",
+    "clients": "clients",
+    "strategy": "strategy",
+    "rooms": "rooms",
 }
 _OTHER_ARGUMENTS = {
     "storePathCommitLog": "commitlogs",

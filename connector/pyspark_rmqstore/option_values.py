@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from rmqstore.errors import OptionError, UnsupportedFeatureError
+from rmqstore.storage.broker.brokers_file import read_brokers
 from rmqstore.storage.files.storage import path_of
 from rmqstore.storage.remote.location import is_uri, local_path, require_known
 
@@ -94,6 +95,11 @@ def store_path(path: str) -> str:
     return str(path_of(path.rstrip("/"))) if is_uri(path) else absolute_path(path)
 
 
+def brokers(value: str) -> dict[str, tuple[str, ...]]:
+    """Return the paths of each broker's stores from a JSON object, or from a file that is named."""
+    return read_brokers(value if value.lstrip().startswith("{") else absolute_path(value))
+
+
 def storage_options(given: Mapping[str, str]) -> dict[str, str]:
     """Return how to reach the storage of a URI. An error does not show the text: it has secrets."""
     try:
@@ -115,6 +121,22 @@ def word(given: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
         if value.lower() == word.lower():
             return word
     raise OptionError(f"{name} {value!r}: must be one of {', '.join(words)}")
+
+
+def one_or_many(given: Mapping[str, str], name: str) -> str | list[str] | None:
+    """Return the text that an option holds, or the texts of a JSON list."""
+    value = given.get(name)
+    if value is None or not value.startswith("["):
+        return value
+    try:
+        values = json.loads(value)
+    except json.JSONDecodeError as err:
+        raise OptionError(
+            f'{name} {value!r}: must be one text, or a JSON list like ["a","b"] ({err})'
+        ) from err
+    if not all(isinstance(text, str) for text in values):
+        raise OptionError(f"{name} {value!r}: must be a JSON list of texts")
+    return list(values)
 
 
 def boolean(given: Mapping[str, str], name: str, *, default: bool) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import glob
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark_rmqstore.option_names import SELECTION_ARGUMENTS, option_names
@@ -15,71 +13,33 @@ from pyspark_rmqstore.option_values import (
     count,
     duration,
     known_options,
+    one_or_many,
     size,
-    stated_paths,
-    storage_options,
-    store_path,
     word,
 )
+from pyspark_rmqstore.store_options import STORE_PATHS, StoreRef, parse_stores
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD
-from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.keys import Wanted, parse_wanted
 from rmqstore.query.selection import Selection, parse_selection, parse_tags
 from rmqstore.query.sql92.filter import Filter, parse_filter
-from rmqstore.storage.remote.location import is_uri, matching
+from rmqstore.storage.remote.location import is_uri
 
-STORE_PATHS = (
-    "storePathCommitLog", "storePathConsumeQueue", "storePathIndex", "storePathDLedgerCommitLog",
-    "dLegerSelfId", "tiered",
-)  # fmt: skip
 _OTHERS = (
     "includeSystemTopics", "tags", "columns", "scan", "minPartitions", "maxRecordsPerPartition",
     "maxBytesPerPartition", "mode", "columnNameOfCorruptRecord", "checkCRC", "failOnDataLoss",
-    "ignoreLogEnd", "brokerName", "msgKey", "msgKeyLimit", "msgId", "msgTags", "indexOnly",
-    "filter", "includePending", "storageOptions",
+    "ignoreLogEnd", "brokerName", "brokers", "msgKey", "msgKeyLimit", "msgId", "msgTags",
+    "indexOnly", "filter", "includePending", "storageOptions",
 )  # fmt: skip
 _LOOKUP = ("msgKey", "msgKeyLimit", "msgId", "msgTags", "indexOnly")
 _STREAM = (
     "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger",
     "consumerOffsetFile", "consumerGroup",
 )  # fmt: skip
-NAMES = (*SELECTION_ARGUMENTS, *STORE_PATHS, *_OTHERS, *_STREAM, "view")
+_VIEWS = ("view", "clients", "strategy", "rooms")
+NAMES = (*SELECTION_ARGUMENTS, *STORE_PATHS, *_OTHERS, *_STREAM, *_VIEWS)
 
-_NO_PATH = (
-    "load('/path/to/store'). "
-    "Spark keeps the options of a table only if it was created without a list of columns; "
-    "read other tables by SELECT … FROM t WITH (path = '/path/to/store')"
-)
 DEFAULT_SPLIT, _DEFAULT_DELAY = "128m", "15m"
-
-
-@dataclass(frozen=True, slots=True)
-class StoreRef:
-    """Where one store lies, and the name of its broker if it is given."""
-
-    path: str
-    broker_name: str | None
-    commitlogs: tuple[str, ...]
-    consumequeue: str | None
-    index: str | None
-    dledger_logs: tuple[str, ...]
-    dledger_self_id: str | None
-    ignore_log_end: bool
-    tiered: str | None = None
-    # how to reach the storage of a URI; they may be secrets, so no text shows them
-    storage_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-
-    @property
-    def folders(self) -> FolderArguments:
-        """The parts of the store that lie elsewhere, as arguments of the core."""
-        return {
-            "commitlogs": self.commitlogs,
-            "consumequeue": self.consumequeue,
-            "index": self.index,
-            "dledger_logs": self.dledger_logs,
-            "dledger_self_id": self.dledger_self_id,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +217,7 @@ def _parse_look_up(given: Mapping[str, str], selection: Selection, *, streaming:
             f"{', '.join(named)}: a stream follows queues; look messages up in a batch read"
         )
     names = ("msgKey", "msgId", "msgTags")
-    wanted = parse_wanted(*(_one_or_many(given, name) for name in names))
+    wanted = parse_wanted(*(one_or_many(given, name) for name in names))
     if named and not wanted:
         raise OptionError(
             f"{', '.join(named)}: for look-ups only; give msgKey, msgId or msgTags too"
@@ -265,21 +225,6 @@ def _parse_look_up(given: Mapping[str, str], selection: Selection, *, streaming:
     if wanted:
         selection.require_by_log()
     return wanted
-
-
-def _one_or_many(given: Mapping[str, str], name: str) -> str | list[str] | None:
-    value = given.get(name)
-    if value is None or not value.startswith("["):
-        return value
-    try:
-        values = json.loads(value)
-    except json.JSONDecodeError as err:
-        raise OptionError(
-            f'{name} {value!r}: must be one text, or a JSON list like ["a","b"] ({err})'
-        ) from err
-    if not all(isinstance(text, str) for text in values):
-        raise OptionError(f"{name} {value!r}: must be a JSON list of texts")
-    return list(values)
 
 
 def _corrupt_column(given: Mapping[str, str]) -> str:
@@ -297,6 +242,9 @@ def _known(options: Mapping[str, str]) -> dict[str, str]:
     view = given.pop("view", "messages")
     if view != "messages":
         raise OptionError(f"view {view!r}: views are for batch reads; a stream reads messages")
+    misplaced = [name for name in _VIEWS if name in given]
+    if misplaced:
+        raise OptionError(f"{', '.join(misplaced)}: for view assignments only")
     return given
 
 
@@ -310,85 +258,3 @@ def _scan(given: Mapping[str, str], selection: Selection, *, streaming: bool) ->
             "use maxBytesPerPartition"
         )
     return scan
-
-
-def parse_stores(options: Mapping[str, str], given: Mapping[str, str]) -> tuple[StoreRef, ...]:
-    """Return the stores that the options name.
-
-    Args:
-        options: the options as Spark passes them.
-        given: the options by their documented spelling.
-    """
-    to_reach = storage_options(given)
-    paths = [
-        path for pattern in stated_paths(options, _NO_PATH) for path in _expand(pattern, to_reach)
-    ]
-    if len(set(paths)) < len(paths):
-        raise OptionError(f"path names a store twice: {paths}")
-    elsewhere = {name: given[name] for name in STORE_PATHS if name in given}
-    if elsewhere and len(paths) > 1:
-        raise OptionError(
-            f"{', '.join(elsewhere)} can be given for one store only, but path names {len(paths)}"
-        )
-    names = _broker_names(given.get("brokerName"), paths)
-    return tuple(
-        StoreRef(
-            path=path,
-            broker_name=names.get(path),
-            commitlogs=_folders(elsewhere, "storePathCommitLog"),
-            consumequeue=elsewhere.get("storePathConsumeQueue"),
-            index=elsewhere.get("storePathIndex"),
-            dledger_logs=_folders(elsewhere, "storePathDLedgerCommitLog"),
-            dledger_self_id=elsewhere.get("dLegerSelfId"),
-            tiered=absolute_path(elsewhere["tiered"]) if "tiered" in elsewhere else None,
-            ignore_log_end=boolean(given, "ignoreLogEnd", default=False),
-            storage_options=tuple(to_reach.items()),
-        )
-        for path in paths
-    )
-
-
-def _folders(given: Mapping[str, str], name: str) -> tuple[str, ...]:
-    """Return the folders that an option lists, separated by commas."""
-    parts = (part.strip() for part in given.get(name, "").split(","))
-    return tuple(part for part in parts if part)
-
-
-def _expand(pattern: str, to_reach: Mapping[str, str]) -> list[str]:
-    absolute = store_path(pattern)
-    if not glob.has_magic(absolute):
-        return [absolute]
-    in_disk_order = [] if is_uri(absolute) else glob.glob(absolute)  # noqa: PTH207 - it is absolute
-    matches = matching(absolute, to_reach) if is_uri(absolute) else sorted(in_disk_order)
-    if not matches:
-        raise OptionError(f"path {pattern!r} does not match any folder")
-    return matches
-
-
-def _broker_names(value: str | None, paths: list[str]) -> dict[str, str]:
-    if value is None:
-        return {}
-    if value.lstrip().startswith("{"):
-        try:
-            table = json.loads(value)
-        except json.JSONDecodeError as err:
-            raise OptionError(
-                f"brokerName {value!r}: must be a name, or a JSON object of names by path ({err})"
-            ) from err
-        if not isinstance(table, dict) or not all(
-            isinstance(name, str) and name for name in table.values()
-        ):
-            raise OptionError(f"brokerName {value!r}: must be a JSON object of names by path")
-        names = {store_path(path): name for path, name in table.items()}
-        unknown = sorted(set(names) - set(paths))
-        if unknown:
-            raise OptionError(
-                f"brokerName names stores that path does not name: {', '.join(unknown)}"
-            )
-        return names
-    if len(paths) > 1:
-        raise OptionError(
-            f"brokerName {value!r}: path names {len(paths)} stores; "
-            "give a JSON object of names by path"
-        )
-    return {paths[0]: value}

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pyspark.sql.datasource import InputPartition
 
-from pyspark_rmqstore.options import StoreRef
+from pyspark_rmqstore.store_options import StoreRef
 from rmqstore.read.lookup.waiting import PendingRows
 from rmqstore.read.plan.sampling import LogPart, Sample, join_parts
 from rmqstore.read.scan.rows import UnitRows

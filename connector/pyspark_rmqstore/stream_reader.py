@@ -94,6 +94,7 @@ class RmqStoreStreamReader(DataSourceStreamReader):
     def _next_offset(self, start: dict[str, Any], *, is_limited: bool) -> dict[str, Any]:
         self._stores.look()
         since = StreamOffset.of_json(start)
+        self._stores.require_brokers(since)
         ends = self._stores.ends()
         if self._target is not None:
             ends = {key: min(ends.get(key, 0), end) for key, end in self._target.items()}
@@ -163,6 +164,7 @@ class RmqStoreStreamReader(DataSourceStreamReader):
     def _slices(self, since: StreamOffset, until: StreamOffset) -> dict[str, list[QueueSlice]]:
         """Return the ranges of queues between two offsets, by broker."""
         self._stores.look()
+        self._stores.require_brokers(until)
         cut = self._stores.cut(since)
         ends = {
             key: end

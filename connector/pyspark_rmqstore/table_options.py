@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pyspark.sql.types import StructField, StructType
 
 from pyspark_rmqstore.option_names import option_names
-from pyspark_rmqstore.option_values import stated_paths, storage_options
+from pyspark_rmqstore.option_values import brokers, stated_paths, storage_options
 from rmqstore.errors import OptionError
 from rmqstore.storage.remote.location import SECRETS, require_known
 
@@ -55,7 +55,11 @@ def keep_options(schema: StructType, options: Mapping[str, str]) -> StructType:
     """
     stated = storage_options({"storageOptions": _lowered(options).get("storageoptions", "{}")})
     is_named = {"path", "paths"} & _lowered(options).keys()
-    for path in stated_paths(options, "") if is_named else ():
+    paths = stated_paths(options, "") if is_named else []
+    named = _lowered(options).get("brokers")
+    if named is not None:
+        paths += [path for stores in brokers(named).values() for path in stores]
+    for path in paths:
         require_known(path, stated)
     secrets = sorted(set(stated) & set(SECRETS))
     if secrets:
@@ -71,11 +75,11 @@ def keep_options(schema: StructType, options: Mapping[str, str]) -> StructType:
 def options_of_read(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
     """Return the options of a read: those of its table, and those that ``WITH (…)`` adds.
 
-    A read that names a path has only its own options, because it does not read a table, or reads
+    A read that names stores has only its own options, because it does not read a table, or reads
     another store than the table's.
     """
     given = stated_options(options)
-    if {"path", "paths"} & _lowered(given).keys():
+    if {"path", "paths", "brokers"} & _lowered(given).keys():
         return given
     of_table = next(
         (field.metadata[_METADATA] for field in schema.fields if _METADATA in field.metadata), "{}"

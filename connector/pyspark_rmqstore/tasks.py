@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.opened_stores import open_ref
 from pyspark_rmqstore.option_names import option_names
-from pyspark_rmqstore.options import ReadOptions, StoreRef
+from pyspark_rmqstore.options import ReadOptions
 from pyspark_rmqstore.packing import AnyPortion, Portion, plan_tasks, splits_of
 from pyspark_rmqstore.planning import (
     Limits,
@@ -35,7 +33,7 @@ from pyspark_rmqstore.planning import (
 )
 from pyspark_rmqstore.pushdown import PushedFilters
 from pyspark_rmqstore.schema import arrow_schema
-from rmqstore.errors import OptionError
+from pyspark_rmqstore.store_options import StoreRef
 from rmqstore.format.schema import select_columns
 from rmqstore.read.lookup.pending import find_pending, read_pending
 from rmqstore.read.plan.sampling import Sample
@@ -48,9 +46,6 @@ from rmqstore.spans import LogSlice, QueueSlice
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-_STORES_AT_ONCE = 8  # while they are planned
 _SAMPLES_PER_TASK = 16
 _REMOTE_SAMPLES_PER_TASK = 2  # each takes a request
 _FEWEST_SAMPLES = 2  # of a range: at its first and last record
@@ -352,35 +347,3 @@ def _mean_sizes(store: StoreSession, offsets: NDArray[np.int64]) -> NDArray[np.f
 
 def _total_length(pieces: Iterable[QueueSlice | LogSlice]) -> int:
     return sum(piece.end - piece.start for piece in pieces)
-
-
-def each_store(stores: Sequence[StoreRef], plan: Callable[[StoreRef], T]) -> Iterator[T]:
-    """Yield what a function returns for each store, in their order; some run side by side.
-
-    Planning reads little of each store, so from a slow disk it mostly waits.
-    """
-    if len(stores) == 1:
-        yield plan(stores[0])
-        return
-    with ThreadPoolExecutor(_STORES_AT_ONCE) as pool:
-        yield from pool.map(plan, stores)
-
-
-class BrokerNames:
-    """The broker names of the stores of one read, which must all differ."""
-
-    def __init__(self) -> None:
-        self._paths: dict[str, str] = {}
-
-    def add(self, name: str, path: str) -> None:
-        """Add a store.
-
-        Raises:
-            OptionError: another store has the same broker name.
-        """
-        other = self._paths.setdefault(name, path)
-        if other != path:
-            raise OptionError(
-                f"{other} and {path} are both of broker {name}; "
-                "set brokerName to a JSON object of names by path"
-            )

@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from pyspark_rmqstore.option_names import VIEW_ARGUMENTS, option_names
-from pyspark_rmqstore.option_values import boolean, count, known_options, size, word
-from pyspark_rmqstore.options import DEFAULT_SPLIT, NAMES, STORE_PATHS, StoreRef, parse_stores
+from pyspark_rmqstore.option_values import boolean, count, known_options, one_or_many, size, word
+from pyspark_rmqstore.options import DEFAULT_SPLIT, NAMES
+from pyspark_rmqstore.store_options import STORE_PATHS, StoreRef, parse_stores
 from rmqstore.errors import OptionError
 from rmqstore.read.views.schema import (
     ALLOWED,
@@ -23,7 +24,7 @@ from rmqstore.read.views.schema import (
 from rmqstore.read.views.source import ViewLimits
 
 _EVERYWHERE = {
-    "view", "columns", "brokerName", *STORE_PATHS, "ignoreLogEnd", "minPartitions",
+    "view", "columns", "brokerName", "brokers", *STORE_PATHS, "ignoreLogEnd", "minPartitions",
     "maxBytesPerPartition", "storageOptions",
 }  # fmt: skip
 
@@ -98,6 +99,9 @@ def _arguments(given: Mapping[str, str]) -> dict[str, Any]:
         for name, value in given.items()
         if name in VIEW_ARGUMENTS and name != "mode"
     }
+    for name in ("clients", "rooms"):
+        if name in given:
+            arguments[name] = one_or_many(given, name)
     for name in ("includeSystemTopics", "checkCRC"):
         if name in given:
             arguments[VIEW_ARGUMENTS[name]] = boolean(given, name, default=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,13 +14,15 @@ from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.opened_stores import open_ref
 from pyspark_rmqstore.option_names import option_names
-from pyspark_rmqstore.options import StoreRef
 from pyspark_rmqstore.packing import AnyPortion, Portion, plan_tasks, splits_of
 from pyspark_rmqstore.planning import Limits
-from pyspark_rmqstore.tasks import BrokerNames, each_store
+from pyspark_rmqstore.read_stores import each_store, stores_to_read
+from pyspark_rmqstore.store_options import StoreRef
 from pyspark_rmqstore.view_options import ViewOptions
 from pyspark_rmqstore.view_schema import arrow_view_schema
 from rmqstore.query.selection import require_named
+from rmqstore.read.views.registry import read_cluster_view
+from rmqstore.read.views.schema import OF_CLUSTER
 from rmqstore.read.views.source import ViewPiece
 
 logger = logging.getLogger(__name__)
@@ -33,18 +36,23 @@ class ViewSplit(InputPartition):
     piece: ViewPiece
 
 
+@dataclass(frozen=True)
+class ClusterSplit(InputPartition):
+    """The only task of a view of several stores together."""
+
+    stores: tuple[StoreRef, ...]
+
+
 class _StorePlan(NamedTuple):
     """What is to be read of one store.
 
     Attributes:
-        broker_name: the broker's name.
         named_queues: topics and queues that the options name, see ``OpenStore.named_queues``.
-        portion: its part of the view.
+        portions: its part of the view.
     """
 
-    broker_name: str
     named_queues: Mapping[str, set[int]]
-    portion: AnyPortion
+    portions: list[AnyPortion]
 
 
 class RmqStoreViewReader(DataSourceReader):
@@ -58,16 +66,18 @@ class RmqStoreViewReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks. Runs on the driver."""
         spec, stores = self._spec, self._options.stores
+        if spec.view not in OF_CLUSTER:
+            stores = stores_to_read(stores)
         known: dict[str, set[int]] = {}
-        names = BrokerNames()
         portions: list[AnyPortion] = []
-        for ref, plan in zip(stores, each_store(stores, self._plan), strict=True):
-            names.add(plan.broker_name, ref.path)
-            portions.append(plan.portion)
+        for plan in each_store(stores, lambda ref: self._plan(ref, len(stores))):
+            portions += plan.portions
             for topic, queue_ids in plan.named_queues.items():
                 known.setdefault(topic, set()).update(queue_ids)
         if spec.names_topics:
             require_named(spec.selection, known, ", ".join(ref.path for ref in stores))
+        if spec.view in OF_CLUSTER:
+            return [ClusterSplit(stores)]
         max_bytes, min_partitions = self._options.limits
         tasks = plan_tasks(portions, Limits(max_bytes, min_partitions=min_partitions))
         logger.info(
@@ -75,23 +85,31 @@ class RmqStoreViewReader(DataSourceReader):
         )
         return tasks
 
-    def _plan(self, ref: StoreRef) -> _StorePlan:
-        spec, limits, stores = self._spec, self._options.limits, self._options.stores
+    def _plan(self, ref: StoreRef, n_stores: int) -> _StorePlan:
+        spec, limits = self._spec, self._options.limits
         if limits.min_partitions:
-            share = -(-limits.min_partitions // len(stores))
-            limits = limits._replace(min_partitions=share)
+            limits = limits._replace(min_partitions=-(-limits.min_partitions // n_stores))
         with open_ref(ref) as store:
             named = store.named_queues(spec.selection) if spec.names_topics else {}
-            pieces = store.plan_view(spec, limits)
-            splits = [ViewSplit(ref, piece) for piece in pieces]
-            n_bytes = float(sum(piece.n_bytes for piece in pieces))
-            portion = Portion(ref.path, n_bytes, None, lambda _: splits)
-            return _StorePlan(store.view_broker_name, named, portion)
+            if spec.view in OF_CLUSTER:
+                store.require_local(f"view {spec.view}")
+                return _StorePlan(named, [])
+            splits = [ViewSplit(ref, piece) for piece in store.plan_view(spec, limits)]
+            n_bytes = float(sum(split.piece.n_bytes for split in splits))
+            return _StorePlan(named, [Portion(ref.path, n_bytes, None, lambda _: splits)])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task. Runs in a task; stateless."""
+        if isinstance(partition, ClusterSplit):
+            yield from self._read_cluster(partition.stores)
+            return
         for split in splits_of(partition):
             # Spark reads a partition of its own if there are none.
             if isinstance(split, ViewSplit):
                 with option_names(), open_ref(split.store) as store:
                     yield from store.read_view(self._spec, split.piece)
+
+    def _read_cluster(self, stores: Sequence[StoreRef]) -> Iterator[pa.RecordBatch]:
+        with option_names(), ExitStack() as stack:
+            opened = [stack.enter_context(open_ref(ref)) for ref in stores]
+            yield from read_cluster_view([store.view_source for store in opened], self._spec)

@@ -8,7 +8,7 @@ from pyspark.sql.types import StructField, StructType
 from pyspark_rmqstore.schema import SPARK_TYPES, as_allowed, require_names
 from pyspark_rmqstore.view_options import ViewOptions
 from rmqstore.errors import OptionError
-from rmqstore.format.schema import ALSO_AS
+from rmqstore.format.schema import ALSO_AS, PROPERTIES
 from rmqstore.read.views.schema import view_columns
 
 
@@ -37,5 +37,6 @@ def _arrow_field(field: StructField, view: str) -> pa.Field:
             f"schema: unknown column {field.name}; view {view} has {', '.join(known.names)}"
         )
     own = known.field(field.name).type
-    allowed = (own, *(kind for kind in ALSO_AS.get(own, ()) if kind in SPARK_TYPES))
+    wider = () if own == PROPERTIES else ALSO_AS.get(own, ())
+    allowed = (own, *(kind for kind in wider if kind in SPARK_TYPES))
     return as_allowed(field, allowed, may_be_null=True)

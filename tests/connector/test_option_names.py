@@ -26,6 +26,7 @@ from pyspark_rmqstore.view_reader import RmqStoreViewReader
 from rmqstore.errors import CorruptRecordError, NotAStoreError, OffsetOutOfRangeError, OptionError
 from rmqstore.opening import create
 from rmqstore.query.selection import parse_selection
+from rmqstore.read.views.schema import view_spec
 
 SCHEMA = StructType().add("queueOffset", "long")
 
@@ -74,7 +75,7 @@ def test_arguments_become_options_and_nothing_else_changes(text: str, translated
 
 @pytest.mark.parametrize("arguments", [SELECTION_ARGUMENTS, VIEW_ARGUMENTS])
 def test_options_are_translated_from_arguments_that_the_core_has(arguments: dict[str, str]) -> None:
-    functions = (rmqstore.open, rmqstore.MessageStore.scan, parse_selection)
+    functions = (rmqstore.open, rmqstore.MessageStore.scan, parse_selection, view_spec)
     known = {name for function in functions for name in inspect.signature(function).parameters}
     assert set(arguments.values()) <= known
     assert set(arguments) <= set(NAMES)

@@ -358,7 +358,7 @@ def test_a_planned_batch_of_a_store_that_is_not_named_any_more(tmp_path: Path) -
         put(writer, "T", 1, numbered(0, 5))
     end = both.reader.latestOffset(both.offset, ReadAllAvailable())
     assert len(both.rows(both.offset, end)) == 15
-    with pytest.raises(OffsetOutOfRangeError, match="of broker b: offsets 0 to 5"):
+    with pytest.raises(OffsetOutOfRangeError, match="messages of broker b, but"):
         Query(tmp_path / "a").rows(both.offset, end)
     assert len(Query(tmp_path / "a", **LENIENT).rows(both.offset, end)) == 5
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import InputPartition
 
 import goldens
 import rmqstore
@@ -18,6 +20,8 @@ from pyspark_rmqstore.view_reader import RmqStoreViewReader, ViewSplit
 from pyspark_rmqstore.view_schema import view_schema
 from reading import rows
 from rmqstore import OptionError
+from rmqstore.inspect.assignments import assign
+from rmqstore.query.allocation import Allocation
 from rmqstore.read.views.schema import VIEWS
 
 
@@ -190,10 +194,66 @@ def test_a_topic_that_no_store_has_is_refused(golden_store: GoldenStore) -> None
         store.view("consumequeue", subscribe="Nope")
 
 
-def test_two_stores_of_one_broker_are_refused(golden_store: GoldenStore, tmp_path: Path) -> None:
-    other: Any = shutil.copytree(golden_store("live"), tmp_path / "live")
-    parsed = parse_view_options(
-        {"paths": f'["{golden_store("live")}", "{other}"]', "view": "queues"}
-    )
-    with pytest.raises(OptionError, match="both of broker broker-a"):
-        RmqStoreViewReader(view_schema(parsed), parsed).partitions()
+def test_two_stores_of_one_broker_are_read_once_or_refused(
+    golden_store: GoldenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = golden_store("live")
+    replica: Any = shutil.copytree(path, tmp_path / "replica")
+    reader, tasks = planned(view="queues", paths=f'["{path}", "{replica}"]')
+    with rmqstore.open(path) as store:
+        assert [row for task in tasks for row in rows(reader.read(task))] == rows(
+            store.view("queues")
+        )
+    assert f"{replica} is not read: it is a replica of broker broker-a" in caplog.text
+    other = golden_store("basic")
+    names = json.dumps({str(path): "b", str(other): "b"})
+    with pytest.raises(OptionError, match="both of broker b") as caught:
+        planned(view="queues", paths=f'["{path}", "{other}"]', brokerName=names)
+    assert "set brokerName" in str(caught.value)
+
+
+def planned(**options: str) -> tuple[RmqStoreViewReader, list[InputPartition]]:
+    parsed = parse_view_options(options)
+    reader = RmqStoreViewReader(view_schema(parsed), parsed)
+    return reader, list(reader.partitions())
+
+
+def test_a_cluster_is_one_task_of_all_its_stores(golden_store: GoldenStore, tmp_path: Path) -> None:
+    live, basic = golden_store("live"), golden_store("basic")
+    replica = shutil.copytree(live, tmp_path / "replica")
+    file = tmp_path / "brokers.toml"
+    file.write_text(f'a = ["{live}", "{replica}"]\nb = "{basic}"')
+    reader, (task,) = planned(view="stores", brokers=str(file))
+    found = rows(reader.read(task))
+    assert [(row["brokerName"], row["path"], row["isRead"]) for row in found] == [
+        ("a", str(live), True), ("a", str(replica), False), ("b", str(basic), True)
+    ]  # fmt: skip
+    reader, (task,) = planned(view="routes", brokers=str(file), subscribe="LivePlain")
+    assert [row["brokerName"] for row in rows(reader.read(task))] == ["a"]
+    group = {"consumerGroup": "CG_part", "clients": '["c1", "c2"]', "strategy": "avg_by_circle"}
+    reader, (task,) = planned(view="assignments", brokers=str(file), **group)
+    found = rows(reader.read(task))
+    assert {row["clientId"] for row in found} == {"c1", "c2"}
+    with rmqstore.open(live, broker_name="a") as store:
+        shares = assign([store], "CG_part", ["c1", "c2"], allocation=Allocation("AVG_BY_CIRCLE"))
+        assert [(row["queueId"], row["lag"]) for row in found] == [
+            (row.queue_id, row.lag) for row in shares
+        ]
+    with pytest.raises(OptionError, match="consumerGroup: name the consumer group"):
+        planned(view="assignments", brokers=str(file))
+    with pytest.raises(OptionError, match="no topic Nope"):
+        planned(view="routes", brokers=str(file), subscribe="Nope")
+    with pytest.raises(OptionError, match="clients has no meaning with view routes"):
+        planned(view="routes", brokers=str(file), clients="c1")
+
+
+@pytest.mark.spark
+def test_views_of_a_cluster_through_spark(spark: SparkSession, golden_store: GoldenStore) -> None:
+    brokers = json.dumps({"a": str(golden_store("live")), "b": str(golden_store("basic"))})
+    reader = spark.read.format("rmqstore").option("brokers", brokers)
+    routes = collect(reader.option("view", "routes").load())
+    with rmqstore.open(golden_store("live"), broker_name="a") as store:
+        expected = rows(store.view("routes"))
+    assert [row for row in routes if row["brokerName"] == "a"] == expected
+    shares = reader.option("view", "assignments").option("consumerGroup", "CG_part")
+    assert shares.option("clients", "c1").load().where("lag > 0").count() > 0

@@ -1,0 +1,161 @@
+"""Options that name stores: paths, brokers, and the parts of a store that lie elsewhere."""
+
+from __future__ import annotations
+
+import glob
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyspark_rmqstore.option_values import (
+    absolute_path,
+    boolean,
+    brokers,
+    stated_paths,
+    storage_options,
+    store_path,
+)
+from rmqstore.errors import OptionError
+from rmqstore.query.arguments import FolderArguments
+from rmqstore.storage.remote.location import is_uri, matching
+
+STORE_PATHS = (
+    "storePathCommitLog", "storePathConsumeQueue", "storePathIndex", "storePathDLedgerCommitLog",
+    "dLegerSelfId", "tiered",
+)  # fmt: skip
+_NO_PATH = (
+    "load('/path/to/store'). "
+    "Spark keeps the options of a table only if it was created without a list of columns; "
+    "read other tables by SELECT … FROM t WITH (path = '/path/to/store')"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRef:
+    """Where one store lies, and the name of its broker if it is given."""
+
+    path: str
+    broker_name: str | None
+    commitlogs: tuple[str, ...]
+    consumequeue: str | None
+    index: str | None
+    dledger_logs: tuple[str, ...]
+    dledger_self_id: str | None
+    ignore_log_end: bool
+    tiered: str | None = None
+    # how to reach the storage of a URI; they may be secrets, so no text shows them
+    storage_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    @property
+    def folders(self) -> FolderArguments:
+        """The parts of the store that lie elsewhere, as arguments of the core."""
+        return {
+            "commitlogs": self.commitlogs,
+            "consumequeue": self.consumequeue,
+            "index": self.index,
+            "dledger_logs": self.dledger_logs,
+            "dledger_self_id": self.dledger_self_id,
+        }
+
+
+def parse_stores(options: Mapping[str, str], given: Mapping[str, str]) -> tuple[StoreRef, ...]:
+    """Return the stores that the options name.
+
+    Args:
+        options: the options as Spark passes them.
+        given: the options by their documented spelling.
+    """
+    to_reach = storage_options(given)
+    if "brokers" in given:
+        names = _named_stores(options, given, to_reach)
+        paths = [*names]
+    else:
+        patterns = stated_paths(options, _NO_PATH)
+        paths = [path for pattern in patterns for path in _expand(pattern, to_reach)]
+        names = _broker_names(given.get("brokerName"), paths)
+    if len(set(paths)) < len(paths):
+        raise OptionError(f"path names a store twice: {paths}")
+    elsewhere = {name: given[name] for name in STORE_PATHS if name in given}
+    if elsewhere and len(paths) > 1:
+        raise OptionError(
+            f"{', '.join(elsewhere)} can be given for one store only, but path names {len(paths)}"
+        )
+    return tuple(
+        StoreRef(
+            path=path,
+            broker_name=names.get(path),
+            commitlogs=_folders(elsewhere, "storePathCommitLog"),
+            consumequeue=elsewhere.get("storePathConsumeQueue"),
+            index=elsewhere.get("storePathIndex"),
+            dledger_logs=_folders(elsewhere, "storePathDLedgerCommitLog"),
+            dledger_self_id=elsewhere.get("dLegerSelfId"),
+            tiered=absolute_path(elsewhere["tiered"]) if "tiered" in elsewhere else None,
+            ignore_log_end=boolean(given, "ignoreLogEnd", default=False),
+            storage_options=tuple(to_reach.items()),
+        )
+        for path in paths
+    )
+
+
+def _named_stores(
+    options: Mapping[str, str], given: Mapping[str, str], to_reach: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the broker's name for the path of each store that option ``brokers`` names."""
+    others = [key for key in options if key.lower() in ("path", "paths", "brokername")]
+    if others:
+        raise OptionError(
+            f"brokers: it names the stores and their brokers, so leave out {', '.join(others)}"
+        )
+    names: dict[str, str] = {}
+    for name, patterns in brokers(given["brokers"]).items():
+        for path in (path for pattern in patterns for path in _expand(pattern, to_reach)):
+            if path in names:
+                raise OptionError(f"brokers: a path of {name} is named twice")
+            names[path] = name
+    return names
+
+
+def _folders(given: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """Return the folders that an option lists, separated by commas."""
+    parts = (part.strip() for part in given.get(name, "").split(","))
+    return tuple(part for part in parts if part)
+
+
+def _expand(pattern: str, to_reach: Mapping[str, str]) -> list[str]:
+    absolute = store_path(pattern)
+    if not glob.has_magic(absolute):
+        return [absolute]
+    in_disk_order = [] if is_uri(absolute) else glob.glob(absolute)  # noqa: PTH207 - it is absolute
+    matches = matching(absolute, to_reach) if is_uri(absolute) else sorted(in_disk_order)
+    if not matches:
+        raise OptionError(f"path {pattern!r} does not match any folder")
+    return matches
+
+
+def _broker_names(value: str | None, paths: list[str]) -> dict[str, str]:
+    if value is None:
+        return {}
+    if value.lstrip().startswith("{"):
+        try:
+            table = json.loads(value)
+        except json.JSONDecodeError as err:
+            raise OptionError(
+                f"brokerName {value!r}: must be a name, or a JSON object of names by path ({err})"
+            ) from err
+        if not isinstance(table, dict) or not all(
+            isinstance(name, str) and name for name in table.values()
+        ):
+            raise OptionError(f"brokerName {value!r}: must be a JSON object of names by path")
+        names = {store_path(path): name for path, name in table.items()}
+        unknown = sorted(set(names) - set(paths))
+        if unknown:
+            raise OptionError(
+                f"brokerName names stores that path does not name: {', '.join(unknown)}"
+            )
+        return names
+    if len(paths) > 1:
+        raise OptionError(
+            f"brokerName {value!r}: path names {len(paths)} stores; "
+            "give a JSON object of names by path"
+        )
+    return {paths[0]: value}
