@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rmqstore.errors import IllegalMessageError
+from rmqstore.errors import IllegalMessageError, OptionError
 from rmqstore.format.properties import parse_properties
 from rmqstore.format.schema import WRITE_TYPES
 from rmqstore.format.topics import topic_fault
@@ -109,3 +109,20 @@ def test_round_robin_goes_on_over_batches() -> None:
     maker = MessageMaker(WriteSpec(queue_nums={"T": 3}), turn=1)
     rows = batch(*[{"topic": "T", "body": b"x"}] * 4)
     assert [maker.make(rows).queue_ids.tolist() for _ in range(2)] == [[1, 2, 0, 1], [2, 0, 1, 2]]
+
+
+def test_random_queues_are_those_of_the_topic_and_a_given_one_wins() -> None:
+    spec = WriteSpec(topic="T", queue_nums={"T": 3}, queue_selector="random")
+    rows = [{"body": b"x", "queueId": 7 if number % 10 == 0 else None} for number in range(500)]
+    chosen = MessageMaker(spec).make(batch(*rows)).queue_ids.tolist()
+    assert set(chosen[::10]) == {7}
+    others = [queue_id for row, queue_id in enumerate(chosen) if row % 10]
+    assert set(others) == {0, 1, 2}
+    assert others != sorted(others)
+
+
+def test_a_selector_without_a_meaning_is_refused_with_the_reason() -> None:
+    with pytest.raises(OptionError, match="selects no queue"):
+        WriteSpec(queue_selector="machineRoom")
+    with pytest.raises(OptionError, match="must be one of roundRobin, hash, random"):
+        WriteSpec(queue_selector="first")

@@ -135,10 +135,13 @@ class Broker:
         if self.chosen.last_epoch >= 0:
             role = f"the log with the newest epoch, {self.chosen.last_epoch}"
         text = f"a replica of broker {self.name}: {self.chosen.path}, {role}, is read"
+        alone = []
+        if replica.log_start < self.chosen.log_start:
+            alone.append(f"before physical offset {self.chosen.log_start}")
         agreed = _consistent_end(self.chosen, replica)
         if agreed is not None and replica.log_end > agreed:
-            text += f"; what the replica has from physical offset {agreed} on is not"
-        return text
+            alone.append(f"from physical offset {agreed} on")
+        return f"{text}; what only the replica has is not, {' and '.join(alone)}" if alone else text
 
 
 def brokers_of(sources: Sequence[ViewSource]) -> list[Broker]:
@@ -164,7 +167,7 @@ def _chosen(members: list[Member]) -> Member:
     if newest < 0:
         masters = [member for member in members if member.identity.broker_id == MASTER_ID]
         candidates = masters or candidates
-    return max(candidates, key=lambda member: member.log_end)
+    return max(candidates, key=lambda member: (member.log_end, -member.log_start))
 
 
 def _fault(name: str, chosen: Member, other: Member) -> str | None:
