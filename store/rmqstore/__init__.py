@@ -25,7 +25,7 @@ from rmqstore.errors import (
 if TYPE_CHECKING:
     from rmqstore.copying.copier import copy
     from rmqstore.format.schema import Message
-    from rmqstore.opening import create
+    from rmqstore.opening import StoreCluster, create, open_cluster
     from rmqstore.opening import open_for as open  # noqa: A004 - `rmqstore.open(path)` reads as it should
     from rmqstore.read.open_store import QueueInfo
     from rmqstore.storage.broker.store_config import StoreConfig, read_properties
@@ -51,6 +51,7 @@ __all__ = [
     "QueueInfo",
     "RemoteReadError",
     "RmqStoreError",
+    "StoreCluster",
     "StoreConfig",
     "StoreFormatError",
     "StoreLockedError",
@@ -62,6 +63,7 @@ __all__ = [
     "copy",
     "create",
     "open",
+    "open_cluster",
     "read_properties",
 ]
 
@@ -71,12 +73,14 @@ _HOMES = {
     "Message": "format.schema:Message",
     "MessageStore": "store:MessageStore",
     "QueueInfo": "read.open_store:QueueInfo",
+    "StoreCluster": "opening:StoreCluster",
     "StoreConfig": "storage.broker.store_config:StoreConfig",
     "StoreWriter": "write.writer:StoreWriter",
     "WriteSpec": "write.messages:WriteSpec",
     "copy": "copying.copier:copy",
     "create": "opening:create",
     "open": "opening:open_for",
+    "open_cluster": "opening:open_cluster",
     "read_properties": "storage.broker.store_config:read_properties",
 }
 

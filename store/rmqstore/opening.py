@@ -1,12 +1,16 @@
-"""``rmqstore.open`` and ``rmqstore.create``."""
+"""``rmqstore.open``, ``rmqstore.open_cluster`` and ``rmqstore.create``."""
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from inspect import signature
 from pathlib import Path
-from typing import Literal, Unpack, overload
+from typing import Any, Literal, Unpack, overload
+
+import pyarrow as pa
 
 from rmqstore.errors import (
     NotAStoreError,
@@ -14,10 +18,16 @@ from rmqstore.errors import (
     StoreStateError,
     UnsupportedFeatureError,
 )
-from rmqstore.query.arguments import FolderArguments
-from rmqstore.query.selection import require_arguments
+from rmqstore.query.arguments import FolderArguments, ScanArguments, TopicArguments, ViewArguments
+from rmqstore.query.selection import parse_selection, require_arguments, require_named
+from rmqstore.read.scan.spec import first_rows
 from rmqstore.read.tiered.opening import open_session
+from rmqstore.read.views.registry import read_cluster_view
+from rmqstore.read.views.replicas import brokers_of
+from rmqstore.read.views.schema import HIDING_SYSTEM_TOPICS, OF_CLUSTER, view_spec
+from rmqstore.storage.broker.brokers_file import names_by_path, read_brokers
 from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.closing import Closing
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import find_store
@@ -26,6 +36,10 @@ from rmqstore.storage.remote.location import is_uri, locate
 from rmqstore.store import MessageStore
 from rmqstore.write.messages import WriteSpec
 from rmqstore.write.writer import StoreWriter
+
+logger = logging.getLogger(__name__)
+
+AnyPath = str | os.PathLike[str]
 
 
 @overload
@@ -173,3 +187,184 @@ def is_store(path: str | os.PathLike[str]) -> bool:
     except NotAStoreError:
         return False
     return True
+
+
+class StoreCluster(Closing):
+    """The stores of several brokers, read as one.
+
+    Of a master and its replicas one is read: the master, else the one with the longest log, and in
+    controller mode the one with the newest epoch. A context manager; :func:`open_cluster` makes
+    one.
+
+    Attributes:
+        stores: the stores that are read, by broker name.
+    """
+
+    def __init__(self, opened: Sequence[MessageStore]) -> None:
+        self._opened = opened
+        self.stores: dict[str, MessageStore] = {}
+        by_name: dict[str, list[MessageStore]] = {}
+        for store in opened:
+            by_name.setdefault(store.session.view_broker_name, []).append(store)
+        for name, members in by_name.items():
+            self.stores[name] = members[0] if len(members) == 1 else _one_of(members)
+
+    def close(self) -> None:
+        """Release the mapped files of all stores. Batches that were read stay valid."""
+        for store in self._opened:
+            store.close()
+
+    def scan(
+        self,
+        *,
+        columns: str | Iterable[str] | pa.Schema | None = None,
+        **options: Unpack[ScanArguments],
+    ) -> pa.RecordBatchReader:
+        """Return the chosen messages of all brokers, one broker after the other.
+
+        Args:
+            columns: columns to return; all by default.
+            options: the other arguments of ``MessageStore.scan``; ``limit`` counts the messages of
+                all brokers.
+
+        Raises:
+            OptionError: no broker has a topic or queue that is named; also as
+                ``MessageStore.scan`` does.
+        """
+        limit = options.pop("limit", None)
+        chosen = self._options_of_each(options)
+        first = chosen[0][0].scan(columns=columns, **chosen[0][1])
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            yield from first
+            for store, arguments in chosen[1:]:
+                yield from store.scan(columns=columns, **arguments)
+
+        rows = batches() if limit is None else first_rows(batches(), limit)
+        return pa.RecordBatchReader.from_batches(first.schema, rows)
+
+    def view(
+        self,
+        name: str,
+        *,
+        columns: str | Iterable[str] | pa.Schema | None = None,
+        **options: Unpack[ViewArguments],
+    ) -> pa.RecordBatchReader:
+        """Return a view of all brokers; ``docs/views.md`` lists views and columns.
+
+        Args:
+            name: such as ``stores``, ``routes`` or ``queues``.
+            columns: columns to return; all by default.
+            options: other arguments of the view.
+
+        Raises:
+            OptionError: as ``MessageStore.view`` does.
+        """
+        spec = view_spec(name, columns=columns, **options)
+        if name in OF_CLUSTER:
+            for store in self._opened:
+                store.session.require_local(f"view {name}")
+            sources = [store.session.view_source for store in self._opened]
+            batches = read_cluster_view(sources, spec)
+        else:
+            chosen = [(store, options) for store in self.stores.values()]
+            if name in HIDING_SYSTEM_TOPICS:
+                chosen = self._options_of_each(options)
+            readers = (store.view(name, columns=columns, **given) for store, given in chosen)
+            batches = (batch for reader in readers for batch in reader)
+        return pa.RecordBatchReader.from_batches(spec.schema, batches)
+
+    def _options_of_each(self, options: Mapping[str, Any]) -> list[tuple[MessageStore, Any]]:
+        """Return the stores that have some of the named topics, and the options of each.
+
+        Raises:
+            OptionError: no store has a topic or queue that is named.
+        """
+        topics = {key: options[key] for key in TopicArguments.__annotations__ if key in options}
+        selection = parse_selection(**topics)
+        if not selection.named_topics:
+            return [(store, options) for store in self.stores.values()]
+        known = {name: store.session.named_queues(selection) for name, store in self.stores.items()}
+        everywhere: dict[str, set[int]] = {}
+        for queues in known.values():
+            for topic, ids in queues.items():
+                everywhere.setdefault(topic, set()).update(ids)
+        require_named(selection, everywhere, f"brokers {', '.join(self.stores)}")
+        chosen: list[tuple[MessageStore, Any]] = []
+        for name, store in self.stores.items():
+            here = sorted(selection.named_topics & known[name].keys())
+            if selection.assign is None:
+                named: dict[str, Any] = {"subscribe": here}
+            else:
+                each = {topic: selection.assign[topic] & known[name][topic] for topic in here}
+                named = {"assign": {topic: ids for topic, ids in each.items() if ids}}
+            if any(named.values()):
+                chosen.append((store, {**options, **named}))
+        return chosen or [(next(iter(self.stores.values())), options)]
+
+
+def _one_of(members: Sequence[MessageStore]) -> MessageStore:
+    """Return the store that is read of those of one broker."""
+    sources = []
+    for store in members:
+        store.session.require_local("reading one of several stores of a broker")
+        sources.append(store.session.view_source)
+    (broker,) = brokers_of(sources)
+    broker.require_sound()
+    for replica in broker.replicas:
+        logger.warning("%s is not read: it is %s", replica.path, broker.note(replica))
+    return next(
+        store
+        for store, source in zip(members, sources, strict=True)
+        if source is broker.chosen.source
+    )
+
+
+def open_cluster(
+    brokers: Mapping[str, AnyPath | Sequence[AnyPath]] | Sequence[AnyPath] | AnyPath,
+    *,
+    ignore_log_end: bool = False,
+    storage_options: Mapping[str, object] | None = None,
+) -> StoreCluster:
+    """Open the stores of several brokers to read them as one.
+
+    Args:
+        brokers: the paths or URIs of stores by broker name, several for a master and its replicas;
+            a list of paths, whose names the stores tell; or the path of a ``.json`` or ``.toml``
+            file with stores by broker name.
+        ignore_log_end: read on after the end of a log that was not closed.
+        storage_options: how to reach the storage that URIs name.
+
+    Raises:
+        NotAStoreError: a path is not a store.
+        OptionError: two stores have the same broker name and are not replicas of each other.
+    """
+    if isinstance(brokers, (str, os.PathLike)):
+        brokers = read_brokers(os.fspath(brokers))
+    names: Mapping[str, str | None]
+    if isinstance(brokers, Mapping):
+        names = names_by_path({name: _texts(paths) for name, paths in brokers.items()})
+    else:
+        names = dict.fromkeys(_texts(brokers))
+    if not names:
+        raise OptionError("brokers: name at least one store")
+    with ExitStack() as stack:
+        opened = [
+            stack.enter_context(
+                open_for(
+                    path,
+                    broker_name=name,
+                    ignore_log_end=ignore_log_end,
+                    storage_options=storage_options if is_uri(path) else None,
+                )
+            )
+            for path, name in names.items()
+        ]
+        cluster = StoreCluster(opened)
+        stack.pop_all()
+    return cluster
+
+
+def _texts(paths: AnyPath | Sequence[AnyPath]) -> tuple[str, ...]:
+    each = [paths] if isinstance(paths, (str, os.PathLike)) else paths
+    return tuple(os.fspath(path) for path in each)
