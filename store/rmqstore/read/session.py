@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 from typing import TypeVar
 
 import numpy as np
@@ -371,13 +372,11 @@ class StoreSession(OpenStore):
             read_spec = replace(spec, schema=pa.schema([*spec.schema, *extra]))
         if spec.names_topics:
             self._require_named(spec.selection)
-        pieces = self.plan_view(read_spec, ViewLimits())
-        batches = (
-            batch for piece in pieces for batch in read_view(self.view_source, read_spec, piece)
-        )
-        if where is None:
-            return batches
-        return (where.keep(batch).select(spec.schema.names) for batch in batches)
+        source, pieces = self.view_source, self.plan_view(read_spec, ViewLimits())
+        batches = chain.from_iterable(read_view(source, read_spec, piece) for piece in pieces)
+        if where is not None:
+            return (where.keep(batch).select(spec.schema.names) for batch in batches)
+        return batches
 
     @property
     def view_source(self) -> ViewSource:
