@@ -29,7 +29,7 @@ def test_stat_lists_queues_as_json_lines(golden_store: Golden) -> None:
     shown = run("stat", golden_store("live"), "-t", "LiveTx", "--json")
     assert shown.exit_code == 0
     rows = [json.loads(line) for line in shown.stdout.splitlines()]
-    assert [(row["topic"], row["queue_id"], row["messages"]) for row in rows] == [
+    assert [(row["topic"], row["queueId"], row["messages"]) for row in rows] == [
         ("LiveTx", 0, 3),
         ("LiveTx", 1, 3),
     ]
@@ -55,7 +55,7 @@ def test_stat_of_very_many_queues_is_plain_text(
     golden_store: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     framed = run("stat", golden_store("live")).stdout
-    monkeypatch.setattr("rmqstore.cli.show._MOST_TABLE_ROWS", 1)
+    monkeypatch.setattr("rmqstore.cli.output._FRAMED_ROWS", 1)
     plain = run("stat", golden_store("live")).stdout
     cells = [line.strip("│┃ ").split() for line in framed.splitlines() if line[0] in "│┃"]
     assert [line.split() for line in plain.splitlines()[:-1]] == [
@@ -70,7 +70,7 @@ def test_verbs_read_queues_of_every_kind(golden_store: Golden, name: str) -> Non
     root, known = golden_store(name), goldens.summary(name)["queues"]
     shown = run("stat", root, "--all", "--json")
     rows = [json.loads(line) for line in shown.stdout.splitlines()]
-    assert {(row["topic"], row["queue_id"]): row["messages"] for row in rows} == {
+    assert {(row["topic"], row["queueId"]): row["messages"] for row in rows} == {
         (row["topic"], row["queueId"]): row["messages"] for row in known
     }
     queue = known[-1]
@@ -88,7 +88,7 @@ def test_a_store_with_rocksdb_queues_is_verified_without_them_if_it_must(
     checked = run("verify", root)
     assert checked.exit_code == 0
     assert "queues in RocksDB were not compared" in checked.stderr
-    assert "RocksDB" in run("stat", root).stderr
+    assert "RocksDB" in run("stat", root).stdout
     assert len(run("dump", root, "--scan", "commitlog").stdout.splitlines()) == len(
         goldens.records("rocksdb-cq")
     )

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from rmqstore import IllegalMessageError
-from rmqstore.exchange import json_lines as written
+from rmqstore.exchange import json_input as written
 from rmqstore.exchange.json_rows import json_lines, jsonable
 
 SCHEMA = pa.schema(

@@ -6,6 +6,6 @@ Messages and tables go to stdout, everything else to stderr.
 from rmqstore.cli.common import main  # first, because it says what to install if click is missing
 
 # isort: split
-from rmqstore.cli import cluster, copy, exchange, query, report, show, verify  # the verbs
+from rmqstore.cli import cluster, copy, exchange, query, report, show, verify, views  # the verbs
 
-__all__ = ["cluster", "copy", "exchange", "main", "query", "report", "show", "verify"]
+__all__ = ["cluster", "copy", "exchange", "main", "query", "report", "show", "verify", "views"]

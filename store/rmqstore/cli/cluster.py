@@ -36,8 +36,8 @@ from rmqstore.store import MessageStore
 _ON_THE_LINE = [name for name in STRATEGIES if name != "CONFIG"]
 
 
-def _store_paths(command: Command) -> Command:
-    """Add the arguments that name the stores of a cluster, for :func:`_open_stores`."""
+def store_paths(command: Command) -> Command:
+    """Add the arguments that name the stores of a cluster, for :func:`open_stores`."""
     for parameter in (
         *HOW_TO_OPEN,
         click.option(
@@ -52,7 +52,7 @@ def _store_paths(command: Command) -> Command:
 
 
 @contextmanager
-def _open_stores(paths: Sequence[Path], brokers: str | None) -> Iterator[list[MessageStore]]:
+def open_stores(paths: Sequence[Path], brokers: str | None) -> Iterator[list[MessageStore]]:
     """Open the stores of a cluster, which the arguments of a command name."""
     names = {} if brokers is None else names_by_path(read_brokers(brokers))
     if bool(paths) == bool(names):
@@ -65,7 +65,7 @@ def _open_stores(paths: Sequence[Path], brokers: str | None) -> Iterator[list[Me
 
 
 @main.command()
-@_store_paths
+@store_paths
 @click.option("-g", "--group", required=True, help="The consumer group.")
 @click.option(
     "-c", "--client", "clients", multiple=True, required=True, help="A client id; may be repeated."
@@ -97,14 +97,14 @@ def assign(
     they are of the topics that the group has committed offsets of.
     """
     allocation = Allocation(strategy, frozenset(rooms))
-    with _open_stores(paths, brokers) as stores:
+    with open_stores(paths, brokers) as stores:
         shares = share_queues(stores, group, clients, topics=topics or None, allocation=allocation)
         rows = [row._asdict() for row in shares]
     _show(rows, Assignment._fields, as_json=as_json)
 
 
 @main.command()
-@_store_paths
+@store_paths
 @some_topics
 @with_system_topics
 @as_json_lines
@@ -121,7 +121,7 @@ def routes(
     PATH... are the stores of all brokers of a cluster, also of replicas.
     """
     spec = view_spec("routes", subscribe=topics or None, include_system_topics=with_system)
-    with _open_stores(paths, brokers) as stores:
+    with open_stores(paths, brokers) as stores:
         for store in stores:
             store.session.require_local("routes")
         sources = [store.session.view_source for store in stores]

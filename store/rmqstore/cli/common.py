@@ -97,6 +97,13 @@ def main() -> None:
     )
 
 
+def require_new(target: Path, *, overwrite: bool) -> None:
+    """Refuse an output file that exists, or whose folder does not, before any long work begins."""
+    if target.exists() and not overwrite:
+        raise OptionError(f"{target} exists already; --overwrite replaces it")
+    require_folder(target)
+
+
 def require_folder(target: Path) -> None:
     """Refuse a target file whose folder does not exist, before any long work begins."""
     if not target.absolute().parent.is_dir():

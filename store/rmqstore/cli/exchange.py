@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from io import TextIOWrapper
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,21 @@ from rmqstore.cli.common import (
     err_console,
     main,
     open_store,
-    require_folder,
+    require_new,
     scan,
     some_messages,
     store_path,
 )
 from rmqstore.errors import OptionError
-from rmqstore.exchange.files import FORMATS, format_of
-from rmqstore.exchange.json_lines import read_json_lines, write_json_lines
-from rmqstore.exchange.parquet import read_parquet, write_parquet
+from rmqstore.exchange.files import (
+    FORMATS,
+    INPUT_FORMATS,
+    compression_of,
+    format_of,
+    write_file,
+)
+from rmqstore.exchange.json_input import read_json_lines
+from rmqstore.exchange.parquet import read_parquet
 from rmqstore.opening import create, is_store, open_for
 from rmqstore.storage.broker.store_config import StoreConfig, read_properties
 from rmqstore.write.messages import SELECTORS, WriteSpec
@@ -62,25 +69,20 @@ def export_messages(
     ignore_log_end: bool,
     **choice: Any,  # noqa: ANN401
 ) -> None:
-    """Write messages to TARGET, a Parquet (.parquet) or JSON Lines (.jsonl) file.
+    """Write messages to TARGET, a Parquet (.parquet), JSON Lines (.jsonl) or CSV (.csv) file.
 
-    Its columns are those of a read.
+    Its columns are those of a read. .gz or .zst at the end of the name compresses a file of text.
     """
     if verbatim and choice["columns"]:
         raise click.UsageError("--verbatim and --columns contradict each other")
     if target == _STDIO:
         raise OptionError("export writes files; rmqstore dump writes JSON Lines to stdout")
-    if target.exists() and not overwrite:
-        raise OptionError(f"{target} exists already; --overwrite replaces it")
-    require_folder(target)
+    require_new(target, overwrite=overwrite)
     format_name = named_format or format_of(target)
     with open_store(path, ignore_log_end=ignore_log_end) as store:
         reader = scan(store, verbatim=verbatim, **choice)
         batches = counted(reader, f"exporting to {target}")
-        if format_name == "parquet":
-            write_parquet(target, reader.schema, batches)
-        else:
-            write_json_lines(target, batches)
+        write_file(target, format_name, reader.schema, batches)
 
 
 @main.command("import")
@@ -133,9 +135,9 @@ def import_messages(
 ) -> None:
     """Append all rows of SOURCES to the store at PATH, or after an error none of them.
 
-    A source is a Parquet or JSON Lines file, a folder of Parquet files, or - for JSON Lines from
-    stdin. Rows keep their order. The store is made if it does not exist. No broker may run on it
-    meanwhile.
+    A source is a Parquet or JSON Lines file (also .jsonl.gz and .jsonl.zst), a folder of Parquet
+    files, or - for JSON Lines from stdin. Rows keep their order. The store is made if it does not
+    exist. No broker may run on it meanwhile.
     """
     sizes = StoreConfig().updated(read_properties(config)) if config else StoreConfig()
     spec = WriteSpec(
@@ -173,6 +175,8 @@ def _read(
     if source != _STDIO and not source.exists():
         raise OptionError(f"{source}: there is no such file or folder")
     format_name = named_format or ("jsonl" if source == _STDIO else format_of(source))
+    if format_name not in INPUT_FORMATS:
+        raise OptionError(f"{source}: {format_name} is written only; import takes JSON Lines")
     if format_name == "parquet":
         return read_parquet(source, columns)
     if columns:
@@ -183,5 +187,9 @@ def _read(
 
 
 def _lines(source: Path, *, verbatim: bool) -> Iterator[pa.RecordBatch]:
-    with source.open(encoding="utf-8") as file:
+    compression = compression_of(source)
+    with (
+        pa.input_stream(str(source), compression=compression) as stream,
+        TextIOWrapper(stream, encoding="utf-8") as file,
+    ):
         yield from read_json_lines(file, str(source), verbatim=verbatim)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqstore.cli.common import (
-    as_json_lines,
     ends_clearly,
     err_console,
     main,
     open_store,
-    out_console,
     store_path,
-    table_of,
     with_system_topics,
-    write_rows,
 )
+from rmqstore.cli.output import Output, gives_rows
 from rmqstore.query.keys import parse_wanted
 from rmqstore.query.selection import parse_selection
 from rmqstore.query.times import parse_timestamp
@@ -29,6 +25,14 @@ from rmqstore.read.lookup.candidates import SMALL_GAPS
 from rmqstore.store import MessageStore
 
 _COLUMNS = "topic,queueId,queueOffset,storeTimestamp,tags,keys,msgId,storeSize,commitLogOffset"
+_OFFSETS = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("queueId", pa.int32()),
+        ("timestamp", pa.timestamp("ms", "UTC")),
+        ("queueOffset", pa.int64()),
+    ]
+)
 
 
 @main.command()
@@ -61,77 +65,75 @@ _COLUMNS = "topic,queueId,queueOffset,storeTimestamp,tags,keys,msgId,storeSize,c
 )
 @click.option("-b", "--begin", help="Stored at or after: epoch ms, ISO-8601 or -1h.")
 @click.option("-e", "--end", help="Stored before: epoch ms, ISO-8601 or -1h.")
-@click.option("-n", "--limit", type=click.IntRange(min=1), help="Only the newest N messages.")
+@click.option("--columns", help="Columns of messages, separated by commas.")
 @click.option(
     "--index-only",
     is_flag=True,
     help="Do not read the parts of the log that the index does not cover.",
 )
 @with_system_topics
-@as_json_lines
 @ends_clearly
+@gives_rows(limit_help="Only the newest N messages.")
 def query(
     path: Path,
     topics: tuple[str, ...],
     time: str | None,
-    as_json: bool,
+    columns: str | None,
+    output: Output,
     **lookup: Any,  # noqa: ANN401
 ) -> None:
     """Find messages by key, id or tags, through the index; or queue offsets by time.
 
     All matches are found, however many there are. Parts of the log that the index does not cover
-    are read; stderr says so.
+    are read; stderr says so. A table has a few columns, the other formats have all.
     """
     named = [name for name in ("keys", "ids", "tags") if lookup[name]]
     if len(named) + (time is not None) != 1:
         raise click.UsageError("give one of -k, -m, --tags and --time")
     with open_store(path) as store:
         if time is not None:
-            if any(lookup[name] for name in ("begin", "end", "limit", "index_only")):
-                raise click.UsageError("--time goes only with -t and --json")
-            _show_offsets(store, topics, time, as_json=as_json)
-        else:
-            _show_messages(store, topics, as_json=as_json, **lookup)
+            if columns or any(lookup[name] for name in ("begin", "end", "index_only")):
+                raise click.UsageError("--time goes only with -t and the options of the output")
+            offsets = _offsets(store, topics, time)
+            output.write(offsets.schema, [offsets])
+            return
+        if output.is_table:
+            columns = columns or _COLUMNS
+        found = _messages(store, topics, columns, **lookup)
+        newest = found.slice(max(0, found.num_rows - (output.limit or found.num_rows)))
+        output.write(newest.schema, newest.to_batches())
 
 
-def _show_offsets(
-    store: MessageStore, topics: tuple[str, ...], time: str, *, as_json: bool
-) -> None:
+def _offsets(store: MessageStore, topics: tuple[str, ...], time: str) -> pa.RecordBatch:
     if not topics:
         raise click.UsageError("--time needs -t")
     store.session.require_topics(parse_selection(subscribe=topics))
+    timestamp = parse_timestamp("--time", time)
     with err_console.status("searching"):
         rows = [
-            {
-                "topic": topic,
-                "queueId": queue_id,
-                "timestamp": parse_timestamp("--time", time),
-                "queueOffset": offset,
-            }
+            (topic, queue_id, timestamp, offset)
             for topic in topics
             for queue_id, offset in store.offsets_at(topic, time).items()
         ]
-    if as_json:
-        for row in rows:
-            click.echo(json.dumps(row, ensure_ascii=False))
-    else:
-        out_console().print(table_of(rows))
+    columns = [
+        pa.array([row[number] for row in rows], field.type) for number, field in enumerate(_OFFSETS)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=_OFFSETS)
 
 
-def _show_messages(
+def _messages(
     store: MessageStore,
     topics: tuple[str, ...],
+    columns: str | None,
     *,
     keys: tuple[str, ...],
     ids: tuple[str, ...],
     tags: tuple[str, ...],
     begin: str | None,
     end: str | None,
-    limit: int | None,
     index_only: bool,
     with_system: bool,
-    as_json: bool,
-) -> None:
+) -> pa.Table:
     selection: dict[str, Any] = {
         "subscribe": topics or None,
         "include_system_topics": with_system,
@@ -145,21 +147,18 @@ def _show_messages(
         text = f"{n_uncovered:,} bytes of the log are not covered by the index: they {consequence}"
         click.echo(text, err=True)
     with err_console.status("searching"):
-        batches = store.scan(
+        reader = store.scan(
             **selection,
             msg_key=keys or None,
             msg_id=ids or None,
             msg_tags=tags or None,
             index_only=index_only,
-            columns=None if as_json else _COLUMNS,
+            columns=None if store.session.is_tiered else columns,
         )
-        rows = pa.Table.from_batches(batches, batches.schema)
+        rows = reader.read_all()
     if store.session.is_tiered:  # its queues come one after the other
-        rows = rows.take(pc.sort_indices(rows.column("storeTimestamp")))
-    newest = rows.slice(max(0, rows.num_rows - limit)) if limit else rows
-    if as_json:
-        write_rows(newest.to_batches(), None)
-    else:
-        out_console().print(table_of(newest.to_pylist(), _COLUMNS.split(",")))
+        names = rows.column_names if columns is None else columns.split(",")
+        rows = rows.take(pc.sort_indices(rows.column("storeTimestamp"))).select(names)
     if not rows.num_rows:
         click.echo("no messages found", err=True)
+    return rows

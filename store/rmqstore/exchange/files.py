@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
+
+import pyarrow as pa
 
 from rmqstore.errors import OptionError
+from rmqstore.exchange.csv import write_csv
+from rmqstore.exchange.json_rows import write_json_lines
+from rmqstore.exchange.parquet import write_parquet
 
-FORMATS: Final = ("parquet", "jsonl")
-_SUFFIXES: Final = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+FORMATS: Final = ("parquet", "jsonl", "csv")
+INPUT_FORMATS: Final = ("parquet", "jsonl")
+_WRITERS: Final = {"parquet": write_parquet, "jsonl": write_json_lines, "csv": write_csv}
+_SUFFIXES: Final = {
+    ".parquet": "parquet",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+}
+_COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
 
 
 def format_of(path: Path) -> str:
     """Return the format of a file by its suffix; a folder holds Parquet files.
 
+    ``.gz`` or ``.zst`` may follow the suffix of a format of text.
+
     Raises:
         OptionError: the suffix is unknown.
     """
-    format_name = "parquet" if path.is_dir() else _SUFFIXES.get(path.suffix)
+    name = Path(path.stem) if compression_of(path) else path
+    format_name = "parquet" if path.is_dir() else _SUFFIXES.get(name.suffix)
     if format_name is None:
         known = ", ".join(_SUFFIXES)
         raise OptionError(
@@ -29,8 +45,52 @@ def format_of(path: Path) -> str:
     return format_name
 
 
+def compression_of(path: Path) -> str | None:
+    """Return the compression of a file by its suffix, ``gzip`` or ``zstd``; None without one."""
+    return _COMPRESSIONS.get(path.suffix)
+
+
+def write_file(
+    target: Path, format_name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> None:
+    """Write batches to one file, which gets its name when it is complete.
+
+    Args:
+        target: the file; ``.gz`` and ``.zst`` at the end compress it.
+        format_name: one of :data:`FORMATS`.
+        schema: the columns of the batches.
+        batches: the rows.
+
+    Raises:
+        OptionError: Parquet cannot be compressed as a whole.
+    """
+    compression = compression_of(target)
+    if compression is not None and format_name == "parquet":
+        raise OptionError(f"{target}: Parquet is compressed inside; leave {target.suffix} out")
+    with _in_place(target) as path, path.open("wb") as file:
+        if compression is None:
+            _WRITERS[format_name](file, schema, batches)
+        else:
+            with pa.CompressedOutputStream(pa.PythonFile(file, "w"), compression) as compressed:
+                _WRITERS[format_name](compressed, schema, batches)
+
+
+def write_stream(
+    sink: IO[bytes], format_name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> None:
+    """Write batches to an open file as they come.
+
+    Args:
+        sink: the file.
+        format_name: one of :data:`FORMATS`.
+        schema: the columns of the batches.
+        batches: the rows.
+    """
+    _WRITERS[format_name](sink, schema, batches)
+
+
 @contextmanager
-def in_place(target: Path) -> Iterator[Path]:
+def _in_place(target: Path) -> Iterator[Path]:
     """Yield a temporary path for a file that gets its name when it is complete.
 
     The file is removed after an error.

@@ -6,9 +6,10 @@ Bytes that are not UTF-8 are encoded in base64, under the column's name with ``B
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable
 from datetime import datetime
 from itertools import pairwise
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import numpy as np
 import orjson
@@ -36,27 +37,51 @@ def jsonable(row: dict[str, Any]) -> dict[str, Any]:
     return converted
 
 
+def write_json_lines(
+    sink: IO[bytes] | pa.NativeFile, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> None:
+    """Write rows as JSON Lines.
+
+    Args:
+        sink: an open file.
+        schema: not needed, because each line names its values.
+        batches: the rows.
+    """
+    del schema
+    for batch in batches:
+        sink.write(b"".join(json_lines(batch)))
+        sink.flush()
+
+
 def json_lines(batch: pa.RecordBatch) -> list[bytes]:
     """Return the rows of a batch as lines of JSON, (n,), each with its line end.
 
     They hold what :func:`jsonable` gives for each row. The columns are converted one by one, which
-    is ten times as fast.
+    is several times as fast.
     """
+    return [orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in json_rows(batch)]
+
+
+def json_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Return the rows of a batch with values that JSON can hold, (n,)."""
     names, columns, others = [], [], []
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        values = _texts(column) if pa.types.is_binary(column.type) else _values(column)
+        values = _texts(column) if pa.types.is_binary(column.type) else json_values(column)
         if values is None:
-            others.append((name, column.to_pylist()))
+            others.append((name, column))
         else:
             names.append(name)
             columns.append(values)
     rows: list[dict[str, Any]] = [{} for _ in range(len(batch))]
     if columns:
         rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-    for name, stored in others:
-        for row, value in zip(rows, stored, strict=True):
-            _put_bytes(row, name, value)
-    return [orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows]
+    for name, column in others:
+        for row, text, encoded in zip(rows, *base64_texts(column), strict=True):
+            if encoded is None:
+                row[name] = text
+            else:
+                row[f"{name}{BASE64}"] = encoded
+    return rows
 
 
 def _texts(column: pa.Array) -> list[str | None] | None:
@@ -68,14 +93,25 @@ def _texts(column: pa.Array) -> list[str | None] | None:
     return texts
 
 
-def _put_bytes(row: dict[str, Any], name: str, value: bytes | None) -> None:
-    try:
-        row[name] = None if value is None else value.decode()
-    except UnicodeDecodeError:
-        row[f"{name}{BASE64}"] = base64.b64encode(value or b"").decode()
+def base64_texts(column: pa.Array) -> tuple[list[str | None], list[str | None]]:
+    """Return bytes as text, and those that are not UTF-8 in base64 instead, (n,) each."""
+    texts = _texts(column)
+    if texts is not None:
+        return texts, [None] * len(texts)
+    texts = []
+    encoded: list[str | None] = []
+    for value in column.to_pylist():
+        try:
+            texts.append(None if value is None else value.decode())
+            encoded.append(None)
+        except UnicodeDecodeError:
+            texts.append(None)
+            encoded.append(base64.b64encode(value).decode())
+    return texts, encoded
 
 
-def _values(column: pa.Array) -> list[Any]:
+def json_values(column: pa.Array) -> list[Any]:
+    """Return the values of a column that does not hold bytes, (n,), as JSON can hold them."""
     if pa.types.is_timestamp(column.type):
         return _times(column)
     if pa.types.is_map(column.type):
@@ -86,8 +122,9 @@ def _values(column: pa.Array) -> list[Any]:
 
 def _times(column: pa.Array) -> list[str | None]:
     """Return times as ISO-8601 with milliseconds."""
-    micros = pc.fill_null(column.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
-    texts = np.datetime_as_string(micros.view("datetime64[us]").astype("datetime64[ms]")).tolist()
+    micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+    times = pc.fill_null(micros, 0).to_numpy(zero_copy_only=False).view("datetime64[us]")
+    texts = np.datetime_as_string(times.astype("datetime64[ms]")).tolist()
     if not column.null_count:
         return [text + _ZONE for text in texts]
     nulls = column.is_null().to_pylist()

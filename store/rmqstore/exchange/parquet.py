@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import pyarrow as pa
 
 from rmqstore.errors import IllegalMessageError
-from rmqstore.exchange.files import in_place
 
 _ROW_GROUP_ROWS, _ROW_GROUP_BYTES = 1 << 17, 64 << 20
 _ROWS_AT_ONCE = 8192
@@ -17,14 +16,21 @@ _ROWS_AT_ONCE = 8192
 _PARTITIONED: Final = {"topic": pa.string(), "queueId": pa.int32()}
 
 
-def write_parquet(target: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-    """Write batches to one Parquet file, compressed with zstd.
+def write_parquet(
+    sink: IO[bytes] | pa.NativeFile, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> None:
+    """Write rows as one Parquet file, compressed with zstd.
 
     A row group has 128 Ki rows or 64 MiB.
+
+    Args:
+        sink: an open file.
+        schema: the columns.
+        batches: the rows.
     """
     from pyarrow import parquet
 
-    with in_place(target) as path, parquet.ParquetWriter(path, schema, compression="zstd") as file:
+    with parquet.ParquetWriter(sink, schema, compression="zstd") as file:
         waiting: list[pa.RecordBatch] = []
         rows = n_bytes = 0
         for batch in batches:

@@ -1,4 +1,4 @@
-"""Messages in files of JSON Lines.
+"""Messages from files of JSON Lines.
 
 For people and small tools: each row passes through Python, where Parquet stays in columns.
 """
@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import accumulate, chain, islice
-from pathlib import Path
 from typing import IO, Any, Final
 
 import orjson
@@ -17,8 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqstore.errors import IllegalMessageError
-from rmqstore.exchange.files import in_place
-from rmqstore.exchange.json_rows import BASE64, json_lines
+from rmqstore.exchange.json_rows import BASE64
 from rmqstore.format.schema import ALL_COLUMNS, ASSIGNED, VERBATIM, WRITE_TYPES
 from rmqstore.query.times import parse_timestamp
 
@@ -26,13 +24,6 @@ _ROWS_AT_ONCE = 8192
 _YEAR_ONE_MS: Final = -62_135_596_800_000
 # The columns, of those that the store assigns, that tell whether a msgId is an offset message id.
 _ID_COLUMNS: Final = ("storeHost", "commitLogOffset", "offsetMsgId")
-
-
-def write_json_lines(target: Path, batches: Iterable[pa.RecordBatch]) -> None:
-    """Write batches to one file of JSON Lines; see :mod:`rmqstore.exchange.json_rows`."""
-    with in_place(target) as path, path.open("wb") as file:
-        for batch in batches:
-            file.writelines(json_lines(batch))
 
 
 def read_json_lines(

@@ -1,0 +1,116 @@
+"""The verbs that show what stores are made of, as rows: view, topics, groups, brokers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from rmqstore.cli.cluster import open_stores, store_paths
+from rmqstore.cli.common import ends_clearly, main, some_topics, with_system_topics
+from rmqstore.cli.output import Output, gives_rows
+from rmqstore.opening import StoreCluster
+from rmqstore.query.arguments import ViewArguments
+from rmqstore.read.views.schema import ALLOWED, VIEWS
+from rmqstore.store import MessageStore
+
+_some_columns = click.option("--columns", help="Columns, separated by commas; all by default.")
+
+
+@main.command()
+@click.argument("name", type=click.Choice(list(VIEWS)))
+@store_paths
+@some_topics
+@with_system_topics
+@_some_columns
+@ends_clearly
+@gives_rows()
+def view(
+    name: str,
+    paths: tuple[Path, ...],
+    brokers: str | None,
+    topics: tuple[str, ...],
+    with_system: bool,
+    columns: str | None,
+    output: Output,
+) -> None:
+    """Show a view of one store, or of the stores of several brokers.
+
+    Damage stops no view: column reason says what is damaged.
+    """
+    _show(name, paths, brokers, topics, columns, output, with_system=with_system)
+
+
+@main.command("topics")
+@store_paths
+@some_topics
+@with_system_topics
+@_some_columns
+@ends_clearly
+@gives_rows()
+def show_topics(
+    paths: tuple[Path, ...],
+    brokers: str | None,
+    topics: tuple[str, ...],
+    with_system: bool,
+    columns: str | None,
+    output: Output,
+) -> None:
+    """Show topics: queues, messages, bytes, first and last store time, numbers of queues, perm."""
+    _show("topics", paths, brokers, topics, columns, output, with_system=with_system)
+
+
+@main.command()
+@store_paths
+@some_topics
+@_some_columns
+@ends_clearly
+@gives_rows()
+def groups(
+    paths: tuple[Path, ...],
+    brokers: str | None,
+    topics: tuple[str, ...],
+    columns: str | None,
+    output: Output,
+) -> None:
+    """Show what consumer groups have consumed of each queue, and their lag."""
+    _show("groups", paths, brokers, topics, columns, output)
+
+
+@main.command("brokers")
+@store_paths
+@_some_columns
+@ends_clearly
+@gives_rows()
+def show_brokers(
+    paths: tuple[Path, ...], brokers: str | None, columns: str | None, output: Output
+) -> None:
+    """Show whose stores these are, where their logs begin and end, and which replicas are read."""
+    _show("stores", paths, brokers, (), columns, output)
+
+
+def _show(
+    name: str,
+    paths: tuple[Path, ...],
+    brokers: str | None,
+    topics: tuple[str, ...],
+    columns: str | None,
+    output: Output,
+    *,
+    with_system: bool = False,
+) -> None:
+    if topics and name not in ALLOWED["subscribe"]:
+        raise click.UsageError(f"-t does not go with view {name}")
+    if with_system and name not in ALLOWED["include_system_topics"]:
+        raise click.UsageError(f"--all does not go with view {name}")
+    chosen: ViewArguments = {}
+    if topics:
+        chosen["subscribe"] = topics
+    if with_system:
+        chosen["include_system_topics"] = True
+    with open_stores(paths, brokers) as stores:
+        source: MessageStore | StoreCluster = stores[0]
+        if len(stores) > 1:
+            source = StoreCluster(stores)
+        rows = source.view(name, columns=columns, **chosen)
+        output.write(rows.schema, rows)

@@ -1,0 +1,179 @@
+"""Rows in every format: the same as the core gives, to stdout and into files."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import zstandard
+from click.testing import CliRunner, Result
+from pyarrow import parquet
+
+import rmqstore
+from rmqstore.cli import main
+from rmqstore.exchange.json_rows import jsonable
+from rmqstore.read.views.schema import VIEWS
+
+Golden = Callable[[str], Path]
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def known(root: Path, name: str) -> list[dict[str, Any]]:
+    """Return the rows of a view as the core gives them."""
+    with rmqstore.open(root) as store:
+        rows = store.view(name).read_all().to_pylist()
+    return [
+        jsonable({key: dict(v) if key == "brokerAddrs" and v else v for key, v in row.items()})
+        for row in rows
+    ]
+
+
+def as_text(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return json.dumps(value, separators=(",", ":")) if isinstance(value, dict) else str(value)
+
+
+@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("golden", ["live", "crash", "lmq", "batch-cq", "controller"])
+def test_every_view_in_every_format(golden_store: Golden, golden: str, name: str) -> None:
+    root = golden_store(golden)
+    rows = known(root, name)
+    shown = {form: run("view", name, root, "--format", form) for form in ("json", "jsonl", "csv")}
+    assert {one.exit_code for one in shown.values()} == {0}
+    assert json.loads(shown["json"].stdout) == rows
+    assert [json.loads(line) for line in shown["jsonl"].stdout.splitlines()] == rows
+    found = list(csv.DictReader(io.StringIO(shown["csv"].stdout)))
+    assert found == [{key: as_text(value) for key, value in row.items()} for row in rows]
+    stored = run("view", name, root, "--format", "parquet")
+    with rmqstore.open(root) as store:
+        assert parquet.read_table(pa.BufferReader(stored.stdout_bytes)) == (
+            store.view(name).read_all()
+        )
+    assert run("view", name, root, "-n", "2").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("verb", "view"), [("topics", "topics"), ("groups", "groups"), ("brokers", "stores")]
+)
+def test_verbs_for_what_is_asked_most(golden_store: Golden, verb: str, view: str) -> None:
+    root = golden_store("live")
+    rows = [json.loads(line) for line in run(verb, root, "--json").stdout.splitlines()]
+    assert rows == known(root, view)
+    assert rows
+    assert next(iter(rows[0].values())) in run(verb, root).stdout
+
+
+def test_views_take_topics_columns_and_a_limit(golden_store: Golden) -> None:
+    root = golden_store("live")
+    shown = run("topics", root, "-t", "LivePlain", "--columns", "topic,queues", "--json")
+    assert shown.stdout.splitlines() == ['{"topic":"LivePlain","queues":4}']
+    assert len(run("view", "commitlog", root, "-n", "3", "--json").stdout.splitlines()) == 3
+    assert "-t does not go with view files" in run("view", "files", root, "-t", "T").stderr
+    assert "--all does not go with view groups" in run("view", "groups", root, "--all").stderr
+
+
+def test_stores_of_several_brokers_are_shown_together(golden_store: Golden, tmp_path: Path) -> None:
+    brokers = {"a": str(golden_store("live")), "b": str(golden_store("basic"))}
+    (tmp_path / "brokers.json").write_text(json.dumps(brokers))
+    shown = run("topics", "--brokers", tmp_path / "brokers.json", "--json")
+    rows = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert {row["brokerName"] for row in rows} == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("name", "opened"),
+    [
+        ("rows.jsonl", lambda path: path.read_bytes()),
+        ("rows.ndjson.gz", lambda path: gzip.decompress(path.read_bytes())),
+        (
+            "rows.jsonl.zst",
+            lambda path: zstandard.ZstdDecompressor().decompressobj().decompress(path.read_bytes()),
+        ),
+    ],
+)
+def test_rows_go_into_a_file(
+    golden_store: Golden, tmp_path: Path, name: str, opened: Callable[[Path], bytes]
+) -> None:
+    root, target = golden_store("live"), tmp_path / name
+    shown = run("dump", root, "-t", "LivePlain", "--output", target)
+    assert (shown.exit_code, shown.stdout) == (0, "")
+    assert opened(target).decode() == run("dump", root, "-t", "LivePlain").stdout
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_compressed_lines_come_back(golden_store: Golden, tmp_path: Path) -> None:
+    source = tmp_path / "rows.jsonl.gz"
+    assert run("export", golden_store("live"), source, "-t", "LivePlain").exit_code == 0
+    assert run("import", tmp_path / "s", source).exit_code == 0
+    with rmqstore.open(tmp_path / "s") as copy, rmqstore.open(golden_store("live")) as store:
+        wanted = store.scan(subscribe="LivePlain", columns="body").read_all()
+        found = copy.scan(columns="body").read_all()
+        assert sorted(found["body"].to_pylist()) == sorted(wanted["body"].to_pylist())
+
+
+def test_bytes_in_csv_that_are_not_text_are_base64(tmp_path: Path) -> None:
+    with rmqstore.create(tmp_path / "s") as writer:
+        rows = {"topic": ["T", "T"], "body": [b'a,"b"\n', b"\xff"]}
+        writer.append(pa.RecordBatch.from_pydict(rows))
+    shown = run("dump", tmp_path / "s", "--columns", "body,properties", "--format", "csv")
+    text, encoded = csv.DictReader(io.StringIO(shown.stdout, newline=""))
+    assert (text["body"], text["bodyBase64"]) == ('a,"b"\n', "")
+    assert (encoded["body"], encoded["bodyBase64"]) == ("", "/w==")
+    assert json.loads(text["properties"]).keys() == {"UNIQ_KEY"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--output", "there.jsonl"), "--overwrite replaces it"),
+        (("--output", "none/new.jsonl"), "there is no folder"),
+        (("--output", "new.txt"), "the name does not tell the format"),
+        (("--output", "new.json", "--format", "table"), "a file takes one of parquet, jsonl, csv"),
+        (("--output", "new.parquet.gz"), "Parquet is compressed inside"),
+    ],
+    ids=str,
+)
+def test_output_files_that_are_refused(
+    golden_store: Golden,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    complaint: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("there.jsonl").write_text("kept")
+    refused = run("dump", golden_store("live"), *arguments)
+    assert refused.exit_code == 2
+    assert complaint in refused.stderr
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_nothing_found_can_be_an_exit_code(golden_store: Golden) -> None:
+    root = golden_store("live")
+    for verb in (["query", root, "-k", "none"], ["dump", root, "-b", "2100-01-01"]):
+        assert run(*verb).exit_code == 0
+        assert run(*verb, "--fail-if-empty").exit_code == 3
+    assert run("query", root, "-t", "LivePlain", "-k", "key-1", "--fail-if-empty").exit_code == 0
+
+
+def test_a_query_gives_the_newest_in_every_format(golden_store: Golden) -> None:
+    arguments = ["query", golden_store("live"), "-t", "LivePlain", "--tags", "TagA"]
+    rows = [json.loads(line) for line in run(*arguments, "--json").stdout.splitlines()]
+    assert len(rows) > 3
+    newest = json.loads(run(*arguments, "-n", "2", "--format", "json").stdout)
+    assert newest == rows[-2:]
+    few = run(*arguments, "-n", "1", "--columns", "keys,queueId", "--json").stdout
+    assert list(json.loads(few)) == ["keys", "queueId"]
