@@ -1,7 +1,7 @@
 """What the verbs share: the command itself, exit codes, consoles, common options and progress.
 
-Exit codes: 0 clean, 1 damage, 2 wrong usage or an error that ended the command, 141 stdout was
-closed (SIGPIPE).
+Exit codes: 0 clean, 1 damage, 2 wrong usage or an error that ended the command, 3 no row with
+--fail-if-empty, 141 stdout was closed (SIGPIPE).
 """
 
 from __future__ import annotations
