@@ -48,6 +48,8 @@ def stores_to_read(stores: Sequence[StoreRef]) -> tuple[StoreRef, ...]:
 
 
 def _broker_name(ref: StoreRef) -> str:
+    if ref.broker_name is not None:
+        return ref.broker_name
     with open_ref(ref) as store:
         return store.view_broker_name
 
