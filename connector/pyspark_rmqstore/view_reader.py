@@ -92,7 +92,7 @@ class RmqStoreViewReader(DataSourceReader):
         with open_ref(ref) as store:
             named = store.named_queues(spec.selection) if spec.names_topics else {}
             if spec.view in OF_CLUSTER:
-                store.require_local(f"view {spec.view}")
+                store.require_view(spec.view)
                 return _StorePlan(named, [])
             splits = [ViewSplit(ref, piece) for piece in store.plan_view(spec, limits)]
             n_bytes = float(sum(split.piece.n_bytes for split in splits))

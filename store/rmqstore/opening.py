@@ -263,7 +263,7 @@ class StoreCluster(Closing):
         spec = view_spec(name, columns=columns, **options)
         if name in OF_CLUSTER:
             for store in self._opened:
-                store.session.require_local(f"view {name}")
+                store.session.require_view(name)
             sources = [store.session.view_source for store in self._opened]
             batches = read_cluster_view(sources, spec)
         else:

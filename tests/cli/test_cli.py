@@ -308,6 +308,8 @@ def test_a_cluster_is_named_by_a_file_by_uris_and_with_replicas(
         refused = run("assign", *wrong, *members)
         assert refused.exit_code == 2
         assert "or by --brokers" in refused.stderr
+    refused = run("assign", master, slave, "--dledger-self-id", "n0", *members)
+    assert "for one store only" in refused.stderr
 
     shown = run("routes", slave, master, "-t", "LivePlain", "--json")
     assert shown.exit_code == 0, shown.stderr

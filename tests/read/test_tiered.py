@@ -851,3 +851,27 @@ def test_inner_batches_are_read_message_by_message(
             assert found == wanted
     with rmqstore.open(tier) as store, pytest.raises(UnsupportedFeatureError, match="BatchCQ"):
         read(store, columns=None, verbatim=True, subscribe=sorted(batch_topics))
+
+
+def test_assignments_count_messages_in_the_tier(golden_store: GoldenStore, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(golden_store("tiered"), tmp_path / "s"))
+    offsets = {"offsetTable": {"TierA@g": {"0": 10}}}
+    entries = {"TierA": {"topicName": "TierA", "readQueueNums": 2}}
+    (root / "config").mkdir(exist_ok=True)
+    (root / "config" / "consumerOffset.json").write_text(json.dumps(offsets))
+    (root / "config" / "topics.json").write_text(json.dumps({"topicConfigTable": entries}))
+    sharing = {"consumer_group": "g", "clients": "c"}
+    with rmqstore.open(root, tiered=tier_of(root)) as store:
+        messages = by_queue(read(store))
+        found = {row["queueId"]: row for row in rows(store.view("assignments", **sharing))}
+        assert [row["topic"] for row in rows(store.view("routes"))] == ["TierA"]
+        assert [row["isRead"] for row in rows(store.view("stores"))] == [True]
+    for queue_id, committed in ((0, 10), (1, 0)):
+        left = [one for one in messages["TierA", queue_id] if one["queueOffset"] >= committed]
+        assert found[queue_id]["lag"] == len(left)
+        assert found[queue_id]["lagBytes"] == sum(one["storeSize"] for one in left)
+    with (
+        rmqstore.open(tier_of(root)) as store,
+        pytest.raises(UnsupportedFeatureError, match="view assignments"),
+    ):
+        store.view("assignments", **sharing)

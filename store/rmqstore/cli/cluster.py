@@ -17,6 +17,7 @@ from rmqstore.cli.common import (
     StoreFolder,
     as_json_lines,
     ends_clearly,
+    given_options,
     main,
     open_store,
     out_console,
@@ -57,11 +58,13 @@ def open_stores(paths: Sequence[Path], brokers: str | None) -> Iterator[list[Mes
     names = {} if brokers is None else names_by_path(read_brokers(brokers))
     if bool(paths) == bool(names):
         raise click.UsageError("name stores by PATH..., or by --brokers")
+    each: list[tuple[Path, str | None]] = [(path, None) for path in paths]
+    each += [(path_of(path), name) for path, name in names.items()]
+    given = given_options()
+    if len(each) > 1 and (given.tiered or given.dledger_self_id):
+        raise click.UsageError("--tiered and --dledger-self-id are for one store only")
     with ExitStack() as stack:
-        yield [
-            stack.enter_context(open_store(path, broker_name=names.get(str(path))))
-            for path in (paths or map(path_of, names))
-        ]
+        yield [stack.enter_context(open_store(path, broker_name=name)) for path, name in each]
 
 
 @main.command()
@@ -123,7 +126,7 @@ def routes(
     spec = view_spec("routes", subscribe=topics or None, include_system_topics=with_system)
     with open_stores(paths, brokers) as stores:
         for store in stores:
-            store.session.require_local("routes")
+            store.session.require_view("routes")
         sources = [store.session.view_source for store in stores]
         batches = read_cluster_view(sources, spec)
         rows = pa.Table.from_batches(batches, spec.schema).to_pylist()

@@ -32,10 +32,10 @@ def assign(
 
     Raises:
         OptionError: there are no clients or topics, or the strategy lacks what it needs.
-        UnsupportedFeatureError: messages of a store are in tiered storage.
+        UnsupportedFeatureError: tiered storage is read alone, without the offsets of groups.
     """
     for store in stores:
-        store.session.require_local("assign")
+        store.session.require_view("assignments")
     names = (clients,) if isinstance(clients, str) else tuple(clients)
     sharing = Sharing(group, names, allocation or Allocation())
     selection = parse_selection(subscribe=topics)

@@ -30,7 +30,8 @@ from rmqstore.storage.tiered.folders import Tier
 from rmqstore.storage.tiered.no_files import NO_FILES
 from rmqstore.storage.tiered.queues import TieredQueues
 
-_VIEWS = ("queues", "topics", "groups")  # of queues, wherever their messages are
+_VIEWS_OF_CONFIG = ("groups", "stores", "routes", "assignments")  # which a local store has
+_VIEWS = ("queues", "topics", *_VIEWS_OF_CONFIG)  # of queues, wherever their messages are
 
 
 class TieredSession(StoreSession):
@@ -108,14 +109,14 @@ class TieredSession(StoreSession):
             self.require_local(request)
 
     def require_view(self, view: str) -> None:
-        """Refuse a view of the files of a local store, or of groups where there is none.
+        """Refuse a view of the files of a local store, or of its broker where there is none.
 
         Raises:
             UnsupportedFeatureError: the view is one of these; the text names it.
         """
         if view not in _VIEWS:
             self.require_local(f"view {view}")
-        if view == "groups":
+        if view in _VIEWS_OF_CONFIG:
             self.require_store(f"view {view}")
 
     @property

@@ -15,7 +15,6 @@ from rmqstore.read.views.routes import READABLE, topic_entry
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.source import ViewSource, to_batches
 from rmqstore.storage.files.paths import can_name_queues
-from rmqstore.storage.queue.bounds import total_weight
 
 _MAX_QUEUES: Final = 100_000  # of a topic on one broker
 _RETRY_PREFIX: Final = "%RETRY%"
@@ -102,7 +101,7 @@ def assign(
             for queue_id in range(numbers.get(topic, 0))
         ]
         existing = {
-            name: {*source.queues.ids(topic)} if can_name_queues(topic) else set()
+            name: {*source.viewed.queue_ids(topic)} if can_name_queues(topic) else set()
             for name, source in by_name.items()
         }
         shares = sharing.allocation.shares(queues, sharing.clients)
@@ -159,9 +158,9 @@ def _backlog(
         lag = -committed if committed is not None else 0
         return Assignment(client, *queue, committed, 0, lag, 0)
     try:
-        start, end = source.ranges.range(queue.topic, queue.queue_id)
+        start, end = source.viewed.queue_range(queue.topic, queue.queue_id)
         first = min(max(start, committed or 0), end)
-        n_bytes = total_weight(source.queues.open(queue.topic, queue.queue_id), first, end)
+        n_bytes = source.viewed.n_bytes(queue.topic, queue.queue_id, first, end)
     except (RmqStoreError, OSError) as err:
         return Assignment(client, *queue, committed, None, None, None, str(err))
     lag = end - (start if committed is None else committed)
