@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_REQUEST_BYTES = 4 << 20  # that a long read of a remote store fetches by one request
+
 
 class _StorePlan(NamedTuple):
     """What is to be read of one store."""
@@ -75,6 +77,13 @@ class RmqStoreReader(DataSourceReader):
             is_read = self._splits.pushed.pruning.keeps_broker(name)
             portions = self._portions(ref, store) if is_read else []
             named = store.named_queues(self._options.selection) if self._is_by_queue else {}
+            requests = store.paths.storage.requests_made()
+            if requests is not None:
+                n_bytes = sum(portion.n_bytes for portion in portions)
+                logger.info(
+                    "%s: planning took %s; reading takes about %d GETs",
+                    ref.path, requests, -(-int(n_bytes) // _REQUEST_BYTES),
+                )  # fmt: skip
             return _StorePlan(named, portions)
 
     def _portions(self, ref: StoreRef, store: StoreSession) -> list[AnyPortion]:
