@@ -51,6 +51,7 @@ def main() -> None:
         )
         run("bench_real.py", str(stores["uniform"]), *passes)
         run("bench_cold.py", str(stores["uniform"]))
+        run("bench_remote.py", str(stores["uniform"]), *passes)
 
 
 def run(script: str, *arguments: str) -> None:
