@@ -12,7 +12,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import NamedTuple
 
-from rmqstore.errors import MessageNotFoundError, OffsetOutOfRangeError, StoreFormatError
+from rmqstore.errors import OffsetOutOfRangeError, StoreFormatError
 from rmqstore.format.layout import QUEUE_UNIT, SysFlag
 from rmqstore.format.schema import Message
 from rmqstore.spans import QueueKey
@@ -23,6 +23,7 @@ from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.tiered.folders import COMMIT_LOG, CONSUME_QUEUE, Tier
 from rmqstore.storage.tiered.segments import Misfit, SegmentLister
 
+_SYS_FLAG = slice(36, 40)  # of a record; see ``layout.FIXED_PART``
 _FILES_AT_ONCE = 32
 _QUEUES_AT_ONCE = 1 << 14  # whose listings are kept
 
@@ -59,9 +60,11 @@ class TieredQueue(NamedTuple):
 
         A broker uploads such a record with each of its messages.
         """
-        for queue_offset in (start, end - 1):
-            with suppress(StoreFormatError, OffsetOutOfRangeError, MessageNotFoundError):
-                if self.message(queue_offset).sysFlag & SysFlag.INNER_BATCH:
+        for queue_offset in {start, end - 1}:
+            with suppress(StoreFormatError, OffsetOutOfRangeError):
+                place = self.log.locate(self.units.unit(queue_offset)[0])
+                head = self.log.read(*place, _SYS_FLAG.stop)
+                if int.from_bytes(head.data[_SYS_FLAG]) & SysFlag.INNER_BATCH:
                     return True
         return False
 
