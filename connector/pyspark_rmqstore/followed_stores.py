@@ -110,6 +110,7 @@ class FollowedStores:
             for ref in self._refs:
                 store = open_ref(ref)
                 store.warn_unknown_topics(selection, "they are followed once they appear")
+                store.warn_of_messages_elsewhere()
                 followed = Followed(ref, follow(store, selection))
                 opened[store.broker_name] = followed
                 followed.tail.look()

@@ -11,6 +11,8 @@ import goldens
 import rmqstore
 from connector.sparkreads import GoldenStore, in_queue_order, load, messages, read
 from connector.streams import delivered, drain
+from pyspark_rmqstore.followed_stores import FollowedStores
+from pyspark_rmqstore.options import parse_stream_options
 from reading import EVERY_COLUMN, by_queue
 from reading import read as read_core
 from tier_builder import KEYS, TieringBroker
@@ -92,8 +94,9 @@ def test_views_count_messages_wherever_they_are(
         assert {("TierA", 0), ("TierB", 0)} <= found.keys()
 
 
+@pytest.mark.parametrize("is_open", [False, True], ids=["closed", "not closed"])
 def test_a_stream_gives_each_message_once_while_it_moves(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, is_open: bool
 ) -> None:
     broker = TieringBroker(tmp_path)
     folder, options = tmp_path / "query", {"startingOffsets": "earliest"}
@@ -109,6 +112,8 @@ def test_a_stream_gives_each_message_once_while_it_moves(
             broker.put(key, 20)
         broker.expire()  # of messages that the stream has not read too
         broker.put(KEYS[0], 5)
+        if is_open:
+            (broker.root / "abort").touch()
         drain(spark, broker.root, folder, maxBytesPerTrigger="4k", **tiered)
     assert delivered(spark, folder) == broker.numbered()
     alone = tmp_path / "alone"
@@ -133,3 +138,15 @@ def test_a_stream_of_a_real_tier(
     assert {key: [offset for offset, _ in rows] for key, rows in found.items()} == {
         key: [row["queueOffset"] for row in rows] for key, rows in expected.items()
     }
+
+
+def test_a_stream_without_the_tier_names_the_option(
+    golden_store: GoldenStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = golden_store("tiered")
+    for others, is_warned in (({}, True), ({"tiered": str(root / "tieredstore")}, False)):
+        caplog.clear()
+        stores = FollowedStores(parse_stream_options({"path": str(root), **others}).read)
+        stores.look()
+        stores.close()
+        assert ("tiered= with the broker's tieredStoreFilePath" in caplog.text) == is_warned
