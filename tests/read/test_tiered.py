@@ -539,6 +539,8 @@ def test_the_tier_of_another_store_is_refused(golden_store: GoldenStore, tmp_pat
     with rmqstore.open(root, tiered=other) as store:
         with pytest.raises(OptionError, match="is not the tiered storage of this store"):
             store.count(subscribe="TierA")
+        with pytest.raises(OptionError, match="is not the tiered storage of this store"):
+            store.session.slices(*key, 0, 5, ReadSpec(select_columns(["body"])))  # of a stream
         assert store.count(subscribe="TierB") > 0
 
 

@@ -183,6 +183,9 @@ class JoinedRanges:
 
         The local store may have messages after the end that it had when it was opened.
         """
+        if bounds[0] >= self.boundary(*key):
+            yield from self._local.slices(*key, *bounds, tolerant=tolerant)
+            return
         joined = self._within(key, bounds)
         if joined.tier_end < min(joined.local_start, bounds[1]):
             # The local store may have deleted these messages just now, after their upload.
@@ -195,7 +198,8 @@ class JoinedRanges:
     def _within(self, key: QueueKey, bounds: tuple[int, int]) -> JoinedRange:
         local_start = self.boundary(*key)
         tier_end = self._tiered.queue(*key).range()[1]
-        return JoinedRange(bounds[0], min(tier_end, local_start), local_start, bounds[1])
+        end = max(bounds[1], min(local_start + 1, FOREVER))  # the local store has that message
+        return JoinedRange(bounds[0], min(tier_end, local_start), local_start, end)
 
     def _parts(
         self,
