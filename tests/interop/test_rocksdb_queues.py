@@ -199,6 +199,7 @@ def test_a_database_can_be_opened_while_its_tables_come_and_go(
     folder = root / "consumequeue"
     with rocketmq_55.open(root, **SIZES) as real, Appender(real, N_AT_ONCE) as appender:
         while appender.done < 100:
+            appender.check()
             time.sleep(0.01)
         tables: set[str] = set()
         for _ in range(20):
