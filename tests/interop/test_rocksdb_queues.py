@@ -130,6 +130,25 @@ def test_a_stream_gives_every_message_once_across_flushes(
     assert drain(spark, root, folder, startingOffsets="earliest") == []
 
 
+def test_a_stream_beside_a_store_that_is_flushed_all_the_time(
+    rocketmq_55: RocketMQ, tmp_path: Path, spark: SparkSession
+) -> None:
+    root, folder = tmp_path / "store", tmp_path / "query"
+    with rocketmq_55.open(root, **SIZES) as real:
+        with Appender(real, N_AT_ONCE) as appender:
+            query = start(spark, root, folder, startingOffsets="earliest")
+            while len(batches_with_rows(query)) < 5 or appender.done < 300:
+                appender.check()
+                assert query.isActive, query.exception()
+                time.sleep(0.2)
+        wait_for(query, messages_of(appender.done), spark, folder)
+        query.stop()
+
+
+def batches_with_rows(query: StreamingQuery) -> list[int]:
+    return [one.batchId for one in query.recentProgress if one.numInputRows]
+
+
 class Appender(BackgroundWork):
     """Puts messages into the queues in turn until the block is left.
 
