@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,11 @@ from pyspark.sql import SparkSession
 
 from connector import sparkreads
 from connector.sparkreads import GoldenStore
+from pyspark_rmqstore.batch_reader import RmqStoreReader
 from pyspark_rmqstore.option_values import absolute_path, storage_options, store_path
 from pyspark_rmqstore.options import parse_read_options
 from pyspark_rmqstore.s3a import _options, s3a_options
+from pyspark_rmqstore.schema import default_schema
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from s3_server import BUCKET, KEYS, S3Server
 
@@ -115,3 +119,19 @@ def test_only_reads_take_paths_of_other_file_systems() -> None:
     assert store_path("s3://bucket/store/") == "s3://bucket/store"
     with pytest.raises(UnsupportedFeatureError, match="only local files are supported"):
         absolute_path("s3://bucket/store")
+
+
+def test_a_plan_says_how_many_requests_it_took_and_reading_takes(
+    s3: S3Server, golden_store: GoldenStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "pyspark_rmqstore.batch_reader")
+    uri = s3.upload(golden_store("basic"))
+    for scan in ("queue", "commitlog"):
+        given = {"path": uri, "storageOptions": json.dumps(s3.options), "scan": scan}
+        options = parse_read_options(given)
+        assert RmqStoreReader(default_schema(options), options).partitions()
+    lines = [line for line in caplog.messages if "planning took" in line]
+    assert len(lines) == 2
+    assert all(
+        re.search(r"took \d+ GETs of .*; reading takes about \d+ GETs", line) for line in lines
+    )
