@@ -276,7 +276,7 @@ def test_assign_shares_the_queues_of_a_group(golden_store: Golden) -> None:
     shown = run(*arguments, "--json")
     assert shown.exit_code == 0, shown.stderr
     rows = [json.loads(line) for line in shown.stdout.splitlines()]
-    assert {row["client_id"] for row in rows} == {"c1", "c2"}
+    assert {row["clientId"] for row in rows} == {"c1", "c2"}
     with open_for(golden_store("live")) as store:
         lags = {
             (row["topic"], row["queueId"]): row["lag"]
@@ -284,7 +284,7 @@ def test_assign_shares_the_queues_of_a_group(golden_store: Golden) -> None:
             if row["consumerGroup"] == "CG_part"
         }
     assert lags
-    found = {(row["topic"], row["queue_id"]): row["lag"] for row in rows}
+    found = {(row["topic"], row["queueId"]): row["lag"] for row in rows}
     assert {key: found[key] for key in lags} == lags
     assert "c1" in run(*arguments).stdout
 
@@ -303,7 +303,7 @@ def test_a_cluster_is_named_by_a_file_by_uris_and_with_replicas(
     brokers = tmp_path / "brokers.toml"
     brokers.write_text(f'other = ["{slave}", "{master}"]')
     named = run("assign", "--brokers", brokers, *members)
-    assert named.stdout == one.stdout.replace('"broker_name": "b"', '"broker_name": "other"')
+    assert named.stdout == one.stdout.replace('"brokerName":"b"', '"brokerName":"other"')
     for wrong in ((), (master, "--brokers", brokers)):
         refused = run("assign", *wrong, *members)
         assert refused.exit_code == 2

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import click
-import pyarrow as pa
 
 from rmqstore.cli.common import (
     HOW_TO_OPEN,
     Command,
     StoreFolder,
-    as_json_lines,
     ends_clearly,
     given_options,
     main,
     open_store,
-    out_console,
     some_topics,
-    table_of,
     with_system_topics,
 )
-from rmqstore.inspect.assignments import assign as share_queues
-from rmqstore.query.allocation import STRATEGIES, Allocation
-from rmqstore.read.views.assignments import Assignment
-from rmqstore.read.views.registry import read_cluster_view
-from rmqstore.read.views.schema import view_spec
+from rmqstore.cli.output import Output, gives_rows
+from rmqstore.opening import StoreCluster
+from rmqstore.query.allocation import STRATEGIES
+from rmqstore.query.arguments import ViewArguments
 from rmqstore.storage.broker.brokers_file import names_by_path, read_brokers
 from rmqstore.storage.files.storage import path_of
 from rmqstore.store import MessageStore
@@ -81,8 +74,8 @@ def open_stores(paths: Sequence[Path], brokers: str | None) -> Iterator[list[Mes
     multiple=True,
     help="With MACHINE_ROOM: a room whose brokers, ROOM@NAME, are consumed; may be repeated.",
 )
-@as_json_lines
 @ends_clearly
+@gives_rows()
 def assign(
     paths: tuple[Path, ...],
     brokers: str | None,
@@ -91,7 +84,7 @@ def assign(
     topics: tuple[str, ...],
     strategy: str,
     rooms: tuple[str, ...],
-    as_json: bool,
+    output: Output,
 ) -> None:
     """Show which client of a group would own which queue, and with what backlog.
 
@@ -99,45 +92,36 @@ def assign(
     The shares are those that clients of RocketMQ compute, by the same strategy. Without --topic
     they are of the topics that the group has committed offsets of.
     """
-    allocation = Allocation(strategy, frozenset(rooms))
+    chosen: ViewArguments = {
+        "consumer_group": group,
+        "clients": clients,
+        "strategy": strategy,
+        "rooms": rooms or None,
+        "subscribe": topics or None,
+    }
     with open_stores(paths, brokers) as stores:
-        shares = share_queues(stores, group, clients, topics=topics or None, allocation=allocation)
-        rows = [row._asdict() for row in shares]
-    _show(rows, Assignment._fields, as_json=as_json)
+        rows = StoreCluster(stores).view("assignments", **chosen)
+        output.write(rows.schema, rows)
 
 
 @main.command()
 @store_paths
 @some_topics
 @with_system_topics
-@as_json_lines
 @ends_clearly
+@gives_rows()
 def routes(
     paths: tuple[Path, ...],
     brokers: str | None,
     topics: tuple[str, ...],
     with_system: bool,
-    as_json: bool,
+    output: Output,
 ) -> None:
     """Show what a name server answers for each topic, as far as the stores of its brokers tell.
 
     PATH... are the stores of all brokers of a cluster, also of replicas.
     """
-    spec = view_spec("routes", subscribe=topics or None, include_system_topics=with_system)
+    chosen: ViewArguments = {"subscribe": topics or None, "include_system_topics": with_system}
     with open_stores(paths, brokers) as stores:
-        for store in stores:
-            store.session.require_view("routes")
-        sources = [store.session.view_source for store in stores]
-        batches = read_cluster_view(sources, spec)
-        rows = pa.Table.from_batches(batches, spec.schema).to_pylist()
-    for row in rows:
-        row["brokerAddrs"] = None if row["brokerAddrs"] is None else dict(row["brokerAddrs"])
-    _show(rows, spec.schema.names, as_json=as_json)
-
-
-def _show(rows: list[Any], names: Sequence[str], *, as_json: bool) -> None:
-    if as_json:
-        for row in rows:
-            click.echo(json.dumps(row, ensure_ascii=False))
-    else:
-        out_console().print(table_of(rows, names))
+        rows = StoreCluster(stores).view("routes", **chosen)
+        output.write(rows.schema, rows)

@@ -9,12 +9,11 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -24,8 +23,6 @@ from rmqstore.errors import (
     StoreFormatError,
     UnsupportedFeatureError,
 )
-from rmqstore.exchange.json_rows import json_lines
-from rmqstore.format.schema import CORRUPT_RECORD
 from rmqstore.opening import open_for
 from rmqstore.query.arguments import ScanOrder
 from rmqstore.storage.files.storage import path_of
@@ -35,7 +32,6 @@ from rmqstore.store import MessageStore
 try:
     import click
     from rich.console import Console
-    from rich.markup import escape
     from rich.progress import (
         BarColumn,
         DownloadColumn,
@@ -45,7 +41,6 @@ try:
         TextColumn,
         TimeElapsedColumn,
     )
-    from rich.table import Table
 except ImportError as err:  # pragma: no cover - the message is the point
     needed = "the command line needs click and rich: pip install click rich"
     print(f"{needed} ({err})", file=sys.stderr)  # noqa: T201
@@ -54,15 +49,8 @@ except ImportError as err:  # pragma: no cover - the message is the point
 DAMAGE, USAGE, PIPE_CLOSED = 1, 2, 141
 err_console = Console(stderr=True)
 
-_WIDE = 180  # characters per line of a table that goes to a file or a pipe
 
-T = TypeVar("T")
 Command = Callable[..., None]
-
-
-def out_console() -> Console:
-    """Return the console for tables, as wide as the terminal if stdout is one."""
-    return Console() if sys.stdout.isatty() else Console(width=_WIDE)
 
 
 def ends_clearly(command: Command) -> Command:
@@ -342,49 +330,3 @@ def progress_bar(doing: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(*parts, console=err_console) as progress:
         task = progress.add_task(doing, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
-
-
-def write_rows(batches: Iterable[pa.RecordBatch], limit: int | None) -> int:
-    """Write rows as JSON Lines as they come; return how many of them report damage."""
-    out = sys.stdout.buffer
-    n_left, n_damaged = limit, 0
-    for batch in batches:
-        rows = batch if n_left is None else batch.slice(0, n_left)
-        out.writelines(json_lines(rows))
-        out.flush()
-        if CORRUPT_RECORD in rows.schema.names:
-            n_damaged += len(rows) - rows.column(CORRUPT_RECORD).null_count
-        if n_left is not None:
-            n_left -= len(rows)
-            if not n_left:
-                break
-    return n_damaged
-
-
-def time_text(timestamp: int | None) -> str:
-    """Return a time in ms as text for a table, ``-`` for None."""
-    if timestamp is None:
-        return "-"
-    return datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
-
-
-def table_of(rows: list[dict[str, Any]], names: Sequence[str] = ()) -> Table:
-    """Return rows as a table.
-
-    Args:
-        rows: the rows, all with the same columns.
-        names: the columns; by default those of the first row, so give them if there may be none.
-    """
-    columns = list(names or (rows[0] if rows else ()))
-    table = Table(*columns)
-    for row in rows:
-        table.add_row(*(_cell_text(row[name]) for name in columns))
-    return table
-
-
-def _cell_text(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, datetime):
-        return value.isoformat(sep=" ", timespec="milliseconds")
-    return escape(str(value))

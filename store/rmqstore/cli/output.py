@@ -13,6 +13,7 @@ import click
 import orjson
 import pyarrow as pa
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from rmqstore.cli.common import Command, require_new
@@ -142,7 +143,7 @@ def _print_table(names: list[str], batches: Iterable[pa.RecordBatch]) -> None:
     if len(first) <= _FRAMED_ROWS:
         table = Table(*names)
         for cells in first:
-            table.add_row(*map(_escaped, cells))
+            table.add_row(*map(escape, cells))
         console().print(table)
         return
     widths = [max(map(len, column)) for column in zip(names, *first, strict=True)]
@@ -168,7 +169,3 @@ def _cell(value: object) -> str:
     if isinstance(value, (dict, list)):
         return orjson.dumps(value).decode()
     return str(value)
-
-
-def _escaped(cell: str) -> str:
-    return cell.replace("[", r"\[")
