@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -172,6 +173,10 @@ def test_messages_that_are_in_neither_are_a_loss(broker: TieringBroker) -> None:
     reader = Reader(broker, broker.root, tiered=broker.tier)
     with pytest.raises(OffsetOutOfRangeError, match=r"queue offsets 10 to \d+ .* are gone"):
         reader.plan()
+    spec = replace(SPEC, fail_on_data_loss=False)
+    before, after = reader.session.slices(*KEYS[0], 0, 70, spec)
+    assert (before.start, before.end, after.end) == (0, 10, 70)
+    assert after.start == reader.session.ranges.oldest(*KEYS[0])
 
 
 def test_a_store_without_a_tier_has_a_plain_tail(golden_store: GoldenStore) -> None:
