@@ -6,6 +6,27 @@ Messages and tables go to stdout, everything else to stderr.
 from rmqstore.cli.common import main  # first, because it says what to install if click is missing
 
 # isort: split
-from rmqstore.cli import cluster, copy, exchange, query, report, show, verify, views  # the verbs
+from rmqstore.cli import (  # the verbs
+    cluster,
+    copy,
+    doctor,
+    exchange,
+    query,
+    report,
+    show,
+    verify,
+    views,
+)
 
-__all__ = ["cluster", "copy", "exchange", "main", "query", "report", "show", "verify", "views"]
+__all__ = [
+    "cluster",
+    "copy",
+    "doctor",
+    "exchange",
+    "main",
+    "query",
+    "report",
+    "show",
+    "verify",
+    "views",
+]

@@ -1,0 +1,149 @@
+"""What this computer has of what reading and writing takes, and what cures what is missing."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Final, NamedTuple
+
+from rmqstore.errors import RmqStoreError
+from rmqstore.opening import open_for
+
+OK, MISSING, WRONG = "ok", "missing", "wrong"
+
+_JAVA: Final = 17  # the least that Spark 4 takes
+_SECONDS: Final = 60  # for another program to answer
+_CORE: Final = ("numpy", "pyarrow", "lz4", "zstandard", "mmh3", "orjson", "javaproperties")
+_OPTIONAL: Final = {
+    "pyspark": "the data source",
+    "rocksdict": "queues and an index in RocksDB",
+    "isal": "quicker checksums",
+    "plotly": "rmqstore report",
+    "jinja2": "rmqstore report",
+}
+
+
+class Check(NamedTuple):
+    """One thing that was looked at.
+
+    Attributes:
+        what: its name.
+        state: :data:`OK`, :data:`MISSING` for what not everybody needs, or :data:`WRONG`.
+        found: what was found.
+        cure: what to do; "" if nothing.
+    """
+
+    what: str
+    state: str
+    found: str
+    cure: str = ""
+
+
+def examine(path: str | os.PathLike[str] | None = None) -> Iterator[Check]:
+    """Yield checks of this computer, and of a store if one is given.
+
+    Args:
+        path: a store, as :func:`rmqstore.open` takes it.
+    """
+    yield Check("host", OK, socket.gethostname())
+    yield Check("Python", OK, f"{sys.version.split()[0]}, {sys.executable}")
+    for name in _CORE:
+        found = _version(name)
+        yield Check(name, OK, found) if found else Check(name, WRONG, "-", f"pip install {name}")
+    for name, purpose in _OPTIONAL.items():
+        found = _version(name)
+        cure = f"pip install {name}, for {purpose}"
+        yield Check(name, OK, found) if found else Check(name, MISSING, "-", cure)
+    if _version("pyspark"):
+        yield _java()
+        yield from _pythons_of_spark()
+        yield from _sources()
+    if path is not None:
+        yield _store(path)
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def _java() -> Check:
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if java is None:
+        return Check("Java", WRONG, "-", f"install Java {_JAVA} or later for Spark")
+    answer = _ask([java, "-version"])
+    number = re.search(r'version "(\d+)', answer)
+    found = f"{number[1]}, {java}" if number else f"{java}: {answer[:200]}"
+    if number is None or int(number[1]) < _JAVA:
+        cure = f"install Java {_JAVA} or later, and let JAVA_HOME name its folder"
+        return Check("Java", WRONG, found, cure)
+    return Check("Java", OK, found)
+
+
+def _pythons_of_spark() -> Iterator[Check]:
+    """Check the Python that Spark's workers run, where another than this one is named."""
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        python = os.environ.get(name)
+        if python is None:
+            continue
+        answer = _ask([python, "-c", "import pyspark_rmqstore; print('found')"])
+        if answer.strip().endswith("found"):
+            yield Check(name, OK, python)
+        else:
+            cure = f"install this package for {python}, or let {name} name {sys.executable}"
+            yield Check(name, WRONG, f"{python}: {answer.strip()[-200:]}", cure)
+
+
+def _sources() -> Iterator[Check]:
+    """Check the packages in which Spark looks for data sources: one that fails hides them all."""
+    names = sorted({one.name for one in iter_modules() if one.name.startswith("pyspark_")})
+    for name in names:
+        try:
+            import_module(name)
+        except Exception as err:  # noqa: BLE001 - whatever a foreign package does
+            found = f"{type(err).__name__}: {err}"
+            yield Check(name, WRONG, found, f"Spark finds no data source: mend or remove {name}")
+    if "pyspark_rmqstore" in names:
+        yield Check("format rmqstore", OK, "Spark finds it")
+    else:
+        cure = "spark.dataSource.register(pyspark_rmqstore.DefaultSource)"
+        yield Check("format rmqstore", WRONG, "Spark does not find it by itself", cure)
+
+
+def _store(path: str | os.PathLike[str]) -> Check:
+    name = os.fspath(path)
+    try:
+        with open_for(path) as store:
+            kind = store.session.kind()
+    except (RmqStoreError, OSError) as err:
+        cure = f"executors must see it under this path too; this host is {socket.gethostname()}"
+        return Check(name, WRONG, str(err), cure)
+    return Check(name, OK, "; ".join(kind.lines()))
+
+
+def _ask(command: list[str]) -> str:
+    """Return what a program prints, or why it does not."""
+    try:
+        done = subprocess.run(  # noqa: S603 - programs that the user's settings name
+            command,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as err:
+        return str(err)
+    return done.stdout + done.stderr

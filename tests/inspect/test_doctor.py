@@ -1,0 +1,101 @@
+"""What doctor finds on a computer, and the cures that it names."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from rmqstore.cli import main
+from rmqstore.inspect import doctor
+from rmqstore.inspect.doctor import MISSING, OK, WRONG, Check, examine
+
+
+def found(name: str, path: Path | None = None) -> Check:
+    return {check.what: check for check in examine(path)}[name]
+
+
+def program(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_computer_that_runs_the_tests_is_well(golden_store: Callable[[str], Path]) -> None:
+    root = golden_store("live")
+    checks = {check.what: check for check in examine(root)}
+    assert {check.state for check in checks.values()} == {OK}
+    assert checks["Python"].found.endswith(sys.executable)
+    assert checks[str(root)].found == "CommitLog, queues in files, RocketMQ 5.0 or later"
+    shown = CliRunner().invoke(main, ["doctor", str(root), "--json"])
+    assert shown.exit_code == 0
+    assert [json.loads(line)["what"] for line in shown.stdout.splitlines()] == list(checks)
+
+
+def test_what_is_not_a_store_is_wrong(tmp_path: Path) -> None:
+    check = found(str(tmp_path), tmp_path)
+    assert check.state == WRONG
+    assert "is not a RocketMQ store" in check.found
+    assert "executors must see it" in check.cure
+    assert CliRunner().invoke(main, ["doctor", str(tmp_path)]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("echo 'openjdk version \"21.0.1\" 2023-10-17' >&2", OK),
+        ("echo 'openjdk version \"1.8.0_392\"' >&2", WRONG),
+        ("echo 'The operation could not be completed'; exit 1", WRONG),
+    ],
+)
+def test_the_java_of_java_home_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, state: str
+) -> None:
+    program(tmp_path / "bin" / "java", text)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert found("Java").state == state
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
+    assert found("Java").state == WRONG
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    assert found("Java") == Check("Java", WRONG, "-", "install Java 17 or later for Spark")
+
+
+def test_the_python_of_workers_needs_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    assert found("PYSPARK_PYTHON").state == OK
+    other = program(tmp_path / "python", "echo \"No module named 'pyspark_rmqstore'\" >&2; exit 1")
+    monkeypatch.setenv("PYSPARK_PYTHON", str(other))
+    check = found("PYSPARK_PYTHON")
+    assert check.state == WRONG
+    assert "No module named" in check.found
+    assert sys.executable in check.cure
+
+
+def test_a_broken_package_that_hides_all_sources_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyspark_broken.py").write_text("raise RuntimeError('no licence')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    check = found("pyspark_broken")
+    assert (check.state, check.found) == (WRONG, "RuntimeError: no licence")
+    assert "Spark finds no data source" in check.cure
+
+
+def test_missing_packages_have_a_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_version", lambda name: "" if name in ("lz4", "isal") else "1")
+    assert found("lz4") == Check("lz4", WRONG, "-", "pip install lz4")
+    assert found("isal") == Check("isal", MISSING, "-", "pip install isal, for quicker checksums")
