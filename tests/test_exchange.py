@@ -177,6 +177,7 @@ def test_import_takes_rows_typed_by_hand(tmp_path: Path) -> None:
     [
         ("{", "line 2 is not JSON"),
         ("[1]", "line 2 is not a JSON object"),
+        ("[" * 100_000, "line 2 is not JSON"),
         ('{"topic": "T", "body": "x", "colour": "blue"}', "line 2: colour is not a column"),
         ('{"topic": "T", "body": 3}', "line 2: body '3'"),
         ('{"topic": "T", "bodyBase64": "*"}', "line 2: bodyBase64"),

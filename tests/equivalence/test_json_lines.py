@@ -125,6 +125,12 @@ def test_lines_are_read_alike(seed: int, monkeypatch: pytest.MonkeyPatch) -> Non
     assert fast == read()
 
 
+@pytest.mark.parametrize("line", ["[]", '""', '["topic"]', '[]\n{"queueOffset": 1}'])
+def test_a_line_that_is_not_an_object_is_refused_where_no_line_has_columns(line: str) -> None:
+    with pytest.raises(IllegalMessageError, match="file: line 1 is not a JSON object"):
+        list(written.read_json_lines(io.StringIO(line), "file"))
+
+
 def test_usual_lines_are_read_column_by_column(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(written, "_plain_batch", None)
     line = json.dumps(

@@ -59,6 +59,8 @@ def _fast_batch(lines: list[str], types: dict[str, pa.DataType]) -> pa.RecordBat
     """
     try:
         rows = [orjson.loads(line) for line in lines if line.strip()]
+        if any(type(row) is not dict for row in rows):
+            return None
         names = dict.fromkeys(chain.from_iterable(rows))
         columns = [name for name in names if name.removesuffix(BASE64) in types]
         if any(name not in ASSIGNED for name in names.keys() - columns):
@@ -155,7 +157,7 @@ def _parsed(line: str, where: str, types: dict[str, pa.DataType]) -> dict[str, A
     """Return the values of a line by column, as Arrow takes them."""
     try:
         row = json.loads(line)
-    except ValueError as err:
+    except (ValueError, RecursionError) as err:
         raise IllegalMessageError(f"{where} is not JSON: {err}") from err
     if not isinstance(row, dict):
         raise IllegalMessageError(f"{where} is not a JSON object")
