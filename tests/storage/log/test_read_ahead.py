@@ -107,3 +107,23 @@ def test_an_error_comes_where_the_read_meets_it(
     assert announced
     with pytest.raises(OffsetOutOfRangeError, match="gone"):
         next(given)
+
+
+@pytest.mark.parametrize("n_wanted", [0, 1])
+def test_few_windows_are_made_ahead_where_few_records_are_wanted(
+    log: CommitLog, announced: list[tuple[int, int]], n_wanted: int
+) -> None:
+    made = []
+
+    def windows() -> Iterator[Window]:
+        for number in range(100):
+            made.append(number)
+            yield _records(0, 400) if number < n_wanted else []
+
+    ahead = _ahead(log, windows())
+    for number, window in enumerate(ahead.windows()):
+        for offset, _ in window:
+            ahead.reach(offset)
+        assert len(made) <= number + 6
+    assert made == [*range(100)]
+    assert len(announced) == n_wanted

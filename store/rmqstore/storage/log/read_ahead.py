@@ -23,6 +23,7 @@ from rmqstore.storage.log.commitlog import CommitLog
 _AHEAD_BYTES: Final = 24 << 20  # announced, and not read yet
 _CHUNK_BYTES: Final = 8 << 20  # announced together
 _FAR_BYTES: Final = 64 << 10  # that a record costs which lies far from the one before
+_WINDOWS_AHEAD: Final = 4  # made before they are read, where few of their records are wanted
 
 W = TypeVar("W")
 Sizes = NDArray[np.int64]
@@ -83,12 +84,14 @@ class ReadAhead(Generic[W]):
         """Note that the read is at a physical offset, and announce what follows."""
         while self._announced and self._announced[0].end <= physical_offset:
             self._n_bytes -= self._announced.popleft().n_bytes
-        while self._n_bytes < _AHEAD_BYTES:
-            chunk = self._next or next(self._chunks, None)
-            self._next = None
+        while self._n_bytes < _AHEAD_BYTES and len(self._waiting) < _WINDOWS_AHEAD:
+            chunk, self._next = self._next, None
             if chunk is None:
-                return
-            if chunk.end > physical_offset:
+                try:
+                    chunk = next(self._chunks)
+                except StopIteration:
+                    return
+            if chunk is not None and chunk.end > physical_offset:
                 self._announce(chunk)
 
     def _announce(self, chunk: _Chunk) -> None:
@@ -97,8 +100,11 @@ class ReadAhead(Generic[W]):
         self._announced.append(chunk)
         self._n_bytes += chunk.n_bytes
 
-    def _cut(self) -> Iterator[_Chunk]:
-        """Yield the records of all windows in the order of the read, some MiB at a time."""
+    def _cut(self) -> Iterator[_Chunk | None]:
+        """Yield the records of all windows in the order of the read, some MiB at a time.
+
+        None follows those of each window, which may have none.
+        """
         while True:
             try:
                 window = next(self._source)
@@ -109,6 +115,7 @@ class ReadAhead(Generic[W]):
                 return
             self._waiting.append(window)
             yield from self._chunks_of(*self._places(window))
+            yield None
 
     def _chunks_of(self, physical_offsets: Positions, sizes: Sizes) -> Iterator[_Chunk]:
         segments = self._log.segments
