@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from threading import Event
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -218,6 +219,39 @@ def test_an_object_that_is_replaced_after_it_was_announced_is_refused() -> None:
         file.read_ahead(np.array([0]), np.array([3 * MIB]))
         with pytest.raises(FileReplacedError):
             file.read(MIB, 10)
+
+
+def test_what_was_announced_before_any_other_read_is_not_joined_with_another_version() -> None:
+    server = Server(a=b"1" * 3 * MIB)
+    with server.storage.open("fake://b/a") as file:
+        file.read_ahead(np.array([0]), np.array([10]))
+        while server.n_opened < 2:  # the version is compared when the bytes have come
+            sleep(0.01)
+        file.read_ahead(np.array([0]), np.array([10]))
+        server.files["b/a"] = b"2" * 3 * MIB
+        with pytest.raises(FileReplacedError):
+            file.read_in_place(np.array([0, MIB]), np.array([10, 10]))
+
+
+def test_an_object_found_replaced_during_a_listing_hides_no_other() -> None:
+    names = [f"c/y/{queue}/{number}" for queue in range(2) for number in range(3)]
+    server = Server(**dict.fromkeys(["c", *names], b"x"), a=b"1" * MIB)
+    storage = server.storage
+    with storage.open("fake://b/a") as file:
+        file.read(0, 10)
+
+        def listed(_: Any) -> Iterator[_Info]:
+            for key, content in [*server.files.items()]:
+                if key == "b/c/y/1/0" and server.files["b/a"].startswith(b"1"):
+                    server.files["b/a"] = b"2" * MIB
+                    with pytest.raises(FileReplacedError):
+                        file.read(MIB - 10, 10)
+                if key.startswith("b/c/"):
+                    yield _Info(key, len(content), 0)
+
+        server.get_file_info = listed  # type: ignore[method-assign]
+        for queue in range(2):
+            assert len(storage.list_folder(f"fake://b/c/y/{queue}")) == 3
 
 
 def test_no_more_is_fetched_ahead_than_there_is_room_for() -> None:

@@ -65,11 +65,11 @@ class Announced:
         try:
             parts = [(start, fetched.result()) for start, fetched in self._come]
             self._require_same()
+            for start, data in parts:
+                self._keep(start, data)
         except Exception as err:  # noqa: BLE001 - who reads the bytes gets it
             self._done.set_exception(err)
         else:
-            for start, data in parts:
-                self._keep(start, data)
             self._done.set_result(None)
         self._come = []
 

@@ -199,13 +199,13 @@ class RemoteObject:
 
         group = Announced(ranges, self.require_same, keep)
         if group.begin(self._requests):
+            self._has_fetched = True
             self._announced.append(group)
 
     def _await(self, low: int, high: int) -> None:
         """Wait for announced spans in a range."""
         for group in [group for group in self._announced if group.touches(low, high)]:
             self._announced.remove(group)
-            self._has_fetched = True
             with self._noting_its_end():
                 group.wait()
 

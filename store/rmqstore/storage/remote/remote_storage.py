@@ -56,6 +56,7 @@ class RemoteStorage:
         self._has_listed_all = False
         self._hidden = ""  # a key
         self._listing = 0  # how often the listings were renewed
+        self._is_stale = False  # an object was found deleted or replaced
 
     def __repr__(self) -> str:
         return f"RemoteStorage({self._root!r})"
@@ -104,6 +105,7 @@ class RemoteStorage:
 
     def refresh(self) -> None:
         """Forget which files there are, so that they are listed again."""
+        self._is_stale = False
         self._listing += 1
         self._folders.clear()
         self._has_listed_all = False
@@ -117,6 +119,8 @@ class RemoteStorage:
 
     def _listed(self, key: str, name: str) -> dict[str, Any]:
         """Return what is in a folder: FileInfo by name."""
+        if self._is_stale:
+            self.refresh()
         found = self._folders.get(key)
         if found is not None:
             return found
@@ -250,8 +254,12 @@ class RemoteStorage:
 
     def _new_object(self, name: str) -> RemoteObject:
         found = RemoteObject(self._requests, self._cache, self._key(name), name)
-        found.checked_in, found.on_gone = self._listing, self.refresh
+        found.checked_in, found.on_gone = self._listing, self._note_gone
         return found
+
+    def _note_gone(self) -> None:
+        """Let the folders be listed again before they are looked at, as any thread may ask."""
+        self._is_stale = True
 
     def _add(self, name: str, found: RemoteObject | None) -> None:
         if found is not None:
