@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import rmqstore
 from crash.faults import Cut
 from reading import read
 from rmqstore.cli import main
-from rmqstore.copying import remote_copier
+from rmqstore.copying import copier, remote_copier
 from rmqstore.copying.copier import copy
 from rmqstore.errors import OptionError, StoreStateError, UnsupportedFeatureError
 from rmqstore.inspect.verify import verify
@@ -145,6 +146,115 @@ def test_an_old_marker_of_another_copy_is_refused(root: Path, s3: S3Server) -> N
         copy(root, uri, target_options=s3.options)
     with pytest.raises(StoreStateError, match="exists already"):
         copy(root, s3.upload(root, "is-there"), target_options=s3.options)
+
+
+def other_files(tmp_path: Path) -> tuple[Path, SubTreeFileSystem]:
+    """Return a folder, and a file system that has it as its root."""
+    (tmp_path / "other").mkdir()
+    return tmp_path / "other", SubTreeFileSystem(str(tmp_path / "other"), LocalFileSystem())
+
+
+def test_notes_that_were_cut_are_written_again(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, files = other_files(tmp_path)
+    faults = Faults(monkeypatch)
+    faults.left = 1
+    with pytest.raises(Cut):
+        copy(root, "copy", target_filesystem=files)
+    monkeypatch.setattr(remote_copier, "_NOTED_FILES", 4)
+    faults.left = 20
+    with pytest.raises(Cut):
+        copy(root, "copy", target_filesystem=files)
+    notes = sorted((folder / "copy/.rmqstore/copying").glob("0*"))
+    notes[-1].write_bytes(notes[-1].read_bytes()[:-10])
+    faults.left = -1
+    assert copy(root, "copy", target_filesystem=files).findings == ()
+    assert contents(folder / "copy") == contents(root)
+
+
+@pytest.mark.parametrize("at", [20, 30])
+def test_of_two_copies_at_once_one_goes_on(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    monkeypatch.setattr(remote_copier, "_NOTED_FILES", 4)
+    _, files = other_files(tmp_path)
+    with rmqstore.create(tmp_path / "second", config=SIZES) as writer:
+        writer.append(rows(30, "V"))
+    begin, write, numbers = RemoteFolder.sizes, RemoteFolder.write, count(1)
+
+    def write_beside(target: RemoteFolder, name: str, pieces: Any) -> None:
+        number = next(numbers)
+        write(target, name, pieces)
+        if number == at:
+            with monkeypatch.context() as patched:  # the second one saw the folder empty too
+                first = [{}, begin(target)]
+                patched.setattr(
+                    RemoteFolder, "sizes", lambda one: first.pop(0) if first[:-1] else begin(one)
+                )
+                with suppress(StoreStateError):
+                    copy(tmp_path / "second", "copy", target_filesystem=files)
+
+    monkeypatch.setattr(RemoteFolder, "write", write_beside)
+    with pytest.raises(StoreStateError, match=r"another copy into .* has begun"):
+        copy(root, "copy", target_filesystem=files, verify=False)
+    with pytest.raises(StoreStateError, match="not complete"):
+        rmqstore.open("copy", filesystem=files)
+
+
+def test_what_others_put_beside_a_copy_does_not_become_a_part_of_it(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, files = other_files(tmp_path)
+    check = remote_copier.RemoteCopier.check
+
+    def foreign(copier: remote_copier.RemoteCopier) -> Any:
+        (folder / "copy/commitlog/00000000009999999999").write_bytes(b"foreign")
+        return check(copier)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(remote_copier.RemoteCopier, "check", foreign)
+        with pytest.raises(StoreStateError, match="00000000009999999999 was written"):
+            copy(root, "copy", target_filesystem=files)
+    with pytest.raises(StoreStateError, match="not complete"):
+        rmqstore.open("copy", filesystem=files)
+    assert copy(root, "copy", target_filesystem=files).findings == ()
+    assert contents(folder / "copy") == contents(root)
+
+
+def test_a_file_that_went_while_it_was_copied_leaves_no_part_of_it(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, files = other_files(tmp_path)
+    victim = next((root / "index").iterdir())
+    write = RemoteFolder.write
+
+    def deleted(target: RemoteFolder, name: str, pieces: Any) -> None:
+        if name == f"index/{victim.name}" and victim.exists():
+            victim.unlink()
+            write(target, name, lambda: iter([b"a part"]))
+            raise FileNotFoundError(victim)
+        write(target, name, pieces)
+
+    monkeypatch.setattr(RemoteFolder, "write", deleted)
+    copy(root, "copy", target_filesystem=files, verify=False)
+    assert contents(folder / "copy") == contents(root)
+
+
+def test_a_copy_since_a_time_before_now_goes_on_later(
+    root: Path, tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = f"s3://{BUCKET}/relative"
+    faults = Faults(monkeypatch)
+    faults.left = 10
+    with pytest.raises(Cut):
+        copy(root, uri, since="-7d", target_options=s3.options)
+    assert copy(root, uri, since="-7d", target_options=s3.options).findings == ()
+    with monkeypatch.context() as patched:
+        patched.setattr(copier._Copier, "run", lambda *_: pytest.fail("stopped"))
+        with pytest.raises(pytest.fail.Exception):
+            copy(root, tmp_path / "copy", since="-7d")
+    assert copy(root, tmp_path / "copy", since="-7d").findings == ()
 
 
 def test_a_store_that_is_open_is_not_copied_there(root: Path, s3: S3Server) -> None:

@@ -43,7 +43,7 @@ from rmqstore.errors import (
 from rmqstore.opening import open_for
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.arguments import FolderArguments
-from rmqstore.query.times import parse_timestamp
+from rmqstore.query.times import is_relative, parse_timestamp
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.broker.topic_table import keep_topics
 from rmqstore.storage.files.disk import Disk, named_os_errors
@@ -141,6 +141,7 @@ def copy(
     request = CopyRequest(
         None if since is None else parse_timestamp("since", since),
         None if topics is None else frozenset([topics] if isinstance(topics, str) else topics),
+        str(since).strip() if is_relative(since) else None,
     )
     name = name_of(source, filesystem)
     given = resolved(folders) if isinstance(name, Path) else folders
@@ -158,7 +159,7 @@ def copy(
         )
         plan = remote.run()
         findings = remote.check() if verify else ()
-        remote.finish()
+        remote.finish(plan)
         return _copied(plan, findings)
     goal, own_disk = LOCAL.full_path(Path(place)), disk or Disk()
     partial = goal.with_name(goal.name + ".partial")

@@ -93,7 +93,8 @@ class Journal:
 def head_of(source: str, request: CopyRequest, folders: Mapping[str, object]) -> dict[str, object]:
     """Return what tells a copy from another: the first entry of its journal."""
     topics = None if request.topics is None else sorted(request.topics)
-    head: dict[str, object] = {"source": source, "since": request.since, "topics": topics}
+    since = request.named or request.since
+    head: dict[str, object] = {"source": source, "since": since, "topics": topics}
     named = {name: value for name, value in sorted(folders.items()) if value}
     return head | ({"folders": json.loads(json.dumps(named, default=str))} if named else {})
 

@@ -63,10 +63,13 @@ class CopyRequest(NamedTuple):
     Attributes:
         since: files of the log with older messages only are left out; ms, None for no such limit.
         topics: the topics whose queues are copied, beside those of the system; None for all.
+        named: ``since`` in words if it was given relative to now. A copy that goes on later has
+            the same words, and a later time.
     """
 
     since: int | None = None
     topics: frozenset[str] | None = None
+    named: str | None = None
 
     def has(self, topic: str) -> bool:
         """Tell whether the queues of a topic are copied."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from threading import Lock
 from typing import Final
+from uuid import uuid4
 
 import numpy as np
 
@@ -43,10 +45,13 @@ from rmqstore.store import MessageStore
 logger = logging.getLogger(__name__)
 
 _JOURNAL: Final = ".rmqstore/copying"  # a folder of numbered parts
+_PART: Final = re.compile(re.escape(_JOURNAL) + r"/\d{8}")
+_ATTEMPT: Final = f"{_JOURNAL}/attempt"  # has the name of the call that copies
 _PIECE_BYTES: Final = 4 << 20
 _FILES_AT_ONCE: Final = 8
 _NOTED_BYTES: Final = 256 << 20  # copied before they are noted as done
 _NOTED_FILES: Final = 512
+_NO_SIZE: Final = -1  # of a file that is being written, perhaps in part
 _MAX_ROUNDS: Final = 10
 _ZEROS: Final = np.zeros(_PIECE_BYTES, np.uint8)
 
@@ -80,16 +85,20 @@ class RemoteCopier:
         self._done: dict[str, list[object]] = {}
         self._n_parts = 0
         self._opening = Lock()
+        self._attempt = uuid4().hex.encode()
         self._begin()
 
     def _begin(self) -> None:
         root = self._folder.root
-        if UNFINISHED_COPY in self._sizes:
-            self._resume(json.loads(self._folder.read(UNFINISHED_COPY) or b"{}"))
-        elif self._sizes:
+        is_marked = UNFINISHED_COPY in self._sizes
+        if self._sizes and not is_marked:
             raise StoreStateError(f"{root} exists already: a copy is made in a new folder")
-        else:
+        head = _parsed(self._folder.read(UNFINISHED_COPY)) if is_marked else None
+        if head is None and len(self._sizes) <= 1:
             self._write(UNFINISHED_COPY, json.dumps(self._head).encode())
+        else:
+            self._resume(head)
+        self._write(_ATTEMPT, self._attempt)
 
     def _resume(self, head: object) -> None:
         if head != self._head:
@@ -97,11 +106,28 @@ class RemoteCopier:
                 f"{self._folder.root} holds an unfinished copy of {head}, not of {self._head}: "
                 "finish that one with the same arguments, or delete the folder"
             )
-        for name in sorted(name for name in self._sizes if name.startswith(f"{_JOURNAL}/")):
+        for name in sorted(name for name in self._sizes if _PART.fullmatch(name)):
             for line in self._folder.read(name).splitlines():
-                file, *state = json.loads(line)
-                self._done[file] = state
+                match _parsed(line):
+                    case [str(file), *state]:
+                        self._done[file] = state
             self._n_parts = int(name.rpartition("/")[2]) + 1
+
+    def _require_ours(self) -> None:
+        """Refuse to go on beside another call that has begun to copy into the same folder.
+
+        Raises:
+            StoreStateError: there is one.
+        """
+        try:
+            attempt = self._folder.read(_ATTEMPT)
+        except FileNotFoundError:
+            attempt = b""
+        if attempt != self._attempt:
+            raise StoreStateError(
+                f"another copy into {self._folder.root} has begun, or has ended, meanwhile: two at "
+                "once would mix their files; check what it made with `rmqstore verify`"
+            )
 
     def _write(self, name: str, content: bytes) -> None:
         self._folder.write(name, lambda: iter([content]))
@@ -137,11 +163,26 @@ class RemoteCopier:
         with open_for(UriPath(self._folder.root), storage=self._storage) as store:
             return findings_of(store, self._request, self._steps, self._folder.root)
 
-    def finish(self) -> None:
-        """Take the notes away; the marker is the last of them."""
-        for name in self._folder.sizes():
-            if name.startswith(f"{_JOURNAL}/"):
-                self._folder.delete(name)
+    def finish(self, plan: CopyPlan) -> None:
+        """Take the notes away; the marker is the last of them.
+
+        Raises:
+            StoreStateError: another call has put files into the folder.
+        """
+        self._require_ours()
+        stored = self._folder.sizes()
+        notes = [name for name in stored if name.startswith(f"{_JOURNAL}/")]
+        sizes = {file.name: file.size for file in plan.files if not _is_config(file)}
+        others = stored.keys() - sizes - {UNFINISHED_COPY, *notes}
+        wrong = [name for name in sizes if stored.get(name) != sizes[name]]
+        wrong += [name for name in others if not name.startswith("config/")]
+        if wrong:
+            raise StoreStateError(
+                f"{self._folder.root}/{min(wrong)} was written, or deleted, by something else "
+                "while the copy was made; the same call goes on with it"
+            )
+        for name in notes:
+            self._folder.delete(name)
         self._folder.delete(UNFINISHED_COPY)
 
     def _copy(self, store: MessageStore) -> CopyPlan:
@@ -161,6 +202,8 @@ class RemoteCopier:
         with ThreadPoolExecutor(_FILES_AT_ONCE, "rmqstore-copy") as pool:
             while together := _some(files):
                 missing = [file for file in together if not self._is_there(file)]
+                for file in missing:
+                    self._sizes[file.name] = _NO_SIZE
                 for _ in pool.map(lambda file: self._copy_file(store, file), missing):
                     pass
                 self._note(missing)
@@ -174,6 +217,7 @@ class RemoteCopier:
 
     def _note(self, files: list[PlannedFile]) -> None:
         """Note that files are copied."""
+        self._require_ours()
         lines = [json.dumps(entry_of(file)) for file in files if file.is_final]
         for file in files:
             self._sizes[file.name] = file.size
@@ -244,6 +288,14 @@ def require_closed(store: MessageStore, target: str) -> None:
             f"{store.paths.root} is in use, or was not closed: its copy has to be repaired, which "
             f"is done on a local disk only. Copy it to a local folder, and that copy to {target}"
         )
+
+
+def _parsed(text: bytes) -> object:
+    """Return the value of a JSON text, None if it was cut where its writer was interrupted."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
 
 
 def _some(files: Iterator[PlannedFile]) -> list[PlannedFile]:

@@ -24,6 +24,7 @@ _UNITS: Final = {
     "d": timedelta(days=1),
     "w": timedelta(weeks=1),
 }
+_WORDS: Final = ("now", "today", "yesterday")
 _RELATIVE: Final = re.compile(r"(?:now\s*)?([+-])\s*(\d{1,18})\s*(ms|[smhdw])", re.IGNORECASE)
 
 
@@ -54,6 +55,12 @@ def parse_timestamp(name: str, value: str | float | datetime) -> int:
         return _millis(parse_time(text))
     except (ValueError, OverflowError) as err:
         raise OptionError(f"{name} {text!r}: {_FORMS}") from err
+
+
+def is_relative(value: object) -> bool:
+    """Tell whether a time is meant relative to now, and another one each time that it is parsed."""
+    text = value.strip() if isinstance(value, str) else ""
+    return text.lower() in _WORDS or _RELATIVE.fullmatch(text) is not None
 
 
 def parse_time(text: str) -> datetime:
@@ -96,7 +103,7 @@ def _near_now(text: str) -> datetime | None:
     """Return the time of a word, or of an amount before or after now; None for other text."""
     now = datetime.now(UTC)
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    words = {"now": now, "today": today, "yesterday": today - timedelta(days=1)}
+    words = dict(zip(_WORDS, (now, today, today - timedelta(days=1)), strict=True))
     if text.lower() in words:
         return words[text.lower()]
     match = _RELATIVE.fullmatch(text)
