@@ -10,7 +10,9 @@ makes the topics.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from rmqstore.errors import CorruptConfigError, OptionError
@@ -81,7 +83,7 @@ def broker_name(paths: StorePaths, topics: Callable[[], list[str]]) -> str | Non
 
     Less is read for it than for :func:`read_identity`.
     """
-    name = _of_metadata(paths).name or _of_settings(paths).name
+    name = _of_metadata(paths).name or _settings(paths)[1].get("brokerName")
     return name or _named_by(_MEMBER_TOPIC, topics())
 
 
@@ -101,25 +103,43 @@ def _of_metadata(paths: StorePaths) -> BrokerIdentity:
 
 def _of_settings(paths: StorePaths) -> BrokerIdentity:
     """Return what ``broker.conf`` says, if it lies in the store."""
+    file, settings = _settings(paths)
+    if file is None:
+        return BrokerIdentity()
+    try:
+        return _of_properties(settings)
+    except ValueError as err:
+        raise CorruptConfigError(str(file), 0, str(err)) from err
+
+
+def _settings(paths: StorePaths) -> tuple[Path | None, Mapping[str, str]]:
+    """Return ``broker.conf``, if it lies in the store, and its settings."""
     for folder in (paths.root, paths.config):
         file = folder / "broker.conf"
         try:
             settings = read_properties(file, paths.storage)
-            return _of_properties({key: value.strip() for key, value in settings.items()})
         except FileNotFoundError:
             continue
-        except (OptionError, ValueError) as err:
+        except OptionError as err:
             raise CorruptConfigError(str(file), 0, str(err)) from err
-    return BrokerIdentity()
+        return file, {key: _text(value) for key, value in settings.items()}
+    return None, {}
+
+
+def _text(value: str) -> str:
+    # Half a surrogate pair, which an escape can stand for, is a character in Java only.
+    return value.strip().encode(errors="replace").decode()
 
 
 def _of_properties(settings: Mapping[str, str]) -> BrokerIdentity:
     ip = settings.get("brokerIP1")
     has_controller = settings.get("enableControllerMode", "").lower() == "true"
+    broker_id = _number(settings, "brokerId", None if has_controller else MASTER_ID)
     return BrokerIdentity(
         name=settings.get("brokerName") or None,
         cluster=settings.get("brokerClusterName") or None,
-        broker_id=_number(settings, "brokerId", None if has_controller else MASTER_ID),
+        # In controller mode RocketMQ's own examples say -1, for the controller gives the number.
+        broker_id=None if broker_id is not None and broker_id < 0 else broker_id,
         address=f"{ip}:{settings.get('listenPort') or _DEFAULT_PORT}" if ip else None,
         permission=_number(settings, "brokerPermission", READ_AND_WRITE) or 0,
         is_acting_master=settings.get("enableSlaveActingMaster", "").lower() == "true",
@@ -130,8 +150,8 @@ def _number(settings: Mapping[str, str], key: str, default: int | None = None) -
     text = settings.get(key)
     if text is None:
         return default
-    if not (text.isascii() and text.isdecimal() and int(text) <= _MAX_ID):
-        raise ValueError(f"{key} {text[:50]!r}: must be an integer that is not negative")
+    if not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or abs(int(text)) > _MAX_ID:
+        raise ValueError(f"{key} {text[:50]!r}: must be an integer")
     return int(text)
 
 
