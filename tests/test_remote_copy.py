@@ -271,6 +271,9 @@ def test_a_copy_does_not_grow_in_its_source(root: Path, s3: S3Server) -> None:
     uri = s3.upload(root, "a-source")
     with pytest.raises(StoreStateError, match="choose another target"):
         copy(uri, f"{uri}/copy", storage_options=s3.options, target_options=s3.options)
+    with pytest.raises(StoreStateError, match="choose another target"):
+        copy(root, root / "config" / "copy", target_filesystem=LocalFileSystem())
+    assert not (root / "config" / "copy").exists()
 
 
 def test_topics_and_old_files_are_left_out(root: Path, s3: S3Server) -> None:

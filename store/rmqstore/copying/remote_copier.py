@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
+from pathlib import Path
 from threading import Lock
 from typing import Final
 from uuid import uuid4
@@ -28,6 +29,7 @@ from rmqstore.copying.plan import (
     plan_copy,
     require_possible,
 )
+from rmqstore.copying.requirements import require_apart
 from rmqstore.errors import (
     FileDeletedError,
     Finding,
@@ -36,6 +38,7 @@ from rmqstore.errors import (
 )
 from rmqstore.opening import open_for
 from rmqstore.storage.broker.topic_table import content_of_kept
+from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import UNFINISHED_COPY
 from rmqstore.storage.files.storage import UriPath
 from rmqstore.storage.remote.remote_folder import Content, RemoteFolder
@@ -269,6 +272,9 @@ def require_copyable(
         UnsupportedFeatureError: the store was not closed, or is of a kind that cannot be copied.
     """
     store.session.require_local("a copy")
+    if storage.filesystem.type_name == "local":
+        folder = LOCAL.full_path(Path(storage.key))
+        require_apart(store, folder, folder)
     if storage.overlaps(store.paths.storage):
         raise StoreStateError(
             f"{target} lies in the store that is copied, or the store in it: choose another target"
