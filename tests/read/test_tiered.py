@@ -586,6 +586,24 @@ def test_what_is_deleted_after_planning_comes_from_the_tier(
             assert offsets == [*range(offsets[0], offsets[0] + count)]
 
 
+def test_what_is_deleted_while_a_tier_is_read_comes_from_the_tier(
+    golden_store: GoldenStore, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(golden_store("tiered"), tmp_path / "s"))
+    spec = ReadSpec(select_columns(["topic", "queueId", "queueOffset"]))
+    with open_session(root, tiered=tier_of(root)) as store:
+        slices = store.plan_queues(parse_selection(), spec)
+        batches = store.read_queues(slices, spec)
+        found = rows([next(batches)])
+        store.log.close()  # as if so many files were read that this one was closed
+        min(root.joinpath("commitlog").iterdir()).unlink()
+        found += rows(batches)
+    assert len(found) == sum(piece.end - piece.start for piece in slices)
+    for read_rows in by_queue(found).values():
+        offsets = [row["queueOffset"] for row in read_rows]
+        assert offsets == [*range(offsets[0], offsets[0] + len(offsets))]
+
+
 def test_records_and_units_that_retention_deleted_are_left_out(
     golden_store: GoldenStore, tmp_path: Path
 ) -> None:

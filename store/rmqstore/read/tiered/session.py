@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, groupby
+from itertools import groupby
 
 import pyarrow as pa
 
@@ -303,7 +303,15 @@ class TieredSession(StoreSession):
         Those of the local store follow, in the order of its log.
         """
         in_tier, local = self.divide(slices)
-        return chain(self._read_tiered(in_tier, spec), super().read_queues(local, spec))
+        yield from self._read_tiered(in_tier, spec)
+        if in_tier and local:
+            # Retention goes on while tiered storage is read, which can take long.
+            self.log.refresh()
+            moved, local = self.divide(local)
+            if moved:
+                self._tiered.refresh()
+                yield from self._read_tiered(moved, spec)
+        yield from super().read_queues(local, spec)
 
     def plan_look_up(self, selection: Selection, spec: ReadSpec) -> list[QueueSlice]:
         """Return the ranges in tiered storage in which messages are looked up.
