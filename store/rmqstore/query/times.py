@@ -45,6 +45,8 @@ def parse_timestamp(name: str, value: str | float | datetime) -> int:
     """
     if isinstance(value, datetime):
         return _millis(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     text = str(value).strip()
     number = text.removeprefix(_CERTAIN_MS)
     if re.fullmatch(r"-?\d{1,40}", number):
