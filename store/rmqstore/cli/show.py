@@ -27,6 +27,7 @@ from rmqstore.cli.common import (
 from rmqstore.cli.output import Output, gives_rows
 from rmqstore.exchange.json_rows import jsonable
 from rmqstore.format.schema import CORRUPT_RECORD
+from rmqstore.store import MessageStore
 
 _ID_DIGITS = 32
 
@@ -41,24 +42,30 @@ def stat(path: Path, topics: tuple[str, ...], with_system: bool, output: Output)
     """Show queues: offsets, number of messages, bytes, first and last store time.
 
     The table is followed by the kind of the store and by what of it is not read. For a broker
-    in controller mode the epochs of its log follow.
+    in controller mode the epochs of its log follow. The exit code is 1 if a queue is damaged.
     """
     with open_store(path) as store:
         with err_console.status("reading queues"):
             queues = store.view(
                 "queues", subscribe=topics or None, include_system_topics=with_system
             ).read_all()
+        n_damaged = len(queues) - queues.column("reason").null_count
         if output.is_table:
             queues = _without_empty(queues.drop(["brokerName"]), "reason")
         output.write(queues.schema, queues.to_batches())
-        if not output.is_table:
-            return
-        epochs = [] if store.session.is_tiered else store.view("epochs").read_all().to_pylist()
-        kind = store.session.kind().lines()
-    for text in kind:
+        if output.is_table:
+            _show_kind(store)
+    if n_damaged:
+        click.echo(f"damage: {n_damaged} queues; see reason", err=True)
+        sys.exit(DAMAGE)
+
+
+def _show_kind(store: MessageStore) -> None:
+    for text in store.session.kind().lines():
         click.echo(text)
-    for epoch in epochs:
-        click.echo(_epoch_text(epoch))
+    if not store.session.is_tiered:
+        for epoch in store.view("epochs").read_all().to_pylist():
+            click.echo(_epoch_text(epoch))
 
 
 def _without_empty(rows: pa.Table, name: str) -> pa.Table:
