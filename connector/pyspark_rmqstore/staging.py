@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 _FOLDER = Path(".rmqstore", "staging")
 _ABANDONED_SECONDS = 24 * 60 * 60
-_MAX_RETRIES = 10
+_MAX_RETRIES = 100
 
 
 def job_folder(root: str, job_id: str) -> Path:
@@ -56,7 +56,7 @@ def _make_folder(disk: Disk, folder: Path) -> None:
     for n_left in reversed(range(_MAX_RETRIES)):
         try:
             disk.make_folder(folder)
-        except FileNotFoundError:  # another job has ended and removed the folders above, as empty
+        except (FileExistsError, FileNotFoundError):  # a job that has ended removes empty folders
             if not n_left:
                 raise
         else:

@@ -6,6 +6,7 @@ import errno
 import os
 import struct
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from rmqstore.storage.rocksdb import snapshot as module
 from rmqstore.storage.rocksdb.database import RocksDb
 from rmqstore.storage.rocksdb.snapshot import Fingerprint, fingerprint, snapshot
 
+_PAUSE_SECONDS = 0.01  # between two flushes, of which a broker makes far fewer
+
 
 def number(value: int) -> bytes:
     return struct.pack(">q", value)
@@ -30,7 +33,7 @@ def key_of(value: int) -> bytes:
 
 
 class Flushing(threading.Thread):
-    """Writes to a database and flushes it all the time, so that its tables come and go.
+    """Writes to a database and flushes it again and again, so that its tables come and go.
 
     Attributes:
         done: the number that was flushed last; it is the value of its key.
@@ -51,6 +54,7 @@ class Flushing(threading.Thread):
             self.database.flush()
             self.done = value
             value += 1
+            time.sleep(_PAUSE_SECONDS)
         self.database.close()
 
     def end(self) -> None:
@@ -148,6 +152,24 @@ def test_a_manifest_that_changes_all_the_time_is_taken_as_it_is(
         }
 
 
+def test_a_write_ahead_log_that_is_gone_each_time_is_an_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = iter(range(1000))
+
+    def changing(path: Path, storage: Any) -> Fingerprint:
+        found = fingerprint(path, storage)
+        gone = ("000999.log", 5, 0)
+        return (*((name, size, next(numbers)) for name, size, _ in found), gone)
+
+    monkeypatch.setattr(module, "fingerprint", changing)
+    with (
+        pytest.raises(CorruptDatabaseError, match="write-ahead log was deleted"),
+        snapshot(folder, LOCAL),
+    ):
+        pass
+
+
 @pytest.mark.parametrize("how", ["no /proc", "no descriptor left", "a long manifest"])
 def test_other_ways_to_link(folder: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     if how == "no /proc":
@@ -183,5 +205,5 @@ def test_a_database_that_changes_and_cannot_be_read_is_given_up(
     monkeypatch.setattr(database, "_PAUSE_SECONDS", 0)
     monkeypatch.setattr(RocksDb, "is_current", lambda *_: False)
     min(folder.glob("*.sst")).unlink()
-    with pytest.raises(CorruptDatabaseError, match="changed it during each of 5 attempts"):
+    with pytest.raises(CorruptDatabaseError, match="changed it during each of 20 attempts"):
         RocksDb(folder)

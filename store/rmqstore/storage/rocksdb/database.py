@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 INSTALL_ROCKSDB = "to read it, pip install rocksdict"
 
 _TRIAL_SECONDS = 60
-_ATTEMPTS = 5  # to open a database that changes
+_ATTEMPTS = 20  # to open a database that changes, which a busy computer may take many of
 _PAUSE_SECONDS = 0.05
 _DATABASES_AT_ONCE = 16
 

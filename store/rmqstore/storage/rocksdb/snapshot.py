@@ -100,30 +100,37 @@ class Snapshot:
         """Open the files, again if the broker has changed the MANIFEST meanwhile.
 
         If it has not, none of the tables that the copy names was deleted before it was opened. If
-        it has each time, the last attempt may still have all of them.
+        it has each time, the last attempt may still have all of them, and the library names one
+        that is missing. It does not miss a write-ahead log, so that one is looked for here.
         """
+        deleted: list[str] = []
         for _ in range(_ATTEMPTS):
             self._close()
             self._list()
-            for name, size, _ in self.fingerprint:
-                self._link_file(name, size)
+            deleted = [
+                name for name, size, _ in self.fingerprint if not self._link_file(name, size)
+            ]
             now = fingerprint(self._database, self._storage)
             if _naming_tables(now) == _naming_tables(self.fingerprint):
-                break
+                return
+        if any(name.endswith(".log") for name in deleted):
+            reason = "its write-ahead log was deleted while it was opened"
+            raise CorruptDatabaseError(str(self._database), reason)
 
-    def _link_file(self, name: str, size: int) -> None:
+    def _link_file(self, name: str, size: int) -> bool:
+        """Link a file, or copy its head; return whether it was there."""
         path = self._storage.full_path(self._database / name)
         link = self.folder / name
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
-            return  # the library names it if it was needed
+            return False
         except OSError:  # too many open files
             link.symlink_to(path)
-            return
+            return True
         self._stack.callback(os.close, descriptor)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return
+            return False
         if name.startswith(_THAT_NAME_TABLES) and size <= _MAX_COPIED_MANIFEST:
             _copy_head(descriptor, size, link)
         elif _OPEN_FILES.is_dir():
@@ -131,6 +138,7 @@ class Snapshot:
             self.open_files.append(descriptor)
         else:
             link.symlink_to(path)
+        return True
 
     def _close(self) -> None:
         self._stack.close()
@@ -160,7 +168,8 @@ def snapshot(folder: Path, storage: Storage) -> Iterator[Snapshot]:
             copied.
 
     Raises:
-        CorruptDatabaseError: a file of one line is huge.
+        CorruptDatabaseError: a file of one line is huge, or a broker deleted a write-ahead log in
+            each attempt to open all files.
         UnreadableFileError: an entry is not a regular file.
         UnsupportedFeatureError: the database is too large, or there is no temporary folder.
     """
