@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from rmqstore.copying.plan import CopyPlan, CopyRequest, PlannedFile, plan_copy
+from rmqstore.copying.plan import CopyRequest, PlannedFile
 from rmqstore.errors import Finding
 from rmqstore.inspect.verify import verify
 from rmqstore.progress import Progress
@@ -70,16 +70,6 @@ def _is_of_left_out(finding: Finding, request: CopyRequest) -> bool:
     """Tell whether a finding says that the records of a queue that is left out have no unit."""
     topic = finding.place.rpartition("-")[0]
     return finding.part == "queue" and not request.has(topic)
-
-
-def has_changed(store: MessageStore, request: CopyRequest, plan: CopyPlan) -> bool:
-    """Tell whether a writer has opened a store that was closed, since a copy of it was planned."""
-    paths = store.paths
-    paths.storage.refresh()
-    store.session.refresh()
-    if paths.has_abort or paths.storage.is_locked(paths.lock):
-        return True
-    return plan_copy(store.session, request, plan.log_start, None) != plan
 
 
 def tables_of(files: Iterable[PlannedFile]) -> set[tuple[object, ...]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,7 +10,7 @@ from typing import Final, NamedTuple, Unpack
 
 import numpy as np
 
-from rmqstore.copying.checks import CopySteps, config_content, findings_of, has_changed, tables_of
+from rmqstore.copying.checks import CopySteps, config_content, findings_of, tables_of
 from rmqstore.copying.journal import JOURNAL, Journal, head_of
 from rmqstore.copying.plan import (
     CopyPlan,
@@ -34,8 +33,8 @@ from rmqstore.copying.requirements import (
     resolved,
     take_lock,
 )
+from rmqstore.copying.rounds import copy_until_settled
 from rmqstore.errors import (
-    FileDeletedError,
     Finding,
     StoreStateError,
     UnsupportedFeatureError,
@@ -55,13 +54,10 @@ from rmqstore.storage.remote.remote_storage import RemoteStorage
 from rmqstore.store import MessageStore
 from rmqstore.write.existing_store import require_writable
 
-logger = logging.getLogger(__name__)
-
 _PIECE_BYTES: Final = 8 << 20
 _FLUSHED_BYTES: Final = 256 << 20  # copied before they are flushed, and noted as done
 _FLUSHED_FILES: Final = 512
 _DATABASE_ATTEMPTS: Final = 5
-_MAX_ROUNDS: Final = 10  # each after the store was opened, or a file of the log was deleted
 _DISPATCH_SECONDS: Final = 1.0  # in which a broker has built the units of what is in its log
 
 
@@ -225,28 +221,17 @@ class _Copier:
 
     def run(self, config: StoreConfig) -> CopyPlan:
         """Copy all files, and make the copy of a store that is not closed sound."""
-        for _ in range(_MAX_ROUNDS):
-            try:
-                with self._open_source() as store:
-                    plan, is_closed = self._copy(store), store.log_end is None
-                    is_outdated = is_closed and has_changed(store, self._request, plan)
-            except (FileDeletedError, FileNotFoundError) as err:
-                logger.info("%s; going on with the files that remain", err)
-                continue
-            if is_outdated:
-                logger.info("the store was opened meanwhile; copying what has changed")
-                continue
-            for text in plan.skipped:
-                logger.warning("not copied: %s", text)
-            if not is_closed:
-                self._make_sound(config)
-            if self._request.topics is not None:
-                self._drop_topics()
-            return plan
-        raise StoreStateError(
-            "the store changes faster than it can be copied: stop its broker, "
-            "or copy a snapshot of its disk"
+        plan, is_closed = copy_until_settled(
+            self._open_source,
+            self._request,
+            self._copy,
+            "stop its broker, or copy a snapshot of its disk",
         )
+        if not is_closed:
+            self._make_sound(config)
+        if self._request.topics is not None:
+            self._drop_topics()
+        return plan
 
     def check(self, goal: Path) -> tuple[Finding, ...]:
         """Return what a verification of the copy finds, which gets its name after it."""

@@ -7,7 +7,6 @@ readers refuse such a folder, and the copy ends with the deletion of the marker.
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +18,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from rmqstore.copying.checks import CopySteps, config_content, findings_of, has_changed
+from rmqstore.copying.checks import CopySteps, config_content, findings_of
 from rmqstore.copying.journal import entry_of
 from rmqstore.copying.plan import (
     CopyPlan,
@@ -30,6 +29,7 @@ from rmqstore.copying.plan import (
     require_possible,
 )
 from rmqstore.copying.requirements import require_apart
+from rmqstore.copying.rounds import copy_until_settled
 from rmqstore.errors import (
     FileDeletedError,
     Finding,
@@ -45,8 +45,6 @@ from rmqstore.storage.remote.remote_folder import Content, RemoteFolder
 from rmqstore.storage.remote.remote_storage import RemoteStorage
 from rmqstore.store import MessageStore
 
-logger = logging.getLogger(__name__)
-
 _JOURNAL: Final = ".rmqstore/copying"  # a folder of numbered parts
 _PART: Final = re.compile(re.escape(_JOURNAL) + r"/\d{8}")
 _ATTEMPT: Final = f"{_JOURNAL}/attempt"  # has the name of the call that copies
@@ -55,7 +53,6 @@ _FILES_AT_ONCE: Final = 8
 _NOTED_BYTES: Final = 256 << 20  # copied before they are noted as done
 _NOTED_FILES: Final = 512
 _NO_SIZE: Final = -1  # of a file that is being written, perhaps in part
-_MAX_ROUNDS: Final = 10
 _ZEROS: Final = np.zeros(_PIECE_BYTES, np.uint8)
 
 
@@ -142,22 +139,9 @@ class RemoteCopier:
             UnsupportedFeatureError: the store is open, or was not closed.
             StoreStateError: it changes all the time.
         """
-        for _ in range(_MAX_ROUNDS):
-            try:
-                with self._open_source() as store:
-                    require_closed(store, self._folder.root)
-                    plan = self._copy(store)
-                    is_outdated = has_changed(store, self._request, plan)
-            except (FileDeletedError, FileNotFoundError) as err:
-                logger.info("%s; going on with the files that remain", err)
-                continue
-            if is_outdated:
-                logger.info("the store was opened meanwhile; copying what has changed")
-                continue
-            for text in plan.skipped:
-                logger.warning("not copied: %s", text)
-            return plan
-        raise StoreStateError("the store changes faster than it can be copied: stop its broker")
+        return copy_until_settled(
+            self._open_source, self._request, self._copy, "stop its broker"
+        ).plan
 
     def check(self) -> tuple[Finding, ...]:
         """Return what a verification of the copy finds."""
@@ -189,6 +173,7 @@ class RemoteCopier:
         self._folder.delete(UNFINISHED_COPY)
 
     def _copy(self, store: MessageStore) -> CopyPlan:
+        require_closed(store, self._folder.root)
         log_start = first_kept(store.session.log, self._request.since, None)
         plan = plan_copy(store.session, self._request, log_start, None)
         names = {file.name for file in plan.files}
