@@ -61,15 +61,19 @@ def rows(n: int, topic: str = "T", first: int = 0) -> pa.RecordBatch:
     )
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """Return a store with several files of each kind, which was closed."""
-    with rmqstore.create(tmp_path / "store", config=SIZES) as writer:
+def closed_store(root: Path) -> Path:
+    """Make a store with several files of each kind, which was closed."""
+    with rmqstore.create(root, config=SIZES) as writer:
         for first in range(0, 300, 100):
             writer.append(rows(100, first=first))
             writer.append(rows(20, "U", first))
             writer.flush()
-    return tmp_path / "store"
+    return root
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return closed_store(tmp_path / "store")
 
 
 CLOSED = sorted(

@@ -24,19 +24,13 @@ from rmqstore.inspect.verify import verify
 from rmqstore.storage.files.paths import UNFINISHED_COPY
 from rmqstore.storage.remote.remote_folder import RemoteFolder
 from s3_server import BUCKET, S3Server
-from test_copy import CLOSED, OWN, SIZES, contents, messages, rows
+from test_copy import CLOSED, OWN, SIZES, closed_store, contents, messages, rows
 from tiers import spread
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Return a store that was closed, with several files of each kind."""
-    with rmqstore.create(tmp_path / "store", config=SIZES) as writer:
-        for first in range(0, 300, 100):
-            writer.append(rows(100, first=first))
-            writer.append(rows(20, "U", first))
-            writer.flush()
-    return tmp_path / "store"
+    return closed_store(tmp_path / "store")
 
 
 def objects(s3: S3Server, uri: str) -> dict[str, bytes]:
