@@ -180,6 +180,8 @@ class RemoteCopier:
         for name in sorted(set(self._sizes) - names - {UNFINISHED_COPY}):
             if not name.startswith(f"{_JOURNAL}/"):
                 self._folder.delete(name)
+        if not any(name.startswith("commitlog/") for name in names):
+            self._folder.make("commitlog")  # a folder without it is not a store
         self._copy_files(store, plan)
         return plan
 

@@ -82,6 +82,17 @@ class RemoteFolder:
 
         self._requests.repeated(write, f"writing {self.root}/{name}")
 
+    def make(self, name: str) -> None:
+        """Make an empty folder, in object storage by an object that stands for it.
+
+        Raises:
+            RemoteReadError: it cannot be made.
+        """
+        key = f"{self._key}/{name}"
+        self._requests.repeated(
+            lambda: self._filesystem.create_dir(key, recursive=True), f"writing {self.root}/{name}"
+        )
+
     def delete(self, name: str) -> None:
         """Delete a file; nothing happens if there is none.
 
