@@ -286,7 +286,6 @@ LOOKS_AT_OTHER_FILES = {
     "exchange.json_lines": "files that are exported to",
     "exchange.parquet": "files that are imported from",
     "inspect.doctor": "the programs that are asked what they are",
-    "inspect.report.page": "the template of the page, a file of this package",
     "storage.rocksdb.database": "the child process that opens a database first",
     "storage.rocksdb.snapshot": "the folder of links through which a database is opened",
 }

@@ -70,7 +70,10 @@ def test_the_wheel_holds_every_module_of_both_packages_and_no_other_folder(wheel
         for path in source.rglob("*.py")
     }
     expected |= {
-        "rmqstore/inspect/report/templates/report.html.j2",
+        *(
+            f"rmqstore/inspect/report/templates/{name}"
+            for name in ("page.html.j2", "store.html.j2", "charts.html.j2", "page.css", "page.js")
+        ),
         "rmqstore/py.typed",
         "pyspark_rmqstore/py.typed",
     }

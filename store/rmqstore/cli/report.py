@@ -8,24 +8,24 @@ from pathlib import Path
 
 import click
 
+from rmqstore.cli.cluster import open_stores, store_paths
 from rmqstore.cli.common import (
     DAMAGE,
     ends_clearly,
     err_console,
     main,
-    open_store,
     progress_bar,
     require_folder,
-    store_path,
 )
 from rmqstore.errors import OptionError
-from rmqstore.inspect.report.facts import StoreFacts, gather
+from rmqstore.inspect.report.facts import StoreFacts
+from rmqstore.inspect.report.gathering import gather
 from rmqstore.inspect.report.page import render, require_libraries
 from rmqstore.store import MessageStore
 
 
 @main.command()
-@store_path
+@store_paths
 @click.option(
     "-o",
     "--output",
@@ -37,37 +37,53 @@ from rmqstore.store import MessageStore
     "--verify/--no-verify",
     "with_verify",
     default=True,
-    help="Also check the store, which reads all of it.",
+    help="Also check the stores, which reads all of them.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")
 @ends_clearly
-def report(path: Path, output: Path, with_verify: bool, overwrite: bool) -> None:
-    """Write a page about a store: topics, rates, queues, groups, files and findings of verify.
+def report(
+    paths: tuple[Path, ...],
+    brokers: str | None,
+    output: Path,
+    with_verify: bool,
+    overwrite: bool,
+) -> None:
+    """Write a page about stores: topics, rates, queues, groups, files and findings of verify.
 
     The page is one HTML file that needs no network. The exit code is 1 if there are findings.
     """
     require_libraries()
     if output.exists() and not overwrite:
         raise OptionError(f"{output} exists already; --overwrite replaces it")
-    if output.resolve().is_relative_to(path.resolve()):
-        raise OptionError(
-            f"{output} lies in the store, into which a report never writes: put it elsewhere"
-        )
     require_folder(output)
-    with open_store(path) as store:
-        facts = _gather(store, path, with_verify=with_verify)
+    with open_stores(paths, brokers) as stores:
+        for store in stores:
+            _require_outside(output, store)
+        facts = [_gather(store, with_verify=with_verify) for store in stores]
     made = output.with_name(f"{output.name}.tmp")
     made.write_text(render(facts, datetime.now(UTC)), encoding="utf-8")
     made.replace(output)
-    click.echo(f"{output}: {facts.messages:,} messages of {len(facts.topics):,} topics", err=True)
-    if facts.findings:
-        click.echo(f"damage: {len(facts.findings)} findings", err=True)
+    for one in facts:
+        text = f"{one.messages:,} messages of {len(one.topics):,} topics"
+        click.echo(f"{output}: {one.broker_name}, {text}", err=True)
+    n_findings = sum(len(one.findings or ()) for one in facts)
+    if n_findings:
+        click.echo(f"damage: {n_findings} findings", err=True)
         sys.exit(DAMAGE)
 
 
-def _gather(store: MessageStore, path: Path, *, with_verify: bool) -> StoreFacts:
+def _require_outside(output: Path, store: MessageStore) -> None:
+    root = store.paths.root
+    if isinstance(root, Path) and output.resolve().is_relative_to(root.resolve()):
+        raise OptionError(
+            f"{output} lies in the store, into which a report never writes: put it elsewhere"
+        )
+
+
+def _gather(store: MessageStore, *, with_verify: bool) -> StoreFacts:
+    root = store.paths.root
     if not with_verify:
-        with err_console.status(f"reading queues of {path}"):
+        with err_console.status(f"reading queues of {root}"):
             return gather(store, with_verify=False)
-    with progress_bar(f"reading all of {path}") as progress:
+    with progress_bar(f"reading all of {root}") as progress:
         return gather(store, progress=progress)

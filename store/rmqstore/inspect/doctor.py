@@ -27,7 +27,6 @@ _OPTIONAL: Final = {
     "pyspark": "the data source",
     "rocksdict": "queues and an index in RocksDB",
     "isal": "quicker checksums",
-    "plotly": "rmqstore report",
     "jinja2": "rmqstore report",
 }
 

@@ -1,215 +1,252 @@
-"""The charts of a report as HTML, drawn by plotly.
+"""The geometry of a report's charts, in percent of their width and height.
 
-Plotly interprets text as markup, so text from a store is escaped.
+The templates draw them as SVG and HTML that follow the width of the page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from html import escape
-from typing import Any, Final
+import math
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from rmqstore.inspect.report.facts import OTHER_TOPICS, Rates, StoreFacts, TopicFacts
+from rmqstore.inspect.report.facts import QueueFacts, Rates, TopicFacts
+from rmqstore.inspect.report.rates import OTHER_TOPICS, SYSTEM_TOPICS, WIDTHS_MS
 
-_SHOWN = 15
-_LABEL_CHARS = 36
-_BAR_HEIGHT, _MARGINS = 24, 70
-_COLOURS: Final = (
-    "#3366cc", "#e07b39", "#3a9c6b", "#b8518f", "#8064a2", "#c9a227", "#4bacc6", "#7a8b99",
-    "#b3b9c0",  # of all topics that have no colour of their own
-)  # fmt: skip
-_ACCENT, _GRID, _INK = "#3366cc", "#e6e9ed", "#1f2933"
-
-
-def draw_charts(facts: StoreFacts) -> dict[str, str]:
-    """Return the charts by name, each a ``div`` with the script that draws it.
-
-    A chart without data is left out.
-    """
-    by_bytes = _ranked(facts.topics, lambda topic: topic.n_bytes)
-    by_messages = _ranked(facts.topics, lambda topic: topic.messages)
-    lags = [
-        (f"{group.group} · {group.topic}", group.lag)
-        for group in facts.groups
-        if group.lag and group.lag > 0
-    ]
-    figures: dict[str, dict[str, Any] | None] = {
-        "rate": _rate(facts.rates),
-        "bytes": _bars(by_bytes, "bytes", "~s"),
-        "messages": _bars(by_messages, "messages", "~s"),
-        "skew": _skew(facts),
-        "lag": _bars(lags, "messages", "~s"),
-    }
-    return {name: _to_html(name, figure) for name, figure in figures.items() if figure is not None}
+_SHOWN = 15  # rows of a chart
+_TIME_TICKS, _VALUE_TICKS = 5, 5
+_MAX_DECADES = 6  # of a logarithmic scale
+_BURST = 30  # times the median rate, from which on a logarithmic scale shows more
+_DOT_PLACES = 200  # that can be told apart
+_DAY_MS, _MINUTE_MS, _SECOND_MS = 86_400_000, 60_000, 1000
 
 
-def script() -> str:
-    """Return plotly's JavaScript library, to be inlined in the page."""
-    from plotly.offline import get_plotlyjs
+class Tick(NamedTuple):
+    """A label of an axis."""
 
-    source: str = get_plotlyjs()
-    return source
-
-
-def _to_html(name: str, figure: dict[str, Any]) -> str:
-    from plotly.io import to_html
-
-    html: str = to_html(
-        figure,
-        config={"displayModeBar": False},  # the page itself follows the size of its cards
-        include_plotlyjs=False,
-        full_html=False,
-        div_id=f"chart-{name}",
-    )
-    return html
+    place: float
+    label: str
+    below: str = ""  # a second line
 
 
-def label(text: str) -> str:
-    """Return text from a store as a label of a chart: shortened and escaped."""
-    short = text if len(text) <= _LABEL_CHARS else f"{text[: _LABEL_CHARS - 1]}…"
-    return escape(short)
+class Scale(NamedTuple):
+    """Values drawn on one scale."""
+
+    paths: list[str]  # the bars of each series, data of an SVG path in a box of 100 by 100
+    ticks: list[Tick]
 
 
-def _ranked(
-    topics: Sequence[TopicFacts], value: Callable[[TopicFacts], int]
-) -> list[tuple[str, int]]:
-    ranked = sorted(topics, key=lambda topic: (-value(topic), topic.topic))
-    return [(topic.topic, value(topic)) for topic in ranked if value(topic)]
+class Bin(NamedTuple):
+    """One interval of time, with what a pointer over it shows."""
+
+    place: float
+    title: str
 
 
-def _layout(height: int, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - plotly's own
-    return {
-        "height": height,
-        "margin": {"l": 10, "r": 20, "t": 10, "b": 40},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"family": "system-ui, sans-serif", "size": 12, "color": _INK},
-        "hoverlabel": {"align": "left", "namelength": -1},
-        **more,
-    }
+class RateChart(NamedTuple):
+    """Messages per second over time, with topics stacked."""
+
+    series: list[tuple[str, str]]  # topic, and the name of its colour
+    bins: list[Bin]
+    bin_width: float
+    times: list[Tick]
+    linear: Scale
+    logarithmic: Scale
+    prefers_logarithmic: bool
 
 
-def _axis(**more: Any) -> dict[str, Any]:  # noqa: ANN401 - plotly's own
-    return {"gridcolor": _GRID, "zerolinecolor": _GRID, "automargin": True, **more}
+class Bar(NamedTuple):
+    """One row of a bar chart."""
+
+    name: str
+    value: int
+    length: float
+    level: str = ""
 
 
-def _names(texts: list[str]) -> dict[str, Any]:
-    """Return an axis with names at 0, 1 and so on from the top.
+class Dots(NamedTuple):
+    """The queues of one topic."""
 
-    The names stand beside numbers because two of them may be the same once they are shortened.
-    """
-    return _axis(
-        tickmode="array",
-        tickvals=list(range(len(texts))),
-        ticktext=[label(text) for text in texts],
-        range=[len(texts) - 0.4, -0.6],
-        ticks="outside",
-        ticklen=6,
-        tickcolor="rgba(0,0,0,0)",
-        showgrid=False,
-        zeroline=False,
-    )
+    topic: str
+    dots: list[tuple[float, str]]  # place and title
 
 
-def _bars(rows: Sequence[tuple[str, int]], unit: str, number: str) -> dict[str, Any] | None:
-    """Return a chart of horizontal bars, the first row on top; None without rows."""
-    if not rows:
-        return None
-    shown = rows[:_SHOWN]
-    places = list(range(len(shown)))
-    return {
-        "data": [
-            {
-                "type": "bar",
-                "orientation": "h",
-                "x": [value for _, value in shown],
-                "y": places,
-                "customdata": [escape(name) for name, _ in shown],
-                "hovertemplate": f"%{{customdata}}<br>%{{x:,}} {unit}<extra></extra>",
-                "marker": {"color": _ACCENT},
-            }
-        ],
-        "layout": _layout(
-            _BAR_HEIGHT * len(shown) + _MARGINS,
-            bargap=0.35,
-            xaxis=_axis(
-                tickformat=number, title={"text": unit}, rangemode="tozero", nticks=5, tickangle=0
-            ),
-            yaxis=_names([name for name, _ in shown]),
-        ),
-    }
+class SkewChart(NamedTuple):
+    """How unevenly the queues of topics are filled; 1 is the mean of the topic."""
+
+    rows: list[Dots]
+    ticks: list[Tick]
 
 
-def _rate(rates: Rates | None) -> dict[str, Any] | None:
-    """Return a chart of messages per second over time, with topics stacked."""
+def draw_rates(rates: Rates | None) -> RateChart | None:
+    """Return the chart of messages over time, None without messages."""
     if rates is None or not rates.counts:
         return None
-    middles = (rates.starts + rates.width_ms // 2).astype("datetime64[ms]")
-    times = np.datetime_as_string(middles, unit="ms").tolist()
-    traces = []
-    for number, (topic, counts) in enumerate(rates.counts.items()):
-        colour = _COLOURS[-1] if topic == OTHER_TOPICS else _COLOURS[number % (len(_COLOURS) - 1)]
-        traces.append(
-            {
-                "type": "bar",
-                "name": label(topic),
-                "x": times,
-                "y": np.round(counts * 1000 / rates.width_ms, 4).tolist(),
-                "width": rates.width_ms,
-                "marker": {"color": colour, "line": {"width": 0}},
-                "hovertemplate": "%{x}<br>%{y:,.3~g} per second<extra>" + label(topic) + "</extra>",
-            }
-        )
-    return {
-        "data": traces,
-        "layout": _layout(
-            360,
-            barmode="stack",
-            bargap=0,
-            showlegend=True,
-            legend={"orientation": "h", "y": -0.18, "traceorder": "normal"},
-            xaxis=_axis(type="date", showgrid=False, nticks=6, tickangle=0),
-            yaxis=_axis(title={"text": "messages per second"}, rangemode="tozero"),
-        ),
-    }
+    values = np.stack(list(rates.counts.values())) * 1000 / rates.width_ms
+    totals = values.sum(axis=0)
+    usual = float(np.median(totals[totals > 0])) if totals.any() else 0.0
+    width = 100 / len(totals)
+    begin, span = int(rates.starts[0]), rates.width_ms * len(rates.starts)
+    return RateChart(
+        series=_coloured(rates.counts),
+        bins=[
+            Bin(round(row * width, 3), _bin_title(int(start), list(rates.counts), values[:, row]))
+            for row, start in enumerate(rates.starts.tolist())
+        ],
+        bin_width=round(width, 3),
+        times=_time_ticks(begin, span),
+        linear=_linear(values, totals),
+        logarithmic=_logarithmic(values, totals),
+        prefers_logarithmic=bool(totals.max() > _BURST * usual),
+    )
 
 
-def _skew(facts: StoreFacts) -> dict[str, Any] | None:
-    """Return a chart of how unevenly queues are filled.
+def draw_bars(rows: Iterable[tuple[str, int, str]]) -> list[Bar]:
+    """Return bars of names, values and levels, the longest first.
 
-    It has one point for each queue; 1 is the mean of its topic.
+    Rows without a value are left out.
     """
-    topics = [topic for topic in facts.topics if topic.queues > 1 and topic.messages]
-    shown = sorted(topics, key=lambda topic: -topic.messages)[:_SHOWN]
+    shown = sorted((row for row in rows if row[1] > 0), key=lambda row: (-row[1], row[0]))[:_SHOWN]
+    return [Bar(name, value, round(100 * value / shown[0][1], 2), at) for name, value, at in shown]
+
+
+def draw_skew(topics: Sequence[TopicFacts], queues: Sequence[QueueFacts]) -> SkewChart | None:
+    """Return the chart of how the queues of the largest topics are filled, None without any."""
+    several = [topic for topic in topics if topic.queues > 1 and topic.messages]
+    shown = sorted(several, key=lambda topic: -topic.messages)[:_SHOWN]
     if not shown:
         return None
-    places = {topic.topic: number for number, topic in enumerate(shown)}
     means = {topic.topic: topic.messages / topic.queues for topic in shown}
-    queues = [
-        queue for queue in facts.queues if queue.topic in places and queue.messages is not None
+    top = max(topic.skew or 1.0 for topic in shown)
+    ticks = _nice_ticks(top)
+    places: dict[str, dict[int, list[QueueFacts]]] = {topic.topic: {} for topic in shown}
+    for queue in queues:
+        if queue.topic in places and queue.messages is not None:
+            share = queue.messages / means[queue.topic] / ticks[-1]
+            places[queue.topic].setdefault(round(share * _DOT_PLACES), []).append(queue)
+    rows = [
+        Dots(
+            topic,
+            [
+                (100 * place / _DOT_PLACES, _dot_title(at, means[topic]))
+                for place, at in sorted(found.items())
+            ],
+        )
+        for topic, found in places.items()
     ]
-    return {
-        "data": [
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "x": [round((queue.messages or 0) / means[queue.topic], 4) for queue in queues],
-                "y": [places[queue.topic] for queue in queues],
-                "customdata": [
-                    f"{escape(queue.topic)} queue {queue.queue_id}: {queue.messages:,}"
-                    for queue in queues
-                ],
-                "hovertemplate": "%{customdata}<br>%{x:.2f} times the mean<extra></extra>",
-                "marker": {"color": _ACCENT, "size": 9, "opacity": 0.55},
-            }
-        ],
-        "layout": _layout(
-            _BAR_HEIGHT * len(shown) + _MARGINS,
-            xaxis=_axis(
-                title={"text": "times the mean"}, rangemode="tozero", nticks=5, tickangle=0
-            ),
-            yaxis=_names(list(places)),
-        ),
-    }
+    return SkewChart(rows, [Tick(100 * value / ticks[-1], number(value)) for value in ticks])
+
+
+def number(value: float) -> str:
+    """Return a value of an axis as text."""
+    if value >= 1:
+        return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
+    return f"{value:.3g}"
+
+
+def _coloured(topics: Iterable[str]) -> list[tuple[str, str]]:
+    special = {OTHER_TOPICS: "other", SYSTEM_TOPICS: "system"}
+    return [(topic, special.get(topic, str(row))) for row, topic in enumerate(topics)]
+
+
+def _bin_title(start: int, topics: list[str], values: NDArray[np.float64]) -> str:
+    lines = [_moment(start, "%Y-%m-%d %H:%M:%S")]
+    largest = sorted(zip(values.tolist(), topics, strict=True), reverse=True)
+    lines += [f"{value:,.4g}/s {topic}" for value, topic in largest if value >= 1e-4]
+    return "\n".join(lines)
+
+
+def _dot_title(queues: Sequence[QueueFacts], mean: float) -> str:
+    first = queues[0]
+    messages = first.messages or 0
+    text = f"queue {first.queue_id}: {messages:,} messages, {messages / mean:.2f} times the mean"
+    return text if len(queues) == 1 else f"{text}; {len(queues) - 1:,} more like it"
+
+
+def _linear(values: NDArray[np.float64], totals: NDArray[np.float64]) -> Scale:
+    ticks = _nice_ticks(float(totals.max()))
+    heights = values / ticks[-1] * 100
+    return Scale(_paths(heights), [Tick(100 * tick / ticks[-1], number(tick)) for tick in ticks])
+
+
+def _logarithmic(values: NDArray[np.float64], totals: NDArray[np.float64]) -> Scale:
+    """Return bars whose total height is the logarithm of the rate.
+
+    Each is divided among the topics by their shares.
+    """
+    positive = totals[totals > 0]
+    if not len(positive):
+        return Scale(_paths(values), [])
+    top = math.ceil(math.log10(positive.max()))
+    bottom = max(math.floor(math.log10(positive.min())), top - _MAX_DECADES)
+    bottom = min(bottom, top - 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = (np.log10(totals) - bottom) / (top - bottom) * 100
+        shares = np.where(totals > 0, values / totals, 0.0)
+    # The smallest rate is drawn too, although its logarithm is the bottom of the scale.
+    heights = shares * np.where(totals > 0, np.clip(logs, 1.0, 100.0), 0.0)
+    ticks = [
+        Tick(100 * (power - bottom) / (top - bottom), number(10.0**power))
+        for power in range(bottom, top + 1)
+    ]
+    return Scale(_paths(heights), ticks)
+
+
+def _paths(heights: NDArray[np.float64]) -> list[str]:
+    """Return the bars of each series as one SVG path, stacked upon those before.
+
+    Args:
+        heights: in percent, (series, bins).
+    """
+    width = 100 / heights.shape[1]
+    tops = 100 - np.cumsum(heights, axis=0)
+    return [
+        "".join(
+            f"M{column * width:.3f} {top:.2f}h{width:.3f}v{height:.2f}h-{width:.3f}z"
+            for column, (top, height) in enumerate(zip(row, of_row, strict=True))
+            if height >= 0.01
+        )
+        for row, of_row in zip(tops.tolist(), heights.tolist(), strict=True)
+    ]
+
+
+def _nice_ticks(top: float) -> list[float]:
+    """Return round values from 0 to at least ``top``."""
+    if not top > 0:
+        return [0.0, 1.0]
+    power = 10.0 ** math.floor(math.log10(top / _VALUE_TICKS))
+    step = next(step * power for step in (1, 2, 5, 10) if top / (step * power) <= _VALUE_TICKS)
+    return [row * step for row in range(math.ceil(top / step - 1e-9) + 1)]
+
+
+def _time_ticks(begin: int, span: int) -> list[Tick]:
+    """Return round times, with the date below where the day changes."""
+    step = next(
+        (width for width in WIDTHS_MS if span / width <= _TIME_TICKS), span // _TIME_TICKS + 1
+    )
+    ticks, day = [], ""
+    for moment in range(-(-begin // step) * step, begin + span + 1, step):
+        date = _moment(moment, "%Y-%m-%d")
+        label = date if step >= _DAY_MS else _clock(moment, step)
+        below = date if step < _DAY_MS and date != day else ""
+        ticks.append(Tick(round(100 * (moment - begin) / span, 3), label, below))
+        day = date
+    return ticks
+
+
+def _clock(moment: int, step: int) -> str:
+    if step >= _MINUTE_MS:
+        return _moment(moment, "%H:%M")
+    seconds = _moment(moment, "%H:%M:%S")
+    return seconds if step >= _SECOND_MS else f"{seconds}.{moment % 1000:03}"
+
+
+def _moment(millis: int, form: str) -> str:
+    """Return a time as text, its ms where it is beyond the years that have a name."""
+    try:
+        return datetime.fromtimestamp(millis / 1000, UTC).strftime(form)
+    except (ValueError, OverflowError, OSError):
+        return f"{millis:,} ms"

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib import resources
+from itertools import groupby
+from shlex import quote
 
-from rmqstore.errors import UnsupportedFeatureError
-from rmqstore.inspect.report.charts import draw_charts, script
-from rmqstore.inspect.report.facts import StoreFacts
+from rmqstore.errors import Finding, UnsupportedFeatureError
+from rmqstore.inspect.cures import Cure, cure_of
+from rmqstore.inspect.report.charts import draw_bars, draw_rates, draw_skew
+from rmqstore.inspect.report.facts import GroupFacts, StoreFacts, TopicFacts
 
-_TEMPLATE = "report.html.j2"
-_SHOWN_ROWS = 500
+_SHOWN_ROWS = 2000
 _STEP = 1024
 _UNKNOWN = "\N{EN DASH}"
+_SEVERITIES = ("high", "medium", "low")
 
 
 def require_libraries() -> None:
@@ -23,42 +26,62 @@ def require_libraries() -> None:
     """
     try:
         import jinja2  # noqa: F401
-        import plotly  # noqa: F401
     except ImportError as err:
-        raise UnsupportedFeatureError(
-            f"a report needs plotly and jinja2: pip install plotly jinja2 ({err})"
-        ) from err
+        raise UnsupportedFeatureError(f"a report needs jinja2: pip install jinja2 ({err})") from err
 
 
-def render(facts: StoreFacts, made_at: datetime) -> str:
-    """Return the page as HTML. All text from the store is escaped.
+def render(stores: Sequence[StoreFacts], made_at: datetime) -> str:
+    """Return the page as HTML. All text from the stores is escaped.
 
     Raises:
         UnsupportedFeatureError: a library for drawing is missing.
     """
     require_libraries()
-    from jinja2 import Environment, StrictUndefined
-    from markupsafe import Markup
+    from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("rmqstore.inspect.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    environment.filters |= {"count": count, "size": size, "time": time, "span": span}
-    source = (
-        resources.files("rmqstore.inspect.report")
-        .joinpath("templates", _TEMPLATE)
-        .read_text(encoding="utf-8")
-    )
-    charts = {name: Markup(chart) for name, chart in draw_charts(facts).items()}  # noqa: S704 - charts escape it
-    return environment.from_string(source).render(
-        facts=facts,
-        charts=charts,
-        script=Markup(script()),  # noqa: S704 - plotly's own
+    environment.filters |= {
+        "count": count,
+        "size": size,
+        "time": time,
+        "span": span,
+        "quote": quote,
+    }
+    return environment.get_template("page.html.j2").render(
+        stores=stores,
         made_at=made_at,
         limit=_SHOWN_ROWS,
-        worst=max((group.lag for group in facts.groups if group.lag is not None), default=None),
-        log=next((kind for kind in facts.files if kind.kind == "commitlog"), None),
+        findings_by_part=findings_by_part,
+        draw_bars=draw_bars,
+        topic_rows=_topic_rows,
+        group_rows=_group_rows,
+        draw_rates=draw_rates,
+        draw_skew=draw_skew,
     )
+
+
+def findings_by_part(findings: Sequence[Finding]) -> list[tuple[str, Cure, list[Finding]]]:
+    """Return findings with what cures them, by the part of the store, the worst part first."""
+    by_part = sorted(findings, key=lambda one: one.part)
+    parts = [
+        (part, cure_of(part), list(found))
+        for part, found in groupby(by_part, key=lambda one: one.part)
+    ]
+    return sorted(parts, key=lambda one: _SEVERITIES.index(one[1].severity))
+
+
+def _topic_rows(topics: Sequence[TopicFacts], attribute: str) -> list[tuple[str, int, str]]:
+    return [(topic.topic, getattr(topic, attribute), "") for topic in topics]
+
+
+def _group_rows(groups: Sequence[GroupFacts]) -> list[tuple[str, int, str]]:
+    return [(f"{one.group} · {one.topic}", one.lag or 0, one.level) for one in groups]
 
 
 def count(number: float | None) -> str:

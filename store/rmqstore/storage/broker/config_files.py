@@ -149,6 +149,14 @@ def _offsets_by_queue(path: Path, key: str, offsets: Any) -> dict[tuple[str, int
         raise CorruptConfigError(str(path), 0, reason) from err
 
 
+def _offsets_by_group(path: Path, table: dict[str, Any]) -> dict[str, dict[tuple[str, int], int]]:
+    by_group: dict[str, dict[tuple[str, int], int]] = {}
+    for key, offsets in table.items():
+        group = key.partition("@")[2]
+        by_group.setdefault(group, {}).update(_offsets_by_queue(path, key, offsets))
+    return by_group
+
+
 class TimerProgress(NamedTuple):
     """How far a broker has come with timed messages; 0 if unknown."""
 
@@ -178,12 +186,19 @@ class BrokerConfig:
 
     def committed_offsets(self) -> dict[str, dict[tuple[str, int], int]]:
         """Return the committed offsets of every group, as :meth:`consumer_offsets` does for one."""
-        path, table = self._offset_table()
-        by_group: dict[str, dict[tuple[str, int], int]] = {}
-        for key, offsets in table.items():
-            group = key.partition("@")[2]
-            by_group.setdefault(group, {}).update(_offsets_by_queue(path, key, offsets))
-        return by_group
+        return _offsets_by_group(*self._offset_table())
+
+    def earlier_offsets(self) -> dict[str, dict[tuple[str, int], int]]:
+        """Return the offsets that were committed when the broker wrote its file the last time.
+
+        A broker writes the file every 5 seconds and keeps the one before as ``.bak``. {} if there
+        is none.
+
+        Source: ConfigManager.java#persist, MixAll.java#string2File.
+        """
+        path = self._paths.config / "consumerOffset.json.bak"
+        table = load_table(self._paths.storage, path)
+        return _offsets_by_group(path, part_of(path, table, "offsetTable"))
 
     def _offset_table(self) -> tuple[Path, dict[str, Any]]:
         """Return the file with the offsets of consumer groups, and its offsets by ``topic@group``.

@@ -1,0 +1,236 @@
+"""Gathers the numbers of a report from views and samples of a store.
+
+Only queue units are read completely.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rmqstore.errors import Finding, RmqStoreError
+from rmqstore.format.schema import TIMESTAMP
+from rmqstore.format.topics import is_system_topic
+from rmqstore.inspect.report.facts import (
+    FileFacts,
+    GroupFacts,
+    LagLevel,
+    QueueFacts,
+    StoreFacts,
+    TopicFacts,
+)
+from rmqstore.inspect.report.rates import estimate_rates
+from rmqstore.inspect.verify import verify
+from rmqstore.progress import Progress, ignore_progress
+from rmqstore.read.plan.light_queues import describe_light_queues
+from rmqstore.read.views.schema import VIEWS
+from rmqstore.spans import QueueSlice
+from rmqstore.storage.queue.bounds import total_weight
+from rmqstore.storage.rocksdb.queue_tables import are_queues_unreadable
+from rmqstore.store import MessageStore
+
+logger = logging.getLogger(__name__)
+
+# with more messages their bytes are estimated, because counting would read each unit
+_EXACT_UNITS = 20_000_000
+_SIZE_SAMPLES = 16
+_LATE_MESSAGES, _LATE_MILLIS = 1000, 10 * 60_000  # a lag of less needs nobody's attention
+
+
+def gather(
+    store: MessageStore, *, with_verify: bool = True, progress: Progress = ignore_progress
+) -> StoreFacts:
+    """Gather the numbers of a report.
+
+    Args:
+        store: the store, opened for reading.
+        with_verify: also check the store, which reads all of its log.
+        progress: called with the progress of the check.
+    """
+    store.session.require_local("a report")
+    notes = store.session.kind().lines()
+    if apart := store.session.light_messages_apart:
+        text = f"{describe_light_queues(Counter(apart), apart)} lie in RocksDB alone"
+        notes.append(f"{text}: the numbers lack them")
+    queues, is_estimated = _queues(store)
+    groups = _groups(store, queues, notes)
+    facts = StoreFacts(
+        path=str(store.paths.storage.full_path(store.paths.root)),
+        broker_name=store.session.view_broker_name,
+        topics=_topics(queues),
+        queues=queues,
+        groups=groups,
+        files=_files(store),
+        rates=None,
+        log_end=store.log_end,
+        is_estimated=is_estimated,
+        lacks_rocksdb_queues=are_queues_unreadable(store.paths),
+        notes=notes,
+    )
+    facts.rates = estimate_rates(store, facts)
+    notes += [f"{queue.topic}-{queue.queue_id}: {queue.reason}" for queue in queues if queue.reason]
+    if with_verify:
+        facts.findings = _findings(store, progress)
+    return facts
+
+
+def _queues(store: MessageStore) -> tuple[list[QueueFacts], bool]:
+    """Return all queues, and whether their bytes are estimates."""
+    names = [name for name in VIEWS["queues"].names if name != "bytes"]
+    rows = _rows(store.view("queues", columns=names, include_system_topics=True))
+    is_estimated = sum(row["messages"] or 0 for row in rows) > _EXACT_UNITS
+    sizes = {
+        (row["topic"], row["queueId"]): _n_bytes(store, row, is_estimated=is_estimated)
+        for row in rows
+    }
+    queues = [
+        QueueFacts(
+            topic=row["topic"],
+            is_system=is_system_topic(row["topic"]),
+            queue_id=row["queueId"],
+            min_offset=row["minOffset"],
+            max_offset=row["maxOffset"],
+            messages=row["messages"],
+            n_bytes=sizes.get((row["topic"], row["queueId"])),
+            first=row["firstStoreTimestamp"],
+            last=row["lastStoreTimestamp"],
+            reason=row["reason"],
+        )
+        for row in rows
+    ]
+    return queues, is_estimated
+
+
+def _n_bytes(store: MessageStore, row: dict[str, Any], *, is_estimated: bool) -> int | None:
+    """Return the bytes of the records of a queue, None if they are not known."""
+    if not row["messages"]:
+        return None if row["messages"] is None else 0
+    whole = QueueSlice(row["topic"], row["queueId"], row["minOffset"], row["maxOffset"])
+    try:
+        if is_estimated:
+            sizes = [sample.mean_bytes for sample in store.session.sample(whole, _SIZE_SAMPLES)]
+            return int(row["messages"] * np.mean(sizes)) if sizes else None
+        return total_weight(store.session.queues.open(*whole[:2]), whole.start, whole.end)
+    except (RmqStoreError, OSError) as err:
+        logger.info("%s-%d: %s", *whole[:2], err)
+        return None
+
+
+def _rows(batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
+    """Return the rows of a view, with times in ms."""
+    rows: list[dict[str, Any]] = []
+    for batch in batches:
+        columns = [_in_millis(column) for column in batch.columns]
+        rows += pa.RecordBatch.from_arrays(columns, names=batch.schema.names).to_pylist()
+    return rows
+
+
+def _in_millis(column: pa.Array) -> pa.Array:
+    if column.type != TIMESTAMP:
+        return column
+    return column.cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
+
+
+def _topics(queues: Sequence[QueueFacts]) -> list[TopicFacts]:
+    """Return the topics of queues, the largest first."""
+    by_topic: dict[str, list[QueueFacts]] = {}
+    for queue in queues:
+        by_topic.setdefault(queue.topic, []).append(queue)
+    topics = []
+    for topic, parts in by_topic.items():
+        counts = [queue.messages or 0 for queue in parts]
+        firsts = [queue.first for queue in parts if queue.first is not None]
+        lasts = [queue.last for queue in parts if queue.last is not None]
+        topics.append(
+            TopicFacts(
+                topic=topic,
+                is_system=is_system_topic(topic),
+                queues=len(parts),
+                messages=sum(counts),
+                n_bytes=sum(queue.n_bytes or 0 for queue in parts),
+                first=min(firsts, default=None),
+                last=max(lasts, default=None),
+                skew=max(counts) * len(counts) / sum(counts) if sum(counts) else None,
+            )
+        )
+    return sorted(topics, key=lambda topic: (-topic.n_bytes, -topic.messages, topic.topic))
+
+
+def _groups(
+    store: MessageStore, queues: Sequence[QueueFacts], notes: list[str]
+) -> list[GroupFacts]:
+    """Return the groups, those with the largest lag first, and set the lag of each queue."""
+    try:
+        rows = _rows(store.view("groups"))
+    except RmqStoreError as err:
+        notes.append(f"consumer groups: {err}")
+        return []
+    earlier = _earlier_offsets(store)
+    by_queue = {(queue.topic, queue.queue_id): queue for queue in queues}
+    groups: dict[tuple[str, str], GroupFacts] = {}
+    for row in rows:
+        group = groups.setdefault(
+            (row["consumerGroup"], row["topic"]),
+            GroupFacts(row["consumerGroup"], row["topic"], 0, None, None),
+        )
+        group.queues += 1
+        if row["lag"] is None:
+            continue
+        group.lag = (group.lag or 0) + row["lag"]
+        before = earlier.get(row["consumerGroup"], {}).get((row["topic"], row["queueId"]))
+        if before is not None:
+            group.consumed = (group.consumed or 0) + max(row["consumerOffset"] - before, 0)
+        if row["lagMillis"] is not None:
+            group.lag_millis = max(group.lag_millis or 0, row["lagMillis"])
+        queue = by_queue.get((row["topic"], row["queueId"]))
+        if queue is not None:
+            queue.lag = max(queue.lag or 0, row["lag"])
+    for group in groups.values():
+        group.level = _level_of(group)
+    return sorted(groups.values(), key=lambda group: (-(group.lag or 0), group.group, group.topic))
+
+
+def _earlier_offsets(store: MessageStore) -> dict[str, dict[tuple[str, int], int]]:
+    try:
+        return store.session.config.earlier_offsets()
+    except (RmqStoreError, OSError) as err:
+        logger.info("%s", err)
+        return {}
+
+
+def _level_of(group: GroupFacts) -> LagLevel:
+    """Judge the lag of a group by its size, in messages and in time, and by its progress."""
+    lag = group.lag or 0
+    if lag <= 0:
+        return "none"
+    if lag < _LATE_MESSAGES and (group.lag_millis or 0) < _LATE_MILLIS:
+        return "small"
+    return "stuck" if group.consumed == 0 else "late"
+
+
+def _files(store: MessageStore) -> list[FileFacts]:
+    kinds: dict[str, FileFacts] = {}
+    states: dict[str, Counter[str]] = {}
+    for row in _rows(store.view("files", columns=["kind", "size", "allocated", "state"])):
+        kind = kinds.setdefault(row["kind"], FileFacts(row["kind"], 0, 0, 0, {}))
+        kind.files += 1
+        kind.n_bytes += row["size"]
+        kind.allocated += row["allocated"]
+        states.setdefault(row["kind"], Counter())[row["state"]] += 1
+    for name, counts in states.items():
+        kinds[name].states = dict(sorted(counts.items()))
+    return sorted(kinds.values(), key=lambda kind: -kind.n_bytes)
+
+
+def _findings(store: MessageStore, progress: Progress) -> list[Finding]:
+    findings: list[Finding] = []
+    try:
+        findings.extend(verify(store, progress))
+    except (RmqStoreError, OSError) as err:
+        findings.append(Finding("check", str(store.paths.root), f"could not be finished: {err}"))
+    return findings
