@@ -37,7 +37,7 @@ import rmqstore
 from pyspark_rmqstore.batch_reader import FilteringReader
 from pyspark_rmqstore.options import parse_read_options
 from pyspark_rmqstore.schema import default_schema
-from rmqstore.inspect.report.facts import gather
+from rmqstore.inspect.report.gathering import gather
 from rmqstore.inspect.report.page import render
 from rmqstore.inspect.verify import verify
 from rmqstore.query.arguments import ScanOrder
@@ -178,7 +178,7 @@ def make_report(stores: Stores) -> None:
     """Make the page about a store, without the verification."""
     for root in stores.roots:
         with rmqstore.open(root) as store:
-            assert render(gather(store, with_verify=False), datetime.now(UTC))
+            assert render([gather(store, with_verify=False)], datetime.now(UTC))
 
 
 def look_up(stores: Stores) -> None:
