@@ -18,10 +18,10 @@ from measure import evict, report
 
 from pyspark_rmqstore.planning import Limits, SampledSlice, plan_queues
 from rmqstore.format.schema import select_columns
-from rmqstore.opening import open_for
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.scan.spec import ReadSpec
 from rmqstore.spans import QueueSlice
+from rmqstore.store.opening import open_for
 
 _SAMPLES = 256
 _TASK_BYTES = 128 << 20

@@ -24,14 +24,14 @@ from measure import report
 from object_server import BUCKET, served
 
 from rmqstore.format.schema import MESSAGE
-from rmqstore.opening import open_for
 from rmqstore.query.selection import Selection, parse_selection
 from rmqstore.read.plan.sampling import LogPart, join_parts
 from rmqstore.read.scan.record_filter import log_filter
 from rmqstore.read.scan.spec import ReadSpec, scan_schema
 from rmqstore.read.session import StoreSession
 from rmqstore.spans import LogSlice, QueueSlice
-from rmqstore.store import MessageStore
+from rmqstore.store.message_store import MessageStore
+from rmqstore.store.opening import open_for
 
 GOAL_OF_ROWS = 0.7  # of the local read's rows per second
 GOAL_OF_CPU = 1.25  # of the local read's CPU time per row

@@ -32,7 +32,6 @@ LAYERS = [
     ["read"],
     ["read.tiered"],
     ["store", "exchange"],
-    ["opening"],
     ["inspect"],
     ["inspect.report", "copying"],
     ["cli"],

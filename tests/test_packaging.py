@@ -27,7 +27,7 @@ SOURCES = {
 }
 DOORS = {  # packages and modules of the core that the connector enters by
     "rmqstore.errors", "rmqstore.spans", "rmqstore.format.schema", "rmqstore.query",
-    "rmqstore.read", "rmqstore.write", "rmqstore.opening",
+    "rmqstore.read", "rmqstore.write", "rmqstore.store.opening",
     "rmqstore.storage.broker.store_config", "rmqstore.storage.broker.broker_run",
     "rmqstore.storage.broker.brokers_file",
     "rmqstore.storage.queue.units", "rmqstore.storage.files", "rmqstore.storage.remote",

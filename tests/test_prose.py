@@ -66,7 +66,7 @@ def test_the_texts_are_those_that_ship() -> None:
     names = {str(path.relative_to(ROOT)) for path in TEXTS}
     assert {
         "README.md",
-        "store/rmqstore/store.py",
+        "store/rmqstore/store/message_store.py",
         "connector/pyspark_rmqstore/source.py",
         "docs/cli.md",
     } <= names

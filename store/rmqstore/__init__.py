@@ -25,11 +25,12 @@ from rmqstore.errors import (
 if TYPE_CHECKING:
     from rmqstore.copying.copier import copy
     from rmqstore.format.schema import Message
-    from rmqstore.opening import StoreCluster, create, open_cluster
-    from rmqstore.opening import open_for as open  # noqa: A004 - `rmqstore.open(path)` reads as it should
     from rmqstore.read.open_store import QueueInfo
     from rmqstore.storage.broker.store_config import StoreConfig, read_properties
-    from rmqstore.store import MessageStore
+    from rmqstore.store.cluster import StoreCluster, open_cluster
+    from rmqstore.store.message_store import MessageStore
+    from rmqstore.store.opening import create
+    from rmqstore.store.opening import open_for as open  # noqa: A004 - `rmqstore.open(path)` reads as it should
     from rmqstore.write.messages import WriteSpec
     from rmqstore.write.writer import StoreWriter
 
@@ -71,16 +72,16 @@ __all__ = [
 # none of these.
 _HOMES = {
     "Message": "format.schema:Message",
-    "MessageStore": "store:MessageStore",
+    "MessageStore": "store.message_store:MessageStore",
     "QueueInfo": "read.open_store:QueueInfo",
-    "StoreCluster": "opening:StoreCluster",
+    "StoreCluster": "store.cluster:StoreCluster",
     "StoreConfig": "storage.broker.store_config:StoreConfig",
     "StoreWriter": "write.writer:StoreWriter",
     "WriteSpec": "write.messages:WriteSpec",
     "copy": "copying.copier:copy",
-    "create": "opening:create",
-    "open": "opening:open_for",
-    "open_cluster": "opening:open_cluster",
+    "create": "store.opening:create",
+    "open": "store.opening:open_for",
+    "open_cluster": "store.cluster:open_cluster",
     "read_properties": "storage.broker.store_config:read_properties",
 }
 

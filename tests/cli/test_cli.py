@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 import goldens
 import store_builder as build
 from rmqstore.cli import main
-from rmqstore.opening import open_for
 from rmqstore.storage.files.lock import StoreLock
+from rmqstore.store.opening import open_for
 
 Golden = Callable[[str], Path]
 

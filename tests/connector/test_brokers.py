@@ -21,7 +21,7 @@ from pyspark_rmqstore.schema import default_schema
 from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
 from pyspark_rmqstore.table_options import keep_options, options_of_read
 from rmqstore.errors import OffsetOutOfRangeError, OptionError
-from rmqstore.opening import create
+from rmqstore.store.opening import create
 
 SCHEMA = StructType().add("brokerName", "string").add("body", "string")
 

@@ -15,7 +15,7 @@ from connector.streams import SIZES, put
 from pyspark_rmqstore.options import parse_stream_options
 from pyspark_rmqstore.unlimited_stream_reader import UnlimitedStreamReader
 from rmqstore.errors import OffsetOutOfRangeError, UnsupportedFeatureError
-from rmqstore.opening import create
+from rmqstore.store.opening import create
 
 # Names of pyspark.sql.datasource that the connector uses, by the release that brought them.
 OF_4_1 = ("Filter", "EqualTo", "In", "IsNotNull", "StringStartsWith", "DataSourceStreamArrowWriter")

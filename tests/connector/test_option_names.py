@@ -24,9 +24,9 @@ from pyspark_rmqstore.options import NAMES, parse_read_options, parse_stream_opt
 from pyspark_rmqstore.view_options import parse_view_options
 from pyspark_rmqstore.view_reader import RmqStoreViewReader
 from rmqstore.errors import CorruptRecordError, NotAStoreError, OffsetOutOfRangeError, OptionError
-from rmqstore.opening import create
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.views.schema import view_spec
+from rmqstore.store.opening import create
 
 SCHEMA = StructType().add("queueOffset", "long")
 

@@ -24,10 +24,10 @@ from pyspark_rmqstore.options import parse_stream_options
 from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
 from read.test_tail import put_back
 from rmqstore.errors import CorruptRecordError, FileDeletedError, OffsetOutOfRangeError
-from rmqstore.opening import create
 from rmqstore.read.session import StoreSession
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
+from rmqstore.store.opening import create
 
 Row = tuple[str, int, int, str]
 LENIENT = {"failOnDataLoss": "false"}

@@ -29,9 +29,9 @@ from pyspark_rmqstore.stream_writer import RmqStoreStreamWriter, StagedOfQuery
 from pyspark_rmqstore.write_options import parse_stream_write_options, parse_write_options
 from rmqstore.errors import StoreLockedError
 from rmqstore.inspect.verify import verify
-from rmqstore.opening import create
 from rmqstore.storage.files.lock import StoreLock
 from rmqstore.storage.files.paths import find_store
+from rmqstore.store.opening import create
 from rmqstore.write.writer import StoreWriter
 
 pytestmark = pytest.mark.spark

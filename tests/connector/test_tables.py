@@ -16,7 +16,7 @@ from pyspark_rmqstore.source import RmqStoreDataSource
 from pyspark_rmqstore.table_options import keep_options, options_of_read, stated_options
 from reading import state
 from rmqstore.errors import OptionError
-from rmqstore.opening import create
+from rmqstore.store.opening import create
 
 # What Spark 4.0 to 4.3 hand over for: CREATE TABLE … USING rmqstore OPTIONS (tags 'a') LOCATION
 # '/s' COMMENT 'c' TBLPROPERTIES ('colour' = 'red').

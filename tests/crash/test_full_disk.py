@@ -179,7 +179,7 @@ import os, sys
 from pathlib import Path
 import pyarrow as pa
 import rmqstore
-import rmqstore.opening  # while root may still read where Python lies
+import rmqstore.store.opening  # while root may still read where Python lies
 if os.geteuid() == 0 and sys.argv[3:]:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)  # root may write anywhere
 root, n = Path(sys.argv[1]), int(sys.argv[2])

@@ -12,7 +12,7 @@ import rmqstore
 from rmqstore.errors import CorruptConfigError, OptionError
 from rmqstore.inspect.assignments import assign
 from rmqstore.query.allocation import Allocation, MessageQueue
-from rmqstore.store import MessageStore
+from rmqstore.store.message_store import MessageStore
 
 QUEUES = [MessageQueue("T", f"{room}@b", number) for room in ("r1", "r2") for number in range(3)]
 

@@ -14,7 +14,6 @@ import pytest
 import rmqstore
 import rmqstore.read.tail as tail_module
 import store_builder as build
-from rmqstore.opening import create, open_for
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.log_cursor import LogCursor, LogMark
 from rmqstore.read.tail import StoreTail
@@ -23,7 +22,8 @@ from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.queue import Queue
-from rmqstore.store import MessageStore
+from rmqstore.store.message_store import MessageStore
+from rmqstore.store.opening import create, open_for
 from rmqstore.write.writer import StoreWriter
 
 SIZES = StoreConfig().updated(

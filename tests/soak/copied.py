@@ -7,8 +7,8 @@ from pathlib import Path
 
 import rmqstore
 from rmqstore.errors import StoreLockedError
-from rmqstore.opening import is_store
 from rmqstore.storage.files.lock import StoreLock
+from rmqstore.store.opening import is_store
 from soak.live_writer import N_QUEUES, NUMBER_BYTES, TOPICS
 from soak.retention import delete_oldest
 

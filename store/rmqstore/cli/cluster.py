@@ -20,12 +20,12 @@ from rmqstore.cli.common import (
     with_system_topics,
 )
 from rmqstore.cli.output import Output, gives_rows
-from rmqstore.opening import StoreCluster
 from rmqstore.query.allocation import STRATEGIES
 from rmqstore.query.arguments import ViewArguments
 from rmqstore.storage.broker.brokers_file import names_by_path, read_brokers
 from rmqstore.storage.files.storage import path_of
-from rmqstore.store import MessageStore
+from rmqstore.store.cluster import StoreCluster
+from rmqstore.store.message_store import MessageStore
 
 _ON_THE_LINE = [name for name in STRATEGIES if name != "CONFIG"]
 

@@ -23,11 +23,11 @@ from rmqstore.errors import (
     StoreFormatError,
     UnsupportedFeatureError,
 )
-from rmqstore.opening import open_for
 from rmqstore.query.arguments import ScanOrder
 from rmqstore.storage.files.storage import path_of
 from rmqstore.storage.remote.location import is_uri, local_path
-from rmqstore.store import MessageStore
+from rmqstore.store.message_store import MessageStore
+from rmqstore.store.opening import open_for
 
 try:
     import click

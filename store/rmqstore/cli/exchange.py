@@ -33,8 +33,8 @@ from rmqstore.exchange.files import (
 )
 from rmqstore.exchange.json_input import read_json_lines
 from rmqstore.exchange.parquet import read_parquet
-from rmqstore.opening import create, is_store, open_for
 from rmqstore.storage.broker.store_config import StoreConfig, read_properties
+from rmqstore.store.opening import create, is_store, open_for
 from rmqstore.write.messages import SELECTORS, WriteSpec
 
 _STDIO = Path("-")

@@ -22,7 +22,7 @@ from rmqstore.query.keys import parse_wanted
 from rmqstore.query.selection import parse_selection
 from rmqstore.query.times import parse_timestamp
 from rmqstore.read.lookup.candidates import SMALL_GAPS
-from rmqstore.store import MessageStore
+from rmqstore.store.message_store import MessageStore
 
 _COLUMNS = "topic,queueId,queueOffset,storeTimestamp,tags,keys,msgId,storeSize,commitLogOffset"
 _OFFSETS = pa.schema(

@@ -21,7 +21,7 @@ from rmqstore.errors import OptionError
 from rmqstore.inspect.report.facts import StoreFacts
 from rmqstore.inspect.report.gathering import gather
 from rmqstore.inspect.report.page import render, require_libraries
-from rmqstore.store import MessageStore
+from rmqstore.store.message_store import MessageStore
 
 
 @main.command()

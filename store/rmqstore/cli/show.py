@@ -27,7 +27,7 @@ from rmqstore.cli.common import (
 from rmqstore.cli.output import Output, gives_rows
 from rmqstore.exchange.json_rows import jsonable
 from rmqstore.format.schema import CORRUPT_RECORD
-from rmqstore.store import MessageStore
+from rmqstore.store.message_store import MessageStore
 
 _ID_DIGITS = 32
 

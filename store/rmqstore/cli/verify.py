@@ -21,9 +21,9 @@ from rmqstore.cli.common import (
 )
 from rmqstore.errors import Finding, OptionError
 from rmqstore.inspect.verify import verify as verify_store
-from rmqstore.opening import open_for
 from rmqstore.storage.remote.location import is_uri
 from rmqstore.storage.rocksdb.queue_tables import are_queues_unreadable, has_unreadable_queues
+from rmqstore.store.opening import open_for
 
 
 @main.command()

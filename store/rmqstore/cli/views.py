@@ -9,10 +9,10 @@ import click
 from rmqstore.cli.cluster import open_stores, store_paths
 from rmqstore.cli.common import ends_clearly, main, some_topics, with_system_topics
 from rmqstore.cli.output import Output, gives_rows
-from rmqstore.opening import StoreCluster
 from rmqstore.query.arguments import ViewArguments
 from rmqstore.read.views.schema import ALLOWED, VIEWS
-from rmqstore.store import MessageStore
+from rmqstore.store.cluster import StoreCluster
+from rmqstore.store.message_store import MessageStore
 
 _some_columns = click.option("--columns", help="Columns, separated by commas; all by default.")
 

@@ -14,7 +14,7 @@ from rmqstore.inspect.verify import verify
 from rmqstore.progress import Progress
 from rmqstore.storage.broker.config_files import MAX_TABLE_BYTES, is_table
 from rmqstore.storage.files.storage import Storage, read_small
-from rmqstore.store import MessageStore
+from rmqstore.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
 

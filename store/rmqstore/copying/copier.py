@@ -39,7 +39,6 @@ from rmqstore.errors import (
     StoreStateError,
     UnsupportedFeatureError,
 )
-from rmqstore.opening import open_for
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.times import is_relative, parse_timestamp
@@ -51,7 +50,8 @@ from rmqstore.storage.files.paths import find_store, our_abort
 from rmqstore.storage.files.storage import is_folder
 from rmqstore.storage.remote.location import locate
 from rmqstore.storage.remote.remote_storage import RemoteStorage
-from rmqstore.store import MessageStore
+from rmqstore.store.message_store import MessageStore
+from rmqstore.store.opening import open_for
 from rmqstore.write.existing_store import require_writable
 
 _PIECE_BYTES: Final = 8 << 20

@@ -36,14 +36,14 @@ from rmqstore.errors import (
     StoreStateError,
     UnsupportedFeatureError,
 )
-from rmqstore.opening import open_for
 from rmqstore.storage.broker.topic_table import content_of_kept
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import UNFINISHED_COPY
 from rmqstore.storage.files.storage import UriPath
 from rmqstore.storage.remote.remote_folder import Content, RemoteFolder
 from rmqstore.storage.remote.remote_storage import RemoteStorage
-from rmqstore.store import MessageStore
+from rmqstore.store.message_store import MessageStore
+from rmqstore.store.opening import open_for
 
 _JOURNAL: Final = ".rmqstore/copying"  # a folder of numbered parts
 _PART: Final = re.compile(re.escape(_JOURNAL) + r"/\d{8}")

@@ -14,7 +14,7 @@ from rmqstore.storage.files.lock import StoreLock
 from rmqstore.storage.log.append_intent import read_intent
 from rmqstore.storage.recovery.log_end import LogEnd, count_after
 from rmqstore.storage.remote.location import is_uri, local_path
-from rmqstore.store import MessageStore
+from rmqstore.store.message_store import MessageStore
 
 LOCK: Final = JOURNAL.with_name("copying.lock")
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from rmqstore.copying.plan import CopyPlan, CopyRequest, plan_copy
 from rmqstore.errors import FileDeletedError, StoreStateError
-from rmqstore.store import MessageStore
+from rmqstore.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from rmqstore.query.allocation import Allocation, Sharing
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.views import assignments
 from rmqstore.read.views.assignments import Assignment
-from rmqstore.store import MessageStore
+from rmqstore.store.message_store import MessageStore
 
 
 def assign(

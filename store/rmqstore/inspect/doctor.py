@@ -16,7 +16,7 @@ from pkgutil import iter_modules
 from typing import Final, NamedTuple
 
 from rmqstore.errors import RmqStoreError
-from rmqstore.opening import open_for
+from rmqstore.store.opening import open_for
 
 OK, MISSING, WRONG = "ok", "missing", "wrong"
 

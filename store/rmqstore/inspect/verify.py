@@ -47,7 +47,7 @@ from rmqstore.storage.rocksdb.queue_tables import (
     are_queues_unreadable,
     has_unreadable_queues,
 )
-from rmqstore.store import MessageStore
+from rmqstore.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
 

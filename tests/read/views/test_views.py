@@ -20,9 +20,9 @@ import tiers
 from reading import Row, rows, state
 from rmqstore import CorruptConfigError, OptionError
 from rmqstore.format.layout import INDEX_ITEM
-from rmqstore.opening import open_for
 from rmqstore.read.views.schema import VIEWS, ViewSpec, view_spec
 from rmqstore.read.views.source import ViewLimits, ViewPiece
+from rmqstore.store.opening import open_for
 
 GoldenStore = Callable[[str], Path]
 

@@ -29,7 +29,6 @@ from rmqstore.errors import (
 )
 from rmqstore.format.schema import select_columns
 from rmqstore.inspect.verify import verify
-from rmqstore.opening import open_for
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.scan.spec import ReadSpec
 from rmqstore.read.tail import StoreTail
@@ -37,6 +36,7 @@ from rmqstore.read.tiered.opening import open_session
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.bounds import total_weight
+from rmqstore.store.opening import open_for
 
 GoldenStore = Callable[[str], Path]
 Row = dict[str, Any]

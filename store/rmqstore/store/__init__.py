@@ -1,0 +1,1 @@
+"""The public API: one store, or those of several brokers, opened for reading; how stores open."""
