@@ -17,6 +17,7 @@ from pyspark_rmqstore.option_values import (
 )
 from rmqstore.errors import OptionError
 from rmqstore.query.arguments import FolderArguments
+from rmqstore.storage.broker.brokers_file import names_by_path
 from rmqstore.storage.remote.location import is_uri, matching
 
 STORE_PATHS = (
@@ -106,13 +107,12 @@ def _named_stores(
         raise OptionError(
             f"brokers: it names the stores and their brokers, so leave out {', '.join(others)}"
         )
-    names: dict[str, str] = {}
-    for name, patterns in brokers(given["brokers"]).items():
-        for path in (path for pattern in patterns for path in _expand(pattern, to_reach)):
-            if path in names:
-                raise OptionError(f"brokers: a path of {name} is named twice")
-            names[path] = name
-    return names
+    return names_by_path(
+        {
+            name: tuple(path for pattern in patterns for path in _expand(pattern, to_reach))
+            for name, patterns in brokers(given["brokers"]).items()
+        }
+    )
 
 
 def _folders(given: Mapping[str, str], name: str) -> tuple[str, ...]:
