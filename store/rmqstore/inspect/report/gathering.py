@@ -32,7 +32,7 @@ from rmqstore.read.views.schema import VIEWS
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.queue.bounds import total_weight
 from rmqstore.storage.rocksdb.queue_tables import are_queues_unreadable
-from rmqstore.store import MessageStore
+from rmqstore.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
 

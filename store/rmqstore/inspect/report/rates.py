@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rmqstore.errors import RmqStoreError
 from rmqstore.inspect.report.facts import QueueFacts, Rates, StoreFacts
 from rmqstore.spans import QueueSlice
-from rmqstore.store import MessageStore
+from rmqstore.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
 
