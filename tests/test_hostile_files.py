@@ -43,9 +43,9 @@ from rmqstore.storage.broker.topic_table import queue_nums
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file import MappedFile
-from rmqstore.storage.files.paths import find_store
 from rmqstore.storage.files.regular import list_folder, read_head
 from rmqstore.storage.files.storage import read_small
+from rmqstore.storage.folders.find import find_store
 from rmqstore.storage.index.file_appender import next_name
 from rmqstore.storage.index.index_file import index_files
 from rmqstore.storage.queue.bounds import pieces, sound_end

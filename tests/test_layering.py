@@ -23,7 +23,7 @@ LAYERS = [
     ["format.encoding"],
     ["storage.files", "query"],
     ["storage.broker", "storage.remote", "storage.rocksdb", "query.sql92", "query.where"],
-    ["storage.log", "storage.queue", "storage.index", "storage.timer"],
+    ["storage.log", "storage.queue", "storage.index", "storage.timer", "storage.folders"],
     ["storage.recovery", "storage.tiered"],
     ["read.scan", "write.repair", "write.staged"],
     ["read.plan", "write"],

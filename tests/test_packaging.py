@@ -30,7 +30,8 @@ DOORS = {  # packages and modules of the core that the connector enters by
     "rmqstore.read", "rmqstore.write", "rmqstore.store.opening",
     "rmqstore.storage.broker.store_config", "rmqstore.storage.broker.broker_run",
     "rmqstore.storage.broker.brokers_file",
-    "rmqstore.storage.queue.units", "rmqstore.storage.files", "rmqstore.storage.remote",
+    "rmqstore.storage.queue.units", "rmqstore.storage.files", "rmqstore.storage.folders",
+    "rmqstore.storage.remote",
 }  # fmt: skip
 CONNECTOR = sorted(SOURCES["pyspark_rmqstore"].glob("**/*.py"))
 

@@ -24,7 +24,7 @@ from pyspark_rmqstore.task_memory import keep_freed_memory
 from pyspark_rmqstore.write_options import WriteOptions
 from rmqstore.errors import IllegalMessageError, StoreLockedError
 from rmqstore.format.schema import ASSIGNED, WRITE_TYPES
-from rmqstore.storage.files.paths import find_store
+from rmqstore.storage.folders.find import find_store
 from rmqstore.store.opening import create, is_store, open_for
 from rmqstore.write.messages import MessageMaker
 from rmqstore.write.staged.part import PartWriter, StagedPart

@@ -30,7 +30,7 @@ from pyspark_rmqstore.write_options import parse_stream_write_options, parse_wri
 from rmqstore.errors import StoreLockedError
 from rmqstore.inspect.verify import verify
 from rmqstore.storage.files.lock import StoreLock
-from rmqstore.storage.files.paths import find_store
+from rmqstore.storage.folders.find import find_store
 from rmqstore.store.opening import create
 from rmqstore.write.writer import StoreWriter
 

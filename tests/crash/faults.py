@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
-from rmqstore.storage.files.paths import find_store
+from rmqstore.storage.folders.find import find_store
 from rmqstore.write.writer import StoreWriter
 
 

@@ -27,7 +27,7 @@ from rmqstore.errors import CommitError, RmqStoreError
 from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
-from rmqstore.storage.files.paths import find_store
+from rmqstore.storage.folders.find import find_store
 from rmqstore.write.messages import MessageMaker, WriteSpec
 from rmqstore.write.staged.part import PartWriter
 from rmqstore.write.writer import StoreWriter

@@ -22,7 +22,7 @@ from crash.test_append import by_log, messages, rows
 from rmqstore.errors import CommitError, StoreStateError
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
-from rmqstore.storage.files.paths import find_store
+from rmqstore.storage.folders.find import find_store
 from rmqstore.write.writer import StoreWriter
 
 pytestmark = pytest.mark.crash

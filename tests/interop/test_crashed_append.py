@@ -20,7 +20,7 @@ from interop.rocketmq import RocketMQ
 from rmqstore.format.layout import SCHEDULE_TOPIC
 from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.store_config import StoreConfig
-from rmqstore.storage.files.paths import find_store
+from rmqstore.storage.folders.find import find_store
 from rmqstore.write.writer import StoreWriter
 
 N = 60

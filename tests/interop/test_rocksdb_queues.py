@@ -21,7 +21,7 @@ from rmqstore.query.selection import parse_selection
 from rmqstore.read.scan.spec import ReadSpec, scan_schema
 from rmqstore.read.tail import StoreTail
 from rmqstore.spans import QueueSlice
-from rmqstore.storage.files.paths import find_store
+from rmqstore.storage.folders.find import find_store
 from rmqstore.storage.rocksdb.database import RocksDb
 from rmqstore.storage.rocksdb.queue_tables import RocksDbQueues
 

@@ -12,7 +12,7 @@ import pytest
 import rmqstore
 from reading import read
 from rmqstore.read.store_kind import store_kind
-from rmqstore.storage.files.paths import find_store
+from rmqstore.storage.folders.find import find_store
 
 GoldenStore = Callable[[str], Path]
 

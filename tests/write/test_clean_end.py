@@ -16,7 +16,7 @@ import rmqstore
 from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
-from rmqstore.storage.files.paths import find_store
+from rmqstore.storage.folders.find import find_store
 from rmqstore.storage.log import clean_end
 from rmqstore.write import writer
 from rmqstore.write.repair import queue_files, repairer

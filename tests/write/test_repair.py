@@ -16,7 +16,7 @@ import goldens
 import rmqstore
 from rmqstore.errors import CorruptRecordError, StoreLockedError, StoreStateError
 from rmqstore.storage.broker.store_config import StoreConfig
-from rmqstore.storage.files.paths import find_store
+from rmqstore.storage.folders.find import find_store
 from rmqstore.storage.log import joined_walks
 from rmqstore.write.writer import StoreWriter
 

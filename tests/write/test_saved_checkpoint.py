@@ -11,7 +11,7 @@ import pytest
 
 import rmqstore
 from rmqstore.storage.broker.checkpoint import Checkpoint, read_checkpoint
-from rmqstore.storage.files.paths import find_store
+from rmqstore.storage.folders.find import find_store
 
 ROWS = pa.RecordBatch.from_pylist([{"topic": "T", "body": b"x" * 200}] * 300)
 

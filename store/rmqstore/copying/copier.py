@@ -46,8 +46,9 @@ from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.broker.topic_table import keep_topics
 from rmqstore.storage.files.disk import Disk, named_os_errors
 from rmqstore.storage.files.local import LOCAL
-from rmqstore.storage.files.paths import find_store, our_abort
+from rmqstore.storage.files.paths import our_abort
 from rmqstore.storage.files.storage import is_folder
+from rmqstore.storage.folders.find import find_store
 from rmqstore.storage.remote.location import locate
 from rmqstore.storage.remote.remote_storage import RemoteStorage
 from rmqstore.store.message_store import MessageStore

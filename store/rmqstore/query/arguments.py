@@ -17,7 +17,7 @@ Time: TypeAlias = int | str | datetime
 class FolderArguments(TypedDict, total=False):
     """The parts of a store that lie outside of its folder, and its part of a shared folder.
 
-    The defaults are those of ``storage.files.paths.find_store``.
+    The defaults are those of ``storage.folders.find.find_store``.
     """
 
     commitlogs: Sequence[str]

@@ -20,8 +20,8 @@ from rmqstore.read.tiered.opening import open_session
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
-from rmqstore.storage.files.paths import find_store
 from rmqstore.storage.files.storage import Storage
+from rmqstore.storage.folders.find import find_store
 from rmqstore.storage.remote.location import is_uri, locate
 from rmqstore.store.message_store import MessageStore
 from rmqstore.write.messages import WriteSpec

@@ -19,7 +19,7 @@ from rmqstore.read.views.registry import read_cluster_view
 from rmqstore.read.views.replicas import Broker, brokers_of
 from rmqstore.read.views.schema import view_spec
 from rmqstore.storage.broker.identity import BrokerIdentity, read_identity
-from rmqstore.storage.files.paths import find_store
+from rmqstore.storage.folders.find import find_store
 
 Rows = list[dict[str, Any]]
 

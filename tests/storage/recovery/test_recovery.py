@@ -16,7 +16,7 @@ from rmqstore.format.schema import MESSAGE
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.scan.spec import ReadSpec
 from rmqstore.storage.broker.checkpoint import Checkpoint, read_checkpoint
-from rmqstore.storage.files.paths import find_store
+from rmqstore.storage.folders.find import find_store
 
 
 def _store(n_records: int = 60, *, topic: str = "T") -> build.Store:

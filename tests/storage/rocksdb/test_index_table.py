@@ -12,7 +12,7 @@ from rocksdict import Options, Rdict
 
 import goldens
 from rmqstore.errors import CorruptDatabaseError
-from rmqstore.storage.files.paths import find_store
+from rmqstore.storage.folders.find import find_store
 from rmqstore.storage.rocksdb import index_table
 from rmqstore.storage.rocksdb.index_table import IndexTable, ItemKind, item_prefix
 from rocksdb_index import HOUR, LAST_OFFSET, Items, item, items_of, write_index

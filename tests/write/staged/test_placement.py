@@ -17,7 +17,7 @@ from rmqstore.errors import IllegalMessageError, StoreStateError
 from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
-from rmqstore.storage.files.paths import find_store
+from rmqstore.storage.folders.find import find_store
 from rmqstore.write import writer as writer_module
 from rmqstore.write.messages import MessageMaker, WriteSpec
 from rmqstore.write.staged import part as part_module

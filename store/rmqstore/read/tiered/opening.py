@@ -12,8 +12,9 @@ from rmqstore.read.session import StoreSession
 from rmqstore.read.tiered.session import TieredSession
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.local import LOCAL
-from rmqstore.storage.files.paths import StorePaths, find_store
+from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import Storage
+from rmqstore.storage.folders.find import find_store
 from rmqstore.storage.remote.remote_storage import RemoteStorage
 from rmqstore.storage.tiered.folders import find_tier, is_tier
 from rmqstore.storage.tiered.no_files import NO_FILES

@@ -1,14 +1,16 @@
-"""The paths of the parts of a store, the storage that holds them, and file names from offsets."""
+"""The paths of the parts of a store, the storage that holds them, and file names from offsets.
+
+``storage.folders`` finds them.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rmqstore.errors import NotAStoreError, OptionError, StoreStateError
+from rmqstore.errors import StoreStateError
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.storage import Storage, is_folder, path_of
 
@@ -18,7 +20,6 @@ logger = logging.getLogger(__name__)
 OUR_ABORT = "rmqstore "
 UNFINISHED_COPY = "unfinished-copy"  # a file of the root, while a copy is made in a remote storage
 _NAME_DIGITS = 20
-_DLEDGER_PREFIX = "dledger-"
 _MAX_OFFSET = 1 << 62  # above the name of any real file; sums stay inside an int64
 _MAX_QUEUE_ID = (1 << 31) - 1
 _MAX_NAME_BYTES = 255  # NAME_MAX of every file system that RocketMQ runs on
@@ -206,12 +207,12 @@ class StorePaths:
     def queue_files(self, topic: str) -> list[Path]:
         """Return the files of all queues of a topic."""
         folders = [self.queue(topic, queue_id) for queue_id in self.queue_ids(topic)]
-        return [file for folder in folders for file in _segment_files(self.storage, folder)]
+        return [file for folder in folders for file in segment_files(self.storage, folder)]
 
     def batch_files(self, topic: str) -> list[Path]:
         """Return the files of all BatchConsumeQueues of a topic."""
         folders = [self.batch_queue(topic, queue_id) for queue_id in self.batch_queue_ids(topic)]
-        return [file for folder in folders for file in _segment_files(self.storage, folder)]
+        return [file for folder in folders for file in segment_files(self.storage, folder)]
 
     @property
     def rocksdb_queues(self) -> Path | None:
@@ -251,116 +252,14 @@ class StorePaths:
     def _subfolders(self, folder: Path) -> list[str]:
         names = [entry.name for entry in self.storage.list_folder(folder) if entry.is_folder]
         for name in names:
-            if not _is_text(name):
+            if not is_text(name):
                 logger.warning(
                     "%s: the folder %r is not named in UTF-8 and is passed over", folder, name
                 )
-        return sorted(filter(_is_text, names))
+        return sorted(filter(is_text, names))
 
 
-def find_store(
-    root: str | os.PathLike[str],
-    *,
-    commitlogs: Sequence[str] = (),
-    consumequeue: str | None = None,
-    index: str | None = None,
-    dledger_logs: Sequence[str] = (),
-    dledger_self_id: str | None = None,
-    storage: Storage = LOCAL,
-) -> StorePaths:
-    """Return the paths of the store at ``root``.
-
-    Args:
-        root: the folder that holds ``commitlog/``.
-        commitlogs: log folders outside of the root (the broker's ``storePathCommitLog``).
-        consumequeue: the queue folder if it lies elsewhere.
-        index: the index folder if it lies elsewhere.
-        dledger_logs: folders of a DLedger log outside of the root (the broker's
-            ``storePathDLedgerCommitLog``).
-        dledger_self_id: the node whose DLedger log is read, if there are logs of several nodes
-            (the broker's ``dLegerSelfId``).
-        storage: the storage to read the files from.
-
-    Raises:
-        NotAStoreError: there is no such folder, or it has no log.
-        OptionError: it is not clear which DLedger log is meant.
-        StoreStateError: it is a copy that is not complete.
-    """
-    base = path_of(root if isinstance(root, Path) else os.fspath(root))
-    if storage.exists(base / UNFINISHED_COPY):
-        raise StoreStateError(
-            f"{base} holds a copy of a store that is not complete: "
-            "`rmqstore copy` with the same arguments goes on with it"
-        )
-    logs = tuple(path_of(log) for log in commitlogs) or (base / "commitlog",)
-    entries = _find_dledger_logs(base, dledger_logs, dledger_self_id, storage)
-    needed = logs if commitlogs or not entries else ()
-    missing = next((log for log in needed if not is_folder(storage, log)), None)
-    if missing is not None:
-        hint = "give the folder that holds commitlog/, or the log's own folders with commitlogs="
-        raise NotAStoreError(
-            f"{base} is not a RocketMQ store: there is no folder {missing}; {hint}"
-        )
-    return StorePaths(
-        root=base,
-        commitlogs=logs,
-        consumequeue=path_of(consumequeue) if consumequeue else base / "consumequeue",
-        index=path_of(index) if index else base / "index",
-        storage=storage,
-        dledger_logs=entries,
-    )
-
-
-def _find_dledger_logs(
-    base: Path, given: Sequence[str], self_id: str | None, storage: Storage
-) -> tuple[Path, ...]:
-    """Return the folders that hold the DLedger log of a store; none in most stores.
-
-    Raises:
-        NotAStoreError: a given folder is not there.
-        OptionError: there are logs of several nodes, or none of the given one.
-
-    Source: DLedgerConfig.java#getDataStorePath.
-    """
-    if given:
-        folders = tuple(path_of(folder) for folder in given)
-        missing = next((folder for folder in folders if not is_folder(storage, folder)), None)
-        if missing is not None:
-            raise NotAStoreError(
-                f"{base}: there is no folder {missing}, which dledger_logs= names as one that "
-                "holds the files of a DLedger log"
-            )
-        return folders
-    by_id = {
-        folder.parent.name.removeprefix(_DLEDGER_PREFIX): folder
-        for folder in _dledger_folders(storage, base)
-        if _segment_files(storage, folder)
-    }
-    listed = ", ".join(f"{node} in {folder}" for node, folder in by_id.items()) or "none"
-    if self_id is not None and self_id not in by_id:
-        raise OptionError(
-            f"{base}: dledger_self_id={self_id} names a node without a DLedger log; "
-            f"there are: {listed}"
-        )
-    if self_id is None and len(by_id) > 1:
-        raise OptionError(
-            f"{base} holds the DLedger logs of several nodes ({listed}); "
-            "choose one of them with dledger_self_id="
-        )
-    return tuple(folder for node, folder in by_id.items() if self_id in (None, node))
-
-
-def _dledger_folders(storage: Storage, root: Path) -> list[Path]:
-    """Return the folders of the files of DLedger logs, whether or not there are any.
-
-    Source: DLedgerConfig.java.
-    """
-    entries = storage.list_folder(root)
-    names = (entry.name for entry in entries if entry.is_folder and _is_text(entry.name))
-    return sorted(root / name / "data" for name in names if name.startswith(_DLEDGER_PREFIX))
-
-
-def _segment_files(storage: Storage, folder: Path) -> list[Path]:
+def segment_files(storage: Storage, folder: Path) -> list[Path]:
     """Return the files of a folder that are named by an offset, sorted; [] without the folder."""
     if not is_folder(storage, folder):
         return []
@@ -387,6 +286,6 @@ def _is_queue_id(name: str) -> bool:
     return str(int(name)) == name and int(name) <= _MAX_QUEUE_ID
 
 
-def _is_text(name: str) -> bool:
+def is_text(name: str) -> bool:
     """Tell whether a name is UTF-8 on the disk: Python escapes any other as lone surrogates."""
     return name.isascii() or not any("\ud800" <= char <= "\udfff" for char in name)

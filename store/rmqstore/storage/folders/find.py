@@ -1,0 +1,66 @@
+"""Finds the folders of a store from its root."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from rmqstore.errors import NotAStoreError, StoreStateError
+from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.files.paths import UNFINISHED_COPY, StorePaths
+from rmqstore.storage.files.storage import Storage, is_folder, path_of
+from rmqstore.storage.folders.dledger import find_dledger_logs
+
+
+def find_store(
+    root: str | os.PathLike[str],
+    *,
+    commitlogs: Sequence[str] = (),
+    consumequeue: str | None = None,
+    index: str | None = None,
+    dledger_logs: Sequence[str] = (),
+    dledger_self_id: str | None = None,
+    storage: Storage = LOCAL,
+) -> StorePaths:
+    """Return the paths of the store at ``root``.
+
+    Args:
+        root: the folder that holds ``commitlog/``.
+        commitlogs: log folders outside of the root (the broker's ``storePathCommitLog``).
+        consumequeue: the queue folder if it lies elsewhere.
+        index: the index folder if it lies elsewhere.
+        dledger_logs: folders of a DLedger log outside of the root (the broker's
+            ``storePathDLedgerCommitLog``).
+        dledger_self_id: the node whose DLedger log is read, if there are logs of several nodes
+            (the broker's ``dLegerSelfId``).
+        storage: the storage to read the files from.
+
+    Raises:
+        NotAStoreError: there is no such folder, or it has no log.
+        OptionError: it is not clear which DLedger log is meant.
+        StoreStateError: it is a copy that is not complete.
+    """
+    base = path_of(root if isinstance(root, Path) else os.fspath(root))
+    if storage.exists(base / UNFINISHED_COPY):
+        raise StoreStateError(
+            f"{base} holds a copy of a store that is not complete: "
+            "`rmqstore copy` with the same arguments goes on with it"
+        )
+    logs = tuple(path_of(log) for log in commitlogs) or (base / "commitlog",)
+    entries = find_dledger_logs(base, dledger_logs, dledger_self_id, storage)
+    needed = logs if commitlogs or not entries else ()
+    missing = next((log for log in needed if not is_folder(storage, log)), None)
+    if missing is not None:
+        hint = "give the folder that holds commitlog/, or the log's own folders with commitlogs="
+        raise NotAStoreError(
+            f"{base} is not a RocketMQ store: there is no folder {missing}; {hint}"
+        )
+    return StorePaths(
+        root=base,
+        commitlogs=logs,
+        consumequeue=path_of(consumequeue) if consumequeue else base / "consumequeue",
+        index=path_of(index) if index else base / "index",
+        storage=storage,
+        dledger_logs=entries,
+    )
