@@ -18,7 +18,7 @@ ROOT = PROJECT / "store" / "rmqstore"
 LAYERS = [
     ["errors", "spans", "progress"],
     ["format"],
-    ["format.framing"],
+    ["format.framing", "format.system_topics"],
     ["format.columns"],
     ["format.encoding"],
     ["storage.files", "query"],

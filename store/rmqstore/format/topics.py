@@ -13,6 +13,9 @@ OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 ROCKSDB_HALF_TOPIC: Final = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
 ROCKSDB_OP_TOPIC: Final = "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+# Source: MixAll.java.
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
 
 # Source: TopicValidator.java#NOT_ALLOWED_SEND_TOPIC_SET.
 FORBIDDEN_TOPICS: Final = frozenset(
@@ -35,13 +38,13 @@ SYSTEM_TOPICS = FORBIDDEN_TOPICS | {
     ROCKSDB_OP_TOPIC,
 }
 # Source: MixAll.java, PopAckConstants.java.
-_SYSTEM_PREFIXES = ("rmq_sys_", "%RETRY%", "%DLQ%", LMQ_PREFIX)
+_SYSTEM_PREFIXES = ("rmq_sys_", RETRY_PREFIX, DLQ_PREFIX, LMQ_PREFIX)
 _SYSTEM_SUFFIX = "_REPLY_TOPIC"
 
 # Source: TopicValidator.java.
 _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _MAX_TOPIC, _MAX_GROUP_TOPIC = 127, 255
-_GROUP_PREFIXES: Final = ("%RETRY%", "%DLQ%")
+_GROUP_PREFIXES: Final = (RETRY_PREFIX, DLQ_PREFIX)
 
 
 def is_system_topic(topic: str) -> bool:

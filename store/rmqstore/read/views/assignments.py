@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from rmqstore.errors import CorruptConfigError, OptionError, RmqStoreError
+from rmqstore.format.topics import RETRY_PREFIX
 from rmqstore.query.allocation import MessageQueue, Sharing
 from rmqstore.query.selection import Selection, choose_topics
 from rmqstore.read.views.replicas import brokers_of
@@ -17,7 +18,6 @@ from rmqstore.read.views.source import ViewSource, to_batches
 from rmqstore.storage.files.paths import can_name_queues
 
 _MAX_QUEUES: Final = 100_000  # of a topic on one broker
-_RETRY_PREFIX: Final = "%RETRY%"
 
 
 class Assignment(NamedTuple):
@@ -122,7 +122,7 @@ def _subscribed(
     """Return the topics that a group subscribes to, of those that the brokers serve."""
     if selection.subscribe is None and selection.subscribe_pattern is None:
         topics = {topic for topic in known if topic in consumed}
-        topics |= {f"{_RETRY_PREFIX}{group}"} & {*known}
+        topics |= {f"{RETRY_PREFIX}{group}"} & {*known}
         if not topics:
             raise OptionError(f"group {group} has no offsets of any topic: name its topics")
         return sorted(topics)

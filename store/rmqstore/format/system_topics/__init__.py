@@ -1,0 +1,1 @@
+"""What messages in RocketMQ's own topics say: retries and dead letters."""
