@@ -18,12 +18,11 @@ def main(path: str, topic: str) -> None:
             offsets = f"{queue.min_offset} to {queue.max_offset}"
             print(f"{queue.topic}-{queue.queue_id}: {offsets}, {queue.n_bytes:,} bytes")
 
-        # A RecordBatchReader reads only when batches are requested. It can be given to pandas,
-        # Polars and DuckDB as it is.
-        reader: pa.RecordBatchReader = store.scan(
-            subscribe=topic, columns="queueId,queueOffset,tags,commitLogOffset"
-        )
-        table = reader.read_all()
+        # A scan reads only when something asks for its rows, and again each time. pandas, Polars
+        # and DuckDB take it as it is.
+        scan = store.scan(subscribe=topic, columns="queueId,queueOffset,tags,commitLogOffset")
+        print(scan.count(), "messages, the first:", scan.head(1).to_pylist())
+        table: pa.Table = scan.to_arrow()
         print(table.group_by("tags").aggregate([("queueOffset", "count")]).to_pylist())
 
         # One message, by its physical offset or by its offset message id.

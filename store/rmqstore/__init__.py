@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rmqstore.store.message_store import MessageStore
     from rmqstore.store.opening import create
     from rmqstore.store.opening import open_for as open  # noqa: A004 - `rmqstore.open(path)` reads as it should
+    from rmqstore.store.scan import Scan
     from rmqstore.write.messages import WriteSpec
     from rmqstore.write.writer import StoreWriter
 
@@ -52,6 +53,7 @@ __all__ = [
     "QueueInfo",
     "RemoteReadError",
     "RmqStoreError",
+    "Scan",
     "StoreCluster",
     "StoreConfig",
     "StoreFormatError",
@@ -74,6 +76,7 @@ _HOMES = {
     "Message": "format.schema:Message",
     "MessageStore": "store.message_store:MessageStore",
     "QueueInfo": "read.open_store:QueueInfo",
+    "Scan": "store.scan:Scan",
     "StoreCluster": "store.cluster:StoreCluster",
     "StoreConfig": "storage.broker.store_config:StoreConfig",
     "StoreWriter": "write.writer:StoreWriter",

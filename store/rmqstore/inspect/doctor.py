@@ -27,6 +27,7 @@ _OPTIONAL: Final = {
     "pyspark": "the data source",
     "rocksdict": "queues and an index in RocksDB",
     "isal": "quicker checksums",
+    "polars": "rmqstore.polars",
     "jinja2": "rmqstore report",
 }
 

@@ -81,3 +81,5 @@ class ScanArguments(SelectionArguments, total=False):
     fail_on_data_loss: bool
     verbatim: bool
     limit: int | None
+    starting_physical_offset: int | None
+    ending_physical_offset: int | None

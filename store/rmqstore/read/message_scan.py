@@ -3,25 +3,45 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rmqstore.errors import OptionError
-from rmqstore.format.schema import ALL_COLUMNS, PENDING
+from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD, PENDING, VERBATIM, select_columns
 from rmqstore.query.keys import Wanted
-from rmqstore.query.selection import Selection
-from rmqstore.query.where.where import Where
+from rmqstore.query.selection import Selection, parse_tags
+from rmqstore.query.sql92.filter import parse_filter
+from rmqstore.query.where.where import Where, parse_where, within_places
 from rmqstore.read.lookup.pending import find_pending, read_pending
 from rmqstore.read.pruner import StorePruner
 from rmqstore.read.scan.merge import PLACE, merge_by_place
 from rmqstore.read.scan.record_filter import log_filter
-from rmqstore.read.scan.spec import ReadSpec, first_rows
+from rmqstore.read.scan.spec import FAILFAST, PERMISSIVE, ReadSpec, first_rows, scan_schema
 from rmqstore.read.session import StoreSession
 
 logger = logging.getLogger(__name__)
+
+
+def returned_schema(
+    columns: str | Iterable[str] | pa.Schema | None = None,
+    *,
+    include_pending: bool = False,
+    verbatim: bool = False,
+    mode: str = FAILFAST,
+    corrupt_column: str = CORRUPT_RECORD,
+) -> pa.Schema:
+    """Return the columns that a scan with these arguments returns."""
+    if verbatim and columns is None:
+        schema = VERBATIM
+    else:
+        schema = scan_schema(columns, include_pending=include_pending)
+    if mode == PERMISSIVE and corrupt_column not in schema.names:
+        schema = schema.append(pa.field(corrupt_column, pa.string()))
+    return schema
 
 
 def known_columns(schema: pa.Schema, *, include_pending: bool) -> pa.Schema:
@@ -47,6 +67,7 @@ class MessageScan:
     """The request for one scan.
 
     Attributes:
+        schema: the columns that it returns.
         selection: topics and bounds.
         spec: how records are read; its columns include those that the condition names.
         by: ``queue`` or ``commitlog``.
@@ -56,6 +77,7 @@ class MessageScan:
         include_pending: whether pending messages follow at the end.
     """
 
+    schema: pa.Schema
     selection: Selection
     spec: ReadSpec
     by: str
@@ -71,26 +93,6 @@ class MessageScan:
         if self.include_pending and (self.wanted or self.by != "queue"):
             raise OptionError("include_pending: only a read by queue knows what is pending")
 
-    def reader(
-        self, session: StoreSession, schema: pa.Schema, limit: int | None
-    ) -> pa.RecordBatchReader:
-        """Return the messages of a store as a stream of batches.
-
-        Args:
-            session: the store.
-            schema: the columns to return; the columns of ``spec`` include them.
-            limit: return only this many messages, the first ones; reading stops then.
-
-        Raises:
-            OptionError: the limit is not a positive integer.
-        """
-        batches = self.batches(session)
-        if self.spec.schema != schema:
-            batches = (batch.select(schema.names) for batch in batches)
-        if limit is not None:
-            batches = first_rows(batches, limit)
-        return pa.RecordBatchReader.from_batches(schema, batches)
-
     def batches(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
         """Return the messages of a store as batches with the columns of ``spec``."""
         if self.include_pending:
@@ -99,6 +101,49 @@ class MessageScan:
         if self.include_pending:
             batches = chain(batches, self._keep(self._pending(session)))
         return batches
+
+    def n_planned(self, session: StoreSession) -> int | None:
+        """Return the number of messages if the ends of queues tell it, None if they do not.
+
+        They do where each queue offset gives a row or an error.
+        """
+        spec = self.spec
+        is_chosen_by_queue = self.by == "queue" and self.where is None and not self.wanted
+        if not is_chosen_by_queue or self.include_pending or spec.tags is not None or spec.filter:
+            return None
+        if spec.mode != FAILFAST or not spec.fail_on_data_loss:
+            return None
+        slices = session.plan_queues(self.selection, spec)
+        if session.lost(slices, spec):
+            return None
+        return sum(piece.end - piece.start for piece in slices)
+
+    def count(self, session: StoreSession, limit: int | None) -> int:
+        """Return the number of messages, at most ``limit``; by the ends of queues if they tell it.
+
+        If not, few columns are read, except where damaged rows count: which rows are damaged may
+        depend on the columns.
+        """
+        count = self.n_planned(session)
+        if count is not None:
+            return count if limit is None else min(count, limit)
+        request = self
+        if self.spec.mode == FAILFAST:
+            schema = select_columns(["queueOffset"])
+            if self.where is not None:
+                schema = columns_to_read(schema, self.where)
+            request = replace(self, spec=replace(self.spec, schema=schema))
+        batches = request.batches(session)
+        return sum(
+            batch.num_rows for batch in (batches if limit is None else first_rows(batches, limit))
+        )
+
+    def rows(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
+        """Return the messages of a store as batches with the columns that are returned."""
+        batches = self.batches(session)
+        if self.spec.schema == self.schema:
+            return batches
+        return (batch.select(self.schema.names) for batch in batches)
 
     def _read(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
         if self.where is not None and not self.where.pruning.keeps_broker(session.broker_name):
@@ -169,3 +214,51 @@ class MessageScan:
     def _pending(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
         pending = find_pending(session, self.selection, self.spec)
         yield from read_pending(session, pending, self.spec, self.selection)
+
+
+def parse_scan(
+    selection: Selection,
+    *,
+    where: str | pc.Expression | None,
+    sql92: str | None,
+    tags: str | None,
+    columns: str | Iterable[str] | pa.Schema | None,
+    by: str,
+    wanted: Wanted,
+    index_only: bool,
+    include_pending: bool,
+    mode: str,
+    corrupt_column: str,
+    check_crc: bool,
+    fail_on_data_loss: bool,
+    verbatim: bool,
+    places: tuple[int | None, int | None],
+    broker_name: str,
+) -> MessageScan:
+    """Check the arguments of a scan, which ``MessageStore.scan`` describes.
+
+    Raises:
+        OptionError: one is out of its domain, or some contradict one another.
+    """
+    schema = returned_schema(
+        columns,
+        include_pending=include_pending,
+        verbatim=verbatim,
+        mode=mode,
+        corrupt_column=corrupt_column,
+    )
+    known = known_columns(schema, include_pending=include_pending)
+    condition = within_places(parse_where(where, known), *places)
+    tag_set = parse_tags(tags)
+    spec = ReadSpec(
+        schema=schema if condition is None else columns_to_read(schema, condition),
+        mode=mode,
+        corrupt_column=corrupt_column,
+        check_crc=check_crc,
+        fail_on_data_loss=fail_on_data_loss,
+        tags=tag_set if condition is None else condition.pruning.tagged(tag_set),
+        filter=parse_filter(sql92),
+        broker_name=broker_name,
+        inflate=not verbatim,
+    )
+    return MessageScan(schema, selection, spec, by, wanted, condition, index_only, include_pending)

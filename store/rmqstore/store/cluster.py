@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import chain
 from typing import Any, Unpack
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ import pyarrow as pa
 from rmqstore.errors import OptionError
 from rmqstore.query.arguments import ScanArguments, TopicArguments, ViewArguments
 from rmqstore.query.selection import parse_selection, require_named
-from rmqstore.read.scan.spec import first_rows
+from rmqstore.read.message_scan import returned_schema
 from rmqstore.read.views.registry import read_cluster_view
 from rmqstore.read.views.replicas import brokers_of
 from rmqstore.read.views.schema import HIDING_SYSTEM_TOPICS, OF_CLUSTER, view_spec
@@ -22,8 +23,17 @@ from rmqstore.storage.files.closing import Closing
 from rmqstore.storage.remote.location import is_uri
 from rmqstore.store.message_store import MessageStore
 from rmqstore.store.opening import open_for
+from rmqstore.store.scan import Scan
 
 logger = logging.getLogger(__name__)
+
+# the arguments of a scan that say which columns it returns, beside ``columns``
+_OF_SCHEMA = {
+    "include_pending": "include_pending",
+    "verbatim": "verbatim",
+    "mode": "mode",
+    "column_name_of_corrupt_record": "corrupt_column",
+}
 
 AnyPath = str | os.PathLike[str]
 
@@ -58,7 +68,7 @@ class StoreCluster(Closing):
         *,
         columns: str | Iterable[str] | pa.Schema | None = None,
         **options: Unpack[ScanArguments],
-    ) -> pa.RecordBatchReader:
+    ) -> Scan:
         """Return the chosen messages of all brokers, one broker after the other.
 
         Args:
@@ -71,16 +81,33 @@ class StoreCluster(Closing):
                 ``MessageStore.scan`` does.
         """
         limit = options.pop("limit", None)
-        chosen = self._options_of_each(options)
-        first = chosen[0][0].scan(columns=columns, **chosen[0][1])
+        given: dict[str, Any] = {**options}
+        of_schema = {
+            argument: given[name] for name, argument in _OF_SCHEMA.items() if name in given
+        }
 
-        def batches() -> Iterator[pa.RecordBatch]:
-            yield from first
-            for store, arguments in chosen[1:]:
-                yield from store.scan(columns=columns, **arguments)
+        def plan() -> Iterator[pa.RecordBatch]:
+            (store, arguments), *others = self._options_of_each(options)
+            first = store.scan(columns=columns, **arguments)
+            rest = (store.scan(columns=columns, **arguments) for store, arguments in others)
+            return chain(first, chain.from_iterable(rest))
 
-        rows = batches() if limit is None else first_rows(batches(), limit)
-        return pa.RecordBatchReader.from_batches(first.schema, rows)
+        def count() -> int:
+            total = 0
+            for store, arguments in self._options_of_each(options):
+                left = None if limit is None else limit - total
+                if left == 0:
+                    break
+                total += store.scan(columns=columns, limit=left, **arguments).count()
+            return total
+
+        return Scan(returned_schema(columns, **of_schema), plan, limit=limit, count=count)
+
+    def count(
+        self, *, columns: str | Iterable[str] = "queueOffset", **options: Unpack[ScanArguments]
+    ) -> int:
+        """Return how many messages a scan gives; see ``MessageStore.count``."""
+        return self.scan(columns=columns, **options).count()
 
     def view(
         self,
@@ -88,7 +115,7 @@ class StoreCluster(Closing):
         *,
         columns: str | Iterable[str] | pa.Schema | None = None,
         **options: Unpack[ViewArguments],
-    ) -> pa.RecordBatchReader:
+    ) -> Scan:
         """Return a view of all brokers; ``docs/views.md`` lists views and columns.
 
         Args:
@@ -100,18 +127,21 @@ class StoreCluster(Closing):
             OptionError: as ``MessageStore.view`` does.
         """
         spec = view_spec(name, columns=columns, **options)
-        if name in OF_CLUSTER:
-            for store in self._opened:
-                store.session.require_view(name)
-            sources = [store.session.view_source for store in self._opened]
-            batches = read_cluster_view(sources, spec)
-        else:
+
+        def plan() -> Iterator[pa.RecordBatch]:
+            if name in OF_CLUSTER:
+                for store in self._opened:
+                    store.session.require_view(name)
+                return read_cluster_view(
+                    [store.session.view_source for store in self._opened], spec
+                )
             chosen = [(store, options) for store in self.stores.values()]
             if name in HIDING_SYSTEM_TOPICS:
                 chosen = self._options_of_each(options)
-            readers = (store.view(name, columns=columns, **given) for store, given in chosen)
-            batches = (batch for reader in readers for batch in reader)
-        return pa.RecordBatchReader.from_batches(spec.schema, batches)
+            each = (store.view(name, columns=columns, **given) for store, given in chosen)
+            return chain.from_iterable(each)
+
+        return Scan(spec.schema, plan)
 
     def _options_of_each(self, options: Mapping[str, Any]) -> list[tuple[MessageStore, Any]]:
         """Return the stores that have some of the named topics, and the options of each.

@@ -15,7 +15,7 @@ from rmqstore.errors import (
     OptionError,
 )
 from rmqstore.format.record import parse_message_id
-from rmqstore.format.schema import VERBATIM, Message
+from rmqstore.format.schema import Message
 from rmqstore.query.arguments import (
     Boundary,
     Mode,
@@ -27,16 +27,13 @@ from rmqstore.query.arguments import (
 from rmqstore.query.keys import parse_wanted
 from rmqstore.query.selection import (
     parse_selection,
-    parse_tags,
     require_arguments,
 )
-from rmqstore.query.sql92.filter import parse_filter
 from rmqstore.query.times import parse_timestamp
 from rmqstore.query.where.where import parse_where
 from rmqstore.read.lookup.candidates import QueryResult
-from rmqstore.read.message_scan import MessageScan, columns_to_read, known_columns
+from rmqstore.read.message_scan import parse_scan
 from rmqstore.read.open_store import QueueInfo
-from rmqstore.read.scan.spec import ReadSpec, scan_schema
 from rmqstore.read.scan.tags_codes import matched_groups
 from rmqstore.read.session import StoreSession
 from rmqstore.read.summary import as_html, as_text
@@ -46,6 +43,7 @@ from rmqstore.storage.files.closing import Closing
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.retry import retry_if_deleted
 from rmqstore.storage.recovery.log_end import LogEnd
+from rmqstore.store.scan import Scan
 
 
 class MessageStore(Closing):
@@ -284,11 +282,14 @@ class MessageStore(Closing):
         fail_on_data_loss: bool = True,
         verbatim: bool = False,
         limit: int | None = None,
+        starting_physical_offset: int | None = None,
+        ending_physical_offset: int | None = None,
         **selection: Unpack[SelectionArguments],
-    ) -> pa.RecordBatchReader:
-        """Return the chosen messages as a stream of batches.
+    ) -> Scan:
+        """Return the chosen messages, which are read when they are asked for.
 
-        ``docs/reading.md`` describes the arguments at length.
+        A :class:`rmqstore.Scan` can be read again and again; it is a stream of batches, and pandas,
+        Polars and DuckDB take it. ``docs/reading.md`` describes the arguments at length.
 
         Args:
             where: a condition on columns, as text or as a pyarrow expression. Its columns need not
@@ -314,6 +315,8 @@ class MessageStore(Closing):
             verbatim: return the fields of records exactly as stored (``format.schema.VERBATIM``),
                 for exact copies.
             limit: return only this many messages, the first ones; reading stops then.
+            starting_physical_offset: leave out what lies before it in the log.
+            ending_physical_offset: leave out what lies at it or after it in the log.
             selection: topics and bounds; ``query.selection.parse_selection`` lists the arguments.
 
         Raises:
@@ -322,51 +325,46 @@ class MessageStore(Closing):
             OffsetOutOfRangeError: chosen messages are gone and ``fail_on_data_loss`` holds.
         """
         require_arguments(selection, ScanArguments.__annotations__ | {"columns": ...})
-        chosen = parse_selection(**selection)
-        corrupt_column = column_name_of_corrupt_record
-        if verbatim and columns is None:
-            schema = VERBATIM
-        else:
-            schema = scan_schema(columns, include_pending=include_pending)
-        if mode == "PERMISSIVE" and corrupt_column not in schema.names:
-            schema = schema.append(pa.field(corrupt_column, pa.string()))
-        condition = parse_where(where, known_columns(schema, include_pending=include_pending))
-        tag_set = parse_tags(tags)
-        spec = ReadSpec(
-            schema=schema if condition is None else columns_to_read(schema, condition),
-            mode=mode,
-            corrupt_column=corrupt_column,
-            check_crc=check_crc,
-            fail_on_data_loss=fail_on_data_loss,
-            tags=tag_set if condition is None else condition.pruning.tagged(tag_set),
-            filter=parse_filter(filter),
-            broker_name=self.broker_name,
-            inflate=not verbatim,
-        )
-        request = MessageScan(
-            selection=chosen,
-            spec=spec,
+        request = parse_scan(
+            parse_selection(**selection),
+            where=where,
+            sql92=filter,
+            tags=tags,
+            columns=columns,
             by=scan,
             wanted=parse_wanted(msg_key, msg_id, msg_tags),
-            where=condition,
             index_only=index_only,
             include_pending=include_pending,
+            mode=mode,
+            corrupt_column=column_name_of_corrupt_record,
+            check_crc=check_crc,
+            fail_on_data_loss=fail_on_data_loss,
+            verbatim=verbatim,
+            places=(starting_physical_offset, ending_physical_offset),
+            broker_name=self.broker_name,
         )
         if verbatim and scan == "queue":
-            self.session.require_records(chosen)
-        return request.reader(self.session, schema, limit)
+            self.session.require_records(request.selection)
+        return Scan(
+            request.schema,
+            lambda: request.rows(self.session),
+            limit=limit,
+            count=lambda: request.count(self.session, limit),
+        )
 
     def count(
         self, *, columns: str | Iterable[str] = "queueOffset", **options: Unpack[ScanArguments]
     ) -> int:
         """Return how many messages a scan gives.
 
+        Where the ends of queues tell it, no message is read, and damage is not noticed.
+
         Args:
-            columns: columns to read; the fewer, the faster.
+            columns: columns to read, if any are; the fewer, the faster.
             options: the other arguments of :meth:`scan`. CRCs of bodies are checked unless
                 ``check_crc=False``.
         """
-        return sum(batch.num_rows for batch in self.scan(columns=columns, **options))
+        return self.scan(columns=columns, **options).count()
 
     def view(
         self,
@@ -377,8 +375,8 @@ class MessageStore(Closing):
         mode: Literal["DROPMALFORMED", "PERMISSIVE"] | None = None,
         check_crc: bool | None = None,
         **selection: Unpack[ViewArguments],
-    ) -> pa.RecordBatchReader:
-        """Return a view of the store as a stream of batches.
+    ) -> Scan:
+        """Return a view of the store, whose rows are read when they are asked for.
 
         ``docs/views.md`` lists views and columns. Damage stops no view: rows say what is damaged.
 
@@ -395,5 +393,5 @@ class MessageStore(Closing):
             OptionError: an argument has no meaning with the view, or is out of its domain.
         """
         spec = view_spec(name, columns=columns, mode=mode, check_crc=check_crc, **selection)
-        batches = self.session.view(spec, parse_where(where, view_columns(name)))
-        return pa.RecordBatchReader.from_batches(spec.schema, batches)
+        condition = parse_where(where, view_columns(name))
+        return Scan(spec.schema, lambda: self.session.view(spec, condition))

@@ -13,10 +13,12 @@ from rmqstore.errors import OptionError
 from rmqstore.query.conditions import Pruning
 from rmqstore.query.tokens import shortened
 from rmqstore.query.where.columns import require_columns
-from rmqstore.query.where.condition import Condition, comparisons, mask_of, pruning_of
+from rmqstore.query.where.comparison import Comparison, Kind
+from rmqstore.query.where.condition import Condition, Joined, comparisons, mask_of, pruning_of
 from rmqstore.query.where.expressions import Expressed, take_apart
 from rmqstore.query.where.parser import parse
 
+_PLACE: Final = pa.field("commitLogOffset", pa.int64())
 _ROWS_AT_ONCE: Final = 1 << 15  # pyarrow shares out more among threads, and their order is lost
 
 
@@ -71,6 +73,30 @@ def parse_where(where: str | pc.Expression | None, columns: pa.Schema) -> Where 
     require_columns(expressed.columns, columns.names, f"where {shortened(str(where))}")
     _filtered(pa.RecordBatch.from_pylist([], columns), where)
     return Where(_fields(expressed.columns, columns), expressed.pruning, where)
+
+
+def within_places(where: Where | None, start: int | None, end: int | None) -> Where | None:
+    """Return a condition together with bounds on physical offsets; the end is excluded."""
+    bounds: tuple[tuple[Kind, int | None], ...] = ((">=", start), ("<", end))
+    parts = tuple(
+        Comparison(_PLACE.name, kind, (value,)) for kind, value in bounds if value is not None
+    )
+    if not parts:
+        return where
+    within = Joined("AND", parts)
+    if where is None:
+        return Where((_PLACE,), pruning_of(within), within)
+    columns = {field.name: field for field in (*where.columns, _PLACE)}
+    pruning = where.pruning.met(pruning_of(within))
+    condition = where.condition
+    if not isinstance(condition, pc.Expression):
+        return Where((*columns.values(),), pruning, Joined("AND", (condition, *parts)))
+    place = pc.field(_PLACE.name)
+    if start is not None:
+        condition &= place >= start
+    if end is not None:
+        condition &= place < end
+    return Where((*columns.values(),), pruning, condition)
 
 
 def _fields(names: Iterable[str], columns: pa.Schema) -> tuple[pa.Field, ...]:

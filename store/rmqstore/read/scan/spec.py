@@ -62,9 +62,18 @@ def first_rows(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.Rec
     Raises:
         OptionError: the limit is not a positive integer.
     """
+    require_limit(limit)
+    return _first_rows(batches, limit)
+
+
+def require_limit(limit: int) -> None:
+    """Refuse a number of rows that is not a positive integer.
+
+    Raises:
+        OptionError: it is not.
+    """
     if limit < 1:
         raise OptionError(f"limit {limit}: it must be a positive integer")
-    return _first_rows(batches, limit)
 
 
 def _first_rows(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,220 @@
+"""What a scan gives: rows that are read anew each time, by whatever knows Arrow."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import goldens
+import rmqstore
+from rmqstore.errors import OptionError, RmqStoreError
+from rmqstore.read.session import StoreSession
+
+COLUMNS = "topic,queueId,queueOffset,commitLogOffset"
+NAMES = sorted(path.name.split(".")[0] for path in goldens.FOLDER.glob("*.tar.xz"))
+Golden = Callable[[str], Path]
+
+
+def test_pandas_polars_and_duckdb_take_a_scan_any_number_of_times(golden_store: Golden) -> None:
+    expected = len(goldens.lines("basic", "expected"))
+    with rmqstore.open(golden_store("basic")) as store:
+        scan = store.scan(columns=COLUMNS, include_system_topics=True)
+        table = scan.to_arrow()
+        assert table.num_rows == expected
+        assert scan.read_all() == table
+        assert scan.to_pandas().equals(table.to_pandas())
+        assert scan.read_pandas().equals(table.to_pandas())
+        assert scan.to_polars().equals(pl.DataFrame(table))
+        assert pl.DataFrame(scan).height == expected
+        assert len(pd.DataFrame.from_arrow(scan)) == expected
+        relation = duckdb.sql("SELECT topic, count(*) AS n FROM scan GROUP BY topic")
+        first, again = relation.fetchall(), relation.fetchall()
+        assert sorted(first) == sorted(again)
+        assert sum(count for _, count in first) == expected
+        counts = duckdb.sql("SELECT max(queueOffset) FROM scan WHERE topic = 'TopicA'").fetchall()
+        of_topic = table.filter(pc.field("topic") == "TopicA")
+        assert counts == [(pc.max(of_topic["queueOffset"]).as_py(),)]
+        joined = duckdb.sql(
+            "SELECT count(*) FROM scan AS a JOIN scan AS b USING (topic, queueId, queueOffset)"
+        )
+        assert joined.fetchall() == [(expected,)]
+
+
+def test_a_scan_has_everything_that_a_reader_has(golden_store: Golden) -> None:
+    with rmqstore.open(golden_store("basic")) as store, store.scan(columns=COLUMNS) as scan:
+        reader = scan.reader()
+        assert isinstance(reader, pa.RecordBatchReader)
+        names = {name for name in dir(reader) if not name.startswith("_")}
+        of_files = {name for name in names if name.endswith("_with_custom_metadata")}
+        assert names - {"from_batches", "from_stream"} - of_files <= {*dir(scan)}
+        batches = [*scan]
+        assert batches == [*scan] == [*reader]
+        assert len(batches) > 2
+        assert [scan.read_next_batch(), next(scan)] == batches[:2]
+        assert scan.read_all() == pa.Table.from_batches(batches)
+        for _ in batches[2:]:
+            scan.read_next_batch()
+        for _ in range(2):
+            with pytest.raises(StopIteration):
+                scan.read_next_batch()
+        scan.close()
+        assert scan.read_next_batch() == batches[0]
+        wide = scan.schema.set(1, pa.field("queueId", pa.int64()))
+        assert scan.cast(wide).read_all().schema == wide
+        assert pa.table(scan) == scan.to_arrow()
+        assert pa.RecordBatchReader.from_stream(scan).schema == scan.schema
+        assert repr(scan) == "Scan of topic, queueId, queueOffset, commitLogOffset"
+
+
+@pytest.mark.parametrize("n", [0, 1, 5, 10_000])
+def test_the_first_rows(golden_store: Golden, n: int) -> None:
+    with rmqstore.open(golden_store("basic")) as store:
+        scan = store.scan(columns=COLUMNS)
+        assert scan.head(n) == scan.to_arrow().slice(0, n)
+        assert scan.head().num_rows == 5
+        few = store.scan(columns=COLUMNS, limit=3)
+        assert few.head(n) == few.to_arrow().slice(0, n)
+        assert few.count() == few.to_arrow().num_rows == 3
+        with pytest.raises(OptionError, match="must not be negative"):
+            scan.head(-1)
+
+
+def test_a_scan_is_read_as_the_store_is_by_then(tmp_path: Path) -> None:
+    rows = pa.table({"topic": ["T"] * 3, "body": [b"a", b"b", b"c"]})
+    with rmqstore.create(tmp_path / "s") as writer:
+        writer.append(rows)
+    store = rmqstore.open(tmp_path / "s")
+    scan = store.scan(columns="body")
+    assert scan.count() == scan.to_arrow().num_rows == 3
+    with rmqstore.open(tmp_path / "s", mode="a") as writer:
+        writer.append(rows)
+    store.refresh()
+    assert scan.count() == scan.to_arrow().num_rows == 6
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_count_is_the_number_of_rows(golden_store: Golden, name: str) -> None:
+    """Where the rows cannot be read, a count by the ends of queues may still be given."""
+    options = [
+        {}, {"include_system_topics": True}, {"limit": 7}, {"scan": "commitlog"},
+        {"mode": "DROPMALFORMED", "include_system_topics": True}, {"mode": "PERMISSIVE"},
+        {"where": "queueOffset > 3"}, {"tags": "TagA"}, {"fail_on_data_loss": False},
+        {"starting_timestamp": "2020-01-01"}, {"starting_physical_offset": 5000},
+    ]  # fmt: skip
+    with rmqstore.open(golden_store(name)) as store:
+        for given in options:
+            try:
+                rows = store.scan(**given).to_arrow().num_rows
+            except RmqStoreError:
+                continue
+            assert store.scan(**given).count() == rows, given
+            assert store.count(**given) == rows, given
+
+
+def test_a_count_reads_no_message_where_queues_tell_it(
+    golden_store: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with rmqstore.open(golden_store("basic")) as store:
+        expected = store.scan().to_arrow().num_rows
+        monkeypatch.setattr(StoreSession, "read_queues", lambda *_: iter(()))
+        assert store.count(where="queueOffset > 3") == 0
+        assert store.scan(limit=5).count() == 5
+        assert store.scan().count() == store.count() == expected
+        assert store.count(subscribe="TopicA") < expected
+
+
+def test_bounds_by_physical_offset(golden_store: Golden) -> None:
+    with rmqstore.open(golden_store("basic")) as store:
+        every = store.scan(columns=COLUMNS).to_arrow()
+        places = sorted(every["commitLogOffset"].to_pylist())
+        low, high = places[100], places[300]
+        for where in (None, "queueId = 0", pc.field("queueId") == 0):
+            for by in ("queue", "commitlog"):
+                scan = store.scan(
+                    columns=COLUMNS,
+                    where=where,
+                    scan=by,
+                    starting_physical_offset=low,
+                    ending_physical_offset=high,
+                )
+                found = sorted(scan.to_arrow()["commitLogOffset"].to_pylist())
+                rows = store.scan(columns=COLUMNS, where=where, scan=by).to_arrow()
+                inside = [
+                    place for place in rows["commitLogOffset"].to_pylist() if low <= place < high
+                ]
+                assert found == sorted(inside)
+                assert found
+                assert scan.count() == len(found)
+        names = {"columns": "topic"}
+        assert store.count(starting_physical_offset=low, **names) == len(every) - 100
+        assert store.count(ending_physical_offset=high, **names) == 300
+        both = {"starting_physical_offset": low, "ending_physical_offset": low}
+        assert store.scan(**both).to_arrow().num_rows == 0
+
+
+def test_a_view_is_a_scan(golden_store: Golden) -> None:
+    with rmqstore.open(golden_store("basic")) as store:
+        queues = store.view("queues")
+        assert queues.count() == len(queues.to_pandas()) == queues.to_polars().height > 0
+        named = duckdb.sql("SELECT count(*) FROM queues WHERE messages > 0").fetchall()
+        assert named == [(store.view("queues", where="messages > 0").count(),)]
+
+
+def test_a_cluster_gives_scans(golden_store: Golden) -> None:
+    with rmqstore.open_cluster(
+        {"a": golden_store("basic"), "b": golden_store("batch-cq")}
+    ) as cluster:
+        scan = cluster.scan(columns="brokerName,topic,queueOffset")
+        table = scan.to_arrow()
+        assert scan.count() == cluster.count() == table.num_rows > 0
+        assert scan.to_arrow() == table
+        assert {*table["brokerName"].to_pylist()} == {"a", "b"}
+        n_of_a = cluster.stores["a"].count()
+        for limit in (3, n_of_a, n_of_a + 2, table.num_rows + 1):
+            few = cluster.scan(limit=limit)
+            assert few.count() == few.to_arrow().num_rows == min(limit, table.num_rows)
+        permissive = cluster.scan(mode="PERMISSIVE", columns="topic")
+        assert permissive.schema.names == permissive.to_arrow().schema.names
+        assert cluster.view("queues").count() == cluster.view("queues").to_arrow().num_rows
+
+
+def test_what_a_scan_holds_open_goes_with_it(golden_store: Golden) -> None:
+    def maps() -> int:
+        text = Path("/proc/self/maps").read_text()
+        return text.count("/commitlog/")
+
+    gc.collect()
+    before = maps()
+    scan = rmqstore.open(golden_store("default-sizes")).scan()
+    scan.read_next_batch()
+    assert maps() > before
+    gone = weakref.ref(scan)
+    del scan
+    gc.collect()
+    assert gone() is None
+    assert maps() == before
+
+
+@pytest.mark.parametrize(
+    ("module", "read"),
+    [("polars", "to_polars"), ("pandas", "to_pandas"), ("pandas", "read_pandas")],
+)
+def test_a_missing_library_is_named_with_what_installs_it(
+    golden_store: Golden, monkeypatch: pytest.MonkeyPatch, module: str, read: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with (
+        rmqstore.open(golden_store("one")) as store,
+        pytest.raises(RmqStoreError, match=f"pip install {module}"),
+    ):
+        getattr(store.scan(), read)()
