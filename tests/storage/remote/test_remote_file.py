@@ -208,7 +208,7 @@ def test_spans_that_are_announced_are_compared_with_the_version_once() -> None:
         window = np.empty(16 * MIB, np.uint8)
         assert file.read_into(window, 0) == 16 * MIB
     assert window.tobytes() == server.files["b/a"]
-    assert len(server.reads) == 4
+    assert len(server.reads) == 8
     assert server.n_opened == 2
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rmqstore.storage.remote.ranges import BLOCK_BYTES
 from rmqstore.storage.remote.requests import Range, Requests
 
-PART_BYTES: Final = (4 << 20) + 2 * BLOCK_BYTES  # of one request, of which several run at once
+PART_BYTES: Final = (2 << 20) + 2 * BLOCK_BYTES  # of one request, of which several run at once
 Keep = Callable[[int, NDArray[np.uint8]], None]
 
 
