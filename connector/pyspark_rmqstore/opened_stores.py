@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pyspark_rmqstore.hosts import naming_this_host
 from pyspark_rmqstore.store_options import StoreRef
 from rmqstore.read.session import StoreSession
 from rmqstore.read.tiered.opening import open_session, paths_for
@@ -20,6 +21,12 @@ def open_ref(ref: StoreRef) -> StoreSession:
         tiered=ref.tiered,
         **ref.folders,
     )
+
+
+def open_in_task(ref: StoreRef) -> StoreSession:
+    """Open a store in a task, whose error names the host."""
+    with naming_this_host():
+        return open_ref(ref)
 
 
 def paths_of(ref: StoreRef) -> StorePaths:

@@ -18,6 +18,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from pyspark_rmqstore.hosts import require_folder, require_staged, this_host
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.staging import disk_of
 from pyspark_rmqstore.task_memory import keep_freed_memory
@@ -42,6 +43,7 @@ class Staged(WriterCommitMessage):
 
     partition: int
     part: StagedPart
+    host: str  # that the task ran on
 
 
 class StoreSink:
@@ -77,6 +79,7 @@ class StoreSink:
     def stage(self, batches: Iterator[pa.RecordBatch], folder: Path) -> Staged:
         """Encode the rows of one task into a file of its own. Runs in a task."""
         keep_freed_memory()
+        require_folder(folder)
         context = TaskContext.get()
         assert context is not None, "Spark runs this in a task"
         partition, attempt = context.partitionId(), context.taskAttemptId()
@@ -87,7 +90,7 @@ class StoreSink:
         with PartWriter(disk, path, self._file_size, index_tags=self._index_tags) as file:
             for batch in batches:
                 file.write(maker.make(batch, first_row=file.n_records))
-            return Staged(partition, file.part())
+            return Staged(partition, file.part(), this_host())
 
     @option_names()
     def append(
@@ -107,6 +110,9 @@ class StoreSink:
                         "%s version %d is in %s already; skipped", *txn, self._options.path
                     )
                     return
+            for message in staged:
+                if message.part.n_records:
+                    require_staged(message.part.path, message.host)
             store.append_staged([message.part for message in staged], are_all=True)
             store.flush(txn=txn)
 

@@ -12,7 +12,8 @@ from itertools import chain
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from pyspark_rmqstore.opened_stores import open_ref, paths_of
+from pyspark_rmqstore.hosts import naming_this_host
+from pyspark_rmqstore.opened_stores import open_in_task, paths_of
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.planning import QueueSplit
 from pyspark_rmqstore.tasks import SplitReader
@@ -41,7 +42,7 @@ def read_task(
     task = _StreamTask(reader, split, fail_on_data_loss=fail_on_data_loss)
     # The signs are taken before the store is opened: a file may be deleted while it is opened.
     changing = ChangingStore(task.signs, task.doubt)
-    with option_names(), open_ref(split.planned.store) as store:
+    with option_names(), open_in_task(split.planned.store) as store:
         # Rows that Spark has got cannot be taken back. So only the first batch is read again here;
         # what fails later is left to Spark's own attempts.
         yield from changing.answer(lambda: task.begin(store))
@@ -55,7 +56,8 @@ class _StreamTask:
         self._is_in_doubt = False
 
     def signs(self) -> StoreSigns:
-        paths = paths_of(self._planned.store)
+        with naming_this_host():
+            paths = paths_of(self._planned.store)
         queues = {(piece.topic, piece.queue_id) for piece in self._planned.slices}
         return StoreSigns.of(paths, folders_of(paths, queues))
 

@@ -57,7 +57,7 @@ class RmqStoreStreamWriter:
         job_id = _job_id(query_id, int(batch_id))
         join(self._path, job_id)
         staged = self._sink.stage(iterator, job_folder(self._path, job_id))
-        return StagedOfQuery(staged.partition, staged.part, query_id)
+        return StagedOfQuery(staged.partition, staged.part, staged.host, query_id)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Append what the tasks staged, unless the store has this micro-batch already.

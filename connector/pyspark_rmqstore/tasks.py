@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_rmqstore.opened_stores import open_ref
+from pyspark_rmqstore.opened_stores import open_in_task
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import ReadOptions
 from pyspark_rmqstore.packing import AnyPortion, Portion, plan_tasks, splits_of
@@ -286,7 +286,7 @@ class SplitReader:
         for split in splits_of(partition):
             # Spark reads a partition of its own if there are none.
             if isinstance(split, StoreSplit):
-                with option_names(), open_ref(split.store) as store:
+                with option_names(), open_in_task(split.store) as store:
                     yield from self.rows(store, split)
 
     def rows(self, store: StoreSession, split: InputPartition) -> Iterator[pa.RecordBatch]:

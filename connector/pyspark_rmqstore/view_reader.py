@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_rmqstore.opened_stores import open_ref
+from pyspark_rmqstore.opened_stores import open_in_task, open_ref
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.packing import AnyPortion, Portion, plan_tasks, splits_of
 from pyspark_rmqstore.planning import Limits
@@ -106,10 +106,10 @@ class RmqStoreViewReader(DataSourceReader):
         for split in splits_of(partition):
             # Spark reads a partition of its own if there are none.
             if isinstance(split, ViewSplit):
-                with option_names(), open_ref(split.store) as store:
+                with option_names(), open_in_task(split.store) as store:
                     yield from store.read_view(self._spec, split.piece)
 
     def _read_cluster(self, stores: Sequence[StoreRef]) -> Iterator[pa.RecordBatch]:
         with option_names(), ExitStack() as stack:
-            opened = [stack.enter_context(open_ref(ref)) for ref in stores]
+            opened = [stack.enter_context(open_in_task(ref)) for ref in stores]
             yield from read_cluster_view([store.view_source for store in opened], self._spec)
