@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import rmqstore
-from rmqstore.errors import NotAStoreError, OptionError
+from rmqstore.errors import NotAStoreError, OptionError, RmqStoreError
 
 Make = Callable[[str, dict[str, int]], Path]
 
@@ -89,3 +89,69 @@ def test_stores_that_cannot_be_one_cluster_are_refused(make: Make, tmp_path: Pat
         rmqstore.open_cluster([])
     with rmqstore.open_cluster([first, second]) as cluster:
         assert [*cluster.stores] == ["x", "y"]
+
+
+def test_open_takes_a_list_patterns_and_a_table_of_stores(make: Make, tmp_path: Path) -> None:
+    first, second = make("b-1", {"T": 5}), make("b-2", {"T": 2, "V": 4})
+    make(".b-3", {"T": 1})  # hidden, as a shell has it
+    (tmp_path / "b-file").touch()
+    for paths in (
+        [first, second],
+        [str(first), str(second)],
+        (first, str(second)),
+        [f"{tmp_path}/b-*"],
+        [f"{tmp_path}/b-[12]"],
+        [first, f"{tmp_path}/?-2"],
+        {"b-1": first, "b-2": [f"{tmp_path}/*2"]},
+    ):
+        with rmqstore.open(paths) as cluster:
+            assert isinstance(cluster, rmqstore.StoreCluster)
+            assert counted(cluster.scan()) == {("b-1", "T"): 5, ("b-2", "T"): 2, ("b-2", "V"): 4}
+            assert cluster.topics() == ["T", "V"]
+            assert cluster.count(subscribe="T") == 7
+            assert repr(cluster) == f"StoreCluster of b-1 ({first}), b-2 ({second})"
+            assert cluster._repr_html_().count("<table>") == 2
+    with rmqstore.open([f"{tmp_path}/b-1"]) as one:
+        assert [*one.stores] == ["b-1"]
+
+
+def test_a_cluster_has_what_was_written_meanwhile(make: Make) -> None:
+    first, second = make("x", {"T": 5}), make("y", {"T": 2})
+    with rmqstore.open([first, second]) as cluster:
+        scan = cluster.scan()
+        assert scan.count() == 7
+        with rmqstore.open(second, mode="a") as writer:
+            writer.append(pa.table({"topic": ["T"], "body": [b"new"]}))
+        cluster.refresh()
+        assert scan.count() == 8
+
+
+def test_a_pattern_in_the_working_folder(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make("x1", {"T": 5})
+    monkeypatch.chdir(tmp_path)
+    with rmqstore.open(["x*"]) as cluster:
+        assert cluster.count() == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"path": ["{}/b-*"], "mode": "a"}, "mode 'a': several stores can only be read together"),
+        ({"path": ["{}/b-*"], "broker_name": "b"}, "broker_name: for one store only"),
+        ({"path": ["{}/b-*"], "tiered": "/t", "index": "/i"}, "tiered, index: for one store only"),
+        ({"path": ["{}/c-*"]}, "c-.*does not match any folder"),
+        ({"path": {"a": "{}/b-1", "b": "{}/b-*"}}, "a path of b is named twice"),
+        ({"path": "{}/b-*"}, "b-.* is not a store but a pattern: in a list"),
+        ({"path": []}, "at least one store"),
+    ],
+    ids=str,
+)
+def test_what_several_stores_are_not_opened_with(
+    make: Make, tmp_path: Path, arguments: dict[str, Any], text: str
+) -> None:
+    make("b-1", {"T": 5})
+    given = json.loads(json.dumps(arguments).replace("{}", str(tmp_path)))
+    with pytest.raises(RmqStoreError, match=text):
+        rmqstore.open(**given)

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from rmqstore.format.schema import Message
     from rmqstore.read.open_store import QueueInfo
     from rmqstore.storage.broker.store_config import StoreConfig, read_properties
-    from rmqstore.store.cluster import StoreCluster, open_cluster
+    from rmqstore.store.cluster import StoreCluster
     from rmqstore.store.message_store import MessageStore
-    from rmqstore.store.opening import create
+    from rmqstore.store.opening import create, open_cluster
     from rmqstore.store.opening import open_for as open  # noqa: A004 - `rmqstore.open(path)` reads as it should
     from rmqstore.store.scan import Scan
     from rmqstore.write.messages import WriteSpec
@@ -84,7 +84,7 @@ _HOMES = {
     "copy": "copying.copier:copy",
     "create": "store.opening:create",
     "open": "store.opening:open_for",
-    "open_cluster": "store.cluster:open_cluster",
+    "open_cluster": "store.opening:open_cluster",
     "read_properties": "storage.broker.store_config:read_properties",
 }
 

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from itertools import chain
 from typing import Any, Unpack
 
 import pyarrow as pa
 
-from rmqstore.errors import OptionError
 from rmqstore.query.arguments import ScanArguments, TopicArguments, ViewArguments
 from rmqstore.query.selection import parse_selection, require_named
 from rmqstore.read.message_scan import returned_schema
+from rmqstore.read.summary import as_html
 from rmqstore.read.views.registry import read_cluster_view
 from rmqstore.read.views.replicas import brokers_of
 from rmqstore.read.views.schema import HIDING_SYSTEM_TOPICS, OF_CLUSTER, view_spec
-from rmqstore.storage.broker.brokers_file import names_by_path, read_brokers
 from rmqstore.storage.files.closing import Closing
-from rmqstore.storage.remote.location import is_uri
 from rmqstore.store.message_store import MessageStore
-from rmqstore.store.opening import open_for
 from rmqstore.store.scan import Scan
 
 logger = logging.getLogger(__name__)
@@ -35,15 +30,13 @@ _OF_SCHEMA = {
     "column_name_of_corrupt_record": "corrupt_column",
 }
 
-AnyPath = str | os.PathLike[str]
-
 
 class StoreCluster(Closing):
     """The stores of several brokers, read as one.
 
     Of a master and its replicas one is read: the master, else the one with the longest log, and in
-    controller mode the one with the newest epoch. A context manager; :func:`open_cluster` makes
-    one.
+    controller mode the one with the newest epoch. A context manager; :func:`rmqstore.open` makes
+    one of a list of stores.
 
     Attributes:
         stores: the stores that are read, by broker name.
@@ -57,6 +50,24 @@ class StoreCluster(Closing):
             by_name.setdefault(store.session.view_broker_name, []).append(store)
         for name, members in by_name.items():
             self.stores[name] = members[0] if len(members) == 1 else _one_of(members)
+
+    def __repr__(self) -> str:
+        """Return the brokers, with the store that is read of each."""
+        each = (f"{name} ({store.paths.root})" for name, store in self.stores.items())
+        return f"StoreCluster of {', '.join(each)}"
+
+    def _repr_html_(self) -> str:
+        """Return the same for a notebook, with a table of the first topics of each broker."""
+        return "".join(as_html(store.session) for store in self.stores.values())
+
+    def topics(self) -> list[str]:
+        """Return every topic with queues of some broker, including system topics, sorted."""
+        return sorted({topic for store in self.stores.values() for topic in store.topics()})
+
+    def refresh(self) -> None:
+        """List the files of all stores again; see ``MessageStore.refresh``."""
+        for store in self._opened:
+            store.refresh()
 
     def close(self) -> None:
         """Release the mapped files of all stores. Batches that were read stay valid."""
@@ -187,53 +198,3 @@ def _one_of(members: Sequence[MessageStore]) -> MessageStore:
         for store, source in zip(members, sources, strict=True)
         if source is broker.chosen.source
     )
-
-
-def open_cluster(
-    brokers: Mapping[str, AnyPath | Sequence[AnyPath]] | Sequence[AnyPath] | AnyPath,
-    *,
-    ignore_log_end: bool = False,
-    storage_options: Mapping[str, object] | None = None,
-) -> StoreCluster:
-    """Open the stores of several brokers to read them as one.
-
-    Args:
-        brokers: the paths or URIs of stores by broker name, several for a master and its replicas;
-            a list of paths, whose names the stores tell; or the path of a ``.json`` or ``.toml``
-            file with stores by broker name.
-        ignore_log_end: read on after the end of a log that was not closed.
-        storage_options: how to reach the storage that URIs name.
-
-    Raises:
-        NotAStoreError: a path is not a store.
-        OptionError: two stores have the same broker name and are not replicas of each other.
-    """
-    if isinstance(brokers, (str, os.PathLike)):
-        brokers = read_brokers(os.fspath(brokers))
-    names: Mapping[str, str | None]
-    if isinstance(brokers, Mapping):
-        names = names_by_path({name: _texts(paths) for name, paths in brokers.items()})
-    else:
-        names = dict.fromkeys(_texts(brokers))
-    if not names:
-        raise OptionError("brokers: name at least one store")
-    with ExitStack() as stack:
-        opened = [
-            stack.enter_context(
-                open_for(
-                    path,
-                    broker_name=name,
-                    ignore_log_end=ignore_log_end,
-                    storage_options=storage_options if is_uri(path) else None,
-                )
-            )
-            for path, name in names.items()
-        ]
-        cluster = StoreCluster(opened)
-        stack.pop_all()
-    return cluster
-
-
-def _texts(paths: AnyPath | Sequence[AnyPath]) -> tuple[str, ...]:
-    each = [paths] if isinstance(paths, (str, os.PathLike)) else paths
-    return tuple(os.fspath(path) for path in each)

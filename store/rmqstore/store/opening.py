@@ -1,12 +1,13 @@
-"""``rmqstore.open`` and ``rmqstore.create``."""
+"""``rmqstore.open``, ``rmqstore.open_cluster`` and ``rmqstore.create``."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from inspect import signature
 from pathlib import Path
-from typing import Literal, Unpack, overload
+from typing import Literal, TypeAlias, Unpack, overload
 
 from rmqstore.errors import (
     NotAStoreError,
@@ -17,15 +18,23 @@ from rmqstore.errors import (
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.selection import require_arguments
 from rmqstore.read.tiered.opening import open_session
+from rmqstore.storage.broker.brokers_file import names_by_path, read_brokers
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.folders.find import find_store
-from rmqstore.storage.remote.location import is_uri, locate
+from rmqstore.storage.remote.location import is_pattern, is_uri, locate, matching
+from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore
 from rmqstore.write.messages import WriteSpec
 from rmqstore.write.writer import StoreWriter
+
+AnyPath: TypeAlias = str | os.PathLike[str]
+# not Sequence[str], which a single path is too
+Several: TypeAlias = (
+    list[str] | list[Path] | tuple[AnyPath, ...] | Mapping[str, AnyPath | Sequence[AnyPath]]
+)
 
 
 @overload
@@ -45,6 +54,16 @@ def open_for(
 
 @overload
 def open_for(
+    path: Several,
+    mode: Literal["r"] = "r",
+    *,
+    ignore_log_end: bool = False,
+    storage_options: Mapping[str, object] | None = None,
+) -> StoreCluster: ...
+
+
+@overload
+def open_for(
     path: str | os.PathLike[str],
     mode: Literal["a"],
     *,
@@ -57,7 +76,7 @@ def open_for(
 
 
 def open_for(
-    path: str | os.PathLike[str],
+    path: AnyPath | Several,
     mode: str = "r",
     *,
     broker_name: str | None = None,
@@ -71,13 +90,16 @@ def open_for(
     storage_options: Mapping[str, object] | None = None,
     filesystem: object = None,
     **folders: Unpack[FolderArguments],
-) -> MessageStore | StoreWriter:
+) -> MessageStore | StoreCluster | StoreWriter:
     """Open the store at ``path``: to read (``mode="r"``) or to append to (``mode="a"``).
+
+    Several stores, named by a list, are read as one.
 
     Args:
         path: the folder that holds ``commitlog/``, or the DLedger log ``dledger-*/data``. A reader
             also takes the URI of a folder in object storage or HDFS, such as ``s3://bucket/store``.
-            A folder of tiered storage is read alone.
+            A folder of tiered storage is read alone. A list of paths and patterns such as
+            ``/data/*/store``, or a table of them by broker name, is for :func:`open_cluster`.
         mode: a reader changes nothing and may be opened beside a running broker. A writer holds the
             store's lock, and first repairs what a crash has left.
         broker_name: value of column ``brokerName``; by default it is read from the store.
@@ -107,6 +129,18 @@ def open_for(
     """
     names = {*signature(open_for).parameters, *FolderArguments.__annotations__} - {"folders"}
     require_arguments(folders, names)
+    if not isinstance(path, (str, os.PathLike)):
+        of_one = {
+            "broker_name": broker_name, "spec": spec, "config": config, "tiered": tiered,
+            "filesystem": filesystem, "storage": storage is not LOCAL, **folders,
+        }  # fmt: skip
+        _require_reads(mode, [name for name, value in of_one.items() if value])
+        return open_cluster(path, ignore_log_end=ignore_log_end, storage_options=storage_options)
+    if is_pattern(path) and not is_uri(path) and not LOCAL.exists(os.fspath(path)):
+        raise NotAStoreError(
+            f"{path} is not a store but a pattern: in a list, [{str(path)!r}], it names the stores "
+            "that it matches, which are read as one"
+        )
     if mode == "a" and is_uri(path):
         raise UnsupportedFeatureError(
             f"{path} is not on a local disk: such a store can be read, not written"
@@ -136,6 +170,18 @@ def open_for(
         truncate=truncate,
         check_log=check_log,
     )
+
+
+def _require_reads(mode: str, given: Sequence[str]) -> None:
+    """Refuse what several stores cannot be opened with.
+
+    Raises:
+        OptionError: it is not for reading, or an argument is for one store.
+    """
+    if mode != "r":
+        raise OptionError(f"mode {mode!r}: several stores can only be read together; open one")
+    if given:
+        raise OptionError(f"{', '.join(given)}: for one store only, but a list of stores is opened")
 
 
 def create(
@@ -173,3 +219,73 @@ def is_store(path: str | os.PathLike[str]) -> bool:
     except NotAStoreError:
         return False
     return True
+
+
+def open_cluster(
+    brokers: Mapping[str, AnyPath | Sequence[AnyPath]] | Sequence[AnyPath] | AnyPath,
+    *,
+    ignore_log_end: bool = False,
+    storage_options: Mapping[str, object] | None = None,
+) -> StoreCluster:
+    """Open the stores of several brokers to read them as one.
+
+    Args:
+        brokers: the paths or URIs of stores by broker name, several for a master and its replicas;
+            a list of paths, whose names the stores tell; or the path of a ``.json`` or ``.toml``
+            file with stores by broker name. A path with ``*``, ``?`` or ``[`` is a pattern, for
+            the folders that it matches.
+        ignore_log_end: read on after the end of a log that was not closed.
+        storage_options: how to reach the storage that URIs name.
+
+    Raises:
+        NotAStoreError: a path is not a store.
+        OptionError: two stores have the same broker name and are not replicas of each other, a path
+            is named twice, or a pattern matches no folder.
+    """
+    if isinstance(brokers, (str, os.PathLike)):
+        brokers = read_brokers(os.fspath(brokers))
+    names: Mapping[str, str | None]
+    if isinstance(brokers, Mapping):
+        names = names_by_path(
+            {name: _expanded(paths, storage_options) for name, paths in brokers.items()}
+        )
+    else:
+        names = dict.fromkeys(_expanded(brokers, storage_options))
+    if not names:
+        raise OptionError("brokers: name at least one store")
+    with ExitStack() as stack:
+        opened = [
+            stack.enter_context(
+                open_for(
+                    path,
+                    broker_name=name,
+                    ignore_log_end=ignore_log_end,
+                    storage_options=storage_options if is_uri(path) else None,
+                )
+            )
+            for path, name in names.items()
+        ]
+        cluster = StoreCluster(opened)
+        stack.pop_all()
+    return cluster
+
+
+def _expanded(
+    paths: AnyPath | Sequence[AnyPath], storage_options: Mapping[str, object] | None
+) -> tuple[str, ...]:
+    """Return paths as text, patterns replaced by the folders that they match.
+
+    Raises:
+        OptionError: a pattern matches none.
+    """
+    expanded: list[str] = []
+    for path in [paths] if isinstance(paths, (str, os.PathLike)) else paths:
+        text = os.fspath(path)
+        if not is_pattern(text) or (not is_uri(text) and LOCAL.exists(text)):
+            expanded.append(text)
+            continue
+        found = matching(text, storage_options if is_uri(text) else None)
+        if not found:
+            raise OptionError(f"{text!r} does not match any folder")
+        expanded += found
+    return tuple(expanded)

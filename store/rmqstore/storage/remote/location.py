@@ -116,23 +116,35 @@ def locate(
     return UriPath(root), RemoteStorage(made, root, key, secrets)
 
 
-def matching(pattern: str, options: Options | None = None) -> list[str]:
-    """Return the folders that a URI with ``*``, ``?`` or ``[`` in its path stands for, sorted.
+def is_pattern(path: Path) -> bool:
+    """Tell whether a path has ``*``, ``?`` or ``[`` in it."""
+    return _MAGIC.search(os.fspath(path)) is not None
 
-    A ``/`` is matched by itself only. Raises as :func:`locate` does.
+
+def matching(pattern: str, options: Options | None = None) -> list[str]:
+    """Return the folders that a path or URI with ``*``, ``?`` or ``[`` stands for, sorted.
+
+    A ``/`` is matched by itself only, and a dot at the beginning of a name by a dot. Raises as
+    :func:`locate` does.
     """
-    scheme, _, rest = pattern.rstrip("/").partition("://")
-    first, *parts = rest.split("/")
-    folders = [f"{scheme}://{first}"]
+    first, *parts = pattern.rstrip("/").split("/")
+    if is_uri(pattern):
+        scheme, _, rest = pattern.rstrip("/").partition("://")
+        host, *parts = rest.split("/")
+        first = f"{scheme}://{host}"
+    elif is_pattern(first):
+        first, parts = ".", [first, *parts]
     n_plain = next((row for row, part in enumerate(parts) if _MAGIC.search(part)), len(parts))
-    folders = ["/".join([*folders, *parts[:n_plain]])]
-    _, storage = locate(folders[0], options)
+    folders = ["/".join([first, *parts[:n_plain]])]
+    _, storage = locate(folders[0] or "/", options)
     for part in parts[n_plain:]:
         folders = [
             f"{folder}/{entry.name}"
             for folder in folders
-            for entry in storage.list_folder(folder)
-            if entry.is_folder and fnmatchcase(entry.name, part)
+            for entry in storage.list_folder(folder or "/")
+            if entry.is_folder
+            and fnmatchcase(entry.name, part)
+            and part.startswith(".") >= entry.name.startswith(".")
         ]
     return sorted(folders)
 
