@@ -32,7 +32,7 @@ LAYERS = [
     ["read"],
     ["read.tiered"],
     ["store", "exchange"],
-    ["inspect"],
+    ["inspect", "polars"],
     ["inspect.report", "copying"],
     ["cli"],
     ["__main__"],

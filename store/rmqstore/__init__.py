@@ -23,6 +23,7 @@ from rmqstore.errors import (
 )
 
 if TYPE_CHECKING:
+    from rmqstore import polars
     from rmqstore.copying.copier import copy
     from rmqstore.format.schema import Message
     from rmqstore.read.open_store import QueueInfo
@@ -67,6 +68,7 @@ __all__ = [
     "create",
     "open",
     "open_cluster",
+    "polars",
     "read_properties",
 ]
 
@@ -85,6 +87,7 @@ _HOMES = {
     "create": "store.opening:create",
     "open": "store.opening:open_for",
     "open_cluster": "store.opening:open_cluster",
+    "polars": "polars",
     "read_properties": "storage.broker.store_config:read_properties",
 }
 
@@ -93,8 +96,9 @@ def __getattr__(name: str) -> object:
     """Return a name of the package, imported by now."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, attribute = _HOMES[name].split(":")
-    value: object = getattr(import_module(f"{__name__}.{module}"), attribute)
+    home, _, attribute = _HOMES[name].partition(":")
+    module = import_module(f"{__name__}.{home}")
+    value: object = getattr(module, attribute) if attribute else module
     globals()[name] = value
     return value
 
