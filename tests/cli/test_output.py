@@ -19,6 +19,7 @@ from pyarrow import parquet
 import rmqstore
 from rmqstore.cli import main
 from rmqstore.exchange.json_rows import jsonable
+from rmqstore.inspect.verify import verify
 from rmqstore.read.views.schema import VIEWS
 
 Golden = Callable[[str], Path]
@@ -177,3 +178,42 @@ def test_a_query_gives_the_newest_in_every_format(golden_store: Golden) -> None:
     assert newest == rows[-2:]
     few = run(*arguments, "-n", "1", "--columns", "keys,queueId", "--json").stdout
     assert list(json.loads(few)) == ["keys", "queueId"]
+
+
+def test_nothing_found_is_no_empty_table(golden_store: Golden) -> None:
+    shown = run("query", golden_store("live"), "-k", "none")
+    assert (shown.exit_code, shown.stdout, shown.stderr) == (0, "", "nothing found\n")
+
+
+def test_findings_come_in_every_format(golden_store: Golden, tmp_path: Path) -> None:
+    root = golden_store("crash")
+    with rmqstore.open(root) as store:
+        known = [finding._asdict() for finding in verify(store)]
+    assert known
+    lines = run("verify", root)
+    assert lines.exit_code == 1
+    assert lines.stdout.splitlines() == ["{part} {place}: {text}".format(**one) for one in known]
+    assert lines.stderr.splitlines() == [f"damage: {len(known)} findings"]
+    assert json.loads(run("verify", root, "--format", "json").stdout) == known
+    table = run("verify", root, "--format", "csv").stdout
+    assert list(csv.DictReader(io.StringIO(table))) == known
+    target = tmp_path / "findings.parquet"
+    shown = run("verify", root, "--output", target)
+    assert (shown.exit_code, shown.stdout) == (1, "")
+    assert parquet.read_table(target).to_pylist() == known
+
+
+def test_no_finding_is_an_empty_answer_in_every_format(
+    golden_store: Golden, tmp_path: Path
+) -> None:
+    root = golden_store("one")
+    agreed = "log, queues and index agree\n"
+    for form, written in (("json", "[]\n"), ("jsonl", ""), ("csv", '"part","place","text"\n')):
+        shown = run("verify", root, "--format", form)
+        assert (shown.exit_code, shown.stdout) == (0, written)
+        assert shown.stderr == f"{root}: {agreed}"
+    copied = run("copy", root, tmp_path / "copy", "--output", tmp_path / "findings.csv")
+    assert copied.exit_code == 0, copied.stderr
+    assert (tmp_path / "findings.csv").read_text() == '"part","place","text"\n'
+    built = run("rebuild", tmp_path / "copy", "--format", "json")
+    assert (built.exit_code, built.stdout) == (0, "[]\n")

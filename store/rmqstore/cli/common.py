@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -32,21 +32,24 @@ from rmqstore.store.opening import open_for
 try:
     import click
     from rich.console import Console
+    from rich.filesize import decimal
     from rich.progress import (
         BarColumn,
-        DownloadColumn,
-        MofNCompleteColumn,
         Progress,
-        SpinnerColumn,
+        ProgressColumn,
+        Task,
         TextColumn,
-        TimeElapsedColumn,
+        TimeRemainingColumn,
     )
+    from rich.table import Column
+    from rich.text import Text
 except ImportError as err:  # pragma: no cover - the message is the point
     needed = "the command line needs click and rich: pip install click rich"
     print(f"{needed} ({err})", file=sys.stderr)  # noqa: T201
     raise SystemExit(2) from err
 
 DAMAGE, USAGE, PIPE_CLOSED = 1, 2, 141
+BYTES: Final = "bytes"
 err_console = Console(stderr=True)
 
 
@@ -206,14 +209,19 @@ def open_store(
     )
 
 
+def is_quiet() -> bool:
+    """Tell whether the current command is to show no progress."""
+    return bool(click.get_current_context().meta.get(f"{_META}quiet"))
+
+
 def given_options() -> StoreOptions:
     """Return the options of the current command that say which store it reads."""
     meta = click.get_current_context().meta
     return StoreOptions(*(meta.get(f"{_META}{name}") for name in StoreOptions._fields))
 
 
-as_json_lines = click.option(
-    "--json", "as_json", is_flag=True, help="JSON Lines instead of a table."
+shows_progress = click.option(
+    "-q", "--quiet", is_flag=True, expose_value=False, callback=_keep, help="Show no progress."
 )
 with_system_topics = click.option(
     "--all", "with_system", is_flag=True, help="Include system topics."
@@ -299,34 +307,64 @@ def counted(
     batches: Iterable[pa.RecordBatch], doing: str, total: int | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the batches and show the number of messages on stderr; the last line stays."""
-    parts = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*parts, console=err_console) as progress:
-        task = progress.add_task(doing, total=total)
+    n_rows = 0
+    with progress_bar(doing, "messages") as progress:
         for batch in batches:
             yield batch
-            progress.advance(task, len(batch))
-        progress.update(task, total=progress.tasks[0].completed)
+            n_rows += len(batch)
+            progress(n_rows, total)
 
 
 @contextmanager
-def progress_bar(doing: str) -> Iterator[Callable[[int, int], None]]:
-    """Show progress in bytes on stderr.
+def progress_bar(
+    doing: str, unit: str = BYTES, *, stays: bool = True
+) -> Iterator[Callable[[int, int | None], None]]:
+    """Show progress on stderr if that is a terminal, and --quiet is not given.
 
-    Yields the callback that takes the bytes that are done, and their total.
+    Yields the callback that takes how much is done, and the total if that is known. In the end the
+    total is what was done: a limit, or damage, may leave a part of it.
+
+    Args:
+        doing: what is done.
+        unit: what is counted: ``BYTES``, or the plural of a noun.
+        stays: whether the last line stays on the terminal.
     """
+    if not err_console.is_terminal or is_quiet():
+        yield lambda _done, _total: None
+        return
     parts = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TimeElapsedColumn(),
+        TextColumn("{task.description}", table_column=_description()),
+        BarColumn(bar_width=20),
+        _Pace(unit),
+        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
     )
-    with Progress(*parts, console=err_console) as progress:
+    with Progress(*parts, console=err_console, expand=True, transient=not stays) as progress:
         task = progress.add_task(doing, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
+        progress.update(task, total=progress.tasks[0].completed)
+
+
+def _description() -> Column:
+    return Column(ratio=1, no_wrap=True, overflow="ellipsis")
+
+
+class _Pace(ProgressColumn):
+    """How much is done: the share, the amount of the total, and the amount of a second."""
+
+    def __init__(self, unit: str) -> None:
+        super().__init__(table_column=Column(no_wrap=True))
+        self._unit = unit
+
+    def render(self, task: Task) -> Text:
+        """Return the text for a task."""
+        share = total = ""
+        if task.total is not None:
+            share = f"{100 if task.finished else task.percentage:3.0f} % "
+            total = f"/{self._size(task.total)}"
+        speed = task.finished_speed or task.speed
+        rate = "" if speed is None else f" {self._size(speed)}/s"
+        unit = "" if self._unit == BYTES else f" {self._unit}"
+        return Text(f"{share}{self._size(task.completed)}{total}{unit}{rate}")
+
+    def _size(self, number: float) -> str:
+        return decimal(int(number)) if self._unit == BYTES else f"{int(number):,}"

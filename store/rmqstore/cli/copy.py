@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 
 import click
 
 from rmqstore.cli.common import (
-    DAMAGE,
-    as_json_lines,
     ends_clearly,
     given_options,
     key_values,
     main,
     progress_bar,
+    shows_progress,
     some_topics,
     store_path,
 )
+from rmqstore.cli.output import Output, gives_findings, show_findings
 from rmqstore.copying.copier import copy
 from rmqstore.errors import OptionError
 
@@ -45,8 +43,9 @@ from rmqstore.errors import OptionError
     help="Leave out good records that follow damage of a log that was not closed.",
 )
 @click.option("--no-verify", is_flag=True, help="Do not check the copy at the end.")
-@as_json_lines
+@shows_progress
 @ends_clearly
+@gives_findings
 def copy_store(
     path: Path,
     target: str,
@@ -55,7 +54,7 @@ def copy_store(
     topics: tuple[str, ...],
     truncate: bool,
     no_verify: bool,
-    as_json: bool,
+    output: Output,
 ) -> None:
     """Copy the store at PATH, which may be in use, to the new folder TARGET.
 
@@ -84,8 +83,4 @@ def copy_store(
         click.echo(f"left out: {text}", err=True)
     checked = "" if no_verify else f", {len(copied.findings)} findings"
     click.echo(f"{target}: {copied.n_files} files, {copied.n_bytes} bytes{checked}", err=True)
-    for finding in copied.findings:
-        line = f"{finding.part} {finding.place}: {finding.text}"
-        click.echo(json.dumps(finding._asdict(), ensure_ascii=False) if as_json else line)
-    if copied.findings:
-        sys.exit(DAMAGE)
+    show_findings(copied.findings, output)

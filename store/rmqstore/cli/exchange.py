@@ -20,6 +20,7 @@ from rmqstore.cli.common import (
     open_store,
     require_new,
     scan,
+    shows_progress,
     some_messages,
     store_path,
 )
@@ -59,6 +60,7 @@ _verbatim = click.option(
 @_format
 @_verbatim
 @click.option("--overwrite", is_flag=True, help="Replace TARGET if it exists.")
+@shows_progress
 @ends_clearly
 def export_messages(
     path: Path,
@@ -118,6 +120,7 @@ def export_messages(
     "-c", "--config", type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The broker's properties file, for the sizes of new files.",
 )  # fmt: skip
+@shows_progress
 @ends_clearly
 def import_messages(
     path: Path,

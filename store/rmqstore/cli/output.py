@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
 from itertools import chain, islice
 from pathlib import Path
@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from rmqstore.cli.common import Command, require_new
-from rmqstore.errors import OptionError
+from rmqstore.cli.common import DAMAGE, Command, require_new
+from rmqstore.errors import Finding, OptionError
 from rmqstore.exchange.files import FORMATS, format_of, write_file, write_stream
 from rmqstore.exchange.json_rows import json_rows
 from rmqstore.read.scan.spec import first_rows
@@ -26,6 +26,7 @@ EMPTY: Final = 3  # the exit code of --fail-if-empty
 _TABLE, _JSON = "table", "json"
 _FRAMED_ROWS: Final = 1000  # Rich takes seconds for more
 _WIDE: Final = 180  # characters per line of a table that goes to a file or a pipe
+_FINDING: Final = pa.schema([(name, pa.string()) for name in Finding._fields])
 
 
 class Output(NamedTuple):
@@ -42,12 +43,19 @@ class Output(NamedTuple):
         return self.format_name == _TABLE
 
     def write(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-        """Write rows; exit with :data:`EMPTY` if there is none and that was to be told.
+        """Write rows; if there is none, say so and exit with :data:`EMPTY` where that was asked.
 
         Args:
             schema: the columns of the batches.
             batches: the rows.
         """
+        if not self.write_any(schema, batches):
+            click.echo("nothing found", err=True)
+            if self.fails_if_empty:
+                sys.exit(EMPTY)
+
+    def write_any(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
+        """Write rows as :meth:`write` does, and return how many there are."""
         n_rows = 0
 
         def counted() -> Iterator[pa.RecordBatch]:
@@ -66,8 +74,25 @@ class Output(NamedTuple):
         else:
             write_stream(sys.stdout.buffer, self.format_name, schema, counted())
         sys.stdout.flush()
-        if not n_rows and self.fails_if_empty:
-            sys.exit(EMPTY)
+        return n_rows
+
+
+def show_findings(findings: Sequence[Finding], output: Output) -> None:
+    """Write findings, a line for each in place of a table; exit with ``DAMAGE`` if there are any.
+
+    Args:
+        findings: what a check or a rebuild found.
+        output: where they go.
+    """
+    if output.is_table:
+        for finding in findings:
+            click.echo(f"{finding.part} {finding.place}: {finding.text}")
+    else:
+        rows = [finding._asdict() for finding in findings]
+        output.write_any(_FINDING, pa.Table.from_pylist(rows, _FINDING).to_batches())
+    if findings:
+        click.echo(f"damage: {len(findings)} findings", err=True)
+        sys.exit(DAMAGE)
 
 
 def gives_rows(
@@ -79,7 +104,33 @@ def gives_rows(
         default: the format on stdout.
         limit_help: what ``-n N`` does.
     """
-    options = (
+    amount = (
+        click.option("-n", "--limit", type=click.IntRange(min=1), help=limit_help),
+        click.option(
+            "--fail-if-empty", is_flag=True, help=f"Exit with {EMPTY} if there is no row."
+        ),
+    )
+
+    def decorate(command: Command) -> Command:
+        return _with_output(command, default, *amount)
+
+    return decorate
+
+
+def gives_findings(command: Command) -> Command:
+    """Add the options of :func:`gives_rows` but for those that count rows: all findings matter."""
+    return _with_output(command, _TABLE)
+
+
+def _with_output(command: Command, default: str, *amount: Callable[[Command], Command]) -> Command:
+    """Add options to a command that gets ``output``.
+
+    Args:
+        command: the command.
+        default: the format on stdout.
+        amount: options that count rows.
+    """
+    options: tuple[Callable[[Command], Command], ...] = (
         click.option(
             "--format",
             "format_name",
@@ -89,39 +140,34 @@ def gives_rows(
         click.option("--json", "as_json", is_flag=True, help="The same as --format jsonl."),
         click.option(
             "--output",
-            "target",
+            "output_file",
             metavar="FILE",
             type=click.Path(dir_okay=False, path_type=Path),
             help="Write the rows to FILE; .gz or .zst at the end of its name compresses text.",
         ),
         click.option("--overwrite", is_flag=True, help="Replace FILE if it exists."),
-        click.option("-n", "--limit", type=click.IntRange(min=1), help=limit_help),
-        click.option(
-            "--fail-if-empty", is_flag=True, help=f"Exit with {EMPTY} if there is no row."
-        ),
+        *amount,
     )
 
-    def decorate(command: Command) -> Command:
-        @wraps(command)
-        def run(
-            *,
-            format_name: str | None,
-            as_json: bool,
-            target: Path | None,
-            overwrite: bool,
-            limit: int | None,
-            fail_if_empty: bool,
-            **others: Any,  # noqa: ANN401 - the command's own
-        ) -> None:
-            name = "jsonl" if as_json and format_name is None else format_name
-            name = _checked(name, target, default, overwrite=overwrite)
-            command(output=Output(name, target, limit, fail_if_empty), **others)
+    @wraps(command)
+    def with_output(
+        *,
+        format_name: str | None,
+        as_json: bool,
+        output_file: Path | None,
+        overwrite: bool,
+        limit: int | None = None,
+        fail_if_empty: bool = False,
+        **others: Any,  # noqa: ANN401 - the command's own
+    ) -> None:
+        name = "jsonl" if as_json and format_name is None else format_name
+        name = _checked(name, output_file, default, overwrite=overwrite)
+        command(output=Output(name, output_file, limit, fail_if_empty), **others)
 
-        for option in reversed(options):
-            run = option(run)
-        return run
-
-    return decorate
+    run: Command = with_output
+    for option in reversed(options):
+        run = option(run)
+    return run
 
 
 def _checked(name: str | None, target: Path | None, default: str, *, overwrite: bool) -> str:
@@ -140,6 +186,8 @@ def _print_table(names: list[str], batches: Iterable[pa.RecordBatch]) -> None:
     """Print rows with a frame, or if there are many, plainly and as they come."""
     rows = (_cells(row, names) for batch in batches for row in json_rows(batch))
     first = list(islice(rows, _FRAMED_ROWS + 1))
+    if not first:
+        return
     if len(first) <= _FRAMED_ROWS:
         table = Table(*names)
         for cells in first:

@@ -14,6 +14,7 @@ from rmqstore.cli.common import (
     err_console,
     main,
     open_store,
+    shows_progress,
     store_path,
     with_system_topics,
 )
@@ -72,6 +73,7 @@ _OFFSETS = pa.schema(
     help="Do not read the parts of the log that the index does not cover.",
 )
 @with_system_topics
+@shows_progress
 @ends_clearly
 @gives_rows(limit_help="Only the newest N messages.")
 def query(
@@ -159,6 +161,4 @@ def _messages(
     if store.session.is_tiered:  # its queues come one after the other
         names = rows.column_names if columns is None else columns.split(",")
         rows = rows.take(pc.sort_indices(rows.column("storeTimestamp"))).select(names)
-    if not rows.num_rows:
-        click.echo("no messages found", err=True)
     return rows

@@ -16,6 +16,7 @@ from rmqstore.cli.common import (
     main,
     progress_bar,
     require_folder,
+    shows_progress,
 )
 from rmqstore.errors import OptionError
 from rmqstore.inspect.report.facts import StoreFacts
@@ -40,6 +41,7 @@ from rmqstore.store.message_store import MessageStore
     help="Also check the stores, which reads all of them.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")
+@shows_progress
 @ends_clearly
 def report(
     paths: tuple[Path, ...],

@@ -19,6 +19,7 @@ from rmqstore.cli.common import (
     main,
     open_store,
     scan,
+    shows_progress,
     some_messages,
     some_topics,
     store_path,
@@ -36,6 +37,7 @@ _ID_DIGITS = 32
 @store_path
 @some_topics
 @with_system_topics
+@shows_progress
 @ends_clearly
 @gives_rows()
 def stat(path: Path, topics: tuple[str, ...], with_system: bool, output: Output) -> None:
@@ -83,6 +85,7 @@ def _epoch_text(epoch: dict[str, Any]) -> str:
 @main.command()
 @store_path
 @some_messages
+@shows_progress
 @ends_clearly
 @gives_rows("jsonl")
 def dump(path: Path, ignore_log_end: bool, output: Output, **choice: Any) -> None:  # noqa: ANN401 - see some_messages

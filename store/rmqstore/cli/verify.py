@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 
 import click
 
 from rmqstore.cli.common import (
-    DAMAGE,
-    as_json_lines,
     ends_clearly,
     err_console,
     given_options,
     main,
     open_store,
     progress_bar,
+    shows_progress,
     store_path,
 )
-from rmqstore.errors import Finding, OptionError
+from rmqstore.cli.output import Output, gives_findings, show_findings
+from rmqstore.errors import OptionError
 from rmqstore.inspect.verify import verify as verify_store
 from rmqstore.storage.remote.location import is_uri
 from rmqstore.storage.rocksdb.queue_tables import are_queues_unreadable, has_unreadable_queues
@@ -28,9 +26,10 @@ from rmqstore.store.opening import open_for
 
 @main.command()
 @store_path
-@as_json_lines
+@shows_progress
 @ends_clearly
-def verify(path: Path, as_json: bool) -> None:
+@gives_findings
+def verify(path: Path, output: Output) -> None:
     """List every disagreement between CommitLog, ConsumeQueues and IndexFiles.
 
     The exit code is 1 if there is one.
@@ -42,17 +41,8 @@ def verify(path: Path, as_json: bool) -> None:
             compared = "log and index agree; queues in RocksDB were not compared"
         elif has_unreadable_queues(store.paths):
             compared += "; queues in RocksDB were not compared"
-    _exit_if_any(findings, as_json=as_json)
+    show_findings(findings, output)
     click.echo(f"{path}: {compared}", err=True)
-
-
-def _exit_if_any(findings: list[Finding], *, as_json: bool = False) -> None:
-    for finding in findings:
-        line = f"{finding.part} {finding.place}: {finding.text}"
-        click.echo(json.dumps(finding._asdict(), ensure_ascii=False) if as_json else line)
-    if findings:
-        click.echo(f"damage: {len(findings)} findings", err=True)
-        sys.exit(DAMAGE)
 
 
 @main.command()
@@ -62,8 +52,10 @@ def _exit_if_any(findings: list[Finding], *, as_json: bool = False) -> None:
     is_flag=True,
     help="Cut a damaged log even if good records follow; a copy is kept.",
 )
+@shows_progress
 @ends_clearly
-def rebuild(path: Path, truncate: bool) -> None:
+@gives_findings
+def rebuild(path: Path, truncate: bool, output: Output) -> None:
     """Build ConsumeQueues and IndexFiles again from the CommitLog.
 
     The store is locked meanwhile, so no broker may run on it. Records that cannot have a unit, and
@@ -81,4 +73,4 @@ def rebuild(path: Path, truncate: bool) -> None:
     with open_store(path) as built:
         queues = sum(len(built.queue_ids(topic)) for topic in built.topics())
     click.echo(f"{path}: {queues} queues and the index were built from the CommitLog", err=True)
-    _exit_if_any(findings)
+    show_findings(findings, output)
