@@ -223,7 +223,7 @@ def test_permissive_dump_shows_damage_among_the_rest_and_ends_with_1(tmp_path: P
         pytest.param(["get", "259"], "no message begins", id="no message there"),
         pytest.param(["get", "ABCDEF"], "32 or 56 hex digits", id="no id"),
         pytest.param(["dump", "-t", "Nope"], "no topic Nope", id="no such topic"),
-        pytest.param(["dump", "-o", "3"], "-i needs one -t", id="offset without queue"),
+        pytest.param(["dump", "-o", "3"], "-o needs -t", id="offset without queue"),
         pytest.param(["dump", "-b", "soon"], "starting_timestamp", id="no time"),
         pytest.param(
             ["dump", "--where", "offset = 1"],

@@ -23,7 +23,6 @@ from rmqstore.errors import (
     StoreFormatError,
     UnsupportedFeatureError,
 )
-from rmqstore.query.arguments import ScanOrder
 from rmqstore.storage.files.storage import path_of
 from rmqstore.storage.remote.location import is_uri, local_path
 from rmqstore.store.message_store import MessageStore
@@ -209,19 +208,21 @@ def open_store(
     )
 
 
-def is_quiet() -> bool:
-    """Tell whether the current command is to show no progress."""
-    return bool(click.get_current_context().meta.get(f"{_META}quiet"))
-
-
 def given_options() -> StoreOptions:
     """Return the options of the current command that say which store it reads."""
     meta = click.get_current_context().meta
     return StoreOptions(*(meta.get(f"{_META}{name}") for name in StoreOptions._fields))
 
 
+_QUIET: Final = "rmqstore.quiet"
+
+
+def _keep_quiet(context: click.Context, _option: click.Parameter, value: bool) -> None:
+    context.meta[_QUIET] = value
+
+
 shows_progress = click.option(
-    "-q", "--quiet", is_flag=True, expose_value=False, callback=_keep, help="Show no progress."
+    "-q", "--quiet", is_flag=True, expose_value=False, callback=_keep_quiet, help="No progress."
 )
 with_system_topics = click.option(
     "--all", "with_system", is_flag=True, help="Include system topics."
@@ -229,78 +230,6 @@ with_system_topics = click.option(
 some_topics = click.option(
     "-t", "--topic", "topics", multiple=True, help="Only this topic; may be repeated."
 )
-
-
-def some_messages(command: Command) -> Command:
-    """Add the options that choose messages to a command.
-
-    ``ignore_log_end`` is for opening the store; :func:`scan` takes the others.
-    """
-    for option in (
-        with_system_topics,
-        click.option(
-            "--ignore-log-end",
-            is_flag=True,
-            help="Read on after the end of a log that was not closed.",
-        ),
-        click.option(
-            "--mode",
-            type=click.Choice(["FAILFAST", "DROPMALFORMED", "PERMISSIVE"]),
-            default="FAILFAST",
-        ),
-        click.option(
-            "--scan",
-            "scan_by",
-            type=click.Choice(["queue", "commitlog"]),
-            default="queue",
-            show_default=True,
-        ),
-        click.option("--columns", help="Columns, separated by commas; all by default."),
-        click.option(
-            "--where", help="Condition on columns: \"queueOffset >= 90 AND keys = 'k1'\"."
-        ),
-        click.option("--filter", help='SQL92 over properties: "a > 5.0 AND b IS NOT NULL".'),
-        click.option("-s", "--tags", help="Tags: 'A || B'."),
-        click.option("-e", "--end", help="Stored before: epoch ms, ISO-8601 or -1h."),
-        click.option("-b", "--begin", help="Stored at or after: epoch ms, ISO-8601 or -1h."),
-        click.option(
-            "-o", "--offset", type=int, help="From this queue offset on (with -t and -i)."
-        ),
-        click.option("-i", "--queue", "queue_id", type=int, help="Only this queue (with one -t)."),
-        some_topics,
-    ):
-        command = option(command)
-    return command
-
-
-def scan(
-    store: MessageStore,
-    *,
-    topics: tuple[str, ...],
-    queue_id: int | None,
-    offset: int | None,
-    begin: str | None,
-    end: str | None,
-    with_system: bool,
-    scan_by: ScanOrder,
-    **others: Any,  # noqa: ANN401 - arguments of MessageStore.scan
-) -> pa.RecordBatchReader:
-    """Return the messages that the options of :func:`some_messages` choose."""
-    chosen: dict[str, Any] = {"subscribe": topics or None}
-    if queue_id is not None or offset is not None:
-        if len(topics) != 1 or queue_id is None:
-            raise click.UsageError("-i needs one -t, and -o needs both")
-        chosen = {"assign": {topics[0]: [queue_id]}}
-        if offset is not None:
-            chosen["starting_offsets"] = {topics[0]: {queue_id: offset}}
-    return store.scan(
-        **chosen,
-        starting_timestamp=begin,
-        ending_timestamp=end,
-        include_system_topics=with_system,
-        scan=scan_by,
-        **others,
-    )
 
 
 def counted(
@@ -329,7 +258,7 @@ def progress_bar(
         unit: what is counted: ``BYTES``, or the plural of a noun.
         stays: whether the last line stays on the terminal.
     """
-    if not err_console.is_terminal or is_quiet():
+    if not err_console.is_terminal or click.get_current_context().meta.get(_QUIET):
         yield lambda _done, _total: None
         return
     parts = (

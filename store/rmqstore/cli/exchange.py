@@ -19,12 +19,12 @@ from rmqstore.cli.common import (
     main,
     open_store,
     require_new,
-    scan,
     shows_progress,
-    some_messages,
     store_path,
 )
+from rmqstore.cli.messages import columns_to_read, in_form, scan, some_bodies, some_messages
 from rmqstore.errors import OptionError
+from rmqstore.exchange.bodies import BodyForm
 from rmqstore.exchange.files import (
     FORMATS,
     INPUT_FORMATS,
@@ -62,6 +62,7 @@ _verbatim = click.option(
 @click.option("--overwrite", is_flag=True, help="Replace TARGET if it exists.")
 @shows_progress
 @ends_clearly
+@some_bodies
 def export_messages(
     path: Path,
     target: Path,
@@ -69,22 +70,26 @@ def export_messages(
     verbatim: bool,
     overwrite: bool,
     ignore_log_end: bool,
+    columns: str | None,
+    bodies: BodyForm | None,
     **choice: Any,  # noqa: ANN401
 ) -> None:
     """Write messages to TARGET, a Parquet (.parquet), JSON Lines (.jsonl) or CSV (.csv) file.
 
     Its columns are those of a read. .gz or .zst at the end of the name compresses a file of text.
     """
-    if verbatim and choice["columns"]:
-        raise click.UsageError("--verbatim and --columns contradict each other")
+    for name, value in (("--columns", columns), ("--body or --charset", bodies)):
+        if verbatim and value is not None:
+            raise click.UsageError(f"--verbatim and {name} contradict each other")
     if target == _STDIO:
         raise OptionError("export writes files; rmqstore dump writes JSON Lines to stdout")
     require_new(target, overwrite=overwrite)
     format_name = named_format or format_of(target)
     with open_store(path, ignore_log_end=ignore_log_end) as store:
-        reader = scan(store, verbatim=verbatim, **choice)
-        batches = counted(reader, f"exporting to {target}")
-        write_file(target, format_name, reader.schema, batches)
+        columns = columns_to_read(columns, bodies)
+        reader = scan(store, verbatim=verbatim, columns=columns, **choice)
+        schema, messages = in_form(reader, bodies)
+        write_file(target, format_name, schema, counted(messages, f"exporting to {target}"))
 
 
 @main.command("import")

@@ -19,7 +19,7 @@ from rich.table import Table
 from rmqstore.cli.common import DAMAGE, Command, require_new
 from rmqstore.errors import Finding, OptionError
 from rmqstore.exchange.files import FORMATS, format_of, write_file, write_stream
-from rmqstore.exchange.json_rows import json_rows
+from rmqstore.exchange.json_rows import BASE64, json_rows
 from rmqstore.read.scan.spec import first_rows
 
 EMPTY: Final = 3  # the exit code of --fail-if-empty
@@ -184,6 +184,7 @@ def _checked(name: str | None, target: Path | None, default: str, *, overwrite: 
 
 def _print_table(names: list[str], batches: Iterable[pa.RecordBatch]) -> None:
     """Print rows with a frame, or if there are many, plainly and as they come."""
+    names = [name for name in names if name.removesuffix(BASE64) not in {*names} - {name}]
     rows = (_cells(row, names) for batch in batches for row in json_rows(batch))
     first = list(islice(rows, _FRAMED_ROWS + 1))
     if not first:

@@ -18,10 +18,22 @@ from rmqstore.cli.common import (
     store_path,
     with_system_topics,
 )
+from rmqstore.cli.messages import (
+    columns_to_read,
+    in_form,
+    matching_topics,
+    some_bodies,
+    some_columns,
+    some_queues,
+    topic_arguments,
+    where_queue,
+)
 from rmqstore.cli.output import Output, gives_rows
+from rmqstore.exchange.bodies import BodyForm
 from rmqstore.query.keys import parse_wanted
 from rmqstore.query.selection import parse_selection
 from rmqstore.query.times import parse_timestamp
+from rmqstore.query.topic_patterns import match_topics
 from rmqstore.read.lookup.candidates import SMALL_GAPS
 from rmqstore.store.message_store import MessageStore
 
@@ -38,13 +50,8 @@ _OFFSETS = pa.schema(
 
 @main.command()
 @store_path
-@click.option(
-    "-t",
-    "--topic",
-    "topics",
-    multiple=True,
-    help="Only this topic; may be repeated. All user topics if not given.",
-)
+@matching_topics
+@some_queues
 @click.option(
     "-k",
     "--key",
@@ -66,7 +73,7 @@ _OFFSETS = pa.schema(
 )
 @click.option("-b", "--begin", help="Stored at or after: epoch ms, ISO-8601 or -1h.")
 @click.option("-e", "--end", help="Stored before: epoch ms, ISO-8601 or -1h.")
-@click.option("--columns", help="Columns of messages, separated by commas.")
+@some_columns
 @click.option(
     "--index-only",
     is_flag=True,
@@ -76,12 +83,14 @@ _OFFSETS = pa.schema(
 @shows_progress
 @ends_clearly
 @gives_rows(limit_help="Only the newest N messages.")
+@some_bodies
 def query(
     path: Path,
     topics: tuple[str, ...],
     time: str | None,
     columns: str | None,
     output: Output,
+    bodies: BodyForm | None,
     **lookup: Any,  # noqa: ANN401
 ) -> None:
     """Find messages by key, id or tags, through the index; or queue offsets by time.
@@ -94,21 +103,25 @@ def query(
         raise click.UsageError("give one of -k, -m, --tags and --time")
     with open_store(path) as store:
         if time is not None:
-            if columns or any(lookup[name] for name in ("begin", "end", "index_only")):
+            others = ("begin", "end", "index_only", "queue_ids")
+            if columns or bodies or any(lookup[name] for name in others):
                 raise click.UsageError("--time goes only with -t and the options of the output")
-            offsets = _offsets(store, topics, time)
+            offsets = _offsets(store, topics, time, with_system=lookup["with_system"])
             output.write(offsets.schema, [offsets])
             return
-        if output.is_table:
-            columns = columns or _COLUMNS
-        found = _messages(store, topics, columns, **lookup)
+        if output.is_table and columns is None:
+            columns = _COLUMNS if bodies is None else f"{_COLUMNS},body"
+        found = _messages(store, topics, columns_to_read(columns, bodies), **lookup)
         newest = found.slice(max(0, found.num_rows - (output.limit or found.num_rows)))
-        output.write(newest.schema, newest.to_batches())
+        output.write(*in_form(newest.to_reader(), bodies))
 
 
-def _offsets(store: MessageStore, topics: tuple[str, ...], time: str) -> pa.RecordBatch:
-    if not topics:
+def _offsets(
+    store: MessageStore, names: tuple[str, ...], time: str, *, with_system: bool
+) -> pa.RecordBatch:
+    if not names:
         raise click.UsageError("--time needs -t")
+    topics = match_topics(names, store.topics(), include_system_topics=with_system)
     store.session.require_topics(parse_selection(subscribe=topics))
     timestamp = parse_timestamp("--time", time)
     with err_console.status("searching"):
@@ -128,6 +141,7 @@ def _messages(
     topics: tuple[str, ...],
     columns: str | None,
     *,
+    queue_ids: tuple[int, ...],
     keys: tuple[str, ...],
     ids: tuple[str, ...],
     tags: tuple[str, ...],
@@ -136,21 +150,20 @@ def _messages(
     index_only: bool,
     with_system: bool,
 ) -> pa.Table:
-    selection: dict[str, Any] = {
-        "subscribe": topics or None,
-        "include_system_topics": with_system,
-        "starting_timestamp": begin,
-        "ending_timestamp": end,
-    }
+    chosen = topic_arguments(store, topics, queue_ids, with_system, by_log=False)
+    selection = parse_selection(**chosen, starting_timestamp=begin, ending_timestamp=end)
     wanted = parse_wanted(keys or None, ids or None, tags or None)
-    n_uncovered = store.session.find(wanted, parse_selection(**selection)).n_uncovered_bytes
+    n_uncovered = store.session.find(wanted, selection).n_uncovered_bytes
     if n_uncovered > SMALL_GAPS:
         consequence = "are not searched" if index_only else "are read"
         text = f"{n_uncovered:,} bytes of the log are not covered by the index: they {consequence}"
         click.echo(text, err=True)
     with err_console.status("searching"):
         reader = store.scan(
-            **selection,
+            **chosen,
+            starting_timestamp=begin,
+            ending_timestamp=end,
+            where=where_queue(queue_ids, None, chosen),
             msg_key=keys or None,
             msg_id=ids or None,
             msg_tags=tags or None,
@@ -159,6 +172,8 @@ def _messages(
         )
         rows = reader.read_all()
     if store.session.is_tiered:  # its queues come one after the other
-        names = rows.column_names if columns is None else columns.split(",")
+        names = (
+            rows.column_names if columns is None else [name.strip() for name in columns.split(",")]
+        )
         rows = rows.take(pc.sort_indices(rows.column("storeTimestamp"))).select(names)
     return rows

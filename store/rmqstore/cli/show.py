@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,21 @@ from rmqstore.cli.common import (
     err_console,
     main,
     open_store,
-    scan,
     shows_progress,
-    some_messages,
-    some_topics,
     store_path,
     with_system_topics,
 )
+from rmqstore.cli.messages import (
+    columns_to_read,
+    in_form,
+    matching_topics,
+    scan,
+    some_bodies,
+    some_messages,
+    topic_arguments,
+)
 from rmqstore.cli.output import Output, gives_rows
+from rmqstore.exchange.bodies import BodyForm
 from rmqstore.exchange.json_rows import jsonable
 from rmqstore.format.schema import CORRUPT_RECORD
 from rmqstore.store.message_store import MessageStore
@@ -35,7 +42,7 @@ _ID_DIGITS = 32
 
 @main.command()
 @store_path
-@some_topics
+@matching_topics
 @with_system_topics
 @shows_progress
 @ends_clearly
@@ -48,9 +55,8 @@ def stat(path: Path, topics: tuple[str, ...], with_system: bool, output: Output)
     """
     with open_store(path) as store:
         with err_console.status("reading queues"):
-            queues = store.view(
-                "queues", subscribe=topics or None, include_system_topics=with_system
-            ).read_all()
+            chosen = topic_arguments(store, topics, (), with_system, by_log=False)
+            queues = store.view("queues", **chosen).read_all()
         n_damaged = len(queues) - queues.column("reason").null_count
         if output.is_table:
             queues = _without_empty(queues.drop(["brokerName"]), "reason")
@@ -88,11 +94,19 @@ def _epoch_text(epoch: dict[str, Any]) -> str:
 @shows_progress
 @ends_clearly
 @gives_rows("jsonl")
-def dump(path: Path, ignore_log_end: bool, output: Output, **choice: Any) -> None:  # noqa: ANN401 - see some_messages
+@some_bodies
+def dump(
+    path: Path,
+    ignore_log_end: bool,
+    columns: str | None,
+    output: Output,
+    bodies: BodyForm | None,
+    **choice: Any,  # noqa: ANN401 - see some_messages
+) -> None:
     """Write messages as JSON Lines. A body that is not UTF-8 is written as bodyBase64."""
     n_damaged = 0
 
-    def looked_at(batches: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    def looked_at(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         nonlocal n_damaged
         for batch in batches:
             if CORRUPT_RECORD in batch.schema.names:
@@ -100,11 +114,12 @@ def dump(path: Path, ignore_log_end: bool, output: Output, **choice: Any) -> Non
             yield batch
 
     with open_store(path, ignore_log_end=ignore_log_end) as store:
-        reader = scan(store, **choice)
-        batches = looked_at(reader)
+        reader = scan(store, columns=columns_to_read(columns, bodies), **choice)
+        schema, messages = in_form(reader, bodies)
+        batches = looked_at(messages)
         if err_console.is_terminal and not sys.stdout.isatty():
             batches = counted(batches, f"reading {path}")
-        output.write(reader.schema, batches)
+        output.write(schema, batches)
     if n_damaged:
         click.echo(f"damage: {n_damaged} records; see {CORRUPT_RECORD}", err=True)
         sys.exit(DAMAGE)

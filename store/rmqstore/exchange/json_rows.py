@@ -17,6 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 BASE64: Final = "Base64"
+# the metadata of a column of text that is JSON already
+JSON_TEXT: Final = {b"rmqstore": b"json"}
 _ZONE: Final = "+00:00"
 
 
@@ -65,12 +67,12 @@ def json_lines(batch: pa.RecordBatch) -> list[bytes]:
 def json_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """Return the rows of a batch with values that JSON can hold, (n,)."""
     names, columns, others = [], [], []
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        values = _texts(column) if pa.types.is_binary(column.type) else json_values(column)
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        values = _values(field, column)
         if values is None:
-            others.append((name, column))
+            others.append((field.name, column))
         else:
-            names.append(name)
+            names.append(field.name)
             columns.append(values)
     rows: list[dict[str, Any]] = [{} for _ in range(len(batch))]
     if columns:
@@ -81,7 +83,26 @@ def json_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
                 row[name] = text
             else:
                 row[f"{name}{BASE64}"] = encoded
+    for name in names:
+        if f"{name}{BASE64}" in names:
+            _keep_one(rows, name)
     return rows
+
+
+def _values(field: pa.Field, column: pa.Array) -> list[Any] | None:
+    """Return the values of a column; None for bytes of which some are not UTF-8."""
+    if pa.types.is_binary(column.type):
+        return _texts(column)
+    if field.metadata == JSON_TEXT:
+        return [None if text is None else orjson.Fragment(text) for text in column.to_pylist()]
+    return json_values(column)
+
+
+def _keep_one(rows: list[dict[str, Any]], name: str) -> None:
+    """Leave in each row either the text of a column or its bytes in base64."""
+    encoded = f"{name}{BASE64}"
+    for row in rows:
+        del row[encoded if row[encoded] is None else name]
 
 
 def _texts(column: pa.Array) -> list[str | None] | None:

@@ -56,6 +56,13 @@ def is_system_topic(topic: str) -> bool:
     return has_affix or topic in SYSTEM_TOPICS
 
 
+def system_topic_pattern() -> str:
+    """Return the regular expression that matches what :func:`is_system_topic` holds for."""
+    prefixes = "|".join(map(re.escape, _SYSTEM_PREFIXES))
+    names = "|".join(map(re.escape, sorted(SYSTEM_TOPICS)))
+    return f"(?:(?:{prefixes}).*|.*{_SYSTEM_SUFFIX}|{names})"
+
+
 def topic_fault(topic: str, *, allow_system: bool) -> str | None:
     """Return why messages cannot be sent to a topic, or None. Source: TopicValidator.java."""
     longest = _MAX_GROUP_TOPIC if topic.startswith(_GROUP_PREFIXES) else _MAX_TOPIC

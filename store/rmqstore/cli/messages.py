@@ -1,0 +1,183 @@
+"""What verbs that give messages share: options that choose messages, and the form of bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import wraps
+from typing import Any
+
+import click
+import pyarrow as pa
+
+from rmqstore.cli.common import Command, with_system_topics
+from rmqstore.exchange.bodies import FORMS, BodyForm, parse_body_form
+from rmqstore.format.schema import MESSAGE
+from rmqstore.query.arguments import ScanOrder, TopicArguments
+from rmqstore.query.topic_patterns import is_pattern, match_topics, regular_expression
+from rmqstore.store.message_store import MessageStore
+
+matching_topics = click.option(
+    "-t",
+    "--topic",
+    "topics",
+    multiple=True,
+    help="Only this topic, or those that match a pattern such as 'Order*'; may be repeated.",
+)
+some_queues = click.option(
+    "-i",
+    "--queue",
+    "queue_ids",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Only queues with this id; may be repeated.",
+)
+some_columns = click.option("--columns", help="Columns, separated by commas; all by default.")
+
+
+def some_messages(command: Command) -> Command:
+    """Add the options that choose messages to a command.
+
+    ``ignore_log_end`` is for opening the store; :func:`scan` takes the others.
+    """
+    for option in (
+        with_system_topics,
+        click.option(
+            "--ignore-log-end",
+            is_flag=True,
+            help="Read on after the end of a log that was not closed.",
+        ),
+        click.option(
+            "--mode",
+            type=click.Choice(["FAILFAST", "DROPMALFORMED", "PERMISSIVE"]),
+            default="FAILFAST",
+        ),
+        click.option(
+            "--scan",
+            "scan_by",
+            type=click.Choice(["queue", "commitlog"]),
+            default="queue",
+            show_default=True,
+        ),
+        some_columns,
+        click.option(
+            "--where", help="Condition on columns: \"queueOffset >= 90 AND keys = 'k1'\"."
+        ),
+        click.option("--filter", help='SQL92 over properties: "a > 5.0 AND b IS NOT NULL".'),
+        click.option("-s", "--tags", help="Tags: 'A || B'."),
+        click.option("-e", "--end", help="Stored before: epoch ms, ISO-8601 or -1h."),
+        click.option("-b", "--begin", help="Stored at or after: epoch ms, ISO-8601 or -1h."),
+        click.option(
+            "-o", "--offset", type=int, help="From this queue offset on (with -t and -i)."
+        ),
+        some_queues,
+        matching_topics,
+    ):
+        command = option(command)
+    return command
+
+
+def scan(
+    store: MessageStore,
+    *,
+    topics: tuple[str, ...],
+    queue_ids: tuple[int, ...],
+    offset: int | None,
+    begin: str | None,
+    end: str | None,
+    with_system: bool,
+    scan_by: ScanOrder,
+    where: str | None,
+    **others: Any,  # noqa: ANN401 - arguments of MessageStore.scan
+) -> pa.RecordBatchReader:
+    """Return the messages that the options of :func:`some_messages` choose."""
+    is_named = bool(topics) and not any(map(is_pattern, topics))
+    if offset is not None and not (is_named and queue_ids):
+        raise click.UsageError("-o needs -t, without a pattern, and -i")
+    chosen = topic_arguments(store, topics, queue_ids, with_system, by_log=scan_by == "commitlog")
+    offsets = None
+    if offset is not None:
+        offsets = dict.fromkeys(topics, dict.fromkeys(queue_ids, offset))
+    return store.scan(
+        **chosen,
+        starting_offsets=offsets,
+        starting_timestamp=begin,
+        ending_timestamp=end,
+        scan=scan_by,
+        where=where_queue(queue_ids, where, chosen),
+        **others,
+    )
+
+
+def topic_arguments(
+    store: MessageStore,
+    topics: tuple[str, ...],
+    queue_ids: tuple[int, ...],
+    with_system: bool,
+    *,
+    by_log: bool,
+) -> TopicArguments:
+    """Return the topics and queues that -t, -i and --all choose, as arguments of a scan.
+
+    Args:
+        store: the store.
+        topics: names and patterns; all topics if empty.
+        queue_ids: ids of queues, which all topics have that are given by name.
+        with_system: whether system topics are chosen, which are not given by name.
+        by_log: whether topics may be chosen that only records of the log name.
+    """
+    chosen: TopicArguments = {"include_system_topics": with_system}
+    if not any(map(is_pattern, topics)):
+        if topics and queue_ids:
+            chosen["assign"] = dict.fromkeys(topics, queue_ids)
+        elif topics:
+            chosen["subscribe"] = topics
+    elif by_log:
+        chosen["subscribe_pattern"] = regular_expression(topics, include_system_topics=with_system)
+    else:
+        chosen["subscribe"] = match_topics(
+            topics, store.session.known_topics(), include_system_topics=with_system
+        )
+    return chosen
+
+
+def where_queue(
+    queue_ids: tuple[int, ...], where: str | None, chosen: TopicArguments
+) -> str | None:
+    """Return a condition, with one on queue ids if the chosen topics do not name their queues."""
+    if not queue_ids or "assign" in chosen:
+        return where
+    condition = f"queueId IN ({', '.join(map(str, queue_ids))})"
+    return condition if where is None else f"{condition} AND ({where})"
+
+
+def some_bodies(command: Command) -> Command:
+    """Add the options that say in what form bodies are written; the command gets ``bodies``."""
+
+    @wraps(command)
+    def run(*, body: str | None, charset: str | None, **others: Any) -> None:  # noqa: ANN401
+        command(bodies=parse_body_form(body, charset), **others)
+
+    with_body = click.option(
+        "--body",
+        type=click.Choice(FORMS),
+        help="Form of bodies; UTF-8 text, or else base64, if not given.",
+    )
+    with_charset = click.option("--charset", help="Charset of bodies; utf-8 if not given.")
+    return with_body(with_charset(run))
+
+
+def columns_to_read(columns: str | None, bodies: BodyForm | None) -> str | None:
+    """Return the columns to read, without bodies that are not written."""
+    if bodies is None or bodies.name != "none":
+        return columns
+    names = MESSAGE.names if columns is None else columns.split(",")
+    return ",".join(name for name in names if name.strip() != "body")
+
+
+def in_form(
+    reader: pa.RecordBatchReader, bodies: BodyForm | None
+) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
+    """Return the columns and the batches of messages, with bodies in a form."""
+    if bodies is None:
+        return reader.schema, reader
+    return bodies.schema(reader.schema), bodies.batches(reader)

@@ -1,0 +1,63 @@
+"""Topics by pattern, as a shell has it: ``*``, ``?`` and ``[…]``, which no name of a topic has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from fnmatch import fnmatchcase, translate
+from typing import Final
+
+from rmqstore.errors import OptionError
+from rmqstore.format.topics import is_system_topic, system_topic_pattern
+
+_WILDCARDS: Final = frozenset("*?[")
+
+
+def is_pattern(name: str) -> bool:
+    """Tell whether a name stands for all topics that match it."""
+    return not _WILDCARDS.isdisjoint(name)
+
+
+def match_topics(
+    names: Iterable[str], known: Iterable[str], *, include_system_topics: bool
+) -> tuple[str, ...]:
+    """Return topics by name and by pattern, each once.
+
+    Args:
+        names: names, which are returned as they are, and patterns.
+        known: the topics that there are.
+        include_system_topics: whether system topics match patterns.
+
+    Raises:
+        OptionError: no topic matches a pattern.
+    """
+    known = list(known)
+    topics: dict[str, None] = {}
+    for name in names:
+        if not is_pattern(name):
+            topics[name] = None
+            continue
+        matching = [topic for topic in known if fnmatchcase(topic, name)]
+        chosen = [
+            topic for topic in matching if include_system_topics or not is_system_topic(topic)
+        ]
+        if not chosen:
+            reason = "no topic"
+            if matching:
+                reason = "only system topics, which include_system_topics=True lets it match"
+            raise OptionError(f"subscribe {name!r} matches {reason}")
+        topics |= dict.fromkeys(chosen)
+    return tuple(topics)
+
+
+def regular_expression(names: Iterable[str], *, include_system_topics: bool) -> str:
+    """Return the regular expression for topics by name and by pattern, as subscribe_pattern.
+
+    Args:
+        names: names and patterns.
+        include_system_topics: whether system topics match patterns.
+    """
+    lookahead = "" if include_system_topics else rf"(?!{system_topic_pattern()}\Z)"
+    return "|".join(
+        lookahead + translate(name) if is_pattern(name) else re.escape(name) for name in names
+    )

@@ -1,0 +1,206 @@
+"""Options that verbs with messages share: which messages, and the form of their bodies."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+from pyarrow import parquet
+
+import rmqstore
+from rmqstore.cli import main
+
+Golden = Callable[[str], Path]
+
+BODIES = [
+    b'{"a": 1.10, "b": [12345678901234567890123, "x y"]}',
+    b'{\n  "two": "lines \\" here",\r\n  "n": null\n}',
+    "\u00fcml\u00e4ut".encode("latin-1"),
+    "\u4e2d\u6587".encode("gb18030"),
+    b"42",
+    b"",
+    b"\xff\x00",
+]
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def rows(shown: Result) -> list[dict[str, Any]]:
+    assert shown.exit_code == 0, shown.output
+    return [json.loads(line) for line in shown.stdout.splitlines()]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    with rmqstore.create(tmp_path / "s") as writer:
+        writer.append(
+            pa.RecordBatch.from_pydict(
+                {"topic": ["T"] * len(BODIES), "queueId": [0] * len(BODIES), "body": BODIES}
+            )
+        )
+    return tmp_path / "s"
+
+
+def decoded(row: dict[str, Any]) -> bytes:
+    """Return the body that a row without a charset shows."""
+    if "bodyHex" in row:
+        return bytes.fromhex(row["bodyHex"])
+    if "bodyBase64" in row:
+        return base64.b64decode(row["bodyBase64"])
+    return row["body"].encode()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("form", ["text", "hex", "base64"])
+@pytest.mark.parametrize("verb", ["dump", "export", "query"])
+def test_no_form_loses_a_byte(store: Path, tmp_path: Path, verb: str, form: str) -> None:
+    if verb == "export":
+        target = tmp_path / "rows.jsonl"
+        assert run("export", store, target, "--body", form).exit_code == 0
+        found = [json.loads(line) for line in target.read_text().splitlines()]
+    elif verb == "query":
+        with rmqstore.open(store) as opened:
+            ids = opened.scan(columns="msgId").read_all()["msgId"].to_pylist()
+        asked = [argument for one in ids for argument in ("-m", one)]
+        found = rows(run("query", store, *asked, "--body", form, "--json"))
+    else:
+        found = rows(run("dump", store, "--body", form))
+    assert list(map(decoded, found)) == BODIES
+    assert all(len({"body", "bodyHex", "bodyBase64"} & row.keys()) == 1 for row in found)
+
+
+def test_json_bodies_become_values_and_keep_their_numbers(store: Path) -> None:
+    shown = run("dump", store, "--body", "json", "--columns", "body")
+    lines = shown.stdout.splitlines()
+    assert lines[0] == '{"body":{"a": 1.10, "b": [12345678901234567890123, "x y"]}}'
+    assert lines[1] == '{"body":{"two":"lines \\" here","n":null}}'
+    assert lines[4] == '{"body":42}'
+    others = [json.loads(lines[number]) for number in (2, 3, 5, 6)]
+    assert [decoded(row) for row in others] == [BODIES[number] for number in (2, 3, 5, 6)]
+    assert all("bodyBase64" in row for row in others)
+    array = json.loads(run("dump", store, "--body", "json", "--format", "json").stdout)
+    assert array[1]["body"] == {"two": 'lines " here', "n": None}
+
+
+@pytest.mark.parametrize(
+    ("charset", "text"), [("latin-1", "\u00fcml\u00e4ut"), ("gb18030", "\u4e2d\u6587")]
+)
+def test_text_is_decoded_by_its_charset(store: Path, charset: str, text: str) -> None:
+    found = rows(run("dump", store, "--charset", charset))
+    assert text in [row.get("body") for row in found]
+    for row, body in zip(found, BODIES, strict=True):
+        if "bodyBase64" in row:
+            assert base64.b64decode(row["bodyBase64"]) == body
+            with pytest.raises(UnicodeDecodeError):
+                body.decode(charset)
+        else:
+            assert row["body"] == body.decode(charset)
+
+
+def test_forms_of_bodies_in_files_and_tables(store: Path, tmp_path: Path) -> None:
+    target = tmp_path / "rows.parquet"
+    assert run("export", store, target, "--body", "text", "--columns", "body").exit_code == 0
+    table = parquet.read_table(target)
+    assert table.schema.names == ["body", "bodyBase64"]
+    assert table["body"].to_pylist()[4:6] == ["42", ""]
+    assert table["bodyBase64"].to_pylist()[4:] == [None, None, "/wA="]
+    shown = run("dump", store, "--body", "hex", "--format", "csv", "--columns", "queueId,body")
+    assert [one["bodyHex"] for one in csv.DictReader(io.StringIO(shown.stdout))] == [
+        body.hex() for body in BODIES
+    ]
+    plain = run("dump", store, "--body", "text", "--format", "table", "--columns", "body").stdout
+    assert "bodyBase64" not in plain
+    assert "/wA=" in plain
+
+
+def test_bodies_that_are_not_written_are_not_read(store: Path) -> None:
+    found = rows(run("dump", store, "--body", "none"))
+    assert all("msgId" in row for row in found)
+    assert not any({"body", "bodyBase64"} & row.keys() for row in found)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--charset", "klingon"), "charset 'klingon' is unknown"),
+        (("--charset", "rot13"), "charset 'rot13' is unknown"),
+        (("--charset", "latin-1", "--body", "hex"), "only text and JSON have one"),
+    ],
+)
+def test_charsets_that_are_refused(store: Path, arguments: tuple[str, ...], complaint: str) -> None:
+    refused = run("dump", store, *arguments)
+    assert refused.exit_code == 2
+    assert complaint in refused.stderr
+
+
+def test_verbatim_copies_have_bodies_as_they_are(store: Path, tmp_path: Path) -> None:
+    refused = run("export", store, tmp_path / "x.parquet", "--verbatim", "--body", "hex")
+    assert refused.exit_code == 2
+    assert "contradict" in refused.stderr
+
+
+def topics(shown: Result) -> set[tuple[str, int]]:
+    return {(row["topic"], row["queueId"]) for row in rows(shown)}
+
+
+def test_topics_match_patterns_and_queues_are_chosen_by_id(golden_store: Golden) -> None:
+    root = golden_store("live")
+    columns = ("--columns", "topic,queueId")
+    every = topics(run("dump", root, *columns))
+    live = {(topic, queue) for topic, queue in every if topic.startswith("LiveT")}
+    assert topics(run("dump", root, "-t", "LiveT*", *columns)) == live
+    chosen = topics(run("dump", root, "-i", 0, "-i", 2, *columns))
+    assert chosen == {(topic, queue) for topic, queue in every if queue in (0, 2)}
+    assert topics(run("dump", root, "-t", "LivePlai?", "-t", "LiveTx", "-i", 1, *columns)) == {
+        ("LivePlain", 1),
+        ("LiveTx", 1),
+    }
+    both = topics(run("dump", root, "-t", "LivePlain", "-t", "LiveTx", "-i", 1, "-i", 0, *columns))
+    assert both == {(topic, queue) for topic in ("LivePlain", "LiveTx") for queue in (0, 1)}
+    by_log = topics(run("dump", root, "-t", "LiveT*", "--scan", "commitlog", *columns))
+    assert by_log >= live
+    assert {topic for topic, _ in by_log} == {topic for topic, _ in live}
+
+
+def test_patterns_match_system_topics_only_on_request(golden_store: Golden) -> None:
+    root = golden_store("live")
+    for order in ("queue", "commitlog"):
+        arguments = ("-t", "*", "--scan", order, "--columns", "topic,queueId")
+        names = {topic for topic, _ in topics(run("dump", root, *arguments))}
+        assert names
+        assert not any(topic.startswith(("%", "SCHEDULE", "RMQ_SYS")) for topic in names)
+        assert "%RETRY%CG_retry" in {
+            topic for topic, _ in topics(run("dump", root, *arguments, "--all"))
+        }
+    refused = run("dump", root, "-t", "%RETRY*")
+    assert refused.exit_code == 2
+    assert "only system topics" in refused.stderr
+    assert "matches no topic" in run("dump", root, "-t", "Nope*").stderr
+    named = run("stat", root, "-t", "Live*", "-t", "%RETRY%CG_retry", "--json")
+    assert {topic for topic, _ in topics(named)} >= {"%RETRY%CG_retry", "LivePlain"}
+
+
+def test_queries_take_patterns_and_queues(golden_store: Golden) -> None:
+    root = golden_store("live")
+    every = rows(run("query", root, "-t", "LivePlain", "-k", "key-1", "--json"))
+    assert rows(run("query", root, "-t", "LiveP*", "-k", "key-1", "--json")) == every
+    chosen = rows(run("query", root, "-t", "Live*", "-i", 1, "-k", "key-1", "--json"))
+    assert chosen == [row for row in every if row["queueId"] == 1]
+    exact = rows(run("query", root, "-t", "LivePlain", "-i", 1, "-k", "key-1", "--json"))
+    assert exact == chosen
+    times = rows(run("query", root, "-t", "LivePlai?", "--time", "2026-11-21T02:17:03", "--json"))
+    assert {row["topic"] for row in times} == {"LivePlain"}
+
+
+def test_offsets_of_several_queues(golden_store: Golden) -> None:
+    found = rows(run("dump", golden_store("live"), "-t", "LivePlain", "-i", 0, "-i", 2, "-o", 30))
+    assert {(row["queueId"], row["queueOffset"] >= 30) for row in found} == {(0, True), (2, True)}
