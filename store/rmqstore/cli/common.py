@@ -23,6 +23,7 @@ from rmqstore.errors import (
     StoreFormatError,
     UnsupportedFeatureError,
 )
+from rmqstore.progress import Progress, ignore_progress
 from rmqstore.storage.files.storage import path_of
 from rmqstore.storage.remote.location import is_uri, local_path
 from rmqstore.store.message_store import MessageStore
@@ -34,12 +35,12 @@ try:
     from rich.filesize import decimal
     from rich.progress import (
         BarColumn,
-        Progress,
         ProgressColumn,
         Task,
         TextColumn,
         TimeRemainingColumn,
     )
+    from rich.progress import Progress as ProgressBar
     from rich.table import Column
     from rich.text import Text
 except ImportError as err:  # pragma: no cover - the message is the point
@@ -233,25 +234,28 @@ some_topics = click.option(
 
 
 def counted(
-    batches: Iterable[pa.RecordBatch], doing: str, total: int | None = None
+    batches: Iterable[pa.RecordBatch],
+    doing: str,
+    total: int | None = None,
+    *,
+    unit: str = "messages",
+    stays: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the batches and show the number of messages on stderr; the last line stays."""
+    """Yield the batches and show the number of their rows on stderr; see :func:`progress_bar`."""
     n_rows = 0
-    with progress_bar(doing, "messages") as progress:
+    with progress_bar(doing, unit, stays=stays) as progress:
         for batch in batches:
             yield batch
             n_rows += len(batch)
-            progress(n_rows, total)
+            progress(n_rows, total or 0)
 
 
 @contextmanager
-def progress_bar(
-    doing: str, unit: str = BYTES, *, stays: bool = True
-) -> Iterator[Callable[[int, int | None], None]]:
+def progress_bar(doing: str, unit: str = BYTES, *, stays: bool = True) -> Iterator[Progress]:
     """Show progress on stderr if that is a terminal, and --quiet is not given.
 
-    Yields the callback that takes how much is done, and the total if that is known. In the end the
-    total is what was done: a limit, or damage, may leave a part of it.
+    Yields the callback that takes how much is done, and the total, 0 if that is not known. In the
+    end the total is what was done: a limit, or damage, may leave a part of it.
 
     Args:
         doing: what is done.
@@ -259,7 +263,7 @@ def progress_bar(
         stays: whether the last line stays on the terminal.
     """
     if not err_console.is_terminal or click.get_current_context().meta.get(_QUIET):
-        yield lambda _done, _total: None
+        yield ignore_progress
         return
     parts = (
         TextColumn("{task.description}", table_column=_description()),
@@ -267,10 +271,10 @@ def progress_bar(
         _Pace(unit),
         TimeRemainingColumn(compact=True, elapsed_when_finished=True),
     )
-    with Progress(*parts, console=err_console, expand=True, transient=not stays) as progress:
-        task = progress.add_task(doing, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
-        progress.update(task, total=progress.tasks[0].completed)
+    with ProgressBar(*parts, console=err_console, expand=True, transient=not stays) as bar:
+        task = bar.add_task(doing, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total or None)
+        bar.update(task, total=bar.tasks[0].completed)
 
 
 def _description() -> Column:

@@ -18,11 +18,19 @@ from rmqstore.cli.common import (
     err_console,
     main,
     open_store,
+    progress_bar,
     require_new,
     shows_progress,
     store_path,
 )
-from rmqstore.cli.messages import columns_to_read, in_form, scan, some_bodies, some_messages
+from rmqstore.cli.messages import (
+    SCAN_UNITS,
+    columns_to_read,
+    in_form,
+    scan,
+    some_bodies,
+    some_messages,
+)
 from rmqstore.errors import OptionError
 from rmqstore.exchange.bodies import BodyForm
 from rmqstore.exchange.files import (
@@ -57,6 +65,7 @@ _verbatim = click.option(
 @store_path
 @click.argument("target", type=click.Path(path_type=Path))
 @some_messages
+@click.option("-n", "--limit", type=click.IntRange(min=1), help="At most N messages.")
 @_format
 @_verbatim
 @click.option("--overwrite", is_flag=True, help="Replace TARGET if it exists.")
@@ -85,11 +94,14 @@ def export_messages(
         raise OptionError("export writes files; rmqstore dump writes JSON Lines to stdout")
     require_new(target, overwrite=overwrite)
     format_name = named_format or format_of(target)
-    with open_store(path, ignore_log_end=ignore_log_end) as store:
+    with (
+        open_store(path, ignore_log_end=ignore_log_end) as store,
+        progress_bar(f"exporting to {target}", SCAN_UNITS[choice["scan_by"]]) as progress,
+    ):
+        store.session.progress = progress
         columns = columns_to_read(columns, bodies)
         reader = scan(store, verbatim=verbatim, columns=columns, **choice)
-        schema, messages = in_form(reader, bodies)
-        write_file(target, format_name, schema, counted(messages, f"exporting to {target}"))
+        write_file(target, format_name, *in_form(reader, bodies))
 
 
 @main.command("import")

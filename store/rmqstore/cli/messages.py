@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import wraps
-from typing import Any
+from typing import Any, Final
 
 import click
 import pyarrow as pa
 
-from rmqstore.cli.common import Command, with_system_topics
+from rmqstore.cli.common import BYTES, Command, with_system_topics
 from rmqstore.exchange.bodies import FORMS, BodyForm, parse_body_form
 from rmqstore.format.schema import MESSAGE
 from rmqstore.query.arguments import ScanOrder, TopicArguments
 from rmqstore.query.topic_patterns import is_pattern, match_topics, regular_expression
 from rmqstore.store.message_store import MessageStore
+
+# what the progress of a scan counts
+SCAN_UNITS: Final[dict[ScanOrder, str]] = {"queue": "messages", "commitlog": BYTES}
 
 matching_topics = click.option(
     "-t",
@@ -64,6 +67,12 @@ def some_messages(command: Command) -> Command:
         ),
         click.option("--filter", help='SQL92 over properties: "a > 5.0 AND b IS NOT NULL".'),
         click.option("-s", "--tags", help="Tags: 'A || B'."),
+        click.option(
+            "--last",
+            metavar="N",
+            type=click.IntRange(min=1),
+            help="Only the newest N of each queue, or with --scan commitlog of the log.",
+        ),
         click.option("-e", "--end", help="Stored before: epoch ms, ISO-8601 or -1h."),
         click.option("-b", "--begin", help="Stored at or after: epoch ms, ISO-8601 or -1h."),
         click.option(

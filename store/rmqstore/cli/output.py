@@ -42,6 +42,11 @@ class Output(NamedTuple):
         """Whether people read the rows, who may want to know more."""
         return self.format_name == _TABLE
 
+    @property
+    def is_on_terminal(self) -> bool:
+        """Whether rows appear where progress would be shown."""
+        return self.target is None and sys.stdout.isatty()
+
     def write(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
         """Write rows; if there is none, say so and exit with :data:`EMPTY` where that was asked.
 

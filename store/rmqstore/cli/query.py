@@ -14,6 +14,7 @@ from rmqstore.cli.common import (
     err_console,
     main,
     open_store,
+    progress_bar,
     shows_progress,
     store_path,
     with_system_topics,
@@ -158,7 +159,8 @@ def _messages(
         consequence = "are not searched" if index_only else "are read"
         text = f"{n_uncovered:,} bytes of the log are not covered by the index: they {consequence}"
         click.echo(text, err=True)
-    with err_console.status("searching"):
+    with progress_bar("searching", stays=False) as progress:
+        store.session.progress = progress
         reader = store.scan(
             **chosen,
             starting_timestamp=begin,

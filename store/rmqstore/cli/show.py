@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,15 @@ from rmqstore.cli.common import (
     DAMAGE,
     counted,
     ends_clearly,
-    err_console,
     main,
     open_store,
+    progress_bar,
     shows_progress,
     store_path,
     with_system_topics,
 )
 from rmqstore.cli.messages import (
+    SCAN_UNITS,
     columns_to_read,
     in_form,
     matching_topics,
@@ -32,9 +34,11 @@ from rmqstore.cli.messages import (
     topic_arguments,
 )
 from rmqstore.cli.output import Output, gives_rows
+from rmqstore.errors import RmqStoreError
 from rmqstore.exchange.bodies import BodyForm
 from rmqstore.exchange.json_rows import jsonable
 from rmqstore.format.schema import CORRUPT_RECORD
+from rmqstore.query.selection import Selection, parse_selection
 from rmqstore.store.message_store import MessageStore
 
 _ID_DIGITS = 32
@@ -54,9 +58,11 @@ def stat(path: Path, topics: tuple[str, ...], with_system: bool, output: Output)
     in controller mode the epochs of its log follow. The exit code is 1 if a queue is damaged.
     """
     with open_store(path) as store:
-        with err_console.status("reading queues"):
-            chosen = topic_arguments(store, topics, (), with_system, by_log=False)
-            queues = store.view("queues", **chosen).read_all()
+        chosen = topic_arguments(store, topics, (), with_system, by_log=False)
+        view = store.view("queues", **chosen)
+        total = _n_queues(store, parse_selection(**chosen))
+        batches = counted(view, f"reading {path}", total, unit="queues", stays=False)
+        queues = pa.Table.from_batches(batches, view.schema)
         n_damaged = len(queues) - queues.column("reason").null_count
         if output.is_table:
             queues = _without_empty(queues.drop(["brokerName"]), "reason")
@@ -66,6 +72,14 @@ def stat(path: Path, topics: tuple[str, ...], with_system: bool, output: Output)
     if n_damaged:
         click.echo(f"damage: {n_damaged} queues; see reason", err=True)
         sys.exit(DAMAGE)
+
+
+def _n_queues(store: MessageStore, selection: Selection) -> int | None:
+    """Return the number of queues of a selection; None if damage hides it."""
+    try:
+        return sum(map(len, store.session.chosen_queues(selection).values()))
+    except RmqStoreError:
+        return None
 
 
 def _show_kind(store: MessageStore) -> None:
@@ -113,13 +127,13 @@ def dump(
                 n_damaged += len(batch) - batch.column(CORRUPT_RECORD).null_count
             yield batch
 
-    with open_store(path, ignore_log_end=ignore_log_end) as store:
+    unit = SCAN_UNITS[choice["scan_by"]]
+    with open_store(path, ignore_log_end=ignore_log_end) as store, ExitStack() as stack:
+        if not output.is_on_terminal:
+            store.session.progress = stack.enter_context(progress_bar(f"reading {path}", unit))
         reader = scan(store, columns=columns_to_read(columns, bodies), **choice)
         schema, messages = in_form(reader, bodies)
-        batches = looked_at(messages)
-        if err_console.is_terminal and not sys.stdout.isatty():
-            batches = counted(batches, f"reading {path}")
-        output.write(schema, batches)
+        output.write(schema, looked_at(messages))
     if n_damaged:
         click.echo(f"damage: {n_damaged} records; see {CORRUPT_RECORD}", err=True)
         sys.exit(DAMAGE)

@@ -67,7 +67,8 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
     """
     store.session.require_local("verify")
     yield from _missing_files(store)
-    yield from _damaged_records(store, lambda done, total: progress(done, 2 * total))
+    n_bytes = store.session.n_written([store.session.log_slice()])
+    yield from _damaged_records(store, lambda done: progress(min(done, n_bytes), 2 * n_bytes))
     end = store.session.log_slice().end
     log = store.session.log
     queues = _Queues(store.paths, log.min_offset)
@@ -75,8 +76,8 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
     has_entries = bool(log.entry_segments)
     keys = KeysOfLog()
 
-    def second_pass(done: int, total: int) -> None:
-        progress(total + done, 2 * total)
+    def second_pass(done: int, _total: int) -> None:
+        progress(n_bytes + min(done, n_bytes), 2 * n_bytes)
 
     for data, whole_heads in _whole_heads(store, end, second_pass):
         heads = queues.without_torn(data, whole_heads) if has_entries else whole_heads
@@ -104,7 +105,7 @@ def _missing_files(store: MessageStore) -> Iterator[Finding]:
             yield Finding("log", f"{store.session.log.folders}, {start}", text)
 
 
-def _damaged_records(store: MessageStore, progress: Progress) -> Iterator[Finding]:
+def _damaged_records(store: MessageStore, reach: Callable[[int], None]) -> Iterator[Finding]:
     n_damaged = 0
     log = store.session.log_slice()
     batches = store.scan(
@@ -118,7 +119,7 @@ def _damaged_records(store: MessageStore, progress: Progress) -> Iterator[Findin
                 yield Finding("log", place, reason)
         last = pc.max(batch.column("commitLogOffset")).as_py()
         if last is not None:
-            progress(last - log.start, log.end - log.start)
+            reach(last - log.start)
     n_more = n_damaged - _MAX_FINDINGS
     if n_more > 0:
         yield Finding("log", str(store.paths.root), f"{n_more} more damaged records")

@@ -81,5 +81,6 @@ class ScanArguments(SelectionArguments, total=False):
     fail_on_data_loss: bool
     verbatim: bool
     limit: int | None
+    last: int | None
     starting_physical_offset: int | None
     ending_physical_offset: int | None

@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
+from statistics import fmean
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqstore.errors import OptionError
 from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD, PENDING, VERBATIM, select_columns
+from rmqstore.progress import Tally, ignore_progress
+from rmqstore.query.conditions import NO_PRUNING
 from rmqstore.query.keys import Wanted
 from rmqstore.query.selection import Selection, parse_tags
 from rmqstore.query.sql92.filter import parse_filter
 from rmqstore.query.where.where import Where, parse_where, within_places
+from rmqstore.read.lookup.candidates import Found
 from rmqstore.read.lookup.pending import find_pending, read_pending
+from rmqstore.read.plan.newest import QUEUE_COLUMNS, newest_of_log, newest_of_queues
 from rmqstore.read.pruner import StorePruner
 from rmqstore.read.scan.merge import PLACE, merge_by_place
-from rmqstore.read.scan.record_filter import log_filter
+from rmqstore.read.scan.record_filter import LogFilter, log_filter
 from rmqstore.read.scan.spec import FAILFAST, PERMISSIVE, ReadSpec, first_rows, scan_schema
 from rmqstore.read.session import StoreSession
+from rmqstore.spans import LogSlice, QueueSlice
 
 logger = logging.getLogger(__name__)
+
+_SIZE_SAMPLES: Final = 8
 
 
 def returned_schema(
@@ -75,6 +85,8 @@ class MessageScan:
         where: the condition on columns; None for all rows.
         index_only: whether a look-up skips what the index does not cover.
         include_pending: whether pending messages follow at the end.
+        last: only this many messages of each queue, the newest ones; of a scan by log in all.
+        tally: while the scan is read, adds up what was read; None if nobody wants to know.
     """
 
     schema: pa.Schema
@@ -85,6 +97,8 @@ class MessageScan:
     where: Where | None
     index_only: bool
     include_pending: bool
+    last: int | None = None
+    tally: Tally | None = None
 
     def __post_init__(self) -> None:
         """Refuse arguments that contradict one another."""
@@ -92,12 +106,17 @@ class MessageScan:
             raise OptionError(f"scan {self.by!r}: queue or commitlog")
         if self.include_pending and (self.wanted or self.by != "queue"):
             raise OptionError("include_pending: only a read by queue knows what is pending")
+        if self.last is not None:
+            if self.wanted or self.include_pending:
+                raise OptionError("last: it goes neither with look-ups nor with include_pending")
+            if self.last < 1:
+                raise OptionError(f"last {self.last}: it must be a positive integer")
 
     def batches(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
         """Return the messages of a store as batches with the columns of ``spec``."""
         if self.include_pending:
             session.require_store("include_pending")
-        batches = self._read(session)
+        batches = self._told(session)._read(session)  # noqa: SLF001 - another one of this class
         if self.include_pending:
             batches = chain(batches, self._keep(self._pending(session)))
         return batches
@@ -109,6 +128,8 @@ class MessageScan:
         """
         spec = self.spec
         is_chosen_by_queue = self.by == "queue" and self.where is None and not self.wanted
+        if self.last is not None:
+            return None
         if not is_chosen_by_queue or self.include_pending or spec.tags is not None or spec.filter:
             return None
         if spec.mode != FAILFAST or not spec.fail_on_data_loss:
@@ -116,7 +137,7 @@ class MessageScan:
         slices = session.plan_queues(self.selection, spec)
         if session.lost(slices, spec):
             return None
-        return sum(piece.end - piece.start for piece in slices)
+        return _n_messages(slices)
 
     def count(self, session: StoreSession, limit: int | None) -> int:
         """Return the number of messages, at most ``limit``; by the ends of queues if they tell it.
@@ -145,6 +166,19 @@ class MessageScan:
             return batches
         return (batch.select(self.schema.names) for batch in batches)
 
+    def _told(self, session: StoreSession) -> MessageScan:
+        """Return the same scan, which lets the store tell how far it is."""
+        if session.progress is ignore_progress:
+            return self
+        tally = Tally(session.progress)
+        is_by_queue = self.by == "queue" and not self.wanted
+        advance = tally.add_records if is_by_queue else tally.add_bytes
+        return replace(self, tally=tally, spec=replace(self.spec, advance=advance))
+
+    def _expect(self, amount: Callable[[], int]) -> None:
+        if self.tally is not None:
+            self.tally.expect(amount())
+
     def _read(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
         if self.where is not None and not self.where.pruning.keeps_broker(session.broker_name):
             return iter(())
@@ -165,9 +199,12 @@ class MessageScan:
         session.require_topics(self.selection)
         session.warn_without_queues()
         session.warn_of_messages_elsewhere()
+        if self.last is not None:
+            return self._newest_by_queue(session, self.last)
         if self.where is not None:
             return self._pruned(session, self.where)
         slices = session.plan_queues(self.selection, self.spec)
+        self._expect(lambda: _n_messages(slices))
         lost = session.read_lost(session.lost(slices, self.spec), self.spec)
         return chain(lost, session.read_queues(slices, self.spec))
 
@@ -178,13 +215,14 @@ class MessageScan:
         """
         slices = session.plan_queues(self.selection, self.spec, where.pruning)
         pruned = StorePruner(session, where.pruning).queues(slices)
+        n_single = 0 if pruned.single is None else len(pruned.single.physical_offsets)
         logger.info(
             "%s: the condition leaves %d of %d messages of the queues that it allows, "
             "and %d that the index gives: %s",
-            session.paths.root, sum(piece.end - piece.start for piece in pruned.every),
-            sum(piece.end - piece.start for piece in slices),
-            0 if pruned.single is None else len(pruned.single.physical_offsets), where.pruning,
+            session.paths.root, _n_messages(pruned.every), _n_messages(slices), n_single,
+            where.pruning,
         )  # fmt: skip
+        self._expect(lambda: _n_messages(pruned.every) + n_single)
         lost = self._keep(session.read_lost(session.lost((), self.spec), self.spec))
         messages = self._keep(session.read_queues(pruned.slices, self.spec))
         if pruned.single is not None:
@@ -200,20 +238,69 @@ class MessageScan:
         pieces = [session.log_slice()]
         if self.where is not None:
             pieces = StorePruner(session, self.where.pruning).log(pieces[0])
+        if self.last is not None:
+            return self._newest_by_log(session, pieces, chosen, self.last)
+        self._expect(lambda: session.n_written(pieces))
         return chain.from_iterable(session.read_log(piece, self.spec, chosen) for piece in pieces)
+
+    def _newest_by_queue(self, session: StoreSession, count: int) -> Iterator[pa.RecordBatch]:
+        """Yield the newest messages of each queue, in the order of their store times."""
+        pruning = NO_PRUNING if self.where is None else self.where.pruning
+        slices = session.plan_queues(self.selection, self.spec, pruning)
+        deque(session.read_lost(session.lost(slices, self.spec), self.spec), maxlen=0)
+        order = "storeTimestamp" if session.is_tiered else PLACE
+        needed = [ALL_COLUMNS.field(name) for name in (*QUEUE_COLUMNS, order)]
+        added = [field for field in needed if field.name not in self.spec.schema.names]
+        spec = replace(self.spec, schema=pa.schema([*self.spec.schema, *added]))
+
+        def read(parts: list[QueueSlice]) -> Iterator[pa.RecordBatch]:
+            self._expect(lambda: _n_messages(parts))
+            return self._keep(session.read_queues(parts, spec))
+
+        newest = newest_of_queues(slices, count, read, spec.schema)
+        rows = newest.take(pc.sort_indices(newest.column(order)))
+        yield from rows.select(self.spec.schema.names).to_batches()
+
+    def _newest_by_log(
+        self, session: StoreSession, pieces: list[LogSlice], chosen: LogFilter, count: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the newest records of parts of the log."""
+        parts = [part.piece for part in session.log_parts(pieces, session.log_heads())]
+
+        def read(part: LogSlice) -> Iterator[pa.RecordBatch]:
+            self._expect(lambda: session.n_written([part]))
+            return self._keep(session.read_log(part, self.spec, chosen))
+
+        yield from newest_of_log(parts, count, read, self.spec.schema).to_batches()
 
     def _look_up(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
         chosen = log_filter(self.selection, self.spec.schema.names, self.wanted)
         session.warn_unknown_topics(self.selection)
         if not self.index_only:  # the index of tiered storage is not used
             slices = session.plan_look_up(self.selection, self.spec)
+            self._expect(lambda: sum(_estimate_bytes(session, piece) for piece in slices))
             yield from session.look_up(slices, self.spec, chosen)
         candidates = session.find(self.wanted, self.selection)
+        self._expect(lambda: _estimate_found(session, candidates, index_only=self.index_only))
         yield from session.finder.read(candidates, self.spec, chosen, index_only=self.index_only)
 
     def _pending(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
         pending = find_pending(session, self.selection, self.spec)
         yield from read_pending(session, pending, self.spec, self.selection)
+
+
+def _n_messages(slices: Iterable[QueueSlice]) -> int:
+    return sum(piece.end - piece.start for piece in slices)
+
+
+def _estimate_bytes(session: StoreSession, piece: QueueSlice) -> int:
+    sizes = [sample.mean_bytes for sample in session.sample(piece, _SIZE_SAMPLES)]
+    return round(fmean(sizes) * (piece.end - piece.start)) if sizes else 0
+
+
+def _estimate_found(session: StoreSession, found: Found, *, index_only: bool) -> int:
+    n_bytes = round(len(found.places) * session.finder.mean_size(found.places))
+    return n_bytes if index_only else n_bytes + found.n_uncovered_bytes
 
 
 def parse_scan(
@@ -233,6 +320,7 @@ def parse_scan(
     fail_on_data_loss: bool,
     verbatim: bool,
     places: tuple[int | None, int | None],
+    last: int | None,
     broker_name: str,
 ) -> MessageScan:
     """Check the arguments of a scan, which ``MessageStore.scan`` describes.
@@ -261,4 +349,6 @@ def parse_scan(
         broker_name=broker_name,
         inflate=not verbatim,
     )
-    return MessageScan(schema, selection, spec, by, wanted, condition, index_only, include_pending)
+    return MessageScan(
+        schema, selection, spec, by, wanted, condition, index_only, include_pending, last
+    )

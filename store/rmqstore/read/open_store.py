@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from rmqstore.errors import CorruptConfigError, UnsupportedFeatureError
 from rmqstore.format.layout import LMQ_PREFIX
+from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.selection import Selection, require_named
 from rmqstore.read.plan.queue_ranges import QueueRanges
 from rmqstore.read.store_kind import StoreKind, messages_elsewhere, store_kind
@@ -20,7 +21,7 @@ from rmqstore.storage.files.retry import retry_if_deleted
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.bounds import total_weight
 from rmqstore.storage.queue.queue_set import Queues
-from rmqstore.storage.recovery.log_end import LogEnd
+from rmqstore.storage.recovery.log_end import LogEnd, written_end
 from rmqstore.storage.recovery.store_ends import StoreEnds
 
 logger = logging.getLogger(__name__)
@@ -53,6 +54,10 @@ class OpenStore(Closing):
 
     Nothing in its folder is created or changed, also beside a running broker.
 
+    Attributes:
+        progress: told how far a scan is, from when it is planned: in messages if it is by queue, in
+            bytes of the log otherwise.
+
     Source: DefaultMessageStore.java.
     """
 
@@ -60,6 +65,7 @@ class OpenStore(Closing):
         self, paths: StorePaths, *, broker_name: str | None = None, ignore_log_end: bool = False
     ) -> None:
         self.paths = paths
+        self.progress: Progress = ignore_progress
         self.config = BrokerConfig(paths)
         self._given_name = broker_name
         self._has_warned_of_elsewhere = False
@@ -131,6 +137,14 @@ class OpenStore(Closing):
         In a closed store it reaches to the last byte of the log.
         """
         return self.ends.log_slice()
+
+    def n_written(self, pieces: Iterable[LogSlice]) -> int:
+        """Return how many bytes of parts of the log may hold records.
+
+        A file of a closed log has its full size, however little was written to it.
+        """
+        end = self.log.max_offset if self.log.is_remote else written_end(self.log)
+        return sum(max(min(piece.end, end) - piece.start, 0) for piece in pieces)
 
     def topics(self) -> list[str]:
         """Return every topic with queues, including system topics, sorted."""

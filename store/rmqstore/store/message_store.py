@@ -282,6 +282,7 @@ class MessageStore(Closing):
         fail_on_data_loss: bool = True,
         verbatim: bool = False,
         limit: int | None = None,
+        last: int | None = None,
         starting_physical_offset: int | None = None,
         ending_physical_offset: int | None = None,
         **selection: Unpack[SelectionArguments],
@@ -315,6 +316,7 @@ class MessageStore(Closing):
             verbatim: return the fields of records exactly as stored (``format.schema.VERBATIM``),
                 for exact copies.
             limit: return only this many messages, the first ones; reading stops then.
+            last: return only the newest messages: this many of each queue, or of the log in all.
             starting_physical_offset: leave out what lies before it in the log.
             ending_physical_offset: leave out what lies at it or after it in the log.
             selection: topics and bounds; ``query.selection.parse_selection`` lists the arguments.
@@ -340,6 +342,7 @@ class MessageStore(Closing):
             check_crc=check_crc,
             fail_on_data_loss=fail_on_data_loss,
             verbatim=verbatim,
+            last=last,
             places=(starting_physical_offset, ending_physical_offset),
             broker_name=self.broker_name,
         )

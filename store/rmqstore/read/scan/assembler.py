@@ -139,6 +139,7 @@ class Assembler:
                     yield batch
                 rest = rest[n_done:]
                 rest_units = rest_units.take(slice(n_done, None)) if rest_units else None
+            self._spec.advance(len(starts[rows]), int(sizes[rows].sum()))
 
     def _bring_close(self, starts: Positions, sizes: Sizes) -> LogBytes:
         """Return bytes that hold the records of a batch.

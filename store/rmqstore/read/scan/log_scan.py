@@ -62,15 +62,19 @@ class LogScan:
 
     def _read_joined(self, window: JoinedWindow) -> Iterator[pa.RecordBatch]:
         """Yield the records of small files."""
+        n_between = window.stretches[-1].end - window.stretches[0].start
         for part in window.cut():
+            n_between -= int(part.sizes.sum())
             n_read = yield from self._joined.sound_batches(
                 LogBytes(part.data, part.bases), part.starts, None
             )
+            self._spec.advance(n_read, int(part.sizes[:n_read].sum()))
             places = part.starts[n_read:] + part.bases[n_read:]
             sizes = part.sizes[n_read:]
             for stretch in window.stretches if len(places) else ():
                 rows = slice(*np.searchsorted(places, (stretch.start, stretch.end)).tolist())
                 yield from self._read_records(stretch, places[rows], sizes[rows])
+        self._spec.advance(0, max(n_between, 0))
 
     def _read_records(
         self, stretch: Stretch, places: Positions, sizes: Sizes
@@ -122,6 +126,8 @@ class LogScan:
                 reason = damage_met(window, self._queues_end())
                 if reason is None:
                     return True
+            # Bytes between records, such as those of damage, are read as well.
+            self._spec.advance(0, max(window.resumed - position - int(sizes.sum()), 0))
             position = window.resumed
             if reason is not None:
                 yield from self._refuse(segment, Span(window.stopped, position), reason)

@@ -170,8 +170,9 @@ class QueueScan:
         if not valid.all():
             yield from self._refuse_units(window.take(~valid))
             window = window.take(valid)
-        window = self._choose_by_tags(self._with_codes(window))
-        yield from self._read_files(window)
+        chosen = self._choose_by_tags(self._with_codes(window))
+        self._spec.advance(len(valid) - len(chosen.sizes), 0)
+        yield from self._read_files(chosen)
 
     def _with_codes(self, window: UnitRows) -> UnitRows:
         """Replace the addresses in consumequeue_ext by tags codes, if the read needs these."""
@@ -216,6 +217,7 @@ class QueueScan:
                 if self._reach is not None:
                     self._reach(int(window.physical_offsets[rows.start]))
                 n_read = yield from joined.batches(segments, numbers[rows], units)
+                self._spec.advance(n_read, int(units.sizes[:n_read].sum()))
             if n_read == len(units.sizes):
                 continue
             left = slice(rows.start + n_read, rows.stop)

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from rmqstore.errors import OptionError
 from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD, MESSAGE, PENDING, select_columns
+from rmqstore.progress import Advance, ignore_progress
 from rmqstore.query.sql92.filter import Filter
 
 FAILFAST, DROPMALFORMED, PERMISSIVE = MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
@@ -28,6 +29,7 @@ class ReadSpec:
     filter: Filter | None = None
     broker_name: str = ""
     inflate: bool = True  # whether compressed bodies are inflated; if not, they are as stored
+    advance: Advance = ignore_progress  # told of records that were read
 
     def __post_init__(self) -> None:
         """Refuse an unknown mode and unknown columns."""

@@ -90,15 +90,20 @@ class Dispatcher:
             else:
                 for low, high, segment in stretches:
                     if segment is not None:
-                        self._dispatch_file(segment, low, high)
+                        self._dispatch_file(
+                            segment, low, high, lambda at: progress(at - start, end - start)
+                        )
                     else:
                         reason = f"no file holds the log from {low} to {high}"
                         self._report_damage(self._log.folders, low, reason)
             progress(stretches[-1].end - start, end - start)
 
-    def _dispatch_file(self, segment: Segment, start: int, end: int) -> None:
+    def _dispatch_file(
+        self, segment: Segment, start: int, end: int, reach: Callable[[int], None]
+    ) -> None:
         for window in walk_forward(self._log, segment, start, end):
             self._dispatch_window(window)
+            reach(min(window.stopped, end))
             if window.damage is not None:
                 self._report_damage(str(segment.path), window.stopped, window.damage)
 

@@ -1,0 +1,90 @@
+"""Progress on stderr: the right total, all of it done in the end, and on terminals only."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from rich.console import Console
+
+from rmqstore.cli import main
+
+Golden = Callable[[str], Path]
+Run = Callable[..., tuple[Result, str]]
+
+
+@pytest.fixture
+def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Return a function that runs a command and returns what a terminal shows of its progress."""
+
+    def run(*arguments: object) -> tuple[Result, str]:
+        terminal = io.StringIO()
+        console = Console(file=terminal, force_terminal=True, width=120, color_system=None)
+        monkeypatch.setattr("rmqstore.cli.common.err_console", console)
+        result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+        assert result.exit_code in (0, 1), result.output
+        lines = re.split(r"[\r\n]", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue()))
+        return result, next((line for line in reversed(lines) if line.strip()), "")
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "done"),
+    [
+        (["dump"], "100 % 410/410 messages"),
+        (["dump", "--tags", "none"], "100 % 410/410 messages"),
+        (["dump", "-t", "LiveTx"], "100 % 6/6 messages"),
+        (["dump", "-t", "LivePlain", "--last", "2"], "100 % 8/8 messages"),
+        (["dump", "--scan", "commitlog", "--tags", "none"], "100 % 232.9 kB/232.9 kB"),
+        (["verify"], "100 % 465.9 kB/465.9 kB"),
+        (["stat", "-t", "LivePlain"], "100 % 4/4 queues"),
+        (["query", "-k", "key-1", "-t", "LivePlain"], "100 % "),
+        (["dump", "-b", "2100-01-01"], "100 % 0/0 messages"),
+    ],
+    ids=str,
+)
+def test_in_the_end_all_is_done(
+    golden_store: Golden, on_terminal: Run, arguments: list[str], done: str
+) -> None:
+    _, last = on_terminal(arguments[0], golden_store("live"), *arguments[1:])
+    assert done in " ".join(last.split())
+
+
+def test_verbs_that_write_show_their_progress(
+    golden_store: Golden, on_terminal: Run, tmp_path: Path
+) -> None:
+    rows, store = tmp_path / "rows.parquet", tmp_path / "s"
+    assert "100 % 410/410 messages" in on_terminal("export", golden_store("live"), rows)[1]
+    assert "100 % 410/410 messages" in on_terminal("import", store, rows)[1]
+    assert re.search(r"100 % (\S+ kB)/\1", on_terminal("rebuild", store)[1])
+    assert re.search(r"100 % (\S+ \w+)/\1", on_terminal("copy", store, tmp_path / "copy")[1])
+    assert re.search(
+        r"100 % (\S+ kB)/\1",
+        on_terminal("report", golden_store("live"), "-o", tmp_path / "page.html")[1],
+    )
+
+
+def test_a_limit_ends_the_progress_too(golden_store: Golden, on_terminal: Run) -> None:
+    result, last = on_terminal("dump", golden_store("basic"), "-n", "2")
+    assert len(result.stdout.splitlines()) == 2
+    assert "100 %" in last
+
+
+def test_progress_is_on_terminals_only_and_not_when_quiet(
+    golden_store: Golden, on_terminal: Run, tmp_path: Path
+) -> None:
+    root = golden_store("live")
+    for number, (verb, *others) in enumerate(
+        (["dump"], ["stat"], ["query", "-k", "key-1"], ["verify"], ["export"], ["copy"])
+    ):
+        target = [tmp_path / f"{number}.parquet"] if verb in ("export", "copy") else []
+        assert on_terminal(verb, root, *target, *others, "--quiet")[1] == ""
+        target = [tmp_path / f"{number}-2.parquet"] if target else []
+        plain = CliRunner().invoke(main, list(map(str, [verb, root, *target, *others])))
+        assert plain.exit_code == 0
+        assert "%" not in plain.stderr
