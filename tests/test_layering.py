@@ -29,6 +29,8 @@ LAYERS = [
     ["read.plan", "write"],
     ["read.lookup"],
     ["read.views"],
+    ["read.views.cluster"],
+    ["read.views.registry"],
     ["read"],
     ["read.tiered"],
     ["store", "exchange"],

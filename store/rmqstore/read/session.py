@@ -30,7 +30,7 @@ from rmqstore.read.scan.queue_scan import QueueScan
 from rmqstore.read.scan.record_filter import LogFilter
 from rmqstore.read.scan.rows import UnitRows
 from rmqstore.read.scan.spec import FAILFAST, ReadSpec
-from rmqstore.read.views.registry import plan_view, read_view
+from rmqstore.read.views.registry.store_views import plan_view, read_view
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.source import LocalQueues, ViewLimits, ViewPiece, ViewSource
 from rmqstore.spans import LATEST_TIME, LogSlice, LostStretch, QueueKey, QueueSlice, Span
@@ -347,7 +347,7 @@ class StoreSession(OpenStore):
 
     @retry_if_deleted
     def plan_view(self, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
-        """Return a view in pieces, in the order of their rows; see ``views.registry.plan_view``."""
+        """Return a view in pieces, in the order of their rows; see ``store_views.plan_view``."""
         self.require_view(spec.view)
         return plan_view(self.view_source, spec, limits)
 

@@ -15,7 +15,7 @@ import pytest
 import rmqstore
 import store_builder as build
 from rmqstore.errors import CorruptConfigError, CorruptQueueError, OptionError
-from rmqstore.read.views.registry import read_cluster_view
+from rmqstore.read.views.registry.cluster_views import read_cluster_view
 from rmqstore.read.views.replicas import Broker, brokers_of
 from rmqstore.read.views.schema import view_spec
 from rmqstore.storage.broker.identity import BrokerIdentity, read_identity

@@ -1,13 +1,12 @@
-"""Views by name: planned in pieces, read piece by piece."""
+"""Views of one store by name: planned in pieces, read piece by piece."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from rmqstore.read.views.assignments import read_assignments
 from rmqstore.read.views.commitlog import plan_log, read_log
 from rmqstore.read.views.consumequeue import plan_units, read_units
 from rmqstore.read.views.epochs import plan_epochs, read_epoch_rows
@@ -15,10 +14,9 @@ from rmqstore.read.views.files import plan_files, read_files
 from rmqstore.read.views.groups import plan_groups, read_groups
 from rmqstore.read.views.index import plan_index, read_index
 from rmqstore.read.views.queues import plan_queues, plan_topics, read_queues, read_topics
-from rmqstore.read.views.routes import read_routes
-from rmqstore.read.views.schema import ViewSpec
+from rmqstore.read.views.registry.cluster_views import read_cluster_view
+from rmqstore.read.views.schema import OF_CLUSTER, ViewSpec
 from rmqstore.read.views.source import ViewLimits, ViewPiece, ViewSource
-from rmqstore.read.views.stores import read_stores
 
 
 class _View(NamedTuple):
@@ -37,29 +35,16 @@ _VIEWS: Final = {
     "files": _View(plan_files, read_files),
 }
 
-_OF_CLUSTER: Final[
-    dict[str, Callable[[Sequence[ViewSource], ViewSpec], Iterator[pa.RecordBatch]]]
-] = {
-    "stores": read_stores,
-    "routes": read_routes,
-    "assignments": read_assignments,
-}
-
 
 def plan_view(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
     """Return the pieces of a view, in the order of their rows."""
-    if spec.view in _OF_CLUSTER:
+    if spec.view in OF_CLUSTER:
         return [ViewPiece()]
     return _VIEWS[spec.view].plan(source, spec, limits)
 
 
 def read_view(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a piece, in the columns that are asked for."""
-    if spec.view in _OF_CLUSTER:
+    if spec.view in OF_CLUSTER:
         return read_cluster_view([source], spec)
     return _VIEWS[spec.view].read(source, spec, piece)
-
-
-def read_cluster_view(sources: Sequence[ViewSource], spec: ViewSpec) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a view of several stores together."""
-    return _OF_CLUSTER[spec.view](sources, spec)

@@ -1,0 +1,1 @@
+"""Views of the stores of several brokers together: stores, routes and assignments."""
