@@ -29,7 +29,7 @@ LAYERS = [
     ["read.plan", "write"],
     ["read.lookup"],
     ["read.views"],
-    ["read.views.cluster"],
+    ["read.views.cluster", "read.views.messages"],
     ["read.views.registry"],
     ["read"],
     ["read.tiered"],

@@ -26,9 +26,7 @@ SELECTION_ARGUMENTS = {
 }
 # Options that some views take.
 VIEW_ARGUMENTS = {
-    "subscribe": "subscribe",
-    "subscribePattern": "subscribe_pattern",
-    "assign": "assign",
+    **SELECTION_ARGUMENTS,
     "includeSystemTopics": "include_system_topics",
     "mode": "mode",
     "checkCRC": "check_crc",

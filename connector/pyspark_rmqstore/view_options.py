@@ -16,6 +16,7 @@ from rmqstore.errors import OptionError
 from rmqstore.read.views.schema import (
     ALLOWED,
     VIEW_MODES,
+    VIEW_NAMES,
     ViewSpec,
     select_view_columns,
     view_columns,
@@ -29,6 +30,7 @@ _EVERYWHERE = {
 }  # fmt: skip
 
 _MESSAGES = "messages"
+_VIEW_NAMES = {name.lower(): name for name in VIEW_NAMES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +50,10 @@ class ViewOptions:
 
 
 def view_name(options: Mapping[str, str]) -> str | None:
-    """Return the view that the options name, or None for messages."""
-    name = next((value for key, value in options.items() if key.lower() == "view"), _MESSAGES)
-    return None if name.strip().lower() == _MESSAGES else name.strip().lower()
+    """Return the view that the options name, in any case of letters, or None for messages."""
+    given = next((value for key, value in options.items() if key.lower() == "view"), _MESSAGES)
+    name = given.strip().lower()
+    return None if name == _MESSAGES else _VIEW_NAMES.get(name, name)
 
 
 @option_names()

@@ -84,6 +84,14 @@ def test_views_take_topics_columns_and_a_limit(golden_store: Golden) -> None:
     assert len(run("view", "commitlog", root, "-n", "3", "--json").stdout.splitlines()) == 3
     assert "-t does not go with view files" in run("view", "files", root, "-t", "T").stderr
     assert "--all does not go with view groups" in run("view", "groups", root, "--all").stderr
+    assert "--begin does not go with view files" in run("view", "files", root, "-b", "-1h").stderr
+
+
+def test_views_of_messages_take_a_group_and_times(golden_store: Golden) -> None:
+    arguments = ("view", "deadletters", golden_store("live"), "--json", "--columns", "kind")
+    assert len(run(*arguments, "-g", "CG_retry").stdout.splitlines()) == 8
+    assert len(run(*arguments, "-b", "2026-11-21T02:17:10Z").stdout.splitlines()) == 9
+    assert len(run(*arguments, "-e", "2026-11-21T02:17:10Z").stdout.splitlines()) == 4
 
 
 def test_stores_of_several_brokers_are_shown_together(golden_store: Golden, tmp_path: Path) -> None:

@@ -148,6 +148,7 @@ def test_tasks_carry_what_planning_found_of_a_crashed_store(golden_store: Golden
         ("groups", {"mode": "PERMISSIVE"}, "mode has no meaning with view groups"),
         ("index", {"checkCRC": "true"}, "checkCRC has no meaning with view index"),
         ("queues", {"msgKey": "k"}, "msgKey has no meaning"),
+        ("queues", {"startingTimestamp": "0"}, "startingTimestamp has no meaning with view queues"),
         ("queues", {"maxOffsetsPerTrigger": "1"}, "maxOffsetsPerTrigger has no meaning"),
         ("queues", {"columns": "body"}, "unknown body"),
         ("queues", {"subscribe": "A", "assign": '{"A":[0]}'}, "at most one"),
@@ -173,10 +174,14 @@ def test_an_option_without_meaning_is_refused_by_name(
             {"assign": '{"A":[0]}', "maxBytesPerPartition": "1m", "minPartitions": "3"},
         ),
         ("files", {"columns": "path, size", "brokerName": "b"}),
+        ("deadletters", {"startingTimestamp": "-1h", "consumerGroup": "g", "subscribe": "T"}),
+        ("deadLetters", {"startingOffsets": '{"T":{"0":1}}', "assign": '{"T":[0]}'}),
     ],
 )
 def test_options_with_meaning_are_taken(view: str, options: dict[str, str]) -> None:
-    assert parse_view_options({"path": "/data", "View": view, **options}).view == view.lower()
+    assert parse_view_options({"path": "/data", "View": view, **options}).view.lower() == (
+        view.lower()
+    )
 
 
 def test_messages_are_not_a_view() -> None:

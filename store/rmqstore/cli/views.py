@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import click
 
@@ -14,13 +15,30 @@ from rmqstore.read.views.schema import ALLOWED, VIEWS
 from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore
 
+# Options of views, and the argument of ``MessageStore.view`` for each.
+_ARGUMENTS = {
+    "--group": "consumer_group",
+    "--begin": "starting_timestamp",
+    "--end": "ending_timestamp",
+}
 _some_columns = click.option("--columns", help="Columns, separated by commas; all by default.")
 
 
 @main.command()
-@click.argument("name", type=click.Choice(list(VIEWS)))
+@click.argument("name", type=click.Choice(list(VIEWS), case_sensitive=False))
 @store_paths
 @some_topics
+@click.option("-g", "--group", "consumer_group", help="Only this consumer group.")
+@click.option(
+    "-b",
+    "--begin",
+    "starting_timestamp",
+    metavar="TIME",
+    help="Views of messages: stored at or after this time.",
+)
+@click.option(
+    "-e", "--end", "ending_timestamp", metavar="TIME", help="Views of messages: stored before."
+)
 @with_system_topics
 @_some_columns
 @ends_clearly
@@ -33,12 +51,17 @@ def view(
     with_system: bool,
     columns: str | None,
     output: Output,
+    **chosen: str | None,
 ) -> None:
     """Show a view of one store, or of the stores of several brokers.
 
     Damage stops no view: column reason says what is damaged.
     """
-    _show(name, paths, brokers, topics, columns, output, with_system=with_system)
+    for option, argument in _ARGUMENTS.items():
+        if chosen[argument] is not None and name not in ALLOWED[argument]:
+            raise click.UsageError(f"{option} does not go with view {name}")
+    given = {argument: value for argument, value in chosen.items() if value is not None}
+    _show(name, paths, brokers, topics, columns, output, with_system=with_system, **given)
 
 
 @main.command("topics")
@@ -98,12 +121,13 @@ def _show(
     output: Output,
     *,
     with_system: bool = False,
+    **arguments: str,
 ) -> None:
     if topics and name not in ALLOWED["subscribe"]:
         raise click.UsageError(f"-t does not go with view {name}")
     if with_system and name not in ALLOWED["include_system_topics"]:
         raise click.UsageError(f"--all does not go with view {name}")
-    chosen: ViewArguments = {}
+    chosen = cast("ViewArguments", arguments)
     if topics:
         chosen["subscribe"] = topics
     if with_system:

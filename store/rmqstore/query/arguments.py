@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, Final, Literal, TypeAlias, TypedDict
 
 import pyarrow.compute as pc
 
@@ -36,17 +36,8 @@ class TopicArguments(TypedDict, total=False):
     include_system_topics: bool
 
 
-class ViewArguments(TopicArguments, total=False):
-    """What of a store a view shows; which views take which argument is in ``docs/views.md``."""
-
-    consumer_group: str | None
-    clients: str | Iterable[str] | None
-    strategy: str | None
-    rooms: str | Iterable[str] | None
-
-
-class SelectionArguments(TopicArguments, total=False):
-    """Which topics, and where their queues start and end.
+class BoundArguments(TypedDict, total=False):
+    """Where queues start and end.
 
     The defaults are those of ``selection.parse_selection``.
     """
@@ -58,6 +49,22 @@ class SelectionArguments(TopicArguments, total=False):
     starting_offsets_by_timestamp: str | Mapping[str, Any] | None
     ending_offsets_by_timestamp: str | Mapping[str, Any] | None
     starting_offsets_by_timestamp_strategy: str | None
+
+
+BOUND_ARGUMENTS: Final = tuple(BoundArguments.__annotations__)
+
+
+class SelectionArguments(TopicArguments, BoundArguments, total=False):
+    """Which topics, and where their queues start and end."""
+
+
+class ViewArguments(SelectionArguments, total=False):
+    """What of a store a view shows; which views take which argument is in ``docs/views.md``."""
+
+    consumer_group: str | None
+    clients: str | Iterable[str] | None
+    strategy: str | None
+    rooms: str | Iterable[str] | None
 
 
 class ScanArguments(SelectionArguments, total=False):

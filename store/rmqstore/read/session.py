@@ -203,8 +203,7 @@ class StoreSession(OpenStore):
 
         Queues that were recovered from a damaged log may lack messages for which there is no unit.
         """
-        # A unit for a lost message has no tags.
-        is_reported = spec.mode != FAILFAST and not spec.tags
+        is_reported = spec.mode != FAILFAST and not spec.tags  # their units have no tags
         return self.ends.lost(slices if is_reported else ())
 
     @retry_if_deleted
@@ -391,6 +390,7 @@ class StoreSession(OpenStore):
             ends=self.ends,
             sampler=self._sampler,
             viewed=LocalQueues(self.paths, self.log, self.queues, self.ranges),
+            messages=self,
             is_name_given=self.has_given_name,
         )
 

@@ -388,9 +388,10 @@ class MessageStore(Closing):
             columns: columns to return; all by default.
             where: a condition on columns of the view, as in :meth:`scan`, but everything is read.
             mode: PERMISSIVE, or DROPMALFORMED to leave out rows that report damage.
-            check_crc: for ``commitlog``: whether to check CRCs; they are checked by default.
+            check_crc: for ``commitlog`` and views of messages: whether to check CRCs.
             selection: ``subscribe``, ``subscribe_pattern``, ``assign``, ``include_system_topics``;
-                for ``assignments``: ``consumer_group``, ``clients``, ``strategy``, ``rooms``.
+                for views of messages the bounds of :meth:`scan`, and ``consumer_group``; for
+                ``assignments``: ``consumer_group``, ``clients``, ``strategy``, ``rooms``.
 
         Raises:
             OptionError: an argument has no meaning with the view, or is out of its domain.

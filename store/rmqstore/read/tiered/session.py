@@ -31,7 +31,8 @@ from rmqstore.storage.tiered.no_files import NO_FILES
 from rmqstore.storage.tiered.queues import TieredQueues
 
 _VIEWS_OF_CONFIG = ("groups", "stores", "routes", "assignments")  # which a local store has
-_VIEWS = ("queues", "topics", *_VIEWS_OF_CONFIG)  # of queues, wherever their messages are
+# of queues, wherever their messages are
+_VIEWS = ("queues", "topics", "deadLetters", *_VIEWS_OF_CONFIG)
 
 
 class TieredSession(StoreSession):

@@ -1,4 +1,4 @@
-"""The views of a store: their names, columns and Arrow types, and the arguments that each takes."""
+"""The views of a store: their names, and the arguments that each takes."""
 
 from __future__ import annotations
 
@@ -9,183 +9,42 @@ from typing import Final
 import pyarrow as pa
 
 from rmqstore.errors import OptionError
-from rmqstore.format.schema import PROPERTIES, TIMESTAMP
 from rmqstore.query.allocation import Sharing, parse_sharing
+from rmqstore.query.arguments import BOUND_ARGUMENTS
 from rmqstore.query.selection import Selection, parse_selection
-
-BROKER_NAME: Final = "brokerName"
+from rmqstore.read.views.columns import COLUMN_TYPES
 
 # People look for damage in views, so damage is shown or left out but never stops a view.
 PERMISSIVE, DROPMALFORMED = VIEW_MODES = ("PERMISSIVE", "DROPMALFORMED")
-
-# fmt: off
-_TYPES: Final[dict[str, dict[str, pa.DataType]]] = {
-    "queues": {
-        BROKER_NAME:           pa.string(),
-        "topic":               pa.string(),
-        "queueId":             pa.int32(),
-        "minOffset":           pa.int64(),   # queue offset of the first message that is there
-        "maxOffset":           pa.int64(),   # after the last
-        "messages":            pa.int64(),
-        "bytes":               pa.int64(),   # of their records, as the units say
-        "firstStoreTimestamp": TIMESTAMP,
-        "lastStoreTimestamp":  TIMESTAMP,
-        "reason":              pa.string(),  # why something is not known
-    },
-    "topics": {
-        BROKER_NAME:           pa.string(),
-        "topic":               pa.string(),
-        "isSystem":            pa.bool_(),
-        "queues":              pa.int32(),   # that have files
-        "messages":            pa.int64(),
-        "bytes":               pa.int64(),
-        "firstStoreTimestamp": TIMESTAMP,
-        "lastStoreTimestamp":  TIMESTAMP,
-        "readQueueNums":       pa.int32(),   # of topics.json
-        "writeQueueNums":      pa.int32(),
-        "perm":                pa.int32(),   # 4 read, 2 write
-        "reason":              pa.string(),
-    },
-    "commitlog": {
-        BROKER_NAME:           pa.string(),
-        "commitLogOffset":     pa.int64(),
-        "storeSize":           pa.int64(),   # bytes of the record, the blank, the stretch
-        "kind":                pa.string(),  # record, blank, damage, missing, end
-        "isValid":             pa.bool_(),
-        "reason":              pa.string(),
-        "topic":               pa.string(),
-        "queueId":             pa.int32(),
-        "queueOffset":         pa.int64(),
-        "storeTimestamp":      TIMESTAMP,
-        "bornTimestamp":       TIMESTAMP,
-        "sysFlag":             pa.int32(),
-        "magic":               pa.string(),  # eight hex digits
-        "bodySize":            pa.int32(),
-        "propertiesSize":      pa.int32(),
-        "preparedTransactionOffset": pa.int64(),
-        "file":                pa.string(),
-    },
-    "consumequeue": {
-        BROKER_NAME:           pa.string(),
-        "topic":               pa.string(),
-        "queueId":             pa.int32(),
-        "queueOffset":         pa.int64(),
-        "commitLogOffset":     pa.int64(),
-        "storeSize":           pa.int32(),
-        "tagsCode":            pa.int64(),
-        "isValid":             pa.bool_(),
-        "reason":              pa.string(),
-    },
-    "index": {
-        BROKER_NAME:           pa.string(),
-        "file":                pa.string(),
-        "number":              pa.int32(),
-        "slot":                pa.int32(),
-        "keyHash":             pa.int32(),
-        "commitLogOffset":     pa.int64(),
-        "seconds":             pa.int32(),   # from the file's first record
-        "storeTimestamp":      TIMESTAMP,    # to the second
-        "previous":            pa.int32(),
-        "isValid":             pa.bool_(),
-        "reason":              pa.string(),
-    },
-    "groups": {
-        BROKER_NAME:           pa.string(),
-        "consumerGroup":       pa.string(),
-        "topic":               pa.string(),
-        "queueId":             pa.int32(),
-        "consumerOffset":      pa.int64(),   # committed: the next one to consume
-        "minOffset":           pa.int64(),
-        "brokerOffset":        pa.int64(),   # the queue's maxOffset
-        "lag":                 pa.int64(),   # messages
-        "lagMillis":           pa.int64(),   # from the next message to the newest
-        "nextStoreTimestamp":  TIMESTAMP,
-        "lastStoreTimestamp":  TIMESTAMP,
-        "reason":              pa.string(),
-    },
-    "epochs": {
-        BROKER_NAME:           pa.string(),
-        "epoch":               pa.int32(),
-        "startOffset":         pa.int64(),   # physical offset of its first record
-        "endOffset":           pa.int64(),   # where the next one starts, or the log ends
-        "reason":              pa.string(),
-    },
-    "stores": {
-        BROKER_NAME:           pa.string(),
-        "path":                pa.string(),  # the root of the store
-        "clusterName":         pa.string(),
-        "brokerId":            pa.int64(),   # 0: the master, but with a controller
-        "brokerAddr":          pa.string(),  # of broker.conf
-        "minOffset":           pa.int64(),   # physical, where the log begins
-        "maxOffset":           pa.int64(),   # physical, after the last record
-        "epoch":               pa.int32(),   # the last one, in controller mode
-        "isRead":              pa.bool_(),   # whether a read of all the stores reads this one
-        "reason":              pa.string(),  # why it does not, or what is wrong
-    },
-    "routes": {
-        BROKER_NAME:           pa.string(),
-        "topic":               pa.string(),
-        "readQueueNums":       pa.int32(),
-        "writeQueueNums":      pa.int32(),
-        "perm":                pa.int32(),   # 4 read, 2 write
-        "topicSysFlag":        pa.int32(),
-        "clusterName":         pa.string(),
-        "brokerAddrs":         PROPERTIES,   # by broker id
-        "order":               pa.bool_(),
-        "orderTopicConf":      pa.string(),  # as mqadmin writes it
-        "reason":              pa.string(),
-    },
-    "assignments": {
-        BROKER_NAME:           pa.string(),
-        "consumerGroup":       pa.string(),
-        "clientId":            pa.string(),  # null: the strategy gives the queue to nobody
-        "topic":               pa.string(),
-        "queueId":             pa.int32(),
-        "consumerOffset":      pa.int64(),
-        "brokerOffset":        pa.int64(),   # the queue's maxOffset
-        "lag":                 pa.int64(),   # messages
-        "lagBytes":            pa.int64(),
-        "reason":              pa.string(),
-    },
-    "files": {
-        BROKER_NAME:           pa.string(),
-        "path":                pa.string(),  # below the store's root
-        "kind":                pa.string(),
-        "topic":               pa.string(),
-        "queueId":             pa.int32(),
-        "size":                pa.int64(),
-        "allocated":           pa.int64(),   # bytes on the disk: files are sparse
-        "rangeStart":          pa.int64(),   # physical offsets; queue offsets of a queue's files
-        "rangeEnd":            pa.int64(),
-        "modified":            TIMESTAMP,
-        "state":               pa.string(),  # live, preallocated, empty, stale, cut
-    },
-}
-# fmt: on
 
 # These show all stores of a read together, the others each store by itself.
 OF_CLUSTER: Final = ("stores", "routes", "assignments")
 # These need arguments.
 SHARING_QUEUES: Final = ("assignments",)
+# These read messages, and take the bounds of a scan.
+OF_MESSAGES: Final = ("deadLetters",)
 
-_ALL: Final = {name: pa.schema(list(types.items())) for name, types in _TYPES.items()}
+_ALL: Final = {name: pa.schema(list(types.items())) for name, types in COLUMN_TYPES.items()}
+VIEW_NAMES: Final = tuple(_ALL)
 VIEWS: Final[dict[str, pa.Schema]] = {  # that need no arguments
     name: schema for name, schema in _ALL.items() if name not in SHARING_QUEUES
 }
 
-BY_QUEUE: Final = ("queues", "topics", "commitlog", "consumequeue", "groups")
+BY_QUEUE: Final = ("queues", "topics", "commitlog", "consumequeue", "groups", *OF_MESSAGES)
 BY_TOPIC: Final = (*BY_QUEUE, "routes", "assignments")
 HIDING_SYSTEM_TOPICS: Final = ("queues", "topics", "consumequeue", "routes")
-SHOWING_DAMAGE: Final = ("commitlog", "consumequeue", "index")
-CHECKING_CRC: Final = ("commitlog",)
+SHOWING_DAMAGE: Final = ("commitlog", "consumequeue", "index", *OF_MESSAGES)
+CHECKING_CRC: Final = ("commitlog", *OF_MESSAGES)
+OF_GROUP: Final = (*SHARING_QUEUES, "deadLetters")
 
 # The views that take each argument.
-ALLOWED: Final = {
+ALLOWED: Final[dict[str, tuple[str, ...]]] = {
     "subscribe": BY_TOPIC,
     "subscribe_pattern": BY_TOPIC,
     "assign": BY_QUEUE,
     "include_system_topics": HIDING_SYSTEM_TOPICS,
-    "consumer_group": SHARING_QUEUES,
+    **dict.fromkeys(BOUND_ARGUMENTS, OF_MESSAGES),
+    "consumer_group": OF_GROUP,
     "clients": SHARING_QUEUES,
     "strategy": SHARING_QUEUES,
     "rooms": SHARING_QUEUES,
@@ -204,6 +63,7 @@ class ViewSpec:
     mode: str = PERMISSIVE
     check_crc: bool = True
     sharing: Sharing | None = None  # of the view ``assignments``
+    consumer_group: str | None = None  # of views of messages: only this group
 
     def __post_init__(self) -> None:
         """Refuse a mode that views do not have."""
@@ -265,13 +125,14 @@ def view_spec(
         view: name of the view.
         columns: names of columns, as a list or separated by commas; all by default.
         mode: PERMISSIVE or DROPMALFORMED, for the views that show damage.
-        check_crc: whether to check CRCs, for the view ``commitlog``.
-        consumer_group: the group, for the view ``assignments``.
+        check_crc: whether to check CRCs, for ``commitlog`` and views of messages.
+        consumer_group: the group, for the view ``assignments``; only this group, for views of
+            messages.
         clients: the ids of all its clients, as a list or separated by commas.
         strategy: how they share the queues, ``AVG`` by default.
         rooms: with ``MACHINE_ROOM``: those whose brokers' queues are consumed.
         selection: subscribe, subscribe_pattern, assign and include_system_topics, for the views
-            that know topics.
+            that know topics; where queues start and end, for views of messages.
 
     Raises:
         OptionError: the view does not take an argument, or a value is out of its domain.
@@ -302,6 +163,7 @@ def view_spec(
         mode=mode or PERMISSIVE,
         check_crc=check_crc is not False,
         sharing=sharing,
+        consumer_group=consumer_group if view in OF_MESSAGES else None,
     )
 
 

@@ -13,9 +13,12 @@ from numpy.typing import NDArray
 
 from rmqstore.format.layout import FIRST_TIMESTAMP, LAST_TIMESTAMP
 from rmqstore.format.schema import TIMESTAMP
+from rmqstore.query.selection import Selection
 from rmqstore.read.plan.queue_ranges import QueueRanges
-from rmqstore.read.plan.sampling import Sampler
-from rmqstore.read.views.schema import BROKER_NAME, ViewSpec
+from rmqstore.read.plan.sampling import Sample, Sampler
+from rmqstore.read.scan.spec import ReadSpec
+from rmqstore.read.views.columns import BROKER_NAME
+from rmqstore.read.views.schema import ViewSpec
 from rmqstore.spans import LogSlice, QueueKey, QueueSlice
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.paths import StorePaths
@@ -89,6 +92,19 @@ class LocalQueues:
         return self.queues.open(topic, queue_id).n_full_bytes
 
 
+class ViewedMessages(Protocol):
+    """The messages that views read, wherever they are."""
+
+    def plan_queues(self, selection: Selection, spec: ReadSpec) -> list[QueueSlice]:
+        """Return the ranges of queues that a selection asks for."""
+
+    def sample(self, piece: QueueSlice, count: int) -> list[Sample]:
+        """Return up to ``count`` samples of a range, from its first to its last message."""
+
+    def read_queues(self, slices: Sequence[QueueSlice], spec: ReadSpec) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of ranges of queues."""
+
+
 @dataclass(frozen=True, slots=True)
 class ViewSource:
     """The parts of one store that views read."""
@@ -102,6 +118,7 @@ class ViewSource:
     ends: StoreEnds
     sampler: Sampler
     viewed: ViewedQueues
+    messages: ViewedMessages
     is_name_given: bool = False  # whether the broker's name does not come from the store
 
 
@@ -133,6 +150,7 @@ class ViewPiece:
     log_end: LogEnd | None = None
     recovered: dict[QueueKey, RecoveredUnits] = field(default_factory=dict)
     n_bytes: int = 0  # of the store that are read for it, about
+    reason: str | None = None  # why the queues of the piece cannot be read, if they cannot
 
 
 class ViewLimits(NamedTuple):

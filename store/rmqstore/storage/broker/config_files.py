@@ -293,6 +293,13 @@ class BrokerConfig:
         _, table = self._offset_table()
         return sorted({key.partition("@")[2] for key in table})
 
+    def subscribed_groups(self) -> list[str]:
+        """Return the consumer groups that the broker has a configuration of, sorted.
+
+        Source: SubscriptionGroupManager.java.
+        """
+        return sorted(self._table("subscriptionGroup.json", "subscriptionGroupTable"))
+
     def broker_name(self) -> str:
         """Return the broker's name.
 

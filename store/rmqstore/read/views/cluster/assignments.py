@@ -11,8 +11,8 @@ from rmqstore.errors import CorruptConfigError, OptionError, RmqStoreError
 from rmqstore.format.topics import RETRY_PREFIX
 from rmqstore.query.allocation import MessageQueue, Sharing
 from rmqstore.query.selection import Selection, choose_topics
+from rmqstore.read.views.cluster.replicas import brokers_of
 from rmqstore.read.views.cluster.routes import READABLE, topic_entry
-from rmqstore.read.views.replicas import brokers_of
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.source import ViewSource, to_batches
 from rmqstore.storage.files.paths import can_name_queues

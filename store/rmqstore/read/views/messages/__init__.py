@@ -1,0 +1,1 @@
+"""Views of messages: what some of them say, as rows."""

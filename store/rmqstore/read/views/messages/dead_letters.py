@@ -1,0 +1,145 @@
+"""View ``deadLetters``: retried and dead messages, and where they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmqstore.errors import RmqStoreError
+from rmqstore.format.schema import CORRUPT_RECORD
+from rmqstore.format.system_topics.retries import (
+    ORIGIN_ID_PROPERTIES,
+    ORIGIN_TOPIC_PROPERTIES,
+    KnownNames,
+    group_and_topic,
+    is_copy_topic,
+    unwrapped_topic,
+)
+from rmqstore.format.topics import DLQ_PREFIX, RETRY_PREFIX
+from rmqstore.read.views.messages.reading import (
+    REASON,
+    choose_among,
+    plan_messages,
+    queue_fault,
+    read_messages,
+)
+from rmqstore.read.views.schema import ViewSpec
+from rmqstore.read.views.source import Column, ViewLimits, ViewPiece, ViewSource, to_batch
+
+DEAD_LETTER, RETRY = "deadLetter", "retry"
+
+# Columns that show one of the message unchanged.
+_SAME = (
+    "topic", "queueId", "queueOffset", "msgId", "tags", "keys", "reconsumeTimes", "bornTimestamp",
+    "storeTimestamp", "commitLogOffset", "storeSize",
+)  # fmt: skip
+_OF_PROPERTIES = ("consumerGroup", "originTopic", "originMsgId")
+
+
+def plan_dead_letters(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+    """Return the messages of the topics of retries and dead letters in pieces."""
+    topics = [topic for topic in source.viewed.topics() if is_copy_topic(topic)]
+    if spec.consumer_group is not None:
+        topics = [topic for topic in topics if _may_be_of(topic, spec.consumer_group)]
+    return plan_messages(source, spec, limits, choose_among(source, spec, topics))
+
+
+def _may_be_of(topic: str, group: str) -> bool:
+    """Tell whether a topic may have copies of a group; the messages decide."""
+    names = (f"{RETRY_PREFIX}{group}", f"{DLQ_PREFIX}{group}")
+    return topic in names or topic.startswith((f"{names[0]}_", f"{names[0]}+"))
+
+
+def read_dead_letters(
+    source: ViewSource, spec: ViewSpec, piece: ViewPiece
+) -> Iterator[pa.RecordBatch]:
+    """Yield a row for each message."""
+    yield from queue_fault(source, spec, piece)
+    known = known_names(source)
+    names = {*spec.schema.names}
+    columns = {*_SAME} & names
+    if {*_OF_PROPERTIES} & names or spec.consumer_group is not None:
+        columns.add("properties")
+    for batch in read_messages(source, spec, piece, columns):
+        found = _columns(batch, known)
+        rows = to_batch(spec, source, found, batch.num_rows)
+        if spec.consumer_group is not None:
+            # Damaged rows whose group is not known stay.
+            is_other = pc.not_equal(found["consumerGroup"], spec.consumer_group)
+            rows = rows.filter(pc.invert(is_other.fill_null(fill_value=False)))
+        if rows.num_rows:
+            yield rows
+
+
+def known_names(source: ViewSource) -> KnownNames:
+    """Return the names of groups and topics that the broker knows, as far as they can be read."""
+    groups: set[str] = set()
+    topics: set[str] = set()
+    with suppress(RmqStoreError, OSError):
+        groups.update(source.config.groups())
+    with suppress(RmqStoreError, OSError):
+        groups.update(source.config.subscribed_groups())
+    with suppress(RmqStoreError, OSError):
+        topics.update(source.config.topics())
+    topics.update(source.viewed.topics())
+    return KnownNames(groups, {topic for topic in topics if not is_copy_topic(topic)})
+
+
+def _columns(batch: pa.RecordBatch, known: KnownNames) -> dict[str, Column]:
+    columns: dict[str, Column] = {
+        name: batch.column(name) for name in _SAME if name in batch.schema.names
+    }
+    columns[REASON] = batch.column(CORRUPT_RECORD)
+    topics = batch.column("topic").dictionary_encode()
+    is_dead = [topic.startswith(DLQ_PREFIX) for topic in topics.dictionary.to_pylist()]
+    kinds = pa.array([DEAD_LETTER if dead else RETRY for dead in is_dead], pa.string())
+    columns["kind"] = kinds.take(topics.indices)
+    if "properties" in batch.schema.names:
+        columns |= origins(topics, batch.column("properties"), known)
+    return columns
+
+
+def origins(
+    topics: pa.DictionaryArray, properties: pa.MapArray, known: KnownNames
+) -> dict[str, Column]:
+    """Return the groups, origin topics and origin ids of messages; equals ``origin_of``."""
+    noted = _first(properties, ORIGIN_TOPIC_PROPERTIES)
+    has_origin = noted.is_valid()
+    groups: list[str | None] = []
+    named: list[str | None] = []
+    for topic in topics.dictionary.to_pylist():
+        for has in (False, True):
+            group, origin = group_and_topic(topic, has_origin=has, known=known)
+            groups.append(group)
+            named.append(origin)
+    codes = topics.indices.fill_null(0).to_numpy() * 2 + has_origin.to_numpy(zero_copy_only=False)
+    taken = pa.array(codes, mask=topics.is_null().to_numpy(zero_copy_only=False))
+    group_column = pa.array(groups, pa.string()).take(taken)
+    origin_topics = pc.coalesce(noted, pa.array(named, pa.string()).take(taken))
+    wrapped = pc.starts_with(origin_topics, RETRY_PREFIX).fill_null(fill_value=False)
+    rows = np.flatnonzero(wrapped.to_numpy(zero_copy_only=False))
+    if len(rows):
+        origin_topics = _unwrapped(origin_topics, group_column, rows)
+    return {
+        "consumerGroup": group_column,
+        "originTopic": origin_topics,
+        "originMsgId": _first(properties, ORIGIN_ID_PROPERTIES),
+    }
+
+
+def _first(properties: pa.MapArray, names: tuple[str, ...]) -> pa.Array:
+    """Return the value of the first of some properties that each message has, else null."""
+    return pc.coalesce(*(pc.map_lookup(properties, name, "first") for name in names))
+
+
+def _unwrapped(topics: pa.Array, groups: pa.Array, rows: np.ndarray) -> pa.Array:
+    """Return origin topics with those of the retries of POP in place of their retry topics."""
+    pairs = zip(topics.take(rows).to_pylist(), groups.take(rows).to_pylist(), strict=True)
+    values = topics.to_pylist()
+    for row, (topic, group) in zip(rows.tolist(), pairs, strict=True):
+        values[row] = topic if group is None else unwrapped_topic(topic, group)
+    return pa.array(values, pa.string())

@@ -1,0 +1,196 @@
+"""Messages as views read them: by queue, in pieces, and with damage as rows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from rmqstore.errors import OptionError, RmqStoreError
+from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD
+from rmqstore.query.selection import Selection, choose_topics
+from rmqstore.read.plan.sampling import Sample
+from rmqstore.read.scan.spec import ReadSpec
+from rmqstore.read.views.queues import warn_of_rocksdb
+from rmqstore.read.views.schema import ViewSpec
+from rmqstore.read.views.source import Column, ViewLimits, ViewPiece, ViewSource, to_batch
+from rmqstore.spans import QueueKey, QueueSlice
+
+logger = logging.getLogger(__name__)
+
+_SAMPLES: Final = 4096  # of all queues together
+_MOST_SAMPLES, _LEAST_SAMPLES = 128, 2  # of each queue
+
+REASON: Final = "reason"
+_IN_EVERY_VIEW: Final = ("queueId", "queueOffset", "commitLogOffset")
+
+
+def choose_among(source: ViewSource, spec: ViewSpec, topics: Iterable[str]) -> Selection:
+    """Return the selection of a view with those topics only that it chooses of some."""
+    warn_of_rocksdb(source, spec)
+    selection = replace(spec.selection, include_system_topics=True)
+    chosen = choose_topics(selection, sorted(topics))
+    if selection.assign is None:
+        return replace(selection, subscribe=tuple(chosen), subscribe_pattern=None)
+    assigned = {topic: selection.assign[topic] for topic in chosen if topic in selection.assign}
+    return replace(selection, assign=assigned)
+
+
+def plan_messages(
+    source: ViewSource, spec: ViewSpec, limits: ViewLimits, selection: Selection
+) -> list[ViewPiece]:
+    """Return the messages of a selection in pieces, each a part of the log.
+
+    A queue that cannot be read is a piece of its own with the reason.
+    """
+    if not (selection.subscribe or selection.assign):
+        return []
+    faults: dict[QueueKey, str] = {}
+    try:
+        slices = source.messages.plan_queues(selection, _read_spec(source, spec, ()))
+    except OptionError:
+        raise
+    except (RmqStoreError, OSError):
+        slices = [*_one_by_one(source, spec, selection, faults)]
+    pieces = [_piece(source, part, n_bytes) for part, n_bytes in _cut(source, slices, limits)]
+    return pieces + [ViewPiece(queues=(key,), reason=reason) for key, reason in faults.items()]
+
+
+def _one_by_one(
+    source: ViewSource, spec: ViewSpec, selection: Selection, faults: dict[QueueKey, str]
+) -> Iterator[QueueSlice]:
+    """Yield what a selection asks for of each queue; note those that cannot be read."""
+    read_spec = _read_spec(source, spec, ())
+    for topic in selection.subscribe or selection.assign or ():
+        assigned = (selection.assign or {}).get(topic)
+        for queue_id in source.viewed.queue_ids(topic):
+            if assigned is not None and queue_id not in assigned:
+                continue
+            alone = replace(selection, subscribe=None, assign={topic: frozenset([queue_id])})
+            try:
+                yield from source.messages.plan_queues(alone, read_spec)
+            except (RmqStoreError, OSError) as err:
+                logger.warning("%s-%d: %s", topic, queue_id, err)
+                faults[topic, queue_id] = str(err)
+
+
+def _piece(source: ViewSource, slices: Sequence[QueueSlice], n_bytes: int) -> ViewPiece:
+    recovered = source.ends.recovered
+    keys = {(piece.topic, piece.queue_id) for piece in slices}
+    return ViewPiece(
+        units=tuple(slices),
+        log_end=source.ends.log_end,
+        recovered={key: recovered[key] for key in keys if key in recovered},
+        n_bytes=n_bytes,
+    )
+
+
+def _cut(
+    source: ViewSource, slices: Sequence[QueueSlice], limits: ViewLimits
+) -> Iterator[tuple[list[QueueSlice], int]]:
+    """Cut ranges of queues into parts that lie together in the log, with their bytes.
+
+    Ranges are cut at sampled queue offsets, so each message is in one part however wrong a sample
+    is. For example, with samples of queue A at physical offsets 0, 400 and 800 and of queue B at
+    500 and 900, a cut at 450 puts the messages of A from its third sample on, and all of B, into
+    the second part.
+    """
+    whole = [piece for piece in slices if piece.start < piece.end]
+    if not whole:
+        return
+    count = min(max(_SAMPLES // len(whole), _LEAST_SAMPLES), _MOST_SAMPLES)
+    sampled = [_sample(source, piece, count) for piece in whole]
+    weights = np.concatenate(
+        [
+            np.repeat(_weight(piece, samples) / max(len(samples), 1), len(samples))
+            for piece, samples in zip(whole, sampled, strict=True)
+        ]
+    )
+    offsets = np.array([one.physical_offset for each in sampled for one in each], np.int64)
+    total = int(weights.sum())
+    n_parts = -(-total // max(limits.share(total), 1)) if total else 1
+    order = np.argsort(offsets, kind="stable")
+    reached = np.searchsorted(np.cumsum(weights[order]), np.arange(1, n_parts) * total / n_parts)
+    cuts = np.unique(offsets[order][reached[reached < len(order)]])
+    ends = [_ends(piece, samples, cuts) for piece, samples in zip(whole, sampled, strict=True)]
+    starts = [piece.start for piece in whole]
+    for number in range(len(cuts) + 1):
+        part = []
+        for index, piece in enumerate(whole):
+            end = ends[index][number]
+            if starts[index] < end:
+                part.append(piece._replace(start=starts[index], end=end))
+                starts[index] = end
+        if part:
+            yield part, total // (len(cuts) + 1)
+
+
+def _sample(source: ViewSource, piece: QueueSlice, count: int) -> list[Sample]:
+    try:
+        return source.messages.sample(piece, count)
+    except (RmqStoreError, OSError) as err:
+        logger.warning("%s-%d: %s", piece.topic, piece.queue_id, err)
+        return []
+
+
+def _weight(piece: QueueSlice, samples: Sequence[Sample]) -> float:
+    """Estimate the bytes of a range."""
+    if not samples:
+        return 0.0
+    mean_bytes = sum(max(sample.mean_bytes, 0.0) for sample in samples) / len(samples)
+    return mean_bytes * (piece.end - piece.start)
+
+
+def _ends(piece: QueueSlice, samples: Sequence[Sample], cuts: np.ndarray) -> list[int]:
+    """Return the queue offset at which each part of a range ends; the last one is its end."""
+    places = np.maximum.accumulate([sample.physical_offset for sample in samples] or [0])
+    at = np.searchsorted(places, cuts)
+    return [
+        *(samples[index].queue_offset if index < len(samples) else piece.end for index in at),
+        piece.end,
+    ]
+
+
+def read_messages(
+    source: ViewSource, spec: ViewSpec, piece: ViewPiece, columns: Iterable[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a piece with some columns, and with :data:`CORRUPT_RECORD`.
+
+    The rows of damaged records have that column, and of the others what is known.
+    """
+    read_spec = _read_spec(source, spec, {*columns, *_IN_EVERY_VIEW, "topic"})
+    try:
+        yield from source.messages.read_queues(piece.units, read_spec)
+    except (RmqStoreError, OSError) as err:
+        logger.warning("%s: the rest of a part of the queues: %s", source.paths.root, err)
+        row = {CORRUPT_RECORD: str(err)}
+        yield pa.RecordBatch.from_pylist([row], schema=read_spec.schema)
+
+
+def _read_spec(source: ViewSource, spec: ViewSpec, columns: Iterable[str]) -> ReadSpec:
+    named = set(columns)
+    fields = [column for column in ALL_COLUMNS if column.name in named]
+    return ReadSpec(
+        schema=pa.schema([*fields, pa.field(CORRUPT_RECORD, pa.string())]),
+        mode=spec.mode,
+        check_crc=spec.check_crc,
+        fail_on_data_loss=False,
+        broker_name=source.broker_name,
+    )
+
+
+def queue_fault(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+    """Yield the row of a queue that cannot be read, if the piece is one."""
+    if piece.reason is not None:
+        ((topic, queue_id),) = piece.queues
+        topic_column = "traceTopic" if "traceTopic" in spec.schema.names else "topic"
+        columns: Mapping[str, Column] = {
+            topic_column: pa.array([topic]),
+            "queueId": pa.array([queue_id], pa.int32()),
+            REASON: pa.array([piece.reason]),
+        }
+        yield to_batch(spec, source, columns, 1)
