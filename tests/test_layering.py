@@ -18,9 +18,9 @@ ROOT = PROJECT / "store" / "rmqstore"
 LAYERS = [
     ["errors", "spans", "progress"],
     ["format"],
-    ["format.framing", "format.system_topics"],
+    ["format.framing"],
     ["format.columns"],
-    ["format.encoding"],
+    ["format.encoding", "format.system_topics"],
     ["storage.files", "query"],
     ["storage.broker", "storage.remote", "storage.rocksdb", "query.sql92", "query.where"],
     ["storage.log", "storage.queue", "storage.index", "storage.timer", "storage.folders"],

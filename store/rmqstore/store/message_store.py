@@ -313,8 +313,7 @@ class MessageStore(Closing):
             column_name_of_corrupt_record: the column with the damage in mode PERMISSIVE.
             check_crc: whether to check CRCs.
             fail_on_data_loss: whether it is an error if chosen messages are gone.
-            verbatim: return the fields of records exactly as stored (``format.schema.VERBATIM``),
-                for exact copies.
+            verbatim: return fields exactly as stored (``format.schema.VERBATIM``), for copies.
             limit: return only this many messages, the first ones; reading stops then.
             last: return only the newest messages: this many of each queue, or of the log in all.
             starting_physical_offset: leave out what lies before it in the log.

@@ -673,7 +673,7 @@ def test_views_have_their_documented_columns_and_only_the_requested_ones(
     with rmqstore.open(golden_store("controller" if name == "epochs" else "live")) as store:
         whole = store.view(name).read_all()
         assert whole.schema == VIEWS[name]
-        assert whole.num_rows
+        assert whole.num_rows or name == "traces"  # of which the store has none
         for column in VIEWS[name].names:
             assert (
                 store.view(name, columns=[column]).read_all().column(0).equals(whole.column(column))

@@ -1,1 +1,1 @@
-"""What messages in RocketMQ's own topics say: retries and dead letters."""
+"""What messages in RocketMQ's own topics say: retries, dead letters and traces."""

@@ -32,7 +32,7 @@ from rmqstore.storage.tiered.queues import TieredQueues
 
 _VIEWS_OF_CONFIG = ("groups", "stores", "routes", "assignments")  # which a local store has
 # of queues, wherever their messages are
-_VIEWS = ("queues", "topics", "deadLetters", *_VIEWS_OF_CONFIG)
+_VIEWS = ("queues", "topics", "deadLetters", "traces", *_VIEWS_OF_CONFIG)
 
 
 class TieredSession(StoreSession):

@@ -171,5 +171,35 @@ COLUMN_TYPES: Final[dict[str, dict[str, pa.DataType]]] = {
         "storeSize":           pa.int32(),
         "reason":              pa.string(),
     },
+    "traces": {
+        BROKER_NAME:           pa.string(),
+        "traceType":           pa.string(),  # Pub, SubBefore, SubAfter, EndTransaction, Recall
+        "timestamp":           TIMESTAMP,    # when a send or a consumption began, or ended
+        "groupName":           pa.string(),  # of producers or of consumers
+        "topic":               pa.string(),  # of the message
+        "msgId":               pa.string(),
+        "offsetMsgId":         pa.string(),
+        "tags":                pa.string(),
+        "keys":                pa.string(),
+        "costMillis":          pa.int32(),
+        "isSuccess":           pa.bool_(),
+        "contextCode":         pa.int32(),   # how a consumption ended
+        "retryTimes":          pa.int32(),
+        "requestId":           pa.string(),  # the same for SubBefore and SubAfter
+        "bodySize":            pa.int32(),
+        "msgType":             pa.string(),
+        "storeHost":           pa.string(),
+        "clientHost":          pa.string(),
+        "regionId":            pa.string(),
+        "transactionId":       pa.string(),
+        "transactionState":    pa.string(),
+        "isTransactionCheck":  pa.bool_(),
+        "traceTopic":          pa.string(),  # these are of the message that holds the trace
+        "queueId":             pa.int32(),
+        "queueOffset":         pa.int64(),
+        "storeTimestamp":      TIMESTAMP,
+        "commitLogOffset":     pa.int64(),
+        "reason":              pa.string(),
+    },
 }
 # fmt: on

@@ -22,7 +22,7 @@ OF_CLUSTER: Final = ("stores", "routes", "assignments")
 # These need arguments.
 SHARING_QUEUES: Final = ("assignments",)
 # These read messages, and take the bounds of a scan.
-OF_MESSAGES: Final = ("deadLetters",)
+OF_MESSAGES: Final = ("deadLetters", "traces")
 
 _ALL: Final = {name: pa.schema(list(types.items())) for name, types in COLUMN_TYPES.items()}
 VIEW_NAMES: Final = tuple(_ALL)

@@ -115,7 +115,8 @@ def _cut(
     n_parts = -(-total // max(limits.share(total), 1)) if total else 1
     order = np.argsort(offsets, kind="stable")
     reached = np.searchsorted(np.cumsum(weights[order]), np.arange(1, n_parts) * total / n_parts)
-    cuts = np.unique(offsets[order][reached[reached < len(order)]])
+    following = reached + 1  # the first sample of the next part
+    cuts = np.unique(offsets[order][following[following < len(order)]])
     ends = [_ends(piece, samples, cuts) for piece, samples in zip(whole, sampled, strict=True)]
     starts = [piece.start for piece in whole]
     for number in range(len(cuts) + 1):

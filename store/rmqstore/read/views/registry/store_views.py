@@ -14,6 +14,7 @@ from rmqstore.read.views.files import plan_files, read_files
 from rmqstore.read.views.groups import plan_groups, read_groups
 from rmqstore.read.views.index import plan_index, read_index
 from rmqstore.read.views.messages.dead_letters import plan_dead_letters, read_dead_letters
+from rmqstore.read.views.messages.traces import plan_traces, read_traces
 from rmqstore.read.views.queues import plan_queues, plan_topics, read_queues, read_topics
 from rmqstore.read.views.registry.cluster_views import read_cluster_view
 from rmqstore.read.views.schema import OF_CLUSTER, ViewSpec
@@ -35,6 +36,7 @@ _VIEWS: Final = {
     "epochs": _View(plan_epochs, read_epoch_rows),
     "files": _View(plan_files, read_files),
     "deadLetters": _View(plan_dead_letters, read_dead_letters),
+    "traces": _View(plan_traces, read_traces),
 }
 
 

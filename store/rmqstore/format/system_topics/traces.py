@@ -1,0 +1,195 @@
+"""Message traces: what clients report of sends and consumptions, one trace parsed plainly.
+
+A client with tracing switched on collects traces and sends them as messages to a topic for traces.
+Such a body is text: traces end with 0x02, and their fields are separated by 0x01. The first field
+is the type; which fields follow depends on it and, for some types, on the version of the client:
+
+- ``Pub``, a send: 13 fields in the first versions, 14 since the offset message id was added, 15 in
+  4.8, which adds the client's host.
+- ``SubBefore``, before a consumption: 8 fields, 9 in 4.8.
+- ``SubAfter``, after a consumption: 7 fields, 9 since 4.8. Clients of the cloud end it with an
+  empty eighth field.
+- ``EndTransaction``, since 4.9: 13 fields.
+- ``Recall``, since 5.3: 7 fields.
+
+Source: TraceDataEncoder.java, TraceConstants.java, TraceType.java.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+_CLOUD_PREFIX: Final = "rmq_sys_TRACE_DATA_"  # Source: TraceConstants.java#TRACE_TOPIC_PREFIX
+
+FIELD_SEPARATOR, TRACE_SEPARATOR = "\x01", "\x02"
+# What Java appends for a value that is missing.
+MISSING: Final = "null"
+
+# Source: MessageType.java, by ordinal.
+MESSAGE_TYPES: Final = (
+    "Normal_Msg",
+    "Trans_Msg_Half",
+    "Trans_msg_Commit",
+    "Delay_Msg",
+    "Order_Msg",
+)
+
+PUB = "Pub"
+# By type: the position of each field. Those of Pub are the ones of 14 fields and more.
+FIELDS: Final[Mapping[str, Mapping[str, int]]] = {
+    PUB: {
+        "timestamp": 1, "region_id": 2, "group_name": 3, "topic": 4, "msg_id": 5, "tags": 6,
+        "keys": 7, "store_host": 8, "body_size": 9, "cost_millis": 10, "msg_type": 11,
+        "offset_msg_id": 12, "is_success": 13, "client_host": 14,
+    },
+    "SubBefore": {
+        "timestamp": 1, "region_id": 2, "group_name": 3, "request_id": 4, "msg_id": 5,
+        "retry_times": 6, "keys": 7, "client_host": 8,
+    },
+    "SubAfter": {
+        "request_id": 1, "msg_id": 2, "cost_millis": 3, "is_success": 4, "keys": 5,
+        "context_code": 6, "timestamp": 7, "group_name": 8,
+    },
+    "EndTransaction": {
+        "timestamp": 1, "region_id": 2, "group_name": 3, "topic": 4, "msg_id": 5, "tags": 6,
+        "keys": 7, "store_host": 8, "msg_type": 9, "transaction_id": 10, "transaction_state": 11,
+        "is_transaction_check": 12,
+    },
+    "Recall": {
+        "timestamp": 1, "region_id": 2, "group_name": 3, "topic": 4, "msg_id": 5, "is_success": 6,
+    },
+}  # fmt: skip
+# A Pub of 13 fields has no offset message id.
+SHORT_PUB, SHORT_PUB_SUCCESS = 13, 12
+# The least number of fields of a type; with fewer a trace is damaged.
+LEAST_FIELDS: Final = {PUB: 13, "SubBefore": 8, "SubAfter": 6, "EndTransaction": 13, "Recall": 7}
+# Numbers by their bits. An empty context code or time is one that the client did not send.
+NUMBERS: Final = {
+    "timestamp": 64, "body_size": 32, "cost_millis": 32, "retry_times": 32, "context_code": 32,
+    "msg_type": 32,
+}  # fmt: skip
+MAY_BE_EMPTY: Final = {("SubAfter", "timestamp"), ("SubAfter", "context_code")}
+FLAGS: Final = ("is_success", "is_transaction_check")
+
+NO_TRACE: Final = "the body holds no trace"
+UNKNOWN_TYPE: Final = "the type of the trace is not known"
+UNKNOWN_MESSAGE_TYPE: Final = "msg_type is not the number of a message type"
+_NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
+
+
+class Trace(NamedTuple):
+    """One trace. What its type does not have, or its client did not send, is None.
+
+    Attributes:
+        trace_type: Pub, SubBefore, SubAfter, EndTransaction or Recall.
+        timestamp: ms; when a send or a consumption began, for SubAfter when it ended.
+        group_name: the group of the producers or of the consumers.
+        topic: the topic of the message; consumers do not report it.
+        msg_id: the unique key of the message.
+        offset_msg_id: its offset message id, as the broker answered.
+        cost_millis: of the send; of a consumption the mean over the messages that were consumed
+            together.
+        is_success: whether the broker stored the message, or the consumer consumed it.
+        context_code: how a consumption ended: 0 success, 1 timeout, 2 exception, 3 null returned,
+            4 failure.
+        retry_times: how many consumptions failed before.
+        request_id: the same in SubBefore and SubAfter of one consumption.
+        body_size: bytes of the body as it was sent.
+        msg_type: one of :data:`MESSAGE_TYPES`.
+        store_host: the broker's address.
+        client_host: the client's address.
+        reason: what is wrong with the trace, if anything.
+    """
+
+    trace_type: str | None = None
+    timestamp: int | None = None
+    group_name: str | None = None
+    topic: str | None = None
+    msg_id: str | None = None
+    offset_msg_id: str | None = None
+    tags: str | None = None
+    keys: str | None = None
+    cost_millis: int | None = None
+    is_success: bool | None = None
+    context_code: int | None = None
+    retry_times: int | None = None
+    request_id: str | None = None
+    body_size: int | None = None
+    msg_type: str | None = None
+    store_host: str | None = None
+    client_host: str | None = None
+    region_id: str | None = None
+    transaction_id: str | None = None
+    transaction_state: str | None = None
+    is_transaction_check: bool | None = None
+    reason: str | None = None
+
+
+def is_trace_topic(topic: str) -> bool:
+    """Tell whether a topic is one that holds traces by default."""
+    return topic == TRACE_TOPIC or topic.startswith(_CLOUD_PREFIX)
+
+
+def parse_traces(body: str) -> Iterator[Trace]:
+    """Yield the traces of one body; of a body without any, one that says so."""
+    parts = [part for part in body.split(TRACE_SEPARATOR) if part]
+    yield from map(_parse_trace, parts)
+    if not parts:
+        yield Trace(reason=NO_TRACE)
+
+
+def _parse_trace(text: str) -> Trace:
+    trace_type, *fields = text.split(FIELD_SEPARATOR)
+    if trace_type not in FIELDS:
+        return Trace(trace_type, reason=UNKNOWN_TYPE)
+    values: dict[str, object] = {}
+    reasons: list[str | None] = []
+    if len(fields) + 1 < LEAST_FIELDS[trace_type]:
+        reasons.append(too_few(trace_type))
+    positions = dict(FIELDS[trace_type])
+    if trace_type == PUB and len(fields) + 1 == SHORT_PUB:
+        del positions["offset_msg_id"]
+        positions["is_success"] = SHORT_PUB_SUCCESS
+    for name, position in positions.items():
+        if position <= len(fields):
+            values[name], reason = _parse_field(trace_type, name, fields[position - 1])
+            reasons.append(reason)
+    first = next((reason for reason in reasons if reason), None)
+    return Trace(trace_type, reason=first, **values)  # type: ignore[arg-type]  # of these types
+
+
+def _parse_field(trace_type: str, name: str, text: str) -> tuple[object, str | None]:
+    """Return the value of a field, and what is wrong with it."""
+    if name in FLAGS:
+        return text.lower() == "true", None  # as Boolean.parseBoolean does
+    if name not in NUMBERS:
+        return None if text == MISSING else text, None
+    number = _number(text, NUMBERS[name])
+    if number is None:
+        may_lack = not text and (trace_type, name) in MAY_BE_EMPTY
+        return None, None if may_lack else not_a_number(name)
+    if name != "msg_type":
+        return number, None
+    if 0 <= number < len(MESSAGE_TYPES):
+        return MESSAGE_TYPES[number], None
+    return None, UNKNOWN_MESSAGE_TYPE
+
+
+def _number(text: str, bits: int) -> int | None:
+    if not _NUMBER.fullmatch(text):
+        return None
+    number = int(text)
+    return number if -1 << bits - 1 <= number < 1 << bits - 1 else None
+
+
+def too_few(trace_type: str) -> str:
+    """Return the reason for a trace that ends too early."""
+    return f"a trace {trace_type} has at least {LEAST_FIELDS[trace_type]} fields"
+
+
+def not_a_number(name: str) -> str:
+    """Return the reason for a field that should be a number."""
+    return f"{name} is not a number"

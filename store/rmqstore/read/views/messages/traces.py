@@ -1,0 +1,69 @@
+"""View ``traces``: what clients report of sends and consumptions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmqstore.format.schema import CORRUPT_RECORD, TIMESTAMP
+from rmqstore.format.system_topics.trace_columns import trace_columns
+from rmqstore.format.system_topics.traces import is_trace_topic
+from rmqstore.read.views.messages.reading import (
+    REASON,
+    choose_among,
+    plan_messages,
+    queue_fault,
+    read_messages,
+)
+from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
+from rmqstore.read.views.source import Column, ViewLimits, ViewPiece, ViewSource, times, to_batch
+
+# Columns by the field of the trace that they show.
+_OF_TRACE: Final = {
+    "traceType": "trace_type", "timestamp": "timestamp", "groupName": "group_name",
+    "topic": "topic", "msgId": "msg_id", "offsetMsgId": "offset_msg_id", "tags": "tags",
+    "keys": "keys", "costMillis": "cost_millis", "isSuccess": "is_success",
+    "contextCode": "context_code", "retryTimes": "retry_times", "requestId": "request_id",
+    "bodySize": "body_size", "msgType": "msg_type", "storeHost": "store_host",
+    "clientHost": "client_host", "regionId": "region_id", "transactionId": "transaction_id",
+    "transactionState": "transaction_state", "isTransactionCheck": "is_transaction_check",
+}  # fmt: skip
+# Columns by the column of the message that holds the trace.
+_OF_MESSAGE: Final = {
+    "traceTopic": "topic", "queueId": "queueId", "queueOffset": "queueOffset",
+    "storeTimestamp": "storeTimestamp", "commitLogOffset": "commitLogOffset",
+}  # fmt: skip
+
+
+def plan_traces(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+    """Return the messages of the topics of traces in pieces; other topics have to be named."""
+    topics = source.viewed.topics()
+    if spec.selection.is_open:
+        topics = [topic for topic in topics if is_trace_topic(topic)]
+    return plan_messages(source, spec, limits, choose_among(source, spec, topics))
+
+
+def read_traces(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+    """Yield a row for each trace; a message has several."""
+    yield from queue_fault(source, spec, piece)
+    for batch in read_messages(source, spec, piece, ("body", *_OF_MESSAGE.values())):
+        parents, fields = trace_columns(batch.column("body"))
+        rows = pa.array(parents)
+        corrupt = batch.column(CORRUPT_RECORD).take(rows)
+        reasons: pa.Array = pc.coalesce(corrupt, fields["reason"])
+        columns: dict[str, Column] = {REASON: reasons}
+        for name, column in _OF_MESSAGE.items():
+            if name in spec.schema.names:
+                columns[name] = batch.column(column).take(rows)
+        for name, field in _OF_TRACE.items():
+            if name in spec.schema.names:
+                is_time = spec.schema.field(name).type == TIMESTAMP
+                columns[name] = times(fields[field]) if is_time else fields[field]
+        found = to_batch(spec, source, columns, len(parents))
+        if spec.mode == DROPMALFORMED:
+            found = found.filter(reasons.is_null())
+        if found.num_rows:
+            yield found
