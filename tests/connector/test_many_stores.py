@@ -22,7 +22,7 @@ from pyspark_rmqstore.view_reader import RmqStoreViewReader, ViewSplit
 from pyspark_rmqstore.view_schema import view_schema
 from reading import rows
 from rmqstore.errors import CorruptRecordError, OptionError, RmqStoreError
-from rmqstore.read.views.schema import OF_CLUSTER, VIEWS
+from rmqstore.read.views.schema import OF_CLUSTER, OF_MESSAGES, VIEWS
 
 N_STORES = 40
 N_MESSAGES = 12
@@ -158,7 +158,11 @@ def test_small_stores_share_the_tasks_of_a_view(many: Path, view: str) -> None:
             expected += rows(store.view(view))
     for options in ({}, {"minPartitions": "7"}, {"maxBytesPerPartition": "1k"}):
         reader, tasks = _view(many, view, **options)
-        assert [row for task in tasks for row in rows(reader.read(task))] == expected
+        found = [row for task in tasks for row in rows(reader.read(task))]
+        if options and view in OF_MESSAGES:  # whose tasks are parts of the log
+            found.sort(key=str)
+            expected.sort(key=str)
+        assert found == expected
         if not options:
             assert len(tasks) <= 2
         elif expected:

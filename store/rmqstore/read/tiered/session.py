@@ -30,8 +30,8 @@ from rmqstore.storage.tiered.folders import Tier
 from rmqstore.storage.tiered.no_files import NO_FILES
 from rmqstore.storage.tiered.queues import TieredQueues
 
-_VIEWS_OF_CONFIG = ("groups", "stores", "routes", "assignments")  # which a local store has
-# of queues, wherever their messages are
+# Views that need a local store; then all that show messages wherever these are.
+_VIEWS_OF_CONFIG = ("groups", "consumed", "stores", "routes", "assignments")
 _VIEWS = ("queues", "topics", "deadLetters", "traces", *_VIEWS_OF_CONFIG)
 
 

@@ -201,5 +201,21 @@ COLUMN_TYPES: Final[dict[str, dict[str, pa.DataType]]] = {
         "commitLogOffset":     pa.int64(),
         "reason":              pa.string(),
     },
+    "consumed": {
+        BROKER_NAME:           pa.string(),
+        "topic":               pa.string(),
+        "queueId":             pa.int32(),
+        "queueOffset":         pa.int64(),
+        "consumerGroup":       pa.string(),  # null: no group has an offset of the topic
+        "consumerOffset":      pa.int64(),   # that the group has committed of the queue
+        "isPassed":            pa.bool_(),   # whether that is after the message
+        "msgId":               pa.string(),
+        "tags":                pa.string(),
+        "keys":                pa.string(),
+        "storeTimestamp":      TIMESTAMP,
+        "commitLogOffset":     pa.int64(),
+        "storeSize":           pa.int32(),
+        "reason":              pa.string(),
+    },
 }
 # fmt: on

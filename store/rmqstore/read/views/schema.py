@@ -22,7 +22,7 @@ OF_CLUSTER: Final = ("stores", "routes", "assignments")
 # These need arguments.
 SHARING_QUEUES: Final = ("assignments",)
 # These read messages, and take the bounds of a scan.
-OF_MESSAGES: Final = ("deadLetters", "traces")
+OF_MESSAGES: Final = ("deadLetters", "traces", "consumed")
 
 _ALL: Final = {name: pa.schema(list(types.items())) for name, types in COLUMN_TYPES.items()}
 VIEW_NAMES: Final = tuple(_ALL)
@@ -32,10 +32,10 @@ VIEWS: Final[dict[str, pa.Schema]] = {  # that need no arguments
 
 BY_QUEUE: Final = ("queues", "topics", "commitlog", "consumequeue", "groups", *OF_MESSAGES)
 BY_TOPIC: Final = (*BY_QUEUE, "routes", "assignments")
-HIDING_SYSTEM_TOPICS: Final = ("queues", "topics", "consumequeue", "routes")
+HIDING_SYSTEM_TOPICS: Final = ("queues", "topics", "consumequeue", "routes", "consumed")
 SHOWING_DAMAGE: Final = ("commitlog", "consumequeue", "index", *OF_MESSAGES)
 CHECKING_CRC: Final = ("commitlog", *OF_MESSAGES)
-OF_GROUP: Final = (*SHARING_QUEUES, "deadLetters")
+OF_GROUP: Final = (*SHARING_QUEUES, "deadLetters", "consumed")
 
 # The views that take each argument.
 ALLOWED: Final[dict[str, tuple[str, ...]]] = {

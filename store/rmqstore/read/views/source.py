@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 _ROWS = 1 << 14
 
 Column: TypeAlias = NDArray[Any] | pa.Array
+# By topic, group and queue id: the next queue offset to consume.
+CommittedOffsets: TypeAlias = dict[str, dict[str, dict[int, int]]]
 
 
 class ViewedQueues(Protocol):
@@ -149,6 +151,7 @@ class ViewPiece:
     index: IndexSlice | None = None
     log_end: LogEnd | None = None
     recovered: dict[QueueKey, RecoveredUnits] = field(default_factory=dict)
+    committed: CommittedOffsets = field(default_factory=dict)
     n_bytes: int = 0  # of the store that are read for it, about
     reason: str | None = None  # why the queues of the piece cannot be read, if they cannot
 

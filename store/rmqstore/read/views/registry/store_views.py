@@ -13,6 +13,7 @@ from rmqstore.read.views.epochs import plan_epochs, read_epoch_rows
 from rmqstore.read.views.files import plan_files, read_files
 from rmqstore.read.views.groups import plan_groups, read_groups
 from rmqstore.read.views.index import plan_index, read_index
+from rmqstore.read.views.messages.consumed import plan_consumed, read_consumed
 from rmqstore.read.views.messages.dead_letters import plan_dead_letters, read_dead_letters
 from rmqstore.read.views.messages.traces import plan_traces, read_traces
 from rmqstore.read.views.queues import plan_queues, plan_topics, read_queues, read_topics
@@ -37,6 +38,7 @@ _VIEWS: Final = {
     "files": _View(plan_files, read_files),
     "deadLetters": _View(plan_dead_letters, read_dead_letters),
     "traces": _View(plan_traces, read_traces),
+    "consumed": _View(plan_consumed, read_consumed),
 }
 
 

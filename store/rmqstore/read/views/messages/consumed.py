@@ -1,0 +1,144 @@
+"""View ``consumed``: which consumer groups have passed a message with their committed offset.
+
+A row for each message and group, because people ask for one group, or count by group: conditions,
+joins and every format of files know rows, while a list of groups in a row would have to be taken
+apart first. The rows are made from offsets and need no look at bodies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rmqstore.format.schema import CORRUPT_RECORD
+from rmqstore.query.selection import choose_topics
+from rmqstore.read.views.messages.reading import (
+    REASON,
+    choose_among,
+    plan_messages,
+    queue_fault,
+    read_messages,
+)
+from rmqstore.read.views.schema import ViewSpec
+from rmqstore.read.views.source import (
+    Column,
+    CommittedOffsets,
+    ViewLimits,
+    ViewPiece,
+    ViewSource,
+    to_batch,
+)
+
+# Columns that show one of the message unchanged.
+_SAME: Final = (
+    "topic", "queueId", "queueOffset", "msgId", "tags", "keys", "storeTimestamp",
+    "commitLogOffset", "storeSize",
+)  # fmt: skip
+_NO_GROUP: Final[tuple[str | None, int | None]] = (None, None)
+
+
+def plan_consumed(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+    """Return messages in pieces, each with the offsets that groups have committed by now.
+
+    Raises:
+        CorruptConfigError: the file with the offsets cannot be parsed.
+    """
+    committed: CommittedOffsets = {}
+    for group, offsets in sorted(source.config.committed_offsets().items()):
+        if spec.consumer_group in (None, group):
+            for (topic, queue_id), offset in offsets.items():
+                committed.setdefault(topic, {}).setdefault(group, {})[queue_id] = offset
+    topics = choose_topics(spec.selection, source.viewed.topics())
+    if spec.consumer_group is not None:
+        topics = [topic for topic in topics if topic in committed]
+    pieces = plan_messages(source, spec, limits, choose_among(source, spec, topics))
+    return [
+        replace(piece, committed={topic: committed.get(topic, {}) for topic in _topics(piece)})
+        for piece in pieces
+    ]
+
+
+def _topics(piece: ViewPiece) -> set[str]:
+    return {part.topic for part in piece.units}
+
+
+def read_consumed(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+    """Yield a row for each message and each group that has an offset of its topic.
+
+    A message whose topic no group has an offset of has a row without a group.
+    """
+    yield from queue_fault(source, spec, piece)
+    names = {*spec.schema.names}
+    for batch in read_messages(source, spec, piece, {*_SAME} & names):
+        rows, groups, offsets = _with_groups(batch, piece.committed)
+        queue_offsets = batch.column("queueOffset").take(rows)
+        known = queue_offsets.fill_null(0).to_numpy()
+        passed = offsets.fill_null(-1).to_numpy() > known
+        columns: dict[str, Column] = {
+            name: batch.column(name).take(rows)
+            for name in _SAME
+            if name in names and name in batch.schema.names
+        }
+        columns["consumerGroup"] = groups
+        columns["consumerOffset"] = offsets
+        is_unknown = queue_offsets.is_null().to_numpy(zero_copy_only=False)
+        columns["isPassed"] = pa.array(passed, mask=is_unknown)
+        columns[REASON] = batch.column(CORRUPT_RECORD).take(rows)
+        if len(rows):
+            yield to_batch(spec, source, columns, len(rows))
+
+
+class _Rows(NamedTuple):
+    """Messages repeated for groups.
+
+    Attributes:
+        numbers: the number of the message in its batch, (n,).
+        groups: the group, (n,); null for a message of which no group has an offset.
+        offsets: the offset that the group has committed of the queue, (n,); null for none.
+    """
+
+    numbers: pa.Array
+    groups: pa.Array
+    offsets: pa.Array
+
+
+def _with_groups(batch: pa.RecordBatch, committed: CommittedOffsets) -> _Rows:
+    """Repeat the messages of a batch for the groups of their topics.
+
+    For example, of two messages of a queue of which groups ``a`` and ``b`` have committed 1 and
+    nothing, the numbers become 0, 0, 1, 1, the groups a, b, a, b and the offsets 1, null, 1, null.
+    """
+    queue_of_row, queues = _queues(batch)
+    lists = [_groups_of(committed.get(topic or "", {}), queue_id) for topic, queue_id in queues]
+    lengths = np.array([len(groups) for groups in lists], np.int64)
+    firsts = np.cumsum(lengths) - lengths
+    counts = lengths[queue_of_row]
+    numbers = np.repeat(np.arange(batch.num_rows), counts)
+    within = np.arange(len(numbers)) - np.repeat(np.cumsum(counts) - counts, counts)
+    entries = pa.array(firsts[queue_of_row][numbers] + within)
+    every = [entry for groups in lists for entry in groups]
+    groups = pa.array([group for group, _ in every], pa.string())
+    offsets = pa.array([offset for _, offset in every], pa.int64())
+    return _Rows(pa.array(numbers), groups.take(entries), offsets.take(entries))
+
+
+def _queues(batch: pa.RecordBatch) -> tuple[NDArray[np.int64], list[tuple[str | None, int]]]:
+    """Return the number of the queue of each row, (n,), and the queues; -1 is an unknown id."""
+    topics = batch.column("topic").dictionary_encode()
+    codes = topics.indices.fill_null(len(topics.dictionary)).to_numpy().astype(np.int64)
+    ids = batch.column("queueId").fill_null(-1).to_numpy().astype(np.int64)
+    keys, queue_of_row = np.unique(codes << 32 | ids & 0xFFFFFFFF, return_inverse=True)
+    names = [*topics.dictionary.to_pylist(), None]
+    return queue_of_row, [(names[key >> 32], key & 0xFFFFFFFF) for key in keys.tolist()]
+
+
+def _groups_of(
+    offsets: Mapping[str, Mapping[int, int]], queue_id: int
+) -> list[tuple[str | None, int | None]]:
+    """Return the groups of a topic with the offset that each has committed of a queue."""
+    return [(group, by_queue.get(queue_id)) for group, by_queue in offsets.items()] or [_NO_GROUP]

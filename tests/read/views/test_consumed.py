@@ -1,0 +1,149 @@
+"""View consumed: messages against the offsets that groups have committed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import goldens
+import rmqstore
+from reading import Row, rows
+from rmqstore.errors import CorruptConfigError, OptionError
+from rmqstore.opening import open_for
+from rmqstore.read.views.schema import view_spec
+from rmqstore.read.views.source import ViewLimits
+from tier_builder import stored_messages, write_tier
+
+GoldenStore = Callable[[str], Path]
+KEY = ("topic", "queueId", "queueOffset", "consumerGroup")
+
+
+def view(path: Path, **options: Any) -> list[Row]:
+    with rmqstore.open(path) as store:
+        return rows(store.view("consumed", **options))
+
+
+def committed_of(root: Path) -> dict[str, dict[str, dict[int, int]]]:
+    """Return the offsets in the broker's file by topic and group."""
+    text = (root / "config" / "consumerOffset.json").read_text()
+    # fastjson writes queue ids without quotes
+    stored = json.loads(re.sub(r"([{,])(\d+):", r'\1"\2":', text))["offsetTable"]
+    by_topic: dict[str, dict[str, dict[int, int]]] = {}
+    for key, offsets in stored.items():
+        topic, group = key.split("@")
+        by_queue = {int(number): offset for number, offset in offsets.items()}
+        by_topic.setdefault(topic, {})[group] = by_queue
+    return by_topic
+
+
+def test_each_message_is_held_against_each_group(golden_store: GoldenStore) -> None:
+    root = golden_store("live")
+    committed = committed_of(root)
+    expected = []
+    for row in goldens.lines("live", "expected"):
+        groups: dict[str | None, dict[int, int]] = {**committed.get(row["topic"], {})}
+        for group, offsets in (groups or {None: {}}).items():
+            offset = offsets.get(row["queueId"])
+            key = (row["topic"], row["queueId"], row["queueOffset"], group)
+            is_passed = offset is not None and offset > row["queueOffset"]
+            expected.append((*key, offset, is_passed, row["physicalOffset"], row["storeTimestamp"]))
+    found = view(root, include_system_topics=True)
+    shown = [
+        tuple(row[name] for name in (*KEY, "consumerOffset", "isPassed", "commitLogOffset",
+                                     "storeTimestamp"))
+        for row in found
+    ]  # fmt: skip
+    assert sorted(shown, key=str) == sorted(expected, key=str)
+    assert not any(row["reason"] for row in found)
+    user = view(root)
+    assert user == [row for row in found if row["topic"].startswith("Live")]
+
+
+def test_a_group_and_bounds_choose_rows(golden_store: GoldenStore) -> None:
+    root = golden_store("live")
+    every = view(root)
+    part = view(root, consumer_group="CG_part")
+    assert part == [row for row in every if row["consumerGroup"] == "CG_part"]
+    assert {row["topic"] for row in part} == {"LivePlain"}
+    ahead = view(root, consumer_group="CG_part", starting_offsets="group:CG_part")
+    assert sorted(ahead, key=str) == sorted((row for row in part if not row["isPassed"]), key=str)
+    assert view(root, consumer_group="nobody") == []
+    assert {row["queueId"] for row in view(root, assign={"LivePlain": [1]})} == {1}
+    cut = every[100]["storeTimestamp"]
+    assert len(view(root, ending_timestamp=cut)) + len(view(root, starting_timestamp=cut)) == (
+        len(every)
+    )
+    assert view(root, columns="isPassed", subscribe="LiveTx") == [{"isPassed": False}] * 6
+    with pytest.raises(OptionError, match="no topic Nope"):
+        view(root, subscribe="Nope")
+    assert view_spec("consumed", consumer_group="g").consumer_group == "g"
+
+
+def test_a_queue_without_an_offset_has_not_been_passed(tmp_path: Path) -> None:
+    root = goldens.unpack("live", tmp_path)
+    table = {"LivePlain@one": {"0": 3}, "LivePlain@two": {"1": 5, "77": 9}, "Gone@one": {"0": 1}}
+    (root / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": table}))
+    found = view(root, subscribe="LivePlain")
+    assert len(found) == 2 * 210
+    passed = [tuple(row[name] for name in KEY[1:]) for row in found if row["isPassed"]]
+    assert sorted(passed) == [
+        *((0, offset, "one") for offset in range(3)), *((1, offset, "two") for offset in range(5))
+    ]  # fmt: skip
+    assert {row["consumerOffset"] for row in found if row["queueId"] > 1} == {None}
+
+
+def test_offsets_are_those_of_the_plan(golden_store: GoldenStore, tmp_path: Path) -> None:
+    root = shutil.copytree(golden_store("live"), tmp_path / "s")
+    spec = view_spec("consumed", subscribe="LivePlain")
+    with open_for(root) as store:
+        pieces = store.session.plan_view(spec, ViewLimits(10_000))
+    before = view(root, subscribe="LivePlain")
+    (root / "config" / "consumerOffset.json").unlink()
+    found = []
+    for piece in pieces:
+        with open_for(root) as store:
+            found += rows(store.session.read_view(spec, piece))
+    assert len(pieces) > 3
+    assert sorted(found, key=str) == sorted(before, key=str)
+    # each piece is a part of the log over all queues
+    places = [row["commitLogOffset"] for row in found]
+    assert places == sorted(places)
+
+
+def test_damage_has_the_reason_and_the_groups(golden_store: GoldenStore, tmp_path: Path) -> None:
+    root = shutil.copytree(golden_store("live"), tmp_path / "s")
+    row = view(root, subscribe="LivePlain")[0]
+    with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(row["commitLogOffset"] + 100)
+        file.write(b"\xff\x00\xff")
+    damaged = [row for row in view(root, subscribe="LivePlain") if row["reason"]]
+    assert [row["consumerGroup"] for row in damaged] == ["CG_part", "CG_sql"]
+    assert {(row["queueId"], row["queueOffset"]) for row in damaged} == {(0, 0)}
+    assert all(row["isPassed"] for row in damaged)
+    (root / "config" / "consumerOffset.json").write_text("[]")
+    (root / "config" / "consumerOffset.json.bak").unlink(missing_ok=True)
+    with pytest.raises(CorruptConfigError):
+        view(root)
+
+
+def test_messages_in_tiered_storage_are_shown(golden_store: GoldenStore, tmp_path: Path) -> None:
+    root = golden_store("live")
+    tier = write_tier(tmp_path, stored_messages(root, [("LivePlain", 0)]))
+    with rmqstore.open(root, tiered=tier) as store:
+        found = rows(store.view("consumed", subscribe="LivePlain", columns=KEY))
+    assert sorted(found, key=str) == sorted(view(root, subscribe="LivePlain", columns=KEY), key=str)
+
+
+def test_brokers_are_shown_together(golden_store: GoldenStore) -> None:
+    paths = {"a": golden_store("live"), "b": golden_store("basic")}
+    with rmqstore.open_cluster(paths) as cluster:
+        found = rows(cluster.view("consumed", subscribe=["LivePlain", "TopicA"]))
+    assert {(row["brokerName"], row["topic"]) for row in found} == {
+        ("a", "LivePlain"), ("b", "TopicA"),
+    }  # fmt: skip
