@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import logging
 import os
+import select
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
+from threading import Event
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -74,6 +77,46 @@ def ends_clearly(command: Command) -> Command:
             sys.exit(USAGE)
 
     return run
+
+
+def repeated(
+    look: Callable[[], Iterator[pa.RecordBatch]], pause: float
+) -> Iterator[pa.RecordBatch]:
+    """Yield what a function gives, again and again, until SIGINT or SIGTERM.
+
+    Raises:
+        BrokenPipeError: nobody reads stdout any more, which otherwise only the next write shows.
+
+    Args:
+        look: gives batches.
+        pause: seconds between two calls.
+    """
+    is_over = Event()
+    before: dict[int, Any] = {}
+
+    def end(_number: int, _frame: object) -> None:
+        is_over.set()
+        restore()  # the next signal ends the process at once
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        before[number] = signal.signal(number, end)
+    reader = select.poll()
+    reader.register(sys.stdout.fileno(), 0)  # only whether it was closed
+    try:
+        while not is_over.is_set():
+            for batch in look():
+                yield batch
+                if is_over.is_set():
+                    return
+            if reader.poll(0):
+                raise BrokenPipeError
+            is_over.wait(pause)
+    finally:
+        restore()
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

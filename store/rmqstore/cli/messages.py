@@ -9,13 +9,18 @@ from typing import Any, Final
 import click
 import pyarrow as pa
 
-from rmqstore.cli.common import BYTES, Command, with_system_topics
+from rmqstore.cli.common import BYTES, Command, repeated, with_system_topics
 from rmqstore.exchange.bodies import FORMS, BodyForm, parse_body_form
-from rmqstore.format.schema import MESSAGE
-from rmqstore.query.arguments import ScanOrder, TopicArguments
+from rmqstore.format.schema import CORRUPT_RECORD, MESSAGE
+from rmqstore.query.arguments import Mode, ScanOrder, TopicArguments
+from rmqstore.query.keys import NOTHING_WANTED
+from rmqstore.query.selection import parse_selection
 from rmqstore.query.topic_patterns import is_pattern, match_topics, regular_expression
+from rmqstore.read.message_scan import parse_scan
+from rmqstore.read.tiered.follower import Follower
 from rmqstore.store.message_store import MessageStore
 
+_PAUSE, _REMOTE_PAUSE = 0.5, 5.0  # seconds between two looks at a store that is followed
 # what the progress of a scan counts
 SCAN_UNITS: Final[dict[ScanOrder, str]] = {"queue": "messages", "commitlog": BYTES}
 
@@ -99,13 +104,8 @@ def scan(
     **others: Any,  # noqa: ANN401 - arguments of MessageStore.scan
 ) -> pa.RecordBatchReader:
     """Return the messages that the options of :func:`some_messages` choose."""
-    is_named = bool(topics) and not any(map(is_pattern, topics))
-    if offset is not None and not (is_named and queue_ids):
-        raise click.UsageError("-o needs -t, without a pattern, and -i")
+    offsets = offsets_from(topics, queue_ids, offset)
     chosen = topic_arguments(store, topics, queue_ids, with_system, by_log=scan_by == "commitlog")
-    offsets = None
-    if offset is not None:
-        offsets = dict.fromkeys(topics, dict.fromkeys(queue_ids, offset))
     return store.scan(
         **chosen,
         starting_offsets=offsets,
@@ -115,6 +115,76 @@ def scan(
         where=where_queue(queue_ids, where, chosen),
         **others,
     )
+
+
+def followed(
+    store: MessageStore,
+    *,
+    topics: tuple[str, ...],
+    queue_ids: tuple[int, ...],
+    offset: int | None,
+    begin: str | None,
+    end: str | None,
+    with_system: bool,
+    scan_by: ScanOrder,
+    where: str | None,
+    filter: str | None,  # noqa: A002 - the option's name
+    tags: str | None,
+    columns: str | None,
+    mode: Mode,
+    last: int | None,
+) -> pa.RecordBatchReader:
+    """Return the messages that the options of :func:`some_messages` choose, and new ones for ever.
+
+    They end when the process is told to end.
+    """
+    if end is not None or scan_by != "queue":
+        raise click.UsageError("--follow goes by queue and has no end: leave -e and --scan out")
+    if last is not None and (begin, offset) != (None, None):
+        raise click.UsageError("--follow begins at --last, -b or -o: give one of them")
+    chosen = topic_arguments(store, topics, queue_ids, with_system, by_log=True)
+    selection = parse_selection(
+        **chosen,
+        starting_offsets=offsets_from(topics, queue_ids, offset),
+        starting_timestamp=begin,
+        starting_offsets_by_timestamp_strategy="latest",
+        streaming=True,
+    )
+    request = parse_scan(
+        selection,
+        where=where_queue(queue_ids, where, chosen),
+        sql92=filter,
+        tags=tags,
+        columns=columns,
+        by=scan_by,
+        wanted=NOTHING_WANTED,
+        index_only=False,
+        include_pending=False,
+        mode=mode,
+        corrupt_column=CORRUPT_RECORD,
+        check_crc=True,
+        fail_on_data_loss=True,
+        verbatim=False,
+        places=(None, None),
+        last=last,
+        broker_name=store.broker_name,
+    )
+    store.session.warn_unknown_topics(selection, "they are followed once they appear")
+    follower = Follower(store.session, request)
+    pause = _REMOTE_PAUSE if store.session.log.is_remote else _PAUSE
+    batches = repeated(follower.messages, pause)
+    return pa.RecordBatchReader.from_batches(request.schema, batches)
+
+
+def offsets_from(
+    topics: tuple[str, ...], queue_ids: tuple[int, ...], offset: int | None
+) -> dict[str, dict[int, int]] | None:
+    """Return the queue offset at which each queue starts; None if no offset is given."""
+    if offset is None:
+        return None
+    if not topics or any(map(is_pattern, topics)) or not queue_ids:
+        raise click.UsageError("-o needs -t, without a pattern, and -i")
+    return {topic: dict.fromkeys(queue_ids, offset) for topic in topics}
 
 
 def topic_arguments(

@@ -24,6 +24,8 @@ from rmqstore.read.scan.spec import first_rows
 
 EMPTY: Final = 3  # the exit code of --fail-if-empty
 _TABLE, _JSON = "table", "json"
+_LIVE: Final = (_TABLE, "jsonl", "csv")  # forms for rows of which nobody knows the last
+_LIVE_WIDTH: Final = 12  # characters of a cell, at least, if the widest is not known
 _FRAMED_ROWS: Final = 1000  # Rich takes seconds for more
 _WIDE: Final = 180  # characters per line of a table that goes to a file or a pipe
 _FINDING: Final = pa.schema([(name, pa.string()) for name in Finding._fields])
@@ -80,6 +82,31 @@ class Output(NamedTuple):
             write_stream(sys.stdout.buffer, self.format_name, schema, counted())
         sys.stdout.flush()
         return n_rows
+
+    def require_live(self) -> None:
+        """Refuse forms in which rows cannot be given as they come."""
+        if self.target is not None:
+            raise OptionError("--output: a file appears when it is complete; use > FILE instead")
+        if self.format_name not in _LIVE:
+            raise OptionError(
+                f"--format {self.format_name} has an end: rows that go on come as "
+                f"{', '.join(_LIVE)}"
+            )
+
+    def write_live(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+        """Write rows that come now and then, each batch at once."""
+        if self.limit is not None:
+            batches = first_rows(batches, self.limit)
+        if self.format_name != _TABLE:
+            write_stream(sys.stdout.buffer, self.format_name, schema, batches)
+            return
+        names = _shown(schema.names)
+        widths = [max(len(name), _LIVE_WIDTH) for name in names]
+        _print_line(names, widths)
+        for batch in batches:
+            for row in json_rows(batch):
+                _print_line(_cells(row, names), widths)
+            sys.stdout.flush()
 
 
 def show_findings(findings: Sequence[Finding], output: Output) -> None:
@@ -189,7 +216,7 @@ def _checked(name: str | None, target: Path | None, default: str, *, overwrite: 
 
 def _print_table(names: list[str], batches: Iterable[pa.RecordBatch]) -> None:
     """Print rows with a frame, or if there are many, plainly and as they come."""
-    names = [name for name in names if name.removesuffix(BASE64) not in {*names} - {name}]
+    names = _shown(names)
     rows = (_cells(row, names) for batch in batches for row in json_rows(batch))
     first = list(islice(rows, _FRAMED_ROWS + 1))
     if not first:
@@ -202,8 +229,17 @@ def _print_table(names: list[str], batches: Iterable[pa.RecordBatch]) -> None:
         return
     widths = [max(map(len, column)) for column in zip(names, *first, strict=True)]
     for cells in chain([names], first, rows):
-        padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-        click.echo("  ".join(padded).rstrip())
+        _print_line(cells, widths)
+
+
+def _shown(names: list[str]) -> list[str]:
+    """Return the columns of a table, in which text and its bytes in base64 share one."""
+    return [name for name in names if name.removesuffix(BASE64) not in {*names} - {name}]
+
+
+def _print_line(cells: list[str], widths: list[int]) -> None:
+    padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+    click.echo("  ".join(padded).rstrip())
 
 
 def console() -> Console:

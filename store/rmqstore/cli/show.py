@@ -26,6 +26,7 @@ from rmqstore.cli.common import (
 from rmqstore.cli.messages import (
     SCAN_UNITS,
     columns_to_read,
+    followed,
     in_form,
     matching_topics,
     scan,
@@ -105,6 +106,12 @@ def _epoch_text(epoch: dict[str, Any]) -> str:
 @main.command()
 @store_path
 @some_messages
+@click.option(
+    "-f",
+    "--follow",
+    is_flag=True,
+    help="Go on with new messages until interrupted, from --last, -b or -o on, else from now on.",
+)
 @shows_progress
 @ends_clearly
 @gives_rows("jsonl")
@@ -113,12 +120,15 @@ def dump(
     path: Path,
     ignore_log_end: bool,
     columns: str | None,
+    follow: bool,
     output: Output,
     bodies: BodyForm | None,
     **choice: Any,  # noqa: ANN401 - see some_messages
 ) -> None:
     """Write messages as JSON Lines. A body that is not UTF-8 is written as bodyBase64."""
     n_damaged = 0
+    if follow:
+        output.require_live()
 
     def looked_at(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         nonlocal n_damaged
@@ -129,11 +139,15 @@ def dump(
 
     unit = SCAN_UNITS[choice["scan_by"]]
     with open_store(path, ignore_log_end=ignore_log_end) as store, ExitStack() as stack:
-        if not output.is_on_terminal:
-            store.session.progress = stack.enter_context(progress_bar(f"reading {path}", unit))
-        reader = scan(store, columns=columns_to_read(columns, bodies), **choice)
-        schema, messages = in_form(reader, bodies)
-        output.write(schema, looked_at(messages))
+        choice["columns"] = columns_to_read(columns, bodies)
+        if follow:
+            schema, messages = in_form(followed(store, **choice), bodies)
+            output.write_live(schema, looked_at(messages))
+        else:
+            if not output.is_on_terminal:
+                store.session.progress = stack.enter_context(progress_bar(f"reading {path}", unit))
+            schema, messages = in_form(scan(store, **choice), bodies)
+            output.write(schema, looked_at(messages))
     if n_damaged:
         click.echo(f"damage: {n_damaged} records; see {CORRUPT_RECORD}", err=True)
         sys.exit(DAMAGE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import fmean
@@ -118,7 +118,7 @@ class MessageScan:
             session.require_store("include_pending")
         batches = self._told(session)._read(session)  # noqa: SLF001 - another one of this class
         if self.include_pending:
-            batches = chain(batches, self._keep(self._pending(session)))
+            batches = chain(batches, self.kept(self._pending(session)))
         return batches
 
     def n_planned(self, session: StoreSession) -> int | None:
@@ -183,12 +183,12 @@ class MessageScan:
         if self.where is not None and not self.where.pruning.keeps_broker(session.broker_name):
             return iter(())
         if self.wanted:
-            return self._keep(self._look_up(session))
+            return self.kept(self._look_up(session))
         if self.by == "queue":
             return self._by_queue(session)
-        return self._keep(self._by_log(session))
+        return self.kept(self._by_log(session))
 
-    def _keep(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def kept(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows that meet the condition."""
         if self.where is None:
             return batches
@@ -223,12 +223,12 @@ class MessageScan:
             where.pruning,
         )  # fmt: skip
         self._expect(lambda: _n_messages(pruned.every) + n_single)
-        lost = self._keep(session.read_lost(session.lost((), self.spec), self.spec))
-        messages = self._keep(session.read_queues(pruned.slices, self.spec))
+        lost = self.kept(session.read_lost(session.lost((), self.spec), self.spec))
+        messages = self.kept(session.read_queues(pruned.slices, self.spec))
         if pruned.single is not None:
-            single = self._keep(session.read_units(pruned.single, self.spec))
+            single = self.kept(session.read_units(pruned.single, self.spec))
             messages = merge_by_place(messages, single)
-        in_tier = self._keep(session.read_queues(pruned.in_tier, self.spec))
+        in_tier = self.kept(session.read_queues(pruned.in_tier, self.spec))
         return chain(lost, in_tier, messages)
 
     def _by_log(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
@@ -244,10 +244,22 @@ class MessageScan:
         return chain.from_iterable(session.read_log(piece, self.spec, chosen) for piece in pieces)
 
     def _newest_by_queue(self, session: StoreSession, count: int) -> Iterator[pa.RecordBatch]:
-        """Yield the newest messages of each queue, in the order of their store times."""
         pruning = NO_PRUNING if self.where is None else self.where.pruning
         slices = session.plan_queues(self.selection, self.spec, pruning)
         deque(session.read_lost(session.lost(slices, self.spec), self.spec), maxlen=0)
+        return self._newest(session, slices, count)
+
+    def newest(
+        self, session: StoreSession, slices: Sequence[QueueSlice], count: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Return the newest messages of ranges of queues, with the columns that are returned."""
+        batches = self._newest(session, slices, count)
+        return (batch.select(self.schema.names) for batch in batches)
+
+    def _newest(
+        self, session: StoreSession, slices: Sequence[QueueSlice], count: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the newest messages of each queue, in the order of the log."""
         order = "storeTimestamp" if session.is_tiered else PLACE
         needed = [ALL_COLUMNS.field(name) for name in (*QUEUE_COLUMNS, order)]
         added = [field for field in needed if field.name not in self.spec.schema.names]
@@ -255,7 +267,7 @@ class MessageScan:
 
         def read(parts: list[QueueSlice]) -> Iterator[pa.RecordBatch]:
             self._expect(lambda: _n_messages(parts))
-            return self._keep(session.read_queues(parts, spec))
+            return self.kept(session.read_queues(parts, spec))
 
         newest = newest_of_queues(slices, count, read, spec.schema)
         rows = newest.take(pc.sort_indices(newest.column(order)))
@@ -269,7 +281,7 @@ class MessageScan:
 
         def read(part: LogSlice) -> Iterator[pa.RecordBatch]:
             self._expect(lambda: session.n_written([part]))
-            return self._keep(session.read_log(part, self.spec, chosen))
+            return self.kept(session.read_log(part, self.spec, chosen))
 
         yield from newest_of_log(parts, count, read, self.spec.schema).to_batches()
 

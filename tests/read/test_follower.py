@@ -1,0 +1,153 @@
+"""Following a store: every message once, from where it was asked for."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import rmqstore
+from rmqstore.errors import OptionError
+from rmqstore.query.keys import parse_wanted
+from rmqstore.query.selection import parse_selection
+from rmqstore.read.message_scan import MessageScan, parse_scan
+from rmqstore.read.tiered.follower import Follower
+from rmqstore.read.tiered.opening import open_session
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.write.writer import StoreWriter
+
+SIZES = StoreConfig().updated({"mappedFileSizeCommitLog": 16384, "mappedFileSizeConsumeQueue": 400})
+Row = tuple[str, int, int, bytes]
+
+
+def put(writer: StoreWriter, topic: str, queue_id: int, *bodies: bytes) -> None:
+    rows = {
+        "topic": [topic] * len(bodies),
+        "queueId": pa.array([queue_id] * len(bodies), pa.int32()),
+        "body": list(bodies),
+        "tags": ["even" if body.endswith((b"0", b"2")) else "odd" for body in bodies],
+    }
+    writer.append(pa.RecordBatch.from_pydict(rows))
+    writer.flush()
+
+
+def request(last: int | None = None, **arguments: Any) -> MessageScan:
+    known = {"where": None, "tags": None, "by": "queue", "msg_key": None}
+    others = {name: arguments.pop(name, value) for name, value in known.items()}
+    key = others.pop("msg_key")
+    return parse_scan(
+        parse_selection(**arguments, streaming=True),
+        **others,
+        sql92=None,
+        columns=["topic", "queueId", "queueOffset", "body"],
+        wanted=parse_wanted(key),
+        index_only=False,
+        include_pending=False,
+        mode="FAILFAST",
+        corrupt_column="_corrupt_record",
+        check_crc=True,
+        fail_on_data_loss=True,
+        verbatim=False,
+        places=(None, None),
+        last=last,
+        broker_name="b",
+    )
+
+
+def rows(follower: Follower) -> list[Row]:
+    return [tuple(row.values()) for batch in follower.messages() for row in batch.to_pylist()]
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[StoreWriter]:
+    with rmqstore.create(tmp_path / "s", config=SIZES) as opened:
+        put(opened, "T", 0, *(b"old %d" % number for number in range(5)))
+        put(opened, "T", 1, b"old 9")
+        yield opened
+
+
+def test_new_messages_come_once(writer: StoreWriter, tmp_path: Path) -> None:
+    with open_session(tmp_path / "s") as session:
+        follower = Follower(session, request(subscribe=["T", "U"]))
+        assert rows(follower) == []
+        put(writer, "T", 0, b"a", b"b")
+        assert rows(follower) == [("T", 0, 5, b"a"), ("T", 0, 6, b"b")]
+        assert rows(follower) == []
+        put(writer, "U", 3, b"first")
+        put(writer, "V", 0, b"another topic")
+        put(writer, "T", 1, b"c")
+        assert rows(follower) == [("U", 3, 0, b"first"), ("T", 1, 1, b"c")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "bodies"),
+    [
+        ({"last": 2}, [b"old 3", b"old 4", b"old 9"]),
+        ({"last": 2, "tags": "even"}, [b"old 0", b"old 2"]),
+        ({"last": 1, "where": "queueId = 1"}, [b"old 9"]),
+        ({"starting_offsets": {"T": {0: 4, 1: 1}}, "assign": {"T": [0, 1]}}, [b"old 4"]),
+        ({"starting_offsets": "earliest", "tags": "even"}, [b"old 0", b"old 2"]),
+        ({"starting_timestamp": "-1h", "tags": "odd"}, [b"old 1", b"old 3", b"old 4", b"old 9"]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_older_messages_come_first(
+    writer: StoreWriter, tmp_path: Path, arguments: dict[str, Any], bodies: list[bytes]
+) -> None:
+    with open_session(tmp_path / "s") as session:
+        follower = Follower(session, request(**arguments))
+        assert [row[3] for row in rows(follower)] == bodies
+        assert rows(follower) == []
+        put(writer, "T", 1, b"new 1", b"new 2")
+        new = [row[3] for row in rows(follower)]
+        wanted = {"even": [b"new 2"], "odd": [b"new 1"], "": [b"new 1", b"new 2"]}
+        assert new == wanted[arguments.get("tags", "")]
+
+
+def test_a_random_writer_is_followed(writer: StoreWriter, tmp_path: Path) -> None:
+    chance = random.Random(7)
+    found: list[Row] = []
+    with open_session(tmp_path / "s") as session:
+        follower = Follower(session, request(starting_offsets="earliest"))
+        for step in range(60):
+            for _ in range(chance.randrange(4)):
+                bodies = (b"x" * chance.randrange(400) for _ in range(chance.randrange(1, 20)))
+                put(writer, f"T{chance.randrange(4)}", chance.randrange(3), *bodies)
+            if step % 3 == 0:
+                found += rows(follower)
+        found += rows(follower)
+    with rmqstore.open(tmp_path / "s") as store:
+        known = store.scan(columns="topic,queueId,queueOffset,body").read_all().to_pylist()
+    assert sorted(found) == sorted(tuple(row.values()) for row in known)
+
+
+def test_what_replaced_messages_that_were_cut_off_is_read(tmp_path: Path) -> None:
+    root, before = tmp_path / "s", tmp_path / "before"
+    with rmqstore.create(root, config=SIZES) as writer:
+        put(writer, "T", 0, b"a", b"b")
+    shutil.copytree(root, before)
+    with open_session(root) as session:
+        follower = Follower(session, request(starting_offsets="earliest"))
+        with rmqstore.open(root, mode="a") as writer:
+            put(writer, "T", 0, b"cut off")
+        assert [row[3] for row in rows(follower)] == [b"a", b"b", b"cut off"]
+        for path in [path for path in root.rglob("*") if path.is_file()]:
+            old = before / path.relative_to(root)
+            if old.exists():
+                with path.open("r+b") as file:
+                    file.write(old.read_bytes())
+        with rmqstore.open(root, mode="a") as writer:
+            put(writer, "T", 0, b"in its place", b"more")
+        assert rows(follower) == [("T", 0, 2, b"in its place"), ("T", 0, 3, b"more")]
+
+
+@pytest.mark.usefixtures("writer")
+@pytest.mark.parametrize("arguments", [{"by": "commitlog"}, {"msg_key": "k"}], ids=str)
+def test_only_queues_are_followed(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    with open_session(tmp_path / "s") as session, pytest.raises(OptionError, match="of queues"):
+        Follower(session, request(**arguments))
