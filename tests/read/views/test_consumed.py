@@ -15,9 +15,9 @@ import goldens
 import rmqstore
 from reading import Row, rows
 from rmqstore.errors import CorruptConfigError, OptionError
-from rmqstore.opening import open_for
 from rmqstore.read.views.schema import view_spec
 from rmqstore.read.views.source import ViewLimits
+from rmqstore.store.opening import open_for
 from tier_builder import stored_messages, write_tier
 
 GoldenStore = Callable[[str], Path]
