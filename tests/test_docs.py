@@ -160,9 +160,11 @@ def test_the_reference_of_a_verb_lists_its_options(monkeypatch: pytest.MonkeyPat
         [cell.astext() for cell in row.findall(nodes.entry)] for row in shown.findall(nodes.row)
     ]
     assert rows[0] == ["option", "meaning"]
-    assert rows[4] == ["-o, --output FILE", "The HTML file.  [required]"]
-    assert [names for names, _ in rows[1:]] == [
-        "--storage-option KEY=VALUE", "--tiered FOLDER", "--dledger-self-id ID",
-        "-o, --output FILE", "--verify / --no-verify", "--overwrite",
-    ]  # fmt: skip
-    assert "rmqstore report [OPTIONS] PATH" in shown.astext()
+    assert ["-o, --output FILE", "The HTML file.  [required]"] in rows
+    from rmqstore.cli import main
+
+    assert (
+        len(rows)
+        == len([one for one in main.commands["report"].params if one.opts[0][0] == "-"]) + 1
+    )
+    assert "rmqstore report [OPTIONS] [PATH]..." in shown.astext()

@@ -27,7 +27,7 @@ with rmqstore.open("s") as store:
     store.scan(subscribe=5)  # wrong: arg-type
     store.count(starting_offset="earliest")  # wrong: call-arg
     store.count(mode="failfast")  # wrong: arg-type
-    store.view("queues", starting_offsets="earliest")  # wrong: call-arg
+    store.view("queues", limits=3)  # wrong: call-arg
     store.offset_at("T", 0, 0, "low")  # wrong: arg-type
 rmqstore.open("s", broker="b")  # wrong: call-overload
 rmqstore.open("s", mode="w")  # wrong: call-overload

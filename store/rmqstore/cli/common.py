@@ -12,7 +12,7 @@ import select
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from threading import Event
@@ -105,7 +105,8 @@ def repeated(
     for number in (signal.SIGINT, signal.SIGTERM):
         before[number] = signal.signal(number, end)
     reader = select.poll()
-    reader.register(sys.stdout.fileno(), 0)  # only whether it was closed
+    with suppress(OSError):  # what is printed goes to no file
+        reader.register(sys.stdout.fileno(), 0)  # only whether it was closed
     try:
         while not is_over.is_set():
             for batch in look():
