@@ -82,6 +82,8 @@ def make_places(golden_store: Callable[[str], Path], folder: Path) -> None:
     make_store(golden_store, folder / "data" / "rocketmq" / "store")
     for name, golden in (("crashed", "crash"), ("batch", "batch-cq")):
         shutil.copytree(golden_store(golden), folder / "data" / "rocketmq" / name)
+    conf = f"storePathRootDir = {folder}/data/rocketmq/store\nbrokerName = broker-a\n"
+    (folder / "data" / "rocketmq" / "broker.conf").write_text(conf, encoding="utf-8")
     shutil.copytree(golden_store("live"), folder / ".demo" / "live")
     (folder / "lake").mkdir()
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.storage.broker.brokers_file import read_brokers
+from rmqstore.storage.files.paths import BrokerSettings
 from rmqstore.storage.files.storage import path_of
+from rmqstore.storage.folders.broker_conf import root_of
 from rmqstore.storage.remote.location import is_uri, local_path, require_known
 
 # Options that Spark itself passes to a source, or that users set for Spark.
@@ -67,6 +69,19 @@ def stated_paths(options: Mapping[str, str], remedy: str) -> list[str]:
             f"the folder that holds commitlog/: {remedy}"
         )
     return values
+
+
+def paths_or_root(
+    options: Mapping[str, str], conf: BrokerSettings | None, remedy: str
+) -> list[str]:
+    """Return the paths that the options name, or else the root that a broker's file names.
+
+    Raises as :func:`stated_paths` does.
+    """
+    names_path = any(key.lower() in ("path", "paths") and value for key, value in options.items())
+    if conf is None or names_path:
+        return stated_paths(options, remedy)
+    return [str(root_of(None, conf))]
 
 
 def _path_list(value: str) -> list[str]:

@@ -61,7 +61,7 @@ class StoreSink:
         self._ignored = [name for name in schema.names if name in ASSIGNED]
         self._spec, self._file_size = options.spec, options.config.mapped_file_size_commit_log
         self._index_tags = False
-        if is_store(options.path):
+        if is_store(options.path, conf=options.conf):
             # A store that a broker holds is refused before any work.
             with _open(options, patience) as store:
                 self._spec = replace(options.spec, queue_nums=store.queue_nums())
@@ -126,20 +126,23 @@ def _open(options: WriteOptions, patience: float) -> StoreWriter:
     started = monotonic()
     while True:
         try:
-            if is_store(options.path):
-                return open_for(options.path, "a", config=options.config, spec=options.spec)
-            return create(options.path, config=options.config, spec=options.spec)
+            if is_store(options.path, conf=options.conf):
+                return open_for(
+                    options.path, "a", config=options.config, spec=options.spec, conf=options.conf
+                )
+            return create(options.path, config=options.config, spec=options.spec, conf=options.conf)
         except StoreLockedError as err:
             waited = monotonic() - started
-            if waited > COMMIT_SECONDS or (waited > patience and not _is_ours(options.path)):
+            if waited > COMMIT_SECONDS or (waited > patience and not _is_ours(options)):
                 raise
             logger.info("%s; waiting", err)
             sleep(_PAUSE_SECONDS)
 
 
-def _is_ours(path: str) -> bool:
+def _is_ours(options: WriteOptions) -> bool:
     """Tell whether the writer that holds a store seems to be one of ours, and not a broker."""
-    return is_store(path) and find_store(path).has_our_abort
+    path, conf = options.path, options.conf
+    return is_store(path, conf=conf) and find_store(path, conf=conf).has_our_abort
 
 
 def _check_columns(schema: StructType, options: WriteOptions) -> None:

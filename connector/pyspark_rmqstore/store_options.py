@@ -11,18 +11,20 @@ from pyspark_rmqstore.option_values import (
     absolute_path,
     boolean,
     brokers,
-    stated_paths,
+    paths_or_root,
     storage_options,
     store_path,
 )
 from rmqstore.errors import OptionError
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.storage.broker.brokers_file import names_by_path
+from rmqstore.storage.files.paths import BrokerSettings
+from rmqstore.storage.folders.broker_conf import read_conf
 from rmqstore.storage.remote.location import is_uri, matching
 
 STORE_PATHS = (
     "storePathCommitLog", "storePathConsumeQueue", "storePathIndex", "storePathDLedgerCommitLog",
-    "dLegerSelfId", "tiered",
+    "dLegerSelfId", "tiered", "conf",
 )  # fmt: skip
 _NO_PATH = (
     "load('/path/to/store'). "
@@ -44,6 +46,7 @@ class StoreRef:
     dledger_self_id: str | None
     ignore_log_end: bool
     tiered: str | None = None
+    conf: BrokerSettings | None = None  # read on the driver, because a task may not see the file
     # how to reach the storage of a URI; they may be secrets, so no text shows them
     storage_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
@@ -56,6 +59,7 @@ class StoreRef:
             "index": self.index,
             "dledger_logs": self.dledger_logs,
             "dledger_self_id": self.dledger_self_id,
+            "conf": self.conf,
         }
 
 
@@ -67,11 +71,12 @@ def parse_stores(options: Mapping[str, str], given: Mapping[str, str]) -> tuple[
         given: the options by their documented spelling.
     """
     to_reach = storage_options(given)
+    conf = read_conf(absolute_path(given["conf"])) if "conf" in given else None
     if "brokers" in given:
         names = _named_stores(options, given, to_reach)
         paths = [*names]
     else:
-        patterns = stated_paths(options, _NO_PATH)
+        patterns = paths_or_root(options, conf, _NO_PATH)
         paths = [path for pattern in patterns for path in _expand(pattern, to_reach)]
         names = _broker_names(given.get("brokerName"), paths)
     if len(set(paths)) < len(paths):
@@ -91,6 +96,7 @@ def parse_stores(options: Mapping[str, str], given: Mapping[str, str]) -> tuple[
             dledger_logs=_folders(elsewhere, "storePathDLedgerCommitLog"),
             dledger_self_id=elsewhere.get("dLegerSelfId"),
             tiered=absolute_path(elsewhere["tiered"]) if "tiered" in elsewhere else None,
+            conf=conf,
             ignore_log_end=boolean(given, "ignoreLogEnd", default=False),
             storage_options=tuple(to_reach.items()),
         )

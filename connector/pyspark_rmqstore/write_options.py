@@ -11,11 +11,13 @@ from pyspark_rmqstore.option_values import (
     boolean,
     count,
     known_options,
-    stated_paths,
+    paths_or_root,
     word,
 )
 from rmqstore.errors import OptionError
 from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.paths import BrokerSettings
+from rmqstore.storage.folders.broker_conf import read_conf, sizes_of
 from rmqstore.write.messages import MACHINE_ROOM_SELECTOR, SELECTORS, WriteSpec
 
 _SIZES = (
@@ -24,7 +26,7 @@ _SIZES = (
 )  # fmt: skip
 _OTHERS = (
     "topic", "queueNums", "queueSelector", "compression", "compressMsgBodyOverHowmuch", "storeHost",
-    "bornHost", "uniqKey", "allowSystemTopics", "txnAppId", "txnVersion",
+    "bornHost", "uniqKey", "allowSystemTopics", "txnAppId", "txnVersion", "conf",
 )  # fmt: skip
 _NO_PATH = (
     "save('/path/to/store'). "
@@ -43,6 +45,7 @@ class WriteOptions:
     spec: WriteSpec
     config: StoreConfig
     txn: tuple[str, int] | None
+    conf: BrokerSettings | None = None
 
 
 @option_names()
@@ -53,7 +56,8 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         OptionError: a key is unknown, a value out of its domain, or two contradict each other.
     """
     given = known_options(options, (*_SIZES, *_OTHERS))
-    paths = stated_paths(options, _NO_PATH)
+    conf = read_conf(absolute_path(given["conf"])) if "conf" in given else None
+    paths = paths_or_root(options, conf, _NO_PATH)
     if len(paths) != 1:
         raise OptionError(f"path: only one store can be written to, but {len(paths)} are named")
     defaults = WriteSpec()
@@ -72,8 +76,9 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
             make_uniq_key=word(given, "uniqKey", ("make", "keep")) == "make",
             allow_system_topics=boolean(given, "allowSystemTopics", default=False),
         ),
-        config=StoreConfig().updated({name: given[name] for name in _SIZES if name in given}),
+        config=sizes_of(conf).updated({name: given[name] for name in _SIZES if name in given}),
         txn=_txn(given),
+        conf=conf,
     )
 
 

@@ -17,6 +17,7 @@ from pyspark_rmqstore.options import (
     parse_stream_options,
 )
 from pyspark_rmqstore.schema import default_schema
+from pyspark_rmqstore.write_options import parse_write_options
 from rmqstore.errors import OptionError, RmqStoreError, UnsupportedFeatureError
 from rmqstore.query.selection import EARLIEST, LATEST
 
@@ -524,3 +525,24 @@ def test_what_a_stream_cannot_have_is_refused_by_name(given: dict[str, str], nam
 def test_options_of_streams_are_refused_in_a_batch(name: str) -> None:
     with pytest.raises(OptionError, match=rf"{name}: for streams only"):
         parse(**{name: "9"})
+
+
+def test_the_file_of_a_broker_names_the_store_on_the_driver(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("storePathRootDir=/data/a\nbrokerName=b\nmappedFileSizeCommitLog=65536\n")
+    (ref,) = parse_read_options({"conf": str(conf)}).stores
+    assert ref.path == "/data/a"
+    assert ref.folders["conf"].values["brokerName"] == "b"
+    (ref,) = parse_read_options({"conf": str(conf), "path": "/data/copy"}).stores
+    assert ref.path == "/data/copy"
+    with pytest.raises(OptionError, match="conf can be given for one store only"):
+        parse_read_options({"conf": str(conf), "paths": '["/data/a", "/data/b"]'})
+    with pytest.raises(OptionError, match="there is no such file"):
+        parse_read_options({"conf": str(tmp_path / "none")})
+    write = parse_write_options({"conf": str(conf), "mappedFileSizeConsumeQueue": "4000"})
+    assert write.path == "/data/a"
+    sizes = write.config
+    assert (sizes.mapped_file_size_commit_log, sizes.mapped_file_size_consume_queue) == (
+        65536,
+        4000,
+    )

@@ -2,66 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import click
 
-from rmqstore.cli.common import (
-    HOW_TO_OPEN,
-    Command,
-    StoreFolder,
-    ends_clearly,
-    given_options,
-    main,
-    open_store,
-    some_topics,
-    with_system_topics,
-)
+from rmqstore.cli.common import ends_clearly, main, some_topics, with_system_topics
 from rmqstore.cli.output import Output, gives_rows
+from rmqstore.cli.stores import open_stores, store_paths, store_paths_beside_clients
 from rmqstore.query.allocation import STRATEGIES
 from rmqstore.query.arguments import ViewArguments
-from rmqstore.storage.broker.brokers_file import names_by_path, read_brokers
-from rmqstore.storage.files.storage import path_of
 from rmqstore.store.cluster import StoreCluster
-from rmqstore.store.message_store import MessageStore
 
 _ON_THE_LINE = [name for name in STRATEGIES if name != "CONFIG"]
 
 
-def store_paths(command: Command) -> Command:
-    """Add the arguments that name the stores of a cluster, for :func:`open_stores`."""
-    for parameter in (
-        *HOW_TO_OPEN,
-        click.option(
-            "--brokers",
-            metavar="FILE",
-            help="A .json or .toml file, or a JSON object, with stores by broker name.",
-        ),
-        click.argument("paths", metavar="[PATH]...", nargs=-1, type=StoreFolder()),
-    ):
-        command = parameter(command)
-    return command
-
-
-@contextmanager
-def open_stores(paths: Sequence[Path], brokers: str | None) -> Iterator[list[MessageStore]]:
-    """Open the stores of a cluster, which the arguments of a command name."""
-    names = {} if brokers is None else names_by_path(read_brokers(brokers))
-    if bool(paths) == bool(names):
-        raise click.UsageError("name stores by PATH..., or by --brokers")
-    each: list[tuple[Path, str | None]] = [(path, None) for path in paths]
-    each += [(path_of(path), name) for path, name in names.items()]
-    given = given_options()
-    if len(each) > 1 and (given.tiered or given.dledger_self_id):
-        raise click.UsageError("--tiered and --dledger-self-id are for one store only")
-    with ExitStack() as stack:
-        yield [stack.enter_context(open_store(path, broker_name=name)) for path, name in each]
-
-
 @main.command()
-@store_paths
+@store_paths_beside_clients
 @click.option("-g", "--group", required=True, help="The consumer group.")
 @click.option(
     "-c", "--client", "clients", multiple=True, required=True, help="A client id; may be repeated."

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from threading import Event
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -24,13 +24,8 @@ from rmqstore.errors import (
     OptionError,
     RmqStoreError,
     StoreFormatError,
-    UnsupportedFeatureError,
 )
 from rmqstore.progress import Progress, ignore_progress
-from rmqstore.storage.files.storage import path_of
-from rmqstore.storage.remote.location import is_uri, local_path
-from rmqstore.store.message_store import MessageStore
-from rmqstore.store.opening import open_for
 
 try:
     import click
@@ -143,120 +138,6 @@ def require_folder(target: Path) -> None:
     """Refuse a target file whose folder does not exist, before any long work begins."""
     if not target.absolute().parent.is_dir():
         raise OptionError(f"{target}: there is no folder {target.absolute().parent}")
-
-
-_META = "rmqstore."
-
-
-class StoreOptions(NamedTuple):
-    """Options beside the path that say which store a command reads, and how to reach it."""
-
-    dledger_self_id: str | None  # the node whose DLedger log to read
-    tiered: Path | None  # folder of tiered storage
-    storage_options: dict[str, str] | None  # how to reach the storage of a URI
-
-
-def _keep(context: click.Context, option: click.Parameter, value: object) -> None:
-    """Keep the value of an option for :func:`given_options`."""
-    context.meta[f"{_META}{option.name}"] = value
-
-
-def key_values(
-    context: click.Context, option: click.Parameter, values: tuple[str, ...]
-) -> dict[str, str]:
-    """Return the values of an option that is given as KEY=VALUE, once for each key."""
-    options = {}
-    for value in values:
-        name, equals, setting = value.partition("=")
-        if not equals:  # the text may be a secret
-            raise click.BadParameter("must be KEY=VALUE", ctx=context, param=option)
-        options[name] = setting
-    return options
-
-
-def _keep_pairs(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> None:
-    _keep(context, option, key_values(context, option, values))
-
-
-class StoreFolder(click.Path):
-    """A local folder, which has to exist, or the URI of one in another file system."""
-
-    def __init__(self) -> None:
-        super().__init__(exists=True, file_okay=False, path_type=Path)
-
-    def convert(
-        self,
-        value: Any,  # noqa: ANN401
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> Any:  # noqa: ANN401
-        """Return the path."""
-        if is_uri(value):
-            return path_of(value)
-        try:
-            name = local_path(value)
-        except UnsupportedFeatureError as err:
-            self.fail(str(err), param, ctx)
-        return super().convert(name, param, ctx)
-
-
-HOW_TO_OPEN = (
-    click.option(
-        "--dledger-self-id",
-        metavar="ID",
-        expose_value=False,
-        callback=_keep,
-        help="The node whose DLedger log to read, if PATH has several dledger-* folders.",
-    ),
-    click.option(
-        "--tiered",
-        metavar="FOLDER",
-        type=click.Path(exists=True, file_okay=False, path_type=Path),
-        expose_value=False,
-        callback=_keep,
-        help="The tiered storage with the older messages of PATH (tieredStoreFilePath).",
-    ),
-    click.option(
-        "--storage-option",
-        "storage_options",
-        metavar="KEY=VALUE",
-        multiple=True,
-        expose_value=False,
-        callback=_keep_pairs,
-        help="How to reach PATH if it is a URI, such as region=eu-west-1; may be repeated.",
-    ),
-)
-
-
-def store_path(command: Command) -> Command:
-    """Add the argument that names a store, and the options in ``StoreOptions``, to a command.
-
-    :func:`open_store` takes both.
-    """
-    for parameter in (*HOW_TO_OPEN, click.argument("path", type=StoreFolder())):
-        command = parameter(command)
-    return command
-
-
-def open_store(
-    path: Path, *, broker_name: str | None = None, ignore_log_end: bool = False
-) -> MessageStore:
-    """Open the store that the arguments of a command name, for reading."""
-    given = given_options()
-    return open_for(
-        path,
-        broker_name=broker_name,
-        ignore_log_end=ignore_log_end,
-        dledger_self_id=given.dledger_self_id,
-        tiered=given.tiered,
-        storage_options=given.storage_options,
-    )
-
-
-def given_options() -> StoreOptions:
-    """Return the options of the current command that say which store it reads."""
-    meta = click.get_current_context().meta
-    return StoreOptions(*(meta.get(f"{_META}{name}") for name in StoreOptions._fields))
 
 
 _QUIET: Final = "rmqstore.quiet"

@@ -6,17 +6,9 @@ from pathlib import Path
 
 import click
 
-from rmqstore.cli.common import (
-    ends_clearly,
-    given_options,
-    key_values,
-    main,
-    progress_bar,
-    shows_progress,
-    some_topics,
-    store_path,
-)
+from rmqstore.cli.common import ends_clearly, main, progress_bar, shows_progress, some_topics
 from rmqstore.cli.output import Output, gives_findings, show_findings
+from rmqstore.cli.stores import given_options, key_values, store_path
 from rmqstore.copying.copier import copy
 from rmqstore.errors import OptionError
 
@@ -77,7 +69,7 @@ def copy_store(
             progress=progress,
             storage_options=given.storage_options,
             target_options=target_options,
-            dledger_self_id=given.dledger_self_id,
+            **given.folders,
         )
     for text in copied.left_out:
         click.echo(f"left out: {text}", err=True)

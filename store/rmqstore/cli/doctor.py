@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from rmqstore.cli.common import USAGE, ends_clearly, main
 from rmqstore.cli.output import Output, gives_rows
+from rmqstore.cli.stores import conf_option, given_options
 from rmqstore.inspect.doctor import WRONG, Check, examine
 
 _COLUMNS = pa.schema([(name, pa.string()) for name in Check._fields])
@@ -16,6 +17,7 @@ _COLUMNS = pa.schema([(name, pa.string()) for name in Check._fields])
 
 @main.command()
 @click.argument("path", required=False)
+@conf_option("-c", "--conf")
 @ends_clearly
 @gives_rows()
 def doctor(path: str | None, output: Output) -> None:
@@ -23,7 +25,7 @@ def doctor(path: str | None, output: Output) -> None:
 
     What is wrong or missing has its cure beside it. The exit code is 2 if something is wrong.
     """
-    checks = list(examine(path))
+    checks = list(examine(path, given_options().conf))
     rows = [check._asdict() for check in checks]
     output.write(_COLUMNS, pa.Table.from_pylist(rows, schema=_COLUMNS).to_batches())
     if any(check.state == WRONG for check in checks):

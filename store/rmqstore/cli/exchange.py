@@ -17,11 +17,9 @@ from rmqstore.cli.common import (
     ends_clearly,
     err_console,
     main,
-    open_store,
     progress_bar,
     require_new,
     shows_progress,
-    store_path,
 )
 from rmqstore.cli.messages import (
     SCAN_UNITS,
@@ -31,6 +29,7 @@ from rmqstore.cli.messages import (
     some_bodies,
     some_messages,
 )
+from rmqstore.cli.stores import conf_option, given_options, open_store, parts_elsewhere, store_path
 from rmqstore.errors import OptionError
 from rmqstore.exchange.bodies import BodyForm
 from rmqstore.exchange.files import (
@@ -42,7 +41,7 @@ from rmqstore.exchange.files import (
 )
 from rmqstore.exchange.json_input import read_json_lines
 from rmqstore.exchange.parquet import read_parquet
-from rmqstore.storage.broker.store_config import StoreConfig, read_properties
+from rmqstore.storage.folders.broker_conf import sizes_of
 from rmqstore.store.opening import create, is_store, open_for
 from rmqstore.write.messages import SELECTORS, WriteSpec
 
@@ -133,10 +132,8 @@ def export_messages(
 @click.option(
     "--allow-system-topics", is_flag=True, help="Also append to topics that belong to the broker."
 )
-@click.option(
-    "-c", "--config", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The broker's properties file, for the sizes of new files.",
-)  # fmt: skip
+@conf_option("-c", "--conf", "--config")
+@parts_elsewhere
 @shows_progress
 @ends_clearly
 def import_messages(
@@ -151,7 +148,6 @@ def import_messages(
     compression: str,
     uniq_key: str,
     allow_system_topics: bool,
-    config: Path | None,
 ) -> None:
     """Append all rows of SOURCES to the store at PATH, or after an error none of them.
 
@@ -159,7 +155,8 @@ def import_messages(
     files, or - for JSON Lines from stdin. Rows keep their order. The store is made if it does not
     exist. No broker may run on it meanwhile.
     """
-    sizes = StoreConfig().updated(read_properties(config)) if config else StoreConfig()
+    given = given_options()
+    folders, sizes = given.folders, sizes_of(given.conf)
     spec = WriteSpec(
         topic=topic,
         default_queue_nums=queue_nums,
@@ -175,10 +172,10 @@ def import_messages(
     counts = [count for count, _ in parts if count is not None]
     total = sum(counts) if len(counts) == len(parts) else None
     with err_console.status(f"opening {path}"):
-        if is_store(path):
-            store = open_for(path, "a", spec=spec, config=sizes)
+        if is_store(path, **folders):
+            store = open_for(path, "a", spec=spec, **folders)
         else:
-            store = create(path, spec=spec, config=sizes)
+            store = create(path, spec=spec, conf=given.conf)
     with store as writer:
         first_row = 0
         for batch in counted(batches, f"importing into {path}", total):

@@ -13,10 +13,8 @@ from rmqstore.cli.common import (
     ends_clearly,
     err_console,
     main,
-    open_store,
     progress_bar,
     shows_progress,
-    store_path,
     with_system_topics,
 )
 from rmqstore.cli.messages import (
@@ -30,6 +28,7 @@ from rmqstore.cli.messages import (
     where_queue,
 )
 from rmqstore.cli.output import Output, gives_rows
+from rmqstore.cli.stores import open_store, store_path
 from rmqstore.exchange.bodies import BodyForm
 from rmqstore.query.keys import parse_wanted
 from rmqstore.query.selection import parse_selection

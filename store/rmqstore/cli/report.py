@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 
-from rmqstore.cli.cluster import open_stores, store_paths
 from rmqstore.cli.common import (
     DAMAGE,
     ends_clearly,
@@ -18,6 +17,7 @@ from rmqstore.cli.common import (
     require_folder,
     shows_progress,
 )
+from rmqstore.cli.stores import open_stores, store_paths
 from rmqstore.errors import OptionError
 from rmqstore.inspect.report.facts import StoreFacts
 from rmqstore.inspect.report.gathering import gather

@@ -17,10 +17,8 @@ from rmqstore.cli.common import (
     counted,
     ends_clearly,
     main,
-    open_store,
     progress_bar,
     shows_progress,
-    store_path,
     with_system_topics,
 )
 from rmqstore.cli.messages import (
@@ -35,6 +33,7 @@ from rmqstore.cli.messages import (
     topic_arguments,
 )
 from rmqstore.cli.output import Output, gives_rows
+from rmqstore.cli.stores import open_store, store_path
 from rmqstore.errors import RmqStoreError
 from rmqstore.exchange.bodies import BodyForm
 from rmqstore.exchange.json_rows import jsonable

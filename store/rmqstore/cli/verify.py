@@ -6,17 +6,9 @@ from pathlib import Path
 
 import click
 
-from rmqstore.cli.common import (
-    ends_clearly,
-    err_console,
-    given_options,
-    main,
-    open_store,
-    progress_bar,
-    shows_progress,
-    store_path,
-)
+from rmqstore.cli.common import ends_clearly, err_console, main, progress_bar, shows_progress
 from rmqstore.cli.output import Output, gives_findings, show_findings
+from rmqstore.cli.stores import given_options, open_store, store_path
 from rmqstore.errors import OptionError
 from rmqstore.inspect.verify import verify as verify_store
 from rmqstore.storage.remote.location import is_uri
@@ -67,7 +59,7 @@ def rebuild(path: Path, truncate: bool, output: Output) -> None:
     if given.storage_options and not is_uri(path):  # opening the latter says more
         raise OptionError("--storage-option: only a store on the local disk can be rebuilt")
     with err_console.status(f"looking for the end of the log of {path}"):
-        store = open_for(path, "a", truncate=truncate, dledger_self_id=given.dledger_self_id)
+        store = open_for(path, "a", truncate=truncate, **given.folders)
     with store, progress_bar(f"building queues and index of {path}") as progress:
         findings = store.rebuild(progress)
     with open_store(path) as built:

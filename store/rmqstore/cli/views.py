@@ -7,9 +7,9 @@ from typing import cast
 
 import click
 
-from rmqstore.cli.cluster import open_stores, store_paths
 from rmqstore.cli.common import ends_clearly, main, some_topics, with_system_topics
 from rmqstore.cli.output import Output, gives_rows
+from rmqstore.cli.stores import open_stores, store_paths
 from rmqstore.query.arguments import ViewArguments
 from rmqstore.read.views.schema import ALLOWED, VIEWS
 from rmqstore.store.cluster import StoreCluster

@@ -32,7 +32,7 @@ def resolved(folders: FolderArguments) -> FolderArguments:
     for name in ("commitlogs", "dledger_logs"):
         if resolved.get(name):
             resolved[name] = [str(LOCAL.full_path(Path(one))) for one in resolved[name]]
-    for name in ("consumequeue", "index"):
+    for name in ("consumequeue", "index", "conf"):
         if resolved.get(name):
             resolved[name] = str(LOCAL.full_path(Path(resolved[name])))
     return cast("FolderArguments", resolved)

@@ -48,11 +48,14 @@ class Check(NamedTuple):
     cure: str = ""
 
 
-def examine(path: str | os.PathLike[str] | None = None) -> Iterator[Check]:
+def examine(
+    path: str | os.PathLike[str] | None = None, conf: str | os.PathLike[str] | None = None
+) -> Iterator[Check]:
     """Yield checks of this computer, and of a store if one is given.
 
     Args:
         path: a store, as :func:`rmqstore.open` takes it.
+        conf: the properties file of its broker.
     """
     yield Check("host", OK, socket.gethostname())
     yield Check("Python", OK, f"{sys.version.split()[0]}, {sys.executable}")
@@ -67,8 +70,8 @@ def examine(path: str | os.PathLike[str] | None = None) -> Iterator[Check]:
         yield _java()
         yield from _pythons_of_spark()
         yield from _sources()
-    if path is not None:
-        yield _store(path)
+    if path is not None or conf is not None:
+        yield _store(path, conf)
 
 
 def _version(name: str) -> str:
@@ -122,10 +125,10 @@ def _sources() -> Iterator[Check]:
         yield Check("format rmqstore", WRONG, "Spark does not find it by itself", cure)
 
 
-def _store(path: str | os.PathLike[str]) -> Check:
-    name = os.fspath(path)
+def _store(path: str | os.PathLike[str] | None, conf: str | os.PathLike[str] | None) -> Check:
+    name = " ".join(os.fspath(one) for one in (path, conf) if one is not None)
     try:
-        with open_for(path) as store:
+        with open_for(path, conf=conf) as store:
             kind = store.session.kind()
     except (RmqStoreError, OSError) as err:
         cure = f"executors must see it under this path too; this host is {socket.gethostname()}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from os import PathLike
 from typing import Any, Final, Literal, TypeAlias, TypedDict
 
 import pyarrow.compute as pc
@@ -15,7 +16,7 @@ Time: TypeAlias = int | str | datetime
 
 
 class FolderArguments(TypedDict, total=False):
-    """The parts of a store that lie outside of its folder, and its part of a shared folder.
+    """The parts of a store that lie outside of its folder, and the broker's file that names them.
 
     The defaults are those of ``storage.folders.find.find_store``.
     """
@@ -25,6 +26,7 @@ class FolderArguments(TypedDict, total=False):
     index: str | None
     dledger_logs: Sequence[str]
     dledger_self_id: str | None
+    conf: str | PathLike[str] | None
 
 
 class TopicArguments(TypedDict, total=False):

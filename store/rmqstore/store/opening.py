@@ -23,6 +23,7 @@ from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.storage import Storage
+from rmqstore.storage.folders.broker_conf import log_folders, read_conf, root_of, sizes_of
 from rmqstore.storage.folders.find import find_store
 from rmqstore.storage.remote.location import is_pattern, is_uri, locate, matching
 from rmqstore.store.cluster import StoreCluster
@@ -39,7 +40,7 @@ Several: TypeAlias = (
 
 @overload
 def open_for(
-    path: str | os.PathLike[str],
+    path: AnyPath | None = None,
     mode: Literal["r"] = "r",
     *,
     broker_name: str | None = None,
@@ -64,7 +65,7 @@ def open_for(
 
 @overload
 def open_for(
-    path: str | os.PathLike[str],
+    path: AnyPath | None,
     mode: Literal["a"],
     *,
     spec: WriteSpec | None = None,
@@ -76,7 +77,7 @@ def open_for(
 
 
 def open_for(
-    path: AnyPath | Several,
+    path: AnyPath | Several | None = None,
     mode: str = "r",
     *,
     broker_name: str | None = None,
@@ -99,13 +100,15 @@ def open_for(
         path: the folder that holds ``commitlog/``, or the DLedger log ``dledger-*/data``. A reader
             also takes the URI of a folder in object storage or HDFS, such as ``s3://bucket/store``.
             A folder of tiered storage is read alone. A list of paths and patterns such as
-            ``/data/*/store``, or a table of them by broker name, is for :func:`open_cluster`.
+            ``/data/*/store``, or a table of them by broker name, is for :func:`open_cluster`. It
+            may be left out with ``conf``.
         mode: a reader changes nothing and may be opened beside a running broker. A writer holds the
             store's lock, and first repairs what a crash has left.
         broker_name: value of column ``brokerName``; by default it is read from the store.
         ignore_log_end: read on after the end of a log that was not closed.
         spec: how appended messages are made.
-        config: sizes of new files, for kinds of which the store has no file yet.
+        config: sizes of new files, for kinds of which the store has no file yet; by default those
+            of ``conf``, else a broker's defaults.
         truncate: cut a damaged log even if good records follow; what is cut is kept under
             ``.rmqstore/cut``.
         check_log: for a writer: walk the last file of the log to find its end, and look at every
@@ -120,7 +123,9 @@ def open_for(
             ``storePathCommitLog``); ``consumequeue``, the queues'; ``index``, the index's;
             ``dledger_logs``, those of a DLedger log (``storePathDLedgerCommitLog``). Where
             ``path`` has the DLedger logs of several nodes, ``dledger_self_id`` names the node
-            (``dLegerSelfId``).
+            (``dLegerSelfId``). ``conf``, the properties file of the broker (``broker.conf``), tells
+            all of these, the root, the sizes of files and the broker's name; what is given beside
+            it goes first.
 
     Raises:
         NotAStoreError: ``path`` is not a store; :func:`create` makes one.
@@ -129,13 +134,14 @@ def open_for(
     """
     names = {*signature(open_for).parameters, *FolderArguments.__annotations__} - {"folders"}
     require_arguments(folders, names)
-    if not isinstance(path, (str, os.PathLike)):
+    if path is not None and not isinstance(path, (str, os.PathLike)):
         of_one = {
             "broker_name": broker_name, "spec": spec, "config": config, "tiered": tiered,
             "filesystem": filesystem, "storage": storage is not LOCAL, **folders,
         }  # fmt: skip
         _require_reads(mode, [name for name, value in of_one.items() if value])
         return open_cluster(path, ignore_log_end=ignore_log_end, storage_options=storage_options)
+    path = root_of(path, folders.get("conf"))
     if is_pattern(path) and not is_uri(path) and not LOCAL.exists(os.fspath(path)):
         raise NotAStoreError(
             f"{path} is not a store but a pattern: in a list, [{str(path)!r}], it names the stores "
@@ -163,9 +169,10 @@ def open_for(
         raise UnsupportedFeatureError(
             "tiered=: tiered storage is read only; leave it out to append"
         )
+    paths = find_store(path, storage=storage, **folders)
     return StoreWriter(
-        find_store(path, storage=storage, **folders),
-        config or StoreConfig(),
+        paths,
+        config or sizes_of(paths.settings),
         spec=spec,
         truncate=truncate,
         check_log=check_log,
@@ -185,45 +192,59 @@ def _require_reads(mode: str, given: Sequence[str]) -> None:
 
 
 def create(
-    path: str | os.PathLike[str],
+    path: AnyPath | None = None,
     *,
     config: StoreConfig | None = None,
     spec: WriteSpec | None = None,
+    conf: AnyPath | None = None,
 ) -> StoreWriter:
     """Make a new store, and open it for appending.
 
     Args:
-        path: the folder that becomes the root of the store.
-        config: the sizes of its files. A broker that opens the store must have the same sizes.
+        path: the folder that becomes the root of the store; it may be left out with ``conf``.
+        config: the sizes of its files; by default those of ``conf``, else a broker's defaults. A
+            broker that opens the store must have the same sizes.
         spec: how appended messages are made.
+        conf: the properties file of the broker that will open the store.
 
     Raises:
         StoreStateError: there is a store already.
-        UnsupportedFeatureError: the path is not on a local disk.
+        UnsupportedFeatureError: the path is not on a local disk, or ``conf`` wants the log outside
+            of the root.
     """
+    path = root_of(path, conf)
     if is_uri(path):
         raise UnsupportedFeatureError(f"{path} is not on a local disk: no store is made there")
+    settings = None if conf is None else read_conf(conf)
+    if settings is not None and log_folders(settings, Path(path)):
+        raise UnsupportedFeatureError(
+            f"{settings.file}: storePathCommitLog is not the folder commitlog of {path}, and a new "
+            "store is made in one folder: let the broker make it"
+        )
     base, disk = Path(locate(path)[0]), Disk()
     disk.keep_within(base)
     if is_store(base) and LOCAL.list_folder(base / "commitlog"):
         raise StoreStateError(f"{base} is a store already; open it with mode='a'")
     for folder in (base / "commitlog", base / "consumequeue", base / "config"):
         disk.make_folder(folder)
-    return StoreWriter(find_store(base), config or StoreConfig(), disk, spec=spec)
+    return StoreWriter(
+        find_store(base, conf=settings), config or sizes_of(settings), disk, spec=spec
+    )
 
 
-def is_store(path: str | os.PathLike[str]) -> bool:
+def is_store(path: AnyPath, **folders: Unpack[FolderArguments]) -> bool:
     """Tell whether a path is a store."""
     try:
-        find_store(path)
+        find_store(path, **folders)
     except NotAStoreError:
         return False
     return True
 
 
 def open_cluster(
-    brokers: Mapping[str, AnyPath | Sequence[AnyPath]] | Sequence[AnyPath] | AnyPath,
+    brokers: Mapping[str, AnyPath | Sequence[AnyPath]] | Sequence[AnyPath] | AnyPath = (),
     *,
+    conf: AnyPath | Sequence[AnyPath] = (),
     ignore_log_end: bool = False,
     storage_options: Mapping[str, object] | None = None,
 ) -> StoreCluster:
@@ -234,6 +255,7 @@ def open_cluster(
             a list of paths, whose names the stores tell; or the path of a ``.json`` or ``.toml``
             file with stores by broker name. A path with ``*``, ``?`` or ``[`` is a pattern, for
             the folders that it matches.
+        conf: the properties files of brokers on this host, whose stores are read too.
         ignore_log_end: read on after the end of a log that was not closed.
         storage_options: how to reach the storage that URIs name.
 
@@ -251,7 +273,8 @@ def open_cluster(
         )
     else:
         names = dict.fromkeys(_expanded(brokers, storage_options))
-    if not names:
+    files = [conf] if isinstance(conf, (str, os.PathLike)) else conf
+    if not names and not files:
         raise OptionError("brokers: name at least one store")
     with ExitStack() as stack:
         opened = [
@@ -264,6 +287,10 @@ def open_cluster(
                 )
             )
             for path, name in names.items()
+        ]
+        opened += [
+            stack.enter_context(open_for(conf=file, ignore_log_end=ignore_log_end))
+            for file in files
         ]
         cluster = StoreCluster(opened)
         stack.pop_all()

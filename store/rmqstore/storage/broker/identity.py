@@ -1,8 +1,8 @@
 """Who a broker is, as far as its files tell: name, cluster, id and address.
 
-In controller mode a broker keeps ``brokerIdentity``. Its settings, ``broker.conf``, are read where
-they lie in the root of the store or in ``config/``. Otherwise the topics that every broker makes
-for itself tell its name and its cluster.
+In controller mode a broker keeps ``brokerIdentity``. Its settings, ``broker.conf``, are those that
+the user gives, or are read where they lie in the root of the store or in ``config/``. Otherwise the
+topics that every broker makes for itself tell its name and its cluster.
 
 Source: BrokerMetadata.java; BrokerConfig.java, BrokerIdentity.java; TopicConfigManager.java, which
 makes the topics.
@@ -102,7 +102,7 @@ def _of_metadata(paths: StorePaths) -> BrokerIdentity:
 
 
 def _of_settings(paths: StorePaths) -> BrokerIdentity:
-    """Return what ``broker.conf`` says, if it lies in the store."""
+    """Return what ``broker.conf`` says, if it is given or lies in the store."""
     file, settings = _settings(paths)
     if file is None:
         return BrokerIdentity()
@@ -113,7 +113,10 @@ def _of_settings(paths: StorePaths) -> BrokerIdentity:
 
 
 def _settings(paths: StorePaths) -> tuple[Path | None, Mapping[str, str]]:
-    """Return ``broker.conf``, if it lies in the store, and its settings."""
+    """Return the broker's file and its settings: the given one, else one that is in the store."""
+    if paths.settings is not None:
+        given = paths.settings.values
+        return Path(paths.settings.file), {key: _text(value) for key, value in given.items()}
     for folder in (paths.root, paths.config):
         file = folder / "broker.conf"
         try:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from rmqstore.errors import StoreStateError
 from rmqstore.storage.files.local import LOCAL
@@ -45,6 +47,19 @@ def our_abort() -> bytes:
     return f"{OUR_ABORT}{os.getpid()}".encode()
 
 
+class BrokerSettings(NamedTuple):
+    """The settings of a broker's properties file.
+
+    It stands for the file wherever the file's path is taken, and need not be read again.
+    """
+
+    file: str
+    values: Mapping[str, str]
+
+    def __fspath__(self) -> str:
+        return self.file
+
+
 @dataclass(frozen=True, slots=True)
 class StorePaths:
     """The folders and files of one store, and the storage that they are read from.
@@ -58,6 +73,8 @@ class StorePaths:
     index: Path
     storage: Storage = LOCAL
     dledger_logs: tuple[Path, ...] = ()  # the folders of a DLedger log that have files
+    # what the user says that the broker was started with
+    settings: BrokerSettings | None = field(default=None, compare=False)
 
     @property
     def name(self) -> str:

@@ -14,7 +14,7 @@ DLEDGER_PREFIX: Final = "dledger-"  # of the folder of a node
 
 
 def find_dledger_logs(
-    base: Path, given: Sequence[str], self_id: str | None, storage: Storage
+    base: Path, given: Sequence[str | Path], self_id: str | None, storage: Storage
 ) -> tuple[Path, ...]:
     """Return the folders that hold the DLedger log of a store; none in most stores.
 

@@ -5,22 +5,31 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from rmqstore.errors import NotAStoreError, StoreStateError
 from rmqstore.storage.files.local import LOCAL
-from rmqstore.storage.files.paths import UNFINISHED_COPY, StorePaths
+from rmqstore.storage.files.paths import UNFINISHED_COPY, BrokerSettings, StorePaths
 from rmqstore.storage.files.storage import Storage, is_folder, path_of
+from rmqstore.storage.folders.broker_conf import (
+    dledger_folders,
+    dledger_node,
+    log_folders,
+    other_folder,
+    read_conf,
+)
 from rmqstore.storage.folders.dledger import find_dledger_logs
 
 
 def find_store(
     root: str | os.PathLike[str],
     *,
-    commitlogs: Sequence[str] = (),
-    consumequeue: str | None = None,
-    index: str | None = None,
-    dledger_logs: Sequence[str] = (),
+    commitlogs: Sequence[str | Path] = (),
+    consumequeue: str | Path | None = None,
+    index: str | Path | None = None,
+    dledger_logs: Sequence[str | Path] = (),
     dledger_self_id: str | None = None,
+    conf: str | os.PathLike[str] | None = None,
     storage: Storage = LOCAL,
 ) -> StorePaths:
     """Return the paths of the store at ``root``.
@@ -34,11 +43,12 @@ def find_store(
             ``storePathDLedgerCommitLog``).
         dledger_self_id: the node whose DLedger log is read, if there are logs of several nodes
             (the broker's ``dLegerSelfId``).
+        conf: the broker's properties file, for what is not given.
         storage: the storage to read the files from.
 
     Raises:
         NotAStoreError: there is no such folder, or it has no log.
-        OptionError: it is not clear which DLedger log is meant.
+        OptionError: it is not clear which DLedger log is meant, or ``conf`` cannot be used.
         StoreStateError: it is a copy that is not complete.
     """
     base = path_of(root if isinstance(root, Path) else os.fspath(root))
@@ -47,6 +57,13 @@ def find_store(
             f"{base} holds a copy of a store that is not complete: "
             "`rmqstore copy` with the same arguments goes on with it"
         )
+    settings = None if conf is None else read_conf(conf)
+    if settings is not None:
+        commitlogs = commitlogs or _those_there(log_folders(settings, base), storage)
+        dledger_logs = dledger_logs or dledger_folders(settings, base)
+        dledger_self_id = dledger_self_id or dledger_node(settings)
+        consumequeue = consumequeue or _elsewhere(settings, base, "consumequeue", storage)
+        index = index or _elsewhere(settings, base, "index", storage)
     logs = tuple(path_of(log) for log in commitlogs) or (base / "commitlog",)
     entries = find_dledger_logs(base, dledger_logs, dledger_self_id, storage)
     needed = logs if commitlogs or not entries else ()
@@ -63,4 +80,21 @@ def find_store(
         index=path_of(index) if index else base / "index",
         storage=storage,
         dledger_logs=entries,
+        settings=settings,
     )
+
+
+_OLD_KEYS: Final = {"consumequeue": "storePathConsumeQueue", "index": "storePathIndex"}
+
+
+def _those_there(folders: tuple[Path, ...], storage: Storage) -> tuple[Path, ...]:
+    """Return the folders that are there, as a broker does; all of them if none is."""
+    return tuple(folder for folder in folders if is_folder(storage, folder)) or folders
+
+
+def _elsewhere(conf: BrokerSettings, root: Path, name: str, storage: Storage) -> Path | None:
+    """Return a folder that settings name, if it is there and the root has none."""
+    folder = other_folder(conf, root, _OLD_KEYS[name])
+    if folder is None or is_folder(storage, root / name) or not is_folder(storage, folder):
+        return None
+    return folder

@@ -1,0 +1,304 @@
+"""Which store a verb opens: its path, the file of its broker, and options beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from rmqstore.cli.common import Command
+from rmqstore.errors import OptionError, UnsupportedFeatureError
+from rmqstore.query.arguments import FolderArguments
+from rmqstore.storage.broker.brokers_file import names_by_path, read_brokers
+from rmqstore.storage.files.paths import BrokerSettings
+from rmqstore.storage.files.storage import path_of
+from rmqstore.storage.folders.broker_conf import read_conf, root_of
+from rmqstore.storage.remote.location import is_uri, local_path
+from rmqstore.store.message_store import MessageStore
+from rmqstore.store.opening import open_for
+
+_META = "rmqstore."
+
+
+class StoreOptions(NamedTuple):
+    """Options beside the path that say which store a command reads, and how to reach it."""
+
+    confs: tuple[BrokerSettings, ...]  # the brokers' properties files, one for one store
+    commitlogs: tuple[str, ...]  # what lies outside of the root
+    consumequeue: str | None
+    index: str | None
+    dledger_logs: tuple[str, ...]
+    dledger_self_id: str | None  # the node whose DLedger log to read
+    tiered: Path | None  # folder of tiered storage
+    storage_options: dict[str, str] | None  # how to reach the storage of a URI
+
+    @property
+    def conf(self) -> BrokerSettings | None:
+        """The file of the only broker, None without one."""
+        return self.confs[0] if len(self.confs) == 1 else None
+
+    @property
+    def folders(self) -> FolderArguments:
+        """Where the parts of the store lie, as arguments of the core."""
+        return {
+            "commitlogs": self.commitlogs,
+            "consumequeue": self.consumequeue,
+            "index": self.index,
+            "dledger_logs": self.dledger_logs,
+            "dledger_self_id": self.dledger_self_id,
+            "conf": self.conf,
+        }
+
+    @property
+    def for_one_store(self) -> list[str]:
+        """The options that were given and make sense for one store only."""
+        given = {
+            "--commitlog": self.commitlogs,
+            "--consumequeue": self.consumequeue,
+            "--index": self.index,
+            "--dledger-log": self.dledger_logs,
+            "--dledger-self-id": self.dledger_self_id,
+            "--tiered": self.tiered,
+        }
+        return [flag for flag, value in given.items() if value]
+
+
+def _keep(context: click.Context, option: click.Parameter, value: object) -> None:
+    """Keep the value of an option for :func:`given_options`."""
+    context.meta[f"{_META}{option.name}"] = value
+
+
+def key_values(
+    context: click.Context, option: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str]:
+    """Return the values of an option that is given as KEY=VALUE, once for each key."""
+    options = {}
+    for value in values:
+        name, equals, setting = value.partition("=")
+        if not equals:  # the text may be a secret
+            raise click.BadParameter("must be KEY=VALUE", ctx=context, param=option)
+        options[name] = setting
+    return options
+
+
+def _keep_pairs(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> None:
+    _keep(context, option, key_values(context, option, values))
+
+
+class StoreFolder(click.Path):
+    """A local folder, which has to exist, or the URI of one in another file system."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, file_okay=False, path_type=Path)
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:  # noqa: ANN401
+        """Return the path."""
+        if is_uri(value):
+            return path_of(value)
+        try:
+            name = local_path(value)
+        except UnsupportedFeatureError as err:
+            self.fail(str(err), param, ctx)
+        return super().convert(name, param, ctx)
+
+
+def _read_confs(
+    context: click.Context, option: click.Parameter, value: str | tuple[str, ...] | None
+) -> None:
+    """Keep the settings of brokers' files for :func:`given_options`."""
+    files = (value,) if isinstance(value, str) else value or ()
+    try:
+        confs = tuple(read_conf(file) for file in files)
+    except OptionError as err:
+        raise click.BadParameter(str(err), context, option) from err
+    context.meta[f"{_META}confs"] = confs
+
+
+def conf_option(*flags: str, several: bool = False) -> Callable[[Command], Command]:
+    """Return the option that names the file of a broker, by the given flags."""
+    each = "; may be repeated, for several brokers" if several else ""
+    return click.option(
+        *flags,
+        "conf",
+        metavar="FILE",
+        multiple=several,
+        is_eager=True,  # the path may come from it
+        expose_value=False,
+        callback=_read_confs,
+        help="The broker's properties file, which names folders, sizes and the broker; PATH may "
+        f"be left out then{each}.",
+    )
+
+
+def _folder_option(flag: str, name: str, what: str, *, many: bool = False) -> Any:  # noqa: ANN401
+    return click.option(
+        flag, name, metavar="FOLDER", multiple=many, expose_value=False, callback=_keep,
+        help=f"{what}, where not in PATH{'; may be repeated' if many else ''}.",
+    )  # fmt: skip
+
+
+_PARTS_ELSEWHERE = (
+    click.option(
+        "--dledger-self-id",
+        metavar="ID",
+        expose_value=False,
+        callback=_keep,
+        help="The node whose DLedger log to read, if PATH has several dledger-* folders.",
+    ),
+    _folder_option("--dledger-log", "dledger_logs", "Files of a DLedger log", many=True),
+    _folder_option("--index", "index", "The index"),
+    _folder_option("--consumequeue", "consumequeue", "The queues"),
+    _folder_option("--commitlog", "commitlogs", "Files of the log", many=True),
+)
+_HOW_TO_OPEN = (
+    click.option(
+        "--storage-option",
+        "storage_options",
+        metavar="KEY=VALUE",
+        multiple=True,
+        expose_value=False,
+        callback=_keep_pairs,
+        help="How to reach PATH if it is a URI, such as region=eu-west-1; may be repeated.",
+    ),
+    click.option(
+        "--tiered",
+        metavar="FOLDER",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        expose_value=False,
+        callback=_keep,
+        help="The tiered storage with the older messages of PATH (tieredStoreFilePath).",
+    ),
+    *_PARTS_ELSEWHERE,
+)
+
+
+def parts_elsewhere(command: Command) -> Command:
+    """Add the options that name the parts of a store outside of its root to a command."""
+    for option in _PARTS_ELSEWHERE:
+        command = option(command)
+    return command
+
+
+def store_path(command: Command) -> Command:
+    """Add the argument that names a store, and the options in ``StoreOptions``, to a command.
+
+    :func:`open_store` takes both. The argument may be left out with ``--conf``, so it takes any
+    number of values, which lets other arguments follow it.
+    """
+    argument = click.argument(
+        "path", metavar="[PATH]", nargs=-1, type=StoreFolder(), callback=_one_path
+    )
+    for parameter in (*_HOW_TO_OPEN, conf_option("-c", "--conf"), argument):
+        command = parameter(command)
+    return command
+
+
+def _one_path(
+    context: click.Context, argument: click.Parameter, paths: tuple[Path, ...]
+) -> Path | None:
+    """Return the root of the store that is given, or that the broker's file names."""
+    if len(paths) > 1:
+        raise click.UsageError(f"Got unexpected extra argument ({paths[1]})", context)
+    confs = context.meta.get(f"{_META}confs")
+    if not paths and not confs:
+        if context.resilient_parsing:
+            return None
+        raise click.MissingParameter("give it, or --conf", context, argument, param_hint="'PATH'")
+    try:
+        return path_of(root_of(paths[0] if paths else None, confs[0] if confs else None))
+    except OptionError as err:
+        raise click.UsageError(str(err), context) from err
+
+
+def open_store(
+    path: Path | None,
+    *,
+    broker_name: str | None = None,
+    ignore_log_end: bool = False,
+    conf: BrokerSettings | None = None,
+) -> MessageStore:
+    """Open the store that the arguments of a command name, for reading.
+
+    Args:
+        path: its root; None for that of ``conf``.
+        broker_name: as for ``rmqstore.open``.
+        ignore_log_end: as for ``rmqstore.open``.
+        conf: the file of its broker, of several that are given.
+    """
+    given = given_options()
+    folders = given.folders
+    if conf is not None:
+        folders["conf"] = conf
+    return open_for(
+        path,
+        broker_name=broker_name,
+        ignore_log_end=ignore_log_end,
+        tiered=given.tiered,
+        storage_options=given.storage_options,
+        **folders,
+    )
+
+
+def given_options() -> StoreOptions:
+    """Return the options of the current command that say which store it reads."""
+    meta = click.get_current_context().meta
+    given = {name: meta.get(f"{_META}{name}") for name in StoreOptions._fields}
+    for name in ("confs", "commitlogs", "dledger_logs"):
+        given[name] = given[name] or ()
+    return StoreOptions(**given)
+
+
+def store_paths(command: Command) -> Command:
+    """Add the arguments that name the stores of a cluster, for :func:`open_stores`."""
+    return _with_stores(command, conf_option("-c", "--conf", several=True))
+
+
+def store_paths_beside_clients(command: Command) -> Command:
+    """Do the same for a command whose ``-c`` names clients."""
+    return _with_stores(command, conf_option("--conf", several=True))
+
+
+def _with_stores(command: Command, conf: Callable[[Command], Command]) -> Command:
+    for parameter in (
+        *_HOW_TO_OPEN,
+        conf,
+        click.option(
+            "--brokers",
+            metavar="FILE",
+            help="A .json or .toml file, or a JSON object, with stores by broker name.",
+        ),
+        click.argument("paths", metavar="[PATH]...", nargs=-1, type=StoreFolder()),
+    ):
+        command = parameter(command)
+    return command
+
+
+@contextmanager
+def open_stores(paths: Sequence[Path], brokers: str | None) -> Iterator[list[MessageStore]]:
+    """Open the stores of a cluster, which the arguments of a command name."""
+    names = {} if brokers is None else names_by_path(read_brokers(brokers))
+    given = given_options()
+    each: list[tuple[Path | None, str | None, BrokerSettings | None]]
+    if len(paths) == len(given.confs) == 1 and not names:  # the file of the store at the path
+        each = [(paths[0], None, given.confs[0])]
+    elif bool(paths) + bool(names) + bool(given.confs) == 1:
+        each = [(path, None, None) for path in paths]
+        each += [(path_of(path), name, None) for path, name in names.items()]
+        each += [(None, None, conf) for conf in given.confs]
+    else:
+        raise click.UsageError("name stores by PATH..., or by --brokers, or by --conf")
+    if len(each) > 1 and given.for_one_store:
+        raise click.UsageError(f"{', '.join(given.for_one_store)}: for one store only")
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(open_store(path, broker_name=name, conf=conf))
+            for path, name, conf in each
+        ]

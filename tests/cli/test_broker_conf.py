@@ -1,0 +1,114 @@
+"""The file of a broker on the command line, in the place of PATH."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from rmqstore.cli import main
+
+Golden = Callable[[str], Path]
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def conf(golden_store: Golden, tmp_path: Path) -> Path:
+    root = shutil.copytree(golden_store("live"), tmp_path / "store")
+    (root / "commitlog").rename(tmp_path / "log")
+    file = tmp_path / "broker.conf"
+    file.write_text(
+        f"storePathRootDir={root}\nstorePathCommitLog={tmp_path / 'log'}\nbrokerName=mine\n"
+    )
+    return file
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["stat"], ["dump", "-n", "1"], ["get", "496"], ["query", "-t", "LivePlain", "-k", "key-1"],
+        ["view", "files"], ["topics"], ["groups"], ["brokers"], ["verify"], ["doctor"],
+        ["rebuild"], ["routes"],
+    ],
+    ids=lambda words: words[0],
+)  # fmt: skip
+def test_a_verb_takes_the_file_instead_of_the_path(
+    golden_store: Golden, conf: Path, words: list[str]
+) -> None:
+    verb, *others = words
+    done = run(verb, "-c", conf, *others)
+    assert done.exit_code == 0, done.output
+    if verb in ("stat", "dump", "get", "query"):
+        assert (
+            done.stdout.replace("mine", "broker-a")
+            == run(
+                verb, *(others[:1] if verb == "view" else ()), golden_store("live"), *others
+            ).stdout
+        )
+
+
+def test_arguments_after_the_path_stay_where_they_are(conf: Path, tmp_path: Path) -> None:
+    assert run("export", "-c", conf, tmp_path / "all.parquet").exit_code == 0
+    assert run("copy", "--conf", conf, tmp_path / "copy").exit_code == 0
+    assert run("get", tmp_path / "copy", 496).exit_code == 0
+
+
+def test_a_path_beside_the_file_goes_first(golden_store: Golden, conf: Path) -> None:
+    shown = run("brokers", golden_store("basic"), "-c", conf, "--commitlog",
+                golden_store("basic") / "commitlog", "--json")  # fmt: skip
+    (row,) = map(json.loads, shown.stdout.splitlines())
+    assert row["brokerName"] == "mine"
+    assert row["path"] == str(golden_store("basic"))
+
+
+def test_files_of_several_brokers_name_their_stores(
+    golden_store: Golden, conf: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.conf"
+    other.write_text(f"storePathRootDir={golden_store('basic')}\nbrokerName=other\n")
+    rows = run("brokers", "-c", conf, "-c", other, "--json").stdout.splitlines()
+    assert [json.loads(row)["brokerName"] for row in rows] == ["mine", "other"]
+    client = ["-g", "CG_part", "-c", "c1", "-t", "LivePlain"]
+    assert run("assign", "--conf", conf, *client).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["stat"], "Missing argument 'PATH'"),
+        (["stat", "/", "/"], "unexpected extra argument"),
+        (["stat", "-c", "/none.conf"], "Invalid value for '-c' / '--conf': conf /none.conf"),
+        (["topics"], "name stores by PATH..., or by --brokers, or by --conf"),
+        (["topics", "/", "/", "--commitlog", "/"], "--commitlog: for one store only"),
+    ],
+    ids=["no path", "two paths", "no file", "no stores", "folders of several"],
+)
+def test_what_names_no_store_is_refused(words: list[str], text: str) -> None:
+    done = run(*words)
+    assert done.exit_code == 2
+    assert text in done.output
+
+
+def test_a_file_without_a_root_needs_the_path(golden_store: Golden, tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("brokerName=b\n")
+    done = run("stat", "-c", file)
+    assert done.exit_code == 2
+    assert "has no storePathRootDir: give the path of the store too" in done.output
+    assert run("stat", "-c", file, golden_store("live")).exit_code == 0
+
+
+def test_import_takes_the_folders_of_the_file(conf: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"topic": "New", "body": "x"}\n')
+    done = run("import", conf.parent / "store", rows, "-c", conf)
+    assert done.exit_code == 0, done.output
+    assert '"topic":"New"' in run("dump", "--conf", conf, "-t", "New").stdout
+    assert not (conf.parent / "store" / "commitlog").exists()
