@@ -18,8 +18,10 @@ from pyspark_rmqstore.option_values import (
 from rmqstore.errors import OptionError
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.storage.broker.brokers_file import names_by_path
+from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import BrokerSettings
 from rmqstore.storage.folders.broker_conf import read_conf
+from rmqstore.storage.folders.part_of_store import root_for
 from rmqstore.storage.remote.location import is_uri, matching
 
 STORE_PATHS = (
@@ -129,8 +131,8 @@ def _folders(given: Mapping[str, str], name: str) -> tuple[str, ...]:
 
 def _expand(pattern: str, to_reach: Mapping[str, str]) -> list[str]:
     absolute = store_path(pattern)
-    if not glob.has_magic(absolute):
-        return [absolute]
+    if not glob.has_magic(absolute):  # a part of a store is found here, and not in every task
+        return [absolute if is_uri(absolute) else str(root_for(absolute, LOCAL))]
     in_disk_order = [] if is_uri(absolute) else glob.glob(absolute)  # noqa: PTH207 - it is absolute
     matches = matching(absolute, to_reach) if is_uri(absolute) else sorted(in_disk_order)
     if not matches:

@@ -89,10 +89,13 @@ def _keep_pairs(context: click.Context, option: click.Parameter, values: tuple[s
 
 
 class StoreFolder(click.Path):
-    """A local folder, which has to exist, or the URI of one in another file system."""
+    """A local folder, which has to exist, or the URI of one in another file system.
+
+    A file may be a part of a store, which stands for the whole.
+    """
 
     def __init__(self) -> None:
-        super().__init__(exists=True, file_okay=False, path_type=Path)
+        super().__init__(exists=True, path_type=Path)
 
     def convert(
         self,

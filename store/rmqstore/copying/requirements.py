@@ -11,6 +11,7 @@ from rmqstore.errors import CorruptRecordError, StoreLockedError, StoreStateErro
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.lock import StoreLock
+from rmqstore.storage.folders.part_of_store import root_for
 from rmqstore.storage.log.append_intent import read_intent
 from rmqstore.storage.recovery.log_end import LogEnd, count_after
 from rmqstore.storage.remote.location import is_uri, local_path
@@ -23,7 +24,7 @@ def name_of(source: str | os.PathLike[str], filesystem: object) -> str | Path:
     """Return a source as it is opened: a full path if it is on the local disk."""
     if filesystem is not None or is_uri(source):
         return os.fspath(source)
-    return LOCAL.full_path(Path(local_path(source)))
+    return root_for(LOCAL.full_path(Path(local_path(source))), LOCAL)
 
 
 def resolved(folders: FolderArguments) -> FolderArguments:

@@ -25,6 +25,7 @@ from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.folders.broker_conf import log_folders, read_conf, root_of, sizes_of
 from rmqstore.storage.folders.find import find_store
+from rmqstore.storage.folders.part_of_store import refuse_part
 from rmqstore.storage.remote.location import is_pattern, is_uri, locate, matching
 from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore
@@ -209,6 +210,7 @@ def create(
 
     Raises:
         StoreStateError: there is a store already.
+        NotAStoreError: the path is a part of a store.
         UnsupportedFeatureError: the path is not on a local disk, or ``conf`` wants the log outside
             of the root.
     """
@@ -222,6 +224,7 @@ def create(
             "store is made in one folder: let the broker make it"
         )
     base, disk = Path(locate(path)[0]), Disk()
+    refuse_part(base, LOCAL)
     disk.keep_within(base)
     if is_store(base) and LOCAL.list_folder(base / "commitlog"):
         raise StoreStateError(f"{base} is a store already; open it with mode='a'")

@@ -15,6 +15,7 @@ from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.folders.find import find_store
+from rmqstore.storage.folders.part_of_store import root_for
 from rmqstore.storage.remote.remote_storage import RemoteStorage
 from rmqstore.storage.tiered.folders import find_tier, is_tier
 from rmqstore.storage.tiered.no_files import NO_FILES
@@ -32,7 +33,8 @@ def open_session(
     """Open a store, or tiered storage, for reading.
 
     Args:
-        path: the folder that holds ``commitlog/``, or a folder of tiered storage.
+        path: the folder that holds ``commitlog/``, or a folder of tiered storage. A part of a store
+            stands for the whole, with a warning.
         broker_name: value of column ``brokerName``; taken from the store by default.
         ignore_log_end: read on past the end of a log that was not closed.
         storage: the storage that files are read from.
@@ -47,9 +49,9 @@ def open_session(
     try:
         paths = find_store(path, storage=storage, **folders)
     except NotAStoreError:
-        if not is_tier(path, storage):
-            raise
-        return _open_tier(path, broker_name, storage, {**folders, "tiered": tiered})
+        if is_tier(path, storage):
+            return _open_tier(path, broker_name, storage, {**folders, "tiered": tiered})
+        paths = _above(path, storage, folders)
     if tiered is None:
         return StoreSession(paths, broker_name=broker_name, ignore_log_end=ignore_log_end)
     if isinstance(storage, RemoteStorage):
@@ -71,9 +73,18 @@ def paths_for(
     try:
         return find_store(path, storage=storage, **folders)
     except NotAStoreError:
-        if not is_tier(path, storage):
-            raise
-        return _no_store(Path(path))
+        if is_tier(path, storage):
+            return _no_store(Path(path))
+        return _above(path, storage, folders)
+
+
+def _above(path: str | os.PathLike[str], storage: Storage, folders: FolderArguments) -> StorePaths:
+    """Return the store of which a path is a part, with a warning.
+
+    Raises:
+        NotAStoreError: the path is not a part of a store.
+    """
+    return find_store(root_for(path, storage), storage=storage, **folders)
 
 
 def _open_tier(

@@ -35,7 +35,7 @@ def find_dledger_logs(
         return folders
     by_id = {
         folder.parent.name.removeprefix(DLEDGER_PREFIX): folder
-        for folder in _dledger_folders(storage, base)
+        for folder in dledger_data_folders(storage, base)
         if segment_files(storage, folder)
     }
     listed = ", ".join(f"{node} in {folder}" for node, folder in by_id.items()) or "none"
@@ -52,7 +52,7 @@ def find_dledger_logs(
     return tuple(folder for node, folder in by_id.items() if self_id in (None, node))
 
 
-def _dledger_folders(storage: Storage, root: Path) -> list[Path]:
+def dledger_data_folders(storage: Storage, root: Path) -> list[Path]:
     """Return the folders of the files of DLedger logs, whether or not there are any.
 
     Source: DLedgerConfig.java.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from rmqstore.errors import NotAStoreError, StoreStateError
+from rmqstore.errors import NotAStoreError, StoreStateError, UnreadableFileError
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import UNFINISHED_COPY, BrokerSettings, StorePaths
 from rmqstore.storage.files.storage import Storage, is_folder, path_of
@@ -19,6 +19,7 @@ from rmqstore.storage.folders.broker_conf import (
     read_conf,
 )
 from rmqstore.storage.folders.dledger import find_dledger_logs
+from rmqstore.storage.folders.part_of_store import refuse_part
 
 
 def find_store(
@@ -65,10 +66,17 @@ def find_store(
         consumequeue = consumequeue or _elsewhere(settings, base, "consumequeue", storage)
         index = index or _elsewhere(settings, base, "index", storage)
     logs = tuple(path_of(log) for log in commitlogs) or (base / "commitlog",)
-    entries = find_dledger_logs(base, dledger_logs, dledger_self_id, storage)
+    try:
+        entries = find_dledger_logs(base, dledger_logs, dledger_self_id, storage)
+    except UnreadableFileError as err:
+        if is_folder(storage, base):
+            raise
+        refuse_part(base, storage)
+        raise NotAStoreError(f"{base} is not a RocketMQ store but a file") from err
     needed = logs if commitlogs or not entries else ()
     missing = next((log for log in needed if not is_folder(storage, log)), None)
     if missing is not None:
+        refuse_part(base, storage)
         hint = "give the folder that holds commitlog/, or the log's own folders with commitlogs="
         raise NotAStoreError(
             f"{base} is not a RocketMQ store: there is no folder {missing}; {hint}"
