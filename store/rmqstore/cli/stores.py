@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
@@ -23,7 +24,8 @@ from rmqstore.store.opening import open_for
 _META = "rmqstore."
 
 
-class StoreOptions(NamedTuple):
+@dataclass(frozen=True)
+class StoreOptions:
     """Options beside the path that say which store a command reads, and how to reach it."""
 
     confs: tuple[BrokerSettings, ...]  # the brokers' properties files, one for one store
@@ -210,13 +212,15 @@ def _one_path(
     """Return the root of the store that is given, or that the broker's file names."""
     if len(paths) > 1:
         raise click.UsageError(f"Got unexpected extra argument ({paths[1]})", context)
+    if paths:
+        return paths[0]
     confs = context.meta.get(f"{_META}confs")
-    if not paths and not confs:
+    if not confs:
         if context.resilient_parsing:
             return None
         raise click.MissingParameter("give it, or --conf", context, argument, param_hint="'PATH'")
     try:
-        return path_of(root_of(paths[0] if paths else None, confs[0] if confs else None))
+        return Path(root_of(None, confs[0]))
     except OptionError as err:
         raise click.UsageError(str(err), context) from err
 
@@ -253,7 +257,9 @@ def open_store(
 def given_options() -> StoreOptions:
     """Return the options of the current command that say which store it reads."""
     meta = click.get_current_context().meta
-    given = {name: meta.get(f"{_META}{name}") for name in StoreOptions._fields}
+    given: dict[str, Any] = {
+        field.name: meta.get(f"{_META}{field.name}") for field in fields(StoreOptions)
+    }
     for name in ("confs", "commitlogs", "dledger_logs"):
         given[name] = given[name] or ()
     return StoreOptions(**given)

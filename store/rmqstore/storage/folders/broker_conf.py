@@ -44,7 +44,9 @@ def read_conf(conf: str | os.PathLike[str]) -> BrokerSettings:
     return BrokerSettings(str(file), {key: value.strip() for key, value in found.items()})
 
 
-def root_of(path: str | os.PathLike[str] | None, conf: str | os.PathLike[str] | None) -> str | Path:
+def root_of(
+    path: str | os.PathLike[str] | None, conf: str | os.PathLike[str] | None
+) -> str | os.PathLike[str]:
     """Return the root of a store as it is given, or as the broker's file names it.
 
     Raises:
